@@ -1,0 +1,1 @@
+"""Runs the rules over a trace and ranks what they find."""

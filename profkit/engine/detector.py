@@ -1,0 +1,65 @@
+"""What a rule is: a module with a docstring, ``INFO``, ``Thresholds`` and ``detect``."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from profkit.engine.context import Context
+from profkit.model.finding import Finding, Severity
+
+
+class Needs(Enum):
+    """What a rule must have in the recording; without it the rule is Unchecked."""
+
+    OPS = "operators"
+    DEVICE = "device"
+    """Kernels, copies or fills of a device."""
+    STEPS = "steps"
+    """At least one step."""
+    STACKS = "stacks"
+    """Lines of the user's code, in the window or lent."""
+    MEMORY = "memory"
+    """``[memory]`` events."""
+    MEMORY_ADDRESSES = "memory-addresses"
+    """``[memory]`` events with addresses, so that frees find their allocations."""
+
+
+@dataclass(frozen=True)
+class RuleInfo:
+    """A rule's card.
+
+    Attributes:
+        id: Family and number, such as ``SYN001``. Never used twice.
+        name: The bad pattern in dashes; the module's name in underscores.
+        title: A few words for a heading.
+        severity: The severity of most of its findings.
+        needs: What it must have in the recording.
+        since: Version of profkit that brought it.
+    """
+
+    id: str
+    name: str
+    title: str
+    severity: Severity
+    needs: frozenset[Needs]
+    since: str
+
+    @property
+    def is_health(self) -> bool:
+        """Whether it judges the recording instead of the program."""
+        return self.id.startswith("PRF")
+
+
+class Rule(Protocol):
+    """The shape of a rule's module."""
+
+    __doc__: str | None
+    __name__: str
+    INFO: RuleInfo
+    Thresholds: type[Any]
+
+    @staticmethod
+    def detect(ctx: Context, thresholds: Any) -> Iterator[Finding]:  # noqa: ANN401  (each rule has its own)
+        """Yield what the rule finds."""
+        ...

@@ -1,0 +1,92 @@
+"""Everything profkit raises, in one tree.
+
+::
+
+    ProfkitError                 exit code
+    ├── UsageError                       2   an argument that cannot be used
+    ├── LoadError                        3   a file that cannot be read
+    │   ├── MissingFileError                 it is not there
+    │   ├── UnreadableFileError              the system refuses to read it
+    │   ├── NotATraceError                   it is something else
+    │   └── DamagedFileError                 it is a trace, but broken beyond reading
+    ├── CaptureError                     4   recording is not possible
+    ├── OutputError                      5   a result cannot be written
+    ├── PluginError                      6   a third party's rule or renderer is wrong
+    └── InternalError                   70   a bug in profkit
+
+Every error carries one sentence of what happened, naming the path or the value, and a ``hint``
+of what to do about it. The library raises them; only ``profkit.cli`` prints them and exits.
+"""
+
+from typing import ClassVar
+
+
+class ProfkitError(Exception):
+    """The root of the tree.
+
+    Args:
+        message: One sentence of what happened, with the path or the value.
+        hint: What the reader can do about it; empty when there is nothing.
+    """
+
+    exit_code: ClassVar[int] = 70
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
+
+
+class UsageError(ProfkitError):
+    """An argument, an option or an environment variable that cannot be used."""
+
+    exit_code = 2
+
+
+class LoadError(ProfkitError):
+    """A file that cannot be read as what it was given for."""
+
+    exit_code = 3
+
+
+class MissingFileError(LoadError):
+    """There is no such file or folder."""
+
+
+class UnreadableFileError(LoadError):
+    """The operating system refuses to read the file, or it is no regular file."""
+
+
+class NotATraceError(LoadError):
+    """The file is readable and is something else than a profiler trace."""
+
+
+class DamagedFileError(LoadError):
+    """The file is a profiler trace, but too broken to be read."""
+
+
+class CaptureError(ProfkitError):
+    """Recording cannot start or stop. Inside a user's program this becomes a warning."""
+
+    exit_code = 4
+
+
+class OutputError(ProfkitError):
+    """A result cannot be written: no permission, no space, or a file already there."""
+
+    exit_code = 5
+
+
+class PluginError(ProfkitError):
+    """A rule or a renderer of a third party does not keep its contract."""
+
+    exit_code = 6
+
+
+class InternalError(ProfkitError):
+    """A bug in profkit."""
+
+    exit_code = 70

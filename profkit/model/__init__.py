@@ -1,0 +1,1 @@
+"""What things are: plain, frozen, typed. No behaviour beyond looking things up."""

@@ -1,0 +1,109 @@
+"""What profkit writes into a trace that it records: the key ``profkit`` at the top of the JSON."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+StepKind = Literal["user", "loader", "optimizer", "entry", "whole"]
+
+
+@dataclass(frozen=True)
+class CaptureCost:
+    """What the recording itself cost, in nanoseconds. None where it was not measured.
+
+    Attributes:
+        start_ns: From asking the profiler to start until it ran.
+        stop_ns: From asking it to stop until its events were collected.
+        write_ns: From then until the file was in place, as far as known when it was written.
+        n_events: Events in the window.
+        stretch_share: By how much the recording made the window longer: 0.8 means that a second
+            of the program took 1.8 seconds.
+        stretch_basis: How ``stretch_share`` is known, in a few words.
+    """
+
+    start_ns: int | None = None
+    stop_ns: int | None = None
+    write_ns: int | None = None
+    n_events: int | None = None
+    stretch_share: float | None = None
+    stretch_basis: str = ""
+
+
+@dataclass(frozen=True)
+class OpLines:
+    """Which line of the user's code each operator of a window came from.
+
+    Lists have one entry a host event that is no Python call (operators, annotations, and runtime
+    calls outside operators), each thread's in the order of their starts.
+
+    Attributes:
+        same_window: The lines were recorded in the window of this trace, so ``external_id`` joins
+            them. Otherwise they come from another step of the same loop, and are joined by step,
+            operator sequence and kernel.
+        names: Every operator's name once.
+        frames: ``[file, line, function, exact]``; with ``exact`` 0 only the function is known.
+        modules: Every ``nn.Module`` once, as torch names it.
+        name: Index into ``names``.
+        parent: Index of the enclosing entry in these lists, or -1.
+        thread: The operating system's thread id, as the trace has it in ``tid``.
+        external_id: ``External id`` of the operator, or -1.
+        frame: Index into ``frames`` of the innermost user frame, or -1.
+        module: Index into ``modules``, or -1.
+    """
+
+    same_window: bool
+    names: list[str]
+    frames: list[tuple[str, int, str, int]]
+    modules: list[str]
+    name: list[int]
+    parent: list[int]
+    thread: list[int]
+    external_id: list[int]
+    frame: list[int]
+    module: list[int]
+
+
+@dataclass(frozen=True)
+class CaptureInfo:
+    """The recording as profkit saw it.
+
+    Attributes:
+        version: profkit's version.
+        name: Name of the capture, as in ``profkit.trace("step")``.
+        steps: What a step is here: the user's ``step()`` or ``profkit.steps``, a loader's
+            iteration, an optimizer's step, one entry of a block, or the whole run.
+        torch: PyTorch's version.
+        python: Python's version.
+        cuda: Version of CUDA or HIP that torch was built for, or None.
+        driver: Version of the driver, or None.
+        devices: Names of the devices in use.
+        rank: Rank in a distributed job, or None.
+        world_size: Ranks in that job, or None.
+        host: The machine's name.
+        pid: The process.
+        argv: The program and its arguments.
+        paths: From the shortened paths in the trace's stacks to the files they stand for.
+        libraries: First parts of shortened paths that belong to installed packages or to the
+            standard library, and so are not the user's code.
+        cost: What the recording cost.
+        lines: Which line each operator came from, or None without stacks.
+        stopped_by: Empty, or the exception or signal that ended the window early.
+    """
+
+    version: str
+    name: str
+    steps: StepKind = "entry"
+    torch: str | None = None
+    python: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    devices: list[str] = field(default_factory=list)
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    argv: list[str] = field(default_factory=list)
+    paths: dict[str, str] = field(default_factory=dict)
+    libraries: list[str] = field(default_factory=list)
+    cost: CaptureCost = field(default_factory=CaptureCost)
+    lines: OpLines | None = None
+    stopped_by: str = ""

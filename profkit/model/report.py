@@ -1,0 +1,317 @@
+"""The report: everything that any renderer may show. It is the JSON contract, field by field.
+
+Times are integer nanoseconds, sizes integer bytes, shares from 0 to 1; a figure that is not known
+is None. A field's docstring is its definition.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from profkit.model.finding import Finding, Unchecked
+from profkit.model.trace import RecordedWith
+from profkit.model.where import Location
+
+SCHEMA = "profkit.report/1"
+
+IdleCause = Literal[
+    "sync", "data", "allocator", "overhead", "host", "launch", "device", "unknown"
+]
+"""Why a device had nothing to do, see :class:`IdleTime`."""
+
+SourceKind = Literal["trace", "snapshot", "ranks", "live"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was analyzed.
+
+    Attributes:
+        path: The file or folder, or empty for a live report.
+        kind: What it is.
+        n_events: Entries of ``traceEvents``, of every kind.
+        torch: PyTorch's version, or None where the file does not tell.
+        devices: Names of the devices that worked or are described.
+        rank: Rank in a distributed job, or None.
+        world_size: Ranks in that job, or None.
+        recorded_with: What the recording was asked to keep.
+        stretch_share: By how much recording made the window longer (0.8: a second became 1.8),
+            or None where it is not known.
+        steps_are: What a step is in this report, in a few words; empty without steps.
+        lines_from: Where the lines of the user's code come from: ``window`` (stacks of this very
+            window), ``other-step`` (lent by another step of the same loop), or None.
+    """
+
+    path: str
+    kind: SourceKind
+    n_events: int
+    torch: str | None
+    devices: tuple[str, ...]
+    rank: int | None
+    world_size: int | None
+    recorded_with: RecordedWith
+    stretch_share: float | None = None
+    steps_are: str = ""
+    lines_from: Literal["window", "other-step"] | None = None
+
+
+@dataclass(frozen=True)
+class IdleTime:
+    """A part of a device's idle time, by what the host did meanwhile.
+
+    The causes of one device add up to its ``idle_ns`` exactly.
+
+    Attributes:
+        cause: ``sync``: the host waited for the device and had sent nothing more. ``data``: it
+            fetched the next batch. ``allocator``: it was in cudaMalloc, cudaFree or the like.
+            ``overhead``: the profiler or a module load held it. ``host``: it ran Python and
+            operators without launching enough. ``launch``: a launch was under way and had not
+            reached the device. ``device``: work was queued and waited for other work on the
+            device. ``unknown``: the recording has no launch for the work that ended the gap.
+        ns: Nanoseconds.
+    """
+
+    cause: IdleCause
+    ns: int
+
+
+@dataclass(frozen=True)
+class DeviceSummary:
+    """One device over its span. All lengths are unions of intervals, never sums.
+
+    Attributes:
+        device: Such as ``cuda:0``.
+        name: Such as ``NVIDIA H200``; empty where the recording leaves it blank.
+        span_ns: From the start of its first work to the end of its last.
+        busy_ns: Time in which a kernel, copy or fill ran.
+        idle_ns: ``span_ns`` minus ``busy_ns``.
+        compute_ns: Time in which a kernel ran that is no communication.
+        communication_ns: Time in which a communication kernel ran.
+        overlap_ns: Time in which both ran.
+        memcpy_ns: Time in which a copy ran.
+        n_kernels: Kernels.
+        n_memcpy: Copies.
+        n_memset: Fills.
+        idle_causes: The idle time by cause, longest first.
+    """
+
+    device: str
+    name: str
+    span_ns: int
+    busy_ns: int
+    idle_ns: int
+    compute_ns: int
+    communication_ns: int
+    overlap_ns: int
+    memcpy_ns: int
+    n_kernels: int
+    n_memcpy: int
+    n_memset: int
+    idle_causes: tuple[IdleTime, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """One step.
+
+    Attributes:
+        name: As recorded, such as ``ProfilerStep#4``.
+        start_ns: Start from the trace's start.
+        dur_ns: Its length on the host.
+        gpu_busy_ns: Time within the step in which any device worked, or None without devices.
+        gpu_idle_ns: ``dur_ns`` minus ``gpu_busy_ns``, or None without devices.
+        data_wait_ns: Time within the step spent in a loader's ``__next__``.
+        sync_ns: Time within the step in which the host waited in a synchronizing call.
+    """
+
+    name: str
+    start_ns: int
+    dur_ns: int
+    gpu_busy_ns: int | None
+    gpu_idle_ns: int | None
+    data_wait_ns: int
+    sync_ns: int
+
+
+@dataclass(frozen=True)
+class KernelSummary:
+    """All calls of one kernel.
+
+    Attributes:
+        name: The kernel's name.
+        n_calls: Calls.
+        total_ns: Sum of their lengths.
+        mean_ns: ``total_ns`` divided by ``n_calls``, rounded.
+        share: ``total_ns`` as a share of the sum over all kernels.
+        op: The operator that launched most of its time, or None.
+        module: The ``nn.Module`` that did, or None.
+        location: The user's line that did, or None.
+    """
+
+    name: str
+    n_calls: int
+    total_ns: int
+    mean_ns: int
+    share: float
+    op: str | None = None
+    module: str | None = None
+    location: Location | None = None
+
+
+@dataclass(frozen=True)
+class OpSummary:
+    """All calls of one operator.
+
+    Attributes:
+        name: The operator's name.
+        n_calls: Calls.
+        total_ns: Sum of their lengths on the host, nested calls of the same name counted too.
+        self_ns: ``total_ns`` without the operators within (what runs on other threads is not).
+        device_ns: Sum of the lengths of the device work launched within, each piece counted for
+            its innermost operator alone.
+        location: The user's line with most of its time, or None.
+    """
+
+    name: str
+    n_calls: int
+    total_ns: int
+    self_ns: int
+    device_ns: int
+    location: Location | None = None
+
+
+@dataclass(frozen=True)
+class RegionSummary:
+    """All entries of one named region (``profkit.trace`` within another, ``record_function``).
+
+    Attributes:
+        name: The region's name.
+        n_calls: Entries.
+        total_ns: Sum of their lengths on the host.
+        device_ns: Sum of the lengths of the device work launched within.
+    """
+
+    name: str
+    n_calls: int
+    total_ns: int
+    device_ns: int
+
+
+@dataclass(frozen=True)
+class SyncSummary:
+    """All calls of one synchronizing function.
+
+    Attributes:
+        call: Such as ``cudaStreamSynchronize``.
+        n_calls: Calls.
+        total_ns: Sum of their lengths on the host.
+    """
+
+    call: str
+    n_calls: int
+    total_ns: int
+
+
+@dataclass(frozen=True)
+class CopySummary:
+    """All copies of one kind.
+
+    Attributes:
+        kind: Such as ``Memcpy HtoD (Pageable -> Device)``.
+        n_calls: Copies.
+        total_ns: Sum of their lengths on the device.
+        bytes: Bytes moved, or None where the recording does not tell.
+    """
+
+    kind: str
+    n_calls: int
+    total_ns: int
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """The highest ``Total Allocated`` of a device in the window.
+
+    Attributes:
+        device: ``cpu``, ``cuda:0``.
+        bytes: Bytes.
+    """
+
+    device: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class TraceMemory:
+    """What the ``[memory]`` events of a trace tell.
+
+    Attributes:
+        n_events: Allocations and frees.
+        n_unfreed: Allocations of the window that it does not free.
+        unfreed_bytes: Their bytes.
+        n_frees_of_earlier: Frees of blocks that were allocated before the window.
+        peak: The peak by device.
+    """
+
+    n_events: int
+    n_unfreed: int
+    unfreed_bytes: int
+    n_frees_of_earlier: int
+    peak: tuple[PeakMemory, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of a report.
+
+    Attributes:
+        window_ns: From the start of the first event to the end of the last.
+        devices: The devices that worked, by ordinal.
+        steps: The steps, in order.
+        top_kernels: Kernels by total time, then name.
+        top_ops: Operators by total time, then name.
+        regions: Named regions by total time, then name.
+        syncs: Synchronizing calls by name.
+        copies: Copies by kind.
+        n_gpu_events_without_launch: Kernels, copies and fills whose launch is not in the trace.
+        n_graph_launches: Launches of CUDA or HIP graphs.
+        memory: What ``[memory]`` events tell, or None.
+        claimed_ns: Time of the window that at least one finding says can be given back; what
+            several claim is counted once.
+    """
+
+    window_ns: int
+    devices: tuple[DeviceSummary, ...] = ()
+    steps: tuple[StepSummary, ...] = ()
+    top_kernels: tuple[KernelSummary, ...] = ()
+    top_ops: tuple[OpSummary, ...] = ()
+    regions: tuple[RegionSummary, ...] = ()
+    syncs: tuple[SyncSummary, ...] = ()
+    copies: tuple[CopySummary, ...] = ()
+    n_gpu_events_without_launch: int = 0
+    n_graph_launches: int = 0
+    memory: TraceMemory | None = None
+    claimed_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """The answer.
+
+    Attributes:
+        profkit: profkit's version.
+        source: What was analyzed.
+        summary: The figures.
+        findings: What the rules found, most costly first.
+        unchecked: Rules that could not look, and why.
+        health: Faults of the recording itself (``PRF``), in the form of findings.
+        schema: Name and version of this layout.
+    """
+
+    profkit: str
+    source: Source
+    summary: Summary
+    findings: tuple[Finding, ...] = ()
+    unchecked: tuple[Unchecked, ...] = ()
+    health: tuple[Finding, ...] = field(default=())
+    schema: str = SCHEMA

@@ -1,0 +1,98 @@
+"""A recorded trace, whatever wrote it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from profkit.model.capture_info import CaptureInfo
+from profkit.model.events import EventTable, MemoryTable
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device as the recording describes it. Figures it does not tell are None.
+
+    Attributes:
+        index: The device's ordinal.
+        name: Such as ``NVIDIA H200``; empty where the vendor's tool leaves it blank.
+        total_bytes: Memory on the device.
+        n_sms: Streaming multiprocessors, or compute units.
+        max_threads_per_sm: Threads that one of them can hold.
+        compute_capability: Major and minor number (CUDA).
+    """
+
+    index: int
+    name: str
+    total_bytes: int | None = None
+    n_sms: int | None = None
+    max_threads_per_sm: int | None = None
+    compute_capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class RecordedWith:
+    """What the recording was asked to keep. None where the file does not say."""
+
+    stacks: bool | None = None
+    shapes: bool | None = None
+    memory: bool | None = None
+    modules: bool | None = None
+    flops: bool | None = None
+
+
+@dataclass(frozen=True)
+class LoadNotes:
+    """What the loader met, for the rules on the recording's own health.
+
+    Attributes:
+        n_events: Entries of ``traceEvents``, of every kind.
+        n_complete: Complete events among them: the rows of the event table.
+        n_skipped: Entries that are no events at all.
+        categories: Complete events by the category as written; no category is ``""``.
+        uncompressed_bytes: Size of the JSON text.
+        messages: What Kineto wrote into the trace of its own troubles (``INFO``, ``WARNING``,
+            ``ERROR`` at the top level), by level.
+        truncated: The file ended before its JSON did.
+    """
+
+    n_events: int
+    n_complete: int
+    n_skipped: int = 0
+    categories: Mapping[str, int] = field(default_factory=dict)
+    uncompressed_bytes: int = 0
+    messages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace, read once.
+
+    Attributes:
+        path: Where it came from.
+        events: Its complete events.
+        memory: Its ``[memory]`` events.
+        base_ns: Nanoseconds since 1970 of the trace's start, which is 0 in every ``ts_ns``.
+        devices: What the recording says of its devices, by ordinal.
+        recorded_with: What it was asked to keep.
+        torch: PyTorch's version where it is known.
+        rank: Rank in a distributed job, or None.
+        world_size: Ranks in that job, or None.
+        host: The machine's name, or None.
+        versions: Versions of CUDA, driver, CUPTI, ROCm as the recording has them.
+        capture: What profkit wrote into the trace when it recorded it, else None.
+        notes: What the loader met.
+    """
+
+    path: str
+    events: EventTable
+    memory: MemoryTable
+    base_ns: int
+    devices: Mapping[int, DeviceInfo]
+    recorded_with: RecordedWith
+    torch: str | None
+    rank: int | None
+    world_size: int | None
+    host: str | None
+    versions: Mapping[str, str]
+    capture: CaptureInfo | None
+    notes: LoadNotes

@@ -1,0 +1,63 @@
+"""Nanoseconds, bytes and shares as text, and nothing else.
+
+The only place that spells ``1.5 ms``, ``3.2 GiB`` or ``12%``. Times come in as integer
+nanoseconds, sizes as integer bytes, shares as numbers from 0 to 1.
+"""
+
+from typing import Final
+
+_TIME_STEPS: Final = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_SIZE_STEPS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_ALMOST_NOTHING: Final = 0.001
+
+
+def _three_digits(value: float) -> str:
+    """A number with three significant digits, never in scientific notation."""
+    magnitude = abs(value)
+    if magnitude >= 99.95:  # noqa: PLR2004  (where two digits before the point become three)
+        return f"{value:,.0f}"
+    if magnitude >= 9.995:  # noqa: PLR2004
+        return f"{value:.1f}"
+    return f"{value:.2f}"
+
+
+def format_ns(ns: float) -> str:
+    """Nanoseconds as text with three significant digits: ``1.50 ms``.
+
+    Args:
+        ns: A length of time in nanoseconds; negative values keep their sign.
+    """
+    for scale, unit in _TIME_STEPS:
+        if abs(ns) >= scale:
+            return f"{_three_digits(ns / scale)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def format_bytes(n_bytes: float) -> str:
+    """Bytes as text in powers of 1024: ``3.20 GiB``.
+
+    Args:
+        n_bytes: A size in bytes; negative values keep their sign.
+    """
+    for scale, unit in _SIZE_STEPS:
+        if abs(n_bytes) >= scale:
+            return f"{_three_digits(n_bytes / scale)} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
+def format_share(share: float) -> str:
+    """A share from 0 to 1 as a percentage: ``12%``, ``0.4%``, ``<0.1%``."""
+    if share != 0 and abs(share) < _ALMOST_NOTHING:
+        return "<0.1%"
+    percent = share * 100
+    return f"{percent:.0f}%" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f}%"  # noqa: PLR2004
+
+
+def format_count(count: int) -> str:
+    """A whole number with thousands separated: ``12,400``."""
+    return f"{count:,}"
+
+
+def format_times(count: int) -> str:
+    """How often something happened: ``once``, ``twice``, ``1,200 times``."""
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
