@@ -1,0 +1,69 @@
+# make test     lint, types, layers and tests         make demo   record a small program, show its report
+# make lint     the first three alone                 make bench  what loading and recording cost
+# make format   put the code into the one format      make docs   write docs/reference anew
+# make pins     resolve requirements/dev.txt anew     make clean  take .venv and caches away
+#
+# Each creates .venv with the pinned set first, and needs nothing but make and Python 3.10 or newer.
+
+PYTHON ?= python3
+VENV   ?= .venv
+# Test processes at a time: make test JOBS=8
+JOBS   ?= 2
+# More for pytest: make test ARGS="tests/load -k gzip"
+ARGS   ?=
+BIN    := $(VENV)/bin
+
+.PHONY: test lint format demo bench docs pins clean install
+
+test: lint
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: install
+	$(BIN)/profkit demo
+
+bench: install
+	@for script in benchmarks/*.py; do \
+		printf '\n== %s\n' "$$script"; $(BIN)/python "$$script" || exit 1; \
+	done
+
+docs: install
+	$(BIN)/python docs/generate.py
+
+install: $(VENV)/.project
+
+$(VENV)/.project: $(VENV)/.pinned pyproject.toml
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.pinned: requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo 'profkit needs Python 3.10 or newer; say which: make PYTHON=python3.12'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --requirement requirements/dev.txt
+	@touch $@
+
+# What torch itself needs of CUDA is left out: its wheel pins that, and a CPU build needs none.
+pins: install
+	$(BIN)/pip install --quiet uv
+	echo 'torch==2.13.0' | $(BIN)/uv pip compile pyproject.toml --extra dev --universal \
+		--python-version 3.10 --constraint - --no-header --no-annotate --quiet \
+		$(foreach package,$(FROM_TORCH),--no-emit-package $(package)) \
+		--output-file requirements/dev.txt
+
+FROM_TORCH := triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti \
+	nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile \
+	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
+	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
