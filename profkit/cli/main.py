@@ -1,0 +1,79 @@
+"""The ``profkit`` command: finds the commands beside it and runs one.
+
+Every public module of this package but this one is a command and holds ``command``. A module is
+imported only when its command is asked for, or when ``--help`` lists it, so its top level stays
+light: what is heavy is imported inside the function that needs it.
+"""
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import click
+
+import profkit
+from profkit import cli
+from profkit.cli._exits import guarded
+from profkit.cli._suggest import did_you_mean
+
+_EPILOG = """\b
+Start here:
+  profkit run train.py           profile a program as it is
+  profkit analyze trace.json.gz  read a trace that is there already
+"""
+
+
+class Commands(click.Group):
+    """A group whose commands are the public modules of ``profkit.cli``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
+        """The names of the commands, in the order of the alphabet."""
+        names = (module.name for module in pkgutil.iter_modules(cli.__path__))
+        return sorted(name for name in names if not name.startswith("_") and name != "main")
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command, or return None when there is no such command."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"{cli.__name__}.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of some arguments; for an unknown one, name what was perhaps meant."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and self.get_command(ctx, name) is None:
+            ctx.fail(f"There is no command {name!r}.{did_you_mean(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=Commands,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(profkit.__version__, message="profkit %(version)s")
+def group() -> None:
+    """Says what makes a PyTorch program slow or hungry, with the line to change."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        argv: The arguments after the program's name; ``sys.argv`` when None.
+
+    Raises:
+        SystemExit: Only when a command ends with a code of its own, as ``profkit run`` does.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+
+    def run() -> int:
+        with group.make_context("profkit", arguments) as context:
+            code = group.invoke(context)
+        return code if isinstance(code, int) else 0
+
+    return guarded(run)
