@@ -1,0 +1,15 @@
+"""Ten-line synthetic traces, for profkit's own tests and for the authors of rules and renderers.
+
+Example:
+    >>> from profkit.testing import TraceBuilder
+    >>> b = TraceBuilder(stacks=True)
+    >>> for _ in range(3):
+    ...     with b.step(), b.frame("train.py", 12, "train_step"):
+    ...         b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+    ...         b.item()
+    >>> path = b.write("step.pt.trace.json.gz")  # doctest: +SKIP
+"""
+
+from profkit.testing.trace_builder import TraceBuilder
+
+__all__ = ["TraceBuilder"]

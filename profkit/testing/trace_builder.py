@@ -1,0 +1,262 @@
+"""A program's behaviour as a trace: operators that launch, copies that block, tensors that stay."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from profkit.model.capture_info import CaptureInfo
+from profkit.testing import trace_file
+from profkit.testing.recording import DEFAULT_STREAM, Event, Recording
+
+CALL_NS = 4_000
+"""How long the host is in a call that waits for nothing."""
+
+_FIRST_ADDRESS = 0x7F00_0000_0000
+_DEVICE_TYPES = {"cuda": 1, "hip": 1}
+"""PyTorch built for ROCm calls its devices CUDA in ``Device Type`` too."""
+
+
+@dataclass
+class TraceBuilder(Recording):
+    """Builds a Kineto trace.
+
+    The host's clock moves with what is added; device work queues on its stream and starts when
+    its launch is through and the stream is free; a call that waits lasts until the stream is
+    done. So a ten-line program has the gaps and waits that it would have.
+
+    Attributes:
+        stacks: Written as ``with_stack``.
+        memory: Written as ``profile_memory``.
+        shapes: Written as ``record_shapes``.
+        device_names: One entry of ``deviceProperties`` each.
+        absolute: Timestamps since 1970, as older versions of torch write them.
+        first_step: Number of the first ``ProfilerStep#``.
+        capture: What profkit itself writes into a trace, or None for a trace of another program.
+        head: More keys at the top of the JSON, such as ``distributedInfo`` or ``WARNING``.
+    """
+
+    stacks: bool = False
+    memory: bool = False
+    shapes: bool = False
+    device_names: Sequence[str] = ("NVIDIA H200",)
+    absolute: bool = False
+    first_step: int = 0
+    capture: CaptureInfo | None = None
+    head: dict[str, Any] = field(default_factory=dict)
+    _blocks: dict[int, tuple[int, int | None]] = field(default_factory=dict, repr=False)
+    _allocated: dict[int | None, int] = field(default_factory=dict, repr=False)
+    _n_steps: int = field(default=0, repr=False)
+    _n_blocks: int = field(default=0, repr=False)
+
+    @contextmanager
+    def step(self, name: str | None = None) -> Iterator[Event]:
+        """A step around a block: ``ProfilerStep#0``, ``ProfilerStep#1`` and so on."""
+        number, self._n_steps = self.first_step + self._n_steps, self._n_steps + 1
+        with self.annotation(name or f"ProfilerStep#{number}") as event:
+            yield event
+
+    def compute(self, name: str, dur_ns: int) -> None:
+        """An operator that works on the host alone."""
+        with self.op(name, self_ns=dur_ns):
+            pass
+
+    def load(self, dur_ns: int, *, workers: bool = False) -> None:
+        """The wait for the next batch, as ``torch.utils.data.DataLoader`` records it."""
+        kind = "MultiProcessing" if workers else "SingleProcess"
+        with self.annotation(f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__"):
+            self.advance(dur_ns)
+
+    def launch(
+        self,
+        op: str,
+        *,
+        kernel: str,
+        host_ns: int,
+        device_ns: int,
+        device: int = 0,
+        stream: int = DEFAULT_STREAM,
+    ) -> Event:
+        """An operator that launches one kernel.
+
+        Args:
+            op: The operator.
+            kernel: The kernel.
+            host_ns: Length of the operator on the host, of which the last ``CALL_NS`` (or all, if
+                it is shorter) are the launching call.
+            device_ns: Length of the kernel.
+            device: The device's ordinal.
+            stream: The stream.
+        """
+        call_ns = min(CALL_NS, host_ns)
+        with self.op(op, self_ns=host_ns - call_ns):
+            ident = self.call("LaunchKernel", call_ns)
+            return self.kernel(kernel, device_ns, correlation=ident, device=device, stream=stream)
+
+    def kernel(self, name: str, dur_ns: int, **place: Any) -> Event:  # noqa: ANN401  (handed on)
+        """A kernel; ``place`` as in :meth:`Recording.work`."""
+        return self.work("kernel", name, dur_ns, **place)
+
+    def graph_launch(self, kernels: Sequence[tuple[str, int]], *, host_ns: int = CALL_NS) -> int:
+        """One launch of a CUDA graph: many kernels ``(name, dur_ns)`` that share a correlation."""
+        ident = self.call("GraphLaunch", host_ns)
+        for node, (name, dur_ns) in enumerate(kernels):
+            self.kernel(name, dur_ns, correlation=ident, **{"graph id": 1, "graph node id": node})
+        return ident
+
+    def copy(
+        self,
+        kind: str,
+        n_bytes: int,
+        dur_ns: int,
+        *,
+        blocking: bool,
+        stream: int = DEFAULT_STREAM,
+        device: int = 0,
+    ) -> Event:
+        """A copy and the call that asks for it.
+
+        Args:
+            kind: ``HtoD (Pageable -> Device)``, ``DtoH (Device -> Pinned)`` and so on.
+            n_bytes: Bytes moved.
+            dur_ns: Length on the device.
+            blocking: The call returns when the copy is done; otherwise after ``CALL_NS``.
+            stream: The stream.
+            device: The device's ordinal.
+        """
+        start = self.now_ns
+        ident = self._next_id()
+        self.now_ns += CALL_NS
+        event = self.work(
+            "gpu_memcpy",
+            f"Memcpy {kind}",
+            dur_ns,
+            correlation=ident,
+            device=device,
+            stream=stream,
+            bytes=n_bytes,
+        )
+        end = max(self.now_ns, event.ts_ns + dur_ns) if blocking else self.now_ns
+        self.call("MemcpyAsync", end - start, at_ns=start, correlation=ident)
+        self.now_ns = end
+        return event
+
+    def fill(self, n_bytes: int, dur_ns: int) -> Event:
+        """A fill of device memory and its call."""
+        ident = self.call("MemsetAsync", CALL_NS)
+        return self.work("gpu_memset", "Memset (Device)", dur_ns, correlation=ident, bytes=n_bytes)
+
+    def synchronize(self, call: str = "DeviceSynchronize", *, device: int = 0) -> int:
+        """A call that waits until the device has nothing left to do.
+
+        Returns:
+            How long the host was in it.
+        """
+        wait_ns = max(CALL_NS, self.free_at_ns(device) - self.now_ns)
+        self.call(call, wait_ns)
+        return wait_ns
+
+    def item(self, *, copy_ns: int = 1_000, on_device: bool = True) -> None:
+        """``tensor.item()``: on a device a copy of one number that the host waits for.
+
+        Args:
+            copy_ns: Length of the copy.
+            on_device: Whether the tensor is on a device.
+        """
+        with self.op("aten::item"), self.op("aten::_local_scalar_dense", self_ns=1_000):
+            if on_device:
+                self.copy("DtoH (Device -> Pageable)", 4, copy_ns, blocking=True)
+                self.call("StreamSynchronize", CALL_NS)
+
+    def to_host(self, n_bytes: int, copy_ns: int, *, pinned: bool = False) -> None:
+        """``tensor.cpu()``, or with ``pinned`` a copy into pinned memory that does not wait."""
+        with self.op("aten::to"), self.op("aten::_to_copy"), self.op("aten::copy_"):
+            kind = "Pinned" if pinned else "Pageable"
+            self.copy(f"DtoH (Device -> {kind})", n_bytes, copy_ns, blocking=not pinned)
+            if not pinned:
+                self.call("StreamSynchronize", CALL_NS)
+
+    def to_device(self, n_bytes: int, copy_ns: int, *, pinned: bool = False) -> None:
+        """``tensor.to("cuda")``, or with ``pinned`` one with ``non_blocking=True``."""
+        with self.op("aten::to"), self.op("aten::_to_copy"), self.op("aten::copy_"):
+            kind = "Pinned" if pinned else "Pageable"
+            self.copy(f"HtoD ({kind} -> Device)", n_bytes, copy_ns, blocking=not pinned)
+            if not pinned:
+                self.call("StreamSynchronize", CALL_NS)
+
+    def overhead(self, name: str, dur_ns: int) -> None:
+        """What the profiler itself cost, such as ``Buffer Flush``."""
+        with self._span("overhead", name, {}):
+            self.advance(dur_ns)
+
+    def alloc(self, n_bytes: int, *, device: int | None = 0) -> int:
+        """A ``[memory]`` event of an allocation; ``device`` None is the host.
+
+        Returns:
+            The block's address, for :meth:`free`.
+        """
+        self._n_blocks += 1
+        address = _FIRST_ADDRESS + self._n_blocks * 0x1000_0000
+        self._blocks[address] = (n_bytes, device)
+        self._memory_event(address, n_bytes, device)
+        return address
+
+    def free(self, address: int) -> None:
+        """The ``[memory]`` event that frees a block."""
+        n_bytes, device = self._blocks.pop(address)
+        self._memory_event(address, -n_bytes, device)
+
+    def free_earlier(self, n_bytes: int, *, device: int | None = 0) -> None:
+        """Free a block that was allocated before the window."""
+        self._n_blocks += 1
+        address = _FIRST_ADDRESS + self._n_blocks * 0x1000_0000
+        self._memory_event(address, -n_bytes, device)
+
+    def _memory_event(self, address: int, n_bytes: int, device: int | None) -> None:
+        total = self._allocated[device] = self._allocated.get(device, 0) + n_bytes
+        args = {
+            "Total Reserved": max(total, 0) if device is not None else 0,
+            "Total Allocated": max(total, 0),
+            "Bytes": n_bytes,
+            "Addr": address,
+            "Device Id": -1 if device is None else device,
+            "Device Type": 0 if device is None else _DEVICE_TYPES[self.runtime],
+        }
+        self.events.append(
+            Event("i", "[memory]", "cpu_instant_event", self.pid, self.tid, self.now_ns, None, args)
+        )
+
+    def _head(self) -> Mapping[str, object]:
+        flags = {
+            "with_stack": self.stacks,
+            "profile_memory": self.memory,
+            "record_shapes": self.shapes,
+        }
+        head: dict[str, object] = {
+            "deviceProperties": [
+                {"id": index, "name": name} for index, name in enumerate(self.device_names)
+            ],
+            **{key: 1 for key, wanted in flags.items() if wanted},
+        }
+        if self.capture is not None:
+            head["profkit"] = self.capture
+        return head | self.head
+
+    def to_dict(self) -> dict[str, Any]:
+        """The trace as ``json.load`` would give it."""
+        return trace_file.to_dict(self.events, self._head(), absolute=self.absolute)
+
+    def to_bytes(self) -> bytes:
+        """The trace as JSON text, exact to the nanosecond."""
+        return trace_file.to_bytes(self.events, self._head(), absolute=self.absolute)
+
+    def write(self, path: str | Path) -> Path:
+        """Write the trace to a file, gzipped when the name ends in ``.gz``.
+
+        Returns:
+            The path.
+        """
+        place = Path(path)
+        trace_file.write(place, self.to_bytes())
+        return place
