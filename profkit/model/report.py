@@ -261,6 +261,49 @@ class TraceMemory:
 
 
 @dataclass(frozen=True)
+class TimePart:
+    """A part of the time of the steps.
+
+    Attributes:
+        kind: With devices: ``compute``: a device ran a kernel that is no communication.
+            ``communication``: a communication kernel and no such kernel ran. ``copy``: only
+            copies and fills ran. ``idle-…``: no device worked; the rest of the word is an
+            :class:`IdleTime` cause. Without devices: ``data``: the program fetched the next batch.
+            ``optimizer``: it was in an optimizer's ``step`` or ``zero_grad``. ``backward``: it ran
+            operators of the backward pass. ``operators``: it ran other operators. ``python``: none
+            of these.
+        ns: Nanoseconds over all steps.
+        per_step_ns: ``ns`` divided by the number of steps, or None without steps.
+        share: ``ns`` as a share of the breakdown's ``total_ns``.
+    """
+
+    kind: str
+    ns: int
+    per_step_ns: int | None
+    share: float
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Where the time of the steps went; of the whole window in a recording without steps.
+
+    Attributes:
+        n_steps: Steps that it covers; 0 when it covers the window.
+        total_ns: Their lengths together, or the window's.
+        per_step_ns: ``total_ns`` divided by ``n_steps``, or None without steps.
+        on_device: Whether the parts are told from what the devices did, else from the host.
+        parts: Parts that exclude each other and add up to ``total_ns`` exactly, in the order
+            work, then idle time, each the longest first.
+    """
+
+    n_steps: int
+    total_ns: int
+    per_step_ns: int | None
+    on_device: bool
+    parts: tuple[TimePart, ...]
+
+
+@dataclass(frozen=True)
 class Summary:
     """The figures of a report.
 
@@ -276,6 +319,7 @@ class Summary:
         n_gpu_events_without_launch: Kernels, copies and fills whose launch is not in the trace.
         n_graph_launches: Launches of CUDA or HIP graphs.
         memory: What ``[memory]`` events tell, or None.
+        breakdown: Where the time of the steps went, or None where there are no events.
         claimed_ns: Time of the window that at least one finding says can be given back; what
             several claim is counted once.
     """
@@ -291,6 +335,7 @@ class Summary:
     n_gpu_events_without_launch: int = 0
     n_graph_launches: int = 0
     memory: TraceMemory | None = None
+    breakdown: Breakdown | None = None
     claimed_ns: int = 0
 
 

@@ -1,0 +1,94 @@
+"""What a renderer is: a module with a docstring, ``INFO``, ``Options`` and ``render``.
+
+A renderer turns a report into the bytes of one format. It never asks the trace: what it shows is
+in the report.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from profkit.errors import PluginError, UsageError
+from profkit.model.report import Report
+from profkit.plugins import discover
+
+PACKAGE = "profkit.render"
+GROUP = "profkit.renderers"
+"""Entry points of third parties' renderers."""
+
+
+@dataclass(frozen=True)
+class RendererInfo:
+    """A renderer's card.
+
+    Attributes:
+        name: What ``--format`` calls it.
+        suffix: How files of the format end, with the dot.
+        media_type: The format's media type.
+    """
+
+    name: str
+    suffix: str
+    media_type: str
+
+
+class Renderer(Protocol):
+    """The shape of a renderer's module."""
+
+    __doc__: str | None
+    __name__: str
+    INFO: RendererInfo
+    Options: type[Any]
+
+    @staticmethod
+    def render(report: Report, options: Any) -> bytes:  # noqa: ANN401  (each renderer has its own)
+        """The report in this format."""
+        ...
+
+
+def renderers() -> tuple[Renderer, ...]:
+    """Every renderer, profkit's own and third parties', by name.
+
+    Raises:
+        PluginError: If a module lacks a part of the protocol, or two have the same name.
+    """
+    found: dict[str, Renderer] = {}
+    for module in discover(PACKAGE, GROUP):
+        for part in ("INFO", "Options", "render"):
+            if not hasattr(module, part):
+                raise PluginError(f"The renderer {module.__name__} has no {part}.")
+        name = module.INFO.name
+        if name in found:
+            raise PluginError(
+                f"Two renderers are called {name!r}: {found[name].__name__} and {module.__name__}.",
+                "Uninstall one of them.",
+            )
+        found[name] = module
+    return tuple(found[name] for name in sorted(found))
+
+
+def renderer(name: str) -> Renderer:
+    """The renderer of a name.
+
+    Args:
+        name: As in ``--format``.
+
+    Raises:
+        UsageError: If there is none of that name.
+    """
+    known = {each.INFO.name: each for each in renderers()}
+    if name not in known:
+        raise UsageError(
+            f"There is no report format {name!r}.", f"There are {', '.join(sorted(known))}."
+        )
+    return known[name]
+
+
+def accepted(module: Renderer, options: dict[str, Any]) -> dict[str, Any]:
+    """Those of some options that a renderer has.
+
+    Args:
+        module: The renderer.
+        options: Values by the name of the option.
+    """
+    own = {field.name for field in fields(module.Options)}
+    return {name: value for name, value in options.items() if name in own}
