@@ -1,0 +1,1 @@
+"""Files to model: read once, check once, integers in nanoseconds and bytes."""

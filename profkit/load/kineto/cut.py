@@ -1,0 +1,179 @@
+"""A trace's JSON text, cut at event boundaries while it streams by.
+
+What comes before the events and what comes after them is small and is kept; the events themselves
+are handed on in batches of a few MiB, so that memory stays bounded.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+_EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN_EVENTS: Final = re.compile(
+    rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)'
+)
+_AFTER_EVENTS: Final = re.compile(rb"\}(?=\s*\])")
+_BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrtu])')
+_LONGEST_HEAD: Final = 64 << 20
+_FIRST_LOOK_BACK: Final = 64 << 10
+_END_CANDIDATES: Final = 16
+
+_DECODER: Final = json.JSONDecoder(strict=False)
+
+
+@dataclass
+class Text:
+    """The parts of a trace's text.
+
+    Attributes:
+        head: What precedes the events, to the opening bracket; ``b"["`` for a bare array.
+        tail: What follows the closing bracket.
+        found_events: There is a list of events at all.
+        complete: Its closing bracket was there.
+        bare: The file is the list itself.
+        rest: What the reader of a batch could not use of its end.
+    """
+
+    head: bytes = b""
+    tail: bytearray = field(default_factory=bytearray)
+    found_events: bool = False
+    complete: bool = False
+    bare: bool = False
+    rest: bytes = b""
+
+
+def cut(chunks: Iterable[bytes], text: Text) -> Iterator[bytes]:
+    """Yield batches of whole events, without the commas and brackets around them.
+
+    Where an event holds a list of objects that look like events, a batch may end within it. Whoever
+    reads the batches then puts what is left of one into ``text.rest``, and it precedes the next.
+
+    Args:
+        chunks: The text, in pieces of any length.
+        text: Filled in on the way.
+    """
+    pieces = iter(chunks)
+    pending = _find_events(pieces, text)
+    if not text.found_events:
+        return
+    for chunk in pieces:
+        if text.complete:
+            text.tail += chunk
+            continue
+        pending += chunk
+        boundary = _last_boundary(pending)
+        if boundary is None:
+            continue
+        yield bytes(pending[: boundary.start() + 1])
+        if text.complete:
+            text.tail += pending[boundary.start() + 1 :]
+            pending = bytearray()
+        else:
+            pending = bytearray(text.rest) + pending[boundary.end() :]
+            text.rest = b""
+    if not text.complete:
+        yield from _last_batches(bytes(pending), text)
+
+
+def _find_events(pieces: Iterator[bytes], text: Text) -> bytearray:
+    """Read up to the opening bracket of the events; what follows it is returned."""
+    pending = bytearray()
+    for chunk in pieces:
+        pending += chunk
+        stripped = bytes(pending[:64]).lstrip(b"\xef\xbb\xbf \t\r\n")
+        if stripped.startswith(b"["):
+            text.found_events, text.bare, text.head = True, True, b"["
+            return pending[pending.index(b"[") + 1 :]
+        begin = _EVENTS_BEGIN.search(pending)
+        if begin is not None:
+            text.found_events, text.head = True, bytes(pending[: begin.end()])
+            return pending[begin.end() :]
+        if len(pending) > _LONGEST_HEAD:
+            break
+    text.head = bytes(pending)
+    return bytearray()
+
+
+def _last_boundary(pending: bytearray) -> re.Match[bytes] | None:
+    """The last place between two events, looked for from the end."""
+    look_back = _FIRST_LOOK_BACK
+    while True:
+        begin = max(0, len(pending) - look_back)
+        last = None
+        for last in _BETWEEN_EVENTS.finditer(pending, begin):  # noqa: B007  (the last one is wanted)
+            pass
+        if last is not None or begin == 0:
+            return last
+        look_back *= 8
+
+
+def _last_batches(pending: bytes, text: Text) -> Iterator[bytes]:
+    """The last events of the text: those before the closing bracket, if it can be told at once."""
+    ends = [m.end() for m in _AFTER_EVENTS.finditer(pending)]
+    for end in reversed(ends[-_END_CANDIDATES:]):
+        after = pending[end:].lstrip()[1:]
+        if _is_tail(after, bare=text.bare):
+            text.complete = True
+            text.tail += after
+            yield pending[:end]
+            return
+    yield pending
+
+
+def _is_tail(after: bytes, *, bare: bool) -> bool:
+    """Whether this text may follow the list of events."""
+    after = after.strip()
+    if bare or after in (b"", b"}"):
+        return after == b"" if bare else after == b"}"
+    try:
+        rest = msgspec.json.decode(b"{" + after.lstrip(b","), type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return False
+    return bool(rest)
+
+
+@dataclass(frozen=True)
+class Salvaged:
+    """What could be read of a batch that cannot be decoded in one go.
+
+    Attributes:
+        events: Its events as dictionaries.
+        rest: The text after the last whole event, to be continued by the next batch.
+        ended: The list's closing bracket was met; ``rest`` is what follows it.
+    """
+
+    events: list[Any]
+    rest: bytes
+    ended: bool
+
+
+def salvage(batch: bytes) -> Salvaged:
+    """Read a batch event by event: slower, and forgiving.
+
+    Invalid escapes (Windows paths that were written unescaped) are taken literally, bytes that
+    are not UTF-8 are replaced, control characters within strings are let through.
+    """
+    text = batch.decode("utf-8", "replace")
+    events = []
+    at = 0
+    repaired = False
+    while True:
+        while at < len(text) and text[at] in " \t\r\n,":
+            at += 1
+        if at >= len(text):
+            return Salvaged(events, b"", ended=False)
+        if text[at] == "]":
+            return Salvaged(events, text[at + 1 :].encode(), ended=True)
+        try:
+            event, at = _DECODER.raw_decode(text, at)
+        except ValueError:
+            if repaired:
+                return Salvaged(events, text[at:].encode(), ended=False)
+            text = text[:at] + _BAD_ESCAPE.sub(r"\\\\", text[at:])
+            repaired = True
+            continue
+        events.append(event)

@@ -1,0 +1,109 @@
+"""Names that repeat are kept once: events, categories, threads and streams."""
+
+from collections.abc import Callable
+from typing import Final
+
+from profkit.model.events import Category, Lane
+
+CATEGORIES: Final = {
+    "cpu_op": Category.OP,
+    "operator": Category.OP,
+    "user_annotation": Category.ANNOTATION,
+    "gpu_user_annotation": Category.DEVICE_ANNOTATION,
+    "kernel": Category.KERNEL,
+    "gpu_memcpy": Category.MEMCPY,
+    "memcpy": Category.MEMCPY,
+    "gpu_memset": Category.MEMSET,
+    "memset": Category.MEMSET,
+    "cuda_runtime": Category.RUNTIME,
+    "runtime": Category.RUNTIME,
+    "xpu_runtime": Category.RUNTIME,
+    "mtia_runtime": Category.RUNTIME,
+    "glow_runtime": Category.RUNTIME,
+    "privateuse1_runtime": Category.RUNTIME,
+    "cuda_driver": Category.DRIVER,
+    "xpu_driver": Category.DRIVER,
+    "privateuse1_driver": Category.DRIVER,
+    "python_function": Category.PYTHON,
+    "overhead": Category.OVERHEAD,
+    "cuda_sync": Category.DEVICE_SYNC,
+    "xpu_sync": Category.DEVICE_SYNC,
+    "trace": Category.SPAN,
+}
+"""Categories by their name in lower case.
+
+Source: ``libkineto/include/ActivityType.h``; the capitalized names are those of torch 1.8 to 1.10.
+"""
+
+
+def plain_name(name: str) -> str:
+    """A builtin's name without the address of the object that it was called on.
+
+    torch names a call ``<built-in method item of Tensor object at 0x7f0c…>``: thousands of names
+    for one thing.
+    """
+    if name.startswith("<built-in"):
+        head, at, tail = name.partition(" at 0x")
+        if at:
+            return head + tail[tail.find(">") :]
+    return name
+
+
+class Interned(dict[str, int]):
+    """A number for every text, given out in order of appearance.
+
+    Attributes:
+        texts: The texts, by number.
+    """
+
+    def __init__(self, plain: Callable[[str], str]) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._plain = plain
+
+    def __missing__(self, text: str) -> int:
+        plain = self._plain(text)
+        if plain != text:
+            # The text itself is not kept: where addresses differ there may be one for each event.
+            return self[plain]
+        number = self[text] = len(self.texts)
+        self.texts.append(text)
+        return number
+
+
+class LaneTable(dict[tuple[object, object], int]):
+    """A number for every (process, thread) pair, given out in order of appearance.
+
+    Old traces write one thread as ``25738`` here and ``"25738"`` there; both are one lane.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._processes: dict[str, str] = {}
+        self._threads: dict[tuple[str, str], str] = {}
+
+    def __missing__(self, key: tuple[object, object]) -> int:
+        text = (str(key[0]), str(key[1]))
+        number = self[key] = self._numbers.setdefault(text, len(self._numbers))
+        return number
+
+    def name_process(self, pid: object, name: str) -> None:
+        """Remember a process's name."""
+        self._processes[str(pid)] = name
+
+    def name_thread(self, pid: object, tid: object, name: str) -> None:
+        """Remember a thread's name."""
+        self._threads[str(pid), str(tid)] = name
+
+    def lanes(self) -> tuple[Lane, ...]:
+        """All pairs by number, with the names that were told."""
+        return tuple(
+            Lane(
+                pid=pid,
+                tid=tid,
+                process=self._processes.get(pid, ""),
+                thread=self._threads.get((pid, tid), ""),
+            )
+            for pid, tid in self._numbers
+        )

@@ -1,0 +1,145 @@
+"""How an event of ``traceEvents`` looks, for msgspec to decode: only the fields that are needed.
+
+Numbers that an event does not carry become :data:`MISSING`, so that a list of them is a column at
+once. Events of kinds that hold nothing for us are decoded to empty structs.
+
+Source: ``libkineto/src/output_json.cpp``, and the Trace Event Format of Chromium.
+"""
+
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+from profkit.model.events import MISSING
+
+
+class Args(msgspec.Struct, gc=False):
+    """The ``args`` of complete and instant events."""
+
+    correlation: int = MISSING
+    external_id: int = msgspec.field(default=MISSING, name="External id")
+    external_id_before_1_11: int = msgspec.field(default=MISSING, name="external id")
+    sequence: int = msgspec.field(default=MISSING, name="Sequence number")
+    forward_thread: int = msgspec.field(default=MISSING, name="Fwd thread id")
+    python_id: int = msgspec.field(default=MISSING, name="Python id")
+    python_parent: int | None = msgspec.field(default=MISSING, name="Python parent id")
+    call_stack: str = msgspec.field(default="", name="Call stack")
+    device: int = MISSING
+    stream: int = MISSING
+    n_bytes: int = msgspec.field(default=MISSING, name="bytes")
+    graph_node: int = msgspec.field(default=MISSING, name="graph node id")
+    collective: str = msgspec.field(default="", name="Collective name")
+    memory_bytes: int = msgspec.field(default=MISSING, name="Bytes")
+    memory_address: int = msgspec.field(default=MISSING, name="Addr")
+    memory_device_type: int = msgspec.field(default=MISSING, name="Device Type")
+    memory_device: int = msgspec.field(default=MISSING, name="Device Id")
+    total_allocated: int = msgspec.field(default=MISSING, name="Total Allocated")
+    total_reserved: int = msgspec.field(default=MISSING, name="Total Reserved")
+
+
+NO_ARGS: Final = Args()
+
+
+class NameArgs(msgspec.Struct, gc=False):
+    """The ``args`` of a metadata event that names a process or a thread."""
+
+    name: Any = ""
+
+
+class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
+    """A complete event. ``ts`` and ``dur`` are microseconds."""
+
+    ts: float
+    dur: float = 0.0
+    name: str = ""
+    cat: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: Args | None = None
+
+
+class ExactComplete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
+    """A complete event whose start has more digits than a float holds."""
+
+    ts: Decimal
+    dur: float = 0.0
+    name: str = ""
+    cat: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: Args | None = None
+
+
+class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
+    """An instant event; those named ``[memory]`` are allocations and frees."""
+
+    ts: float | None = None
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: Args | None = None
+
+
+class ExactInstant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
+    """An instant event whose time has more digits than a float holds."""
+
+    ts: Decimal | None = None
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: Args | None = None
+
+
+class Naming(msgspec.Struct, tag_field="ph", tag="M", gc=False):
+    """A metadata event: the name of a process or a thread, its place in a viewer."""
+
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: NameArgs | None = None
+
+
+def _empty(tag: str) -> type[msgspec.Struct]:
+    return msgspec.defstruct(
+        f"Phase_{ord(tag)}", [], bases=(msgspec.Struct,), tag_field="ph", tag=tag, gc=False
+    )
+
+
+_EMPTY: Final = tuple(_empty(tag) for tag in "IBEstfbenCPNODSTpFvRc()ag")
+
+
+def _union(*members: Any) -> Any:  # noqa: ANN401  (a union of types made at run time has no type)
+    joined: Any = members[0]
+    for member in members[1:]:
+        joined = joined | member
+    return joined
+
+
+EVENT: Final = _union(Complete, Instant, Naming, *_EMPTY)
+EXACT_EVENT: Final = _union(ExactComplete, ExactInstant, Naming, *_EMPTY)
+
+BATCH: Final = msgspec.json.Decoder(list[EVENT], strict=False)
+"""Not strict: ROCm writes the bytes of its copies as strings."""
+EXACT_BATCH: Final = msgspec.json.Decoder(list[EXACT_EVENT], strict=False)
+
+
+class DeviceProperties(msgspec.Struct):
+    """An entry of ``deviceProperties``."""
+
+    id: int = 0
+    name: str = ""
+    total_bytes: int | None = msgspec.field(default=None, name="totalGlobalMem")
+    n_sms: int | None = msgspec.field(default=None, name="numSms")
+    max_threads_per_sm: int | None = msgspec.field(
+        default=None, name="maxThreadsPerMultiprocessor"
+    )
+    major: int | None = msgspec.field(default=None, name="computeMajor")
+    minor: int | None = msgspec.field(default=None, name="computeMinor")
+
+
+class DistributedInfo(msgspec.Struct):
+    """``distributedInfo``."""
+
+    rank: int | None = None
+    world_size: int | None = None

@@ -1,0 +1,41 @@
+"""One door for every file: it looks what the file is, and hands it to the reader of that kind."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from profkit.errors import MissingFileError, NotATraceError
+from profkit.load.kineto.read import read_kineto
+from profkit.load.stream import open_plain
+from profkit.model.trace import Trace
+
+_PICKLE_MAGIC: Final = b"\x80"
+
+
+def load(path: str | os.PathLike[str]) -> Trace:
+    """Read a trace, whatever wrote it.
+
+    Args:
+        path: A Kineto trace or an autograd profiler's array, gzipped or not.
+
+    Raises:
+        LoadError: There is no such file, it cannot be read, or it is no trace. Each kind has its
+            own class in :mod:`profkit.errors`.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise _folder(file)
+    with open_plain(file) as stream:
+        first = stream.read(1)
+    if first == _PICKLE_MAGIC:
+        message = f"{file} is a pickle, and profkit does not open pickles."
+        raise NotATraceError(message, "Give the trace that torch.profiler exported beside it.")
+    return read_kineto(file)
+
+
+def _folder(folder: Path) -> MissingFileError:
+    traces = sorted(folder.rglob("*.pt.trace.json*"))
+    if not traces:
+        return MissingFileError(f"{folder} is a folder without traces.", "Give a trace file.")
+    message = f"{folder} is a folder; {len(traces)} of its files look like traces."
+    return MissingFileError(message, f"Give one of them, such as {traces[-1]}.")

@@ -1,0 +1,89 @@
+"""A file as a stream of plain bytes, whatever packs it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from isal import igzip, isal_zlib
+
+from profkit.errors import DamagedFileError, MissingFileError, UnreadableFileError
+
+CHUNK_BYTES: Final = 2 << 20
+"""Chunks of 1 to 4 MiB are read fastest: they stay in the processor's cache."""
+
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
+
+@contextmanager
+def open_plain(path: Path) -> Iterator[BinaryIO]:
+    """Open a file, unpacking gzip, for reading bytes.
+
+    Args:
+        path: An existing regular file.
+
+    Raises:
+        MissingFileError: There is no such file.
+        UnreadableFileError: It is no regular file, or the system refuses to read it.
+    """
+    if not path.exists():
+        message = f"There is no file {path}."
+        raise MissingFileError(message, _near(path))
+    if not path.is_file():
+        message = f"{path} is no regular file."
+        raise UnreadableFileError(message, "Give a trace file.")
+    try:
+        with path.open("rb") as raw:
+            magic = raw.read(2)
+            raw.seek(0)
+            if magic == _GZIP_MAGIC:
+                with igzip.GzipFile(fileobj=raw, mode="rb") as unpacked:
+                    yield unpacked
+            else:
+                yield raw
+    except PermissionError as error:
+        message = f"{path} may not be read by this user."
+        raise UnreadableFileError(message, "Check the file's permissions.") from error
+
+
+def _near(path: Path) -> str:
+    """A hint for a path that does not exist: what stands beside it."""
+    if not path.parent.is_dir():
+        return f"There is no folder {path.parent} either."
+    traces = sorted(p.name for p in path.parent.glob("*.json*"))
+    return f"Beside it is {traces[0]}." if len(traces) == 1 else ""
+
+
+class Chunks:
+    """The chunks of a stream, and whether it ended before its time.
+
+    Attributes:
+        n_bytes: Bytes read so far, after unpacking.
+        truncated: The packed data ended in the middle.
+    """
+
+    def __init__(self, stream: BinaryIO, path: Path) -> None:
+        self._stream = stream
+        self._path = path
+        self.n_bytes = 0
+        self.truncated = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield chunks of about :data:`CHUNK_BYTES` until the end, or until the data breaks.
+
+        Raises:
+            DamagedFileError: The very first bytes cannot be unpacked.
+        """
+        while True:
+            try:
+                chunk = self._stream.read(CHUNK_BYTES)
+            except (EOFError, OSError, isal_zlib.error) as error:
+                if not self.n_bytes:
+                    message = f"{self._path} cannot be unpacked: {error}."
+                    raise DamagedFileError(message, "Copy the file again.") from error
+                self.truncated = True
+                return
+            if not chunk:
+                return
+            self.n_bytes += len(chunk)
+            yield chunk
