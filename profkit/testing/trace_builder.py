@@ -163,11 +163,14 @@ class TraceBuilder(Recording):
         Args:
             copy_ns: Length of the copy.
             on_device: Whether the tensor is on a device.
+
+        Source: ``aten/src/ATen/native/cuda/CUDAScalar.cu``: the number is copied into pinned
+        memory and the stream synchronized.
         """
         with self.op("aten::item"), self.op("aten::_local_scalar_dense", self_ns=1_000):
             if on_device:
-                self.copy("DtoH (Device -> Pageable)", 4, copy_ns, blocking=True)
-                self.call("StreamSynchronize", CALL_NS)
+                self.copy("DtoH (Device -> Pinned)", 4, copy_ns, blocking=False)
+                self.call("StreamSynchronize", max(CALL_NS, self.free_at_ns() - self.now_ns))
 
     def to_host(self, n_bytes: int, copy_ns: int, *, pinned: bool = False) -> None:
         """``tensor.cpu()``, or with ``pinned`` a copy into pinned memory that does not wait."""

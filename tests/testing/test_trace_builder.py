@@ -41,11 +41,20 @@ def test_an_item_makes_the_host_wait_until_the_device_is_done() -> None:
     b = TraceBuilder()
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=500_000)
     b.item(copy_ns=1_000)
-    assert b.now_ns == 511_000 + CALL_NS
+    assert b.now_ns == 511_000
+    (copy,), (wait,) = rows(b, "cudaMemcpyAsync"), rows(b, "cudaStreamSynchronize")
+    assert (copy["ts"], copy["dur"]) == (11, CALL_NS / 1000)
+    assert (wait["ts"], wait["dur"]) == (15, 496)
+    assert rows(b, "aten::_local_scalar_dense")[0]["dur"] == 501
+
+
+def test_a_copy_to_pageable_memory_blocks_until_it_is_done() -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=500_000)
+    b.to_host(4096, 2_000)
     (copy,) = rows(b, "cudaMemcpyAsync")
-    assert copy["ts"] == 11
-    assert copy["dur"] == 500
-    assert rows(b, "aten::_local_scalar_dense")[0]["dur"] == 501 + CALL_NS / 1000
+    assert (copy["ts"], copy["dur"]) == (10, 502)
+    assert b.now_ns == 512_000 + CALL_NS
 
 
 def test_a_copy_from_pinned_memory_does_not_wait() -> None:
