@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.index.intervals import EMPTY, of_pairs
-from profkit.index.waiting import first_of_each, wait_cost
+from profkit.index.wait_cost import first_of_each, wait_cost
 
 
 def ns(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
