@@ -1,0 +1,206 @@
+"""The report in a sentence or two, in plain words, for every renderer to begin with."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from profkit.model.finding import Finding
+from profkit.model.report import Breakdown, DeviceSummary, Report
+from profkit.names import visible
+from profkit.units import format_bytes, format_count, format_ns, format_share
+
+_LABELS: Final = {
+    "compute": "compute",
+    "communication": "communication",
+    "copy": "copies",
+    "idle-sync": "idle: host waits in a sync",
+    "idle-data": "idle: waits for data",
+    "idle-allocator": "idle: allocating memory",
+    "idle-overhead": "idle: profiler overhead",
+    "idle-host": "idle: host is too slow",
+    "idle-launch": "idle: launch under way",
+    "idle-device": "idle: queued work waits",
+    "idle-unknown": "idle: cause unknown",
+    "operators": "operators",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "data": "waits for data",
+    "python": "Python between operators",
+}
+_HOST_WORK: Final = ("operators", "backward", "optimizer")
+_WORTH_SAYING_SHARE: Final = 0.1
+"""Idle time below this needs no explanation in a verdict."""
+_BASIS: Final = {"measured": "", "upper-bound": "up to ", "estimate": "about "}
+
+
+def part_label(kind: str) -> str:
+    """A few words for a part of the steps' time.
+
+    Args:
+        kind: As in :class:`~profkit.model.report.TimePart`.
+    """
+    return _LABELS.get(kind, visible(kind))
+
+
+def device_word(report: Report) -> str:
+    """What to call the devices of a report: ``GPU``, or ``device`` for other accelerators."""
+    kinds = {device.device.partition(":")[0] for device in report.summary.devices}
+    return "GPU" if kinds and kinds <= {"cuda", "hip", "xpu", "mps"} else "device"
+
+
+def cost_share(report: Report, finding: Finding) -> float | None:
+    """A finding's time as a share of the steps, or of the window without steps; None if unknown.
+
+    Args:
+        report: The report.
+        finding: One of its findings.
+    """
+    breakdown = report.summary.breakdown
+    if finding.cost.per_step_ns is not None and breakdown and breakdown.per_step_ns:
+        return finding.cost.per_step_ns / breakdown.per_step_ns
+    if finding.cost.ns is not None and report.summary.window_ns:
+        return finding.cost.ns / report.summary.window_ns
+    return None
+
+
+def cost_text(report: Report, finding: Finding) -> str:
+    """What a finding costs: ``up to 65.1 ms a step (37%), 1.50 MiB a step``; empty if nothing.
+
+    Args:
+        report: The report.
+        finding: One of its findings.
+    """
+    cost = finding.cost
+    basis = _BASIS[cost.basis]
+    parts = []
+    if cost.per_step_ns:
+        parts.append(f"{basis}{format_ns(cost.per_step_ns)} a step{_share(report, finding)}")
+    elif cost.ns:
+        parts.append(f"{basis}{format_ns(cost.ns)}{_share(report, finding)}")
+    if cost.per_step_bytes:
+        parts.append(f"{basis}{format_bytes(cost.per_step_bytes)} a step")
+    elif cost.bytes:
+        parts.append(f"{basis}{format_bytes(cost.bytes)}")
+    return ", ".join(parts)
+
+
+def _share(report: Report, finding: Finding) -> str:
+    share = cost_share(report, finding)
+    return "" if share is None else f" ({format_share(share)})"
+
+
+def verdict(report: Report) -> str:
+    """What the report comes down to: how long, how much of it is work, and what to change first.
+
+    Args:
+        report: The report.
+    """
+    breakdown = report.summary.breakdown
+    sentences = [_length_and_work(report, breakdown)]
+    sentences += _biggest_costs(report) or [_nothing_found(report)]
+    troubled = [each for each in report.health if each.severity != "note"]
+    if troubled:
+        sentences.append(f"Trust the figures less: {_inline(troubled[0].title)}.")
+    return " ".join(sentences)
+
+
+def _length_and_work(report: Report, breakdown: Breakdown | None) -> str:
+    if breakdown is None or not breakdown.total_ns:
+        return "There is nothing in the recording whose time could be told apart."
+    if breakdown.per_step_ns is None:
+        start = f"The recording is {format_ns(breakdown.total_ns)} long and has no steps"
+    else:
+        start = "The step takes" if breakdown.n_steps == 1 else "Each step takes"
+        start = f"{start} {format_ns(breakdown.per_step_ns)}"
+    if not breakdown.on_device:
+        work = sum(part.share for part in breakdown.parts if part.kind in _HOST_WORK)
+        return f"{start}, all of it on the CPU; operators run {format_share(work)} of it."
+    work = sum(part.share for part in breakdown.parts if not part.kind.startswith("idle-"))
+    several = len(report.summary.devices) > 1
+    subject = f"at least one {device_word(report)}" if several else f"the {device_word(report)}"
+    return f"{start}; {subject} works {format_share(work)} of it."
+
+
+def _biggest_costs(report: Report) -> list[str]:
+    """The costliest finding in time, and the costliest in memory that is no mere note."""
+    in_time = next((each for each in report.findings if each.cost.ns), None)
+    in_bytes = next(
+        (each for each in report.findings if each.cost.bytes and each.severity != "note"), None
+    )
+    sentences = []
+    if in_time is not None:
+        sentences.append(f"The biggest cost: {_named(report, in_time)}.")
+    if in_bytes is not None and in_bytes is not in_time:
+        start = "Memory" if in_time is None else "And memory"
+        sentences.append(f"{start}: {_named(report, in_bytes)}.")
+    return sentences
+
+
+def _named(report: Report, finding: Finding) -> str:
+    title = _inline(finding.title)
+    place = f" at {visible(finding.locations[0].place)}" if finding.locations else ""
+    return f"{title}{place}, {cost_text(report, finding)}"
+
+
+def _inline(title: str) -> str:
+    """A title within a sentence: without its capital, unless that is a name's or a shorthand's."""
+    text = visible(title).rstrip(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+
+
+def _nothing_found(report: Report) -> str:
+    if report.findings:
+        said = "No finding has a cost that could be measured."
+    elif report.unchecked:
+        said = "The rules that could look found nothing to change."
+    else:
+        said = "No rule found anything to change."
+    breakdown = report.summary.breakdown
+    idle = [part for part in breakdown.parts if part.kind.startswith("idle-")] if breakdown else []
+    longest = max(idle, key=lambda part: part.ns, default=None)
+    if longest is not None and longest.share >= _WORTH_SAYING_SHARE:
+        cause = part_label(longest.kind).removeprefix("idle: ")
+        word = device_word(report)
+        return f"{said} The {word} is idle most because: {cause} ({format_share(longest.share)})."
+    return said
+
+
+def facts(report: Report, *, everything: bool) -> list[str]:
+    """What was counted, a sentence each: devices and memory, and everything else if asked for.
+
+    Args:
+        report: The report.
+        everything: Whether to tell also of syncs, copies, regions and single devices.
+    """
+    summary = report.summary
+    lines = [
+        _device_fact(device)
+        for device in summary.devices
+        if device.span_ns and (everything or len(summary.devices) > 1 or device.communication_ns)
+    ]
+    if summary.memory is not None and summary.memory.peak:
+        peaks = (f"{format_bytes(peak.bytes)} on {peak.device}" for peak in summary.memory.peak)
+        lines.append(f"memory at its peak: {', '.join(peaks)}")
+    return [*lines, *_counts(report)] if everything else lines
+
+
+def _device_fact(device: DeviceSummary) -> str:
+    parts = [("compute", device.compute_ns), ("copies", device.memcpy_ns)]
+    if device.communication_ns:
+        parts.append(("communication", device.communication_ns))
+        parts.append(("compute and communication at once", device.overlap_ns))
+    shares = ", ".join(f"{name} {format_share(ns / device.span_ns)}" for name, ns in parts)
+    busy = format_share(device.busy_ns / device.span_ns)
+    return f"{device.device} busy {busy} of the {format_ns(device.span_ns)} it was in use: {shares}"
+
+
+def _counts(report: Report) -> Iterator[str]:
+    summary = report.summary
+    for sync in summary.syncs:
+        yield f"{sync.call}: {format_count(sync.n_calls)} calls, {format_ns(sync.total_ns)}"
+    for copy in summary.copies:
+        size = "" if copy.bytes is None else f", {format_bytes(copy.bytes)}"
+        calls = format_count(copy.n_calls)
+        yield f"{copy.kind}: {calls} copies, {format_ns(copy.total_ns)}{size}"
+    for region in summary.regions:
+        calls = format_count(region.n_calls)
+        yield f"region {region.name}: {calls} entries, {format_ns(region.total_ns)}"
