@@ -1,0 +1,38 @@
+"""All rules, ours and third parties'."""
+
+from functools import lru_cache
+from typing import cast
+
+from profkit.engine.detector import Rule, RuleInfo
+from profkit.errors import PluginError
+from profkit.plugins import discover
+
+GROUP = "profkit.detectors"
+_PARTS = ("INFO", "Thresholds", "detect")
+
+
+@lru_cache(maxsize=1)
+def rules() -> tuple[Rule, ...]:
+    """Every rule by id.
+
+    Raises:
+        PluginError: A rule lacks a part, or two have the same id or name.
+    """
+    found: dict[str, Rule] = {}
+    for module in discover("profkit.detectors", GROUP):
+        missing = [part for part in _PARTS if not hasattr(module, part)]
+        if missing:
+            message = f"The rule {module.__name__} has no {missing[0]}."
+            raise PluginError(message, "A rule is a module with INFO, Thresholds and detect.")
+        rule = cast("Rule", module)
+        for key in (rule.INFO.id, rule.INFO.name):
+            if key in found:
+                message = f"The rules {found[key].__name__} and {module.__name__} are both {key}."
+                raise PluginError(message, "Ids and names of rules are unique; uninstall one.")
+            found[key] = rule
+    return tuple(sorted(set(found.values()), key=lambda rule: rule.INFO.id))
+
+
+def matches(info: RuleInfo, word: str) -> bool:
+    """Whether a word names a rule: its id, its name, or the beginning of its id (``SYN``)."""
+    return word == info.name or info.id.upper().startswith(word.upper())

@@ -1,0 +1,1 @@
+"""Relations worked out from the model: pure, vectorised, without an opinion."""

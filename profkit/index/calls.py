@@ -1,0 +1,63 @@
+"""What the calls of the CUDA, HIP and SYCL runtimes and drivers are for, by their names."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from profkit.model.events import Category, EventTable, Mask, Rows
+
+_SYNC: Final = re.compile(
+    r"^(cuda|hip)(Device|Stream|Event|Ctx)Synchronize"
+    r"|^cu(Ctx|Stream|Event)Synchronize"
+)
+_BLOCKING_COPY: Final = re.compile(r"^(cudaMemcpy|hipMemcpy|hipMemcpyWithStream|cudaMemcpy2D)(_v\d+)?$")
+_DEVICE_SYNC: Final = re.compile(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
+_ALLOCATOR: Final = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|FreeHost|HostFree|HostRegister|HostUnregister)"
+    r"(?!.*Async)"
+    r"|^cuMem(Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess)"
+)
+_GRAPH_LAUNCH: Final = re.compile(r"^(cuda|hip|cu)GraphLaunch")
+_COPY: Final = re.compile(r"^(cuda|hip|cu)Memcpy")
+
+
+class CallKind:
+    """The calls of one kind.
+
+    Source: the names in the CUDA Runtime API reference (Device, Stream, Event, Memory and Graph
+    Management) and in HIP's, which follows it.
+    """
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+
+    def matches(self, name: str) -> bool:
+        """Whether a call of this name is of this kind."""
+        return self._pattern.search(name) is not None
+
+    def rows(self, events: EventTable) -> Rows:
+        """Runtime and driver calls of this kind, ascending."""
+        named = names_matching(events.names, self._pattern)
+        calls = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
+        return np.flatnonzero(calls & named[events.name])
+
+
+EXPLICIT_SYNC: Final = CallKind(_SYNC)
+"""The host waits for a device, a stream or an event, because it says so."""
+DEVICE_SYNC: Final = CallKind(_DEVICE_SYNC)
+"""The host waits for a whole device."""
+BLOCKING_COPY: Final = CallKind(_BLOCKING_COPY)
+"""A copy that returns only when it is done, whatever the memory."""
+ALLOCATOR: Final = CallKind(_ALLOCATOR)
+"""Memory asked of the driver or given back to it."""
+GRAPH_LAUNCH: Final = CallKind(_GRAPH_LAUNCH)
+"""A whole graph launched at once."""
+COPY: Final = CallKind(_COPY)
+"""Any copy."""
+
+
+def names_matching(names: Iterable[str], pattern: re.Pattern[str]) -> Mask:
+    """Which of the interned names match. One entry a name."""
+    return np.fromiter((pattern.search(name) is not None for name in names), dtype=np.bool_)

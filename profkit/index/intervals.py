@@ -1,0 +1,132 @@
+"""Sets of time as sorted, disjoint intervals: unions, overlaps, gaps.
+
+Busy time is the length of a union, never a sum: work on two streams at once is one stretch of time.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.model.events import Int64s, Mask
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Disjoint stretches of time in ascending order, each longer than nothing.
+
+    Attributes:
+        starts_ns: Shape ``(n,)``.
+        ends_ns: Shape ``(n,)``; the end itself is outside.
+    """
+
+    starts_ns: Int64s
+    ends_ns: Int64s
+
+    def __len__(self) -> int:
+        return len(self.starts_ns)
+
+    @property
+    def total_ns(self) -> int:
+        """Their length together."""
+        return int((self.ends_ns - self.starts_ns).sum())
+
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(start, end) of each."""
+        return tuple(zip(self.starts_ns.tolist(), self.ends_ns.tolist(), strict=True))
+
+
+def union(starts_ns: Int64s, ends_ns: Int64s) -> Intervals:
+    """The time that at least one of the given stretches covers.
+
+    Args:
+        starts_ns: Shape ``(n,)``, in any order.
+        ends_ns: Shape ``(n,)``. A stretch that does not end after its start covers nothing.
+    """
+    real = ends_ns > starts_ns
+    order = np.argsort(starts_ns[real], kind="stable")
+    starts, ends = starts_ns[real][order], ends_ns[real][order]
+    if not len(starts):
+        return EMPTY
+    reached = np.maximum.accumulate(ends)
+    opens = np.concatenate(([True], starts[1:] > reached[:-1]))
+    closes = np.concatenate((opens[1:], [True]))
+    return Intervals(starts[opens], reached[closes])
+
+
+def of_pairs(pairs: tuple[tuple[int, int], ...]) -> Intervals:
+    """The union of (start, end) pairs."""
+    table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return union(table[:, 0], table[:, 1])
+
+
+EMPTY = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def covered_before(covered: Intervals, at_ns: Int64s) -> Int64s:
+    """How much of the covered time lies before each of some moments. Shape of ``at_ns``."""
+    if not len(covered):
+        return np.zeros(len(at_ns), dtype=np.int64)
+    lengths = covered.ends_ns - covered.starts_ns
+    before = np.concatenate(([0], np.cumsum(lengths)))
+    place = np.searchsorted(covered.starts_ns, at_ns, side="right")
+    beyond = np.maximum(0, covered.ends_ns[np.maximum(place - 1, 0)] - at_ns)
+    return before[place] - np.where(place > 0, beyond, 0)
+
+
+def covered_within(covered: Intervals, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
+    """How much of the covered time lies in each of some windows. Shape of ``starts_ns``."""
+    inside = covered_before(covered, ends_ns) - covered_before(covered, starts_ns)
+    return np.maximum(inside, 0)
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """The time that both cover."""
+    if not len(a) or not len(b):
+        return EMPTY
+    return complement(unite(complement(a, *_hull(a, b)), complement(b, *_hull(a, b))), *_hull(a, b))
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """The time that ``a`` covers and ``b`` does not."""
+    if not len(a) or not len(b):
+        return a
+    return intersect(a, complement(b, *_hull(a, b)))
+
+
+def unite(a: Intervals, b: Intervals) -> Intervals:
+    """The time that at least one of the two covers."""
+    return union(
+        np.concatenate((a.starts_ns, b.starts_ns)), np.concatenate((a.ends_ns, b.ends_ns))
+    )
+
+
+def complement(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    """The time of a window that is not covered."""
+    starts = np.concatenate(([start_ns], np.clip(covered.ends_ns, start_ns, end_ns)))
+    ends = np.concatenate((np.clip(covered.starts_ns, start_ns, end_ns), [end_ns]))
+    real = ends > starts
+    return Intervals(starts[real], ends[real])
+
+
+def clip(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    """The covered time within a window."""
+    starts = np.clip(covered.starts_ns, start_ns, end_ns)
+    ends = np.clip(covered.ends_ns, start_ns, end_ns)
+    real = ends > starts
+    return Intervals(starts[real], ends[real])
+
+
+def inside(covered: Intervals, at_ns: Int64s) -> Mask:
+    """Which of some moments are covered. Shape of ``at_ns``."""
+    if not len(covered):
+        return np.zeros(len(at_ns), dtype=np.bool_)
+    place = np.searchsorted(covered.starts_ns, at_ns, side="right") - 1
+    return (place >= 0) & (at_ns < covered.ends_ns[np.maximum(place, 0)])
+
+
+def _hull(a: Intervals, b: Intervals) -> tuple[int, int]:
+    """From the first start to the last end of both."""
+    return (
+        int(min(a.starts_ns[0], b.starts_ns[0])),
+        int(max(a.ends_ns[-1], b.ends_ns[-1])),
+    )

@@ -1,0 +1,72 @@
+"""Which call on the host launched which work on a device."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
+
+DEVICE_WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+CALLS: Final = (Category.RUNTIME, Category.DRIVER)
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Device work and the calls that launched it.
+
+    One call of a graph launch has many kernels; every other call has one piece of work at most.
+
+    Attributes:
+        work: Rows of kernels, copies and fills, ascending. Shape ``(w,)``.
+        launch: For each the row of its runtime or driver call, or :data:`NO_ROW` when that is not
+            in the trace. Shape ``(w,)``.
+        op: For each the row of the innermost operator that launched it, or :data:`NO_ROW`.
+            Shape ``(w,)``.
+    """
+
+    work: Rows
+    launch: Int32s
+    op: Int32s
+
+    @cached_property
+    def orphans(self) -> Rows:
+        """Device work whose launch is not in the trace. Rows, ascending."""
+        return self.work[self.launch == NO_ROW]
+
+
+def join_launches(events: EventTable, innermost_op: Int32s) -> Launches:
+    """Join device work to its launches by correlation.
+
+    Args:
+        events: The events.
+        innermost_op: For every row the innermost operator that encloses it, or :data:`NO_ROW`.
+            Shape ``(n,)``.
+    """
+    work = events.rows_of(*DEVICE_WORK)
+    calls = events.rows_of(*CALLS)
+    launch = match_first(events.correlation.at(calls), calls, events.correlation.at(work))
+    op = np.where(launch == NO_ROW, NO_ROW, innermost_op[launch]).astype(np.int32)
+    ops = events.rows_of(Category.OP)
+    by_id = match_first(events.external_id.at(ops), ops, events.external_id.at(work))
+    return Launches(work=work, launch=launch, op=np.where(op == NO_ROW, by_id, op))
+
+
+def match_first(keys: Int64s, rows: Rows, wanted: Int64s) -> Int32s:
+    """For each wanted key the first row that has it, or :data:`NO_ROW`.
+
+    Args:
+        keys: A key a row; :data:`MISSING` matches nothing. Shape ``(k,)``.
+        rows: The rows. Shape ``(k,)``.
+        wanted: Shape ``(w,)``.
+    """
+    has = keys != MISSING
+    keys, rows = keys[has], rows[has]
+    if not len(keys):
+        return np.full(len(wanted), NO_ROW, dtype=np.int32)
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys[order], wanted)
+    place[place == len(keys)] = 0
+    match = rows[order][place]
+    return np.where(keys[order][place] == wanted, match, NO_ROW).astype(np.int32)

@@ -1,0 +1,112 @@
+"""What each device did over its span: busy, idle, computing, communicating, copying."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.index.intervals import Intervals, complement, covered_within, union
+from profkit.index.launches import Launches
+from profkit.model.events import MISSING, Category, EventTable, Int32s, Mask, Rows
+
+
+@dataclass(frozen=True)
+class DeviceActivity:
+    """One device over its span, from its first work to its last.
+
+    Attributes:
+        device: The device's ordinal.
+        rows: Its kernels, copies and fills, ascending. Shape ``(d,)``.
+        start_ns: Start of the first.
+        end_ns: End of the last.
+        busy: Time in which any of them ran.
+        compute: Time in which a kernel ran that is no communication.
+        communication: Time in which a communication kernel ran.
+        memcpy: Time in which a copy ran.
+        n_kernels: Kernels.
+        n_memcpy: Copies.
+        n_memset: Fills.
+    """
+
+    device: int
+    rows: Rows
+    start_ns: int
+    end_ns: int
+    busy: Intervals
+    compute: Intervals
+    communication: Intervals
+    memcpy: Intervals
+    n_kernels: int
+    n_memcpy: int
+    n_memset: int
+
+    @property
+    def span_ns(self) -> int:
+        """From the start of its first work to the end of its last."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def idle(self) -> Intervals:
+        """Time of the span in which nothing ran."""
+        return complement(self.busy, self.start_ns, self.end_ns)
+
+    @property
+    def overlap_ns(self) -> int:
+        """Time in which computing and communication both ran."""
+        c = self.communication
+        return int(covered_within(self.compute, c.starts_ns, c.ends_ns).sum())
+
+
+def device_of(events: EventTable, rows: Rows) -> Int32s:
+    """The ordinal of the device of each row of device work. Shape of ``rows``.
+
+    Where the event does not name its device, its process does: Kineto gives a device's work the
+    device's ordinal as its process.
+    """
+    device = events.device.at(rows)
+    unnamed = device == MISSING
+    if unnamed.any():
+        pids = np.array([_ordinal(lane.pid) for lane in events.lanes], dtype=np.int64)
+        device[unnamed] = pids[events.lane[rows[unnamed]]]
+    return device.astype(np.int32)
+
+
+def _ordinal(pid: str) -> int:
+    return int(pid) if pid.isdecimal() and len(pid) < 4 else 0  # noqa: PLR2004  (a device, not a pid)
+
+
+def device_activity(
+    events: EventTable, launches: Launches, communication: Mask
+) -> tuple[DeviceActivity, ...]:
+    """The activity of every device that worked, by ordinal."""
+    if not len(launches.work):
+        return ()
+    device = device_of(events, launches.work)
+    return tuple(
+        _activity(events, int(number), launches.work[device == number], communication)
+        for number in np.unique(device)
+    )
+
+
+def _activity(
+    events: EventTable, device: int, rows: Rows, communication: Mask
+) -> DeviceActivity:
+    category = events.category[rows]
+    kernel = category == Category.KERNEL
+    talks = communication[rows]
+
+    def covered(mask: Mask) -> Intervals:
+        return union(events.ts_ns[rows[mask]], events.end_ns[rows[mask]])
+
+    return DeviceActivity(
+        device=device,
+        rows=rows,
+        start_ns=int(events.ts_ns[rows].min()),
+        end_ns=int(events.end_ns[rows].max()),
+        busy=covered(np.ones(len(rows), dtype=np.bool_)),
+        compute=covered(kernel & ~talks),
+        communication=covered(kernel & talks),
+        memcpy=covered(category == Category.MEMCPY),
+        n_kernels=int(kernel.sum()),
+        n_memcpy=int((category == Category.MEMCPY).sum()),
+        n_memset=int((category == Category.MEMSET).sum()),
+    )
