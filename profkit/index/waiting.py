@@ -1,83 +1,74 @@
-"""What waiting for a device costs: the host's blocked time against the device's idle time.
+"""Time in which somebody waits: the host for the device, the program for its data.
 
-A host that waits costs nothing while the device has work. It costs when the device runs dry
-because the host, let go too late, has sent nothing more. So within a step no more can be given
-back than the host was blocked, and no more than the device was idle.
+All of these are sets of time on the host.
 """
 
-from dataclasses import dataclass
+import re
+from typing import Final
 
 import numpy as np
 
-from profkit.index.intervals import Intervals, covered_before, covered_within, inside
-from profkit.model.events import Int64s
+from profkit.index.calls import BLOCKING_COPY, COPY, EXPLICIT_SYNC, names_matching
+from profkit.index.intervals import Intervals, union
+from profkit.index.launches import Launches
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
+
+_DATA_WAIT: Final = re.compile(r"^enumerate\(DataLoader\)|^profkit\.data_wait$")
+_PAGEABLE_TO_HOST: Final = re.compile(r"DtoH \(Device -> Pageable\)")
+_PAGEABLE_TO_DEVICE: Final = re.compile(r"HtoD \(Pageable -> Device\)")
 
 
-@dataclass(frozen=True)
-class WaitCost:
-    """What some waits cost over the windows (steps) in which they happen.
+def data_waits(events: EventTable) -> Rows:
+    """Rows in which the program waits for its next batch, ascending.
 
-    Attributes:
-        blocked_ns: Time that the host was in the waiting calls.
-        idle_ns: Time that the device had nothing to do in the windows with such a call.
-        saving_ns: The smaller of the two in each window, added up: the most that can be saved.
-        n_windows: Windows with such a call.
-        claims: The idle stretches that ``saving_ns`` is taken from, as (start, end) in ns.
+    Source: ``torch/utils/data/dataloader.py`` (``_BaseDataLoaderIter.__next__`` names itself
+    ``enumerate(DataLoader)#…``); ``profkit.data_wait`` is what ``profkit.steps`` writes around the
+    ``next`` of other iterables.
     """
-
-    blocked_ns: int
-    idle_ns: int
-    saving_ns: int
-    n_windows: int
-    claims: tuple[tuple[int, int], ...]
+    named = names_matching(events.names, _DATA_WAIT)
+    host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
+    return np.flatnonzero(host & named[events.name])
 
 
-def wait_cost(blocked: Intervals, idle: Intervals, starts_ns: Int64s, ends_ns: Int64s) -> WaitCost:
-    """Work out what waits cost.
+def copies_named(events: EventTable, launches: Launches, pattern: re.Pattern[str]) -> Mask:
+    """Which device work is a copy whose name matches. Shape of ``launches.work``."""
+    named = names_matching(events.names, pattern)
+    copies = events.category[launches.work] == Category.MEMCPY
+    return np.asarray(copies & named[events.name[launches.work]])
 
-    Args:
-        blocked: When the host was in the waiting calls.
-        idle: When the device had nothing to do.
-        starts_ns: Starts of the windows, ascending; the windows don't overlap. Shape ``(n,)``.
-        ends_ns: Their ends. Shape ``(n,)``.
+
+def pageable_to_host(events: EventTable, launches: Launches) -> Mask:
+    """Which device work is a copy into pageable host memory. Shape of ``launches.work``."""
+    return copies_named(events, launches, _PAGEABLE_TO_HOST)
+
+
+def pageable_to_device(events: EventTable, launches: Launches) -> Mask:
+    """Which device work is a copy out of pageable host memory. Shape of ``launches.work``."""
+    return copies_named(events, launches, _PAGEABLE_TO_DEVICE)
+
+
+def blocking_calls(events: EventTable, launches: Launches) -> Rows:
+    """Runtime calls in which the host waits for a device, ascending.
+
+    These are explicit synchronization, copies that block whatever their memory, and asynchronous
+    copies into pageable memory, which return only when the copy is done.
+
+    Source: "API synchronization behavior" in the CUDA Runtime API reference: transfers from device
+    memory to pageable host memory return only once the copy has completed.
     """
-    blocked_in = covered_within(blocked, starts_ns, ends_ns)
-    touched = blocked_in > 0
-    idle_in = np.where(touched, covered_within(idle, starts_ns, ends_ns), 0)
-    saving_in = np.minimum(blocked_in, idle_in)
-    return WaitCost(
-        blocked_ns=int(blocked_in.sum()),
-        idle_ns=int(idle_in.sum()),
-        saving_ns=int(saving_in.sum()),
-        n_windows=int(touched.sum()),
-        claims=first_of_each(idle, starts_ns, ends_ns, saving_in),
+    into_pageable = launches.launch[pageable_to_host(events, launches)]
+    into_pageable = into_pageable[into_pageable != NO_ROW]
+    copies = COPY.rows(events)
+    found = np.concatenate(
+        (
+            EXPLICIT_SYNC.rows(events),
+            BLOCKING_COPY.rows(events),
+            copies[np.isin(copies, into_pageable)],
+        )
     )
+    return np.unique(found)
 
 
-def first_of_each(
-    covered: Intervals, starts_ns: Int64s, ends_ns: Int64s, wanted_ns: Int64s
-) -> tuple[tuple[int, int], ...]:
-    """The first so many nanoseconds of the covered time of each window.
-
-    Args:
-        covered: The covered time.
-        starts_ns: Starts of the windows, ascending; the windows don't overlap. Shape ``(n,)``.
-        ends_ns: Their ends. Shape ``(n,)``.
-        wanted_ns: How much of each is wanted. Shape ``(n,)``.
-
-    Returns:
-        (start, end) pairs in nanoseconds, ascending and disjoint.
-    """
-    if not len(covered) or not len(starts_ns):
-        return ()
-    edges = np.unique(np.concatenate((starts_ns, ends_ns)))
-    cuts = edges[inside(covered, edges) & ~np.isin(edges, covered.starts_ns)]
-    starts = np.sort(np.concatenate((covered.starts_ns, cuts)))
-    ends = np.sort(np.concatenate((covered.ends_ns, cuts)))
-    window = np.searchsorted(starts_ns, starts, side="right") - 1
-    held = (window >= 0) & (starts < ends_ns[window])
-    starts, ends, window = starts[held], ends[held], window[held]
-    taken = covered_before(covered, starts) - covered_before(covered, starts_ns[window])
-    ends = np.minimum(ends, starts + wanted_ns[window] - taken)
-    real = ends > starts
-    return tuple(zip(starts[real].tolist(), ends[real].tolist(), strict=True))
+def covered_by(events: EventTable, rows: Rows | Int32s) -> Intervals:
+    """The time that some rows cover."""
+    return union(events.ts_ns[rows], events.end_ns[rows])
