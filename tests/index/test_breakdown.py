@@ -1,0 +1,57 @@
+"""The parts of the steps' time exclude each other and add up to it."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profkit.index.breakdown import breakdown
+from profkit.index.intervals import Intervals, of_pairs
+
+stretches = st.lists(
+    st.tuples(st.integers(0, 200), st.integers(1, 40)).map(lambda at: (at[0], at[0] + at[1])),
+    max_size=6,
+).map(lambda pairs: of_pairs(tuple(pairs)))
+
+
+def by_moment(covered: Intervals) -> set[int]:
+    return {ns for start, end in covered.pairs() for ns in range(start, end)}
+
+
+@given(stretches, stretches, stretches, stretches)
+def test_parts_add_up_and_the_first_of_two_has_the_overlap(
+    window: Intervals, compute: Intervals, communication: Intervals, idle: Intervals
+) -> None:
+    window = window if len(window) else of_pairs(((0, 10),))
+    told = breakdown(
+        window, 2, {"compute": compute, "communication": communication, "idle-sync": idle}
+    )
+    lengths = {part.kind: part.ns for part in told.parts}
+    moments = by_moment(window)
+    expected = {}
+    for kind, covered in (("compute", compute), ("communication", communication)):
+        expected[kind] = len(moments & by_moment(covered))
+        moments -= by_moment(covered)
+    expected["idle-sync"] = len(moments & by_moment(idle))
+    expected["idle-host"] = len(moments - by_moment(idle))
+    assert lengths == {kind: ns for kind, ns in expected.items() if ns}
+    assert sum(lengths.values()) == told.total_ns == window.total_ns
+    assert np.isclose(sum(part.share for part in told.parts), 1)
+
+
+def test_work_comes_before_idle_time_and_the_longest_first() -> None:
+    told = breakdown(
+        of_pairs(((0, 100),)),
+        0,
+        {"compute": of_pairs(((0, 10),)), "copy": of_pairs(((0, 40),)), "idle-data": of_pairs(())},
+    )
+    assert [(part.kind, part.ns, part.per_step_ns) for part in told.parts] == [
+        ("copy", 30, None),
+        ("compute", 10, None),
+        ("idle-host", 60, None),
+    ]
+
+
+def test_without_devices_the_rest_is_python() -> None:
+    told = breakdown(of_pairs(((0, 100),)), 4, {"data": of_pairs(((0, 8),))})
+    assert not told.on_device
+    assert [(part.kind, part.per_step_ns) for part in told.parts] == [("python", 23), ("data", 2)]
