@@ -5,7 +5,8 @@ in the report.
 """
 
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, Protocol, cast
 
 from profkit.errors import PluginError, UsageError
 from profkit.model.report import Report
@@ -45,6 +46,7 @@ class Renderer(Protocol):
         ...
 
 
+@lru_cache(maxsize=1)
 def renderers() -> tuple[Renderer, ...]:
     """Every renderer, profkit's own and third parties', by name.
 
@@ -62,7 +64,7 @@ def renderers() -> tuple[Renderer, ...]:
                 f"Two renderers are called {name!r}: {found[name].__name__} and {module.__name__}.",
                 "Uninstall one of them.",
             )
-        found[name] = module
+        found[name] = cast("Renderer", module)
     return tuple(found[name] for name in sorted(found))
 
 

@@ -1,0 +1,124 @@
+"""Where a command's product goes, and how a reader there likes it."""
+
+import contextlib
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from profkit.errors import OutputError
+
+STDOUT: Final = "-"
+_WIDTH_UNKNOWN: Final = 100
+
+
+def layout(target: str) -> dict[str, Any]:
+    """The options of a renderer that depend on where its bytes go.
+
+    Args:
+        target: A file, or ``-`` for stdout.
+    """
+    to_terminal = target == STDOUT and sys.stdout.isatty()
+    encoding = (sys.stdout.encoding or "ascii") if target == STDOUT else "utf-8"
+    return {
+        "width": terminal_width() if to_terminal else _WIDTH_UNKNOWN,
+        "color": wants_color() if target == STDOUT else False,
+        "unicode": encoding.lower().replace("-", "").startswith("utf"),
+        "base": str(Path.cwd()),
+    }
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, or 100 where they are not known."""
+    return shutil.get_terminal_size((_WIDTH_UNKNOWN, 24)).columns
+
+
+def wants_color() -> bool:
+    """Whether stdout is a terminal that shows colours and whose user wants them.
+
+    Source: https://no-color.org, https://force-color.org.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def check_target(target: str, *, force: bool) -> None:
+    """Refuse a file that is there already, before any work is done for it.
+
+    Args:
+        target: A file, or ``-`` for stdout.
+        force: Whether it may be overwritten.
+
+    Raises:
+        OutputError: If it is there and must stay, or its folder is missing.
+    """
+    path = Path(target)
+    if target == STDOUT or _is_special(path):
+        return
+    if path.is_dir():
+        raise OutputError(f"{target} is a folder.", "Name a file with -o.")
+    if path.exists() and not force:
+        raise OutputError(f"{target} is there already.", "--force overwrites it.")
+    if not path.absolute().parent.is_dir():
+        raise OutputError(f"There is no folder {path.parent}.", "Create it first.")
+
+
+def deliver(product: bytes, target: str, *, force: bool) -> None:
+    """Write a product to stdout, or to a file that appears whole or not at all.
+
+    Args:
+        product: What to write.
+        target: A file, or ``-`` for stdout.
+        force: Whether the file may be overwritten.
+
+    Raises:
+        OutputError: If it cannot be written.
+        BrokenPipeError: If whoever reads stdout went away.
+    """
+    check_target(target, force=force)
+    try:
+        if target == STDOUT:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(product)
+            sys.stdout.buffer.flush()
+        elif _is_special(Path(target)):
+            Path(target).write_bytes(product)
+        else:
+            _write_beside(Path(target), product)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        name = "Standard output" if target == STDOUT else target
+        reason = error.strerror or str(error)
+        hint = "Free some space or choose another place with -o."
+        raise OutputError(f"{name} cannot be written: {reason}.", hint) from error
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a path is a pipe or a device, which cannot be replaced."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
+    except OSError:
+        return False
+
+
+def _write_beside(path: Path, product: bytes) -> None:
+    """Write a temporary file in the same folder and rename it into place."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(product)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise

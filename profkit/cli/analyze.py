@@ -1,0 +1,97 @@
+"""``profkit analyze``: the report of traces that are there already."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from profkit.cli._choices import FormatChoice, split_rules
+from profkit.cli._output import STDOUT, check_target, deliver, layout
+from profkit.model.finding import SEVERITIES
+
+if TYPE_CHECKING:
+    from profkit.model.report import Report
+
+
+@click.command(
+    epilog="\b\nExample: profkit analyze traces/train/host_1.17.pt.trace.json.gz --top 10"
+)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--format", "format_", type=FormatChoice(), default="text", help="How to show it.")
+@click.option("-o", "--output", metavar="FILE", default=STDOUT, help="Where to; - is stdout.")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@click.option("--select", metavar="RULE", multiple=True, callback=split_rules,
+              help="Only these rules: ids, names, or families such as SYN.")  # fmt: skip
+@click.option("--ignore", metavar="RULE", multiple=True, callback=split_rules,
+              help="All rules but these.")  # fmt: skip
+@click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
+              help="How many findings, kernels and operators the text shows.")  # fmt: skip
+@click.option("--fail-on", type=click.Choice(SEVERITIES),
+              help="Exit with 1 if a finding is at least this severe.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Stop if a rule crashes, instead of saying so.")
+@click.option("--verbose", "-v", is_flag=True, help="Show everything that the report holds.")
+def command(  # noqa: PLR0913  (one argument an option)
+    *,
+    paths: tuple[str, ...],
+    format_: str,
+    output: str,
+    force: bool,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    top: int,
+    fail_on: str | None,
+    strict: bool,
+    verbose: bool,
+) -> int:
+    """Say what made a recorded program slow or hungry, most costly first.
+
+    PATH is a trace that profkit or torch.profiler wrote, gzipped or not. Neither a GPU nor torch
+    is needed.
+    """
+    from profkit.api import analyze, render
+    from profkit.engine.renderer import accepted, renderer
+
+    check_target(output, force=force)
+    module = renderer(format_)
+    options = accepted(module, {**layout(output), "top": top, "verbose": verbose})
+    reports = []
+    for path in paths:
+        with _progress(f"profkit: reading {path}"):
+            reports.append(analyze(path, select=select, ignore=ignore, strict=strict))
+    products = [render(report, format_, **options) for report in reports]
+    deliver(_together(products, module.INFO.media_type), output, force=force)
+    if output != STDOUT and sys.stderr.isatty():
+        click.echo(f"profkit: the report is in {output}", err=True)
+    return int(any(_reaches(report, fail_on) for report in reports))
+
+
+def _together(products: list[bytes], media_type: str) -> bytes:
+    """Several products as one: JSON becomes an array, all else follows each other."""
+    if len(products) == 1:
+        return products[0]
+    if media_type == "application/json":
+        return b"[" + b",".join(product.rstrip() for product in products) + b"]\n"
+    return b"\n".join(products)
+
+
+def _reaches(report: "Report", severity: str | None) -> bool:
+    """Whether a report holds a finding of at least some severity."""
+    if severity is None:
+        return False
+    enough = SEVERITIES[SEVERITIES.index(severity) :]
+    return any(finding.severity in enough for finding in report.findings)
+
+
+@contextmanager
+def _progress(text: str) -> Iterator[None]:
+    """Say on a terminal what takes its time, and take it back afterwards."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    click.echo(text, err=True, nl=False)
+    try:
+        yield
+    finally:
+        click.echo("\r\x1b[K", err=True, nl=False)

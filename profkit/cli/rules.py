@@ -1,0 +1,106 @@
+"""``profkit rules``: the catalogue, or one rule's page."""
+
+import inspect
+import io
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from profkit.cli._output import STDOUT, deliver, layout
+from profkit.cli._suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from profkit.engine.detector import Rule, RuleInfo
+
+
+@click.command(
+    epilog="\b\nExamples:\n  profkit rules\n  profkit rules item-sync\n  profkit rules MEM"
+)
+@click.argument("rule", required=False)
+@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text",
+              help="How to show it.")  # fmt: skip
+def command(rule: str | None, format_: str) -> int:
+    """Show what profkit looks for; with RULE, one rule's page: why it matters and how to fix it.
+
+    RULE is an id such as SYN001, a name such as item-sync, or a family such as SYN.
+    """
+    chosen = _chosen(rule)
+    if format_ == "json":
+        text = json.dumps([_card(each) for each in chosen], indent=2) + "\n"
+    elif rule is not None and len(chosen) == 1:
+        text = page(chosen[0])
+    else:
+        text = _table(chosen)
+    deliver(text.encode("utf-8", "backslashreplace"), STDOUT, force=True)
+    return 0
+
+
+def page(rule: "Rule") -> str:
+    """A rule's page as text: its heading, and its docstring as it is written.
+
+    Args:
+        rule: The rule.
+    """
+    info = rule.INFO
+    head = f"{info.id} {info.name}: {info.title}"
+    facts = f"{info.severity}, needs {_needs(info) or 'nothing special'}, since {info.since}"
+    text = inspect.cleandoc(rule.__doc__ or "")
+    return f"{head}\n{'-' * len(head)}\n{facts}\n\n{text}\n"
+
+
+def _chosen(word: str | None) -> tuple["Rule", ...]:
+    """The rules that a word names; all of them without one."""
+    from profkit.engine.registry import matches, rules
+
+    every = rules()
+    if word is None:
+        return every
+    chosen = tuple(rule for rule in every if matches(rule.INFO, word))
+    if not chosen:
+        known = [name for rule in every for name in (rule.INFO.id, rule.INFO.name)]
+        message = f"No rule is called {word!r}.{did_you_mean(word, known)}"
+        raise click.UsageError(f"{message} `profkit rules` lists them.")
+    return chosen
+
+
+def _needs(info: "RuleInfo") -> str:
+    return ", ".join(sorted(need.value for need in info.needs))
+
+
+def _card(rule: "Rule") -> dict[str, object]:
+    info = rule.INFO
+    return {
+        "id": info.id,
+        "name": info.name,
+        "title": info.title,
+        "severity": info.severity,
+        "needs": sorted(need.value for need in info.needs),
+        "since": info.since,
+    }
+
+
+def _table(rules: tuple["Rule", ...]) -> str:
+    """Rules as a table, in as many columns as the terminal has."""
+    from rich.console import Console
+    from rich.table import Table
+
+    look = layout(STDOUT)
+    style = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for title in ("rule", "name", "severity", "what it finds", "needs"):
+        table.add_column(title, no_wrap=title != "needs", overflow="ellipsis")
+    for rule in rules:
+        info = rule.INFO
+        cells = (info.id, info.name, info.severity, info.title, _needs(info))
+        table.add_row(*cells, style=None if not look["color"] else style[info.severity])
+    console = Console(
+        file=io.StringIO(), width=look["width"], force_terminal=look["color"], markup=False,
+        color_system="standard" if look["color"] else None, no_color=not look["color"],
+        highlight=False, emoji=False, legacy_windows=False, force_jupyter=False,
+    )  # fmt: skip
+    with console.capture() as captured:
+        console.print(table)
+    lines = [line.rstrip() for line in captured.get().rstrip("\n").split("\n")]
+    lines += ["", "profkit rules RULE shows a rule's page: why it matters, and how to fix it."]
+    return "\n".join(lines) + "\n"
