@@ -1,0 +1,46 @@
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import profkit
+
+
+def modules_after(statement: str) -> set[str]:
+    """The top-level names in ``sys.modules`` of a fresh Python that ran one statement."""
+    code = f"{statement}; import sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    return set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import profkit", {"torch", "pandas", "numpy", "click", "rich", "msgspec"}),
+        ("import profkit.api; import profkit.load.open", {"torch", "pandas", "click", "rich"}),
+        ("import profkit.cli.main", {"torch", "pandas", "numpy", "rich"}),
+        ("from profkit.engine.registry import rules; rules()", {"torch", "pandas", "click"}),
+    ],
+)
+def test_what_is_heavy_is_imported_only_where_it_is_used(
+    statement: str, unwanted: set[str]
+) -> None:
+    loaded = modules_after(statement)
+    assert "profkit" in loaded
+    assert not loaded & unwanted
+
+
+def test_every_public_name_is_there_and_listed() -> None:
+    for name in profkit.__all__:
+        assert getattr(profkit, name) is not None
+    assert set(profkit.__all__) <= set(dir(profkit))
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        getattr(profkit, "no_such_name")  # noqa: B009  (the lookup itself is the test)
+
+
+def test_every_room_imports_on_its_own() -> None:
+    for room in ("model", "load", "index", "engine", "detectors", "render", "cli", "testing"):
+        assert import_module(f"profkit.{room}").__doc__, f"profkit.{room} does not say what it is"

@@ -1,0 +1,70 @@
+import re
+import subprocess
+import sys
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import profkit
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile) -> Message:
+    text = wheel.read(f"profkit-{profkit.__version__}.dist-info/METADATA").decode()
+    return Parser().parsestr(text)
+
+
+def test_the_wheel_holds_every_module_and_what_they_read(wheel: zipfile.ZipFile) -> None:
+    shipped = set(wheel.namelist())
+    ours = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "profkit").rglob("*")
+        if path.suffix in {".py", ".json", ".typed"} and "__pycache__" not in path.parts
+    }
+    assert ours <= shipped
+    assert "profkit/py.typed" in ours
+
+
+def test_the_wheel_holds_nothing_but_the_package(wheel: zipfile.ZipFile) -> None:
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+    assert tops == {"profkit", f"profkit-{profkit.__version__}.dist-info"}
+
+
+def test_the_wheel_tells_its_version_licence_and_command(
+    wheel: zipfile.ZipFile, metadata: Message
+) -> None:
+    info = f"profkit-{profkit.__version__}.dist-info"
+    assert metadata["Version"] == profkit.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert f"{info}/licenses/LICENSE" in wheel.namelist()
+    assert b"profkit = profkit.cli.main:main" in wheel.read(f"{info}/entry_points.txt")
+
+
+def test_every_direct_dependency_is_pinned_exactly(metadata: Message) -> None:
+    pins = (ROOT / "requirements" / "dev.txt").read_text().splitlines()
+    assert not [pin for pin in pins if pin and "==" not in pin]
+    pinned = {pin.partition("==")[0] for pin in pins}
+    asked = metadata.get_all("Requires-Dist") or []
+    names = {re.split(r"[\[<>=;! ]", requirement)[0] for requirement in asked}
+    assert {"torch", "msgspec", "ruff", "scikit-learn"} <= names
+    assert names - {"profkit"} <= pinned
+    assert "torch==2.13.0" in pins
+
+
+def test_no_pin_brings_a_build_for_one_kind_of_device() -> None:
+    pins = (ROOT / "requirements" / "dev.txt").read_text()
+    assert not [word for word in ("nvidia", "cuda", "triton", "+cpu") if word in pins]
