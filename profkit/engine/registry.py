@@ -1,10 +1,12 @@
 """All rules, ours and third parties'."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import cast
 
 from profkit.engine.detector import Rule, RuleInfo
-from profkit.errors import PluginError
+from profkit.errors import PluginError, UsageError
 from profkit.plugins import discover
 
 GROUP = "profkit.detectors"
@@ -36,3 +38,32 @@ def rules() -> tuple[Rule, ...]:
 def matches(info: RuleInfo, word: str) -> bool:
     """Whether a word names a rule: its id, its name, or the beginning of its id (``SYN``)."""
     return word == info.name or info.id.upper().startswith(word.upper())
+
+
+def chosen(
+    known: tuple[Rule, ...], select: Iterable[str], ignore: Iterable[str]
+) -> tuple[Rule, ...]:
+    """The rules that are selected and not ignored; all where nothing is selected.
+
+    Args:
+        known: All rules.
+        select: Ids, names or families.
+        ignore: Likewise.
+
+    Raises:
+        UsageError: A word names no rule.
+    """
+    wanted, unwanted = tuple(select), tuple(ignore)
+    for word in (*wanted, *unwanted):
+        if not any(matches(rule.INFO, word) for rule in known):
+            names = [rule.INFO.name for rule in known] + [rule.INFO.id for rule in known]
+            close = get_close_matches(word, names, n=3)
+            hint = f"Did you mean {' or '.join(close)}?" if close else "See `profkit rules`."
+            message = f"There is no rule {word}."
+            raise UsageError(message, hint)
+    return tuple(
+        rule
+        for rule in known
+        if (not wanted or any(matches(rule.INFO, word) for word in wanted))
+        and not any(matches(rule.INFO, word) for word in unwanted)
+    )

@@ -9,7 +9,7 @@ or, where the launch had begun before the gap did, other work on the device.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from profkit.index.launches import Launches
 from profkit.index.streams import DeviceActivity
 from profkit.index.waiting import blocking_calls, covered_by, data_waits
 from profkit.model.events import NO_ROW, Category, EventTable
+from profkit.model.report import IdleCause
 
 HOST_CAUSES: Final = ("sync", "data", "allocator", "overhead")
 """What the host may have done while it was late, the most telling first."""
@@ -43,9 +44,9 @@ class IdleByCause:
     device: Intervals
     unknown: Intervals
 
-    def items(self) -> Iterator[tuple[str, Intervals]]:
+    def items(self) -> Iterator[tuple[IdleCause, Intervals]]:
         """Cause and time."""
-        for cause in self.__dataclass_fields__:
+        for cause in get_args(IdleCause):
             yield cause, getattr(self, cause)
 
 

@@ -11,8 +11,8 @@ from profkit.model.events import MISSING, Int64s, Mask, MemoryTable, Rows
 NEVER: Final = MISSING
 """The time of a free that did not happen in the window."""
 
-DEVICE_TYPES: Final = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 20: "privateuseone"}
-"""Source: ``c10/core/DeviceType.h``."""
+DEVICE_TYPES: Final = {0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 13: "mps", 20: "privateuseone"}
+"""PyTorch calls ROCm's devices ``cuda`` too. Source: ``c10/core/DeviceType.h``."""
 
 
 def device_label(device_type: int, device: int) -> str:

@@ -247,16 +247,17 @@ class TraceMemory:
 
     Attributes:
         n_events: Allocations and frees.
-        n_unfreed: Allocations of the window that it does not free.
-        unfreed_bytes: Their bytes.
-        n_frees_of_earlier: Frees of blocks that were allocated before the window.
+        n_unfreed: Allocations of the window that it does not free; None where the recording has
+            no addresses (before torch 1.12), so that no free can be joined to its allocation.
+        unfreed_bytes: Their bytes, or None likewise.
+        n_frees_of_earlier: Frees of blocks that were allocated before the window, or None likewise.
         peak: The peak by device.
     """
 
     n_events: int
-    n_unfreed: int
-    unfreed_bytes: int
-    n_frees_of_earlier: int
+    n_unfreed: int | None
+    unfreed_bytes: int | None
+    n_frees_of_earlier: int | None
     peak: tuple[PeakMemory, ...]
 
 

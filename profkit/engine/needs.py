@@ -1,0 +1,54 @@
+"""What a recording lacks, in words."""
+
+from typing import Final
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs
+
+_LACKING: Final = {
+    Needs.OPS: (
+        "The recording has no operators.",
+        "Record with ProfilerActivity.CPU among the activities.",
+    ),
+    Needs.DEVICE: (
+        "The recording has no device work.",
+        "Record on a machine with a GPU, with ProfilerActivity.CUDA among the activities.",
+    ),
+    Needs.STEPS: (
+        "The recording has no steps.",
+        "Call t.step() within `with profkit.trace(...) as t`, or loop over profkit.steps(loader).",
+    ),
+    Needs.STACKS: (
+        "The recording has no lines of your code.",
+        "Record with profkit.trace, or with with_stack=True.",
+    ),
+    Needs.MEMORY: (
+        "The recording has no allocations.",
+        "Record with profkit.trace, or with profile_memory=True.",
+    ),
+    Needs.MEMORY_ADDRESSES: (
+        "The recording's allocations have no addresses, so frees cannot be told from one another.",
+        "Record with torch 1.12 or newer.",
+    ),
+}
+
+
+def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
+    """The first need that a recording does not meet: why, and how to record it; None if none.
+
+    Args:
+        ctx: The recording.
+        needs: What a rule must have.
+    """
+    met = {
+        Needs.OPS: lambda: bool((ctx.innermost_op >= 0).any()),
+        Needs.DEVICE: lambda: ctx.has_device_work,
+        Needs.STEPS: lambda: len(ctx.steps) > 0,
+        Needs.STACKS: lambda: ctx.has_lines,
+        Needs.MEMORY: lambda: len(ctx.trace.memory) > 0,
+        Needs.MEMORY_ADDRESSES: lambda: ctx.allocations.has_addresses,
+    }
+    for need in Needs:
+        if need in needs and not met[need]():
+            return _LACKING[need]
+    return None

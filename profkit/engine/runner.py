@@ -1,0 +1,94 @@
+"""Runs the rules over a trace."""
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from profkit import __version__
+from profkit.engine.context import Context
+from profkit.engine.detector import Rule
+from profkit.engine.needs import lacking
+from profkit.engine.ranking import claimed_ns, ranked
+from profkit.engine.summary import source_of, summarize
+from profkit.engine.thresholds import Overrides, thresholds_for
+from profkit.errors import InternalError
+from profkit.model.finding import Finding, Unchecked
+from profkit.model.report import Report
+
+Told = Callable[[str, int], None]
+"""Is told each stage's name and how long it took, in nanoseconds."""
+
+
+@dataclass
+class Outcome:
+    """What the rules said.
+
+    Attributes:
+        findings: Of all rules, in the order in which they ran.
+        unchecked: Rules that could not look.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    unchecked: list[Unchecked] = field(default_factory=list)
+
+
+def run_rules(
+    ctx: Context,
+    rules: Iterable[Rule],
+    overrides: Overrides,
+    *,
+    strict: bool = False,
+    told: Told | None = None,
+) -> Outcome:
+    """Run rules over one trace.
+
+    Args:
+        ctx: The trace.
+        rules: The rules to run.
+        overrides: Thresholds that the user changed.
+        strict: Raise when a rule crashes, instead of reporting it as unchecked.
+        told: Is told how long each rule took.
+
+    Raises:
+        InternalError: A rule crashed, and ``strict`` is set.
+        UsageError: A threshold cannot be used.
+    """
+    outcome = Outcome()
+    for rule in rules:
+        began = time.perf_counter_ns()
+        thresholds = thresholds_for(rule, overrides)
+        lack = lacking(ctx, rule.INFO.needs)
+        if lack is not None:
+            outcome.unchecked.append(Unchecked(rule.INFO.id, *lack))
+            continue
+        try:
+            outcome.findings.extend(rule.detect(ctx, thresholds))
+        except Exception as error:
+            message = f"The rule {rule.INFO.id} crashed on {ctx.trace.path}: {error!r}."
+            hint = "This is a bug in the rule; please report it with the trace."
+            if strict:
+                raise InternalError(message, hint) from error
+            outcome.unchecked.append(Unchecked(rule.INFO.id, f"The rule crashed: {error!r}.", hint))
+        if told is not None:
+            told(f"rule {rule.INFO.id}", time.perf_counter_ns() - began)
+    return outcome
+
+
+def report_on(ctx: Context, outcome: Outcome, health_ids: Collection[str]) -> Report:
+    """Put figures and findings together.
+
+    Args:
+        ctx: The trace.
+        outcome: What the rules said.
+        health_ids: Rules that judge the recording instead of the program.
+    """
+    health = [f for f in outcome.findings if f.rule in health_ids]
+    findings = [f for f in outcome.findings if f.rule not in health_ids]
+    return Report(
+        profkit=__version__,
+        source=source_of(ctx),
+        summary=summarize(ctx, claimed_ns(findings)),
+        findings=ranked(findings),
+        unchecked=tuple(outcome.unchecked),
+        health=ranked(health),
+    )

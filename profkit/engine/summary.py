@@ -1,0 +1,198 @@
+"""The figures of a report, each by its definition in ``profkit.model.report``."""
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.top import regions, top_kernels, top_ops
+from profkit.index.breakdown import breakdown, device_parts, host_parts
+from profkit.index.calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
+from profkit.index.idle import host_activity
+from profkit.index.intervals import covered_within, union
+from profkit.index.live_bytes import peaks
+from profkit.index.waiting import blocking_calls, covered_by
+from profkit.model.events import MISSING, Category
+from profkit.model.report import (
+    Breakdown,
+    CopySummary,
+    DeviceSummary,
+    IdleCause,
+    IdleTime,
+    PeakMemory,
+    Source,
+    StepSummary,
+    Summary,
+    SyncSummary,
+    TraceMemory,
+)
+
+_STEPS_ARE = {
+    "user": "the steps that the program marked",
+    "loader": "iterations of the loader",
+    "optimizer": "optimizer steps",
+    "entry": "entries of the profiled block",
+    "whole": "the whole run",
+}
+
+
+def source_of(ctx: Context) -> Source:
+    """What was analyzed."""
+    trace = ctx.trace
+    worked = [trace.devices[d.device].name for d in ctx.devices if d.device in trace.devices]
+    described = [device.name for device in trace.devices.values()]
+    steps_are = "profiler steps"
+    if trace.capture is not None:
+        steps_are = _STEPS_ARE[trace.capture.steps]
+    return Source(
+        path=trace.path,
+        kind="trace",
+        n_events=trace.notes.n_events,
+        torch=trace.torch,
+        devices=tuple(worked or described),
+        rank=trace.rank,
+        world_size=trace.world_size,
+        recorded_with=trace.recorded_with,
+        stretch_share=trace.capture.cost.stretch_share if trace.capture else None,
+        steps_are=steps_are if len(ctx.steps) else "",
+        lines_from=ctx.source.origin,
+    )
+
+
+def summarize(ctx: Context, claimed_ns: int) -> Summary:
+    """All figures.
+
+    Args:
+        ctx: The trace.
+        claimed_ns: What the findings together claim.
+    """
+    return Summary(
+        window_ns=ctx.window_ns,
+        devices=_devices(ctx),
+        steps=_steps(ctx),
+        top_kernels=top_kernels(ctx),
+        top_ops=top_ops(ctx),
+        regions=regions(ctx),
+        syncs=_syncs(ctx),
+        copies=_copies(ctx),
+        n_gpu_events_without_launch=len(ctx.launches.orphans),
+        n_graph_launches=len(GRAPH_LAUNCH.rows(ctx.events)),
+        memory=_memory(ctx),
+        breakdown=_breakdown(ctx),
+        claimed_ns=claimed_ns,
+    )
+
+
+def _devices(ctx: Context) -> tuple[DeviceSummary, ...]:
+    described = ctx.trace.devices
+    return tuple(
+        DeviceSummary(
+            device=f"{_device_kind(ctx)}:{device.device}",
+            name=described[device.device].name if device.device in described else "",
+            span_ns=device.span_ns,
+            busy_ns=device.busy.total_ns,
+            idle_ns=device.idle.total_ns,
+            compute_ns=device.compute.total_ns,
+            communication_ns=device.communication.total_ns,
+            overlap_ns=device.overlap_ns,
+            memcpy_ns=device.memcpy.total_ns,
+            n_kernels=device.n_kernels,
+            n_memcpy=device.n_memcpy,
+            n_memset=device.n_memset,
+            idle_causes=_idle_times({cause: time.total_ns for cause, time in causes.items()}),
+        )
+        for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True)
+    )
+
+
+def _idle_times(by_cause: dict[IdleCause, int]) -> tuple[IdleTime, ...]:
+    found = (IdleTime(cause, ns) for cause, ns in by_cause.items() if ns)
+    return tuple(sorted(found, key=lambda idle: (-idle.ns, idle.cause)))
+
+
+def _device_kind(ctx: Context) -> str:
+    """How PyTorch calls the devices: ROCm's are ``cuda`` too, Intel's ``xpu``."""
+    return "xpu" if "xpu_runtime" in ctx.trace.notes.categories else "cuda"
+
+
+def _steps(ctx: Context) -> tuple[StepSummary, ...]:
+    steps, events = ctx.steps, ctx.events
+    busy = covered_within(ctx.busy, steps.starts_ns, steps.ends_ns).tolist()
+    data = covered_by(events, ctx.data_waits)
+    data_ns = covered_within(data, steps.starts_ns, steps.ends_ns).tolist()
+    sync = covered_by(events, blocking_calls(events, ctx.launches))
+    sync_ns = covered_within(sync, steps.starts_ns, steps.ends_ns).tolist()
+    lengths = (steps.ends_ns - steps.starts_ns).tolist()
+    return tuple(
+        StepSummary(
+            name=name,
+            start_ns=int(steps.starts_ns[i]),
+            dur_ns=lengths[i],
+            gpu_busy_ns=busy[i] if ctx.has_device_work else None,
+            gpu_idle_ns=lengths[i] - busy[i] if ctx.has_device_work else None,
+            data_wait_ns=data_ns[i],
+            sync_ns=sync_ns[i],
+        )
+        for i, name in enumerate(steps.names)
+    )
+
+
+def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
+    events = ctx.events
+    rows = np.union1d(EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events)).astype(np.intp)
+    found = []
+    for name in np.unique(events.name[rows]).tolist():
+        here = rows[events.name[rows] == name]
+        total_ns = int(events.dur_ns[here].sum())
+        found.append(SyncSummary(call=events.names[name], n_calls=len(here), total_ns=total_ns))
+    return tuple(sorted(found, key=lambda sync: sync.call))
+
+
+def _copies(ctx: Context) -> tuple[CopySummary, ...]:
+    events = ctx.events
+    rows = events.rows_of(Category.MEMCPY)
+    found = []
+    for name in np.unique(events.name[rows]).tolist():
+        here = rows[events.name[rows] == name]
+        n_bytes = events.n_bytes.at(here)
+        known = n_bytes != MISSING
+        found.append(
+            CopySummary(
+                kind=events.names[name],
+                n_calls=len(here),
+                total_ns=int(events.dur_ns[here].sum()),
+                bytes=int(n_bytes[known].sum()) if known.any() else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda copy: (-copy.total_ns, copy.kind)))
+
+
+def _memory(ctx: Context) -> TraceMemory | None:
+    allocations = ctx.allocations
+    if not len(allocations.table):
+        return None
+    unfreed = allocations.unfreed
+    known = allocations.has_addresses
+    return TraceMemory(
+        n_events=len(allocations.table),
+        n_unfreed=int(unfreed.sum()) if known else None,
+        unfreed_bytes=int(allocations.n_bytes[unfreed].sum()) if known else None,
+        n_frees_of_earlier=allocations.n_frees_of_earlier if known else None,
+        peak=tuple(PeakMemory(device, n) for device, n in peaks(allocations.table).items()),
+    )
+
+
+def _breakdown(ctx: Context) -> Breakdown | None:
+    events, steps = ctx.events, ctx.steps
+    if not len(events):
+        return None
+    starts, ends = (steps.starts_ns, steps.ends_ns) if len(steps) else _whole(ctx)
+    parts = (
+        device_parts(ctx.devices, ctx.idle_causes, host_activity(events, ctx.launches))
+        if ctx.has_device_work
+        else host_parts(events)
+    )
+    return breakdown(union(starts, ends), len(steps), parts)
+
+
+def _whole(ctx: Context) -> tuple[np.ndarray, np.ndarray]:
+    start = ctx.events.ts_ns.min()
+    return np.array([start]), np.array([start + ctx.window_ns])
