@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="\b\nExample: profkit analyze traces/train/host_1.17.pt.trace.json.gz --top 10"
+    short_help="Report what made a recorded program slow or hungry.",
+    epilog="\b\nExample: profkit analyze traces/train/host_1.17.pt.trace.json.gz --top 10",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--format", "format_", type=FormatChoice(), default="text", help="How to show it.")

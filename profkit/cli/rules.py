@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="\b\nExamples:\n  profkit rules\n  profkit rules item-sync\n  profkit rules MEM"
+    short_help="List what profkit looks for, or show one rule.",
+    epilog="\b\nExamples:\n  profkit rules\n  profkit rules item-sync\n  profkit rules MEM",
 )
 @click.argument("rule", required=False)
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text",

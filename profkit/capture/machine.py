@@ -1,0 +1,170 @@
+"""The facts about this machine that :mod:`profkit.capture.doctor` judges."""
+
+import contextlib
+import ctypes
+import importlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from profkit.capture.doctor import DeviceFacts, Facts
+
+_INJECTORS: Final = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH")
+"""Set by Nsight and by other tools that load themselves into CUDA."""
+_VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_NVIDIA: Final = Path("/proc/driver/nvidia")
+_NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
+_AMD: Final = Path("/dev/kfd")
+_AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
+
+
+def gather() -> Facts:
+    """Look at this machine. torch is imported; nothing is allocated on a device."""
+    folder, folder_error, free_bytes = _folder()
+    packages = {name: _version(name) for name in ("tensorboard", "torch-tb-profiler")}
+    try:
+        from_torch = _ask_torch()
+    except Exception as error:  # noqa: BLE001  (a broken install raises anything)
+        from_torch = {"torch_error": _said(error)}
+    return Facts(
+        python=sys.version_info[:3],
+        system=f"{platform.system()} {platform.machine()}",
+        gpus=_gpus(),
+        driver=_driver(),
+        driver_cuda=_driver_cuda(),
+        visible=next(((name, os.environ[name]) for name in _VISIBLE if name in os.environ), None),
+        injectors=tuple(name for name in _INJECTORS if os.environ.get(name)),
+        folder=folder,
+        folder_error=folder_error,
+        free_bytes=free_bytes,
+        n_cores=_n_cores(),
+        omp_threads=os.environ.get("OMP_NUM_THREADS"),
+        packages=packages,
+        plugin_error=_plugin_error() if all(packages.values()) else "",
+        variables={key: os.environ[key] for key in os.environ if key.startswith("PROFKIT")},
+        **from_torch,
+    )
+
+
+def _ask_torch() -> dict[str, Any]:
+    """What torch knows, by the names of :class:`~profkit.capture.doctor.Facts`."""
+    import torch
+    from torch.profiler import ProfilerActivity, supported_activities
+
+    hip = getattr(torch.version, "hip", None)
+    built_for = (
+        f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}" if torch.version.cuda else None
+    )
+    devices: tuple[DeviceFacts, ...] = ()
+    device_error = ""
+    try:
+        if torch.cuda.is_available():
+            devices = tuple(_device(torch, number) for number in range(torch.cuda.device_count()))
+        elif built_for:
+            torch.cuda.init()
+    except Exception as error:  # noqa: BLE001  (a driver fails in many ways)
+        device_error = _said(error)
+    cudnn = torch.backends.cudnn.version() if built_for else None
+    return {
+        "torch": str(torch.__version__),
+        "built_for": built_for,
+        "archs": tuple(torch.cuda.get_arch_list()),
+        "devices": devices,
+        "device_error": device_error,
+        "cudnn": f"{'MIOpen' if hip else 'cuDNN'} {cudnn}" if cudnn else None,
+        "kineto": bool(torch.profiler.kineto_available()),
+        "records_devices": ProfilerActivity.CUDA in supported_activities(),
+        "n_threads": int(torch.get_num_threads()),
+    }
+
+
+def _device(torch: Any, number: int) -> DeviceFacts:  # noqa: ANN401  (the module)
+    found = torch.cuda.get_device_properties(number)
+    arch = (
+        getattr(found, "gcnArchName", "") if torch.version.hip else f"sm_{found.major}{found.minor}"
+    )
+    current = number == torch.cuda.current_device()
+    return DeviceFacts(str(found.name), int(found.total_memory), arch, current)
+
+
+def _gpus() -> tuple[str, ...]:
+    """GPUs by what their kernel drivers show, whatever torch can do with them."""
+    found: list[str] = []
+    for path in sorted(_NVIDIA.glob("gpus/*/information")):
+        with contextlib.suppress(OSError):
+            lines = path.read_text(errors="replace").splitlines()
+            models = [line for line in lines if line.startswith("Model:")]
+            found += [line.partition(":")[2].strip() for line in models]
+    if not found and Path("/dev/nvidiactl").exists():
+        found.append("an NVIDIA GPU")
+    if _AMD.exists():
+        found.append("an AMD GPU")
+    return tuple(found)
+
+
+def _driver() -> str | None:
+    for path in (_NVIDIA_VERSION, _AMD_VERSION):
+        with contextlib.suppress(OSError):
+            return path.read_text().strip() or None
+    return None
+
+
+def _driver_cuda() -> tuple[int, int] | None:
+    """The newest CUDA that the driver runs.
+
+    Source: ``cuDriverGetVersion`` in the CUDA Driver API reference: 1000 * major + 10 * minor.
+    """
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    number = ctypes.c_int(0)
+    with contextlib.suppress(OSError, AttributeError):
+        if ctypes.CDLL(name).cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
+            return number.value // 1000, number.value % 1000 // 10
+    return None
+
+
+def _folder() -> tuple[str, str, int]:
+    """Where traces go, why nothing can be written there (or nothing), and the space left."""
+    folder = os.environ.get("PROFKIT_DIR") or "traces"
+    place = Path(folder).absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+        return folder, "", shutil.disk_usage(place).free
+    except OSError as error:
+        return folder, error.strerror or str(error), 0
+
+
+def _n_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _plugin_error() -> str:
+    """Why TensorBoard could not load the profiler's plugin, or nothing."""
+    try:
+        importlib.import_module("torch_tb_profiler.plugin")
+    except Exception as error:  # noqa: BLE001  (whatever it is, TensorBoard would meet it too)
+        return _said(error)
+    return ""
+
+
+def _said(error: BaseException) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,76 @@
+"""``profkit doctor``: is this machine ready to train and to profile."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from profkit.cli._output import STDOUT, deliver, layout
+
+if TYPE_CHECKING:
+    from profkit.capture.doctor import Line
+
+_STYLE = {"ok": "green", "note": "yellow", "problem": "red"}
+
+
+@click.command(
+    short_help="Check that this machine can train and profile.",
+    epilog="\b\nExample: profkit doctor --format json",
+)
+@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text",
+              help="How to show it.")  # fmt: skip
+def command(format_: str) -> int:
+    """Check whether this machine is ready to train and to profile.
+
+    Each line is ok, a note, or a problem with what to do about it. Exits with 1 if there is a
+    problem.
+    """
+    from profkit.capture.doctor import examine
+    from profkit.capture.machine import gather
+
+    lines = examine(gather())
+    text = _as_json(lines) if format_ == "json" else page(lines, layout(STDOUT))
+    deliver(text.encode("utf-8", "backslashreplace"), STDOUT, force=True)
+    return int(any(line.status == "problem" for line in lines))
+
+
+def page(lines: tuple["Line", ...], look: dict[str, Any]) -> str:
+    """The lines as text.
+
+    Args:
+        lines: What :func:`profkit.capture.doctor.examine` says.
+        look: The layout: ``width`` and ``color``.
+    """
+    import textwrap
+
+    from profkit.names import visible
+
+    topics = max(len(line.topic) for line in lines) + 2
+    indent = " " * (9 + topics)
+    shown = []
+    for line in lines:
+        status = f"{line.status:<9}"
+        if look["color"]:
+            status = click.style(status, fg=_STYLE[line.status])
+        for number, text in enumerate(filter(None, (line.text, line.fix))):
+            lead = "" if number == 0 else "→ "
+            wrapped = textwrap.wrap(lead + visible(text), max(look["width"] - len(indent), 30))
+            for place, row in enumerate(wrapped):
+                first = number == 0 and place == 0
+                shown.append(f"{status}{line.topic:<{topics}}{row}" if first else indent + row)
+    text = "\n".join([*shown, "", _conclusion(lines)]) + "\n"
+    return text if look["unicode"] else text.replace("→", "->").encode("ascii", "replace").decode()
+
+
+def _conclusion(lines: tuple["Line", ...]) -> str:
+    problems = sum(line.status == "problem" for line in lines)
+    if problems:
+        return "One problem to solve." if problems == 1 else f"{problems} problems to solve."
+    return "Ready. Next: profkit demo, or profkit run train.py"
+
+
+def _as_json(lines: tuple["Line", ...]) -> str:
+    problems = any(line.status == "problem" for line in lines)
+    page = {"ready": not problems, "lines": [asdict(line) for line in lines]}
+    return json.dumps(page, indent=2) + "\n"
