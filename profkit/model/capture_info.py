@@ -87,6 +87,8 @@ class CaptureInfo:
         cost: What the recording cost.
         lines: Which line each operator came from, or None without stacks.
         stopped_by: Empty, or the exception or signal that ended the window early.
+        open_step: Name of the annotation of the step that had begun and not ended when the window
+            did, or empty. It is no whole step, so its length says nothing.
     """
 
     version: str
@@ -107,3 +109,4 @@ class CaptureInfo:
     cost: CaptureCost = field(default_factory=CaptureCost)
     lines: OpLines | None = None
     stopped_by: str = ""
+    open_step: str = ""

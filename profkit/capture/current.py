@@ -1,0 +1,144 @@
+"""The one capture that a process can have at a time, and how often each name was recorded.
+
+torch allows one profiler a process. The outermost block records; a block within it, on the same
+thread, is a named region; a block on another thread meanwhile is passed over.
+"""
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from typing import Any, Final
+
+from profkit.capture import profiler, signals, talk
+from profkit.capture.options import OnlyDevice, Options
+from profkit.capture.schedule import Schedule
+from profkit.capture.session import Session
+from profkit.model.capture_info import StepKind
+
+is_on: bool = os.environ.get("PROFKIT", "1").strip().lower() not in {"0", "off", "false", "no"}
+"""Whether anything is recorded at all: ``PROFKIT=0`` in the environment says no."""
+
+session: Session | None = None
+"""The capture that is open now."""
+
+n_recorded: Final[dict[str, int]] = {}
+"""How often each name was recorded; one more than its limit once that has been said."""
+
+_lock: Final = threading.RLock()
+_present: Final[dict[OnlyDevice, bool]] = {}
+
+
+def is_absent(device: OnlyDevice) -> bool:
+    """Whether a device is not there, as far as it is known without importing torch.
+
+    Args:
+        device: The kind of device.
+    """
+    if device not in _present:
+        if "torch" not in sys.modules:
+            return True
+        _present[device] = profiler.is_present(device)
+    return not _present[device]
+
+
+def is_known(device: OnlyDevice) -> bool:
+    """Whether torch has been asked for a device.
+
+    Args:
+        device: The kind of device.
+    """
+    return device in _present
+
+
+def enter(
+    name: str, limit: int, options: Options, schedule: Schedule | None, steps: StepKind
+) -> Session | contextlib.AbstractContextManager[Any] | None:
+    """Open a block: as the capture, as a region of the one that is open, or not at all.
+
+    Args:
+        name: The block's name.
+        limit: How often the name is recorded in this process.
+        options: What to record.
+        schedule: Which steps to record, or None for the whole block.
+        steps: What a step is.
+    """
+    global session  # noqa: PLW0603  (the one capture of the process is this module's purpose)
+    with _lock:
+        if session is not None:
+            return _region_in(session, name)
+        if n_recorded.get(name, 0) >= limit:
+            _say_limit(name, limit, quiet=options.quiet)
+            return None
+        n_recorded[name] = n_recorded.get(name, 0) + 1
+        session = opened = Session(name, options, schedule, steps)
+        signals.watch(_finish_early)
+    opened.begin()
+    return opened
+
+
+def leave(entered: Session, stopped_by: str = "") -> None:
+    """Close a capture. In a forked child this only forgets it.
+
+    Args:
+        entered: What :func:`enter` returned.
+        stopped_by: The exception that ended the block, or empty.
+    """
+    global session  # noqa: PLW0603
+    if entered.pid == os.getpid():
+        entered.end(stopped_by)
+    with _lock:
+        if session is entered:
+            session = None
+    signals.unwatch()
+
+
+def _region_in(outer: Session, name: str) -> contextlib.AbstractContextManager[Any] | None:
+    if outer.thread != threading.get_ident() or not outer.is_recording:
+        return None
+    region = profiler.region(name)
+    region.__enter__()
+    return region
+
+
+def _say_limit(name: str, limit: int, *, quiet: bool) -> None:
+    if n_recorded[name] <= limit:
+        n_recorded[name] = limit + 1
+        times = "once" if limit == 1 else f"{limit} times"
+        talk.note(f"recorded “{name}” {times}, its limit; from here on it is not.", quiet=quiet)
+
+
+def _finish_early(stopped_by: str) -> bool:
+    """End the open capture now, because the process is about to end.
+
+    Returns:
+        False when the capture is at work itself and has to be waited for.
+    """
+    opened = session
+    if opened is None or opened.pid != os.getpid():
+        return True
+    if opened.is_busy:
+        return False
+    leave(opened, stopped_by)
+    return True
+
+
+def _forget_in_child() -> None:
+    """A forked child has its parent's profiler in memory, but not the threads that serve it."""
+    global session, is_on  # noqa: PLW0603
+    if session is None:
+        return
+    is_on = False
+    session.over = True
+    session = None
+    signals.unwatch()
+    sys.setprofile(None)
+    autograd = getattr(sys.modules.get("torch"), "autograd", None)
+    if autograd is not None and hasattr(autograd, "_enable_record_function"):
+        autograd._enable_record_function(False)  # noqa: SLF001  (else the child records for ever)
+
+
+atexit.register(_finish_early, "exit")
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,75 @@
+"""The machine and the program, as a capture writes them into its trace."""
+
+import contextlib
+import os
+import platform
+import socket
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import profkit
+from profkit.model.capture_info import CaptureInfo, StepKind
+
+_NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
+_AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
+
+
+def describe(name: str, steps: StepKind) -> CaptureInfo:
+    """What is known of this process, its machine and its torch.
+
+    Args:
+        name: The capture's name.
+        steps: What a step is in it.
+    """
+    import torch
+
+    rank, world_size = ranks()
+    return CaptureInfo(
+        version=profkit.__version__,
+        name=name,
+        steps=steps,
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        cuda=torch.version.cuda or getattr(torch.version, "hip", None),
+        driver=_driver(),
+        devices=_devices(torch),
+        rank=rank,
+        world_size=world_size,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        argv=list(sys.argv),
+    )
+
+
+def ranks() -> tuple[int | None, int | None]:
+    """The rank and the number of ranks of a distributed job; None and None outside one.
+
+    Source: torchrun sets ``RANK`` and ``WORLD_SIZE`` (torch.distributed.run, "Environment
+    Variables").
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    with contextlib.suppress(KeyError, ValueError):
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return None, None
+
+
+def _devices(torch: Any) -> list[str]:  # noqa: ANN401  (the module)
+    """Names of the devices, without waking a runtime that the program does not use."""
+    found: list[str] = []
+    for kind in ("cuda", "xpu"):
+        module = getattr(torch, kind, None)
+        with contextlib.suppress(RuntimeError, AssertionError):
+            if module is not None and module.is_available() and module.is_initialized():
+                found += [module.get_device_name(i) for i in range(module.device_count())]
+    return found
+
+
+def _driver() -> str | None:
+    """Version of the kernel's driver, as the kernel tells it."""
+    for path in (_NVIDIA_VERSION, _AMD_VERSION):
+        with contextlib.suppress(OSError):
+            return path.read_text().strip() or None
+    return None

@@ -1,0 +1,286 @@
+"""Where in a function an operator can run that no call leads to.
+
+torch records the line of every call, but ``a + b``, ``x[mask]``, ``if loss > 1`` and
+``float(loss)`` run operators without one. Here the function's source is read for such places, in
+the order in which they run.
+"""
+
+import ast
+import functools
+import linecache
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_OPERATORS: Final[dict[type[ast.AST], frozenset[str]]] = {
+    ast.Add: frozenset({"add"}),
+    ast.Sub: frozenset({"sub", "rsub"}),
+    ast.Mult: frozenset({"mul"}),
+    ast.Div: frozenset({"div", "true_divide", "reciprocal"}),
+    ast.FloorDiv: frozenset({"floor_divide"}),
+    ast.Mod: frozenset({"remainder", "item"}),
+    ast.Pow: frozenset({"pow"}),
+    ast.MatMult: frozenset({"matmul", "mm", "mv", "dot", "bmm"}),
+    ast.BitAnd: frozenset({"bitwise_and", "__and__", "__iand__"}),
+    ast.BitOr: frozenset({"bitwise_or", "__or__", "__ior__"}),
+    ast.BitXor: frozenset({"bitwise_xor", "__xor__", "__ixor__"}),
+    ast.LShift: frozenset({"bitwise_left_shift", "__lshift__", "__ilshift__"}),
+    ast.RShift: frozenset({"bitwise_right_shift", "__rshift__", "__irshift__"}),
+    ast.USub: frozenset({"neg"}),
+    ast.UAdd: frozenset({"positive"}),
+    ast.Invert: frozenset({"bitwise_not"}),
+    ast.Eq: frozenset({"eq"}),
+    ast.NotEq: frozenset({"ne"}),
+    # Python turns the comparison round when the tensor stands on the right.
+    ast.Lt: frozenset({"lt", "gt"}),
+    ast.LtE: frozenset({"le", "ge"}),
+    ast.Gt: frozenset({"gt", "lt"}),
+    ast.GtE: frozenset({"ge", "le"}),
+}
+_TRUTH: Final = frozenset({"is_nonzero"})
+_NUMBER: Final = frozenset({"item", "is_nonzero", "_local_scalar_dense"})
+_INDEX: Final = frozenset(
+    {"select", "slice", "index", "unsqueeze", "alias", "item", "index_put", "copy", "fill"}
+    | {"masked_fill", "lift_fresh", "expand", "view", "to", "nonzero", "_index_put_impl"}
+)
+_CONVERSIONS: Final = frozenset({"float", "int", "bool", "complex", "range", "slice"})
+"""Types whose call on a tensor reads its value; calls of types leave no event."""
+_SPECIFIC: Final = frozenset().union(*_OPERATORS.values(), _TRUTH, _NUMBER, _INDEX)
+_OWN_FRAMES: Final[tuple[type[ast.AST], ...]] = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.Lambda,
+    ast.ClassDef,
+    ast.GeneratorExp,
+) + ((ast.ListComp, ast.SetComp, ast.DictComp) if sys.version_info < (3, 12) else ())
+"""What runs in a frame of its own. Source: PEP 709 for comprehensions from Python 3.12 on."""
+_COMPREHENSIONS: Final = {
+    "<listcomp>": ast.ListComp,
+    "<setcomp>": ast.SetComp,
+    "<dictcomp>": ast.DictComp,
+    "<genexpr>": ast.GeneratorExp,
+}
+_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place that can run an operator without a call.
+
+    Attributes:
+        line: Its line.
+        ops: Names of the operators that it can run, without ``aten::`` and a last ``_``.
+        single: It runs one operator at most each time that it is passed.
+        loop: First and last line of the innermost loop around it, or None.
+    """
+
+    line: int
+    ops: frozenset[str]
+    single: bool
+    loop: tuple[int, int] | None
+
+    def can_run(self, op: str) -> bool:
+        """Whether an operator can have run here.
+
+        Args:
+            op: Its name without ``aten::`` and a last ``_``.
+        """
+        return op in self.ops or op not in _SPECIFIC
+
+
+@dataclass(frozen=True)
+class Function:
+    """The source of a function, as far as it matters here.
+
+    Attributes:
+        line: Where it begins.
+        points: Where it can run operators without a call, in the order in which they run.
+        loops: First and last lines of its loops, outer ones first.
+        withs: First and last lines of its ``with`` blocks.
+    """
+
+    line: int
+    points: tuple[Point, ...] = ()
+    loops: tuple[tuple[int, int], ...] = ()
+    withs: tuple[tuple[int, int], ...] = ()
+
+    def loop_around(self, line: int | None) -> tuple[int, int] | None:
+        """First and last line of the innermost loop around a line, or None."""
+        if line is None:
+            return None
+        around = [loop for loop in self.loops if loop[0] <= line <= loop[1]]
+        return max(around, default=None)
+
+    def end_of_with(self, line: int | None, inside: int | None) -> int | None:
+        """Last line of a ``with`` block that begins at ``line`` and holds ``inside``, or None.
+
+        Python calls ``__exit__`` from the line of the ``with`` itself.
+        """
+        if line is None or inside is None:
+            return None
+        ends = [last for first, last in self.withs if first == line and first <= inside <= last]
+        return max(ends, default=None)
+
+
+@functools.lru_cache(maxsize=512)
+def function_at(file: str, line: int, name: str) -> Function:
+    """The function that a frame belongs to; one without points where the source is not to be had.
+
+    Args:
+        file: Path of its source.
+        line: The line of its ``def``, of its first decorator, or one within it.
+        name: Its name: ``<module>``, ``<lambda>``, ``<listcomp>`` and the like included.
+    """
+    tree = _tree(file)
+    node = None if tree is None else _find(tree, line, name)
+    if node is None:
+        return Function(line)
+    reader = _Reader()
+    reader.read(node)
+    first = 1 if isinstance(node, ast.Module) else getattr(node, "lineno", line)
+    return Function(first, tuple(reader.points), tuple(reader.loops), tuple(reader.withs))
+
+
+@functools.lru_cache(maxsize=64)
+def _tree(file: str) -> ast.Module | None:
+    text = "".join(linecache.getlines(file))
+    try:
+        return ast.parse(text) if text else None
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _find(tree: ast.Module, line: int, name: str) -> ast.AST | None:
+    """The innermost node of that name around that line."""
+    if name == "<module>":
+        return tree
+    found: ast.AST | None = None
+    for node in ast.walk(tree):
+        if _is_named(node, name) and _first_line(node) <= line <= (_last_line(node)):
+            if found is None or _first_line(node) >= _first_line(found):
+                found = node
+    return found
+
+
+def _is_named(node: ast.AST, name: str) -> bool:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return node.name == name
+    if isinstance(node, ast.Lambda):
+        return name == "<lambda>"
+    kind = _COMPREHENSIONS.get(name)
+    return kind is not None and isinstance(node, kind)
+
+
+def _first_line(node: ast.AST) -> int:
+    decorators = getattr(node, "decorator_list", [])
+    return int(min([node.lineno, *(d.lineno for d in decorators)]))  # type: ignore[attr-defined]
+
+
+def _last_line(node: ast.AST) -> int:
+    return int(getattr(node, "end_lineno", None) or _first_line(node))
+
+
+class _Reader:
+    """Walks a function in the order in which it runs and notes its points."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self.loops: list[tuple[int, int]] = []
+        self.withs: list[tuple[int, int]] = []
+        self._around: list[tuple[int, int]] = []
+
+    def read(self, function: ast.AST) -> None:
+        """Note everything in a function's own frame."""
+        if isinstance(function, ast.Lambda):
+            self._visit(function.body)
+            return
+        if isinstance(function, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            self._children(function)
+            return
+        for statement in getattr(function, "body", []):
+            self._visit(statement)
+
+    def _visit(self, node: ast.AST) -> None:
+        if isinstance(node, _OWN_FRAMES):
+            return
+        if isinstance(node, _LOOPS):
+            self._loop(node)
+            return
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            self.withs.append((_first_line(node), _last_line(node)))
+        self._children(node)
+        self._point(node)
+
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
+        span = (_first_line(node), _last_line(node))
+        if not isinstance(node, ast.While):
+            self._visit(node.iter)
+        self.loops.append(span)
+        self._around.append(span)
+        if isinstance(node, ast.While):
+            self._visit(node.test)
+            self._add(node.test, _TRUTH)
+        else:
+            self._visit(node.target)
+        for statement in node.body:
+            self._visit(statement)
+        self._around.pop()
+        for statement in node.orelse:
+            self._visit(statement)
+
+    def _children(self, node: ast.AST) -> None:
+        for child in _in_order(node):
+            self._visit(child)
+            if getattr(node, "test", None) is child:
+                self._add(child, _TRUTH)
+            elif isinstance(node, ast.BoolOp) or (
+                isinstance(node, ast.comprehension) and child in node.ifs
+            ):
+                self._add(child, _TRUTH)
+
+    def _point(self, node: ast.AST) -> None:
+        """Note what a node itself can run, after what is within it."""
+        if isinstance(node, (ast.BinOp, ast.AugAssign)):
+            self._add(node, _OPERATORS.get(type(node.op), frozenset()))
+        elif isinstance(node, ast.UnaryOp):
+            self._add(node, _OPERATORS.get(type(node.op), _TRUTH))
+        elif isinstance(node, ast.Compare):
+            for operator in node.ops:
+                self._add(node, _OPERATORS.get(type(operator), frozenset()))
+            if len(node.ops) > 1:
+                self._add(node, _TRUTH)
+        elif isinstance(node, ast.Subscript):
+            self._add(node, _INDEX, single=False)
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in _CONVERSIONS
+        ):
+            self._add(node, _NUMBER, single=len(node.args) == 1)
+
+    def _add(self, node: ast.AST, ops: frozenset[str], *, single: bool = True) -> None:
+        if ops:
+            line = int(getattr(node, "lineno", 0))
+            around = self._around[-1] if self._around else None
+            self.points.append(Point(line, ops, single, around))
+
+
+def _in_order(node: ast.AST) -> Iterator[ast.AST]:
+    """A node's children in the order in which they run: values before what they are put into."""
+    if isinstance(node, ast.Assign):
+        yield node.value
+        yield from node.targets
+    elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+        yield from node.generators
+        yield node.elt
+    elif isinstance(node, ast.DictComp):
+        yield from node.generators
+        yield node.key
+        yield node.value
+    elif isinstance(node, ast.comprehension):
+        yield node.iter
+        yield node.target
+        yield from node.ifs
+    else:
+        yield from ast.iter_child_nodes(node)

@@ -1,0 +1,229 @@
+"""A thin door to torch.profiler: one recording that starts, stops and is exported.
+
+Nothing else in this package calls torch's profiler.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from profkit.capture.options import OnlyDevice, Options
+from profkit.errors import CaptureError
+
+_DEVICE_MODULES: Final = ("cuda", "xpu", "mps", "mtia")
+_SILENT: Final = "6"
+"""Above Kineto's highest level, which torch 2.13 uses for two lines of debugging a recording."""
+
+
+class Recording:
+    """One start and stop of torch's profiler.
+
+    Args:
+        options: What to record.
+        stacks: Whether to record every Python call too.
+        device: Whether devices may be recorded at all, if the options ask for it.
+
+    Attributes:
+        start_ns: What starting cost.
+        stop_ns: What stopping cost.
+        window_ns: Time between the two.
+        is_started: Whether it has begun to record.
+        is_stopped: Whether it has ended.
+    """
+
+    def __init__(self, options: Options, *, stacks: bool, device: bool = True) -> None:
+        import torch
+
+        self.stacks = stacks
+        self.start_ns = 0
+        self.stop_ns = 0
+        self.window_ns = 0
+        self.is_started = False
+        self.is_stopped = False
+        self._began_ns = 0
+        self._prepared = False
+        self._profile: Any = torch.profiler.profile(
+            activities=_activities(ops=options.ops, device=options.device and device),
+            record_shapes=options.shapes,
+            profile_memory=options.memory,
+            with_stack=stacks,
+            with_flops=options.flops,
+        )
+
+    def prepare(self) -> None:
+        """Get ready without recording yet, so that the start itself is quick."""
+        _refuse_second_profiler()
+        began_ns = time.perf_counter_ns()
+        with _kineto_silent():
+            self._profile.prepare_trace()
+        self._prepared = True
+        self.start_ns += time.perf_counter_ns() - began_ns
+
+    def start(self) -> None:
+        """Record from here on.
+
+        Raises:
+            CaptureError: If another profiler runs.
+        """
+        if not self._prepared:
+            self.prepare()
+        began_ns = time.perf_counter_ns()
+        self._profile.start_trace()
+        self.is_started = True
+        self._began_ns = time.perf_counter_ns()
+        self.start_ns += self._began_ns - began_ns
+
+    def stop(self) -> None:
+        """Wait for every device in use, then stop and collect the events."""
+        synchronize()
+        ended_ns = time.perf_counter_ns()
+        self.is_stopped = True
+        self._profile.stop_trace()
+        self.window_ns = ended_ns - self._began_ns
+        self.stop_ns = time.perf_counter_ns() - ended_ns
+
+    def export(self, path: Path) -> None:
+        """Write the events as JSON text.
+
+        Args:
+            path: The file to be.
+
+        Raises:
+            CaptureError: If torch could not write it.
+        """
+        self._profile.export_chrome_trace(str(path))
+        if not path.is_file():
+            raise CaptureError(
+                f"torch could not write its trace to {path.parent}.",
+                "Is the disk full? TMPDIR chooses another folder for it.",
+            )
+
+    def tree(self) -> list[Any]:
+        """The events as torch's tree of calls, every call below its caller."""
+        roots: list[Any] = self._profile.profiler.kineto_results.experimental_event_tree()
+        return roots
+
+    def thread_ids(self) -> dict[int, int]:
+        """From torch's own numbers of threads to the operating system's."""
+        events = self._profile.profiler.kineto_results.events()
+        return {event.start_thread_id(): event.device_resource_id() for event in events}
+
+
+def region(name: str) -> contextlib.AbstractContextManager[Any]:
+    """A named stretch of the recording.
+
+    Args:
+        name: Its name in the trace.
+    """
+    import torch
+
+    context: contextlib.AbstractContextManager[Any] = torch.profiler.record_function(name)
+    return context
+
+
+def is_running() -> bool:
+    """Whether a profiler of torch's records now, in whatever thread."""
+    import torch
+
+    return bool(
+        getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+        or torch._C._autograd._profiler_enabled()  # noqa: SLF001  (torch has no public question)
+    )
+
+
+def is_present(device: OnlyDevice) -> bool:
+    """Whether torch can use a kind of device.
+
+    Args:
+        device: ``cuda`` (also ROCm) or ``xpu``.
+    """
+    import torch
+
+    module = getattr(torch, device, None)
+    return module is not None and bool(module.is_available())
+
+
+def synchronize() -> None:
+    """Wait for the work on every device in use. Devices that were never used are left alone."""
+    import torch
+
+    for kind in _DEVICE_MODULES:
+        module = getattr(torch, kind, None)
+        # A failed device says so to the program itself, by the next call that uses it.
+        with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):
+            if module is None or not module.is_available():
+                continue
+            if kind == "mps":
+                module.synchronize()
+            elif module.is_initialized():
+                for ordinal in _ordinals_in_use(module):
+                    module.synchronize(ordinal)
+
+
+def _ordinals_in_use(module: Any) -> list[int]:  # noqa: ANN401  (torch.cuda and its like)
+    """Devices that hold memory of this process, and the current one.
+
+    Touching another would make a context on it, which takes hundreds of MiB.
+    """
+    current = int(module.current_device())
+    held = [
+        ordinal
+        for ordinal in range(module.device_count())
+        if ordinal != current and module.memory_reserved(ordinal)
+    ]
+    return [current, *held]
+
+
+def _activities(*, ops: bool, device: bool) -> list[Any]:
+    from torch.profiler import ProfilerActivity, supported_activities
+
+    supported = supported_activities()
+    wanted = [ProfilerActivity.CPU] if ops else []
+    if device:
+        for name in ("CUDA", "XPU", "MTIA", "HPU", "PrivateUse1"):
+            activity = getattr(ProfilerActivity, name, None)
+            if activity in supported and _is_usable(name.lower()):
+                wanted.append(activity)
+    if not wanted:
+        raise CaptureError(
+            "Only device work was to be recorded, and torch sees no device here.",
+            "Record operators too, or see what torch sees with: profkit doctor",
+        )
+    return wanted
+
+
+def _is_usable(device: str) -> bool:
+    import torch
+
+    module = getattr(torch, device, None)
+    return module is None or bool(module.is_available())
+
+
+def _refuse_second_profiler() -> None:
+    if is_running():
+        raise CaptureError(
+            "Another torch profiler is running, and torch allows one at a time.",
+            "End it first, or leave one of the two out.",
+        )
+
+
+@contextlib.contextmanager
+def _kineto_silent() -> Iterator[None]:
+    """Keep Kineto's own lines of debugging off stderr.
+
+    It reads its level once, when the first profiler of the process is prepared. A level that the
+    user has set stays.
+
+    Source: libkineto reads ``KINETO_LOG_LEVEL`` in ``libkineto_init``.
+    """
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = _SILENT
+    try:
+        yield
+    finally:
+        os.environ.pop("KINETO_LOG_LEVEL", None)

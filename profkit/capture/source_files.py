@@ -1,0 +1,109 @@
+"""Which file a name in torch's stacks stands for, and whether the user wrote it.
+
+torch shortens a file's name by the first entry of ``sys.path`` that it begins with, so that
+``/home/ann/work/train.py`` becomes ``train.py`` and the library's ``linear.py`` becomes
+``torch/nn/modules/linear.py``. The user's code is what lies neither in an installed package nor in
+the standard library.
+
+Source: ``torch.profiler.python_tracer._prefix_regex``.
+"""
+
+import os
+import site
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+_INTERACTIVE: Final = ("<ipython-input", "<stdin>")
+"""Files that are none, and yet hold what the user typed."""
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+class SourceFiles:
+    """Files by the names that torch gives them.
+
+    Attributes:
+        paths: From the shortened name of each file of the user's to its absolute path.
+        libraries: First parts of the shortened names of all others.
+    """
+
+    def __init__(self) -> None:
+        self.paths: dict[str, str] = {}
+        self.libraries: set[str] = set()
+        self._found: dict[str, str | None] = {}
+        self._prefixes = _prefixes()
+        self._roots = _library_roots()
+        self._modules = {
+            os.path.abspath(file)
+            for module in list(sys.modules.values())
+            if isinstance(file := getattr(module, "__file__", None), str)
+        }
+
+    def user_file(self, name: str) -> str | None:
+        """The absolute path of a file of the user's, or None for any other.
+
+        Args:
+            name: The name in torch's stacks.
+        """
+        if name not in self._found:
+            self._found[name] = self._look_up(name)
+        return self._found[name]
+
+    def _look_up(self, name: str) -> str | None:
+        if name.startswith("<"):
+            return name if name.startswith(_INTERACTIVE) else None
+        path = self._resolve(name)
+        if self.is_library(path):
+            self.libraries.add(Path(name).parts[0] if not os.path.isabs(name) else name)
+            return None
+        if path != name:
+            self.paths[name] = path
+        return path
+
+    def _resolve(self, name: str) -> str:
+        """The file itself: an imported one first, else one that is there."""
+        if os.path.isabs(name):
+            return name
+        candidates = [prefix + name for prefix in self._prefixes]
+        for candidate in candidates:
+            if candidate in self._modules:
+                return candidate
+        for candidate in candidates:
+            if os.path.isfile(candidate):
+                return candidate
+        return name
+
+    def is_library(self, path: str) -> bool:
+        """Whether a file belongs to an installed package or to the standard library.
+
+        Args:
+            path: Its absolute path.
+        """
+        return path.startswith(self._roots) or any(part in path for part in _INSTALLED)
+
+
+def _prefixes() -> list[str]:
+    """What torch cuts off, in the order in which it tries."""
+    import torch
+
+    folders = [
+        *site.getsitepackages(),
+        *sys.path,
+        site.getuserbase(),
+        site.getusersitepackages(),
+        os.path.dirname(os.path.dirname(torch.__file__)),
+    ]
+    return [
+        folder + os.sep for folder in sorted({os.path.abspath(f) for f in folders}, reverse=True)
+    ]
+
+
+def _library_roots() -> tuple[str, ...]:
+    """Folders of the standard library, of torch, and of profkit itself."""
+    import torch
+
+    paths = sysconfig.get_paths()
+    folders = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders += [os.path.dirname(torch.__file__), str(Path(__file__).resolve().parents[1])]
+    return tuple({os.path.abspath(folder) + os.sep for folder in folders})

@@ -1,0 +1,111 @@
+"""``profkit.steps``: a loop over batches, each turn of which is a step."""
+
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any, Final, Generic, TypeVar
+
+from profkit.capture import profiler
+from profkit.capture.trace import Trace, trace
+
+Batch = TypeVar("Batch")
+
+WAIT_ANNOTATION: Final = "profkit.data_wait"
+"""Name of the stretch in which the loop waits for its next batch."""
+DEFAULT_WAIT: Final = 1
+DEFAULT_WARMUP: Final = 2
+DEFAULT_ACTIVE: Final = 3
+
+
+class Steps(Generic[Batch]):
+    """A loop's batches, with its steps recorded and the wait for each batch measured.
+
+    Args:
+        batches: What to loop over.
+        name: The name of the trace.
+        options: The arguments of :func:`profkit.trace`.
+
+    Attributes:
+        path: The trace file written last, or None.
+    """
+
+    def __init__(self, batches: Iterable[Batch], name: str, options: dict[str, Any]) -> None:
+        self._batches = batches
+        self._name = name
+        self._options = options
+        self.path: str | None = None
+
+    def __len__(self) -> int:
+        """How many batches there are.
+
+        Raises:
+            TypeError: If what is looped over does not tell.
+        """
+        if isinstance(self._batches, Sized):
+            return len(self._batches)
+        raise TypeError(f"{type(self._batches).__name__} has no length")
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Each batch once; a step lasts from the wait for it to the next one's."""
+        block = trace(self._name, **self._options)
+        if not isinstance(block, Trace):
+            yield from self._batches
+            return
+        block.steps_are("loader")
+        try:
+            with block:
+                batches = iter(self._batches)
+                measure = not _is_loader(batches)
+                while True:
+                    try:
+                        batch = _next(batches) if measure else next(batches)
+                    except StopIteration:
+                        return
+                    yield batch
+                    block.step()
+        finally:
+            self.path = block.path
+
+
+def steps(
+    batches: Iterable[Batch],
+    name: str = "steps",
+    *,
+    wait: int = DEFAULT_WAIT,
+    warmup: int = DEFAULT_WARMUP,
+    active: int | None = DEFAULT_ACTIVE,
+    **options: Any,  # noqa: ANN401  (each is typed by profkit.trace)
+) -> Steps[Batch]:
+    """Loop over batches, and record some of the steps and the wait for their data.
+
+    ::
+
+        for batch in profkit.steps(loader, "train"):
+            train_step(batch)
+
+    Args:
+        batches: A DataLoader or anything else to loop over.
+        name: A name for the folder and the report.
+        wait: Steps to leave alone first.
+        warmup: Steps that follow; one of them lends its lines.
+        active: Steps to record; None for all.
+        **options: As for :func:`profkit.trace`.
+
+    Returns:
+        The same batches, to loop over once or several times; ``path`` is the trace once the loop
+        has ended.
+
+    Raises:
+        UsageError: If an argument makes no sense.
+    """
+    asked = {"wait": wait, "warmup": warmup, "active": active, **options}
+    trace(name, **asked)
+    return Steps(batches, name, asked)
+
+
+def _is_loader(batches: object) -> bool:
+    """Whether torch marks the wait for these batches itself, as its DataLoader does."""
+    return any(kind.__module__ == "torch.utils.data.dataloader" for kind in type(batches).__mro__)
+
+
+def _next(batches: Iterator[Batch]) -> Batch:
+    with profiler.region(WAIT_ANNOTATION):
+        return next(batches)
