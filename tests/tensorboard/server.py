@@ -1,0 +1,89 @@
+"""A real TensorBoard server on the loopback interface, asked over HTTP as its pages ask it."""
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+PLUGIN = "data/plugin/pytorch_profiler"
+START_LIMIT_S = 120
+LOAD_LIMIT_S = 120
+
+
+class TensorBoard:
+    """A running server.
+
+    Args:
+        address: Its address, ending with a slash.
+        log: What it has written so far, line by line; it goes on growing.
+    """
+
+    def __init__(self, address: str, log: list[str]) -> None:
+        self.address = address
+        self.log = log
+
+    def fetch(self, route: str, **query: str) -> bytes:
+        """The bytes that one route of the profiler's plugin answers with.
+
+        Raises:
+            HTTPError: The server answered with an error.
+        """
+        address = f"{self.address}{PLUGIN}/{route}?{urlencode(query)}"
+        with urlopen(address, timeout=60) as answer:  # noqa: S310  (our own server)
+            return bytes(answer.read())
+
+    def ask(self, route: str, **query: str) -> Any:  # noqa: ANN401  (each route has its own)
+        """What one route answers, decoded."""
+        return json.loads(self.fetch(route, **query))
+
+    def runs(self, n: int) -> list[str]:
+        """The runs the plugin lists once it has read so many and nothing is left to load."""
+        deadline = time.monotonic() + LOAD_LIMIT_S
+        while time.monotonic() < deadline:
+            answer = self.ask("runs")
+            if len(answer["runs"]) >= n and not answer["loading"]:
+                return list(answer["runs"])
+            time.sleep(0.2)
+        raise TimeoutError(f"{n} runs expected, {answer}\n" + "\n".join(self.log))
+
+
+@contextlib.contextmanager
+def serving(logdir: Path) -> Iterator[TensorBoard]:
+    """Start TensorBoard on a folder, and stop it at the end."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir)]
+    server = subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--port", "0", "--load_fast", "false"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    log: list[str] = []
+    addresses: list[str] = []
+    known = threading.Event()
+
+    def listen() -> None:
+        for line in server.stderr or ():
+            log.append(line.rstrip())
+            if found := re.search(r"TensorBoard \S+ at (http://\S+/)", line):
+                addresses.append(found[1])
+                known.set()
+        known.set()
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    try:
+        if not known.wait(START_LIMIT_S) or not addresses:
+            raise TimeoutError("TensorBoard did not start\n" + "\n".join(log))
+        yield TensorBoard(addresses[0], log)
+    finally:
+        server.terminate()
+        server.wait(30)
+        listener.join(5)

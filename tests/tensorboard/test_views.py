@@ -1,0 +1,115 @@
+"""What profkit records opens in TensorBoard: asked of a real server, view by view."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from isal import igzip
+
+import profkit
+from tests.tensorboard.server import TensorBoard, serving
+
+RECORDED = Path(__file__).parents[2] / "traces"
+ROWS_OF_A_TABLE = {"name", "calls", "host_self_duration"}
+
+
+def runs_in(logdir: Path) -> list[str]:
+    """The folders that hold traces, as TensorBoard names its runs."""
+    folders = {path.parent for path in logdir.rglob("*.pt.trace.json.gz")}
+    return sorted(folder.relative_to(logdir).as_posix() for folder in folders)
+
+
+def check_views(server: TensorBoard, run: str) -> None:
+    """Load the overview and the operator view of every worker and span of a run."""
+    assert {"Overview", "Operator", "Trace"} <= set(server.ask("views", run=run))
+    workers = server.ask("workers", run=run, view="Overview")
+    assert workers
+    for worker in workers:
+        spans = server.ask("spans", run=run, worker=worker)
+        assert spans
+        for span in spans:
+            query = {"run": run, "worker": worker, "span": span}
+            overview = server.ask("overview", **query)
+            assert overview["performance"][0]["name"] == "Average Step Time"
+            assert len(overview["steps"]["rows"]) > 0
+            assert server.ask("operation", **query, group_by="Operation")
+            table = server.ask("operation/table", **query, group_by="Operation")
+            assert table["data"]
+            assert set(table["data"][0]) >= ROWS_OF_A_TABLE
+
+
+def only_profile(server: TensorBoard, run: str) -> dict[str, str]:
+    """What names the one profile of a run that has one worker and one span."""
+    (worker,) = server.ask("workers", run=run, view="Overview")
+    (span,) = server.ask("spans", run=run, worker=worker)
+    return {"run": run, "worker": worker, "span": span}
+
+
+def train_step(network: torch.nn.Module, batch: torch.Tensor) -> None:
+    network.zero_grad()
+    network(batch).sum().backward()
+
+
+@pytest.fixture(scope="module")
+def just_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that profkit wrote a moment ago: single entries, and a schedule with steps."""
+    folder = tmp_path_factory.mktemp("logdir")
+    network, batch = torch.nn.Linear(16, 4), torch.randn(8, 16)
+    for _ in range(2):
+        with profkit.trace("each step", dir=str(folder)):
+            train_step(network, batch)
+    batches = (batch for _ in range(8))
+    for each in profkit.steps(batches, "loop", wait=1, warmup=1, active=3, dir=str(folder)):
+        train_step(network, each)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server_on_just_recorded(just_recorded: Path) -> Iterator[TensorBoard]:
+    with serving(just_recorded) as server:
+        yield server
+
+
+def test_a_folder_that_profkit_wrote_a_moment_ago_opens(
+    just_recorded: Path, server_on_just_recorded: TensorBoard
+) -> None:
+    runs = runs_in(just_recorded)
+    assert len(runs) == 2
+    assert sorted(server_on_just_recorded.runs(n=2)) == runs
+    for run in runs:
+        check_views(server_on_just_recorded, run)
+
+
+def test_each_entry_of_a_name_is_a_span_of_its_own(server_on_just_recorded: TensorBoard) -> None:
+    (run,) = (name for name in server_on_just_recorded.runs(n=2) if "each" in name)
+    (worker,) = server_on_just_recorded.ask("workers", run=run, view="Overview")
+    assert len(server_on_just_recorded.ask("spans", run=run, worker=worker)) == 2
+
+
+def test_the_steps_of_a_schedule_are_the_steps_of_the_overview(
+    server_on_just_recorded: TensorBoard,
+) -> None:
+    server_on_just_recorded.runs(n=2)
+    query = only_profile(server_on_just_recorded, "loop")
+    assert len(server_on_just_recorded.ask("overview", **query)["steps"]["rows"]) == 3
+
+
+def test_the_trace_view_gets_the_file_that_was_written(
+    just_recorded: Path, server_on_just_recorded: TensorBoard
+) -> None:
+    server_on_just_recorded.runs(n=2)
+    query = only_profile(server_on_just_recorded, "loop")
+    shown = json.loads(igzip.decompress(server_on_just_recorded.fetch("trace", **query)))
+    (path,) = (just_recorded / "loop").glob("*.pt.trace.json.gz")
+    assert shown == json.loads(igzip.decompress(path.read_bytes()))
+
+
+def test_every_recorded_trace_of_the_examples_opens() -> None:
+    runs = runs_in(RECORDED)
+    assert runs
+    with serving(RECORDED) as server:
+        assert sorted(server.runs(n=len(runs))) == runs
+        for run in runs:
+            check_views(server, run)
