@@ -26,9 +26,21 @@ _LABELS: Final = {
     "data": "waits for data",
     "python": "Python between operators",
 }
+_MEANWHILE: Final = {
+    "idle-sync": "the host waits in a sync",
+    "idle-data": "the program waits for data",
+    "idle-allocator": "memory is allocated",
+    "idle-overhead": "the profiler holds the host",
+    "idle-host": "the host has not launched enough",
+    "idle-launch": "launches are under way",
+    "idle-device": "queued work waits for other work",
+    "idle-unknown": "nothing in the recording says why",
+}
 _HOST_WORK: Final = ("operators", "backward", "optimizer")
 _WORTH_SAYING_SHARE: Final = 0.1
 """Idle time below this needs no explanation in a verdict."""
+_MOST_OF_IT_SHARE: Final = 0.5
+"""Steps that are less of the recording than this may not be what the reader thinks."""
 _BASIS: Final = {"measured": "", "upper-bound": "up to ", "estimate": "about "}
 
 
@@ -111,13 +123,19 @@ def _length_and_work(report: Report, breakdown: Breakdown | None) -> str:
     else:
         start = "The step takes" if breakdown.n_steps == 1 else "Each step takes"
         start = f"{start} {format_ns(breakdown.per_step_ns)}"
+    window_ns = report.summary.window_ns
+    covered = breakdown.total_ns / window_ns if window_ns else 1.0
+    end = "."
+    if covered < _MOST_OF_IT_SHARE:
+        end = f"; steps are {format_share(covered)} of the recording."
     if not breakdown.on_device:
         work = sum(part.share for part in breakdown.parts if part.kind in _HOST_WORK)
-        return f"{start}, all of it on the CPU; operators run {format_share(work)} of it."
+        where = "no device's work is recorded" if report.source.devices else "all on the CPU"
+        return f"{start}, {where}; operators run {format_share(work)} of it{end}"
     work = sum(part.share for part in breakdown.parts if not part.kind.startswith("idle-"))
     several = len(report.summary.devices) > 1
     subject = f"at least one {device_word(report)}" if several else f"the {device_word(report)}"
-    return f"{start}; {subject} works {format_share(work)} of it."
+    return f"{start}; {subject} works {format_share(work)} of it{end}"
 
 
 def _biggest_costs(report: Report) -> list[str]:
@@ -158,9 +176,9 @@ def _nothing_found(report: Report) -> str:
     idle = [part for part in breakdown.parts if part.kind.startswith("idle-")] if breakdown else []
     longest = max(idle, key=lambda part: part.ns, default=None)
     if longest is not None and longest.share >= _WORTH_SAYING_SHARE:
-        cause = part_label(longest.kind).removeprefix("idle: ")
-        word = device_word(report)
-        return f"{said} The {word} is idle most because: {cause} ({format_share(longest.share)})."
+        share = format_share(longest.share)
+        meanwhile = _MEANWHILE.get(longest.kind, part_label(longest.kind))
+        return f"{said} The {device_word(report)} is idle {share} of the time while {meanwhile}."
     return said
 
 

@@ -160,8 +160,11 @@ class _Page:
         return place
 
     def short_place(self, where: Location | None) -> str:
-        """A location in a table: without its folder."""
-        return visible(where.place) if where is not None and where.line is not None else ""
+        """A location in a table: ``train.py:12``, or ``train.py:forward`` for a function."""
+        if where is None or where.file is None:
+            return ""
+        at = where.function if where.precision == "function" else where.line
+        return visible(f"{posixpath.basename(short_path(where.file))}:{at}")
 
     def time(self) -> Iterable[RenderableType]:
         """The step's time, each part a bar that begins where the one before ended."""
@@ -196,7 +199,7 @@ class _Page:
     def time_heading(self, breakdown: Breakdown) -> Text:
         """``A step: 174 ms`` with the shortest and the longest step."""
         if breakdown.per_step_ns is None:
-            return _heading("The recording", f"{format_ns(breakdown.total_ns)}, no steps")
+            return _heading("The whole recording", format_ns(breakdown.total_ns))
         figures = format_ns(breakdown.per_step_ns)
         lengths = [step.dur_ns for step in self.report.summary.steps]
         if len(lengths) > 1:
@@ -253,7 +256,7 @@ class _Page:
         name_width = self.name_width()
         for kernel in shown:
             place = self.short_place(kernel.location)
-            by = " · ".join(word for word in (visible(kernel.op or ""), place) if word)
+            by = " · ".join(word for word in (place, visible(kernel.op or "")) if word)
             table.add_row(
                 visible(short_kernel(kernel.name, name_width)),
                 format_count(kernel.n_calls),
@@ -273,21 +276,21 @@ class _Page:
         shown = every if self.options.verbose else every[: self.options.top]
         if not shown:
             return
-        where = f"on {device_word(self.report)}" if on_device else "total"
-        table = self.table("Operators", "calls", where, "self", "most at")
+        figures = (f"on {device_word(self.report)}", "self") if on_device else ("self", "total")
+        table = self.table("Operators", "calls", *figures, "most at")
         for op in shown:
             table.add_row(
                 middle_cut(visible(op.name), self.name_width()),
                 format_count(op.n_calls),
-                format_ns(op.device_ns if on_device else op.total_ns),
-                format_ns(op.self_ns),
+                format_ns(op.device_ns if on_device else op.self_ns),
+                format_ns(op.self_ns if on_device else op.total_ns),
                 self.short_place(op.location),
             )
         yield table
 
     def name_width(self) -> int:
         """Columns for a kernel's or an operator's name."""
-        return max(16, (self.width - 3 * (_FIGURE_WIDTH + 1)) * 6 // 10)
+        return max(16, (self.width - 3 * (_FIGURE_WIDTH + 1)) * 11 // 20)
 
     def table(self, *titles: str) -> Table:
         """A table whose first column holds names and whose last column says where."""
