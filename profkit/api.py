@@ -50,7 +50,12 @@ def analyze(
 
 
 def _report(
-    ctx: Context, wanted: tuple[Rule, ...], thresholds: Overrides, *, strict: bool, told: Told | None
+    ctx: Context,
+    wanted: tuple[Rule, ...],
+    thresholds: Overrides,
+    *,
+    strict: bool,
+    told: Told | None,
 ) -> Report:
     outcome = run_rules(ctx, wanted, thresholds, strict=strict, told=told)
     began = time.perf_counter_ns()

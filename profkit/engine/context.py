@@ -182,7 +182,9 @@ class Context:
             precision=location.precision,
         )
 
-    def cost(self, ns: int | None = None, n_bytes: int | None = None, basis: Basis = "measured") -> Cost:
+    def cost(
+        self, ns: int | None = None, n_bytes: int | None = None, basis: Basis = "measured"
+    ) -> Cost:
         """A cost over the window, and per step where there are steps."""
         n_steps = len(self.steps)
         return Cost(

@@ -11,7 +11,14 @@ from profkit.model.report import KernelSummary, OpSummary, RegionSummary
 MOST = 100
 """How many kernels and operators a report lists. The rest is the tail that nobody reads."""
 
-_FRAMING = ("ProfilerStep", "Optimizer.", "enumerate(DataLoader)", "profkit.data_wait", "nccl:", "gloo:")
+_FRAMING = (
+    "ProfilerStep",
+    "Optimizer.",
+    "enumerate(DataLoader)",
+    "profkit.data_wait",
+    "nccl:",
+    "gloo:",
+)
 """Annotations that PyTorch or profkit writes by itself: no region of the user's."""
 
 

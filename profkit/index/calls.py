@@ -12,7 +12,9 @@ _SYNC: Final = re.compile(
     r"^(cuda|hip)(Device|Stream|Event|Ctx)Synchronize"
     r"|^cu(Ctx|Stream|Event)Synchronize"
 )
-_BLOCKING_COPY: Final = re.compile(r"^(cudaMemcpy|hipMemcpy|hipMemcpyWithStream|cudaMemcpy2D)(_v\d+)?$")
+_BLOCKING_COPY: Final = re.compile(
+    r"^(cudaMemcpy|hipMemcpy|hipMemcpyWithStream|cudaMemcpy2D)(_v\d+)?$"
+)
 _DEVICE_SYNC: Final = re.compile(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
 _ALLOCATOR: Final = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|FreeHost|HostFree|HostRegister|HostUnregister)"

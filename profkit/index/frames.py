@@ -16,7 +16,9 @@ _LIBRARY_FOLDER: Final = re.compile(
     r"|[/\\]Python3\d+[/\\]Lib[/\\]",
     re.IGNORECASE,
 )
-_GENERATED: Final = re.compile(r"^<|(^|[/\\])torchinductor_|[/\\]torch_compile_debug[/\\]|\.fxgraph")
+_GENERATED: Final = re.compile(
+    r"^<|(^|[/\\])torchinductor_|[/\\]torch_compile_debug[/\\]|\.fxgraph"
+)
 _ALWAYS_LIBRARIES: Final = frozenset(
     {
         "torch", "functorch", "torchgen", "torchvision", "torchaudio", "torch_tb_profiler",

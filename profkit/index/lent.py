@@ -84,9 +84,7 @@ def _without_steps(lines: OpLines) -> Int64s:
     return np.where((parent >= 0) & ~is_step[np.maximum(parent, 0)], parent, -1)
 
 
-def _paths(
-    own: tuple[Int64s, Int64s], lent: tuple[Int64s, Int64s]
-) -> tuple[Int64s, Int64s]:
+def _paths(own: tuple[Int64s, Int64s], lent: tuple[Int64s, Int64s]) -> tuple[Int64s, Int64s]:
     """A number for every path of names from the top of a thread, the same for both sides.
 
     Args:

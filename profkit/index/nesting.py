@@ -82,7 +82,9 @@ def call_tree(events: EventTable) -> CallTree:
     host = events.rows_of(*HOST)
     parent = np.full(len(events), NO_ROW, dtype=np.int32)
     depth = np.zeros(len(events), dtype=np.int32)
-    order = np.lexsort((events.position[host], -events.dur_ns[host], events.ts_ns[host], events.lane[host]))
+    order = np.lexsort(
+        (events.position[host], -events.dur_ns[host], events.ts_ns[host], events.lane[host])
+    )
     rows = host[order]
     if len(rows):
         _fill(events, rows, parent, depth)

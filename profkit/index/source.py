@@ -149,9 +149,8 @@ def _is_backward(events: EventTable, rows: Int32s) -> Mask:
     """
     named = np.fromiter(
         (
-            name.startswith("autograd::engine::evaluate_function")
+            name.startswith(("autograd::engine::evaluate_function", "torch::autograd::"))
             or name.rstrip("0123456789").endswith("Backward")
-            or name.startswith("torch::autograd::")
             for name in events.names
         ),
         dtype=np.bool_,
@@ -188,9 +187,7 @@ def map_source(
     exact = call_stack_frames(events, tree, ownership, table)
     frame = np.where(exact != NO_FRAME, exact, frame)
     modules, module = modules_of(events, tree)
-    origin: Literal["window", "other-step"] | None = (
-        "window" if (frame != NO_FRAME).any() else None
-    )
+    origin: Literal["window", "other-step"] | None = "window" if (frame != NO_FRAME).any() else None
     if capture is not None and capture.lines is not None:
         lent_frame, modules, lent_module = _lent(events, tree, steps, capture.lines, table, modules)
         frame = np.where(lent_frame != NO_FRAME, lent_frame, frame)

@@ -1,6 +1,6 @@
 """Events to columns: every batch's structs become arrays, and the arrays are joined at the end."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Final
 
@@ -44,6 +44,11 @@ _MEMORY: Final = (
     "total_reserved",
 )  # fmt: skip
 _MICROSECOND: Final = 1000
+_NAME: Final = attrgetter("name")
+_CATEGORY: Final = attrgetter("cat")
+_LANE: Final = attrgetter("pid", "tid")
+_START: Final = attrgetter("ts")
+_LENGTH: Final = attrgetter("dur")
 _HOST_TYPE: Final = 0
 _HOST_DEVICE: Final = -1
 
@@ -55,21 +60,20 @@ def to_ns(microseconds: list[Any]) -> Int64s:
     that whole microseconds. ``Decimal`` values are exact at any size.
     """
     if microseconds and not isinstance(microseconds[0], (int, float)):
-        return np.array([int((us * _MICROSECOND).to_integral_value()) for us in microseconds], np.int64)
+        exact = [int((us * _MICROSECOND).to_integral_value()) for us in microseconds]
+        return np.array(exact, dtype=np.int64)
     values = np.array(microseconds, dtype=np.float64)
     whole = np.floor(values)
-    return whole.astype(np.int64) * _MICROSECOND + np.rint((values - whole) * _MICROSECOND).astype(
-        np.int64
-    )
+    decimals = np.rint((values - whole) * _MICROSECOND)
+    return whole.astype(np.int64) * _MICROSECOND + decimals.astype(np.int64)
 
 
-def to_int64(values: Iterable[Any]) -> Int64s:
+def to_int64(values: list[Any]) -> Int64s:
     """Integers as a column; unsigned ones beyond 2**63 keep their bits, so that ids still join."""
-    listed = list(values)
     try:
-        return np.array(listed, dtype=np.int64)
+        return np.array(values, dtype=np.int64)
     except OverflowError:
-        wrapped = [(v + (1 << 63)) % (1 << 64) - (1 << 63) for v in listed]
+        wrapped = [(v + (1 << 63)) % (1 << 64) - (1 << 63) for v in values]
         return np.array(wrapped, dtype=np.int64)
 
 
@@ -85,7 +89,7 @@ class Columns:
         self.n_complete = 0
         self.categories: dict[str, int] = {}
         self._names = Interned(plain_name)
-        self._codes: dict[str, int] = {}
+        self._written = Interned(str)
         self.lanes = LaneTable()
         self._dense: dict[str, list[npt.NDArray[Any]]] = {
             key: [] for key in ("position", "category", "name", "lane", "ts_ns", "dur_ns")
@@ -95,19 +99,23 @@ class Columns:
             key: [] for key in ("position", "lane", "ts_ns", *_MEMORY)
         }
 
-    def add_complete(self, events: list[Any], positions: list[int]) -> None:
-        """Add complete events, with their places in ``traceEvents``."""
+    def add_complete(self, events: list[Any], first: int, at: list[int]) -> None:
+        """Add complete events.
+
+        Args:
+            events: The events.
+            first: Place in ``traceEvents`` at which their batch begins.
+            at: Their places in the batch.
+        """
         if not events:
             return
-        names = self._names
-        written = [e.cat for e in events]
-        codes = self._category_codes(written, events)
-        self._dense["position"].append(np.array(positions, dtype=np.int32))
+        codes = self._category_codes(events)
+        self._dense["position"].append(np.array(at, dtype=np.int32) + np.int32(first))
         self._dense["category"].append(codes)
-        self._dense["name"].append(np.array([names[e.name] for e in events], dtype=np.int32))
+        self._dense["name"].append(_numbers(self._names, map(_NAME, events), len(events)))
         self._dense["lane"].append(self._lane_column(events))
-        self._dense["ts_ns"].append(to_ns([e.ts for e in events]))
-        self._dense["dur_ns"].append(to_ns([e.dur for e in events]))
+        self._dense["ts_ns"].append(to_ns(list(map(_START, events))))
+        self._dense["dur_ns"].append(to_ns(list(map(_LENGTH, events))))
         for category, wanted in _WANTED.items():
             local = np.flatnonzero(codes == category)
             if len(local):
@@ -115,16 +123,16 @@ class Columns:
                 self._add_sparse(wanted, local + self.n_complete, found)
         self.n_complete += len(events)
 
-    def add_memory(self, events: list[Any], positions: list[int]) -> None:
-        """Add ``[memory]`` instants, with their places in ``traceEvents``."""
+    def add_memory(self, events: list[Any], first: int, at: list[int]) -> None:
+        """Add ``[memory]`` instants, likewise."""
         if not events:
             return
-        self._memory["position"].append(np.array(positions, dtype=np.int32))
+        self._memory["position"].append(np.array(at, dtype=np.int32) + np.int32(first))
         self._memory["lane"].append(self._lane_column(events))
-        self._memory["ts_ns"].append(to_ns([e.ts for e in events]))
+        self._memory["ts_ns"].append(to_ns(list(map(_START, events))))
         for key in _MEMORY:
-            get = attrgetter(key)
-            self._memory[key].append(to_int64(get(e.args) for e in events))
+            get = attrgetter(f"args.{key}")
+            self._memory[key].append(to_int64(list(map(get, events))))
 
     def tables(self) -> tuple[EventTable, MemoryTable, int]:
         """The finished tables, and the trace's start in nanoseconds on the file's own clock."""
@@ -148,40 +156,35 @@ class Columns:
         )
         return events, _memory_table(memory), base
 
-    def _category_codes(self, written: list[str], events: list[Any]) -> npt.NDArray[np.uint8]:
-        codes = self._codes
-        for cat in set(written).difference(codes):
-            codes[cat] = CATEGORIES.get(cat.lower(), Category.OTHER)
-        for cat in set(written):
-            self.categories[cat] = self.categories.get(cat, 0) + written.count(cat)
-        if "" in self.categories:
-            return np.array(
-                [
-                    codes[cat] if cat else _category_without_name(event)
-                    for cat, event in zip(written, events, strict=True)
-                ],
-                dtype=np.uint8,
-            )
-        return np.array([codes[cat] for cat in written], dtype=np.uint8)
+    def _category_codes(self, events: list[Any]) -> npt.NDArray[np.uint8]:
+        written = _numbers(self._written, map(_CATEGORY, events), len(events))
+        texts = self._written.texts
+        counts = np.bincount(written, minlength=len(texts)).tolist()
+        for text, count in zip(texts, counts, strict=True):
+            self.categories[text] = self.categories.get(text, 0) + count
+        by_text = [CATEGORIES.get(text.lower(), Category.OTHER) for text in texts]
+        codes = np.array(by_text, dtype=np.uint8)[written]
+        if self.categories.get("", 0):
+            for i in np.flatnonzero(written == self._written[""]).tolist():
+                codes[i] = _category_without_name(events[i])
+        return codes
 
     def _lane_column(self, events: list[Any]) -> npt.NDArray[np.int32]:
-        lanes = self.lanes
-        return np.array([lanes[e.pid, e.tid] for e in events], dtype=np.int32)
+        return _numbers(self.lanes, map(_LANE, events), len(events))
 
     def _add_sparse(self, wanted: tuple[str, ...], rows: Any, found: list[Args]) -> None:  # noqa: ANN401
         """Add what some events carry. ``rows`` are their rows, shape ``(k,)``."""
         for key in wanted:
-            get: Callable[[Args], Any] = attrgetter(key)
+            given = list(map(attrgetter(key), found))
             if key in _TEXT:
                 names = self._names
-                values = np.array([names[v] if (v := get(a)) else MISSING for a in found], np.int64)
+                given = [names[text] if text else MISSING for text in given]
             elif key == "python_parent":
-                values = to_int64(MISSING if (v := get(a)) is None else v for a in found)
-            else:
-                values = to_int64(get(a) for a in found)
+                given = [MISSING if parent is None else parent for parent in given]
+            values = to_int64(given)
             has = values != MISSING
             if key == "external_id" and not has.all():
-                old = to_int64(a.external_id_before_1_11 for a in found)
+                old = to_int64([a.external_id_before_1_11 for a in found])
                 values, has = np.where(has, values, old), has | (old != MISSING)
             if has.any():
                 self._sparse[key].append((rows[has].astype(np.int32), values[has]))
@@ -209,6 +212,13 @@ def _category_without_name(event: Any) -> int:  # noqa: ANN401  (a struct of one
     if process == "CPU functions":
         return Category.OP
     return Category.KERNEL if process == "CUDA functions" else Category.OTHER
+
+
+def _numbers(
+    known: Interned | LaneTable, things: Iterator[Any], count: int
+) -> npt.NDArray[np.int32]:
+    """The number of each thing, new ones numbered on the way. Shape ``(count,)``."""
+    return np.fromiter(map(known.__getitem__, things), dtype=np.int32, count=count)
 
 
 def _joined(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:

@@ -32,12 +32,15 @@ def header_of(text: Text) -> Header | None:
         return {}
     joined = text.head + b"]" + bytes(text.tail)
     closed = joined if text.complete else joined + b"}"
-    for candidate in (closed, _BAD_ESCAPE.sub(rb"\\\\", closed), text.head + b"]}"):
-        try:
-            return msgspec.json.decode(candidate, type=dict[str, msgspec.Raw])
-        except msgspec.DecodeError:
-            continue
-    return None
+    candidates = (closed, _BAD_ESCAPE.sub(rb"\\\\", closed), text.head + b"]}")
+    return next((found for c in candidates if (found := _decoded(c)) is not None), None)
+
+
+def _decoded(text: bytes) -> Header | None:
+    try:
+        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return None
 
 
 def _value(header: Header, key: str, kind: Any, default: Any) -> Any:  # noqa: ANN401  (as the key has it)
@@ -54,21 +57,27 @@ def _value(header: Header, key: str, kind: Any, default: Any) -> Any:  # noqa: A
 def devices(header: Header) -> dict[int, DeviceInfo]:
     """What ``deviceProperties`` says, by ordinal."""
     described = {}
-    for raw in _value(header, "deviceProperties", list[msgspec.Raw], []):
-        try:
-            found = msgspec.json.decode(raw, type=DeviceProperties)
-        except msgspec.DecodeError:
-            continue
-        known = found.major is not None and found.minor is not None
-        described[found.id] = DeviceInfo(
-            index=found.id,
-            name=found.name,
-            total_bytes=found.total_bytes,
-            n_sms=found.n_sms,
-            max_threads_per_sm=found.max_threads_per_sm,
-            compute_capability=(found.major or 0, found.minor or 0) if known else None,
-        )
+    for properties in _value(header, "deviceProperties", list[Any], []):
+        found = _device(properties)
+        if found is not None:
+            described[found.index] = found
     return described
+
+
+def _device(properties: Any) -> DeviceInfo | None:  # noqa: ANN401  (whatever the file has there)
+    try:
+        found = msgspec.convert(properties, DeviceProperties)
+    except msgspec.ValidationError:
+        return None
+    known = found.major is not None and found.minor is not None
+    return DeviceInfo(
+        index=found.id,
+        name=found.name,
+        total_bytes=found.total_bytes,
+        n_sms=found.n_sms,
+        max_threads_per_sm=found.max_threads_per_sm,
+        compute_capability=(found.major or 0, found.minor or 0) if known else None,
+    )
 
 
 def recorded_with(header: Header, *, has_stacks: bool, has_memory: bool) -> RecordedWith:

@@ -31,6 +31,8 @@ from profkit.model.trace import LoadNotes, Trace
 
 _MANY_DIGITS: Final = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
 """Absolute microseconds with decimals: more digits than a float holds."""
+_FLOAT_HOLDS_DECIMALS_US: Final = 2**43
+"""Up to here, 101 days, a float is nearer than half a nanosecond to three decimals."""
 
 _OTHER_FORMATS: Final = {
     b'"nodes"': "It looks like an execution trace (torch.profiler.ExecutionTraceObserver).",
@@ -91,17 +93,23 @@ class _Reader:
 
     def add(self, batch: bytes) -> None:
         """Add a batch of whole events, without brackets around them."""
-        if not self._exact:
-            self._exact = _MANY_DIGITS.search(batch) is not None
-        decoder = EXACT_BATCH if self._exact else BATCH
-        try:
-            events = decoder.decode(b"[" + batch + b"]")
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            events = self._salvaged(batch)
+        events = self._decoded(batch)
+        if not self._exact and _needs_digits(events) and _MANY_DIGITS.search(batch):
+            self._exact = True
+            events = self._decoded(batch)
         self._sort(events)
 
+    def _decoded(self, batch: bytes) -> list[Any]:
+        """The events of a batch; None stands for what is no event."""
+        decoder = EXACT_BATCH if self._exact else BATCH
+        try:
+            found: list[Any] = decoder.decode(b"[" + batch + b"]")
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self._salvaged(batch)
+        return found
+
     def _salvaged(self, batch: bytes) -> list[Any]:
-        """The events of a batch that is not as it should be; None stands for what is no event."""
+        """The events of a batch that is not as it should be."""
         salvaged = salvage(batch)
         if salvaged.ended:
             self._text.complete = True
@@ -120,23 +128,18 @@ class _Reader:
     def _sort(self, events: list[Any]) -> None:
         """Hand each event to the columns that it belongs to."""
         first = self.n_events
+        kinds = list(map(type, events))
         self.n_events += len(events)
-        complete, complete_at, memory, memory_at = [], [], [], []
-        for position, event in enumerate(events, first):
-            kind = type(event)
-            if kind is Complete or kind is ExactComplete:
-                complete.append(event)
-                complete_at.append(position)
-            elif kind is Instant or kind is ExactInstant:
-                if event.name == "[memory]" and (event.args or NO_ARGS).memory_bytes != MISSING:
-                    memory.append(event)
-                    memory_at.append(position)
-            elif kind is Naming:
-                self._name(event)
-            elif event is None:
-                self.n_skipped += 1
-        self.columns.add_complete(complete, complete_at)
-        self.columns.add_memory(memory, memory_at)
+        self.n_skipped += kinds.count(type(None))
+        at = [i for i, kind in enumerate(kinds) if kind is Complete or kind is ExactComplete]
+        self.columns.add_complete([events[i] for i in at], first, at)
+        if Instant in kinds or ExactInstant in kinds:
+            at = [i for i, event in enumerate(events) if _is_memory(event)]
+            self.columns.add_memory([events[i] for i in at], first, at)
+        if Naming in kinds:
+            for event in events:
+                if type(event) is Naming:
+                    self._name(event)
 
     def _name(self, event: Naming) -> None:
         name = str(event.args.name) if event.args else ""
@@ -144,6 +147,20 @@ class _Reader:
             self.columns.lanes.name_process(event.pid, name)
         elif event.name == "thread_name":
             self.columns.lanes.name_thread(event.pid, event.tid, name)
+
+
+def _needs_digits(events: list[Any]) -> bool:
+    """Whether times are so large that a float does not hold the decimals they may have."""
+    timed = next((e for e in events if isinstance(e, Complete)), None)
+    return timed is not None and timed.ts >= _FLOAT_HOLDS_DECIMALS_US
+
+
+def _is_memory(event: Any) -> bool:  # noqa: ANN401  (an event of any kind)
+    return (
+        isinstance(event, (Instant, ExactInstant))
+        and event.name == "[memory]"
+        and (event.args or NO_ARGS).memory_bytes != MISSING
+    )
 
 
 def _forgiven(event: Any, kind: Any) -> Any:  # noqa: ANN401  (whatever the file has there)

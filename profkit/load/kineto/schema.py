@@ -131,9 +131,7 @@ class DeviceProperties(msgspec.Struct):
     name: str = ""
     total_bytes: int | None = msgspec.field(default=None, name="totalGlobalMem")
     n_sms: int | None = msgspec.field(default=None, name="numSms")
-    max_threads_per_sm: int | None = msgspec.field(
-        default=None, name="maxThreadsPerMultiprocessor"
-    )
+    max_threads_per_sm: int | None = msgspec.field(default=None, name="maxThreadsPerMultiprocessor")
     major: int | None = msgspec.field(default=None, name="computeMajor")
     minor: int | None = msgspec.field(default=None, name="computeMinor")
 
