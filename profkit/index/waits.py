@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from profkit.index.calls import EXPLICIT_SYNC, names_matching
+from profkit.index.calls import DEVICE_SYNC, EXPLICIT_SYNC, names_matching
 from profkit.index.launches import Launches
 from profkit.index.nesting import CallTree
 from profkit.index.waiting import blocking_calls, pageable_to_device
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
+from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Mask, Rows
 
 _READ: Final = re.compile(
     r"^aten::(item|_local_scalar_dense|is_nonzero|nonzero(_numpy)?|argwhere|masked_select"
@@ -27,6 +27,8 @@ Source: ``aten/src/ATen/native/cuda/CUDAScalar.cu`` (``item``), ``Nonzero.cu``, 
 """
 _INDEX: Final = re.compile(r"^aten::(_?index(_put_?|_put_impl_)?|where)$")
 """Operators that read only when they are indexed with a mask: then ``nonzero`` is within."""
+_LIBRARY: Final = re.compile(r"^(Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\))")
+_PROFILER: Final = re.compile(r"^(torch[/\\](autograd[/\\]profiler|profiler[/\\])|profkit[/\\])")
 _NONZERO: Final = re.compile(r"^aten::nonzero(_numpy)?$")
 _TO_HOST: Final = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)")
 _TO_DEVICE: Final = re.compile(r"HtoD|(Pageable|Pinned|Host) -> Device")
@@ -129,6 +131,58 @@ def reads(events: EventTable, tree: CallTree) -> Mask:
     masked = tree.outermost(indexing)[nonzero]
     direct[masked[masked != NO_ROW]] = True
     return np.asarray(direct)
+
+
+def reads_of_the_user(events: EventTable, tree: CallTree) -> Rows:
+    """Operators that hand a value to the host and were called by the program itself, ascending.
+
+    Left out is what PyTorch calls for itself: within another operator, an optimizer's step or a
+    loader. It reads values that stay on the host wherever the model is, such as an optimizer's
+    count of steps or a sampler's random seed.
+
+    Args:
+        events: The events.
+        tree: Their call tree.
+    """
+    library = names_matching(events.names, _LIBRARY)[events.name]
+    host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
+    within_library = tree.nearest(host & library) != NO_ROW
+    within_op = tree.below(events.category == Category.OP) != NO_ROW
+    return np.flatnonzero(reads(events, tree) & ~within_library & ~within_op)
+
+
+def called_by_profiler(events: EventTable, tree: CallTree, launches: Launches, calls: Rows) -> Mask:
+    """Which synchronizing calls are the profiler's own, with which it ends a recording.
+
+    With stacks its Python frames tell. Without them it is a call of a whole device that nothing
+    is launched after.
+
+    Args:
+        events: The events.
+        tree: Their call tree.
+        launches: Device work and its launches.
+        calls: Rows of synchronizing calls. Shape ``(k,)``.
+
+    Source: ``torch/autograd/profiler.py`` (``profile.__exit__`` synchronizes each used device).
+
+    Returns:
+        Shape ``(k,)``.
+    """
+    frames = events.category == Category.PYTHON
+    profiler = frames & names_matching(events.names, _PROFILER)[events.name]
+    if frames.any():
+        frame = tree.nearest(profiler)[calls]
+        return np.asarray((frame != NO_ROW) & (events.end_ns[calls] <= events.end_ns[frame]))
+    launched = launches.launch[launches.launch != NO_ROW]
+    last_ns = int(events.ts_ns[launched].max()) if len(launched) else 0
+    of_device = np.isin(calls, DEVICE_SYNC.rows(events))
+    return np.asarray(of_device & (events.ts_ns[calls] > last_ns) & (tree.parent[calls] == NO_ROW))
+
+
+def bytes_of(events: EventTable, copies: Rows | Int32s) -> int:
+    """Bytes that some copies move together; those of unknown size are left out."""
+    n_bytes = events.n_bytes.at(copies)
+    return int(n_bytes[n_bytes != MISSING].sum())
 
 
 def is_pageable(events: EventTable, copies: Int32s) -> Mask:

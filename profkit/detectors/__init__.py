@@ -1,0 +1,1 @@
+"""The catalogue: one module is one rule, and there is nothing else here."""

@@ -1,0 +1,139 @@
+"""SYN002 explicit-synchronize: the program itself waits for the device in every step.
+
+What it finds:
+    Calls of ``torch.cuda.synchronize()``, ``stream.synchronize()`` and ``event.synchronize()``
+    inside the steps: a synchronizing runtime call that no operator contains. The synchronization
+    with which the profiler itself ends a recording is not one of them.
+
+Why it matters:
+    A program that waits for the device has sent nothing that the device could do next. Until the
+    host has launched new work the device stands idle, in every step. Printing times and debugging
+    leave such calls behind.
+
+How to fix it:
+    Delete the call: PyTorch orders the work on a stream by itself. To take times, record two
+    ``torch.cuda.Event(enable_timing=True)`` and read them once at the end; to order two streams,
+    use ``stream.wait_stream()``, which does not hold up the host.
+
+Example:
+    ::
+
+        loss.backward()
+        torch.cuda.synchronize()
+        print(time.perf_counter() - start)
+
+Use instead:
+    ::
+
+        loss.backward()
+        end.record()   # torch.cuda.Event(enable_timing=True); read after the loop
+
+Reads:
+    Runtime calls (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the call tree, the devices'
+    busy time in nanoseconds, the user's lines.
+
+When it is wrong:
+    A program may have to wait: before it hands memory to another library, or to bound how far the
+    host runs ahead. What is idle for another reason stays idle: the cost is an upper bound.
+
+Source:
+    ``torch.cuda.synchronize``, ``torch.cuda.Event`` and "Asynchronous execution" in PyTorch's
+    CUDA semantics; "Explicit Synchronization" in the CUDA C++ Programming Guide.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.windows import in_windows, judge, positions
+from profkit.engine.wording import at, how_often, time_each_step
+from profkit.index.waits import WaitKind, called_by_profiler
+from profkit.model.events import Rows
+from profkit.model.finding import Finding
+
+INFO = RuleInfo(
+    id="SYN002",
+    name="explicit-synchronize",
+    title="The program waits for the GPU",
+    severity="warning",
+    needs=frozenset({Needs.OPS, Needs.DEVICE}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a synchronization is worth a word.
+
+    Attributes:
+        min_wait_share: Share of the steps that the host must have waited. Below a thousandth no
+            step gets measurably shorter; libraries that check an event which has long happened
+            stay below it.
+        warning_share: Share of the steps that can be given back from which it is a warning: one
+            percent is where a change pays for the edit.
+    """
+
+    min_wait_share: float = 0.001
+    warning_share: float = 0.01
+
+
+_PYTHON: Final = {
+    "DeviceSynchronize": "torch.cuda.synchronize()",
+    "CtxSynchronize": "torch.cuda.synchronize()",
+    "StreamSynchronize": "stream.synchronize()",
+    "EventSynchronize": "event.synchronize()",
+}
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each line that synchronizes explicitly."""
+    for location, rows in ctx.by_line(_calls_of_the_user(ctx)):
+        judged = judge(ctx, rows, thresholds.min_wait_share, thresholds.warning_share)
+        if judged is None:
+            continue
+        what = _what(ctx, rows)
+        yield Finding(
+            rule=INFO.id,
+            name=INFO.name,
+            severity=judged.severity,
+            confidence=judged.confidence,
+            title=INFO.title,
+            message=(
+                f"`{what}`{at(location)} is called {how_often(ctx, len(rows))} and holds the host "
+                f"for {time_each_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
+                f"{time_each_step(ctx, judged.wait.idle_ns)}."
+            ),
+            fix=(
+                f"Delete `{what}`: PyTorch orders the work of a stream by itself. To take times, "
+                "record `torch.cuda.Event(enable_timing=True)` before and after, and read them "
+                "after the loop."
+            ),
+            locations=(location,),
+            n=len(rows),
+            cost=judged.cost,
+            evidence={
+                "call": ctx.events.name_of(int(rows[0])),
+                "blocked_ns": judged.wait.blocked_ns,
+                "device_idle_ns": judged.wait.idle_ns,
+                "events": positions(ctx, rows),
+            },
+            claims=judged.wait.claims,
+        )
+
+
+def _calls_of_the_user(ctx: Context) -> Rows:
+    """Explicit synchronization in the steps that the profiler did not ask for."""
+    rows = ctx.waits.of_kind(WaitKind.EXPLICIT).rows
+    rows = rows[in_windows(ctx, rows)]
+    return rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
+
+
+def _what(ctx: Context, rows: Rows) -> str:
+    """The call as it is written in Python, else the runtime's own name."""
+    call = ctx.events.name_of(int(rows[0]))
+    for ending, python in _PYTHON.items():
+        if call.removesuffix("_v2").endswith(ending):
+            return python
+    return call

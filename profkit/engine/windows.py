@@ -1,0 +1,99 @@
+"""The stretches of time that a rule judges: the steps, or the whole recording without steps."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.index.intervals import Intervals, clip, complement
+from profkit.index.wait_cost import WaitCost, wait_cost
+from profkit.index.waiting import covered_by
+from profkit.model.events import Category, Int32s, Int64s, Mask, Rows
+from profkit.model.finding import Confidence, Cost, Severity
+
+MAX_POSITIONS = 20
+"""So many event ids are enough to find a finding in the trace, and keep a report readable."""
+
+
+def windows(ctx: Context) -> tuple[Int64s, Int64s]:
+    """Starts and ends in nanoseconds: one of each a step, or of the whole recording."""
+    if len(ctx.steps):
+        return ctx.steps.starts_ns, ctx.steps.ends_ns
+    events = ctx.events
+    if not len(events):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return events.ts_ns.min(keepdims=True), events.end_ns.max(keepdims=True)
+
+
+def windows_ns(ctx: Context) -> int:
+    """Length of all windows together."""
+    starts, ends = windows(ctx)
+    return int((ends - starts).sum())
+
+
+def in_windows(ctx: Context, rows: Rows) -> Mask:
+    """Which rows begin in a window. Shape of ``rows``."""
+    if not len(ctx.steps):
+        return np.ones(len(rows), dtype=np.bool_)
+    return np.asarray(ctx.step_of(rows) >= 0)
+
+
+def idle_in_windows(ctx: Context) -> Intervals:
+    """Time from the first window's start to the last one's end in which no device worked."""
+    starts, ends = windows(ctx)
+    if not len(starts):
+        return ctx.busy
+    start, end = int(starts.min()), int(ends.max())
+    return complement(clip(ctx.busy, start, end), start, end)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What some waiting calls amount to in a finding.
+
+    Attributes:
+        wait: Blocked, idle and saved time in nanoseconds.
+        severity: ``warning`` where enough can be saved.
+        confidence: ``high`` where it happens in more than one step.
+        cost: The finding's cost; unknown where the recording has no device work.
+    """
+
+    wait: WaitCost
+    severity: Severity
+    confidence: Confidence
+    cost: Cost
+
+
+def judge(ctx: Context, calls: Rows, min_wait_share: float, warning_share: float) -> Judged | None:
+    """Judge waiting calls by what they cost.
+
+    Args:
+        ctx: The trace.
+        calls: Rows of the calls in which the host waits.
+        min_wait_share: Share of the windows that the host must have waited.
+        warning_share: Share of the windows that can be saved from which it is a warning.
+
+    Returns:
+        None if the host hardly waited.
+    """
+    wait = wait_cost(covered_by(ctx.events, calls), idle_in_windows(ctx), *windows(ctx))
+    whole_ns = windows_ns(ctx)
+    if not wait.blocked_ns or wait.blocked_ns < min_wait_share * whole_ns:
+        return None
+    saved = wait.saving_ns if ctx.has_device_work else None
+    return Judged(
+        wait=wait,
+        severity="warning" if saved and saved >= warning_share * whole_ns else "note",
+        confidence="high" if wait.n_windows > 1 else "medium",
+        cost=ctx.cost(saved, basis="upper-bound"),
+    )
+
+
+def positions(ctx: Context, rows: Rows | Int32s) -> list[int]:
+    """Ids of the first events of a finding, for its evidence."""
+    return [int(place) for place in ctx.events.position[rows[:MAX_POSITIONS]]]
+
+
+def uses_device(ctx: Context) -> bool:
+    """Whether the program used a device at all, even if the recording lost what it did."""
+    return ctx.has_device_work or len(ctx.events.rows_of(Category.RUNTIME, Category.DRIVER)) > 0

@@ -1,0 +1,63 @@
+"""Parts of sentences that several rules need, in the user's own words and figures."""
+
+import re
+from typing import Final
+
+from profkit.engine.context import Context
+from profkit.model.events import NO_ROW
+from profkit.model.where import Location
+from profkit.units import format_count, format_ns, format_times
+
+_METHOD: Final = re.compile(r"^<built-in method (\w+) of Tensor")
+
+
+def how_often(ctx: Context, n: int) -> str:
+    """``once a step``, ``3 times a step``, ``about 2.5 times a step``; without steps ``12 times``.
+
+    Args:
+        ctx: The trace.
+        n: How often it happens in all steps, or in the whole recording.
+    """
+    n_steps = len(ctx.steps)
+    if not n_steps:
+        return format_times(n)
+    if n % n_steps == 0:
+        return f"{format_times(n // n_steps)} a step"
+    if n < n_steps:
+        return f"{format_times(n)} in {format_count(n_steps)} steps"
+    return f"about {n / n_steps:.1f} times a step"
+
+
+def time_each_step(ctx: Context, ns: int) -> str:
+    """``1.20 ms a step``; without steps ``1.20 ms``.
+
+    Args:
+        ctx: The trace.
+        ns: Nanoseconds in all steps, or in the whole recording.
+    """
+    n_steps = len(ctx.steps)
+    return f"{format_ns(ns / n_steps)} a step" if n_steps else format_ns(ns)
+
+
+def at(location: Location) -> str:
+    """``at train.py:12``, ``in train_step (train.py:10)``, or nothing where no line is known."""
+    if location.file is None:
+        return ""
+    return f" {'in' if location.precision == 'function' else 'at'} {location.place}"
+
+
+def tensor_method(ctx: Context, row: int) -> str | None:
+    """The method of a tensor that an operator was called by, such as ``item``.
+
+    Args:
+        ctx: The trace.
+        row: The operator's row.
+
+    Returns:
+        None where the recording has no stacks, or the operator was called otherwise.
+    """
+    parent = int(ctx.tree.parent[row])
+    if parent == NO_ROW:
+        return None
+    match = _METHOD.match(ctx.events.name_of(parent))
+    return match[1] if match else None
