@@ -130,7 +130,7 @@ def _length_and_work(report: Report, breakdown: Breakdown | None) -> str:
         end = f"; steps are {format_share(covered)} of the recording."
     if not breakdown.on_device:
         work = sum(part.share for part in breakdown.parts if part.kind in _HOST_WORK)
-        where = "no device's work is recorded" if report.source.devices else "all on the CPU"
+        where = "without any work of a device" if report.source.devices else "all on the CPU"
         return f"{start}, {where}; operators run {format_share(work)} of it{end}"
     work = sum(part.share for part in breakdown.parts if not part.kind.startswith("idle-"))
     several = len(report.summary.devices) > 1

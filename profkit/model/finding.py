@@ -1,6 +1,6 @@
 """What a rule says."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,7 +9,7 @@ from profkit.model.where import Location
 Severity = Literal["note", "warning", "error"]
 Confidence = Literal["low", "medium", "high"]
 Basis = Literal["measured", "upper-bound", "estimate"]
-EvidenceValue = str | int | float | bool | list[int] | list[str] | None
+EvidenceValue = str | int | float | bool | Sequence[int | str] | None
 
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
 

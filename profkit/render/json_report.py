@@ -6,6 +6,7 @@ by :func:`schema`; ``python -m profkit.render.json_report`` prints it.
 """
 
 import json
+import re
 import sys
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,6 +18,8 @@ from profkit.model.report import SCHEMA, Report
 
 INFO = RendererInfo(name="json", suffix=".json", media_type="application/json")
 
+_ATTRIBUTE: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {10,}.*)*)", re.MULTILINE)
+"""A field and its definition in a dataclass's docstring."""
 _ONLY_INSIDE: Final = "claims"
 """The one field of a finding that is there to add costs up and not for the reader."""
 
@@ -66,20 +69,27 @@ def _without_surrogates(tree: Any) -> Any:  # noqa: ANN401  (any part of a JSON 
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a report.
+    """The JSON Schema of a report, each field with its definition.
 
     Source: https://json-schema.org/draft/2020-12
     """
-    (_, *_rest), parts = msgspec.json.schema_components([Report], ref_template="#/$defs/{name}")
+    _, parts = msgspec.json.schema_components([Report], ref_template="#/$defs/{name}")
     for part in parts.values():
-        if "properties" in part:
-            part["properties"].pop(_ONLY_INSIDE, None)
-            part["required"] = list(part["properties"])
-            for one in part["properties"].values():
-                one.pop("default", None)
+        if "properties" not in part:
+            continue
+        part["properties"].pop(_ONLY_INSIDE, None)
+        part["required"] = list(part["properties"])
+        about, _, attributes = part.get("description", "").partition("Attributes:")
+        part["description"] = " ".join(about.split())
+        for name, definition in _ATTRIBUTE.findall(attributes):
+            if name in part["properties"]:
+                one = part["properties"][name]
+                one["description"] = " ".join(definition.replace("``", "`").split())
+        for one in part["properties"].values():
+            one.pop("default", None)
     whole = parts.pop("Report")
     whole["title"] = "profkit report"
-    whole["properties"]["schema"] = {"const": SCHEMA}
+    whole["properties"]["schema"]["const"] = SCHEMA
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "$defs": parts}
 
 
