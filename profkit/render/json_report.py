@@ -5,6 +5,7 @@ is null. The layout is ``report.schema.json`` beside this file, made from the re
 by :func:`schema`; ``python -m profkit.render.json_report`` prints it.
 """
 
+import inspect
 import json
 import re
 import sys
@@ -18,7 +19,7 @@ from profkit.model.report import SCHEMA, Report
 
 INFO = RendererInfo(name="json", suffix=".json", media_type="application/json")
 
-_ATTRIBUTE: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {10,}.*)*)", re.MULTILINE)
+_ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {6,}.*)*)", re.MULTILINE)
 """A field and its definition in a dataclass's docstring."""
 _ONLY_INSIDE: Final = "claims"
 """The one field of a finding that is there to add costs up and not for the reader."""
@@ -79,7 +80,9 @@ def schema() -> dict[str, Any]:
             continue
         part["properties"].pop(_ONLY_INSIDE, None)
         part["required"] = list(part["properties"])
-        about, _, attributes = part.get("description", "").partition("Attributes:")
+        about, _, attributes = inspect.cleandoc(part.get("description", "")).partition(
+            "Attributes:"
+        )
         part["description"] = " ".join(about.split())
         for name, definition in _ATTRIBUTE.findall(attributes):
             if name in part["properties"]:

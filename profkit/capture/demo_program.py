@@ -1,0 +1,57 @@
+"""A small training program with three planted faults.
+
+`profkit demo` runs it. Cure a fault, run it again, and see the report change:
+
+    python profkit_demo.py
+"""
+
+import sys
+from collections.abc import Sized
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import profkit
+
+
+class Pictures(Dataset[tuple[Tensor, int]], Sized):
+    """Pictures that are prepared anew each time that one is asked for."""
+
+    def __len__(self) -> int:
+        return 32 * 16
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        generator = torch.Generator().manual_seed(index)
+        picture = torch.rand(1, 28, 28, generator=generator)
+        for _ in range(40):  # fault 1: slow work on every picture, while the model waits
+            picture = (picture - picture.mean()) / picture.std()
+        return picture, index % 10
+
+
+def main(folder: str | None = None) -> str | None:
+    """Train a few steps; returns the path of the trace."""
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    features = nn.Sequential(nn.Conv2d(1, 16, 3, stride=2), nn.ReLU(), nn.Flatten())
+    model = nn.Sequential(features, nn.Linear(16 * 13 * 13, 10)).to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    held_out = torch.rand(64, 1, 28, 28, device=device)
+    answers = torch.arange(64, device=device) % 10
+    train_losses: list[float] = []
+    test_losses: list[Tensor] = []
+
+    steps = profkit.steps(DataLoader(Pictures(), batch_size=32), "demo", dir=folder)
+    for pictures, labels in steps:
+        loss = criterion(model(pictures.to(device)), labels.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        train_losses.append(loss.item())  # fault 2: the program waits for the GPU in every step
+        test_losses.append(criterion(model(held_out), answers))  # fault 3: keeps every graph alive
+    return steps.path
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])
