@@ -13,6 +13,7 @@ CHUNK_BYTES: Final = 2 << 20
 """Chunks of 1 to 4 MiB are read fastest: they stay in the processor's cache."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_BROKEN: Final = (EOFError, igzip.BadGzipFile, isal_zlib.error)
 
 
 @contextmanager
@@ -25,6 +26,7 @@ def open_plain(path: Path) -> Iterator[BinaryIO]:
     Raises:
         MissingFileError: There is no such file.
         UnreadableFileError: It is no regular file, or the system refuses to read it.
+        DamagedFileError: What packs it is broken from the start.
     """
     if not path.exists():
         message = f"There is no file {path}."
@@ -44,6 +46,9 @@ def open_plain(path: Path) -> Iterator[BinaryIO]:
     except PermissionError as error:
         message = f"{path} may not be read by this user."
         raise UnreadableFileError(message, "Check the file's permissions.") from error
+    except _BROKEN as error:
+        message = f"{path} cannot be unpacked: {error}."
+        raise DamagedFileError(message, "Copy the file again.") from error
 
 
 def _near(path: Path) -> str:
@@ -62,25 +67,19 @@ class Chunks:
         truncated: The packed data ended in the middle.
     """
 
-    def __init__(self, stream: BinaryIO, path: Path) -> None:
+    def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._path = path
         self.n_bytes = 0
         self.truncated = False
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield chunks of about :data:`CHUNK_BYTES` until the end, or until the data breaks.
-
-        Raises:
-            DamagedFileError: The very first bytes cannot be unpacked.
-        """
+        """Yield chunks of about :data:`CHUNK_BYTES` until the end, or until the data breaks."""
         while True:
             try:
                 chunk = self._stream.read(CHUNK_BYTES)
-            except (EOFError, OSError, isal_zlib.error) as error:
+            except _BROKEN:
                 if not self.n_bytes:
-                    message = f"{self._path} cannot be unpacked: {error}."
-                    raise DamagedFileError(message, "Copy the file again.") from error
+                    raise
                 self.truncated = True
                 return
             if not chunk:

@@ -6,10 +6,13 @@ entry a row; what only some events carry is a :class:`SparseColumn`. All arrays 
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
@@ -150,6 +153,33 @@ class EventTable:
     def name_of(self, row: int) -> str:
         """The name of one event."""
         return self.names[self.name[row]]
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The events as a DataFrame: a row an event, in the order of the file.
+
+        Columns are ``position``, ``category``, ``name``, ``pid``, ``tid``, ``ts_ns``, ``dur_ns``
+        and, with ``<NA>`` where an event has none, ``correlation``, ``external_id``, ``device``,
+        ``stream`` and ``n_bytes``. Times are nanoseconds from the trace's start.
+        """
+        import pandas as pd
+
+        categories = np.array([category.name.lower() for category in Category], dtype=object)
+        pids = np.array([lane.pid for lane in self.lanes], dtype=object)
+        tids = np.array([lane.tid for lane in self.lanes], dtype=object)
+        rows = np.arange(len(self))
+        columns: dict[str, Any] = {
+            "position": self.position,
+            "category": categories[self.category],
+            "name": np.array(self.names, dtype=object)[self.name],
+            "pid": pids[self.lane],
+            "tid": tids[self.lane],
+            "ts_ns": self.ts_ns,
+            "dur_ns": self.dur_ns,
+        }
+        for key in ("correlation", "external_id", "device", "stream", "n_bytes"):
+            values = getattr(self, key).at(rows)
+            columns[key] = pd.arrays.IntegerArray(values, values == MISSING)
+        return pd.DataFrame(columns)
 
     def rows_of(self, *categories: Category) -> Rows:
         """Rows of the given categories, ascending."""

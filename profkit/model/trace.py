@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.events import EventTable, MemoryTable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -96,3 +100,7 @@ class Trace:
     versions: Mapping[str, str]
     capture: CaptureInfo | None
     notes: LoadNotes
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The trace's complete events, as :meth:`EventTable.to_pandas` has them."""
+        return self.events.to_pandas()

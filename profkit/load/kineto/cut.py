@@ -47,7 +47,7 @@ class Text:
 
 
 def cut(chunks: Iterable[bytes], text: Text) -> Iterator[bytes]:
-    """Yield batches of whole events, without the commas and brackets around them.
+    """Yield batches of whole events, each a JSON list.
 
     Where an event holds a list of objects that look like events, a batch may end within it. Whoever
     reads the batches then puts what is left of one into ``text.rest``, and it precedes the next.
@@ -68,13 +68,15 @@ def cut(chunks: Iterable[bytes], text: Text) -> Iterator[bytes]:
         boundary = _last_boundary(pending)
         if boundary is None:
             continue
-        yield bytes(pending[: boundary.start() + 1])
+        yield _listed(pending, boundary.start() + 1)
         if text.complete:
             text.tail += pending[boundary.start() + 1 :]
             pending = bytearray()
-        else:
-            pending = bytearray(text.rest) + pending[boundary.end() :]
+        elif text.rest:
+            pending = bytearray(text.rest) + pending[boundary.start() + 1 :]
             text.rest = b""
+        else:
+            del pending[: boundary.end()]
     if not text.complete:
         yield from _last_batches(bytes(pending), text)
 
@@ -113,15 +115,24 @@ def _last_boundary(pending: bytearray) -> re.Match[bytes] | None:
 
 def _last_batches(pending: bytes, text: Text) -> Iterator[bytes]:
     """The last events of the text: those before the closing bracket, if it can be told at once."""
+    if pending.lstrip().startswith(b"]"):
+        text.complete = True
+        text.tail += pending.lstrip()[1:]
+        return
     ends = [m.end() for m in _AFTER_EVENTS.finditer(pending)]
     for end in reversed(ends[-_END_CANDIDATES:]):
         after = pending[end:].lstrip()[1:]
         if _is_tail(after, bare=text.bare):
             text.complete = True
             text.tail += after
-            yield pending[:end]
+            yield _listed(pending, end)
             return
-    yield pending
+    yield _listed(pending, len(pending))
+
+
+def _listed(pending: bytes | bytearray, end: int) -> bytes:
+    """The text up to some place as a JSON list; copied once, since batches are large."""
+    return b"".join((b"[", memoryview(pending)[:end], b"]"))
 
 
 def _is_tail(after: bytes, *, bare: bool) -> bool:
@@ -152,12 +163,12 @@ class Salvaged:
 
 
 def salvage(batch: bytes) -> Salvaged:
-    """Read a batch event by event: slower, and forgiving.
+    """Read a batch (a JSON list that may end too early) event by event: slower, and forgiving.
 
     Invalid escapes (Windows paths that were written unescaped) are taken literally, bytes that
     are not UTF-8 are replaced, control characters within strings are let through.
     """
-    text = batch.decode("utf-8", "replace")
+    text = batch[1:-1].decode("utf-8", "replace")
     events = []
     at = 0
     repaired = False

@@ -53,7 +53,7 @@ def read_kineto(path: Path) -> Trace:
     text = Text()
     reader = _Reader(text)
     with open_plain(path) as stream, _without_garbage_collection():
-        chunks = Chunks(stream, path)
+        chunks = Chunks(stream)
         for batch in cut(chunks, text):
             reader.add(batch)
         header = metadata.header_of(text)
@@ -92,7 +92,7 @@ class _Reader:
         self.n_skipped = 0
 
     def add(self, batch: bytes) -> None:
-        """Add a batch of whole events, without brackets around them."""
+        """Add a batch of whole events: a JSON list."""
         events = self._decoded(batch)
         if not self._exact and _needs_digits(events) and _MANY_DIGITS.search(batch):
             self._exact = True
@@ -103,7 +103,7 @@ class _Reader:
         """The events of a batch; None stands for what is no event."""
         decoder = EXACT_BATCH if self._exact else BATCH
         try:
-            found: list[Any] = decoder.decode(b"[" + batch + b"]")
+            found: list[Any] = decoder.decode(batch)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return self._salvaged(batch)
         return found

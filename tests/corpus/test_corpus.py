@@ -1,0 +1,143 @@
+"""Real traces of other people: every figure as a slow, independent program worked it out."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.api import analyze
+from profkit.errors import NotATraceError
+from profkit.model.report import Report
+
+CORPUS = Path(
+    os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus")
+)
+
+WITHOUT_ADDRESSES = ("v100-resnet50-loader-0-workers", "v100-resnet50-loader-4-workers")
+"""Their allocations have no addresses: which of them a free belongs to cannot be known."""
+WITHOUT_CATEGORIES = ("legacy-autograd-array",)
+"""Its operators have no category; we know them by their process, the reference does not."""
+
+needs_corpus = pytest.mark.skipif(
+    not CORPUS.is_dir(), reason="the corpus of real traces is not here (set PROFKIT_CORPUS)"
+)
+
+
+def _expected() -> list[dict[str, Any]]:
+    listed = CORPUS / "expected.jsonl"
+    lines = listed.read_text().splitlines() if listed.is_file() else []
+    return [entry for line in lines if (entry := json.loads(line))["kind"] == "trace"]
+
+
+EXPECTED = _expected()
+IDS = [entry["file"].removesuffix(".json.gz") for entry in EXPECTED]
+each_trace = pytest.mark.parametrize("expected", EXPECTED, ids=IDS)
+_reports: dict[str, Report] = {}
+
+
+def report_of(file: str) -> Report:
+    if file not in _reports:
+        _reports[file] = analyze(CORPUS / "traces" / file, strict=True)
+    return _reports[file]
+
+
+@needs_corpus
+def test_the_corpus_lists_every_trace_in_its_folder() -> None:
+    listed = {entry["file"] for entry in EXPECTED}
+    assert listed == {path.name for path in (CORPUS / "traces").iterdir()}
+
+
+@needs_corpus
+@each_trace
+def test_device_figures_agree_to_the_nanosecond(expected: dict[str, Any]) -> None:
+    report = report_of(expected["file"])
+    found = {device.device.partition(":")[2]: device for device in report.summary.devices}
+    assert set(found) == set(expected["devices"])
+    for ordinal, figures in expected["devices"].items():
+        renamed = {("communication_ns" if k == "comm_ns" else k): v for k, v in figures.items()}
+        assert {key: getattr(found[ordinal], key) for key in renamed} == renamed
+
+
+@needs_corpus
+@each_trace
+def test_idle_causes_add_up_to_the_idle_time(expected: dict[str, Any]) -> None:
+    for device in report_of(expected["file"]).summary.devices:
+        assert sum(cause.ns for cause in device.idle_causes) == device.idle_ns
+
+
+@needs_corpus
+@each_trace
+def test_kernels_operators_and_calls_agree(expected: dict[str, Any]) -> None:
+    report = report_of(expected["file"])
+    summary = report.summary
+    assert report.source.n_events == expected["n_events"]
+    kernels = [(k["name"], k["count"], k["total_ns"]) for k in expected["top_kernels"]]
+    assert [(k.name, k.n_calls, k.total_ns) for k in summary.top_kernels[:10]] == kernels
+    if not expected["file"].startswith(WITHOUT_CATEGORIES):
+        ops = [(op["name"], op["count"], op["total_ns"]) for op in expected["top_cpu_ops_by_total"]]
+        assert [(op.name, op.n_calls, op.total_ns) for op in summary.top_ops[:10]] == ops
+    calls = {s.call: {"count": s.n_calls, "total_ns": s.total_ns} for s in summary.syncs}
+    assert calls == expected["sync_calls"]
+    assert {copy.kind: copy.n_calls for copy in summary.copies} == expected["memcpy_kinds"]
+    steps = [(step["name"], step["dur_ns"]) for step in expected["steps"]]
+    assert [(step.name, step.dur_ns) for step in summary.steps] == steps
+    assert summary.n_gpu_events_without_launch == expected["n_gpu_events_without_launch"]
+    assert summary.n_graph_launches == expected["n_graph_launches"]
+
+
+@needs_corpus
+@each_trace
+def test_allocations_agree(expected: dict[str, Any]) -> None:
+    memory, figures = report_of(expected["file"]).summary.memory, expected["memory"]
+    if memory is None:
+        assert figures["n_events"] == 0
+        return
+    assert memory.n_events == figures["n_events"]
+    if expected["file"].startswith(WITHOUT_ADDRESSES):
+        assert memory.n_unfreed is None
+        assert memory.unfreed_bytes is None
+        return
+    for key in ("n_unfreed", "unfreed_bytes", "n_frees_of_earlier"):
+        assert getattr(memory, key) == figures[key]
+    peaks = sorted(peak.bytes for peak in memory.peak)
+    assert peaks == sorted(figures["peak_total_allocated"].values())
+
+
+@needs_corpus
+@each_trace
+def test_the_parts_of_the_steps_add_up(expected: dict[str, Any]) -> None:
+    breakdown = report_of(expected["file"]).summary.breakdown
+    assert breakdown is not None
+    assert sum(part.ns for part in breakdown.parts) == breakdown.total_ns
+
+
+@needs_corpus
+def test_the_operators_of_an_array_without_categories_are_known_by_their_process() -> None:
+    ops = report_of("legacy-autograd-array.json.gz").summary.top_ops
+    assert [(op.name, op.n_calls) for op in ops[:2]] == [("Shared MLP", 5), ("aten::convolution", 25)]
+
+
+@needs_corpus
+def test_a_loader_in_the_main_process_is_found_with_its_time_and_its_cure_is_silent() -> None:
+    slow = report_of("v100-resnet50-loader-0-workers.json.gz")
+    cured = report_of("v100-resnet50-loader-4-workers.json.gz")
+    (starved,) = [f for f in slow.findings if f.name == "starved-by-loader"]
+    waits = [step.data_wait_ns for step in slow.summary.steps]
+    assert 62_500_000 <= min(waits) <= max(waits) <= 73_500_000
+    assert starved.cost.per_step_ns is not None
+    assert min(waits) <= starved.cost.per_step_ns <= max(waits)
+    assert not [f for f in cured.findings if f.name == "starved-by-loader"]
+
+
+@needs_corpus
+@pytest.mark.parametrize(
+    "path", sorted((CORPUS / "negatives").glob("*")) if CORPUS.is_dir() else [], ids=lambda p: p.name
+)
+def test_what_is_no_trace_is_refused_in_a_sentence_with_exit_code_3(path: Path) -> None:
+    with pytest.raises(NotATraceError) as refused:
+        analyze(path)
+    assert refused.value.exit_code == 3
+    assert path.name in refused.value.message
+    assert refused.value.hint
