@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from profkit.model.finding import Finding
-from profkit.model.report import Breakdown, DeviceSummary, Report
+from profkit.model.report import Breakdown, DeviceSummary, OpSummary, Report
 from profkit.names import visible
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
@@ -222,3 +222,33 @@ def _counts(report: Report) -> Iterator[str]:
     for region in summary.regions:
         calls = format_count(region.n_calls)
         yield f"region {region.name}: {calls} entries, {format_ns(region.total_ns)}"
+
+
+def busiest_ops(report: Report) -> tuple[bool, list[OpSummary]]:
+    """Operators by the device work that they launch themselves, else by their own host time.
+
+    The report has them by total time, in which an operator counts again all that it calls.
+
+    Args:
+        report: The report.
+
+    Returns:
+        Whether device time ranks them, and the operators.
+    """
+    every = report.summary.top_ops
+    launching = [op for op in every if op.device_ns]
+    if launching:
+        return True, sorted(launching, key=lambda op: (-op.device_ns, op.name))
+    return False, sorted(every, key=lambda op: (-op.self_ns, op.name))
+
+
+def unchecked_by_reason(report: Report) -> list[tuple[str, str]]:
+    """What could not be checked: each reason with what to do, and the ids of its rules.
+
+    Args:
+        report: The report.
+    """
+    groups: dict[str, list[str]] = {}
+    for each in report.unchecked:
+        groups.setdefault(f"{each.reason} {each.how}", []).append(each.rule)
+    return [(reason, ", ".join(dict.fromkeys(rules))) for reason, rules in groups.items()]

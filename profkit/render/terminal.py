@@ -20,8 +20,16 @@ from rich.table import Table
 from rich.text import Text
 
 from profkit.engine.renderer import RendererInfo
-from profkit.engine.verdict import cost_text, device_word, facts, part_label, verdict
-from profkit.model.finding import Finding, Unchecked
+from profkit.engine.verdict import (
+    busiest_ops,
+    cost_text,
+    device_word,
+    facts,
+    part_label,
+    unchecked_by_reason,
+    verdict,
+)
+from profkit.model.finding import Finding
 from profkit.model.report import Breakdown, Report
 from profkit.model.where import Location
 from profkit.names import middle_cut, short_kernel, short_path, visible
@@ -268,11 +276,7 @@ class _Page:
 
     def operators(self) -> Iterable[RenderableType]:
         """The operators that take longest: on the device where there is one, else themselves."""
-        on_device = any(op.device_ns for op in self.report.summary.top_ops)
-        every = sorted(
-            (op for op in self.report.summary.top_ops if op.device_ns or not on_device),
-            key=lambda op: (-(op.device_ns if on_device else op.self_ns), op.name),
-        )
+        on_device, every = busiest_ops(self.report)
         shown = every if self.options.verbose else every[: self.options.top]
         if not shown:
             return
@@ -310,15 +314,11 @@ class _Page:
 
     def unchecked(self) -> Iterable[RenderableType]:
         """Which rules could not look, by what they lacked."""
-        groups: dict[tuple[str, str], list[Unchecked]] = {}
-        for each in self.report.unchecked:
-            groups.setdefault((each.reason, each.how), []).append(each)
-        if not groups:
-            return
-        yield _heading("Not checked", f"{_n(len(self.report.unchecked), 'rule')} could not look")
-        for (reason, how), members in groups.items():
-            ids = ", ".join(dict.fromkeys(each.rule for each in members))
-            yield _hanging("- ", f"{reason} {how} ({ids})", "", _INDENT // 2)
+        if self.report.unchecked:
+            count = len(self.report.unchecked)
+            yield _heading("Not checked", f"{_n(count, 'rule')} could not look")
+        for reason, ids in unchecked_by_reason(self.report):
+            yield _hanging("- ", f"{reason} ({ids})", "", _INDENT // 2)
 
     def recording(self) -> Iterable[RenderableType]:
         """What the recording itself did to the figures."""

@@ -1,0 +1,221 @@
+"""The report as GitHub-flavoured Markdown: for a pull request, an issue, or a lab book."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from profkit.engine.renderer import RendererInfo
+from profkit.engine.verdict import (
+    busiest_ops,
+    cost_text,
+    facts,
+    part_label,
+    unchecked_by_reason,
+    verdict,
+)
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.model.where import Location
+from profkit.names import short_kernel, short_path, visible
+from profkit.units import format_count, format_ns, format_share
+
+INFO = RendererInfo(name="md", suffix=".md", media_type="text/markdown")
+
+_SPECIAL: Final = re.compile(r"[\\`*\[\]<>~&$@#]|(?<![^\W_])_|_(?![^\W_])")
+_LONGEST_NAME: Final = 80
+_BAR: Final = 20
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the Markdown shows.
+
+    Attributes:
+        top: How many findings, kernels and operators to show.
+        verbose: Whether to show all of them.
+        base: An absolute folder; paths inside are shown relative to it.
+    """
+
+    top: int = 5
+    verbose: bool = False
+    base: str = ""
+
+
+def render(report: Report, options: Options) -> bytes:
+    """The report as Markdown in UTF-8.
+
+    Args:
+        report: The report.
+        options: What to show.
+    """
+    most = None if options.verbose else options.top
+    blocks = [
+        "# profkit report",
+        _prose(verdict(report)),
+        *_time(report),
+        *_findings(report, options, most),
+        *_tables(report, options, most),
+        *_list("Counted", facts(report, everything=options.verbose)),
+        *_list("Not checked", (f"{reason} ({ids})" for reason, ids in unchecked_by_reason(report))),
+        *_list("The recording", _recording(report)),
+        _origin(report, options),
+    ]
+    return ("\n\n".join(blocks) + "\n").encode("utf-8", "backslashreplace")
+
+
+def _time(report: Report) -> Iterator[str]:
+    breakdown = report.summary.breakdown
+    if breakdown is None or not breakdown.total_ns:
+        return
+    by_step = breakdown.per_step_ns is not None
+    total = breakdown.per_step_ns if breakdown.per_step_ns is not None else breakdown.total_ns
+    yield f"## {'A step' if by_step else 'The whole recording'}: {format_ns(total)}"
+    rows = [
+        (
+            part_label(part.kind),
+            format_ns(part.ns if part.per_step_ns is None else part.per_step_ns),
+            format_share(part.share),
+            "█" * round(part.share * _BAR),
+        )
+        for part in breakdown.parts
+    ]
+    yield _table(("part", "time", "share", ""), rows)
+
+
+def _findings(report: Report, options: Options, most: int | None) -> Iterator[str]:
+    if not report.findings:
+        return
+    yield f"## What to change: {format_count(len(report.findings))} found, most costly first"
+    for number, finding in enumerate(report.findings[:most], start=1):
+        yield _finding(report, number, finding, options.base)
+    hidden = 0 if most is None else len(report.findings) - most
+    if hidden > 0:
+        yield f"… and {format_count(hidden)} more."
+
+
+def _finding(report: Report, number: int, finding: Finding, base: str) -> str:
+    where = _place(finding.locations[0], base) if finding.locations else ""
+    cost = cost_text(report, finding)
+    head = " · ".join(
+        part
+        for part in (
+            f"**{where or 'no line known'}**",
+            f"{finding.severity} {_prose(finding.name)} ({_prose(finding.rule)})",
+            f"**{cost}**" if cost else "",
+            "" if finding.confidence == "high" else f"{finding.confidence} confidence",
+        )
+        if part
+    )
+    lines = [f"{number}. {head}", _prose(finding.message)]
+    if finding.fix:
+        lines.append(f"*Fix:* {_prose(finding.fix)}")
+    lines += [f"*Held by:* {_code(''.join(chain))}" for chain in finding.holders[:1]]
+    others = [place for place in (_place(each, base) for each in finding.locations[1:]) if place]
+    if others:
+        lines.append(f"*Also at:* {', '.join(others)}")
+    return "\n\n   ".join(lines)
+
+
+def _place(where: Location, base: str) -> str:
+    if where.file is None or where.line is None:
+        return _code(where.op) if where.op else ""
+    place = _code(f"{short_path(where.file, base)}:{where.line}")
+    if where.precision == "function" and where.function:
+        return f"{_code(where.function)} in {place}"
+    return place
+
+
+def _line(where: Location | None, base: str) -> str:
+    return _place(where, base) if where is not None and where.line is not None else ""
+
+
+def _tables(report: Report, options: Options, most: int | None) -> Iterator[str]:
+    kernels = [
+        (
+            _code(short_kernel(kernel.name, _LONGEST_NAME)),
+            format_count(kernel.n_calls),
+            format_ns(kernel.total_ns),
+            format_share(kernel.share),
+            _code(kernel.op) if kernel.op else "",
+            _line(kernel.location, options.base),
+        )
+        for kernel in report.summary.top_kernels[:most]
+    ]
+    if kernels:
+        yield "## Kernels"
+        yield _table(("kernel", "calls", "total", "share", "operator", "line"), kernels)
+    operators = [
+        (
+            _code(op.name),
+            format_count(op.n_calls),
+            format_ns(op.total_ns),
+            format_ns(op.self_ns),
+            format_ns(op.device_ns),
+            _line(op.location, options.base),
+        )
+        for op in busiest_ops(report)[1][:most]
+    ]
+    if operators:
+        yield "## Operators"
+        yield _table(("operator", "calls", "total", "self", "on device", "line"), operators)
+
+
+def _recording(report: Report) -> Iterator[str]:
+    for fault in report.health:
+        yield f"{fault.severity} {fault.rule}: {fault.message} {fault.fix}"
+    stretch = report.source.stretch_share
+    if stretch is not None:
+        yield f"Recording made the program about {format_share(stretch)} slower."
+
+
+def _origin(report: Report, options: Options) -> str:
+    source = report.source
+    words = [f"profkit {_prose(report.profkit)}"]
+    words += [_code(short_path(source.path, options.base))] if source.path else []
+    words += sorted({_prose(name) for name in source.devices if name})
+    words += [f"torch {_prose(source.torch)}"] if source.torch else []
+    return f"<sub>{' · '.join(words)}</sub>"
+
+
+def _list(title: str, items: Iterable[str]) -> Iterator[str]:
+    listed = [f"- {_prose(item)}" for item in items]
+    if listed:
+        yield f"## {title}"
+        yield "\n".join(listed)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose cells are Markdown already; figures stand to the right."""
+    bar = "\\|"
+    right = {"time", "share", "calls", "total", "self", "on device"}
+    lines = [
+        f"| {' | '.join(titles)} |",
+        f"|{'|'.join('--:' if title in right else '---' for title in titles)}|",
+        *(f"| {' | '.join(cell.replace('|', bar) for cell in row)} |" for row in rows),
+    ]
+    return "\n".join(lines)
+
+
+def _prose(text: str) -> str:
+    """Text that Markdown and HTML take as it is; code between backticks stays code."""
+    parts = visible(" ".join(text.split())).split("`")
+    if len(parts) % 2 == 0:
+        return _escaped("`".join(parts))
+    return "".join(
+        _escaped(part) if place % 2 == 0 else _code(part) for place, part in enumerate(parts)
+    )
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(lambda found: f"\\{found.group()}", text)
+
+
+def _code(text: str) -> str:
+    """Text as code that no table, tag or backtick within can break."""
+    shown = visible(" ".join(text.split()))
+    if not shown:
+        return ""
+    fence = "`" * (max((len(run) for run in re.findall(r"`+", shown)), default=0) + 1)
+    edge = " " if "`" in shown else ""
+    return f"{fence}{edge}{shown}{edge}{fence}"
