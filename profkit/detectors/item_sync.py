@@ -7,11 +7,10 @@ What it finds:
     ``bincount()``. It counts them where the recording shows that the host waited.
 
 Why it matters:
-    The host normally runs ahead of the device and keeps it fed. To read a number it must wait
-    until all work before it is done; then the device has nothing left and stands idle until the
-    host has sent something new. The loss of it each step is at most the time that the host waited,
-    and at most the time that the device was idle: the smaller of the two is the stated cost. On a
-    CPU nothing waits, so there the rule only notes what a device would do.
+    The host normally runs ahead of the device. To read a number it must wait until all work before
+    it is done; then the device stands idle until the host has sent something new. That loses in
+    each step at most the time that the host waited and at most the time that the device was idle:
+    the smaller of the two is the cost. On a CPU nothing waits, so there the rule only notes it.
 
 How to fix it:
     Keep the number on the device and read it rarely: collect ``loss.detach()`` and read all of

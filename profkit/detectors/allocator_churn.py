@@ -1,0 +1,154 @@
+"""MEM002 allocator-churn: device memory is asked of the driver again in later steps.
+
+What it finds:
+    ``cudaMalloc`` and ``cudaFree`` (HIP's likewise, and the driver calls behind expandable
+    segments) in most of the steps after the first.
+
+Why it matters:
+    PyTorch keeps freed memory and hands it out again without asking the driver. A call of the
+    driver takes up to a millisecond, and ``cudaFree`` waits until the device is done. In the first
+    step they are how the cache fills; in later ones something empties it, such as
+    ``torch.cuda.empty_cache()``, or tensors of ever new sizes find no block that fits. The cost is
+    at most the time in these calls and at most the time that the device was idle.
+
+How to fix it:
+    Take ``torch.cuda.empty_cache()`` out of the loop: it never lets a program use more memory. For
+    changing sizes set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, or pad batches to a few
+    sizes.
+
+Example:
+    ::
+
+        for batch in loader:
+            train_step(batch)
+            torch.cuda.empty_cache()
+
+Use instead:
+    ::
+
+        for batch in loader:
+            train_step(batch)
+
+Reads:
+    Runtime and driver calls (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the steps, the
+    devices' busy time in nanoseconds, the user's lines.
+
+When it is wrong:
+    A program whose inputs grow from step to step needs more memory each time. Libraries with
+    allocators of their own may have to call the driver.
+
+Source:
+    "Memory management" in PyTorch's CUDA semantics (caching allocator, ``empty_cache``,
+    ``expandable_segments``); ``c10/cuda/CUDACachingAllocator.cpp``; ``cudaFree`` in the CUDA
+    Runtime API reference.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.windows import judge, positions
+from profkit.engine.wording import time_each_step
+from profkit.index.calls import ALLOCATOR, names_matching
+from profkit.model.events import Rows
+from profkit.model.finding import Finding
+from profkit.units import format_count
+
+INFO = RuleInfo(
+    id="MEM002",
+    name="allocator-churn",
+    title="Device memory is allocated anew in each step",
+    severity="warning",
+    needs=frozenset({Needs.STEPS, Needs.DEVICE}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When calls of the driver are churn.
+
+    Attributes:
+        min_later_steps_count: Steps after the first that must be recorded: the cache may take two
+            steps to fill.
+        min_steps_share: Share of the later steps with such a call. Now and then a new size needs
+            new memory; in half of the steps it is a habit.
+        min_wait_share: Share of the steps that must pass in the calls.
+        warning_share: Share of the steps that can be given back from which it is a warning.
+    """
+
+    min_later_steps_count: int = 2
+    min_steps_share: float = 0.5
+    min_wait_share: float = 0.001
+    warning_share: float = 0.01
+
+
+_DEVICE_MEMORY: Final = re.compile(
+    r"^(cuda|hip)(Malloc|Free)(_v\d+)?$|^cuMem(Create|Map|Unmap|Release)$"
+)
+_GIVES_BACK: Final = re.compile(r"Free|Unmap|Release")
+MAX_LINES: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding if later steps call the driver for memory."""
+    n_later = len(ctx.steps) - 1
+    calls = _calls_in_later_steps(ctx)
+    if n_later < thresholds.min_later_steps_count or not len(calls):
+        return
+    if len(np.unique(ctx.step_of(calls))) < thresholds.min_steps_share * n_later:
+        return
+    judged = judge(ctx, calls, thresholds.min_wait_share, thresholds.warning_share)
+    if judged is None:
+        return
+    gives_back = names_matching(ctx.events.names, _GIVES_BACK)[ctx.events.name[calls]]
+    n_frees = int(gives_back.sum())
+    telling = calls[gives_back] if n_frees else calls
+    lines = sorted(ctx.by_line(telling), key=lambda each: -int(ctx.events.dur_ns[each[1]].sum()))
+    yield Finding(
+        rule=INFO.id,
+        name=INFO.name,
+        severity=judged.severity,
+        confidence=judged.confidence,
+        title=INFO.title,
+        message=(
+            f"After the first step the program still asks the driver for memory "
+            f"{format_count(len(calls) - n_frees)} times and gives it back "
+            f"{format_count(n_frees)} times: {time_each_step(ctx, judged.wait.blocked_ns)}."
+        ),
+        fix=_fix(n_frees),
+        locations=tuple(location for location, _ in lines[:MAX_LINES]),
+        n=len(calls),
+        cost=judged.cost,
+        evidence={
+            "n_allocations": len(calls) - n_frees,
+            "n_frees": n_frees,
+            "blocked_ns": judged.wait.blocked_ns,
+            "device_idle_ns": judged.wait.idle_ns,
+            "events": positions(ctx, calls),
+        },
+        claims=judged.wait.claims,
+    )
+
+
+def _calls_in_later_steps(ctx: Context) -> Rows:
+    calls = ALLOCATOR.rows(ctx.events)
+    calls = calls[names_matching(ctx.events.names, _DEVICE_MEMORY)[ctx.events.name[calls]]]
+    return np.asarray(calls[ctx.step_of(calls) > 0])
+
+
+def _fix(n_frees: int) -> str:
+    if n_frees:
+        return (
+            "Take `torch.cuda.empty_cache()` out of the loop. If there is none, the device is "
+            "nearly full and PyTorch empties its cache to go on: use a smaller batch."
+        )
+    return (
+        "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or pad the batches to a few "
+        "sizes, so that freed blocks fit again."
+    )

@@ -1,0 +1,94 @@
+"""PRF002 carried-in-device-work: the device still works on what came before the recording.
+
+What it finds:
+    Kernels, copies and fills at the beginning of a stream whose launch is not in the recording:
+    they were launched before it began.
+
+Why it matters:
+    The device runs behind the host. When a recording begins, it may have much left to do, which
+    then takes its time within the first recorded step but belongs to an earlier one. It is shown
+    apart and charged to no line, and the first step looks busier than it is.
+
+How to fix it:
+    Let the device finish before the recording begins: synchronize once before it, or let the
+    profiler warm up for a step.
+
+Example:
+    ::
+
+        warm_up(model)
+        with profkit.trace("step"):
+
+Use instead:
+    ::
+
+        warm_up(model)
+        torch.cuda.synchronize()
+        with profkit.trace("step"):
+
+Reads:
+    Kernels, copies and fills (``ts_ns`` and ``dur_ns`` in nanoseconds, ``stream``), their launches.
+
+When it is wrong:
+    Where a recording lost the records of launches at its beginning, their work looks the same.
+
+Source:
+    "Asynchronous execution" in PyTorch's CUDA semantics; work on one stream runs in the order of
+    its launches ("Streams" in the CUDA C++ Programming Guide), so what precedes the first work
+    with a launch was launched earlier.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.windows import positions
+from profkit.index.lost import carried_in
+from profkit.index.waiting import covered_by
+from profkit.model.finding import Finding
+from profkit.units import format_count, format_ns, format_share
+
+INFO = RuleInfo(
+    id="PRF002",
+    name="carried-in-device-work",
+    title="The GPU still had earlier work to do",
+    severity="note",
+    needs=frozenset({Needs.OPS, Needs.DEVICE}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When carried-in work matters.
+
+    Attributes:
+        min_busy_share: Share of the devices' busy time. Below a hundredth it moves no figure.
+    """
+
+    min_busy_share: float = 0.01
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding if the devices worked on something from before."""
+    rows = carried_in(ctx.events, ctx.launches)
+    busy_ns = covered_by(ctx.events, rows).total_ns
+    share = busy_ns / max(ctx.busy.total_ns, 1)
+    if not busy_ns or share < thresholds.min_busy_share:
+        return
+    yield Finding(
+        rule=INFO.id,
+        name=INFO.name,
+        severity="note",
+        confidence="high",
+        title=INFO.title,
+        message=(
+            f"{format_count(len(rows))} of {format_count(len(ctx.launches.work))} kernels, copies "
+            f"and fills were launched before the recording began: {format_ns(busy_ns)}, "
+            f"{format_share(share)} of the GPU's busy time."
+        ),
+        fix="Call `torch.cuda.synchronize()` once before the recording, or use `warmup=1`.",
+        n=len(rows),
+        evidence={"busy_ns": busy_ns, "events": positions(ctx, rows)},
+    )

@@ -1,0 +1,192 @@
+"""KER001 launch-bound: the device waits for launches between many small kernels.
+
+What it finds:
+    Devices that are idle again and again for a moment, because the host had not launched the next
+    kernel yet, while it waited for nothing and loaded no data. Long pauses are left out: they have
+    another reason than the cost of a launch.
+
+Why it matters:
+    To PyTorch an operator costs some microseconds on the host, whatever its size. Where kernels
+    are shorter than that, the device is done before the next one arrives, and a faster device
+    changes nothing. The cost is the idle time of these moments, the most that can be given back.
+    Recording Python stacks makes the host slower, so from a recording with stacks as much idle
+    time is taken off as the stacks can explain.
+
+How to fix it:
+    Launch less: ``torch.compile(model, mode="reduce-overhead")`` fuses kernels and replays them as
+    one CUDA graph; ``torch.cuda.CUDAGraph`` does so by hand; a larger batch makes each kernel
+    longer; ``fused=True`` makes an optimizer's step a few kernels.
+
+Example:
+    ::
+
+        for x, y in small_batches:
+            loss = loss_fn(model(x), y)
+
+Use instead:
+    ::
+
+        step = torch.compile(train_step, mode="reduce-overhead")
+        for x, y in small_batches:
+            loss = step(x, y)
+
+Reads:
+    Kernels (``ts_ns`` and ``dur_ns`` in nanoseconds), their launches, the devices' idle time by
+    cause in nanoseconds, how much the recording stretched the program.
+
+When it is wrong:
+    On a host that others use too, or where the recording slowed it more than is known. A graph
+    needs fixed shapes and addresses, which not every program has.
+
+Source:
+    "Accelerating PyTorch with CUDA Graphs" on PyTorch's blog; ``torch.compile`` (``mode``) and
+    ``torch.cuda.CUDAGraph`` in PyTorch's documentation; the stretch was measured: a small
+    transformer's step took 4.6 ms without stacks and 10 ms with them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.windows import in_windows, windows, windows_ns
+from profkit.engine.wording import time_each_step
+from profkit.index.idle_gaps import short_waits
+from profkit.index.intervals import Intervals, covered_within, intersect, union
+from profkit.index.streams import DeviceActivity
+from profkit.index.wait_cost import first_of_each
+from profkit.model.events import NO_ROW, Category, Int64s, Rows
+from profkit.model.finding import Confidence, Finding
+from profkit.model.where import Location
+from profkit.units import format_count, format_ns, format_share
+
+INFO = RuleInfo(
+    id="KER001",
+    name="launch-bound",
+    title="The GPU waits for launches",
+    severity="warning",
+    needs=frozenset({Needs.OPS, Needs.DEVICE}),
+    since="0.1.0",
+)
+
+
+MAX_LINES = 3
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a device is launch-bound.
+
+    Attributes:
+        min_idle_share: Share of the steps that must be idle for want of launches: with that much
+            to gain a graph or a compiler is worth its trouble.
+        max_gap_ns: Longest pause that counts. A slow operator takes up to a millisecond on the
+            host; what takes longer is other work.
+        max_median_kernel_ns: Median length of the kernels: an operator takes the host 10 to 20
+            microseconds, so that it can keep ahead of longer ones.
+        min_kernels_count: Kernels in a step; a handful is no stream of launches.
+        assumed_stretch_share: By how much stacks are taken to slow the host where the recording
+            does not tell: 4.6 ms became 10 ms.
+    """
+
+    min_idle_share: float = 0.15
+    max_gap_ns: int = 1_000_000
+    max_median_kernel_ns: int = 20_000
+    min_kernels_count: int = 20
+    assumed_stretch_share: float = 1.2
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """How a device waits for launches: when, and how much of it is not the recording's doing."""
+
+    device: DeviceActivity
+    idle: Intervals
+    own_ns: Int64s
+
+    @property
+    def total_ns(self) -> int:
+        return int(self.own_ns.sum())
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding, for the device that waits most for launches."""
+    starts, ends = windows(ctx)
+    stretch, is_known = _stretch(ctx, thresholds)
+    found = []
+    for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True):
+        idle = intersect(short_waits(device, causes, thresholds.max_gap_ns), union(starts, ends))
+        by_recording_ns = ((ends - starts) * stretch / (1 + stretch)).astype(np.int64)
+        own_ns = np.maximum(0, covered_within(idle, starts, ends) - by_recording_ns)
+        found.append(_Waits(device, idle, own_ns))
+    waits = max(found, key=lambda each: each.total_ns)
+    kernels = _kernels(ctx, waits.device)
+    if (
+        waits.total_ns >= thresholds.min_idle_share * windows_ns(ctx)
+        and len(kernels) >= thresholds.min_kernels_count * len(starts)
+        and np.median(ctx.events.dur_ns[kernels]) <= thresholds.max_median_kernel_ns
+    ):
+        confidence: Confidence = "medium" if is_known else "low"
+        yield _finding(ctx, waits, kernels, stretch, confidence if stretch else "high")
+
+
+def _finding(
+    ctx: Context, waits: _Waits, kernels: Rows, stretch: float, confidence: Confidence
+) -> Finding:
+    starts, ends = windows(ctx)
+    saved_ns, n_each = waits.total_ns, round(len(kernels) / len(starts))
+    median_ns = float(np.median(ctx.events.dur_ns[kernels]))
+    return Finding(
+        rule=INFO.id,
+        name=INFO.name,
+        severity="warning",
+        confidence=confidence,
+        title=INFO.title,
+        message=(
+            f"The GPU runs {format_count(n_each)} kernels{' a step' if len(ctx.steps) else ''}, "
+            f"half of them shorter than {format_ns(median_ns)}, and stands idle for "
+            f"{time_each_step(ctx, saved_ns)} ({format_share(saved_ns / windows_ns(ctx))}) because "
+            "the next one is not launched yet."
+        ),
+        fix=(
+            'Launch less: try `torch.compile(model, mode="reduce-overhead")`, which replays the '
+            "step as a CUDA graph, a larger batch, and `fused=True` for the optimizer."
+        ),
+        locations=_busiest_lines(ctx, waits.device),
+        n=len(kernels),
+        cost=ctx.cost(saved_ns, basis="estimate" if stretch else "upper-bound"),
+        evidence={
+            "device": waits.device.device,
+            "n_kernels_per_step": n_each,
+            "median_kernel_ns": round(median_ns),
+            "launch_idle_ns": waits.idle.total_ns,
+            "stretch_share": round(stretch, 3),
+        },
+        claims=first_of_each(waits.idle, starts, ends, waits.own_ns),
+    )
+
+
+def _stretch(ctx: Context, thresholds: Thresholds) -> tuple[float, bool]:
+    """By how much the recording slowed the host, and whether that is known."""
+    capture = ctx.trace.capture
+    if capture is not None and capture.cost.stretch_share is not None:
+        return max(0.0, capture.cost.stretch_share), True
+    events = ctx.events
+    has_stacks = bool((events.category == Category.PYTHON).any()) or len(events.call_stack.rows) > 0
+    return (thresholds.assumed_stretch_share, False) if has_stacks else (0.0, True)
+
+
+def _kernels(ctx: Context, device: DeviceActivity) -> Rows:
+    """The device's kernels that begin in a window."""
+    kernels = device.rows[ctx.events.category[device.rows] == Category.KERNEL]
+    return np.asarray(kernels[in_windows(ctx, kernels)])
+
+
+def _busiest_lines(ctx: Context, device: DeviceActivity) -> tuple[Location, ...]:
+    """The lines that launch most."""
+    own = np.isin(ctx.launches.work, device.rows) & (ctx.launches.op != NO_ROW)
+    ops = ctx.launches.op[own]
+    lines = sorted(ctx.by_line(ops[in_windows(ctx, ops)]), key=lambda each: -len(each[1]))
+    return tuple(location for location, _ in lines[:MAX_LINES])

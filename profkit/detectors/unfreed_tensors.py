@@ -1,0 +1,173 @@
+"""MEM001 unfreed-tensors: every step takes memory that is never given back.
+
+What it finds:
+    Lines whose tensors stay allocated: every step of the recording leaves some of them unfreed at
+    its end. What only the first step leaves (an optimizer's state) or only the last (what
+    variables still hold) does not count.
+
+Why it matters:
+    Memory that grows with every step ends in an out-of-memory error, hours later. The usual reason
+    is a list, an attribute or a sum that keeps tensors together with the autograd graph behind
+    them, and so all that the graph saved for its backward pass.
+
+How to fix it:
+    Keep values without their graph: ``.detach()`` them, or compute them under
+    ``torch.no_grad()``; keep numbers instead of tensors; empty the list when its values are used.
+
+Example:
+    ::
+
+        losses.append(loss_fn(model(x), y))
+
+Use instead:
+    ::
+
+        with torch.no_grad():
+            losses.append(loss_fn(model(x), y))
+
+Reads:
+    ``[memory]`` events (``ts_ns`` in nanoseconds, ``n_bytes`` in bytes, ``address``), the steps,
+    operators and user's lines around them.
+
+When it is wrong:
+    Three steps look the same for a list that grows for ever and for one that is emptied every
+    hundred steps: the longer the recording, the surer the finding. Memory that no tensor of
+    PyTorch holds is not seen.
+
+Source:
+    "My model reports cuda runtime error: out of memory" in PyTorch's FAQ (history that is
+    accumulated across the training loop); ``torch/csrc/profiler/collection.h`` (allocations).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.wording import at
+from profkit.index.enclosing import rows_open_at
+from profkit.index.growth import Kept, growth_bytes, kept_allocations
+from profkit.index.live_bytes import device_label
+from profkit.model.events import NO_ROW
+from profkit.model.finding import Finding
+from profkit.model.where import Location
+from profkit.units import format_bytes, format_count
+
+INFO = RuleInfo(
+    id="MEM001",
+    name="unfreed-tensors",
+    title="Memory grows with every step",
+    severity="warning",
+    needs=frozenset({Needs.STEPS, Needs.MEMORY, Needs.MEMORY_ADDRESSES}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When memory that stays is a finding.
+
+    Attributes:
+        min_steps_count: Steps to compare. Two cannot tell the first step from the last.
+        sure_steps_count: Steps from which the confidence is high: caches that hold the last few
+            batches have filled by then.
+        min_step_bytes: Growth from one line in a step. A program that keeps its losses on purpose
+            keeps a block or two of 512 bytes: 40 MB in ten thousand steps at most.
+        warning_step_bytes: Growth from which it is a warning: 64 KiB a step is 640 MB in ten
+            thousand steps.
+        max_lines_apart_count: With more growing lines than this it is one finding: so many lines
+            together are the operators of one graph that something keeps.
+    """
+
+    min_steps_count: int = 3
+    sure_steps_count: int = 6
+    min_step_bytes: int = 4096
+    warning_step_bytes: int = 65536
+    max_lines_apart_count: int = 3
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """What one line keeps in every step."""
+
+    location: Location
+    device: str
+    kept: Kept
+    step_bytes: int
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each line whose memory grows, or one for a whole graph."""
+    if len(ctx.steps) < thresholds.min_steps_count:
+        return
+    growing = sorted(_growing(ctx), key=lambda each: -each.step_bytes)
+    for device in sorted({each.device for each in growing}):
+        here = [each for each in growing if each.device == device]
+        if sum(each.step_bytes for each in here) < thresholds.min_step_bytes:
+            continue
+        if len(here) > thresholds.max_lines_apart_count:
+            yield _finding(ctx, thresholds, here)
+            continue
+        for each in here:
+            if each.step_bytes >= thresholds.min_step_bytes:
+                yield _finding(ctx, thresholds, [each])
+
+
+def _growing(ctx: Context) -> Iterator[_Growth]:
+    table = ctx.allocations.table
+    kept = kept_allocations(ctx.allocations, ctx.steps)
+    row = rows_open_at(ctx.events, ctx.tree, table.lane[kept.place], table.ts_ns[kept.place])
+    kind, number = table.device_type[kept.place], table.device[kept.place]
+    known = row != NO_ROW
+    for device in sorted(set(zip(kind.tolist(), number.tolist(), strict=True))):
+        here = known & (kind == device[0]) & (number == device[1])
+        for location, rows in ctx.by_line(np.unique(row[here])):
+            own = kept.select(here & np.isin(row, rows))
+            grown = growth_bytes(own.bytes_by_step(len(ctx.steps)))
+            if grown:
+                yield _Growth(location, device_label(*device), own, grown)
+
+
+def _finding(ctx: Context, thresholds: Thresholds, growing: list[_Growth]) -> Finding:
+    step_bytes = sum(each.step_bytes for each in growing)
+    n_blocks = sum(len(each.kept.place) for each in growing)
+    by_step = sum(each.kept.bytes_by_step(len(ctx.steps)) for each in growing)
+    return Finding(
+        rule=INFO.id,
+        name=INFO.name,
+        severity="warning" if step_bytes >= thresholds.warning_step_bytes else "note",
+        confidence="high" if len(ctx.steps) >= thresholds.sure_steps_count else "medium",
+        title=INFO.title,
+        message=_message(ctx, growing, step_bytes, n_blocks),
+        fix=(
+            "See what keeps them: a list, an attribute or a running sum. Keep `.detach()`ed values "
+            "or plain numbers, compute what needs no gradient under `torch.no_grad()`, or empty "
+            "the list once it is used."
+        ),
+        locations=tuple(each.location for each in growing),
+        n=n_blocks,
+        cost=ctx.cost(n_bytes=step_bytes * len(ctx.steps)),
+        evidence={
+            "device": growing[0].device,
+            "bytes_by_step": [int(n) for n in np.atleast_1d(by_step)],
+            "events": [int(ctx.allocations.table.position[p]) for p in growing[0].kept.place[:20]],
+        },
+    )
+
+
+def _message(ctx: Context, growing: list[_Growth], step_bytes: int, n_blocks: int) -> str:
+    where = "in host memory" if growing[0].device == "cpu" else f"on {growing[0].device}"
+    text = (
+        f"{format_bytes(step_bytes)} a step {where} {{}} never freed: {format_count(n_blocks)} "
+        f"blocks are left from {format_count(len(ctx.steps))} steps."
+    )
+    if len(growing) == 1:
+        op = growing[0].location.op
+        made = f" by `{op}`" if op and growing[0].location.file else f" in `{op}`" if op else ""
+        return text.format(f"allocated{at(growing[0].location)}{made} are")
+    last = max(growing, key=lambda each: int(each.kept.place.max())).location
+    return text.format(f"from {len(growing)} lines are") + (
+        f" So many lines together are one kept graph; its last tensor is made at {last.place}."
+    )
