@@ -11,9 +11,7 @@ from profkit.api import analyze
 from profkit.errors import NotATraceError
 from profkit.model.report import Report
 
-CORPUS = Path(
-    os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus")
-)
+CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 
 WITHOUT_ADDRESSES = ("v100-resnet50-loader-0-workers", "v100-resnet50-loader-4-workers")
 """Their allocations have no addresses: which of them a free belongs to cannot be known."""
@@ -116,7 +114,10 @@ def test_the_parts_of_the_steps_add_up(expected: dict[str, Any]) -> None:
 @needs_corpus
 def test_the_operators_of_an_array_without_categories_are_known_by_their_process() -> None:
     ops = report_of("legacy-autograd-array.json.gz").summary.top_ops
-    assert [(op.name, op.n_calls) for op in ops[:2]] == [("Shared MLP", 5), ("aten::convolution", 25)]
+    assert [(op.name, op.n_calls) for op in ops[:2]] == [
+        ("Shared MLP", 5),
+        ("aten::convolution", 25),
+    ]
 
 
 @needs_corpus
@@ -133,7 +134,9 @@ def test_a_loader_in_the_main_process_is_found_with_its_time_and_its_cure_is_sil
 
 @needs_corpus
 @pytest.mark.parametrize(
-    "path", sorted((CORPUS / "negatives").glob("*")) if CORPUS.is_dir() else [], ids=lambda p: p.name
+    "path",
+    sorted((CORPUS / "negatives").glob("*")) if CORPUS.is_dir() else [],
+    ids=lambda p: p.name,
 )
 def test_what_is_no_trace_is_refused_in_a_sentence_with_exit_code_3(path: Path) -> None:
     with pytest.raises(NotATraceError) as refused:

@@ -36,7 +36,9 @@ def tree(spans: list[tuple[int, int]], lanes: list[int] | None = None) -> CallTr
 
 
 @st.composite
-def nested(draw: st.DrawFn, start: int = 0, end: int = 1 << 20, depth: int = 4) -> list[tuple[int, int]]:
+def nested(
+    draw: st.DrawFn, start: int = 0, end: int = 1 << 20, depth: int = 4
+) -> list[tuple[int, int]]:
     """Spans that nest properly, with room between any two of them."""
     if depth == 0 or end - start < 64:
         return []

@@ -87,7 +87,10 @@ def test_a_backward_operator_has_the_line_of_the_forward_one_that_made_it(read: 
         builder.advance(100)
     with builder.frame("net.py", 9, "loss"), builder.op("aten::sum", sequence=6):
         builder.advance(100)
-    with builder.thread(2), builder.op("autograd::engine::evaluate_function: MmBackward0", sequence=5) as b:
+    with (
+        builder.thread(2),
+        builder.op("autograd::engine::evaluate_function: MmBackward0", sequence=5) as b,
+    ):
         assert b.args is not None
         b.args["Fwd thread id"] = 1
         builder.launch("aten::mm_grad", kernel="k", host_ns=5_000, device_ns=10)
@@ -146,7 +149,11 @@ def lent(read: Read, lines: OpLines, steps: list[list[tuple[str, str]]]) -> list
     ]
 
 
-STEP = [("aten::linear", "aten::addmm"), ("aten::relu", "aten::clamp"), ("aten::linear", "aten::addmm")]
+STEP = [
+    ("aten::linear", "aten::addmm"),
+    ("aten::relu", "aten::clamp"),
+    ("aten::linear", "aten::addmm"),
+]
 LENT = [("aten::linear", -1, 5), ("aten::addmm", 0, 5), ("aten::relu", -1, 6), ("aten::clamp", 2, 6),
         ("aten::linear", -1, 8), ("aten::addmm", 4, 8)]  # fmt: skip
 

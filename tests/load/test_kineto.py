@@ -184,7 +184,9 @@ def test_builtins_called_on_different_objects_have_one_name(write: Write) -> Non
 
 
 def test_windows_paths_that_were_written_unescaped_are_read(write: Write) -> None:
-    text = json.dumps([event(name="NAME"), event()]).replace("NAME", r"C:\Users\py torch\x.py(3): f")
+    text = json.dumps([event(name="NAME"), event()]).replace(
+        "NAME", r"C:\Users\py torch\x.py(3): f"
+    )
     trace = load(write(text))
     assert trace.events.names[0] == r"C:\Users\py torch\x.py(3): f"
 
@@ -260,7 +262,7 @@ def test_gzip_that_breaks_at_once_is_damaged(write: Write) -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.dictionaries(st.sampled_from("abé\"\\{}[],"), st.text(max_size=12), max_size=3),
+        st.dictionaries(st.sampled_from('abé"\\{}[],'), st.text(max_size=12), max_size=3),
         max_size=30,
     ),
     st.integers(1, 200),

@@ -1,0 +1,157 @@
+"""Running rules: what a rule lacks, what it costs, what happens when it crashes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from profkit.engine import registry
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, Rule, RuleInfo
+from profkit.engine.needs import lacking
+from profkit.engine.ranking import claimed_ns, ranked
+from profkit.engine.runner import report_on, run_rules
+from profkit.engine.thresholds import thresholds_for
+from profkit.errors import InternalError, PluginError, UsageError
+from profkit.load.open import load
+from profkit.model.finding import Cost, Finding
+from profkit.model.where import Location
+from profkit.testing import TraceBuilder
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    min_share: float = 0.1
+
+
+def finding(rule: str = "SYN900", ns: int | None = None, **more: Any) -> Finding:
+    return Finding(rule=rule, name="x", severity=more.pop("severity", "warning"), confidence="high",
+                   title="", message="", fix="", cost=Cost(ns=ns, bytes=more.pop("n_bytes", None)),
+                   **more)  # fmt: skip
+
+
+def rule(*found: Finding, id: str = "SYN900", needs: frozenset[Needs] = frozenset(),
+         crash: bool = False) -> Rule:  # fmt: skip
+    def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:  # noqa: ARG001
+        yield from found
+        if crash:
+            raise ZeroDivisionError("oh")
+
+    info = RuleInfo(
+        id=id, name=f"name-of-{id}", title="", severity="warning", needs=needs, since="0"
+    )
+    module = SimpleNamespace(INFO=info, Thresholds=Thresholds, detect=detect, __name__=id)
+    return cast("Rule", module)
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    builder = TraceBuilder()
+    with builder.step():
+        builder.compute("aten::mm", 1_000)
+    return Context(load(builder.write(tmp_path / "t.json")))
+
+
+@pytest.mark.parametrize(
+    ("need", "met"),
+    [(Needs.OPS, True), (Needs.STEPS, True), (Needs.DEVICE, False), (Needs.STACKS, False),
+     (Needs.MEMORY, False), (Needs.MEMORY_ADDRESSES, False)],
+)  # fmt: skip
+def test_a_rule_whose_needs_are_not_met_is_unchecked_with_a_reason_and_a_way(
+    need: Needs,
+    met: bool,
+    ctx: Context,  # noqa: FBT001
+) -> None:
+    outcome = run_rules(ctx, [rule(finding(), needs=frozenset({need}))], {})
+    assert bool(outcome.findings) == met
+    assert [u.rule for u in outcome.unchecked] == ([] if met else ["SYN900"])
+    assert met or (outcome.unchecked[0].reason and outcome.unchecked[0].how)
+
+
+def test_every_need_has_words_for_when_it_is_not_met(tmp_path: Path) -> None:
+    empty = Context(load(TraceBuilder().write(tmp_path / "t.json")))
+    for need in Needs:
+        lack = lacking(empty, frozenset({need}))
+        assert lack is not None
+        assert all(sentence.endswith(".") for sentence in lack)
+
+
+def test_a_rule_that_crashes_is_unchecked_and_keeps_what_it_had_found(ctx: Context) -> None:
+    outcome = run_rules(ctx, [rule(finding(), crash=True), rule(id="SYN901")], {})
+    assert [u.rule for u in outcome.unchecked] == ["SYN900"]
+    assert "ZeroDivisionError" in outcome.unchecked[0].reason
+
+
+def test_a_rule_that_crashes_ends_a_strict_run_as_a_bug(ctx: Context) -> None:
+    with pytest.raises(InternalError, match="SYN900") as bug:
+        run_rules(ctx, [rule(crash=True)], {}, strict=True)
+    assert bug.value.exit_code == 70
+
+
+def test_thresholds_are_the_users_where_they_differ() -> None:
+    assert thresholds_for(rule(), {}).min_share == 0.1
+    assert thresholds_for(rule(), {"name-of-SYN900": {"min_share": 0.3}}).min_share == 0.3
+
+
+@pytest.mark.parametrize("changed", [{"min_shar": 0.3}, {"min_share": "much"}, {"min_share": True}])
+def test_a_threshold_that_cannot_be_used_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="name-of-SYN900"):
+        thresholds_for(rule(), {"name-of-SYN900": changed})
+
+
+def test_findings_are_ranked_by_cost_and_notes_come_last() -> None:
+    small, large, leak = finding(ns=5), finding(ns=50), finding(n_bytes=1 << 30)
+    note = finding(ns=500, severity="note")
+    assert ranked([note, leak, small, large]) == (large, small, leak, note)
+
+
+def test_findings_of_the_same_cost_are_in_the_order_of_rule_and_line() -> None:
+    places = [("SYN002", 1), ("SYN001", 9), ("SYN001", 3)]
+    found = [finding(rule, 5, locations=(Location("a.py", line),)) for rule, line in places]
+    order = [(f.rule, f.locations[0].line) for f in ranked(found)]
+    assert order == sorted(places)
+
+
+def test_time_that_two_findings_claim_counts_once() -> None:
+    assert claimed_ns([finding(claims=((0, 10), (20, 30))), finding(claims=((5, 25),))]) == 30
+
+
+def test_faults_of_the_recording_are_health_not_findings(ctx: Context) -> None:
+    rules = [rule(finding("PRF900"), id="PRF900"), rule(finding())]
+    report = report_on(ctx, run_rules(ctx, rules, {}), {"PRF900"})
+    assert [f.rule for f in report.findings] == ["SYN900"]
+    assert [f.rule for f in report.health] == ["PRF900"]
+
+
+def test_each_stage_is_told_with_its_time(ctx: Context) -> None:
+    told: list[tuple[str, int]] = []
+    run_rules(ctx, [rule()], {}, told=lambda stage, ns: told.append((stage, ns)))
+    assert [stage for stage, _ in told] == ["rule SYN900"]
+    assert told[0][1] >= 0
+
+
+def test_rules_are_chosen_by_id_name_and_family() -> None:
+    known = tuple(rule(id=i) for i in ("SYN001", "SYN002", "KER001"))
+
+    def ids(*, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> list[str]:
+        return [r.INFO.id for r in registry.chosen(known, select, ignore)]
+
+    assert ids() == ["SYN001", "SYN002", "KER001"]
+    assert ids(select=("syn",)) == ["SYN001", "SYN002"]
+    assert ids(select=("SYN", "name-of-KER001"), ignore=("SYN002",)) == ["SYN001", "KER001"]
+    with pytest.raises(UsageError, match="SYN01") as unknown:
+        ids(select=("SYN01",))
+    assert "SYN001" in unknown.value.hint
+
+
+def test_two_rules_of_one_id_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "discover", lambda *_: iter([rule(), rule()]))
+    registry.rules.cache_clear()
+    try:
+        with pytest.raises(PluginError, match="SYN900"):
+            registry.rules()
+    finally:
+        registry.rules.cache_clear()
