@@ -202,7 +202,7 @@ class _Page:
             before += part.share
         yield Padding(table, (0, 0, 0, 2))
         if tiny:
-            yield _hanging("under 1% each: ", ", ".join(tiny), "dim")
+            yield _hanging("smaller parts: ", ", ".join(tiny), "dim")
 
     def time_heading(self, breakdown: Breakdown) -> Text:
         """``A step: 174 ms`` with the shortest and the longest step."""
@@ -356,7 +356,7 @@ def _grid(*, show_header: bool = False, header_style: str = "") -> Table:
 
 def _heading(title: str, figures: str) -> Text:
     heading = Text(title, style="bold")
-    return heading.append(f": {figures}" if figures else "", style="not bold")
+    return heading.append(_prose(f": {figures}") if figures else "", style="not bold")
 
 
 def _indented(text: str, indent: int = _INDENT) -> RenderableType:
@@ -368,7 +368,7 @@ def _hanging(lead: str, text: str, style: str, indent: int = _INDENT) -> Rendera
     table = Table.grid(padding=0)
     table.add_column(width=min(cell_len(lead), _LABEL_WIDTH), no_wrap=True, overflow="fold")
     table.add_column(overflow="fold")
-    table.add_row(Text(lead, style=style), Text(_prose(text)))
+    table.add_row(Text(visible(lead), style=style), Text(_prose(text)))
     return Padding(table, (0, 0, 0, indent))
 
 

@@ -54,7 +54,10 @@ def breakdown(n_steps: int, *, on_device: bool, **parts_ns: int) -> Breakdown:
     total = sum(parts_ns.values())
     parts = tuple(
         TimePart(
-            kind.replace("_", "-"), ns, ns // n_steps if n_steps else None, ns / total if total else 0
+            kind.replace("_", "-"),
+            ns,
+            ns // n_steps if n_steps else None,
+            ns / total if total else 0,
         )
         for kind, ns in parts_ns.items()
     )
