@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from profkit.capture import profiler, signals, talk
@@ -22,6 +23,9 @@ is_on: bool = os.environ.get("PROFKIT", "1").strip().lower() not in {"0", "off",
 
 session: Session | None = None
 """The capture that is open now."""
+
+when_killed: Callable[[str], None] | None = None
+"""Called after a capture that SIGTERM ended early has been written."""
 
 n_recorded: Final[dict[str, int]] = {}
 """How often each name was recorded; one more than its limit once that has been said."""
@@ -121,6 +125,8 @@ def _finish_early(stopped_by: str) -> bool:
     if opened.is_busy:
         return False
     leave(opened, stopped_by)
+    if when_killed is not None and stopped_by == "SIGTERM":
+        when_killed(stopped_by)
     return True
 
 

@@ -7,6 +7,7 @@ Source: torch-tb-profiler takes the worker and the span from file names that mat
 ``^(.*?)(\\.\\d+)?\\.pt\\.trace\\.json(?:\\.gz)?$`` (``consts.WORKER_PATTERN``).
 """
 
+import codecs
 import contextlib
 import os
 import re
@@ -120,11 +121,29 @@ def write_trace(exported: Path, target: Path, info: CaptureInfo) -> None:
         head, brace, rest = first.partition(b"{")
         if not brace or head.strip():
             raise CaptureError(f"torch exported something else than a trace to {exported}.")
+        clean = _Utf8()
         with _gzip_writer(partial) as sink:
             sink.write(b'{"profkit": ' + msgspec.json.encode(info) + b",")
-            sink.write(rest)
+            sink.write(clean(rest))
             while chunk := source.read(_CHUNK):
-                sink.write(chunk)
+                sink.write(clean(chunk))
+
+
+class _Utf8:
+    """Makes chunks of text valid UTF-8, which JSON must be.
+
+    torch 2.13 now and then writes a Python function's name after its memory was used for
+    something else.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def __call__(self, chunk: bytes) -> bytes:
+        pending, _ = self._decoder.getstate()
+        if chunk.isascii() and not pending:
+            return chunk
+        return self._decoder.decode(chunk).encode()
 
 
 def _gzip_writer(path: Path) -> IO[bytes]:

@@ -39,12 +39,16 @@ _OPERATORS: Final[dict[type[ast.AST], frozenset[str]]] = {
     ast.GtE: frozenset({"ge", "le"}),
 }
 _TRUTH: Final = frozenset({"is_nonzero"})
-_NUMBER: Final = frozenset({"item", "is_nonzero", "_local_scalar_dense"})
-_INDEX: Final = frozenset(
-    {"select", "slice", "index", "unsqueeze", "alias", "item", "index_put", "copy", "fill"}
-    | {"masked_fill", "lift_fresh", "expand", "view", "to", "nonzero", "_index_put_impl"}
+_NUMBER: Final = frozenset({"item"})
+_PLAIN_INDEX: Final = frozenset(
+    {"select", "slice", "unsqueeze", "alias", "copy", "fill", "lift_fresh", "expand", "view", "to"}
 )
-_CONVERSIONS: Final = frozenset({"float", "int", "bool", "complex", "range", "slice"})
+_INDEX: Final = _PLAIN_INDEX | {"index", "item", "index_put", "masked_fill", "nonzero"}
+"""What an index that may be a tensor can run besides."""
+_CONVERSIONS: Final = {"float": _NUMBER, "int": _NUMBER, "complex": _NUMBER, "bool": _TRUTH} | {
+    "range": _NUMBER,
+    "slice": _NUMBER,
+}
 """Types whose call on a tensor reads its value; calls of types leave no event."""
 _SPECIFIC: Final = frozenset().union(*_OPERATORS.values(), _TRUTH, _NUMBER, _INDEX)
 _OWN_FRAMES: Final[tuple[type[ast.AST], ...]] = (
@@ -251,19 +255,30 @@ class _Reader:
             if len(node.ops) > 1:
                 self._add(node, _TRUTH)
         elif isinstance(node, ast.Subscript):
-            self._add(node, _INDEX, single=False)
+            self._add(node, _PLAIN_INDEX if _is_plain(node.slice) else _INDEX, single=False)
         elif (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in _CONVERSIONS
         ):
-            self._add(node, _NUMBER, single=len(node.args) == 1)
+            self._add(node, _CONVERSIONS[node.func.id], single=len(node.args) == 1)
 
     def _add(self, node: ast.AST, ops: frozenset[str], *, single: bool = True) -> None:
         if ops:
             line = int(getattr(node, "lineno", 0))
             around = self._around[-1] if self._around else None
             self.points.append(Point(line, ops, single, around))
+
+
+def _is_plain(index: ast.AST) -> bool:
+    """Whether an index is made of numbers written out, so that it cannot be a tensor."""
+    return all(
+        isinstance(
+            part,
+            (ast.Constant, ast.Slice, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.expr_context),
+        )
+        for part in ast.walk(index)
+    )
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:

@@ -84,11 +84,14 @@ class _Walk:
     n_calls: int = 0
 
 
-def lines_of(recording: profiler.Recording) -> Lines:
+def lines_of(recording: profiler.Recording, name: str) -> Lines:
     """The lines of every operator in a stopped recording with stacks.
+
+    The annotations that mark the steps are left out: they differ from step to step.
 
     Args:
         recording: The recording.
+        name: The capture's name, which is also that of the mark around an entry.
     """
     walk = _Walk(SourceFiles())
     nowhere = _Site(None, "", -1)
@@ -97,7 +100,7 @@ def lines_of(recording: profiler.Recording) -> Lines:
         node, site = pending.pop()
         children = _visit(walk, node, site)
         pending.extend(reversed(children))
-    entries = walk.entries
+    entries = [one for one in walk.entries if not _is_mark(one, name)]
     entries.sort(key=lambda entry: (entry.thread, entry.start_ns, -entry.end_ns))
     _nest(entries)
     _place_backward(entries, walk.backward_calls)
@@ -117,9 +120,17 @@ def _visit(walk: _Walk, node: Any, site: _Site) -> list[tuple[Any, _Site]]:  # n
         return _below_call(walk, node, children, site)
     if kind == "op":
         site = _note_op(walk, node, site)
-    elif kind == "runtime" and node.name.startswith(_RUNTIME_PREFIXES):
+    elif kind == "runtime" and _name_of(node).startswith(_RUNTIME_PREFIXES):
         _note(walk, node, site)
     return [(child, _called_from(walk, child, site)) for child in children]
+
+
+def _name_of(node: Any) -> str:  # noqa: ANN401
+    """A node's name, or an empty one where torch holds bytes that are no text."""
+    try:
+        return str(node.name)
+    except UnicodeDecodeError:
+        return ""
 
 
 def _kind_of(fields: Any) -> str:  # noqa: ANN401  (one of torch's classes of extra fields)
@@ -142,7 +153,7 @@ def _below_call(
     site: _Site,
 ) -> list[tuple[Any, _Site]]:
     """Where the children of a Python call are."""
-    name = node.name
+    name = _name_of(node)
     if name.startswith(_MODULE):
         site = site._replace(module=name.removeprefix(_MODULE))
     if site.frame is not None and _RUN_BACKWARD in name:
@@ -174,7 +185,7 @@ def _in_user_function(
     def close(after: int | None) -> None:
         if not between:
             return
-        lines = lines_between(function, before, after, [child.name for child in between])
+        lines = lines_between(function, before, after, [_name_of(child) for child in between])
         for child, line in zip(between, lines, strict=True):
             frame = somewhere if line is None else (file, line, name, 1)
             placed.append((child, site._replace(frame=frame)))
@@ -207,7 +218,7 @@ def _called_from(walk: _Walk, child: Any, site: _Site) -> _Site:  # noqa: ANN401
 def _note_op(walk: _Walk, node: Any, site: _Site) -> _Site:  # noqa: ANN401
     """Note an operator or annotation; what is below it is in the same backward operator."""
     sequence = node.extra_fields.sequence_number
-    name = node.name
+    name = _name_of(node)
     if sequence >= 0 and (name.startswith(_ENGINE) or _is_backward(node)):
         site = site._replace(backward=sequence)
     entry = _note(walk, node, site)
@@ -224,7 +235,7 @@ def _note(walk: _Walk, node: Any, site: _Site) -> _Entry:  # noqa: ANN401
     entry = _Entry(
         node.start_time_ns,
         node.end_time_ns,
-        node.name,
+        _name_of(node),
         node.start_tid,
         external_id if external_id > 0 else -1,
         site.frame,
@@ -233,6 +244,10 @@ def _note(walk: _Walk, node: Any, site: _Site) -> _Entry:  # noqa: ANN401
     )
     walk.entries.append(entry)
     return entry
+
+
+def _is_mark(entry: _Entry, name: str) -> bool:
+    return entry.name.startswith("ProfilerStep#") or entry.name == name
 
 
 def _nest(entries: list[_Entry]) -> None:

@@ -46,6 +46,14 @@ class Schedule:
         if self.active is not None and self.active < 1:
             raise UsageError("active counts the steps to record: 1 or more, or None for all.")
 
+    def is_over(self, cycle: int) -> bool:
+        """Whether a cycle comes after the last one.
+
+        Args:
+            cycle: Its number, from 0.
+        """
+        return self.active is not None and self.repeat > 0 and cycle >= self.repeat
+
     def can_lend(self) -> bool:
         """Whether a step besides the recorded ones can lend its lines."""
         return self.warmup > 0 or self.active is not None

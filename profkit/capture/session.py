@@ -61,11 +61,17 @@ class Session:
         self._stretch = Stretch()
         self._lends = options.stacks and options.ops and name not in _known_lines
         self._busy = False
+        self._done = False
 
     @property
     def is_recording(self) -> bool:
         """Whether a profiler of this session records now."""
         return not self.over and self._phase in {Phase.RECORD, Phase.LEND}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every cycle of the schedule has been recorded."""
+        return self.over or self._done
 
     @property
     def is_busy(self) -> bool:
@@ -83,7 +89,7 @@ class Session:
 
     def step(self) -> None:
         """A step of the loop has ended and the next one begins."""
-        if self.over:
+        if self.over or self._done:
             return
         with self._guarded("profkit stopped recording."):
             self._close_mark()
@@ -93,6 +99,7 @@ class Session:
                 self._open_mark()
                 return
             self._enter(*self._schedule.place(self._step, lend=self._lends))
+            self._done = self._schedule.is_over(self._cycle)
             self._stretch.begin()
 
     def end(self, stopped_by: str = "") -> None:
@@ -112,6 +119,19 @@ class Session:
                 self._main, self._lender = self._lender, None
                 self._write(self._main, stopped_by, unfinished)
         self.over = True
+
+    def freeze(self) -> None:
+        """Record no more, and keep what there is until the end."""
+        if not self.over:
+            with self._guarded("profkit stopped recording."):
+                self._close_mark()
+                self._stop_main()
+                self._phase = Phase.OFF
+
+    def abandon(self) -> None:
+        """Drop everything that was recorded."""
+        if not self.over:
+            self._give_up()
 
     def _is_unfinished(self, stopped_by: str) -> bool:
         """Whether a step was still open: with steps, the last one that began never ended."""
@@ -155,7 +175,7 @@ class Session:
         return self._schedule is not None and self._schedule.can_lend()
 
     def _stop_main(self) -> None:
-        if self._main is not None:
+        if self._main is not None and self._main.is_started and not self._main.is_stopped:
             self._main.stop()
 
     def _discard_main(self) -> None:
@@ -174,11 +194,11 @@ class Session:
     def _lines(self, main: profiler.Recording) -> Lines | None:
         """The lines of a window: its own, those of the step that lends, or those of before."""
         if main.stacks:
-            own = lines_of(main)
+            own = lines_of(main, self.name)
             _known_lines.setdefault(self.name, own.lent())
             return own
         if self._lender is not None:
-            _known_lines[self.name] = lines_of(self._lender).lent()
+            _known_lines[self.name] = lines_of(self._lender, self.name).lent()
             self._lends = False
         return _known_lines.get(self.name) if self._options.stacks else None
 
@@ -254,6 +274,7 @@ class Session:
         """Stop whatever runs, without a word."""
         self.over = True
         self._attempt(self._close_mark)
+        self._attempt(self._discard_main)
         for recording in (self._main, self._lender):
             if recording is not None and recording.is_started and not recording.is_stopped:
                 self._attempt(recording.stop)

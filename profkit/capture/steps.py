@@ -10,7 +10,7 @@ Batch = TypeVar("Batch")
 
 WAIT_ANNOTATION: Final = "profkit.data_wait"
 """Name of the stretch in which the loop waits for its next batch."""
-DEFAULT_WAIT: Final = 1
+DEFAULT_WAIT: Final = 2
 DEFAULT_WARMUP: Final = 2
 DEFAULT_ACTIVE: Final = 3
 

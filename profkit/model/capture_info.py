@@ -33,7 +33,8 @@ class OpLines:
     """Which line of the user's code each operator of a window came from.
 
     Lists have one entry a host event that is no Python call (operators, annotations, and runtime
-    calls outside operators), each thread's in the order of their starts.
+    calls outside operators), each thread's in the order of their starts. The annotations that mark
+    steps and entries are left out.
 
     Attributes:
         same_window: The lines were recorded in the window of this trace, so ``external_id`` joins

@@ -1,0 +1,195 @@
+"""Finds the steps of a program that knows nothing of profkit, and records some of them.
+
+A step is what lies between the ends of two calls of an optimizer's ``step()``; with gradient
+accumulation that is several batches, and of several optimizers the first one counts. Without an
+optimizer it is a turn of a DataLoader's loop. Without both, the run is recorded as a whole: first
+operators alone, and from the first call of a module on with stacks, so that imports and the
+reading of data are not stretched; either for a bounded time.
+
+Source: ``torch.optim.optimizer.register_optimizer_step_post_hook``,
+``torch.nn.modules.module.register_module_forward_pre_hook``.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from profkit.capture import current, talk
+from profkit.capture.deadline import Deadline
+from profkit.capture.options import Options
+from profkit.capture.schedule import Schedule
+from profkit.capture.session import Session
+from profkit.model.capture_info import StepKind
+
+LOADER_PATIENCE: Final = 3
+"""Batches without an optimizer's step after which the loader's turns are the steps."""
+OPS_SECONDS: Final = 10.0
+"""How long a run without steps is recorded: a busy one makes some 100,000 events a second."""
+STACKS_SECONDS: Final = 3.0
+"""The same with stacks, which make ten times as many."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to record of a program.
+
+    Attributes:
+        name: The name of the trace.
+        options: What to record.
+        schedule: Which steps.
+    """
+
+    name: str
+    options: Options
+    schedule: Schedule
+
+
+class StepFinder:
+    """Watches a program's optimizers, loaders and modules, and keeps one session accordingly.
+
+    Args:
+        plan: What to record.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._kind: StepKind | None = None
+        self._session: Session | None = None
+        self._deadline: Deadline | None = None
+        self._undo: dict[str, Callable[[], None]] = {}
+        self._n_batches = 0
+        self._home = (os.getpid(), threading.get_ident())
+        self.saw_torch = False
+
+    @property
+    def path(self) -> str | None:
+        """The trace file, once the program has ended."""
+        return None if self._session is None else self._session.path
+
+    def torch_is_there(self) -> None:
+        """Begin to watch: the program has imported torch."""
+        self.saw_torch = True
+        try:
+            self._watch()
+        except (ImportError, AttributeError) as error:
+            talk.warn("this torch does not let its steps be watched.", error)
+        self._restart("whole", replace(self._plan.options, stacks=False), OPS_SECONDS)
+
+    def finish(self, stopped_by: str = "") -> None:
+        """End the recording with the program, and put everything back that was watched.
+
+        Args:
+            stopped_by: What ended the program early, or empty.
+        """
+        self._call_off()
+        for name in list(self._undo):
+            self._unwatch(name)
+        if self._session is not None:
+            current.leave(self._session, stopped_by)
+
+    def _watch(self) -> None:
+        from torch.nn.modules.module import register_module_forward_pre_hook
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+        from torch.utils.data import dataloader
+
+        self._undo["modules"] = register_module_forward_pre_hook(self._on_module).remove
+        self._undo["optimizers"] = register_optimizer_step_post_hook(self._on_first_step).remove
+        turn = dataloader._BaseDataLoaderIter.__next__  # noqa: SLF001  (torch has no hook for it)
+
+        def next_batch(batches: Any) -> Any:  # noqa: ANN401
+            self._on_batch()
+            return turn(batches)
+
+        def put_back() -> None:
+            dataloader._BaseDataLoaderIter.__next__ = turn  # noqa: SLF001
+
+        dataloader._BaseDataLoaderIter.__next__ = next_batch  # noqa: SLF001
+        self._undo["loaders"] = put_back
+
+    def _unwatch(self, name: str) -> None:
+        undo = self._undo.pop(name, None)
+        if undo is not None:
+            with contextlib.suppress(Exception):
+                undo()
+
+    def _is_home(self) -> bool:
+        """Whether this is the thread that began: other threads and forked workers are let be."""
+        return self._home == (os.getpid(), threading.get_ident())
+
+    def _on_module(self, _module: object, _inputs: object) -> None:
+        """The first call of a module: what comes now is the program's own work."""
+        if not self._is_home():
+            return
+        self._unwatch("modules")
+        if self._kind == "whole" and self._plan.options.stacks:
+            self._restart("whole", self._plan.options, STACKS_SECONDS)
+
+    def _on_first_step(self, optimizer: Any, _args: object, _kwargs: object) -> None:  # noqa: ANN401
+        """An optimizer has stepped for the first time: from here on its steps are the steps.
+
+        torch calls this within its own annotation of the step. The steps that follow end outside
+        of it, after the optimizer's ``step()`` has returned.
+        """
+        if not self._is_home() or (self._session is not None and self._session.is_done):
+            return
+        for name in ("optimizers", "loaders", "modules"):
+            self._unwatch(name)
+        whole_step = optimizer.step
+
+        def step(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            outcome = whole_step(*args, **kwargs)
+            self._on_step()
+            return outcome
+
+        def put_back() -> None:
+            if optimizer.__dict__.get("step") is step:
+                del optimizer.step
+
+        step.__dict__.update(getattr(whole_step, "__dict__", {}))
+        optimizer.step = step
+        self._undo["optimizer"] = put_back
+        self._restart("optimizer", self._plan.options)
+
+    def _on_batch(self) -> None:
+        """A loader is asked for a batch."""
+        if not self._is_home():
+            return
+        self._n_batches += 1
+        if self._kind == "loader":
+            self._on_step()
+        elif self._n_batches > LOADER_PATIENCE:
+            self._unwatch("modules")
+            self._restart("loader", self._plan.options)
+
+    def _on_step(self) -> None:
+        if self._session is None or not self._is_home():
+            return
+        self._session.step()
+        if self._session.is_done:
+            for name in list(self._undo):
+                self._unwatch(name)
+
+    def _restart(self, kind: StepKind, options: Options, seconds: float | None = None) -> None:
+        """Record anew, now that more is known; what was recorded before is dropped."""
+        self._call_off()
+        if self._session is not None:
+            self._session.abandon()
+            current.leave(self._session)
+        self._kind = kind
+        schedule = None if kind == "whole" else self._without_seen()
+        opened = current.enter(self._plan.name, 1 << 30, options, schedule, kind)
+        self._session = opened if isinstance(opened, Session) else None
+        if seconds is not None and self._session is not None:
+            self._deadline = Deadline(seconds, self._session.freeze)
+
+    def _without_seen(self) -> Schedule:
+        """The schedule without the step that it took to find out what a step is."""
+        return replace(self._plan.schedule, wait=max(self._plan.schedule.wait - 1, 0))
+
+    def _call_off(self) -> None:
+        if self._deadline is not None:
+            self._deadline.call_off()
+            self._deadline = None

@@ -1,0 +1,142 @@
+"""``profkit run``: a program as it is, its trace and its report."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from profkit.capture.run import Outcome
+
+
+@click.command(
+    short_help="Profile a program that knows nothing of profkit.",
+    context_settings={"allow_interspersed_args": False},
+    epilog="\b\nExamples: profkit run train.py --lr 0.1\n          profkit run -m package.train",
+)
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as in python -m.")
+@click.option("--wait", metavar="N", type=click.IntRange(min=0), default=2, show_default=True,
+              help="Steps to leave alone first.")  # fmt: skip
+@click.option("--warmup", metavar="N", type=click.IntRange(min=0), default=2, show_default=True,
+              help="Steps that follow; one of them lends its lines.")  # fmt: skip
+@click.option("--active", metavar="N", type=click.IntRange(min=1), default=3, show_default=True,
+              help="Steps to record.")  # fmt: skip
+@click.option("--dir", "folder", metavar="DIR",
+              help="Folder for traces; $PROFKIT_DIR, else traces.")  # fmt: skip
+@click.option("--json", "json_file", metavar="FILE", help="Write the report there as JSON too.")
+@click.option("--no-trace", is_flag=True, help="Run the program without recording it.")
+@click.argument("program", metavar="PROGRAM")
+@click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def command(  # noqa: PLR0913  (one argument an option)
+    *,
+    is_module: bool,
+    wait: int,
+    warmup: int,
+    active: int,
+    folder: str | None,
+    json_file: str | None,
+    no_trace: bool,
+    program: str,
+    args: tuple[str, ...],
+) -> int:
+    """Run PROGRAM with its ARGS as python would, record some of its steps, and report.
+
+    Steps are those of its optimizer, else the turns of its DataLoader's loop, else the whole run.
+    The report goes to stderr and the exit code is the program's own.
+    """
+    from profkit.capture import current
+    from profkit.capture.options import Options
+    from profkit.capture.run import Target, run
+    from profkit.capture.schedule import Schedule
+
+    if json_file is not None:
+        _check_folder(json_file)
+    if no_trace:
+        current.is_on = False
+    outcome = run(
+        Target(program, args, is_module),
+        Options(folder=folder, quiet=True),
+        Schedule(wait, warmup, active),
+        killed=lambda ended: _report(ended, json_file),
+    )
+    _show_error(outcome.error)
+    if not no_trace:
+        _report(outcome, json_file)
+    return _leave_like(outcome.error)
+
+
+def _check_folder(json_file: str) -> None:
+    """Say that a report cannot be written before the program has run for hours.
+
+    Raises:
+        OutputError: If its folder is not there.
+    """
+    from profkit.errors import OutputError
+
+    if not Path(json_file).resolve().parent.is_dir():
+        raise OutputError(f"There is no folder for {json_file}.", "Make it first.")
+
+
+def _report(outcome: "Outcome", json_file: str | None) -> None:
+    """Print the report to stderr, and write it as JSON if that was asked for.
+
+    A report that fails does not change how the program ends.
+    """
+    from profkit.api import analyze, render
+    from profkit.cli._exits import say_error
+    from profkit.errors import ProfkitError
+
+    if outcome.path is None:
+        click.echo(f"profkit: {outcome.why_not}", err=True)
+        return
+    try:
+        report = analyze(outcome.path)
+        width = _terminal_width()
+        text = render(report, "text", color=sys.stderr.isatty(), width=width)
+        click.echo(text.decode(), err=True, nl=False)
+        if json_file is not None:
+            Path(json_file).write_bytes(render(report, "json"))
+    except ProfkitError as error:
+        say_error(error)
+    except OSError as error:
+        click.echo(f"profkit: {json_file} cannot be written: {error.strerror}.", err=True)
+
+
+def _terminal_width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def _show_error(error: BaseException | None) -> None:
+    """Print the program's own traceback, as python does when a program ends by an exception."""
+    if error is not None and not isinstance(error, SystemExit):
+        sys.stdout.flush()
+        sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _leave_like(error: BaseException | None) -> int:
+    """End this process as the program ended.
+
+    Raises:
+        SystemExit: The program's own.
+    """
+    if isinstance(error, SystemExit):
+        raise error
+    if isinstance(error, KeyboardInterrupt):
+        _die_of_interrupt()
+    return 0 if error is None else 1
+
+
+def _die_of_interrupt() -> None:
+    """Let the wait status be that of Ctrl-C, which shells look at to stop a script."""
+    import atexit
+    import os
+    import signal
+
+    atexit._run_exitfuncs()  # noqa: SLF001  (a signal would end the process without them)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
