@@ -27,7 +27,7 @@ class Thresholds:
     min_share: float = 0.1
 
 
-def finding(rule: str = "SYN900", ns: int | None = None, **more: Any) -> Finding:
+def finding(rule: str = "SYN900", ns: int | None = None, **more: Any) -> Finding:  # noqa: ANN401
     return Finding(rule=rule, name="x", severity=more.pop("severity", "warning"), confidence="high",
                    title="", message="", fix="", cost=Cost(ns=ns, bytes=more.pop("n_bytes", None)),
                    **more)  # fmt: skip
@@ -62,8 +62,8 @@ def ctx(tmp_path: Path) -> Context:
 )  # fmt: skip
 def test_a_rule_whose_needs_are_not_met_is_unchecked_with_a_reason_and_a_way(
     need: Needs,
-    met: bool,
-    ctx: Context,  # noqa: FBT001
+    met: bool,  # noqa: FBT001
+    ctx: Context,
 ) -> None:
     outcome = run_rules(ctx, [rule(finding(), needs=frozenset({need}))], {})
     assert bool(outcome.findings) == met

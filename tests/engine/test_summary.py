@@ -65,9 +65,9 @@ def test_regions_are_the_users_annotations_with_what_was_launched_within(report:
         builder.load(1_000)
         with builder.annotation("forward"):
             builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=2_000)
-        with builder.annotation("Optimizer.step#SGD.step"), builder.annotation("backward"):
-            with builder.thread(7):
-                builder.launch("aten::mm", kernel="gemm", host_ns=6_000, device_ns=3_000)
+        framing = builder.annotation("Optimizer.step#SGD.step")
+        with framing, builder.annotation("backward"), builder.thread(7):
+            builder.launch("aten::mm", kernel="gemm", host_ns=6_000, device_ns=3_000)
     found = [(r.name, r.n_calls, r.total_ns, r.device_ns) for r in report(builder).summary.regions]
     assert found == [("backward", 1, 6_000, 3_000), ("forward", 1, 5_000, 2_000)]
 

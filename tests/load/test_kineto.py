@@ -30,7 +30,7 @@ Write = Callable[[Any], Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Iterator[Write]:
-    def _write(content: Any) -> Path:
+    def _write(content: object) -> Path:
         path = tmp_path / "trace.json"
         text = content if isinstance(content, (bytes, str)) else json.dumps(content)
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -39,7 +39,7 @@ def write(tmp_path: Path) -> Iterator[Write]:
     return _write
 
 
-def event(ts: object = 1.0, dur: object = 2.0, **more: Any) -> dict[str, Any]:
+def event(ts: object = 1.0, dur: object = 2.0, **more: Any) -> dict[str, Any]:  # noqa: ANN401
     return {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 2, "ts": ts,
             "dur": dur, **more}  # fmt: skip
 
@@ -146,9 +146,15 @@ def test_an_event_that_holds_a_list_of_events_is_one_event(
 
 
 def test_old_and_new_category_names_mean_the_same(write: Write) -> None:
-    pairs = {"Operator": Category.OP, "Kernel": Category.KERNEL, "Memcpy": Category.MEMCPY,
-             "Runtime": Category.RUNTIME, "cuda_runtime": Category.RUNTIME,
-             "gpu_user_annotation": Category.DEVICE_ANNOTATION, "nobody knows": Category.OTHER}  # fmt: skip
+    pairs = {
+        "Operator": Category.OP,
+        "Kernel": Category.KERNEL,
+        "Memcpy": Category.MEMCPY,
+        "Runtime": Category.RUNTIME,
+        "cuda_runtime": Category.RUNTIME,
+        "gpu_user_annotation": Category.DEVICE_ANNOTATION,
+        "nobody knows": Category.OTHER,
+    }
     trace = load(write([event(cat=cat) for cat in pairs]))
     assert trace.events.category.tolist() == list(pairs.values())
     assert trace.notes.categories["nobody knows"] == 1
