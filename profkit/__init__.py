@@ -23,7 +23,7 @@ _HOMES: Final = {
 }
 """Each public name and the module that defines it."""
 
-__all__ = ["Report", "__version__", "analyze", "load", "render", "steps", "trace"]  # noqa: F822
+__all__ = ["Report", "__version__", "analyze", "load", "render", "steps", "trace"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (a name may stand for anything)
@@ -48,4 +48,8 @@ def _teach_captures_to_report() -> None:
     """Tell captures, which stand below the analysis and cannot import it, how to reach it."""
     from profkit.capture import reports
 
-    reports.analyze = lambda path: __getattr__("analyze")(path)
+    def analyze(path: str) -> "Report":
+        report: Report = __getattr__("analyze")(path)
+        return report
+
+    reports.analyze = analyze

@@ -142,7 +142,7 @@ def _forget_in_child() -> None:
     sys.setprofile(None)
     autograd = getattr(sys.modules.get("torch"), "autograd", None)
     if autograd is not None and hasattr(autograd, "_enable_record_function"):
-        autograd._enable_record_function(False)  # noqa: SLF001  (else the child records for ever)
+        autograd._enable_record_function(False)  # noqa: FBT003, SLF001  (else it records for ever)
 
 
 atexit.register(_finish_early, "exit")

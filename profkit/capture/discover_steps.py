@@ -97,16 +97,17 @@ class StepFinder:
 
         self._undo["modules"] = register_module_forward_pre_hook(self._on_module).remove
         self._undo["optimizers"] = register_optimizer_step_post_hook(self._on_first_step).remove
-        turn = dataloader._BaseDataLoaderIter.__next__  # noqa: SLF001  (torch has no hook for it)
+        loader: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  (torch has no hook for it)
+        turn = loader.__next__
 
         def next_batch(batches: Any) -> Any:  # noqa: ANN401
             self._on_batch()
             return turn(batches)
 
         def put_back() -> None:
-            dataloader._BaseDataLoaderIter.__next__ = turn  # noqa: SLF001
+            loader.__next__ = turn
 
-        dataloader._BaseDataLoaderIter.__next__ = next_batch  # noqa: SLF001
+        loader.__next__ = next_batch
         self._undo["loaders"] = put_back
 
     def _unwatch(self, name: str) -> None:

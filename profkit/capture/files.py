@@ -1,10 +1,10 @@
-"""Where a trace goes and how it gets there.
+r"""Where a trace goes and how it gets there.
 
 ``<folder>/<name>/<host>_<pid>[_rank<r>].<ns>.pt.trace.json.gz``: one folder a name, so that the
 folder above is a logdir of TensorBoard and this one a folder of ranks.
 
 Source: torch-tb-profiler takes the worker and the span from file names that match
-``^(.*?)(\\.\\d+)?\\.pt\\.trace\\.json(?:\\.gz)?$`` (``consts.WORKER_PATTERN``).
+``^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$`` (``consts.WORKER_PATTERN``).
 """
 
 import codecs

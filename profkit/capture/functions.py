@@ -161,9 +161,12 @@ def _find(tree: ast.Module, line: int, name: str) -> ast.AST | None:
         return tree
     found: ast.AST | None = None
     for node in ast.walk(tree):
-        if _is_named(node, name) and _first_line(node) <= line <= (_last_line(node)):
-            if found is None or _first_line(node) >= _first_line(found):
-                found = node
+        if (
+            _is_named(node, name)
+            and _first_line(node) <= line <= _last_line(node)
+            and (found is None or _first_line(node) >= _first_line(found))
+        ):
+            found = node
     return found
 
 
@@ -236,9 +239,7 @@ class _Reader:
     def _children(self, node: ast.AST) -> None:
         for child in _in_order(node):
             self._visit(child)
-            if getattr(node, "test", None) is child:
-                self._add(child, _TRUTH)
-            elif isinstance(node, ast.BoolOp) or (
+            if getattr(node, "test", None) is child or isinstance(node, ast.BoolOp) or (
                 isinstance(node, ast.comprehension) and child in node.ifs
             ):
                 self._add(child, _TRUTH)

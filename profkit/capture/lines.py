@@ -163,11 +163,10 @@ def _below_call(
     if own is None or file is None:
         return [(child, _called_from(walk, child, site)) for child in children]
     function = function_at(file, own.line_number, own.function_name)
-    return _in_user_function(walk, (file, own.function_name, function), children, site)
+    return _in_user_function((file, own.function_name, function), children, site)
 
 
 def _in_user_function(
-    walk: _Walk,
     user: tuple[str, str, Function],
     children: list[Any],
     site: _Site,

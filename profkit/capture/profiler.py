@@ -5,8 +5,9 @@ Nothing else in this package calls torch's profiler.
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ class Recording:
         options: What to record.
         stacks: Whether to record every Python call too.
         device: Whether devices may be recorded at all, if the options ask for it.
+        make_way: Called when the program starts a profiler of its own; must stop this one.
 
     Attributes:
         start_ns: What starting cost.
@@ -34,7 +36,14 @@ class Recording:
         is_stopped: Whether it has ended.
     """
 
-    def __init__(self, options: Options, *, stacks: bool, device: bool = True) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        stacks: bool,
+        device: bool = True,
+        make_way: Callable[[], None] | None = None,
+    ) -> None:
         import torch
 
         self.stacks = stacks
@@ -45,6 +54,7 @@ class Recording:
         self.is_stopped = False
         self._began_ns = 0
         self._prepared = False
+        self._way = _Way(make_way)
         self._profile: Any = torch.profiler.profile(
             activities=_activities(ops=options.ops, device=options.device and device),
             record_shapes=options.shapes,
@@ -60,6 +70,7 @@ class Recording:
         with _kineto_silent():
             self._profile.prepare_trace()
         self._prepared = True
+        self._way.watch()
         self.start_ns += time.perf_counter_ns() - began_ns
 
     def start(self) -> None:
@@ -81,6 +92,7 @@ class Recording:
         synchronize()
         ended_ns = time.perf_counter_ns()
         self.is_stopped = True
+        self._way.close()
         self._profile.stop_trace()
         self.window_ns = ended_ns - self._began_ns
         self.stop_ns = time.perf_counter_ns() - ended_ns
@@ -110,6 +122,45 @@ class Recording:
         """From torch's own numbers of threads to the operating system's."""
         events = self._profile.profiler.kineto_results.events()
         return {event.start_thread_id(): event.device_resource_id() for event in events}
+
+
+class _Way:
+    """Lets a profiler that the program starts itself have the only place there is.
+
+    Args:
+        make_way: Called before it starts.
+    """
+
+    def __init__(self, make_way: Callable[[], None] | None) -> None:
+        self._make_way = make_way
+        self._thread = threading.get_ident()
+        self._prepare: Any = None
+
+    def watch(self) -> None:
+        """Wait for another profiler from now on."""
+        import torch
+
+        kind: Any = torch.autograd.profiler.profile
+        if self._make_way is None or not hasattr(kind, "_prepare_trace"):
+            return
+        prepare = self._prepare = kind._prepare_trace  # noqa: SLF001  (all starts go through it)
+
+        def prepare_trace(other: Any) -> Any:  # noqa: ANN401
+            if threading.get_ident() == self._thread and self._make_way is not None:
+                self.close()
+                self._make_way()
+            return prepare(other)
+
+        kind._prepare_trace = prepare_trace  # noqa: SLF001
+
+    def close(self) -> None:
+        """Wait no longer."""
+        import torch
+
+        if self._prepare is not None:
+            kind: Any = torch.autograd.profiler.profile
+            kind._prepare_trace = self._prepare  # noqa: SLF001
+            self._prepare = None
 
 
 def region(name: str) -> contextlib.AbstractContextManager[Any]:
@@ -181,7 +232,7 @@ def _activities(*, ops: bool, device: bool) -> list[Any]:
     from torch.profiler import ProfilerActivity, supported_activities
 
     supported = supported_activities()
-    wanted = [ProfilerActivity.CPU] if ops else []
+    wanted: list[Any] = [ProfilerActivity.CPU] if ops else []
     if device:
         for name in ("CUDA", "XPU", "MTIA", "HPU", "PrivateUse1"):
             activity = getattr(ProfilerActivity, name, None)

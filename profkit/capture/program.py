@@ -43,8 +43,9 @@ def run_script(path: str, args: Sequence[str]) -> BaseException | None:
     sys.argv[:] = [path, *args]
     if Path(path).is_dir() or not _is_source(path):
         return _ended(lambda: runpy.run_path(path, run_name="__main__"))
-    full = os.path.abspath(path)
-    _set_first_path(os.path.dirname(os.path.realpath(path)))
+    # The file by its own name, its folder without links: as python itself does.
+    full = str(Path(path).absolute())
+    _set_first_path(str(Path(path).resolve().parent))
     module = ModuleType("__main__")
     module.__dict__.update(__file__=full, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = module
@@ -109,7 +110,7 @@ def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames that only start the program."""
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
-        if not (file.startswith(_OURS) or file.startswith(_STARTERS)):
+        if not file.startswith((_OURS, *_STARTERS)):
             break
         traceback = traceback.tb_next
     return traceback

@@ -152,12 +152,23 @@ class Session:
         if self._is_complete(phase):
             self._finish_cycle(stopped_by, open_step)
         if phase is Phase.LEND:
-            self._lender = profiler.Recording(self._options, stacks=True)
+            self._lender = self._recording(stacks=True)
             self._lender.start()
         elif phase is not Phase.OFF:
             self._ready_main(start=phase is Phase.RECORD)
         if self.is_recording:
             self._open_mark()
+
+    def _recording(self, *, stacks: bool) -> profiler.Recording:
+        return profiler.Recording(self._options, stacks=stacks, make_way=self._make_way)
+
+    def _make_way(self) -> None:
+        """The program starts a profiler of its own, and torch allows one at a time."""
+        talk.warn(
+            f"the program started a torch profiler inside “{self.name}”, "
+            "so the recording ends there. Leave one of the two out."
+        )
+        self.end("another profiler")
 
     def _is_complete(self, phase: Phase) -> bool:
         """Whether a recorded window can be written: it has stopped and no lines are to come."""
@@ -166,7 +177,7 @@ class Session:
     def _ready_main(self, *, start: bool) -> None:
         if self._main is None:
             own = self._lends and self._lender is None and not self._will_be_lent()
-            self._main = profiler.Recording(self._options, stacks=own)
+            self._main = self._recording(stacks=own)
             self._main.prepare()
         if start and not self._main.is_started:
             self._main.start()

@@ -25,7 +25,7 @@ def watch(finish: Callable[[str], bool]) -> None:
         finish: Takes the signal's name; False means that it could not finish at this moment, and
             the signal is sent again by :func:`unwatch`.
     """
-    global _previous, _finish  # noqa: PLW0603  (a process has one handler a signal)
+    global _previous, _finish
     if threading.current_thread() is not threading.main_thread() or _finish is not None:
         return
     found = signal.getsignal(_TERM)

@@ -35,7 +35,7 @@ class SourceFiles:
         self._prefixes = _prefixes()
         self._roots = _library_roots()
         self._modules = {
-            os.path.abspath(file)
+            str(Path(file).absolute())
             for module in list(sys.modules.values())
             if isinstance(file := getattr(module, "__file__", None), str)
         }
@@ -55,7 +55,7 @@ class SourceFiles:
             return name if name.startswith(_INTERACTIVE) else None
         path = self._resolve(name)
         if self.is_library(path):
-            self.libraries.add(Path(name).parts[0] if not os.path.isabs(name) else name)
+            self.libraries.add(name if Path(name).is_absolute() else Path(name).parts[0])
             return None
         if path != name:
             self.paths[name] = path
@@ -63,14 +63,14 @@ class SourceFiles:
 
     def _resolve(self, name: str) -> str:
         """The file itself: an imported one first, else one that is there."""
-        if os.path.isabs(name):
+        if Path(name).is_absolute():
             return name
         candidates = [prefix + name for prefix in self._prefixes]
         for candidate in candidates:
             if candidate in self._modules:
                 return candidate
         for candidate in candidates:
-            if os.path.isfile(candidate):
+            if Path(candidate).is_file():
                 return candidate
         return name
 
@@ -92,10 +92,11 @@ def _prefixes() -> list[str]:
         *sys.path,
         site.getuserbase(),
         site.getusersitepackages(),
-        os.path.dirname(os.path.dirname(torch.__file__)),
+        str(Path(torch.__file__).parents[1]),
     ]
     return [
-        folder + os.sep for folder in sorted({os.path.abspath(f) for f in folders}, reverse=True)
+        folder + os.sep
+        for folder in sorted({str(Path(f).absolute()) for f in folders}, reverse=True)
     ]
 
 
@@ -105,5 +106,5 @@ def _library_roots() -> tuple[str, ...]:
 
     paths = sysconfig.get_paths()
     folders = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders += [os.path.dirname(torch.__file__), str(Path(__file__).resolve().parents[1])]
-    return tuple({os.path.abspath(folder) + os.sep for folder in folders})
+    folders += [str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[1])]
+    return tuple({str(Path(folder).absolute()) + os.sep for folder in folders})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 
-class TorchImport(importlib.machinery.PathFinder):
+class TorchImport:
     """Waits on ``sys.meta_path`` for the import of torch.
 
     Args:
@@ -28,7 +28,7 @@ class TorchImport(importlib.machinery.PathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def find_spec(  # type: ignore[override]  (an instance stands on the path, not the class)
+    def find_spec(
         self,
         fullname: str,
         path: Sequence[str] | None = None,

@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from profkit.capture import current, wrappers
 from profkit.capture.options import DEFAULTS, OnlyDevice, Options
@@ -15,20 +15,23 @@ from profkit.errors import UsageError
 from profkit.model.capture_info import StepKind
 from profkit.model.report import Report
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DEFAULT_NAME = "trace"
 
 
 class Idle:
-    """A ``profkit.trace`` that records nothing, at next to no cost; all of them share one object."""
+    """A ``profkit.trace`` that records nothing, at next to no cost; all share one object."""
 
     __slots__ = ()
 
     path: None = None
     report: None = None
 
-    def __enter__(self) -> "Idle":
+    def __enter__(self) -> "Self":
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -74,7 +77,7 @@ class Trace:
         "path",
     )
 
-    def __init__(  # noqa: PLR0913  (what the function below was asked for)
+    def __init__(
         self,
         name: str | None,
         limit: int,
@@ -93,7 +96,7 @@ class Trace:
         self._report: Report | None = None
         self.path: str | None = None
 
-    def __enter__(self) -> "Trace":
+    def __enter__(self) -> "Self":
         if self._only is not None and current.is_absent(self._only):
             self._entered.append(None)
         else:
@@ -137,14 +140,15 @@ class Trace:
         Raises:
             UsageError: If it is no function.
         """
-        if isinstance(function, (staticmethod, classmethod)):
-            return cast("Function", type(function)(self(function.__func__)))
-        if not callable(function) or inspect.isclass(function):
+        given: Any = function
+        if isinstance(given, (staticmethod, classmethod)):
+            return cast("Function", type(given)(self(given.__func__)))
+        if not callable(given) or inspect.isclass(given):
             raise UsageError(
-                f"profkit.trace decorates functions, and {function!r} is none.",
-                "Decorate the class's methods." if inspect.isclass(function) else "",
+                f"profkit.trace decorates functions, and {given!r} is none.",
+                "Decorate the class's methods." if inspect.isclass(given) else "",
             )
-        name = self._name or _name_of(function)
+        name = self._name or _name_of(given)
         fresh = functools.partial(
             _again, name, self._limit, self._options, self._schedule, self._only
         )
@@ -181,7 +185,7 @@ def trace(name: Function, /) -> Function: ...
 
 
 @overload
-def trace(  # noqa: PLR0913  (the public contract: every word of it is optional)
+def trace(
     name: str | None = None,
     /,
     *,

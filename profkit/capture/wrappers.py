@@ -1,3 +1,4 @@
+# ruff: noqa: ANN401  (a wrapper passes on whatever its function takes and gives)
 """Functions of every kind with a recording around each of their entries."""
 
 import functools
