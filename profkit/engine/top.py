@@ -1,11 +1,10 @@
 """Kernels, operators and regions by the time they take."""
 
 import numpy as np
-import numpy.typing as npt
 
 from profkit.engine.context import Context
 from profkit.index.nesting import self_ns
-from profkit.model.events import NO_ROW, Category, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, OpSummary, RegionSummary
 
 MOST = 100
@@ -22,7 +21,7 @@ _FRAMING = (
 """Annotations that PyTorch or profkit writes by itself: no region of the user's."""
 
 
-def _by_name(names: npt.NDArray[np.int32], weights: Int64s) -> tuple[Rows, Rows, Int64s]:
+def _by_name(names: Int32s, weights: Int64s) -> tuple[Int32s, Rows, Int64s]:
     """Names, how often each occurs, and the sum of its weights."""
     found, number, count = np.unique(names, return_inverse=True, return_counts=True)
     totals = np.zeros(len(found), dtype=np.int64)
@@ -30,7 +29,7 @@ def _by_name(names: npt.NDArray[np.int32], weights: Int64s) -> tuple[Rows, Rows,
     return found, count, totals
 
 
-def _heaviest(rows: Rows, key: npt.NDArray[np.int32], weights: Int64s) -> int:
+def _heaviest(rows: Rows, key: Int32s, weights: Int64s) -> int:
     """Of groups of rows with the same key the heaviest; its first row."""
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     totals = np.zeros(len(first), dtype=np.int64)

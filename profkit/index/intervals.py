@@ -70,13 +70,13 @@ def covered_before(covered: Intervals, at_ns: Int64s) -> Int64s:
     before = np.concatenate(([0], np.cumsum(lengths)))
     place = np.searchsorted(covered.starts_ns, at_ns, side="right")
     beyond = np.maximum(0, covered.ends_ns[np.maximum(place - 1, 0)] - at_ns)
-    return before[place] - np.where(place > 0, beyond, 0)
+    return np.asarray(before[place] - np.where(place > 0, beyond, 0))
 
 
 def covered_within(covered: Intervals, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
     """How much of the covered time lies in each of some windows. Shape of ``starts_ns``."""
     inside = covered_before(covered, ends_ns) - covered_before(covered, starts_ns)
-    return np.maximum(inside, 0)
+    return np.asarray(np.maximum(inside, 0))
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
@@ -95,9 +95,7 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 def unite(a: Intervals, b: Intervals) -> Intervals:
     """The time that at least one of the two covers."""
-    return union(
-        np.concatenate((a.starts_ns, b.starts_ns)), np.concatenate((a.ends_ns, b.ends_ns))
-    )
+    return union(np.concatenate((a.starts_ns, b.starts_ns)), np.concatenate((a.ends_ns, b.ends_ns)))
 
 
 def complement(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:

@@ -33,7 +33,7 @@ class Launches:
     @cached_property
     def orphans(self) -> Rows:
         """Device work whose launch is not in the trace. Rows, ascending."""
-        return self.work[self.launch == NO_ROW]
+        return np.asarray(self.work[self.launch == NO_ROW])
 
 
 def join_launches(events: EventTable, innermost_op: Int32s) -> Launches:

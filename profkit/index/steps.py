@@ -63,7 +63,7 @@ def find_steps(events: EventTable, entry_name: str | None) -> Steps:
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
     return Steps(
         rows=rows,
-        names=tuple(events.name_of(row) for row in rows),
+        names=tuple(events.name_of(row) for row in rows.tolist()),
         starts_ns=events.ts_ns[rows],
         ends_ns=events.end_ns[rows],
     )

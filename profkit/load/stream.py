@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final, Protocol
 
 from isal import igzip, isal_zlib
 
@@ -13,11 +13,20 @@ CHUNK_BYTES: Final = 2 << 20
 """Chunks of 1 to 4 MiB are read fastest: they stay in the processor's cache."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-_BROKEN: Final = (EOFError, igzip.BadGzipFile, isal_zlib.error)
+_ISAL_ERROR: Final[type[Exception]] = getattr(isal_zlib, "error")  # noqa: B009  (its stubs call the class an instance)
+_BROKEN: Final = (EOFError, igzip.BadGzipFile, _ISAL_ERROR)
+
+
+class Readable(Protocol):
+    """What bytes can be read from."""
+
+    def read(self, n_bytes: int, /) -> bytes:
+        """Up to so many bytes; none at the end."""
+        ...
 
 
 @contextmanager
-def open_plain(path: Path) -> Iterator[BinaryIO]:
+def open_plain(path: Path) -> Iterator[Readable]:
     """Open a file, unpacking gzip, for reading bytes.
 
     Args:
@@ -67,7 +76,7 @@ class Chunks:
         truncated: The packed data ended in the middle.
     """
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: Readable) -> None:
         self._stream = stream
         self.n_bytes = 0
         self.truncated = False

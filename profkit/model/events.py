@@ -152,7 +152,7 @@ class EventTable:
 
     def name_of(self, row: int) -> str:
         """The name of one event."""
-        return self.names[self.name[row]]
+        return str(self.names[self.name[row]])
 
     def to_pandas(self) -> "pd.DataFrame":
         """The events as a DataFrame: a row an event, in the order of the file.

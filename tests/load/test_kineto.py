@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ Write = Callable[[Any], Path]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Iterator[Write]:
+def write(tmp_path: Path) -> Write:
     def _write(content: object) -> Path:
         path = tmp_path / "trace.json"
         text = content if isinstance(content, (bytes, str)) else json.dumps(content)

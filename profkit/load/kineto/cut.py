@@ -45,6 +45,10 @@ class Text:
     bare: bool = False
     rest: bytes = b""
 
+    def has_ended(self) -> bool:
+        """Whether the closing bracket was met, by whoever came to it."""
+        return self.complete
+
 
 def cut(chunks: Iterable[bytes], text: Text) -> Iterator[bytes]:
     """Yield batches of whole events, each a JSON list.
@@ -61,7 +65,7 @@ def cut(chunks: Iterable[bytes], text: Text) -> Iterator[bytes]:
     if not text.found_events:
         return
     for chunk in pieces:
-        if text.complete:
+        if text.has_ended():
             text.tail += chunk
             continue
         pending += chunk
@@ -69,7 +73,7 @@ def cut(chunks: Iterable[bytes], text: Text) -> Iterator[bytes]:
         if boundary is None:
             continue
         yield _listed(pending, boundary.start() + 1)
-        if text.complete:
+        if text.has_ended():
             text.tail += pending[boundary.start() + 1 :]
             pending = bytearray()
         elif text.rest:
@@ -77,7 +81,7 @@ def cut(chunks: Iterable[bytes], text: Text) -> Iterator[bytes]:
             text.rest = b""
         else:
             del pending[: boundary.end()]
-    if not text.complete:
+    if not text.has_ended():
         yield from _last_batches(bytes(pending), text)
 
 
@@ -169,7 +173,7 @@ def salvage(batch: bytes) -> Salvaged:
     are not UTF-8 are replaced, control characters within strings are let through.
     """
     text = batch[1:-1].decode("utf-8", "replace")
-    events = []
+    events: list[Any] = []
     at = 0
     repaired = False
     while True:

@@ -116,8 +116,8 @@ def _union(*members: Any) -> Any:  # noqa: ANN401  (a union of types made at run
     return joined
 
 
-EVENT: Final = _union(Complete, Instant, Naming, *_EMPTY)
-EXACT_EVENT: Final = _union(ExactComplete, ExactInstant, Naming, *_EMPTY)
+EVENT: Any = _union(Complete, Instant, Naming, *_EMPTY)
+EXACT_EVENT: Any = _union(ExactComplete, ExactInstant, Naming, *_EMPTY)
 
 BATCH: Final = msgspec.json.Decoder(list[EVENT], strict=False)
 """Not strict: ROCm writes the bytes of its copies as strings."""
