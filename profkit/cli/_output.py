@@ -7,7 +7,7 @@ import stat
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from profkit.errors import OutputError
 
@@ -15,29 +15,36 @@ STDOUT: Final = "-"
 _WIDTH_UNKNOWN: Final = 100
 
 
-def layout(target: str) -> dict[str, Any]:
+def layout(target: str = STDOUT) -> dict[str, Any]:
     """The options of a renderer that depend on where its bytes go.
 
     Args:
         target: A file, or ``-`` for stdout.
     """
-    to_terminal = target == STDOUT and sys.stdout.isatty()
-    encoding = (sys.stdout.encoding or "ascii") if target == STDOUT else "utf-8"
+    if target == STDOUT:
+        return stream_layout(sys.stdout)
+    return {"width": _WIDTH_UNKNOWN, "color": False, "unicode": True, "base": str(Path.cwd())}
+
+
+def stream_layout(stream: TextIO) -> dict[str, Any]:
+    """The options of a renderer for one of the standard streams.
+
+    Args:
+        stream: ``sys.stdout`` or ``sys.stderr``.
+    """
+    is_terminal = stream.isatty()
+    width = shutil.get_terminal_size((_WIDTH_UNKNOWN, 24)).columns
+    encoding = (stream.encoding or "ascii").lower().replace("-", "")
     return {
-        "width": terminal_width() if to_terminal else _WIDTH_UNKNOWN,
-        "color": wants_color() if target == STDOUT else False,
-        "unicode": encoding.lower().replace("-", "").startswith("utf"),
+        "width": width if is_terminal else _WIDTH_UNKNOWN,
+        "color": _wants_color(is_terminal=is_terminal),
+        "unicode": encoding.startswith("utf"),
         "base": str(Path.cwd()),
     }
 
 
-def terminal_width() -> int:
-    """Columns of the terminal, or 100 where they are not known."""
-    return shutil.get_terminal_size((_WIDTH_UNKNOWN, 24)).columns
-
-
-def wants_color() -> bool:
-    """Whether stdout is a terminal that shows colours and whose user wants them.
+def _wants_color(*, is_terminal: bool) -> bool:
+    """Whether a stream shows colours and its user wants them.
 
     Source: https://no-color.org, https://force-color.org.
     """
@@ -45,7 +52,7 @@ def wants_color() -> bool:
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return is_terminal and os.environ.get("TERM") != "dumb"
 
 
 def check_target(target: str, *, force: bool) -> None:

@@ -83,8 +83,8 @@ def test_several_devices_are_told_one_by_one() -> None:
     )
     assert facts(report, everything=False) == [
         (
-            "cuda:0 busy 50% of the 100 ns it was in use: compute 30%, copies 5.0%, communication 30%, "
-            "compute and communication at once 10%"
+            "cuda:0 busy 50% of the 100 ns it was in use: compute 30%, copies 5.0%, "
+            "communication 30%, compute and communication at once 10%"
         ),
         "cuda:1 busy 50% of the 100 ns it was in use: compute 30%, copies 5.0%",
     ]
