@@ -39,7 +39,8 @@ def test_safe_text_stays_and_the_rest_is_spelled_out(text: str, shown: str) -> N
         (
             (
                 "void at::native::vectorized_elementwise_kernel<4, "
-                "at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>)"
+                "at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3> >"
+                "(int, at::native::CUDAFunctor_add<float>)"
             ),
             "vectorized_elementwise_kernel<…CUDAFunctor_add…>",
         ),

@@ -1,0 +1,138 @@
+"""``profkit analyze`` reads traces and delivers reports."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profkit.cli.main import main
+from profkit.testing import TraceBuilder
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    """Three steps on a GPU, each of which reads a value."""
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+            b.item()
+            b.compute("aten::add", 400_000)
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+    return str(b.write(tmp_path / "step.pt.trace.json.gz"))
+
+
+def test_the_report_goes_to_stdout_and_nothing_else_does(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", trace]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("profkit ")
+    assert "Each step takes" in captured.out
+    assert "SYN001" in captured.out
+    assert captured.err == ""
+    assert "\x1b" not in captured.out
+
+
+def test_json_of_one_path_is_a_report_and_of_several_an_array(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", trace, "--format", "json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert main(["analyze", trace, trace, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [one, one]
+    assert one["schema"] == "profkit.report/1"
+
+
+def test_several_texts_follow_each_other(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", trace, trace]) == 0
+    assert capsys.readouterr().out.count("Each step takes") == 2
+
+
+@pytest.mark.parametrize(("level", "code"), [("note", 1), ("warning", 1), ("error", 0)])
+def test_fail_on_counts_findings_at_least_as_severe(trace: str, level: str, code: int) -> None:
+    assert main(["analyze", trace, "--select", "SYN001", "--fail-on", level]) == code
+
+
+def test_fail_on_nothing_found_is_no_failure(trace: str) -> None:
+    assert main(["analyze", trace, "--ignore", "SYN,KER,DAT,MEM", "--fail-on", "note"]) == 0
+
+
+def test_rules_are_chosen_by_id_name_and_family(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(*arguments: str) -> set[str]:
+        assert main(["analyze", trace, "--format", "json", *arguments]) == 0
+        report = json.loads(capsys.readouterr().out)
+        return {each["rule"] for part in ("findings", "health") for each in report[part]}
+
+    assert found("--select", "item-sync") == {"SYN001"}
+    assert found("--select", "syn001") == {"SYN001"}
+    assert "SYN001" in found("--select", "DAT", "--select", "SYN")
+    assert "SYN001" not in found("--ignore", "SYN,KER")
+
+
+def test_an_unknown_rule_is_refused_with_what_was_perhaps_meant(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", trace, "--select", "itemsync"]) == 2
+    assert "Did you mean 'item-sync'?" in capsys.readouterr().err
+
+
+def test_a_file_is_written_whole_and_not_overwritten_without_force(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "report.json"
+    assert main(["analyze", trace, "--format", "json", "-o", str(out)]) == 0
+    first = out.read_bytes()
+    assert json.loads(first)["profkit"]
+    assert capsys.readouterr().out == ""
+    assert main(["analyze", trace, "-o", str(out)]) == 5
+    assert "--force overwrites it" in capsys.readouterr().err
+    assert out.read_bytes() == first
+    assert main(["analyze", trace, "-o", str(out), "--force"]) == 0
+    assert out.read_text(encoding="utf-8").startswith("profkit ")
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        "report.json",
+        "step.pt.trace.json.gz",
+    ]
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "nowhere" / "report.txt")
+    assert main(["analyze", "/no/such/trace.json", "-o", missing]) == 5
+    assert "There is no folder" in capsys.readouterr().err
+    assert main(["analyze", "/no/such/trace.json", "-o", str(tmp_path)]) == 5
+    assert "is a folder" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_is_an_output_error(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", trace, "-o", "/dev/full"]) == 5
+    assert "cannot be written: No space left on device" in capsys.readouterr().err
+
+
+def test_what_is_no_trace_ends_with_three(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "notes.json"
+    file.write_text("[1, 2]", encoding="utf-8")
+    assert main(["analyze", str(file)]) == 3
+    assert main(["analyze", str(tmp_path / "gone.json")]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "notes.json" in captured.err
+    assert "gone.json" in captured.err
+
+
+def test_a_dumb_terminal_gets_ascii(
+    trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(["analyze", trace]) == 0
+    assert "\x1b[" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["analyze", trace]) == 0
+    assert "\x1b[" not in capsys.readouterr().out

@@ -1,0 +1,54 @@
+"""``profkit demo`` records its program and finds what was planted."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profkit.cli.demo import _COPY, _PROGRAM, _put
+from profkit.errors import OutputError
+
+
+def test_it_names_the_line_of_every_planted_fault(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "profkit", "demo", "--dir", "t"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "t" / _COPY).read_text(encoding="utf-8").splitlines()
+    wait = next(n for n, line in enumerate(lines, 1) if "in steps:" in line)
+    item = next(n for n, line in enumerate(lines, 1) if "# fault 2" in line)
+    kept = next(n for n, line in enumerate(lines, 1) if "# fault 3" in line)
+    assert f"t/{_COPY}:{wait}  warning starved-by-loader" in done.stdout
+    assert f"t/{_COPY}:{item}  note item-sync" in done.stdout
+    assert f"t/{_COPY}:{kept}  " in done.stdout
+    assert "unfreed-tensors" in done.stdout
+    (trace,) = (tmp_path / "t" / "demo").glob("*.pt.trace.json.gz")
+    assert trace.name in done.stderr
+    assert "tensorboard --logdir t" in done.stdout
+
+
+def test_a_changed_program_is_kept_unless_forced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = _put(tmp_path, force=False)
+    assert program.read_bytes() == _PROGRAM.read_bytes()
+    program.write_text("# cured", encoding="utf-8")
+    _put(tmp_path, force=False)
+    assert program.read_text(encoding="utf-8") == "# cured"
+    assert "--force brings the faults back" in capsys.readouterr().err
+    _put(tmp_path, force=True)
+    assert program.read_bytes() == _PROGRAM.read_bytes()
+
+
+def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(OutputError, match="cannot be written"):
+        _put(tmp_path / "file" / "traces", force=False)
