@@ -148,8 +148,9 @@ def _biggest_costs(report: Report) -> list[str]:
     if in_time is not None:
         sentences.append(f"The biggest cost: {_named(report, in_time)}.")
     if in_bytes is not None and in_bytes is not in_time:
-        start = "Memory" if in_time is None else "And memory"
-        sentences.append(f"{start}: {_named(report, in_bytes)}.")
+        said = _named(report, in_bytes)
+        start = said[:1].upper() + said[1:] if in_time is None else f"And {said}"
+        sentences.append(f"{start}.")
     return sentences
 
 
@@ -252,3 +253,16 @@ def unchecked_by_reason(report: Report) -> list[tuple[str, str]]:
     for each in report.unchecked:
         groups.setdefault(f"{each.reason} {each.how}", []).append(each.rule)
     return [(reason, ", ".join(dict.fromkeys(rules))) for reason, rules in groups.items()]
+
+
+def stretch_text(stretch_share: float) -> str:
+    """How much longer the recording made the program, in a sentence.
+
+    Args:
+        stretch_share: As in :class:`~profkit.model.report.Source`.
+    """
+    if stretch_share >= 1:
+        return (
+            f"While it was recorded the program took about {1 + stretch_share:.1f} times as long."
+        )
+    return f"While it was recorded the program took about {format_share(stretch_share)} longer."

@@ -11,6 +11,7 @@ from profkit.engine.verdict import (
     cost_text,
     facts,
     part_label,
+    stretch_text,
     unchecked_by_reason,
     verdict,
 )
@@ -166,7 +167,7 @@ def _recording(report: Report) -> Iterator[str]:
         yield f"{fault.severity} {fault.rule}: {fault.message} {fault.fix}"
     stretch = report.source.stretch_share
     if stretch is not None:
-        yield f"Recording made the program about {format_share(stretch)} slower."
+        yield stretch_text(stretch)
 
 
 def _origin(report: Report, options: Options) -> str:

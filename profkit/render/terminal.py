@@ -26,6 +26,7 @@ from profkit.engine.verdict import (
     device_word,
     facts,
     part_label,
+    stretch_text,
     unchecked_by_reason,
     verdict,
 )
@@ -329,8 +330,7 @@ class _Page:
             text = f"{fault.message} {fault.fix}"
             lines.append(_hanging(f"{fault.severity} {fault.rule}: ", text, style, _INDENT // 2))
         if source.stretch_share is not None and source.stretch_share >= _STRETCH_WORTH_SAYING:
-            share = format_share(source.stretch_share)
-            lines.append(_indented(f"Recording made the program about {share} slower.", 2))
+            lines.append(_indented(stretch_text(source.stretch_share), 2))
         if source.lines_from == "other-step":
             text = "Times are from steps without stacks; lines are from another step of the loop."
             lines.append(_indented(text, 2))

@@ -29,10 +29,10 @@ def test_a_cpu_run_says_so() -> None:
 
 
 def test_memory_is_told_beside_time() -> None:
-    assert "And memory: tensors are never freed at train.py:44, 1.50 MiB a step." in verdict(
+    assert "And tensors are never freed at train.py:44, 1.50 MiB a step." in verdict(
         reports.gpu_report()
     )
-    assert " Memory: tensors are never freed" in verdict(reports.cpu_report())
+    assert " Tensors are never freed" in verdict(reports.cpu_report())
 
 
 def test_without_findings_it_says_why_the_device_is_idle() -> None:

@@ -26,7 +26,7 @@ def test_it_begins_with_the_verdict() -> None:
     assert blank == ""
     assert " ".join(rest[:2]).startswith(
         "Each step takes 174 ms; the GPU works 61% of it. The biggest cost: the loader starves "
-        "the GPU at train.py:31, up to 65.0 ms a step (37%). And memory: tensors are never freed "
+        "the GPU at train.py:31, up to 65.0 ms a step (37%). And tensors are never freed "
         "at train.py:44, 1.50 MiB a step."
     )
 
@@ -117,7 +117,7 @@ def test_unchecked_rules_are_grouped_by_what_they_lack() -> None:
 
 
 def test_the_stretch_of_the_recording_and_its_faults_are_told() -> None:
-    assert "Recording made the program about 80% slower." in text(reports.cpu_report())
+    assert "the program took about 80% longer." in text(reports.cpu_report())
     assert "note PRF001: The first step takes 1.80 times" in text(reports.gpu_report())
 
 
