@@ -35,9 +35,8 @@ Reads:
     copies within them, the devices' busy time in nanoseconds, the user's lines.
 
 When it is wrong:
-    A value that the program must have in every step, such as the length of generated text, has to
-    be read. And a device that is idle for another reason stays idle without the read: the cost is
-    an upper bound.
+    A value that the program must have in every step has to be read. And a device that is idle for
+    another reason stays idle without the read: the cost is an upper bound.
 
 Source:
     ``aten/src/ATen/native/cuda/CUDAScalar.cu`` (the copy that ``item`` waits for);
@@ -177,7 +176,7 @@ def _what(ctx: Context, rows: Rows) -> str:
     if method is not None:
         return f"`.{method}()`"
     kind = _kind(ctx, rows)
-    return "Indexing with a mask" if kind in _MASKS else _WORDS.get(kind, f"`{kind.strip('_')}()`")
+    return "Indexing with a mask" if kind in _MASKS else _WORDS.get(kind, f"`{kind.strip('_2')}()`")
 
 
 def _fix(ctx: Context, rows: Rows) -> str:

@@ -47,12 +47,13 @@ def makers(events: EventTable, tree: CallTree, frame: Int32s, owners: Int32s) ->
     place = np.zeros(len(events), dtype=np.int64)
     place[tops] = np.arange(len(tops))
     top = tree.outermost(events.category == Category.OP)[owners]
+    around = tree.nearest(events.category == Category.ANNOTATION)
     found = np.full(len(owners), NO_ROW, dtype=np.int32)
     open_still = np.ones(len(owners), dtype=np.bool_)
     for back in range(1, _LOOK_BACK + 1):
         at = place[top] - back
         before = tops[np.maximum(at, 0)]
-        same_line = frame[before] == frame[top]
+        same_line = (frame[before] == frame[top]) & (around[before] == around[top])
         near = same_line & ((frame[top] >= 0) | (back == 1))
         is_op = events.category[before] == Category.OP
         open_still &= (at >= 0) & (events.lane[before] == events.lane[top]) & near & is_op

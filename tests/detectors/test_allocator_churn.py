@@ -1,0 +1,68 @@
+"""allocator-churn finds steps that call the driver for memory after the first."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "allocator-churn"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def training(
+    calls: Callable[[int], tuple[str, ...]], *, n: int = 4, runtime: str = "cuda"
+) -> TraceBuilder:
+    """A kernel of 100 µs that the host sees through, then calls of the driver of 200 µs each."""
+    b = TraceBuilder(stacks=True, runtime=runtime)
+    for number in range(n):
+        with b.step(), b.frame("train.py", 4, "main"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=100_000)
+            b.advance(100_000)
+            with b.frame("torch/cuda/memory.py", 180, "empty_cache"):
+                for call in calls(number):
+                    b.call(call, 200_000)
+    return b
+
+
+def test_it_costs_the_time_in_the_driver_while_the_device_is_idle(found: Found) -> None:
+    (finding,) = found(training(lambda _: ("Free", "Malloc")), RULE)
+    # The first step does not count; in each of the three others both calls find an idle device.
+    assert finding.evidence["blocked_ns"] == 3 * 400_000
+    assert finding.cost.ns == 3 * 400_000
+    assert finding.cost.per_step_ns == 300_000
+    assert (finding.evidence["n_allocations"], finding.evidence["n_frees"]) == (3, 3)
+    assert finding.n == 6
+    assert finding.locations[0].function == "main"
+    assert "empty_cache" in finding.fix
+
+
+def test_a_cache_that_fills_in_the_first_steps_is_left_alone(found: Found) -> None:
+    assert found(training(lambda n: ("Malloc",) * 5 if n == 0 else ()), RULE) == ()
+    assert found(training(lambda n: ("Malloc",) if n < 2 else ()), RULE) == ()
+
+
+def test_growth_without_frees_gets_another_advice(found: Found) -> None:
+    (finding,) = found(training(lambda _: ("Malloc",)), RULE)
+    assert finding.evidence["n_frees"] == 0
+    assert "expandable_segments" in finding.fix
+
+
+def test_host_memory_is_not_the_devices(found: Found) -> None:
+    assert found(training(lambda _: ("HostAlloc",)), RULE) == ()
+
+
+def test_hip_is_looked_at_too(found: Found) -> None:
+    assert len(found(training(lambda _: ("Free", "Malloc"), runtime="hip"), RULE)) == 1
+
+
+def test_two_steps_cannot_tell(found: Found) -> None:
+    assert found(training(lambda _: ("Free", "Malloc"), n=2), RULE) == ()
+
+
+def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=100_000)
+    (unchecked,) = analyzed(b, RULE).unchecked
+    assert unchecked.rule == "MEM002"

@@ -1,0 +1,101 @@
+"""explicit-synchronize finds the program's own waits, and leaves the profiler's alone."""
+
+from collections.abc import Callable
+
+import pytest
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "explicit-synchronize"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def training(*, call: str | None = "DeviceSynchronize", stacks: bool = False) -> TraceBuilder:
+    """300 µs of kernel behind 10 µs of host; then a wait; then 40 µs of Python."""
+    b = TraceBuilder(stacks=stacks)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+            if call:
+                with b.frame("torch/cuda/__init__.py", 975, "synchronize"):
+                    b.synchronize(call)
+            b.advance(40_000)
+    return b
+
+
+def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
+    # Host: 10 µs of launch, 300 of waiting, 40 of Python. Device: idle for the 10 and the 40.
+    (finding,) = found(training(), RULE)
+    assert finding.evidence["blocked_ns"] == 3 * 300_000
+    assert finding.cost.per_step_ns == 50_000
+    assert finding.severity == "warning"
+    assert finding.n == 3
+
+
+def test_a_program_that_does_not_synchronize_is_left_alone(found: Found) -> None:
+    assert found(training(call=None), RULE) == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "python"),
+    [
+        ("DeviceSynchronize", "`torch.cuda.synchronize()`"),
+        ("StreamSynchronize", "`stream.synchronize()`"),
+        ("EventSynchronize", "`event.synchronize()`"),
+    ],
+)
+def test_it_names_the_call_as_python_has_it_and_its_line(
+    found: Found, call: str, python: str
+) -> None:
+    (finding,) = found(training(call=call, stacks=True), RULE)
+    assert finding.message.startswith(f"{python} in train_step (train.py:10) is called once a step")
+    assert finding.locations[0].file == "train.py"
+    assert python in finding.fix
+
+
+def test_the_synchronization_that_ends_the_recording_is_the_profilers(found: Found) -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+    b.synchronize()
+    assert found(b, RULE) == ()
+
+
+def test_with_stacks_the_profilers_frames_tell_its_calls_from_the_users(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.frame("train.py", 3, "main"):
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+        with b.frame("torch/autograd/profiler.py", 363, "__exit__"):
+            b.synchronize()
+    assert found(b, RULE) == ()
+    with b.frame("train.py", 3, "main"):
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+        b.synchronize()
+    assert len(found(b, RULE)) == 1
+
+
+def test_waits_within_operators_belong_to_other_rules(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+            b.item()
+            b.to_host(4096, 2_000)
+    assert found(b, RULE) == ()
+
+
+def test_an_event_that_has_long_happened_is_not_worth_a_word(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=1_000)
+            b.advance(10_000_000)
+            b.synchronize("EventSynchronize")
+    assert found(b, RULE) == ()
+
+
+def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "SYN002"

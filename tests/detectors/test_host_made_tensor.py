@@ -1,0 +1,87 @@
+"""host-made-tensor finds constants that are made on the host and copied in every step."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "host-made-tensor"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def training(*, maker: str | None = "aten::zeros", stacks: bool = True) -> TraceBuilder:
+    """200 µs of kernel, then 32 bytes made and copied, then 30 µs of Python."""
+    b = TraceBuilder(stacks=stacks)
+    for _ in range(4):
+        with b.step(), b.frame("train.py", 10, "train_step") if stacks else b.thread(b.tid):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            if maker:
+                b.compute(maker, 2_000)
+                b.to_device(32, 1_000)
+            b.advance(30_000)
+    return b
+
+
+def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
+    # Kernel from 10 to 210 µs, copy to 211. The host waits from 12 to 211 and 4 µs more. The device
+    # is idle for the first 10 µs and the last 34.
+    (finding,) = found(training(), RULE)
+    assert finding.evidence["blocked_ns"] == 4 * 203_000
+    assert finding.cost.per_step_ns == 44_000
+    assert finding.n == 4
+    assert finding.evidence["made_by"] == "aten::zeros"
+    assert finding.confidence == "high"
+    assert finding.message == (
+        "A tensor of 32 B is made on the host in train_step (train.py:10) and copied to the GPU "
+        "once a step: the host waits 203 µs a step, and the GPU was idle for 44.0 µs a step."
+    )
+
+
+def test_a_tensor_made_on_the_device_is_the_cure(found: Found) -> None:
+    assert found(training(maker=None), RULE) == ()
+
+
+def test_what_a_loader_made_is_data(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            with b.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+                b.compute("aten::empty", 1_000)
+            b.to_device(32, 1_000)
+    assert found(b, RULE) == ()
+
+
+def test_an_operator_that_makes_nothing_is_no_maker(found: Found) -> None:
+    assert found(training(maker="aten::mul"), RULE) == ()
+
+
+def test_a_tensor_made_some_operators_before_on_the_same_line_is_found(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            b.compute("aten::ones", 1_000)
+            b.compute("aten::tril", 1_000)
+            b.to_device(256, 1_000)
+    assert len(found(b, RULE)) == 1
+
+
+def test_without_lines_it_is_a_guess(found: Found) -> None:
+    (finding,) = found(training(stacks=False), RULE)
+    assert finding.confidence == "low"
+
+
+def test_a_single_copy_is_set_up(found: Found) -> None:
+    b = training(maker=None)
+    with b.step(), b.frame("train.py", 10, "train_step"):
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+        b.compute("aten::zeros", 1_000)
+        b.to_device(32, 1_000)
+    assert found(b, RULE) == ()
+
+
+def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "DAT003"

@@ -1,0 +1,176 @@
+"""item-sync finds reads that make the host wait, and what they cost."""
+
+from collections.abc import Callable
+
+import pytest
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "item-sync"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def training(
+    n_steps: int = 4, *, read: bool = True, stacks: bool = False, tail_ns: int = 50_000
+) -> TraceBuilder:
+    """Ten kernels of 30 µs a step, launched every 10 µs; then a read; then Python alone."""
+    b = TraceBuilder(stacks=stacks)
+    for _ in range(n_steps):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            for _ in range(10):
+                b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=30_000)
+            if read:
+                with b.builtin("method item of Tensor object at 0x7f00"):
+                    b.item(copy_ns=1_000)
+            b.advance(tail_ns)
+    return b
+
+
+def test_a_read_in_every_step_costs_the_idle_time_that_follows_it(found: Found) -> None:
+    # The kernels run from 10 to 310 µs, the copy to 311. The host waits from 105 µs until then,
+    # and the device is idle for 10 µs at the start of the step and 50 at its end.
+    (finding,) = found(training(), RULE)
+    assert finding.severity == "warning"
+    assert finding.confidence == "high"
+    assert finding.n == 4
+    assert finding.evidence["blocked_ns"] == 4 * (311_000 - 105_000)
+    assert finding.evidence["device_idle_ns"] == 4 * 60_000
+    assert (finding.cost.ns, finding.cost.per_step_ns) == (4 * 60_000, 60_000)
+    assert finding.cost.basis == "upper-bound"
+    assert sum(end - start for start, end in finding.claims) == finding.cost.ns
+
+
+def test_it_names_the_line_the_call_and_the_figures(found: Found) -> None:
+    (finding,) = found(training(stacks=True), RULE)
+    (location,) = finding.locations
+    assert (location.file, location.line, location.function) == ("train.py", 10, "train_step")
+    assert location.op == "aten::item"
+    assert finding.message == (
+        "`.item()` in train_step (train.py:10) runs once a step and makes the host wait 206 µs a "
+        "step; the GPU was idle for 60.0 µs a step."
+    )
+    assert ".detach()" in finding.fix
+
+
+def test_a_program_that_does_not_read_is_left_alone(found: Found) -> None:
+    assert found(training(read=False), RULE) == ()
+
+
+def test_the_cost_is_never_more_than_the_host_waited(found: Found) -> None:
+    (finding,) = found(training(tail_ns=900_000), RULE)
+    assert finding.cost.per_step_ns == 206_000
+
+
+def test_a_read_that_the_device_does_not_suffer_from_is_a_note(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            start = b.now_ns
+            b.launch("aten::mm", kernel="short", host_ns=10_000, device_ns=100_000)
+            b.item()
+            b.advance(20_000)
+        length = b.now_ns - start
+        b.kernel("elsewhere", length, at_ns=start, stream=13)
+    (finding,) = found(b, RULE)
+    assert finding.severity == "note"
+    assert finding.cost.ns == 0
+
+
+def test_a_read_that_hardly_waits_is_not_worth_a_word(found: Found) -> None:
+    b = training(read=False, tail_ns=0)
+    with b.step():
+        b.advance(50_000_000)
+        b.item()
+    assert found(b, RULE) == ()
+
+
+def test_reads_outside_the_steps_do_not_count(found: Found) -> None:
+    b = training(read=False)
+    b.item()
+    assert found(b, RULE) == ()
+
+
+def test_without_steps_the_whole_recording_counts(found: Found) -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+    b.item()
+    b.advance(100_000)
+    (finding,) = found(b, RULE)
+    assert finding.cost.per_step_ns is None
+    assert finding.confidence == "medium"
+    assert "runs once and" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("ops", "said", "advice"),
+    [
+        (["aten::is_nonzero", "aten::item"], "A condition on a tensor", "Let the GPU decide"),
+        (["aten::index", "aten::nonzero"], "Indexing with a mask", "Keep the shape"),
+        (["aten::_unique2"], "`unique()`", "The size of the result"),
+        (["aten::equal"], "`torch.equal()`", "Let the GPU decide"),
+    ],
+)
+def test_each_kind_of_read_is_named_as_it_was_written(
+    found: Found, ops: list[str], said: str, advice: str
+) -> None:
+    b = TraceBuilder()
+    for _ in range(2):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+            with b.op(ops[0]), b.op(ops[-1]):
+                b.synchronize("StreamSynchronize")
+            b.advance(50_000)
+    (finding,) = found(b, RULE)
+    assert finding.message.startswith(said)
+    assert finding.fix.startswith(advice)
+
+
+def reading_on_the_cpu(*, times: int = 2) -> TraceBuilder:
+    b = TraceBuilder(stacks=True, device_names=())
+    for _ in range(2):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            b.compute("aten::mm", 10_000)
+            for _ in range(times // 2):
+                b.item(on_device=False)
+    return b
+
+
+def test_on_a_cpu_a_read_is_a_note_without_a_cost(found: Found) -> None:
+    (finding,) = found(reading_on_the_cpu(), RULE)
+    assert finding.severity == "note"
+    assert finding.cost.ns is None
+    assert finding.n == 2
+    assert "costs nothing on the CPU" in finding.message
+    assert "on a GPU" in finding.message
+
+
+def test_a_single_read_on_a_cpu_is_no_habit(found: Found) -> None:
+    b = reading_on_the_cpu(times=0)
+    with b.step():
+        b.item(on_device=False)
+    assert found(b, RULE) == ()
+
+
+@pytest.mark.parametrize(
+    "around", ["Optimizer.step#Adam.step", "enumerate(DataLoader)#_SingleProcess.__next__"]
+)
+def test_what_torch_reads_for_itself_is_not_the_users(found: Found, around: str) -> None:
+    b = reading_on_the_cpu(times=0)
+    with b.step(), b.annotation(around):
+        for _ in range(5):
+            b.item(on_device=False)
+    with b.step(), b.op("aten::_index_put_impl_"):
+        for _ in range(5):
+            b.item(on_device=False)
+    assert found(b, RULE) == ()
+
+
+def test_without_operators_it_could_not_look(
+    analyzed: Analyzed, device_alone: TraceBuilder
+) -> None:
+    (unchecked,) = analyzed(device_alone, RULE).unchecked
+    assert unchecked.rule == "SYN001"
+    assert unchecked.how

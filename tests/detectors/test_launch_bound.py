@@ -1,0 +1,109 @@
+"""launch-bound finds devices that wait for launches, and does not blame the recording on them."""
+
+from collections.abc import Callable
+
+import pytest
+
+from profkit.model.capture_info import CaptureCost, CaptureInfo
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "launch-bound"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def training(
+    *, host_ns: int = 20_000, device_ns: int = 5_000, n: int = 50, **options: object
+) -> TraceBuilder:
+    """Kernels of some length, each launched by an operator of some length."""
+    b = TraceBuilder(**options)  # type: ignore[arg-type]
+    for _ in range(3):
+        with b.step():
+            for _ in range(n):
+                b.launch("aten::add", kernel="add", host_ns=host_ns, device_ns=device_ns)
+    return b
+
+
+def test_it_costs_the_idle_time_between_the_kernels(found: Found) -> None:
+    # 150 kernels of 5 µs start 20 µs apart: 149 gaps of 15 µs lie between them.
+    (finding,) = found(training(), RULE)
+    assert finding.cost.ns == 149 * 15_000
+    assert finding.cost.basis == "upper-bound"
+    assert finding.confidence == "high"
+    assert finding.evidence["n_kernels_per_step"] == 50
+    assert finding.evidence["median_kernel_ns"] == 5_000
+    assert finding.locations[0].op == "aten::add"
+    assert finding.message == (
+        "The GPU runs 50 kernels a step, half of them shorter than 5.00 µs, and stands idle for "
+        "745 µs a step (74%) because the next one is not launched yet."
+    )
+    assert sum(end - start for start, end in finding.claims) == finding.cost.ns
+
+
+def test_a_host_that_keeps_ahead_is_left_alone(found: Found) -> None:
+    assert found(training(host_ns=5_000, device_ns=20_000), RULE) == ()
+
+
+def test_one_graph_launch_for_all_kernels_is_the_cure(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step(), b.op("mylib::replay"):
+            b.graph_launch([("add", 5_000)] * 50)
+            b.advance(246_000)
+    assert found(b, RULE) == ()
+
+
+def test_long_pauses_have_another_reason(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            for _ in range(30):
+                b.launch("aten::add", kernel="add", host_ns=5_000, device_ns=5_000)
+            b.advance(5_000_000)
+    assert found(b, RULE) == ()
+
+
+def test_a_few_kernels_are_no_stream_of_launches(found: Found) -> None:
+    assert found(training(n=5), RULE) == ()
+
+
+def test_long_kernels_are_not_the_fault_of_launches(found: Found) -> None:
+    assert found(training(host_ns=100_000, device_ns=30_000), RULE) == ()
+
+
+def test_idle_time_that_stacks_can_explain_is_not_claimed(found: Found) -> None:
+    b = training(host_ns=20_000, device_ns=10_000)
+    assert len(found(b, RULE)) == 1
+    with b.frame("train.py", 1, "main"):
+        pass
+    assert found(b, RULE) == ()
+
+
+def test_from_a_recording_with_stacks_only_the_rest_is_claimed(found: Found) -> None:
+    b = training(host_ns=20_000, device_ns=1_000)
+    with b.frame("train.py", 1, "main"):
+        pass
+    (finding,) = found(b, RULE)
+    assert finding.confidence == "low"
+    assert finding.cost.basis == "estimate"
+    # Of each step's 1,000 µs a stretch of 1.2 explains 545.45; 19 of every 20 µs are idle, without
+    # the first launch of the recording and the end of the last step.
+    idle = [949_000, 950_000, 950_000]
+    assert finding.cost.ns == pytest.approx(sum(idle) - 3 * 545_454, abs=40_000)
+
+
+def test_a_stretch_that_was_measured_is_taken_off_exactly(found: Found) -> None:
+    capture = CaptureInfo(version="1", name="step", cost=CaptureCost(stretch_share=0.25))
+    plain, stretched = training(), training(capture=capture)
+    (bare,), (finding,) = found(plain, RULE), found(stretched, RULE)
+    assert bare.cost.ns is not None
+    # A quarter longer means that a fifth of the 3,000 µs is the recording's.
+    assert finding.cost.ns == bare.cost.ns - 3_000_000 // 5
+    assert finding.confidence == "medium"
+
+
+def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "KER001"

@@ -1,0 +1,33 @@
+"""no-stacks says when no line of the program is known."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "no-stacks"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def test_a_recording_without_lines_says_how_to_get_them(found: Found) -> None:
+    b = TraceBuilder()
+    b.compute("aten::mm", 1_000)
+    (finding,) = found(b, RULE)
+    assert finding.severity == "note"
+    assert "with_stack=True" in finding.fix
+    assert finding.cost.ns is None
+
+
+def test_a_recording_with_lines_is_left_alone(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.frame("train.py", 10, "train_step"):
+        b.compute("aten::mm", 1_000)
+    assert found(b, RULE) == ()
+
+
+def test_without_operators_there_is_nothing_to_name(
+    analyzed: Analyzed, device_alone: TraceBuilder
+) -> None:
+    assert analyzed(device_alone, RULE).unchecked[0].rule == "PRF003"

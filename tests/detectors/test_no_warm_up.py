@@ -1,0 +1,55 @@
+"""no-warm-up finds recordings whose first step is not like the others."""
+
+from collections.abc import Callable
+
+import pytest
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "no-warm-up"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def steps_of(*lengths_ns: int) -> TraceBuilder:
+    b = TraceBuilder(device_names=())
+    for length_ns in lengths_ns:
+        with b.step():
+            b.compute("aten::mm", length_ns)
+    return b
+
+
+def test_a_long_first_step_is_a_fault_of_the_recording(analyzed: Analyzed) -> None:
+    report = analyzed(steps_of(900_000, 100_000, 110_000, 105_000), RULE)
+    assert report.findings == ()
+    (finding,) = report.health
+    assert finding.severity == "note"
+    assert finding.confidence == "high"
+    assert (finding.evidence["first_ns"], finding.evidence["others_median_ns"]) == (
+        900_000,
+        105_000,
+    )
+    assert finding.message.startswith("The first step, ProfilerStep#0, took 900 µs, the others 105")
+    assert "warmup=1" in finding.fix
+
+
+@pytest.mark.parametrize(
+    "lengths_ns",
+    [
+        (120_000, 100_000, 100_000, 100_000),
+        (100_000, 100_000, 900_000, 100_000),
+        (900_000, 100_000, 500_000, 100_000),
+        (900_000, 100_000),
+    ],
+    ids=["alike", "another step is long", "steps differ anyway", "two cannot tell"],
+)
+def test_other_recordings_are_left_alone(found: Found, lengths_ns: tuple[int, ...]) -> None:
+    assert found(steps_of(*lengths_ns), RULE) == ()
+
+
+def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
+    b = TraceBuilder()
+    b.compute("aten::mm", 1_000)
+    assert analyzed(b, RULE).unchecked[0].rule == "PRF001"

@@ -1,0 +1,66 @@
+"""pageable-copy-to-device finds batches that leave from memory which is not pinned."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "pageable-copy-to-device"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+MIB = 1 << 20
+
+
+def training(*, pinned: bool = False) -> TraceBuilder:
+    """A copy of 400 µs, 200 µs of kernel, and 50 µs of Python a step."""
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 8, "main"):
+            b.to_device(8 * MIB, 400_000, pinned=pinned)
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            b.advance(250_000)
+    return b
+
+
+def test_it_costs_the_idle_time_of_the_steps_at_most(found: Found) -> None:
+    # The call takes 4 µs until the copy begins at 4 and ends at 404; then 4 of synchronization and
+    # 10 of launch, a kernel from 418 to 618, and the step ends at 668: idle for 4, 14 and 50 µs.
+    (finding,) = found(training(), RULE)
+    assert finding.evidence["blocked_ns"] == 3 * 408_000
+    assert finding.evidence["bytes"] == 3 * 8 * MIB
+    assert finding.cost.per_step_ns == 4_000 + 14_000 + 50_000
+    assert finding.n == 3
+    assert finding.message == (
+        "The copy to the GPU in main (train.py:8) runs once a step, 8.00 MiB each, from memory "
+        "that is not pinned: the host waits 408 µs a step, and the GPU was idle for 68.0 µs a step."
+    )
+    assert "pin_memory=True" in finding.fix
+
+
+def test_a_copy_from_pinned_memory_is_the_cure(found: Found) -> None:
+    assert found(training(pinned=True), RULE) == ()
+
+
+def test_a_small_tensor_made_just_before_is_left_to_another_rule(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 8, "main"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            b.compute("aten::zeros", 1_000)
+            b.to_device(32, 1_000)
+    assert found(b, RULE) == ()
+
+
+def test_a_large_tensor_made_just_before_is_data(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 8, "main"):
+            b.compute("aten::randn", 1_000)
+            b.to_device(8 * MIB, 400_000)
+    assert len(found(b, RULE)) == 1
+
+
+def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "DAT002"

@@ -1,0 +1,66 @@
+"""pageable-copy-to-host finds copies that the host waits for."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "pageable-copy-to-host"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+MIB = 1 << 20
+
+
+def evaluating(*, pinned: bool = False) -> TraceBuilder:
+    """200 µs of kernel behind 10 µs of host; a copy of 20 µs; 30 µs of Python."""
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("evaluate.py", 7, "predict"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            with b.builtin("method cpu of Tensor object at 0x7f00"):
+                b.to_host(MIB, 20_000, pinned=pinned)
+            b.advance(30_000)
+    return b
+
+
+def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
+    # The kernel ends at 210 µs and the copy at 230. The host waits from 10 to 230 µs and 4 more in
+    # the synchronization. The device is idle for the first 10 µs and the last 34.
+    (finding,) = found(evaluating(), RULE)
+    assert finding.evidence["blocked_ns"] == 3 * 224_000
+    assert finding.evidence["bytes"] == 3 * MIB
+    assert finding.cost.per_step_ns == 44_000
+    assert finding.n == 3
+    assert finding.message == (
+        "`.cpu()` in predict (evaluate.py:7) copies 1.00 MiB to the host once a step, and the "
+        "host waits 224 µs a step; the GPU was idle for 44.0 µs a step."
+    )
+
+
+def test_a_copy_into_pinned_memory_that_nobody_waits_for_is_fine(found: Found) -> None:
+    assert found(evaluating(pinned=True), RULE) == ()
+
+
+def test_reads_of_a_single_value_are_left_to_item_sync(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            with b.op("aten::item"):
+                b.copy("DtoH (Device -> Pageable)", 4, 1_000, blocking=True)
+    assert found(b, RULE) == ()
+
+
+def test_two_lines_are_two_findings(found: Found) -> None:
+    b = evaluating()
+    for _ in range(3):
+        with b.step(), b.frame("evaluate.py", 30, "score"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=200_000)
+            b.to_host(64, 2_000)
+    assert {finding.locations[0].line for finding in found(b, RULE)} == {7, 30}
+
+
+def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "SYN003"

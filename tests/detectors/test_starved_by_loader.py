@@ -1,0 +1,113 @@
+"""starved-by-loader finds steps that wait for data, and what the wait costs."""
+
+from collections.abc import Callable
+
+import pytest
+
+from profkit.model.capture_info import CaptureInfo
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "starved-by-loader"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def training(
+    waits_ns: list[int], *, workers: bool = False, device_ns: int = 100_000, stacks: bool = False
+) -> TraceBuilder:
+    """A wait for data and a kernel a step; the host goes on while the kernel runs."""
+    b = TraceBuilder(stacks=stacks)
+    for wait_ns in waits_ns:
+        with b.step(), b.frame("train.py", 5, "main"):
+            b.load(wait_ns, workers=workers)
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=device_ns)
+    return b
+
+
+def test_it_costs_the_time_in_the_loader(found: Found) -> None:
+    (finding,) = found(training([400_000, 500_000, 600_000]), RULE)
+    assert finding.cost.ns == 1_500_000
+    assert finding.cost.per_step_ns == 500_000
+    assert finding.severity == "warning"
+    assert finding.n == 3
+    assert finding.evidence["loader_ns"] == [400_000, 500_000, 600_000]
+    # The kernel of each step runs on into the loader of the next for all of its 100 µs.
+    assert finding.evidence["device_idle_ns"] == [400_000, 400_000, 500_000]
+
+
+def test_it_names_the_loop_and_what_to_write(found: Found) -> None:
+    (finding,) = found(training([500_000] * 2, stacks=True), RULE)
+    assert (finding.locations[0].file, finding.locations[0].line) == ("train.py", 5)
+    assert finding.message == (
+        "The loop in main (train.py:5) waits 500 µs a step for its next batch (98%); during "
+        "450 µs of it the GPU has no work."
+    )
+    assert "num_workers=4" in finding.fix
+
+
+def test_workers_that_are_too_slow_get_another_advice(found: Found) -> None:
+    (finding,) = found(training([500_000] * 3, workers=True), RULE)
+    assert "prefetch_factor" in finding.fix
+    assert "num_workers=4" not in finding.fix
+
+
+def test_a_loader_that_is_ready_is_left_alone(found: Found) -> None:
+    assert found(training([1_000] * 4, workers=True), RULE) == ()
+
+
+def test_workers_that_start_in_the_first_step_are_left_alone(found: Found) -> None:
+    assert found(training([900_000, 500, 500, 500], workers=True), RULE) == ()
+    assert found(training([900_000, 500], workers=True), RULE) == ()
+
+
+def test_a_wait_that_the_device_does_not_notice_is_left_alone(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(4):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=510_000)
+            b.load(500_000)
+    assert found(b, RULE) == ()
+
+
+def test_on_a_cpu_the_wait_is_measured(found: Found) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step():
+            b.load(300_000)
+            b.compute("aten::mm", 700_000)
+    (finding,) = found(b, RULE)
+    assert finding.cost.per_step_ns == 300_000
+    assert finding.cost.basis == "measured"
+    assert finding.evidence["device_idle_ns"] is None
+    assert "GPU" not in finding.message
+
+
+@pytest.mark.parametrize(("wait_ns", "severity"), [(60_000, "note"), (200_000, "warning")])
+def test_a_small_wait_is_a_note(found: Found, wait_ns: int, severity: str) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step():
+            b.load(wait_ns)
+            b.compute("aten::mm", 900_000)
+    (finding,) = found(b, RULE)
+    assert finding.severity == severity
+
+
+def test_the_wait_that_profkit_measures_counts_too(found: Found) -> None:
+    b = TraceBuilder(device_names=(), capture=CaptureInfo(version="1", name="train"))
+    for _ in range(3):
+        with b.step():
+            with b.annotation("profkit.data_wait"):
+                b.advance(500_000)
+            b.compute("aten::mm", 500_000)
+    assert len(found(b, RULE)) == 1
+
+
+def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
+    b = TraceBuilder()
+    b.load(500_000)
+    (unchecked,) = analyzed(b, RULE).unchecked
+    assert unchecked.rule == "DAT001"
+    assert "step" in unchecked.how
