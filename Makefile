@@ -29,7 +29,7 @@ format: install
 	$(BIN)/ruff format .
 
 demo: install
-	$(BIN)/profkit demo
+	$(BIN)/profkit demo --dir build/demo
 
 bench: install
 	@for script in benchmarks/*.py; do \

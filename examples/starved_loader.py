@@ -2,9 +2,10 @@
 
 The fault: the loader has no workers. Each picture is decompressed, smoothed, cut and mirrored by
 the very process that trains, so training stands still while a batch is made, in every step.
-``starved_loader_cured.py`` is the same program without it.
+``--workers 2`` lets other processes do it, where there are cores to spare;
+``starved_loader_cured.py`` does most of it once and for all.
 
-Run: ``python examples/starved_loader.py [STEPS]``
+Run: ``python examples/starved_loader.py [STEPS] [--workers N]``
 """
 
 import argparse
@@ -57,9 +58,9 @@ class PackedPictures(Dataset[tuple[torch.Tensor, int]]):
         return torch.from_numpy(mirrored.transpose(2, 0, 1).astype(np.uint8)), index % CLASSES
 
 
-def loader_of(steps: int) -> DataLoader[tuple[torch.Tensor, int]]:
-    """Batches for so many steps."""
-    return DataLoader(PackedPictures(steps * BATCH), batch_size=BATCH)
+def loader_of(steps: int, workers: int) -> DataLoader[tuple[torch.Tensor, int]]:
+    """Batches for so many steps, made by so many processes; 0 means this one."""
+    return DataLoader(PackedPictures(steps * BATCH), batch_size=BATCH, num_workers=workers)
 
 
 def main() -> None:
@@ -68,18 +69,19 @@ def main() -> None:
         description="Train, making each batch in the training process."
     )
     parser.add_argument("steps", nargs="?", type=int, default=60)
+    parser.add_argument("--workers", type=int, default=0)
     options = parser.parse_args()
     torch.manual_seed(SEED)
     torch.set_num_threads(1)  # one core trains; the others are for whoever makes batches
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = nn.Sequential(
-        nn.Conv2d(3, 32, 3, stride=2), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES),
+        nn.Conv2d(3, 48, 3, stride=2), nn.ReLU(), nn.Conv2d(48, 96, 3, stride=2), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, CLASSES),
     ).to(device)  # fmt: skip
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     measure = nn.CrossEntropyLoss()
     begin = time.perf_counter()
-    for pictures, labels in loader_of(options.steps):  # fault: the batch is made here, meanwhile
+    for pictures, labels in loader_of(options.steps, options.workers):  # fault: made here
         optimizer.zero_grad()
         loss = measure(network(pictures.to(device) / 255), labels.to(device))
         loss.backward()

@@ -1,0 +1,152 @@
+"""What loading a trace costs, as ratios from one run: profkit against whole-file decoders.
+
+A recorded trace is repeated, with its times shifted, until its text has the wanted size. Each
+reader then loads that text in a process of its own, which tells its wall time and by how much its
+resident memory grew; the better of two counts. The others
+run without the garbage collector, which is their best, and one of them decodes into the same typed
+events as profkit does. Nothing is downloaded, and the file is removed.
+
+Run: ``python benchmarks/load.py [--mb 200] [--trace FILE]``
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from isal import igzip
+
+TRACES: Final = Path(__file__).parents[1] / "traces"
+ROUNDS: Final = 2
+AIM_TIME: Final = 1.5
+AIM_MEMORY: Final = 0.6
+TYPED: Final = "msgspec, typed"
+READERS: Final = {
+    "profkit": "from profkit.load.open import load; kept = load(path)",
+    "json": "import json; kept = json.loads(text())",
+    "orjson": "import orjson; kept = orjson.loads(text())",
+    "msgspec": "import msgspec; kept = msgspec.json.decode(text())",
+    TYPED: (
+        "import msgspec; from profkit.load.kineto.schema import EVENT; "
+        "File = msgspec.defstruct('File', [('traceEvents', list[EVENT])]); "
+        "kept = msgspec.json.decode(text(), type=File, strict=False)"
+    ),
+}
+"""The readers as statements; the last one of each is what is timed."""
+_PROCESS: Final = """
+import gc, resource, sys, time
+path, statement = sys.argv[1:]
+def text():
+    if path.endswith(".gz"):
+        from isal import igzip
+        with igzip.open(path) as file:
+            return file.read()
+    with open(path, "rb") as file:
+        return file.read()
+def peak():
+    if sys.platform == "linux":
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if "VmHWM" in line)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+imports, _, work = statement.rpartition("; ")
+exec(imports)
+if not imports.endswith("import load"):
+    gc.disable()
+before, begin = peak(), time.perf_counter()
+exec(work)
+print(time.perf_counter() - begin, peak() - before)
+"""
+
+
+def repeated(trace: bytes, n_bytes: int) -> Iterator[bytes]:
+    """A trace's text with its events repeated, each time later, until it has so many bytes.
+
+    Args:
+        trace: The text of a trace.
+        n_bytes: How long it shall be, in bytes.
+
+    Yields:
+        Its pieces.
+    """
+    start = re.search(rb'"traceEvents"\s*:\s*\[', trace)
+    if start is None:
+        raise SystemExit("The trace has no traceEvents.")
+    events = json.JSONDecoder().raw_decode(trace[start.end() - 1 :].decode())[0]
+    times = [event["ts"] for event in events if event.get("ph") == "X"]
+    span_us = max(times) - min(times) + 1000.0
+    rest = json.loads(trace)
+    del rest["traceEvents"]
+    head = json.dumps(rest)[:-1].encode() + b', "traceEvents": ['
+    yield head
+    written, turn = len(head), 0
+    while written < n_bytes:
+        shift_us = turn * span_us
+        moved = (
+            {**event, "ts": round(event["ts"] + shift_us, 3)} if "ts" in event else event
+            for event in events
+        )
+        piece = ",\n".join(json.dumps(event, indent=1) for event in moved).encode()
+        piece = (b",\n" if turn else b"") + piece
+        yield piece
+        written += len(piece)
+        turn += 1
+    yield b"]}"
+
+
+def measured(path: Path, statement: str) -> tuple[float, int]:
+    """The best wall time in seconds and the least growth of memory in bytes, over all rounds."""
+    runs = []
+    for _ in range(ROUNDS):
+        command = [sys.executable, "-c", _PROCESS, str(path), statement]
+        root = Path(__file__).parents[1]
+        output = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+        seconds, n_bytes = output.stdout.split()
+        runs.append((float(seconds), int(n_bytes)))
+    return min(run[0] for run in runs), min(run[1] for run in runs)
+
+
+def compare(path: Path, n_bytes: int, readers: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Print a table of all readers; their seconds and their memory per byte of text."""
+    print(f"\n{path.name}: {n_bytes / 1e6:.0f} MB of text")
+    print(f"{'reader':<14} {'seconds':>8} {'x typed':>10} {'MB':>7} {'x text':>7}")
+    figures = {name: measured(path, READERS[name]) for name in readers}
+    base_s = figures[TYPED][0]
+    for name, (seconds, memory) in figures.items():
+        ratio, share = seconds / base_s, memory / n_bytes
+        print(f"{name:<14} {seconds:8.2f} {ratio:10.2f} {memory / 1e6:7.0f} {share:7.2f}")
+    return {name: (seconds, memory / n_bytes) for name, (seconds, memory) in figures.items()}
+
+
+def main() -> None:
+    """Make the file, plain and gzipped, and compare all readers on the one, two on the other."""
+    parser = argparse.ArgumentParser(description="Compare loading with whole-file decoders.")
+    parser.add_argument("--mb", type=int, default=200, help="megabytes of text")
+    parser.add_argument("--trace", type=Path, help="the trace to repeat")
+    options = parser.parse_args()
+    source = options.trace or max(TRACES.rglob("*.gz"), key=lambda path: path.stat().st_size)
+    trace = source.read_bytes()
+    if source.suffix == ".gz":
+        trace = igzip.decompress(trace)
+    with tempfile.TemporaryDirectory() as folder:
+        plain, packed = Path(folder, "repeated.json"), Path(folder, "repeated.json.gz")
+        with plain.open("wb") as file, igzip.open(packed, "wb") as zipped:
+            for piece in repeated(trace, options.mb * 1_000_000):
+                file.write(piece)
+                zipped.write(piece)
+        n_bytes = plain.stat().st_size
+        for path, readers in ((plain, tuple(READERS)), (packed, ("profkit", TYPED))):
+            figures = compare(path, n_bytes, readers)
+            seconds, share = figures["profkit"]
+            ratio = seconds / figures[TYPED][0]
+            print(f"aims: at most {AIM_TIME} x the typed msgspec decode (here {ratio:.2f}), "
+                  f"under {AIM_MEMORY} x the text in memory (here {share:.2f})")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Every example runs as it is under ``profkit run``, and the report names what was planted."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traces.record import EXAMPLES, PROGRAMS, fault_line
+
+ROOT = Path(__file__).parents[2]
+FAULTY = [name for name, facts in PROGRAMS.items() if facts["rule"]]
+CURED = [name for name, facts in PROGRAMS.items() if not facts["rule"]]
+
+
+def report_on(name: str, folder: Path, *more: str) -> dict[str, Any]:
+    """Run an example in a folder under ``profkit run``; its report."""
+    program = [str(EXAMPLES / f"{name}.py"), *PROGRAMS[name]["arguments"], *more]
+    options = ["--dir", "out", "--json", "report.json"]
+    finished = subprocess.run(
+        [sys.executable, "-m", "profkit", "run", *options, *program],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    assert report["summary"]["steps"], finished.stderr
+    return report
+
+
+def test_every_program_is_in_the_table_and_the_other_way_round() -> None:
+    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_an_example_knows_nothing_of_profkit_and_marks_its_fault(name: str) -> None:
+    program = (EXAMPLES / f"{name}.py").read_text()
+    assert "import profkit" not in program
+    assert (fault_line(program) is not None) == bool(PROGRAMS[name]["rule"])
+    assert program.count("# fault:") <= 1
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_the_planted_fault_is_found_at_its_line(name: str, tmp_path: Path) -> None:
+    report = report_on(name, tmp_path)
+    found = [one for one in report["findings"] if one["rule"] == PROGRAMS[name]["rule"]]
+    assert found, report["findings"]
+    places = [(Path(place["file"]).name, place["line"]) for place in found[0]["locations"]]
+    line = fault_line((EXAMPLES / f"{name}.py").read_text())
+    assert places[0] == (f"{name}.py", line)
+    assert found[0]["n"] >= len(report["summary"]["steps"]) - 1
+
+
+@pytest.mark.parametrize("name", CURED)
+def test_nothing_is_found_in_a_cured_program(name: str, tmp_path: Path) -> None:
+    report = report_on(name, tmp_path)
+    assert report["findings"] == []
+
+
+def test_with_workers_the_batches_are_no_longer_made_in_the_training_process(
+    tmp_path: Path,
+) -> None:
+    report = report_on("starved_loader", tmp_path, "--workers", "2")
+    loaders = [one["evidence"]["loader"] for one in report["findings"] if one["rule"] == "DAT001"]
+    assert not [loader for loader in loaders if "SingleProcess" in loader]

@@ -1,0 +1,53 @@
+"""The recorded traces of the examples give the reports that were written down for them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from isal import igzip
+
+import profkit
+from traces.record import ANY_FOLDER, HOME, PROGRAMS, SUFFIX, what_must_hold
+
+LARGEST_BYTES = 300_000
+
+
+def trace_of(name: str) -> Path:
+    (path,) = (HOME / name).glob(f"*{SUFFIX}")
+    return path
+
+
+def stored(name: str, file: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((HOME / name / file).read_text())
+    return content
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_recorded_trace_gives_the_report_that_was_written_down(name: str) -> None:
+    report = json.loads(profkit.render(profkit.analyze(trace_of(name)), "json"))
+    assert what_must_hold(report) == stored(name, "expected.json")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_was_written_down_names_the_planted_fault_and_nothing_else(name: str) -> None:
+    origin, expected = stored(name, "provenance.json"), stored(name, "expected.json")
+    found = [(one["rule"], one["file"], one["line"]) for one in expected["findings"]]
+    place = f"{ANY_FOLDER}/{origin['program']}"
+    assert found == ([(origin["rule"], place, origin["line"])] if origin["rule"] else [])
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_recorded_trace_is_small_and_names_no_machine(name: str) -> None:
+    path = trace_of(name)
+    assert path.stat().st_size < LARGEST_BYTES
+    text = igzip.decompress(path.read_bytes())
+    capture = json.loads(text)["profkit"]
+    assert capture["host"] == "host"
+    assert all(file.startswith(ANY_FOLDER) for file in capture["paths"].values())
+    assert b"/tmp/" not in text
+
+
+def test_every_folder_is_told_of_in_the_table() -> None:
+    folders = {path.name for path in HOME.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == set(PROGRAMS)

@@ -1,0 +1,155 @@
+"""Records the examples anew: trace, provenance, and what the report must say.
+
+Run: ``python traces/record.py [NAME…]``
+
+Each program of ``programs.json`` runs in a copy of ``examples/`` under ``profkit run``. The names
+of the machine and of its folders are replaced in the trace; nothing else in it is touched.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from isal import igzip
+
+import profkit
+
+HOME: Final = Path(__file__).parent
+EXAMPLES: Final = HOME.parent / "examples"
+PROGRAMS: Final[dict[str, Any]] = json.loads((HOME / "programs.json").read_text())
+SUFFIX: Final = ".pt.trace.json.gz"
+ANY_FOLDER: Final = "/home/user/profkit"
+ANY_HOST: Final = "host"
+BEST: Final = 3  # the smallest that isal writes
+
+
+def fault_line(program: str) -> int | None:
+    """The line that the comment ``# fault:`` marks, from 1, or None in a cured program.
+
+    Args:
+        program: The program's text.
+    """
+    lines = program.splitlines()
+    marked = [number for number, line in enumerate(lines, 1) if "# fault:" in line]
+    return marked[0] if marked else None
+
+
+def what_must_hold(report: dict[str, Any]) -> dict[str, Any]:
+    """The part of a JSON report that another version of profkit must give too.
+
+    Args:
+        report: The report, decoded.
+    """
+    summary, source = report["summary"], report["source"]
+    return {
+        "n_events": source["n_events"],
+        "steps_are": source["steps_are"],
+        "lines_from": source["lines_from"],
+        "window_ns": summary["window_ns"],
+        "steps": [
+            {key: step[key] for key in ("name", "start_ns", "dur_ns", "data_wait_ns", "sync_ns")}
+            for step in summary["steps"]
+        ],
+        "memory": summary["memory"],
+        "top_ops": [
+            {key: op[key] for key in ("name", "n_calls", "total_ns", "self_ns")}
+            for op in summary["top_ops"][:5]
+        ],
+        "findings": [_brief(finding) for finding in report["findings"]],
+        "health": [_brief(finding) for finding in report["health"]],
+        "unchecked": sorted(one["rule"] for one in report["unchecked"]),
+    }
+
+
+def _brief(finding: dict[str, Any]) -> dict[str, Any]:
+    first = (finding["locations"] or [{"file": None, "line": None}])[0]
+    return {
+        "rule": finding["rule"],
+        "severity": finding["severity"],
+        "file": first["file"],
+        "line": first["line"],
+        "n": finding["n"],
+        "cost": finding["cost"],
+    }
+
+
+def recorded(name: str, folder: Path) -> Path:
+    """Run one program under ``profkit run`` in a folder, and return the trace it left."""
+    shutil.copytree(EXAMPLES, folder / "examples")
+    program = ["examples/" + name + ".py", *PROGRAMS[name]["arguments"]]
+    command = [sys.executable, "-m", "profkit", "run", "--dir", "out", *program]
+    path = os.pathsep.join(filter(None, (str(HOME.parent), os.environ.get("PYTHONPATH"))))
+    subprocess.run(command, cwd=folder, check=True, env={**os.environ, "PYTHONPATH": path})
+    (trace,) = (folder / "out").rglob("*" + SUFFIX)
+    return trace
+
+
+def neutral(text: bytes, folder: Path) -> bytes:
+    """A trace's text without the names of this machine and its folders.
+
+    Args:
+        text: The JSON as it was recorded.
+        folder: Where the program ran.
+    """
+    for place in {str(folder), os.path.realpath(folder)}:
+        text = text.replace(place.encode(), ANY_FOLDER.encode())
+    return re.sub(rb'("host(?:_name)?": ?)"[^"]*"', rb'\1"%s"' % ANY_HOST.encode(), text)
+
+
+def provenance(name: str) -> dict[str, Any]:
+    """Where a trace comes from."""
+    program = (EXAMPLES / f"{name}.py").read_text()
+    facts = PROGRAMS[name]
+    return {
+        "program": f"examples/{name}.py",
+        "program_sha256": hashlib.sha256(program.encode()).hexdigest(),
+        "command": " ".join(["profkit run", f"examples/{name}.py", *facts["arguments"]]),
+        "profkit": profkit.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()} {platform.system()}, {os.cpu_count()} cores, no GPU"
+        if not torch.cuda.is_available()
+        else f"{platform.machine()} {platform.system()}, {torch.cuda.get_device_name()}",
+        "planted": facts["planted"],
+        "rule": facts["rule"],
+        "line": fault_line(program),
+    }
+
+
+def record(name: str) -> None:
+    """Record one program into its folder, in place of what was there."""
+    target = HOME / name
+    with tempfile.TemporaryDirectory() as temporary:
+        trace = recorded(name, Path(temporary))
+        text = neutral(igzip.decompress(trace.read_bytes()), Path(temporary))
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        _, _, worker = trace.name.rpartition("_")
+        kept = target / f"{ANY_HOST}_{worker}"
+        kept.write_bytes(igzip.compress(text, BEST))
+    report = json.loads(profkit.render(profkit.analyze(kept), "json"))
+    for file, content in (
+        ("provenance.json", provenance(name)),
+        ("expected.json", what_must_hold(report)),
+    ):
+        (target / file).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    print(f"{kept.relative_to(HOME)}: {kept.stat().st_size / 1000:.0f} kB")
+
+
+def main() -> None:
+    """Record the programs named in the arguments, or all."""
+    for name in sys.argv[1:] or PROGRAMS:
+        record(name)
+
+
+if __name__ == "__main__":
+    main()
