@@ -4,6 +4,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.top import regions, top_kernels, top_ops
+from profkit.engine.windows import windows
 from profkit.index.breakdown import breakdown, device_parts, host_parts
 from profkit.index.calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.index.idle import host_activity
@@ -181,18 +182,13 @@ def _memory(ctx: Context) -> TraceMemory | None:
 
 
 def _breakdown(ctx: Context) -> Breakdown | None:
-    events, steps = ctx.events, ctx.steps
+    events = ctx.events
     if not len(events):
         return None
-    starts, ends = (steps.starts_ns, steps.ends_ns) if len(steps) else _whole(ctx)
     parts = (
         device_parts(ctx.devices, ctx.idle_causes, host_activity(events, ctx.launches))
         if ctx.has_device_work
         else host_parts(events)
     )
-    return breakdown(union(starts, ends), len(steps), parts)
+    return breakdown(union(*windows(ctx)), len(ctx.steps), parts)
 
-
-def _whole(ctx: Context) -> tuple[np.ndarray, np.ndarray]:
-    start = ctx.events.ts_ns.min()
-    return np.array([start]), np.array([start + ctx.window_ns])

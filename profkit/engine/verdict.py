@@ -118,6 +118,11 @@ def verdict(report: Report) -> str:
 def _length_and_work(report: Report, breakdown: Breakdown | None) -> str:
     if breakdown is None or not breakdown.total_ns:
         return "There is nothing in the recording whose time could be told apart."
+    if breakdown.per_step_ns is None and breakdown.on_device:
+        work = format_share(_device_work(breakdown))
+        whole = format_ns(breakdown.total_ns)
+        verb = f"{_devices(report)} works {work} of the {whole} from its first work to its last"
+        return f"The recording has no steps; {verb}."
     if breakdown.per_step_ns is None:
         start = f"The recording is {format_ns(breakdown.total_ns)} long and has no steps"
     else:
@@ -132,10 +137,28 @@ def _length_and_work(report: Report, breakdown: Breakdown | None) -> str:
         work = sum(part.share for part in breakdown.parts if part.kind in _HOST_WORK)
         where = "without any work of a device" if report.source.devices else "all on the CPU"
         return f"{start}, {where}; operators run {format_share(work)} of it{end}"
-    work = sum(part.share for part in breakdown.parts if not part.kind.startswith("idle-"))
+    work = _device_work(breakdown)
+    return f"{start}; {_devices(report)} works {format_share(work)} of it{end}"
+
+
+def _device_work(breakdown: Breakdown) -> float:
+    """The share in which a device worked."""
+    return sum(part.share for part in breakdown.parts if not part.kind.startswith("idle-"))
+
+
+def _devices(report: Report) -> str:
     several = len(report.summary.devices) > 1
-    subject = f"at least one {device_word(report)}" if several else f"the {device_word(report)}"
-    return f"{start}; {subject} works {format_share(work)} of it{end}"
+    return f"at least one {device_word(report)}" if several else f"the {device_word(report)}"
+
+
+def whole_words(report: Report) -> str:
+    """What a breakdown covers: ``A step``, or what stands for the recording as a whole."""
+    breakdown = report.summary.breakdown
+    if breakdown is None or (not breakdown.on_device and breakdown.per_step_ns is None):
+        return "The whole recording"
+    if breakdown.per_step_ns is None:
+        return f"From the {device_word(report)}'s first work to its last"
+    return "A step"
 
 
 def _biggest_costs(report: Report) -> list[str]:

@@ -1,4 +1,4 @@
-"""The stretches of time that a rule judges: the steps, or the whole recording without steps."""
+"""The stretches of time that are judged: the steps, or without steps the recording as a whole."""
 
 from dataclasses import dataclass
 
@@ -16,9 +16,16 @@ MAX_POSITIONS = 20
 
 
 def windows(ctx: Context) -> tuple[Int64s, Int64s]:
-    """Starts and ends in nanoseconds: one of each a step, or of the whole recording."""
+    """Starts and ends in nanoseconds: one of each a step, or of the recording as a whole.
+
+    Where devices worked that is from their first work to their last: what they did before the
+    first event that was kept of them is not known, so it is not called idle.
+    """
     if len(ctx.steps):
         return ctx.steps.starts_ns, ctx.steps.ends_ns
+    if ctx.devices:
+        start = min(device.start_ns for device in ctx.devices)
+        return np.array([start]), np.array([max(device.end_ns for device in ctx.devices)])
     events = ctx.events
     if not len(events):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)

@@ -87,9 +87,7 @@ def device_activity(
     )
 
 
-def _activity(
-    events: EventTable, device: int, rows: Rows, communication: Mask
-) -> DeviceActivity:
+def _activity(events: EventTable, device: int, rows: Rows, communication: Mask) -> DeviceActivity:
     category = events.category[rows]
     kernel = category == Category.KERNEL
     talks = communication[rows]

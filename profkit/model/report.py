@@ -13,9 +13,7 @@ from profkit.model.where import Location
 
 SCHEMA = "profkit.report/1"
 
-IdleCause = Literal[
-    "sync", "data", "allocator", "overhead", "host", "launch", "device", "unknown"
-]
+IdleCause = Literal["sync", "data", "allocator", "overhead", "host", "launch", "device", "unknown"]
 """Why a device had nothing to do, see :class:`IdleTime`."""
 
 SourceKind = Literal["trace", "snapshot", "ranks", "live"]
@@ -286,11 +284,14 @@ class TimePart:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Where the time of the steps went; of the whole window in a recording without steps.
+    """Where the time of the steps went; without steps, that of the recording as a whole.
+
+    As a whole is from the first work of a device to the last, or without devices from the first
+    event to the last.
 
     Attributes:
-        n_steps: Steps that it covers; 0 when it covers the window.
-        total_ns: Their lengths together, or the window's.
+        n_steps: Steps that it covers; 0 when it covers the recording as a whole.
+        total_ns: Their lengths together, or the whole's.
         per_step_ns: ``total_ns`` divided by ``n_steps``, or None without steps.
         on_device: Whether the parts are told from what the devices did, else from the host.
         parts: Parts that exclude each other and add up to ``total_ns`` exactly, in the order

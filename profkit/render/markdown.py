@@ -14,6 +14,7 @@ from profkit.engine.verdict import (
     stretch_text,
     unchecked_by_reason,
     verdict,
+    whole_words,
 )
 from profkit.model.finding import Finding
 from profkit.model.report import Report
@@ -69,9 +70,8 @@ def _time(report: Report) -> Iterator[str]:
     breakdown = report.summary.breakdown
     if breakdown is None or not breakdown.total_ns:
         return
-    by_step = breakdown.per_step_ns is not None
     total = breakdown.per_step_ns if breakdown.per_step_ns is not None else breakdown.total_ns
-    yield f"## {'A step' if by_step else 'The whole recording'}: {format_ns(total)}"
+    yield f"## {whole_words(report)}: {format_ns(total)}"
     rows = [
         (
             part_label(part.kind),

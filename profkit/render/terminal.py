@@ -29,6 +29,7 @@ from profkit.engine.verdict import (
     stretch_text,
     unchecked_by_reason,
     verdict,
+    whole_words,
 )
 from profkit.model.finding import Finding
 from profkit.model.report import Breakdown, Report
@@ -208,7 +209,7 @@ class _Page:
     def time_heading(self, breakdown: Breakdown) -> Text:
         """``A step: 174 ms`` with the shortest and the longest step."""
         if breakdown.per_step_ns is None:
-            return _heading("The whole recording", format_ns(breakdown.total_ns))
+            return _heading(whole_words(self.report), format_ns(breakdown.total_ns))
         figures = format_ns(breakdown.per_step_ns)
         lengths = [step.dur_ns for step in self.report.summary.steps]
         if len(lengths) > 1:

@@ -47,9 +47,16 @@ def test_rules_that_could_not_look_are_not_counted_as_clean() -> None:
     assert "The rules that could look found nothing" in verdict(reports.unchecked_report())
 
 
-def test_a_recording_without_steps_is_told_by_its_length() -> None:
+def test_a_recording_without_steps_is_told_by_the_time_in_which_the_device_was_in_use() -> None:
     said = verdict(with_breakdown(reports.gpu_report(), n_steps=0, per_step_ns=None))
-    assert said.startswith("The recording is 1.04 s long and has no steps; the GPU works 61%")
+    assert said.startswith(
+        "The recording has no steps; the GPU works 61% of the 1.04 s from its first work to its last."
+    )
+
+
+def test_a_recording_without_steps_or_devices_is_told_by_its_length() -> None:
+    said = verdict(with_breakdown(reports.cpu_report(), n_steps=0, per_step_ns=None))
+    assert "long and has no steps, all on the CPU" in said
 
 
 def test_a_single_step_is_one_step() -> None:
