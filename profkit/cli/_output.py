@@ -13,6 +13,7 @@ from profkit.errors import OutputError
 
 STDOUT: Final = "-"
 _WIDTH_UNKNOWN: Final = 100
+_ASCII: Final = str.maketrans({"→": "->", "…": "~", "·": "-", "µ": "u"})
 
 
 def layout(target: str = STDOUT) -> dict[str, Any]:
@@ -113,6 +114,23 @@ def _is_special(path: Path) -> bool:
         return not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
     except OSError:
         return False
+
+
+def say(text: str) -> None:
+    """Write text to stdout, in ASCII where stdout has no more.
+
+    Args:
+        text: What to write.
+
+    Raises:
+        OutputError: If it cannot be written.
+        BrokenPipeError: If whoever reads stdout went away.
+    """
+    if layout()["unicode"]:
+        product = text.encode("utf-8", "backslashreplace")
+    else:
+        product = text.translate(_ASCII).encode("ascii", "backslashreplace")
+    deliver(product, STDOUT, force=True)
 
 
 def _write_beside(path: Path, product: bytes) -> None:

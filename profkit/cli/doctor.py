@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.cli._output import STDOUT, deliver, layout
+from profkit.cli._output import layout, say
 
 if TYPE_CHECKING:
     from profkit.capture.doctor import Line
@@ -30,8 +30,8 @@ def command(format_: str) -> int:
     from profkit.capture.machine import gather
 
     lines = examine(gather())
-    text = _as_json(lines) if format_ == "json" else page(lines, layout(STDOUT))
-    deliver(text.encode("utf-8", "backslashreplace"), STDOUT, force=True)
+    text = _as_json(lines) if format_ == "json" else page(lines, layout())
+    say(text)
     return int(any(line.status == "problem" for line in lines))
 
 
@@ -59,8 +59,7 @@ def page(lines: tuple["Line", ...], look: dict[str, Any]) -> str:
             for place, row in enumerate(wrapped):
                 first = number == 0 and place == 0
                 shown.append(f"{status}{line.topic:<{topics}}{row}" if first else indent + row)
-    text = "\n".join([*shown, "", _conclusion(lines)]) + "\n"
-    return text if look["unicode"] else text.replace("→", "->").encode("ascii", "replace").decode()
+    return "\n".join([*shown, "", _conclusion(lines)]) + "\n"
 
 
 def _conclusion(lines: tuple["Line", ...]) -> str:

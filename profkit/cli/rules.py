@@ -3,12 +3,17 @@
 import inspect
 import io
 import json
+import re
 from typing import TYPE_CHECKING
 
 import click
 
-from profkit.cli._output import STDOUT, deliver, layout
+from profkit.cli._output import layout, say
 from profkit.cli._suggest import did_you_mean
+
+_CODE_MARK = re.compile(r"^ *::\n\n?", re.MULTILINE)
+"""What tells reStructuredText that code follows; indentation tells a reader as much."""
+_SECTION = re.compile(r"^\S.*:$", re.MULTILINE)
 
 if TYPE_CHECKING:
     from profkit.engine.detector import Rule, RuleInfo
@@ -30,24 +35,31 @@ def command(rule: str | None, format_: str) -> int:
     if format_ == "json":
         text = json.dumps([_card(each) for each in chosen], indent=2) + "\n"
     elif rule is not None and len(chosen) == 1:
-        text = page(chosen[0])
+        text = page(chosen[0], color=layout()["color"])
     else:
         text = _table(chosen)
-    deliver(text.encode("utf-8", "backslashreplace"), STDOUT, force=True)
+    say(text)
     return 0
 
 
-def page(rule: "Rule") -> str:
-    """A rule's page as text: its heading, and its docstring as it is written.
+def page(rule: "Rule", *, color: bool = False) -> str:
+    """A rule's page as text: its card, and its docstring without the marks of its markup.
 
     Args:
         rule: The rule.
+        color: Whether its headings stand out by terminal colours.
     """
     info = rule.INFO
     head = f"{info.id} {info.name}: {info.title}"
-    facts = f"{info.severity}, needs {_needs(info) or 'nothing special'}, since {info.since}"
-    text = inspect.cleandoc(rule.__doc__ or "")
-    return f"{head}\n{'-' * len(head)}\n{facts}\n\n{text}\n"
+    facts = f"{info.severity} · needs {_needs(info) or 'nothing special'} · since {info.since}"
+    text = inspect.cleandoc(rule.__doc__ or "").replace("``", "`")
+    text = _CODE_MARK.sub("", text)
+    if text.startswith(f"{info.id} "):
+        text = text.partition("\n")[2].lstrip("\n")
+    if color:
+        head = click.style(head, bold=True)
+        text = _SECTION.sub(lambda found: click.style(found.group(), bold=True), text)
+    return f"{head}\n{facts}\n\n{text}\n"
 
 
 def _chosen(word: str | None) -> tuple["Rule", ...]:
@@ -85,16 +97,17 @@ def _table(rules: tuple["Rule", ...]) -> str:
     """Rules as a table, in as many columns as the terminal has."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    look = layout(STDOUT)
+    look = layout()
     style = {"error": "bold red", "warning": "yellow", "note": "cyan"}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for title in ("rule", "name", "severity", "what it finds", "needs"):
-        table.add_column(title, no_wrap=title != "needs", overflow="ellipsis")
+    for title in ("rule", "name", "severity", "what it finds"):
+        table.add_column(title, no_wrap=True, overflow="ellipsis")
     for rule in rules:
         info = rule.INFO
-        cells = (info.id, info.name, info.severity, info.title, _needs(info))
-        table.add_row(*cells, style=None if not look["color"] else style[info.severity])
+        severity = Text(info.severity, style=style[info.severity])
+        table.add_row(info.id, info.name, severity, info.title)
     console = Console(
         file=io.StringIO(), width=look["width"], force_terminal=look["color"], markup=False,
         color_system="standard" if look["color"] else None, no_color=not look["color"],

@@ -156,6 +156,17 @@ def test_help_and_analysis_load_neither_torch_nor_pandas() -> None:
     assert "/nowhere.json" in done.stderr
 
 
+def test_a_terminal_of_ascii_gets_ascii() -> None:
+    done = python(
+        "from profkit.cli.main import main\nmain(['rules', 'SYN001'])\nmain(['doctor'])",
+        PYTHONIOENCODING="ascii",
+        PROFKIT_DIR="/proc/nowhere",
+    )
+    assert done.stdout.isascii()
+    assert "-> Set PROFKIT_DIR" in done.stdout
+    assert done.stderr == ""
+
+
 def test_the_module_is_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "profkit", "--version"],
