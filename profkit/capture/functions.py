@@ -239,8 +239,10 @@ class _Reader:
     def _children(self, node: ast.AST) -> None:
         for child in _in_order(node):
             self._visit(child)
-            if getattr(node, "test", None) is child or isinstance(node, ast.BoolOp) or (
-                isinstance(node, ast.comprehension) and child in node.ifs
+            if (
+                getattr(node, "test", None) is child
+                or isinstance(node, ast.BoolOp)
+                or (isinstance(node, ast.comprehension) and child in node.ifs)
             ):
                 self._add(child, _TRUTH)
 

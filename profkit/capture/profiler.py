@@ -118,6 +118,10 @@ class Recording:
         roots: list[Any] = self._profile.profiler.kineto_results.experimental_event_tree()
         return roots
 
+    def n_events(self) -> int:
+        """How many events were recorded."""
+        return len(self._profile.profiler.kineto_results.events())
+
     def thread_ids(self) -> dict[int, int]:
         """From torch's own numbers of threads to the operating system's."""
         events = self._profile.profiler.kineto_results.events()

@@ -286,12 +286,12 @@ def _again(
     options: Options,
     schedule: Schedule | None,
     only: OnlyDevice | None,
-) -> Trace | Idle:
-    """A trace for one more call of a decorated function."""
+) -> Trace | None:
+    """A trace for one more call of a decorated function, or None when there is to be none."""
     if current.session is None and (
         current.n_recorded.get(name, 0) > limit or (only is not None and current.is_absent(only))
     ):
-        return IDLE
+        return None
     return Trace(name, limit, options, schedule, only, "entry")
 
 

@@ -1,13 +1,16 @@
 # ruff: noqa: ANN401  (a wrapper passes on whatever its function takes and gives)
 """Functions of every kind with a recording around each of their entries."""
 
+import contextlib
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any
+from typing import Any, Final
 
 Fresh = Callable[[], Any]
-"""Makes the context manager for one entry."""
+"""Makes the context manager for one entry, or None when it is not to be recorded."""
+
+_NOTHING: Final = contextlib.nullcontext()
 
 
 def wrap(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
@@ -29,7 +32,10 @@ def wrap(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
 def _function(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
     @functools.wraps(function)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        with fresh():
+        entry = fresh()
+        if entry is None:
+            return function(*args, **kwargs)
+        with entry:
             return function(*args, **kwargs)
 
     return recorded
@@ -38,7 +44,7 @@ def _function(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
 def _coroutine(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
     @functools.wraps(function)
     async def recorded(*args: Any, **kwargs: Any) -> Any:
-        with fresh():
+        with fresh() or _NOTHING:
             return await function(*args, **kwargs)
 
     return recorded
@@ -51,7 +57,7 @@ def _generator(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]
         resume, value = inner.send, None
         try:
             while True:
-                with fresh():
+                with fresh() or _NOTHING:
                     try:
                         item = resume(value)
                     except StopIteration as end:
@@ -75,7 +81,7 @@ def _async_generator(function: Callable[..., Any], fresh: Fresh) -> Callable[...
         resume, value = inner.asend, None
         try:
             while True:
-                with fresh():
+                with fresh() or _NOTHING:
                     try:
                         item = await resume(value)
                     except StopAsyncIteration:
