@@ -52,6 +52,7 @@ from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import idle_in_windows, positions, windows_ns
 from profkit.engine.wording import at, time_each_step
 from profkit.index.intervals import covered_within, intersect
+from profkit.index.wait_cost import first_of_each
 from profkit.index.waiting import covered_by
 from profkit.model.finding import Finding
 from profkit.units import format_ns, format_share
@@ -72,16 +73,14 @@ class Thresholds:
 
     Attributes:
         min_step_share: Share of a step that must pass in the loader with every device idle. A
-            twentieth is also where torch-tb-profiler begins to speak of the loader, and more than
-            a good loader takes to hand over a batch that is ready.
+            loader without workers that only has to copy a small batch stays below a tenth; what is
+            above it is worth the workers.
         min_steps_share: Share of the steps in which that must be so. One step in six is a hiccup,
             such as workers that start; half of them is a habit.
-        warning_share: Share of all steps from which it is a warning.
     """
 
-    min_step_share: float = 0.05
+    min_step_share: float = 0.1
     min_steps_share: float = 0.5
-    warning_share: float = 0.1
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -99,27 +98,26 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
     waited_ns = covered_within(waiting, steps.starts_ns, steps.ends_ns)
     total_ns, idle_ns = int(waited_ns.sum()), int(starved_ns.sum())
-    share = total_ns / windows_ns(ctx)
     location = next(location for location, _ in ctx.by_line(rows))
-    has_workers = "MultiProcessing" in ctx.events.name_of(int(rows[0]))
+    loader = ctx.events.name_of(int(rows[0]))
     yield Finding(
         rule=INFO.id,
         name=INFO.name,
-        severity="warning" if share >= thresholds.warning_share else "note",
+        severity="warning",
         confidence="high" if len(steps) > 1 else "low",
         title=INFO.title,
         message=_message(ctx, at(location), total_ns, idle_ns),
-        fix=_fix(has_workers=has_workers),
+        fix=_fix(loader),
         locations=(location,),
         n=len(rows),
         cost=ctx.cost(total_ns, basis="upper-bound" if ctx.has_device_work else "measured"),
         evidence={
-            "loader": ctx.events.name_of(int(rows[0])),
+            "loader": loader,
             "loader_ns": [int(ns) for ns in waited_ns],
             "device_idle_ns": [int(ns) for ns in starved_ns] if ctx.has_device_work else None,
             "events": positions(ctx, rows),
         },
-        claims=waiting.pairs(),
+        claims=first_of_each(waiting, steps.starts_ns, steps.ends_ns, waited_ns),
     )
 
 
@@ -136,13 +134,19 @@ def _message(ctx: Context, place: str, total_ns: int, idle_ns: int) -> str:
     return f"{text}."
 
 
-def _fix(*, has_workers: bool) -> str:
-    if has_workers:
+def _fix(loader: str) -> str:
+    if "MultiProcessing" in loader:
         return (
             "The loader's workers are too slow: raise `num_workers` or `prefetch_factor`, or do "
             "less for each sample in the dataset's `__getitem__`."
         )
+    if "SingleProcess" in loader:
+        return (
+            "The batches are made in the main process: write `DataLoader(..., num_workers=4, "
+            "persistent_workers=True, pin_memory=True)`, so that they are made while the model "
+            "works, or do less for each sample in the dataset's `__getitem__`."
+        )
     return (
-        "The batches are made in the main process: write `DataLoader(..., num_workers=4, "
-        "persistent_workers=True, pin_memory=True)`, so that they are made while the GPU works."
+        "Make the next batch while the model works: in a `DataLoader` with `num_workers`, or in a "
+        "thread that fills a queue."
     )

@@ -41,6 +41,7 @@ Source:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -50,7 +51,7 @@ from profkit.engine.wording import at
 from profkit.index.enclosing import rows_open_at
 from profkit.index.growth import Kept, growth_bytes, kept_allocations
 from profkit.index.live_bytes import device_label
-from profkit.model.events import NO_ROW
+from profkit.model.events import NO_ROW, Rows
 from profkit.model.finding import Finding
 from profkit.model.where import Location
 from profkit.units import format_bytes, format_count
@@ -63,6 +64,10 @@ INFO = RuleInfo(
     needs=frozenset({Needs.STEPS, Needs.MEMORY, Needs.MEMORY_ADDRESSES}),
     since="0.1.0",
 )
+
+
+MAX_OPS: Final = 2
+"""So many operators of a line are named in a message."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,10 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class _Growth:
-    """What one line keeps in every step."""
+    """What one line keeps in every step, and the operators that made it."""
 
     location: Location
+    ops: tuple[str, ...]
     device: str
     kept: Kept
     step_bytes: int
@@ -127,7 +133,12 @@ def _growing(ctx: Context) -> Iterator[_Growth]:
             own = kept.select(here & np.isin(row, rows))
             grown = growth_bytes(own.bytes_by_step(len(ctx.steps)))
             if grown:
-                yield _Growth(location, device_label(*device), own, grown)
+                yield _Growth(location, _ops(ctx, rows), device_label(*device), own, grown)
+
+
+def _ops(ctx: Context, rows: Rows) -> tuple[str, ...]:
+    ops = ctx.innermost_op[rows]
+    return tuple(sorted({ctx.events.name_of(op) for op in ops[ops != NO_ROW].tolist()}))
 
 
 def _finding(ctx: Context, thresholds: Thresholds, growing: list[_Growth]) -> Finding:
@@ -164,9 +175,10 @@ def _message(ctx: Context, growing: list[_Growth], step_bytes: int, n_blocks: in
         f"blocks are left from {format_count(len(ctx.steps))} steps."
     )
     if len(growing) == 1:
-        op = growing[0].location.op
-        made = f" by `{op}`" if op and growing[0].location.file else f" in `{op}`" if op else ""
-        return text.format(f"allocated{at(growing[0].location)}{made} are")
+        made = " and ".join(f"`{op}`" for op in growing[0].ops[:MAX_OPS])
+        more = f" and {len(growing[0].ops) - MAX_OPS} more" if len(growing[0].ops) > MAX_OPS else ""
+        by = f" by {made}{more}" if made else ""
+        return text.format(f"allocated{at(growing[0].location)}{by} are")
     last = max(growing, key=lambda each: int(each.kept.place.max())).location
     return text.format(f"from {len(growing)} lines are") + (
         f" So many lines together are one kept graph; its last tensor is made at {last.place}."

@@ -1,6 +1,7 @@
 """The stretches of time that are judged: the steps, or without steps the recording as a whole."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from profkit.engine.context import Context
 from profkit.index.intervals import Intervals, clip, complement
 from profkit.index.wait_cost import WaitCost, wait_cost
 from profkit.index.waiting import covered_by
-from profkit.model.events import Category, Int32s, Int64s, Mask, Rows
+from profkit.model.events import Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Confidence, Cost, Severity
 
 MAX_POSITIONS = 20
@@ -101,6 +102,18 @@ def positions(ctx: Context, rows: Rows | Int32s) -> list[int]:
     return [int(place) for place in ctx.events.position[rows[:MAX_POSITIONS]]]
 
 
+_ON_THE_HOST: Final = frozenset(
+    {
+        "", "cpu_op", "Operator", "user_annotation", "python_function", "overhead", "Trace",
+        "cpu_instant_event",
+    }
+)  # fmt: skip
+"""Categories of complete events, as written, that a run on a CPU has."""
+
+
 def uses_device(ctx: Context) -> bool:
-    """Whether the program used a device at all, even if the recording lost what it did."""
-    return ctx.has_device_work or len(ctx.events.rows_of(Category.RUNTIME, Category.DRIVER)) > 0
+    """Whether the program used any device, even one whose work the recording does not show.
+
+    Events of a kind that only a device's runtime writes are enough, of whatever vendor.
+    """
+    return ctx.has_device_work or not _ON_THE_HOST.issuperset(ctx.trace.notes.categories)

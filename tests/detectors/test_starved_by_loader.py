@@ -84,15 +84,17 @@ def test_on_a_cpu_the_wait_is_measured(found: Found) -> None:
     assert "GPU" not in finding.message
 
 
-@pytest.mark.parametrize(("wait_ns", "severity"), [(60_000, "note"), (200_000, "warning")])
-def test_a_small_wait_is_a_note(found: Found, wait_ns: int, severity: str) -> None:
+@pytest.mark.parametrize(("wait_ns", "n"), [(90_000, 0), (110_000, 1)])
+def test_up_to_a_tenth_of_the_step_is_what_a_good_loader_takes(
+    found: Found, wait_ns: int, n: int
+) -> None:
     b = TraceBuilder(device_names=())
     for _ in range(3):
         with b.step():
             b.load(wait_ns)
-            b.compute("aten::mm", 900_000)
-    (finding,) = found(b, RULE)
-    assert finding.severity == severity
+            b.compute("aten::mm", 1_000_000 - wait_ns)
+    assert len(found(b, RULE)) == n
+    assert len(found(b, RULE, min_step_share=0.05)) == 1
 
 
 def test_the_wait_that_profkit_measures_counts_too(found: Found) -> None:
@@ -102,7 +104,9 @@ def test_the_wait_that_profkit_measures_counts_too(found: Found) -> None:
             with b.annotation("profkit.data_wait"):
                 b.advance(500_000)
             b.compute("aten::mm", 500_000)
-    assert len(found(b, RULE)) == 1
+    (finding,) = found(b, RULE)
+    assert "num_workers" in finding.fix
+    assert "main process" not in finding.fix
 
 
 def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
