@@ -37,6 +37,8 @@ _MEANWHILE: Final = {
     "idle-unknown": "nothing in the recording says why",
 }
 _HOST_WORK: Final = ("operators", "backward", "optimizer")
+_WORTH_CHANGING_SHARE: Final = 0.01
+"""A cost below this is no headline, even if it is the biggest."""
 _WORTH_SAYING_SHARE: Final = 0.1
 """Idle time below this needs no explanation in a verdict."""
 _MOST_OF_IT_SHARE: Final = 0.5
@@ -60,18 +62,20 @@ def device_word(report: Report) -> str:
 
 
 def cost_share(report: Report, finding: Finding) -> float | None:
-    """A finding's time as a share of the steps, or of the window without steps; None if unknown.
+    """A finding's time as a share of the breakdown's: of a step, or of the whole without steps.
 
     Args:
         report: The report.
         finding: One of its findings.
+
+    Returns:
+        None where one of the two is not known.
     """
     breakdown = report.summary.breakdown
     if finding.cost.per_step_ns is not None and breakdown and breakdown.per_step_ns:
         return finding.cost.per_step_ns / breakdown.per_step_ns
-    if finding.cost.ns is not None and report.summary.window_ns:
-        return finding.cost.ns / report.summary.window_ns
-    return None
+    whole_ns = breakdown.total_ns if breakdown else report.summary.window_ns
+    return finding.cost.ns / whole_ns if finding.cost.ns is not None and whole_ns else None
 
 
 def cost_text(report: Report, finding: Finding) -> str:
@@ -119,9 +123,9 @@ def _length_and_work(report: Report, breakdown: Breakdown | None) -> str:
     if breakdown is None or not breakdown.total_ns:
         return "There is nothing in the recording whose time could be told apart."
     if breakdown.per_step_ns is None and breakdown.on_device:
-        work = format_share(_device_work(breakdown))
+        busy = format_share(_device_work(breakdown))
         whole = format_ns(breakdown.total_ns)
-        verb = f"{_devices(report)} works {work} of the {whole} from its first work to its last"
+        verb = f"{_devices(report)} works {busy} of the {whole} from its first work to its last"
         return f"The recording has no steps; {verb}."
     if breakdown.per_step_ns is None:
         start = f"The recording is {format_ns(breakdown.total_ns)} long and has no steps"
@@ -163,7 +167,7 @@ def whole_words(report: Report) -> str:
 
 def _biggest_costs(report: Report) -> list[str]:
     """The costliest finding in time, and the costliest in memory that is no mere note."""
-    in_time = next((each for each in report.findings if each.cost.ns), None)
+    in_time = next((each for each in report.findings if _matters(report, each)), None)
     in_bytes = next(
         (each for each in report.findings if each.cost.bytes and each.severity != "note"), None
     )
@@ -175,6 +179,11 @@ def _biggest_costs(report: Report) -> list[str]:
         start = said[:1].upper() + said[1:] if in_time is None else f"And {said}"
         sentences.append(f"{start}.")
     return sentences
+
+
+def _matters(report: Report, finding: Finding) -> bool:
+    share = cost_share(report, finding)
+    return bool(finding.cost.ns) and (share is None or share >= _WORTH_CHANGING_SHARE)
 
 
 def _named(report: Report, finding: Finding) -> str:
@@ -191,7 +200,9 @@ def _inline(title: str) -> str:
 
 def _nothing_found(report: Report) -> str:
     if report.findings:
-        said = "No finding has a cost that could be measured."
+        small = any(finding.cost.ns for finding in report.findings)
+        cost = "takes a hundredth of it" if small else "has a cost that could be measured"
+        said = f"No finding {cost}."
     elif report.unchecked:
         said = "The rules that could look found nothing to change."
     else:

@@ -57,7 +57,6 @@ _ASCII: Final = str.maketrans("█▒…·µ", "#.~-u")
 _GLUE: Final = "\ue000"
 """Stands for a blank that no line may end at; of private use, so it comes from no name."""
 _FIGURE: Final = re.compile(r"(\d) ((?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b)")
-_TRACE_SUFFIX: Final = re.compile(r"\.pt\.trace\.json(\.gz)?$")
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,6 @@ def render(report: Report, options: Options) -> bytes:
         emoji=False,
         legacy_windows=False,
         force_jupyter=False,
-        force_interactive=False,
     )
     page = _Page(report, options, width)
     with console.capture() as captured:
@@ -152,7 +150,7 @@ class _Page:
         room = (
             self.width - cell_len(" · ".join(words)) - len(f"profkit {self.report.profkit} ·  · ")
         )
-        path = [middle_cut(self.path(source.path), max(room, _NARROWEST))] if source.path else []
+        path = [middle_cut(self.path(source.path), max(room, _LABEL_WIDTH))] if source.path else []
         words = [f"profkit {visible(self.report.profkit)}", *path, *words]
         return Text(" · ".join(words), style="dim", overflow="fold")
 
@@ -234,12 +232,14 @@ class _Page:
 
     def finding(self, number: int, finding: Finding) -> Iterable[RenderableType]:
         """One finding: where and what it costs, what happens, what to write instead."""
-        place = self.place(finding.locations[0]) if finding.locations else ""
-        left = Text(f"{number:>2}  ")
-        left.append(middle_cut(place or "no line known", self.width // 2), style="bold")
-        left.append("  ")
+        place = self.place(finding.locations[0]) if finding.locations else "no line known"
+        if cell_len(place) > self.width // 2:
+            place = middle_cut(visible(finding.locations[0].place), self.width // 2)
+        left = Text(f"{number:>2}  ").append(place, style="bold").append("  ")
         left.append(finding.severity, style=_SEVERITY_STYLE[finding.severity])
-        left.append(f" {visible(finding.name)} {visible(finding.rule)}")
+        name = f" {visible(finding.name)} {visible(finding.rule)}"
+        fits = left.cell_len + cell_len(name) <= self.width
+        left.append(name if fits else f" {middle_cut(visible(finding.rule), _FIGURE_WIDTH)}")
         yield from _both_ends(left, Text(cost_text(self.report, finding), "bold"), self.width)
         doubt = "" if finding.confidence == "high" else f" ({finding.confidence} confidence)"
         yield _indented(finding.message + doubt)
@@ -248,9 +248,9 @@ class _Page:
         for chain in finding.holders[: None if self.options.verbose else 1]:
             yield _hanging("held by: ", "".join(chain), "dim")
         others = [each for each in map(self.place, finding.locations[1:]) if each]
-        if others:
-            listed = others if self.options.verbose else others[:_MORE_PLACES]
-            rest = f" and {len(others) - len(listed)} more" if len(others) > len(listed) else ""
+        listed = others if self.options.verbose else others[:_MORE_PLACES]
+        rest = f" and {len(others) - len(listed)} more" if len(others) > len(listed) else ""
+        if listed:
             yield _hanging("also at: ", ", ".join(listed) + rest, "dim")
         if self.options.verbose and finding.evidence:
             figures = (f"{key} {value}" for key, value in finding.evidence.items())
@@ -345,7 +345,7 @@ class _Page:
             rule = visible(self.report.findings[0].rule)
             yield _hanging("next: ", f"profkit rules {rule} says why, and how to fix it", "dim", 0)
         path = self.report.source.path
-        if _TRACE_SUFFIX.search(path):
+        if path.endswith((".pt.trace.json", ".pt.trace.json.gz")):
             folder = posixpath.dirname(short_path(path, self.options.base)) or "."
             yield _hanging("timeline: ", f"tensorboard --logdir {shlex.quote(folder)}", "dim", 0)
 
@@ -356,8 +356,9 @@ def _grid(*, show_header: bool = False, header_style: str = "") -> Table:
 
 
 def _heading(title: str, figures: str) -> Text:
-    heading = Text(title, style="bold")
-    return heading.append(_prose(f": {figures}") if figures else "", style="not bold")
+    return Text(title, style="bold").append(
+        _prose(f": {figures}") if figures else "", style="not bold"
+    )
 
 
 def _indented(text: str, indent: int = _INDENT) -> RenderableType:

@@ -50,7 +50,8 @@ def test_rules_that_could_not_look_are_not_counted_as_clean() -> None:
 def test_a_recording_without_steps_is_told_by_the_time_in_which_the_device_was_in_use() -> None:
     said = verdict(with_breakdown(reports.gpu_report(), n_steps=0, per_step_ns=None))
     assert said.startswith(
-        "The recording has no steps; the GPU works 61% of the 1.04 s from its first work to its last."
+        "The recording has no steps; the GPU works 61% of the 1.04 s from its first work to its "
+        "last."
     )
 
 
@@ -101,7 +102,7 @@ def test_several_devices_are_told_one_by_one() -> None:
     ("cost", "said"),
     [
         (Cost(ns=174_000_000, per_step_ns=17_400_000), "17.4 ms a step (10%)"),
-        (Cost(ns=110_000_000), "110 ms (10%)"),
+        (Cost(ns=104_400_000), "104 ms (10%)"),
         (Cost(bytes=1 << 20), "1.00 MiB"),
         (Cost(per_step_bytes=1 << 10, bytes=1 << 20, basis="estimate"), "about 1.00 KiB a step"),
         (Cost(), ""),
@@ -114,6 +115,13 @@ def test_a_cost_is_told_by_step_where_there_are_steps(cost: Cost, said: str) -> 
     report = replace(report, findings=(finding,))
     text = cost_text(report, finding)
     assert text == said
+
+
+def test_a_cost_that_hardly_shows_is_no_headline() -> None:
+    report = reports.gpu_report()
+    small = replace(report.findings[0], cost=Cost(ns=6_000_000, per_step_ns=1_000_000))
+    said = verdict(replace(report, findings=(small,)))
+    assert "No finding takes a hundredth of it. The GPU is idle 37% of the time" in said
 
 
 def test_a_share_is_unknown_without_a_length() -> None:

@@ -9,8 +9,10 @@ from rich.cells import cell_len
 
 from profkit.model.finding import Cost
 from profkit.model.report import Report
+from profkit.model.where import Location
 from profkit.render import terminal
 from tests.render import reports
+from tests.render.reports import starved
 
 BASE = "/home/me/project"
 
@@ -60,6 +62,13 @@ def test_a_finding_says_where_what_it_costs_and_what_to_write_instead() -> None:
     assert lines[at].startswith(" 1  train.py:31  warning starved-by-loader DAT001")
     assert lines[at].endswith("up to 65.0 ms a step (37%)")
     assert "fix: Give the DataLoader workers" in "\n".join(lines[at : at + 5])
+
+
+def test_a_long_place_keeps_its_file_and_line() -> None:
+    report = reports.gpu_report()
+    deep = Location(f"/opt/{'very_long_folder/' * 9}train.py", 31, "main")
+    lines = text(replace(report, findings=(replace(starved(), locations=(deep,)),)), width=60)
+    assert "\n 1  train.py:31  warning starved-by-loader DAT001\n" in lines
 
 
 def test_the_bars_of_a_step_follow_each_other_and_fill_the_line() -> None:
