@@ -1,0 +1,122 @@
+"""Rules judge the steps, or the whole recording where there are none."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from profkit.engine import windows
+from profkit.engine.context import Context
+from profkit.engine.wording import how_often, tensor_method, time_each_step
+from profkit.index.waits import WaitKind
+from profkit.load.open import load
+from profkit.testing import TraceBuilder
+
+
+def context(b: TraceBuilder, tmp_path: Path) -> Context:
+    return Context(load(b.write(tmp_path / "t.json")))
+
+
+def waiting(*, steps: int) -> TraceBuilder:
+    b = TraceBuilder()
+    for _ in range(steps or 1):
+        with b.step() if steps else b.annotation("region"):
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=100_000)
+            b.synchronize()
+            b.advance(30_000)
+    return b
+
+
+def test_windows_are_the_steps(tmp_path: Path) -> None:
+    ctx = context(waiting(steps=3), tmp_path)
+    starts, ends = windows.windows(ctx)
+    assert starts.tolist() == [0, 140_000, 280_000]
+    assert windows.windows_ns(ctx) == int((ends - starts).sum()) == 3 * 140_000
+
+
+def test_without_steps_the_window_is_what_the_devices_did(tmp_path: Path) -> None:
+    starts, ends = windows.windows(context(waiting(steps=0), tmp_path))
+    assert (starts.tolist(), ends.tolist()) == ([10_000], [110_000])
+
+
+def test_without_devices_either_it_is_the_recording(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.compute("aten::mm", 70_000)
+    starts, ends = windows.windows(context(b, tmp_path))
+    assert (starts.tolist(), ends.tolist()) == ([0], [70_000])
+
+
+def test_a_recording_of_nothing_has_no_windows(tmp_path: Path) -> None:
+    b = TraceBuilder(memory=True)
+    b.alloc(1)
+    ctx = context(b, tmp_path)
+    assert windows.windows_ns(ctx) == 0
+    assert len(windows.idle_in_windows(ctx)) == 0
+
+
+def test_the_start_and_the_end_of_a_step_without_work_are_idle(tmp_path: Path) -> None:
+    ctx = context(waiting(steps=2), tmp_path)
+    assert windows.idle_in_windows(ctx).pairs() == (
+        (0, 10_000),
+        (110_000, 150_000),
+        (250_000, 280_000),
+    )
+
+
+@pytest.mark.parametrize(
+    ("min_wait_share", "warning_share", "severity"),
+    [(0.001, 0.2, "warning"), (0.001, 0.4, "note"), (0.9, 0.2, None)],
+)
+def test_waits_are_judged_by_shares_of_the_windows(
+    tmp_path: Path, min_wait_share: float, warning_share: float, severity: str | None
+) -> None:
+    ctx = context(waiting(steps=2), tmp_path)
+    calls = ctx.waits.of_kind(WaitKind.EXPLICIT).rows
+    judged = windows.judge(ctx, calls, min_wait_share, warning_share)
+    assert (judged.severity if judged else None) == severity
+    if judged:
+        assert judged.cost.ns == 80_000
+        assert judged.confidence == "high"
+
+
+def test_no_calls_are_no_wait(tmp_path: Path) -> None:
+    ctx = context(waiting(steps=2), tmp_path)
+    assert windows.judge(ctx, np.zeros(0, dtype=np.intp), 0.0, 0.0) is None
+
+
+def test_a_device_is_in_use_even_where_its_work_is_lost(tmp_path: Path) -> None:
+    cpu, lost = TraceBuilder(), TraceBuilder()
+    cpu.compute("aten::mm", 1_000)
+    lost.call("LaunchKernel", 1_000)
+    assert not windows.uses_device(context(cpu, tmp_path))
+    assert windows.uses_device(context(lost, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [
+        (4, "once a step"),
+        (8, "twice a step"),
+        (12, "3 times a step"),
+        (10, "about 2.5 times a step"),
+        (3, "3 times in 4 steps"),
+    ],
+)
+def test_how_often_is_said_by_the_step(tmp_path: Path, n: int, text: str) -> None:
+    assert how_often(context(waiting(steps=4), tmp_path), n) == text
+
+
+def test_without_steps_it_is_said_in_all(tmp_path: Path) -> None:
+    ctx = context(waiting(steps=0), tmp_path)
+    assert how_often(ctx, 12) == "12 times"
+    assert time_each_step(ctx, 1_500_000) == "1.50 ms"
+
+
+def test_the_method_of_a_tensor_is_known_from_its_builtin(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.builtin("method tolist of Tensor object at 0x7f"):
+        b.compute("aten::to", 1_000)
+    b.compute("aten::to", 1_000)
+    ctx = context(b, tmp_path)
+    ops = [row for row in range(len(ctx.events)) if ctx.events.name_of(row) == "aten::to"]
+    assert [tensor_method(ctx, row) for row in ops] == ["tolist", None]
