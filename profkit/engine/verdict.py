@@ -217,6 +217,21 @@ def _nothing_found(report: Report) -> str:
     return said
 
 
+def origin(report: Report) -> list[str]:
+    """Where the report comes from, in a few words each: devices, torch, rank.
+
+    Args:
+        report: The report.
+    """
+    source = report.source
+    words = sorted({name for name in source.devices if name})
+    if source.torch:
+        words.append(f"torch {source.torch}")
+    if source.rank is not None:
+        words.append(f"rank {source.rank}{f' of {source.world_size}' if source.world_size else ''}")
+    return words
+
+
 def facts(report: Report, *, everything: bool) -> list[str]:
     """What was counted, a sentence each: devices and memory, and everything else if asked for.
 

@@ -10,6 +10,7 @@ from profkit.engine.verdict import (
     busiest_ops,
     cost_text,
     facts,
+    origin,
     part_label,
     stretch_text,
     unchecked_by_reason,
@@ -171,11 +172,10 @@ def _recording(report: Report) -> Iterator[str]:
 
 
 def _origin(report: Report, options: Options) -> str:
-    source = report.source
+    file = report.source.path
     words = [f"profkit {_prose(report.profkit)}"]
-    words += [_code(short_path(source.path, options.base))] if source.path else []
-    words += sorted({_prose(name) for name in source.devices if name})
-    words += [f"torch {_prose(source.torch)}"] if source.torch else []
+    words += [_code(short_path(file, options.base))] if file else []
+    words += [_prose(word) for word in origin(report)]
     return f"<sub>{' · '.join(words)}</sub>"
 
 

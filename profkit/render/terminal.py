@@ -25,6 +25,7 @@ from profkit.engine.verdict import (
     cost_text,
     device_word,
     facts,
+    origin,
     part_label,
     stretch_text,
     unchecked_by_reason,
@@ -140,18 +141,10 @@ class _Page:
 
     def header(self) -> Text:
         """What was analyzed, on one line where it fits."""
-        source = self.report.source
-        words = sorted({visible(name) for name in source.devices if name})
-        if source.torch:
-            words.append(f"torch {visible(source.torch)}")
-        if source.rank is not None:
-            of = f" of {source.world_size}" if source.world_size else ""
-            words.append(f"rank {source.rank}{of}")
-        room = (
-            self.width - cell_len(" · ".join(words)) - len(f"profkit {self.report.profkit} ·  · ")
-        )
-        path = [middle_cut(self.path(source.path), max(room, _LABEL_WIDTH))] if source.path else []
-        words = [f"profkit {visible(self.report.profkit)}", *path, *words]
+        words = [visible(word) for word in (f"profkit {self.report.profkit}", *origin(self.report))]
+        room = max(self.width - cell_len(" · ".join((*words, ""))), _LABEL_WIDTH)
+        if self.report.source.path:
+            words.insert(1, middle_cut(self.path(self.report.source.path), room))
         return Text(" · ".join(words), style="dim", overflow="fold")
 
     def path(self, file: str) -> str:
