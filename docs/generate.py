@@ -1,4 +1,4 @@
-"""Writes ``docs/reference/``: what the code already says of itself, as pages.
+"""Writes ``docs/reference/`` and the README's picture: what the code already says of itself.
 
 The pages of the rules come from their docstrings, the commands from their ``--help``, the layout
 of the JSON report from the dataclasses, the Python names from their signatures and docstrings.
@@ -14,6 +14,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,9 @@ if typing.TYPE_CHECKING:
     from profkit.engine.detector import Rule
 
 REFERENCE: Final = Path(__file__).parent / "reference"
+README: Final = Path(__file__).parents[1] / "README.md"
+SHOWN: Final = "starved_loader"
+SHOWN_WIDTH: Final = 90
 FAMILIES: Final = {
     "SYN": "host and device waiting for each other",
     "DAT": "input and copies",
@@ -207,9 +211,9 @@ def python_names() -> str:
     """The public names of the package, with their signatures and docstrings."""
     parts = ["# Python"]
     for name in sorted(profkit.__all__):
-        value = getattr(profkit, name)
-        if name.startswith("__") or not callable(value):
+        if name.startswith("__"):
             continue
+        value = getattr(import_module(profkit._HOMES[name]), name)  # noqa: SLF001  (not the room of the same name)
         signature = "" if inspect.isclass(value) else _bare_signature(value)
         parts.append(f"## profkit.{name}\n\n```python\nprofkit.{name}{signature}\n```")
         parts.append(_listed(markdown(inspect.getdoc(value))))
@@ -239,8 +243,22 @@ def _listed(text: str) -> str:
     return "\n\n".join(shown)
 
 
+def readme() -> str:
+    """The README with the head of a real report in its first block.
+
+    The report is that of a recorded trace, up to the end of what it says should change.
+    """
+    (trace,) = (README.parent / "traces" / SHOWN).glob("*.pt.trace.json.gz")
+    text = profkit.render(profkit.analyze(trace), "text", width=SHOWN_WIDTH).decode()
+    report = text[text.index("Each step takes") : text.index("\nOperators ")].rstrip()
+    block = f"```text\n$ profkit run examples/{SHOWN}.py\n\n{report}\n```"
+    written = README.read_text(encoding="utf-8")
+    return re.sub(r"(?ms)^```text\n.*?^```$", lambda _: block, written, count=1)
+
+
 def main() -> int:
-    """Write every page, and remove those that are no longer made."""
+    """Write the README's block and every page, and remove pages that are no longer made."""
+    README.write_text(readme(), encoding="utf-8")
     wanted = pages()
     for stale in REFERENCE.rglob("*.md"):
         if stale.relative_to(REFERENCE).as_posix() not in wanted:

@@ -1,6 +1,8 @@
 """The public names, lazily: importing profkit loads neither torch nor pandas."""
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  (a name may stand for anythi
     if home.startswith("profkit.capture."):
         _teach_captures_to_report()
     value = getattr(module, name)
+    if f"{__name__}.{name}" in sys.modules:  # a room of the same name: it answers for the function
+        return globals()[name]
     globals()[name] = value
     return value
 
@@ -53,3 +57,28 @@ def _teach_captures_to_report() -> None:
         return report
 
     reports.analyze = analyze
+
+
+class _Room(ModuleType):
+    """A room that bears the name of a public function, and can be called as the function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
+        """Call the public function of this name."""
+        name = self.__name__.removeprefix(f"{__name__}.")
+        return getattr(import_module(_HOMES[name]), name)(*args, **kwargs)
+
+
+class _Door(ModuleType):
+    """This package. ``profkit.load`` is a room, and a function that the user calls.
+
+    Importing a room sets it as an attribute here, in the place of the function, whenever that
+    happens. So a room of a public name is made callable at that moment.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _HOMES and isinstance(value, ModuleType):
+            value.__class__ = _Room
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Door

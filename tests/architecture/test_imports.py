@@ -44,3 +44,22 @@ def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
 def test_every_room_imports_on_its_own() -> None:
     for room in ("model", "load", "index", "engine", "detectors", "render", "cli", "testing"):
         assert import_module(f"profkit.{room}").__doc__, f"profkit.{room} does not say what it is"
+
+
+@pytest.mark.parametrize(
+    "first", ["profkit.render.terminal", "profkit.load.open", "profkit.api", "profkit.engine"]
+)
+def test_public_functions_can_be_called_whatever_was_imported_before(first: str) -> None:
+    names = "profkit.load, profkit.render, profkit.analyze, profkit.load, profkit.render"
+    code = f"import {first}, profkit; print(all(callable(each) for each in ({names})))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True\n"
+
+
+def test_a_room_with_the_name_of_a_function_is_still_a_room() -> None:
+    import profkit.render.terminal as terminal_room
+
+    opening = import_module("profkit.load.open")
+    assert terminal_room.INFO.name == "text"
+    assert vars(profkit)["load"].open is opening
+    with pytest.raises(opening.MissingFileError, match="no/such/file"):
+        profkit.load("no/such/file")
