@@ -45,6 +45,15 @@ _PLAIN_INDEX: Final = frozenset(
 )
 _INDEX: Final = _PLAIN_INDEX | {"index", "item", "index_put", "masked_fill", "nonzero"}
 """What an index that may be a tensor can run besides."""
+_WRITTEN_OUT: Final = (
+    ast.Constant,
+    ast.Slice,
+    ast.Tuple,
+    ast.UnaryOp,
+    ast.unaryop,
+    ast.expr_context,
+)
+"""What an index of written numbers, slices and their signs is made of."""
 _CONVERSIONS: Final = {"float": _NUMBER, "int": _NUMBER, "complex": _NUMBER, "bool": _TRUTH} | {
     "range": _NUMBER,
     "slice": _NUMBER,
@@ -258,7 +267,7 @@ class _Reader:
             if len(node.ops) > 1:
                 self._add(node, _TRUTH)
         elif isinstance(node, ast.Subscript):
-            self._add(node, _PLAIN_INDEX if _is_plain(node.slice) else _INDEX, single=False)
+            self._add(node, _ops_of_index(node.slice), single=False)
         elif (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
@@ -273,15 +282,14 @@ class _Reader:
             self.points.append(Point(line, ops, single, around))
 
 
-def _is_plain(index: ast.AST) -> bool:
-    """Whether an index is made of numbers written out, so that it cannot be a tensor."""
-    return all(
-        isinstance(
-            part,
-            (ast.Constant, ast.Slice, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.expr_context),
-        )
-        for part in ast.walk(index)
-    )
+def _ops_of_index(index: ast.AST) -> frozenset[str]:
+    """What a subscript can run: numbers written out are no tensors, and a mask is no number."""
+    parts = list(ast.walk(index))
+    if all(isinstance(part, _WRITTEN_OUT) for part in parts):
+        return _PLAIN_INDEX
+    if any(isinstance(part, (ast.Compare, ast.Invert, ast.BitAnd, ast.BitOr)) for part in parts):
+        return _INDEX - _NUMBER
+    return _INDEX
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:

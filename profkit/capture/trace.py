@@ -263,21 +263,26 @@ def trace(
         UsageError: If an argument makes no sense.
     """
     if not current.is_on:
-        return name if callable(name) else IDLE
+        return name if _is_function(name) else IDLE
     if current.session is None:
         if only is not None and current.is_absent(only) and current.is_known(only):
-            return name if callable(name) else IDLE
+            return name if _is_function(name) else IDLE
         if current.n_recorded.get(name, 0) > limit:
             return IDLE
     options = _options(recording) if recording else DEFAULTS
     schedule = None
     if wait or warmup or active is not None or repeat != 1:
         schedule = Schedule(wait, warmup, active, repeat)
-    if callable(name):
+    if _is_function(name):
         return Trace(None, limit, options, schedule, only, "entry")(name)
     if name is not None and not isinstance(name, str):
         raise UsageError(f"The name of a trace is a text, and {name!r} is none.")
     return Trace(name, limit, options, schedule, only, "user" if schedule else "entry")
+
+
+def _is_function(name: object) -> bool:
+    """Whether a bare decorator was given its function instead of a name."""
+    return callable(name) or isinstance(name, (staticmethod, classmethod))
 
 
 def _again(

@@ -1,0 +1,35 @@
+"""Each test begins as a fresh process would: nothing recorded, nothing said."""
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.capture import current, session, talk
+
+Opened = Callable[[str | None], dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PROFKIT_DIR", str(tmp_path / "traces"))
+    monkeypatch.setattr(current, "is_on", True)
+    for kept in (current.n_recorded, current._present, session._known_lines, talk._said):
+        kept.clear()
+    yield
+    assert current.session is None, "a test left a capture open"
+
+
+@pytest.fixture
+def opened() -> Opened:
+    """Reads a trace file."""
+
+    def read(path: str | None) -> dict[str, Any]:
+        assert path is not None, "no trace was written"
+        trace: dict[str, Any] = json.loads(gzip.decompress(Path(path).read_bytes()))
+        return trace
+
+    return read

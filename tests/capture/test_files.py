@@ -1,0 +1,107 @@
+"""Names of trace files, and how they get onto the disk."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isal import igzip_threaded
+
+from profkit.capture import files
+from profkit.errors import CaptureError
+from profkit.model.capture_info import CaptureInfo
+
+TENSORBOARD = re.compile(r"^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$")
+INFO = CaptureInfo(version="1", name="step")
+
+
+@given(st.text())
+def test_any_name_is_one_part_of_a_path(name: str) -> None:
+    safe = files.safe_name(name)
+    assert safe
+    assert Path(safe).name == safe
+    assert safe not in {".", ".."}
+    assert len(safe) <= 100
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"), [("a/b", "a_b"), ("../up", "up"), ("épo que", "épo_que"), ("", "trace")]
+)
+def test_slashes_and_odd_characters_become_underscores(name: str, safe: str) -> None:
+    assert files.safe_name(name) == safe
+
+
+def test_tensorboard_takes_worker_and_time_from_the_file_name(tmp_path: Path) -> None:
+    first, second = (files.trace_file(tmp_path, rank=3) for _ in range(2))
+    match = TENSORBOARD.match(first.name)
+    assert match is not None
+    assert match.group(1).endswith("_rank3")
+    assert match.group(2)
+    assert first != second
+
+
+def test_the_folder_is_the_argument_else_the_environment_else_traces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PROFKIT_DIR", "from-environment")
+    assert files.trace_folder("given", "x") == Path("given/x")
+    assert files.trace_folder(None, "x") == Path("from-environment/x")
+    monkeypatch.delenv("PROFKIT_DIR")
+    assert files.trace_folder(None, "x") == Path("traces/x")
+
+
+def exported(folder: Path, text: bytes) -> Path:
+    path = folder / "exported.json"
+    path.write_bytes(text)
+    return path
+
+
+def test_what_profkit_knows_is_the_first_key_and_the_rest_is_untouched(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "t.pt.trace.json.gz"
+    events = [{"ph": "X", "name": "a" * 100, "ts": i} for i in range(30_000)]
+    source = exported(tmp_path, b" \n" + json.dumps({"traceEvents": events}).encode())
+    files.write_trace(source, target, INFO)
+    trace = json.loads(gzip.decompress(target.read_bytes()))
+    assert list(trace) == ["profkit", "traceEvents"]
+    assert trace["profkit"]["name"] == "step"
+    assert trace["traceEvents"] == events
+    assert files.count_events(source) == len(events)
+
+
+def test_bytes_that_are_no_text_become_marks_and_the_json_stays_valid(tmp_path: Path) -> None:
+    target = tmp_path / "t.pt.trace.json.gz"
+    good = "é".encode()
+    # The letter of two bytes lies across the border of two chunks.
+    padding = b"x" * ((1 << 20) - len(b'{"a": "') - 1)
+    source = exported(tmp_path, b'{"a": "' + padding + good + b'", "b": "\xf0\xff"}')
+    files.write_trace(source, target, INFO)
+    trace = json.loads(gzip.decompress(target.read_bytes()))
+    assert trace["a"] == padding.decode() + "é"
+    assert set(trace["b"]) == {"\ufffd"}
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no device that is always full")
+    monkeypatch.setattr(files, "_gzip_writer", lambda _: igzip_threaded.open(full, "wb", threads=1))
+    target = tmp_path / "out" / "t.pt.trace.json.gz"
+    with pytest.raises(OSError, match="No space left"):
+        files.write_trace(exported(tmp_path, b'{"a": 1}'), target, INFO)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_text_that_stops_short_is_told_from_a_whole_trace(tmp_path: Path) -> None:
+    source = exported(tmp_path, b'{"traceEvents": [{"ph": "X"')
+    with pytest.raises(CaptureError, match="incomplete"):
+        files.count_events(source)
+
+
+def test_something_else_than_an_object_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "t.pt.trace.json.gz"
+    with pytest.raises(CaptureError, match="something else"):
+        files.write_trace(exported(tmp_path, b"[1, 2]"), target, INFO)
+    assert not target.exists()

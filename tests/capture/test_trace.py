@@ -1,0 +1,444 @@
+"""Blocks, functions and loops, recorded in this process."""
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from isal import igzip_threaded
+
+import profkit
+from profkit.capture import current, files
+from profkit.capture.trace import IDLE
+from profkit.errors import UsageError
+
+Opened = Callable[[str | None], dict[str, Any]]
+
+
+def work() -> torch.Tensor:
+    """A few operators."""
+    return (torch.ones(4, 4) @ torch.ones(4, 4)).sum()
+
+
+def written(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def annotations(trace: dict[str, Any]) -> list[str]:
+    return [e["name"] for e in trace["traceEvents"] if e.get("cat") == "user_annotation"]
+
+
+def ops(trace: dict[str, Any]) -> list[str]:
+    return [e["name"] for e in trace["traceEvents"] if e.get("cat") == "cpu_op"]
+
+
+def test_a_block_becomes_a_trace_that_names_it_and_knows_its_cost(
+    tmp_path: Path, opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with profkit.trace("a step") as t:
+        work()
+    trace = opened(t.path)
+    assert Path(str(t.path)).parent == tmp_path / "traces" / "a_step"
+    assert annotations(trace) == ["a step"]
+    assert "aten::matmul" in ops(trace)
+    about = trace["profkit"]
+    assert about["name"] == "a step"
+    assert about["steps"] == "entry"
+    assert about["torch"] == torch.__version__
+    assert about["pid"] == os.getpid()
+    assert about["cost"]["n_events"] == sum(e["ph"] == "X" for e in trace["traceEvents"])
+    assert min(about["cost"][key] for key in ("start_ns", "stop_ns", "write_ns")) > 0
+    assert about["cost"]["stretch_share"] > 0
+    assert "Python calls" in about["cost"]["stretch_basis"]
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert f"profkit analyze {t.path}" in said.err
+
+
+def test_quiet_says_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with profkit.trace("one", quiet=True):
+        work()
+    monkeypatch.setenv("PROFKIT_QUIET", "1")
+    with profkit.trace("two"):
+        work()
+    assert capsys.readouterr().err == ""
+
+
+def test_each_part_can_be_turned_off(opened: Opened) -> None:
+    with profkit.trace("bare", stacks=False, shapes=False, memory=False) as t:
+        work()
+    trace = opened(t.path)
+    assert not {"with_stack", "record_shapes", "profile_memory"} & set(trace)
+    assert trace["profkit"]["lines"] is None
+    assert "aten::matmul" in ops(trace)
+
+
+def test_the_first_entries_of_a_name_are_recorded_and_one_line_says_when_it_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(100_000):
+        with profkit.trace("step", limit=2):
+            pass
+    assert len(written(tmp_path)) == 2
+    assert capsys.readouterr().err.count("its limit") == 1
+    assert current.n_recorded == {"step": 3}
+    assert profkit.trace("step", limit=2) is IDLE
+    assert profkit.trace("other") is not IDLE
+
+
+def test_later_entries_have_no_stacks_and_borrow_the_lines_of_the_first(opened: Opened) -> None:
+    traces = []
+    for _ in range(2):
+        with profkit.trace("step") as t:
+            work()
+        traces.append(opened(t.path))
+    first, second = traces
+    assert [trace["profkit"]["lines"]["same_window"] for trace in traces] == [True, False]
+    assert first["profkit"]["lines"]["frames"] == second["profkit"]["lines"]["frames"]
+    assert any(e.get("cat") == "python_function" for e in first["traceEvents"])
+    assert not any(e.get("cat") == "python_function" for e in second["traceEvents"])
+
+
+def test_a_block_in_a_block_is_a_region_and_no_file_of_its_own(
+    tmp_path: Path, opened: Opened
+) -> None:
+    with profkit.trace("outer") as outer, profkit.trace("inner") as inner:
+        work()
+    assert inner.path is None
+    assert annotations(opened(outer.path)) == ["outer", "inner"]
+    assert len(written(tmp_path)) == 1
+    assert "inner" not in current.n_recorded
+
+
+def test_an_exhausted_name_is_still_a_region_in_another_block(opened: Opened) -> None:
+    for _ in range(3):
+        with profkit.trace("inner", limit=1):
+            work()
+    with profkit.trace("outer") as outer, profkit.trace("inner", limit=1):
+        work()
+    assert "inner" in annotations(opened(outer.path))
+
+
+def test_the_users_exception_passes_through_and_the_trace_is_written(opened: Opened) -> None:
+    error = ValueError("mine")
+    block = profkit.trace("fails")
+
+    def fails() -> None:
+        with block:
+            work()
+            raise error
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        fails()
+    assert caught.value is error
+    trace = opened(block.path)
+    assert trace["profkit"]["stopped_by"] == "ValueError"
+    assert "aten::matmul" in ops(trace)
+
+
+def test_another_thread_meanwhile_is_passed_over(tmp_path: Path) -> None:
+    paths: list[str | None] = []
+
+    def other() -> None:
+        with profkit.trace("other") as t:
+            work()
+        paths.append(t.path)
+
+    with profkit.trace("main") as t:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        work()
+    assert paths == [None]
+    assert written(tmp_path) == [Path(str(t.path))]
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert paths[1] is not None, "a thread records when no other does"
+
+
+def test_many_threads_at_once_make_at_most_one_trace_at_a_time(tmp_path: Path) -> None:
+    start = threading.Barrier(4)
+    errors: list[BaseException] = []
+
+    def enter() -> None:
+        start.wait()
+        try:
+            for _ in range(3):
+                with profkit.trace("step", limit=2, stacks=False, quiet=True):
+                    work()
+        except BaseException as error:  # noqa: BLE001  (whatever it is, it is a failure)
+            errors.append(error)
+
+    threads = [threading.Thread(target=enter) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert 1 <= len(written(tmp_path)) <= 2
+
+
+def test_a_profiler_that_already_runs_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with torch.profiler.profile() as users:
+        for _ in range(2):
+            with profkit.trace("step") as t:
+                work()
+    assert t.path is None
+    assert written(tmp_path) == []
+    assert any(event.key == "aten::matmul" for event in users.key_averages())
+    said = capsys.readouterr().err
+    assert said.count("warning") == 1
+    assert "Another torch profiler is running" in said
+
+
+def test_a_profiler_that_the_program_starts_within_has_its_way(
+    opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with profkit.trace("step") as t:
+        work()
+        with torch.profiler.profile() as users:
+            torch.ones(3).exp()
+    assert [event.key for event in users.key_averages()].count("aten::exp") == 1
+    trace = opened(t.path)
+    assert trace["profkit"]["stopped_by"] == "another profiler"
+    assert "aten::matmul" in ops(trace)
+    assert "aten::exp" not in ops(trace)
+    assert "Leave one of the two out" in capsys.readouterr().err
+    with torch.profiler.profile() as again:
+        work()
+    assert again.key_averages()
+
+
+def test_a_full_disk_is_one_warning_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        files, "_gzip_writer", lambda _: igzip_threaded.open("/dev/full", "wb", threads=1)
+    )
+    with profkit.trace("step") as t:
+        outcome = work()
+    assert outcome.item() == 64
+    assert t.path is None
+    assert written(tmp_path) == []
+    said = capsys.readouterr().err
+    assert "No space left on device" in said
+    assert "dir= or PROFKIT_DIR" in said
+
+
+def test_a_folder_that_may_not_be_written_is_one_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(self: Path, *_args: object, **_kwargs: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    for _ in range(2):
+        with profkit.trace("step") as t:
+            work()
+    assert t.path is None
+    said = capsys.readouterr().err
+    assert said.count("warning") == 1
+    assert "Permission denied" in said
+
+
+def test_a_folder_that_is_a_file_is_one_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    with profkit.trace("step", dir=str(tmp_path / "file")) as t:
+        work()
+    assert t.path is None
+    assert "warning" in capsys.readouterr().err
+
+
+def test_a_block_can_be_used_again(opened: Opened) -> None:
+    block = profkit.trace("again")
+    paths = []
+    for _ in range(2):
+        with block:
+            work()
+        paths.append(block.path)
+    assert len(set(paths)) == 2
+    assert all(opened(path)["profkit"]["name"] == "again" for path in paths)
+
+
+def test_the_report_is_made_of_the_file(opened: Opened) -> None:
+    with profkit.trace("step") as t:
+        work()
+    assert t.report is not None
+    assert t.report is t.report
+    assert t.report.source.path == t.path
+    assert [step.name for step in t.report.summary.steps] == ["step"]
+
+
+class TestDecorated:
+    """Functions of every kind."""
+
+    def test_a_bare_decorator_takes_the_functions_name(self, tmp_path: Path) -> None:
+        @profkit.trace
+        def train_step(x: int, *, y: int = 1) -> int:
+            """Docs."""
+            work()
+            return x + y
+
+        assert [train_step(i, y=2) for i in range(5)] == [2, 3, 4, 5, 6]
+        assert train_step.__name__ == "train_step"
+        assert train_step.__doc__ == "Docs."
+        assert [path.parent.name for path in written(tmp_path)] == ["train_step"] * 3
+
+    def test_methods_keep_their_class_in_the_name(self, tmp_path: Path) -> None:
+        class Model:
+            @profkit.trace()
+            def forward(self) -> "Model":
+                work()
+                return self
+
+            @profkit.trace("built")
+            @staticmethod
+            def build() -> torch.Tensor:
+                return work()
+
+            @profkit.trace
+            @classmethod
+            def make(cls) -> "Model":
+                work()
+                return cls()
+
+        model = Model()
+        assert model.forward() is model
+        assert model.build().item() == 64
+        assert isinstance(Model.make(), Model)
+        names = {path.parent.name for path in written(tmp_path)}
+        assert names == {"Model.forward", "built", "Model.make"}
+
+    def test_recursion_is_one_trace(self, tmp_path: Path) -> None:
+        @profkit.trace("down", limit=1)
+        def down(n: int) -> int:
+            work()
+            return 0 if n == 0 else 1 + down(n - 1)
+
+        assert down(3) == 3
+        assert len(written(tmp_path)) == 1
+
+    def test_an_async_function_is_recorded_over_its_awaits(self, opened: Opened) -> None:
+        blocks: list[str] = []
+
+        @profkit.trace("waits")
+        async def waits() -> int:
+            work()
+            await asyncio.sleep(0)
+            torch.ones(2).exp()
+            blocks.append("done")
+            return 5
+
+        async def both() -> list[int]:
+            return list(await asyncio.gather(waits(), waits()))
+
+        assert asyncio.run(both()) == [5, 5]
+        assert blocks == ["done", "done"]
+        path = next(iter(sorted(Path(os.environ["PROFKIT_DIR"]).rglob("*.gz"))))
+        trace = opened(str(path))
+        assert {"aten::matmul", "aten::exp"} <= set(ops(trace))
+        assert annotations(trace).count("waits") == 2
+
+    def test_of_a_generator_each_making_of_an_item_is_an_entry(
+        self, tmp_path: Path, opened: Opened
+    ) -> None:
+        @profkit.trace("items")
+        def items() -> Generator[int, str, str]:
+            got = []
+            for i in range(4):
+                work()
+                try:
+                    got.append((yield i))
+                except KeyError:
+                    got.append("thrown")
+            return "".join(got)
+
+        made = items()
+        assert next(made) == 0
+        torch.ones(2).exp()
+        assert made.send("a") == 1
+        assert made.throw(KeyError()) == 2
+        assert made.send("b") == 3
+        with pytest.raises(StopIteration) as end:
+            made.send("c")
+        assert end.value.value == "athrownbc"
+        traces = [opened(str(path)) for path in written(tmp_path)]
+        assert len(traces) == 3
+        assert all("aten::matmul" in ops(trace) for trace in traces)
+        assert not any("aten::exp" in ops(trace) for trace in traces)
+        assert all(trace["profkit"]["stopped_by"] == "" for trace in traces)
+
+    def test_a_generator_that_is_closed_early_cleans_up(self) -> None:
+        cleaned = []
+
+        @profkit.trace("items", limit=1)
+        def items() -> Generator[int, None, None]:
+            try:
+                yield 1
+                yield 2
+            finally:
+                cleaned.append("yes")
+
+        for _ in items():
+            break
+        assert cleaned == ["yes"]
+
+    def test_of_an_async_generator_each_making_of_an_item_is_an_entry(self, tmp_path: Path) -> None:
+        @profkit.trace("items", limit=2)
+        async def items() -> AsyncGenerator[int, None]:
+            for i in range(3):
+                work()
+                await asyncio.sleep(0)
+                yield i
+
+        async def collect() -> list[int]:
+            return [i async for i in items()]
+
+        assert asyncio.run(collect()) == [0, 1, 2]
+        assert len(written(tmp_path)) == 2
+
+    def test_what_is_no_function_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="functions"):
+            profkit.trace("x")(type("Model", (), {}))
+
+
+def test_arguments_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(UsageError, match="no argument dri"):
+        profkit.trace("x", dri="typo")  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="is a text"):
+        profkit.trace(3)  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="empty"):
+        profkit.trace("x", ops=False, device=False)
+
+
+def test_without_the_device_that_it_needs_nothing_is_recorded(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    with profkit.trace("step", only="cuda") as t:
+        work()
+    assert t.path is None
+    assert profkit.trace("step", only="cuda") is IDLE
+    assert written(tmp_path) == []
+
+
+def test_switched_off_a_function_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(current, "is_on", False)
+    assert profkit.trace(work) is work
+    assert profkit.trace("step")(work) is work
+    with profkit.trace("step", wait=1, active=1) as t:
+        t.step()
+    assert t.path is None
+    assert t.report is None
