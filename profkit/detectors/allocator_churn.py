@@ -53,7 +53,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import judge, positions
-from profkit.engine.wording import time_each_step
+from profkit.engine.wording import known, time_each_step
 from profkit.index.calls import ALLOCATOR, names_matching
 from profkit.model.events import Rows
 from profkit.model.finding import Finding
@@ -122,7 +122,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"{format_count(n_frees)} times: {time_each_step(ctx, judged.wait.blocked_ns)}."
         ),
         fix=_fix(n_frees),
-        locations=tuple(location for location, _ in lines[:MAX_LINES]),
+        locations=known(*(location for location, _ in lines[:MAX_LINES])),
         n=len(calls),
         cost=judged.cost,
         evidence={

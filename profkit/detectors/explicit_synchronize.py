@@ -48,7 +48,7 @@ from typing import Final
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, judge, positions
-from profkit.engine.wording import at, how_often, time_each_step
+from profkit.engine.wording import at, how_often, known, time_each_step
 from profkit.index.waits import WaitKind, called_by_profiler
 from profkit.model.events import Rows
 from profkit.model.finding import Finding
@@ -105,12 +105,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 f"for {time_each_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
                 f"{time_each_step(ctx, judged.wait.idle_ns)}."
             ),
-            fix=(
-                f"Delete `{what}`: PyTorch orders the work of a stream by itself. To take times, "
-                "record `torch.cuda.Event(enable_timing=True)` before and after, and read them "
-                "after the loop."
-            ),
-            locations=(location,),
+            fix=_fix(what),
+            locations=known(location),
             n=len(rows),
             cost=judged.cost,
             evidence={
@@ -137,3 +133,16 @@ def _what(ctx: Context, rows: Rows) -> str:
         if call.removesuffix("_v2").endswith(ending):
             return python
     return call
+
+
+def _fix(what: str) -> str:
+    start = f"Delete `{what}`: PyTorch orders the work of a stream by itself."
+    if "event" in what.lower() or "stream" in what.lower():
+        return (
+            f"{start} If another stream has to wait, let it: `stream.wait_event(event)` and "
+            "`stream.wait_stream(other)` do not hold up the host."
+        )
+    return (
+        f"{start} To take times, record `torch.cuda.Event(enable_timing=True)` before and after, "
+        "and read them after the loop."
+    )

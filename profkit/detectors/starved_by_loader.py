@@ -50,7 +50,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import idle_in_windows, positions, windows_ns
-from profkit.engine.wording import at, time_each_step
+from profkit.engine.wording import at, known, time_each_step
 from profkit.index.intervals import covered_within, intersect
 from profkit.index.wait_cost import first_of_each
 from profkit.index.waiting import covered_by
@@ -108,7 +108,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         title=INFO.title,
         message=_message(ctx, at(location), total_ns, idle_ns),
         fix=_fix(loader),
-        locations=(location,),
+        locations=known(location),
         n=len(rows),
         cost=ctx.cost(total_ns, basis="upper-bound" if ctx.has_device_work else "measured"),
         evidence={

@@ -46,6 +46,15 @@ def at(location: Location) -> str:
     return f" {'in' if location.precision == 'function' else 'at'} {location.place}"
 
 
+def known(*locations: Location) -> tuple[Location, ...]:
+    """Those locations that say anything: a line, an operator or a module.
+
+    Args:
+        locations: What the recording tells of some places, which may be nothing.
+    """
+    return tuple(each for each in locations if each.file or each.op or each.module)
+
+
 def tensor_method(ctx: Context, row: int) -> str | None:
     """The method of a tensor that an operator was called by, such as ``item``.
 

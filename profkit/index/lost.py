@@ -8,7 +8,7 @@ import numpy as np
 from profkit.index.calls import CallKind
 from profkit.index.launches import Launches
 from profkit.index.streams import device_of
-from profkit.model.events import MISSING, NO_ROW, EventTable, Mask, Rows
+from profkit.model.events import MISSING, NO_ROW, EventTable, Int64s, Mask, Rows
 
 KERNEL_LAUNCH: Final = CallKind(
     re.compile(
@@ -25,7 +25,8 @@ def carried_in(events: EventTable, launches: Launches) -> Rows:
     """Device work from before the recording, ascending.
 
     A stream runs its work in the order of the launches. So what has no launch and precedes the
-    first work of its stream that has one was launched before the recording.
+    first work of its stream that has one was launched before the recording. On a stream whose
+    launches are all missing it must precede the first launched work of any stream.
     """
     rows, first_ns = _orphans(events, launches)
     return rows[events.ts_ns[rows] < first_ns]
@@ -37,18 +38,19 @@ def lost_launches(events: EventTable, launches: Launches) -> Rows:
     return rows[events.ts_ns[rows] >= first_ns]
 
 
-def _orphans(
-    events: EventTable, launches: Launches
-) -> tuple[Rows, "np.ndarray[tuple[int], np.dtype[np.int64]]"]:
-    """Work without a launch, and when the first work with one began on the stream of each."""
+def _orphans(events: EventTable, launches: Launches) -> tuple[Rows, Int64s]:
+    """Work without a launch, and until when each could have been launched before the recording."""
     work, has = launches.work, launches.launch != NO_ROW
-    stream = np.where(events.stream.at(work) == MISSING, events.lane[work], events.stream.at(work))
-    lane = np.stack((device_of(events, work).astype(np.int64), stream.astype(np.int64)))
-    _, group = np.unique(lane, axis=1, return_inverse=True)
+    stream = events.stream.at(work)
+    stream = np.where(stream == MISSING, events.lane[work], stream)
+    keys = np.stack((device_of(events, work).astype(np.int64), stream))
+    _, group = np.unique(keys, axis=1, return_inverse=True)
     group = group.reshape(-1)
     never = np.iinfo(np.int64).max
     first_ns = np.full(int(group.max(initial=-1)) + 1, never, dtype=np.int64)
     np.minimum.at(first_ns, group[has], events.ts_ns[work[has]])
+    first_of_all_ns = int(first_ns.min(initial=never)) if has.any() else 0
+    first_ns[first_ns == never] = first_of_all_ns
     return work[~has], first_ns[group[~has]]
 
 

@@ -11,11 +11,11 @@ from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask
 
 _MAKER: Final = re.compile(
     r"^aten::(empty|zeros|ones|full|arange|linspace|logspace|eye|scalar_tensor|tril_indices"
-    r"|triu_indices|rand|randn|randint|randperm|normal|bernoulli|lift_fresh|new_zeros|new_ones"
+    r"|triu_indices|rand|randn|randint|randperm|normal|bernoulli|new_zeros|new_ones"
     r"|new_full|new_empty|zeros_like|ones_like|full_like|rand_like|randn_like)$"
 )
-"""Operators that make a tensor from nothing. ``torch.tensor`` and ``torch.from_numpy`` leave
-``empty`` and ``lift_fresh`` in a trace.
+"""Operators that make a tensor from nothing. ``torch.tensor`` leaves ``empty`` in a trace; what
+``torch.from_numpy`` wraps was made elsewhere, and is data.
 
 Source: ``torch/csrc/utils/tensor_new.cpp`` (``internal_new_from_data``).
 """

@@ -54,6 +54,19 @@ def test_it_names_the_call_as_python_has_it_and_its_line(
     assert finding.message.startswith(f"{python} in train_step (train.py:10) is called once a step")
     assert finding.locations[0].file == "train.py"
     assert python in finding.fix
+    assert ("wait_event" in finding.fix) is (call != "DeviceSynchronize")
+
+
+def test_without_lines_there_is_no_place_to_name(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+            b.synchronize()
+            b.advance(40_000)
+    (finding,) = found(b, RULE)
+    assert finding.locations == ()
+    assert finding.message.startswith("`torch.cuda.synchronize()` is called once a step")
 
 
 def test_the_synchronization_that_ends_the_recording_is_the_profilers(found: Found) -> None:

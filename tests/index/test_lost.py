@@ -57,3 +57,25 @@ def test_launches_of_the_driver_and_of_hip_count(tmp_path: Path) -> None:
     b.call("cudaLaunchKernelExC", 1_000)
     ctx = context(b, tmp_path)
     assert len(launches_without_work(ctx.events, ctx.launches)[1]) == 3
+
+
+def test_without_any_launch_nothing_is_known_to_be_from_before(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        b.kernel("gemm", 1_000)
+    ctx = context(b, tmp_path)
+    assert not len(carried_in(ctx.events, ctx.launches))
+    assert len(lost_launches(ctx.events, ctx.launches)) == 3
+
+
+def test_a_stream_without_launches_was_carried_in_until_others_have_launched(
+    tmp_path: Path,
+) -> None:
+    b = TraceBuilder()
+    b.kernel("before", 1_000, stream=13)
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
+    b.advance(50_000)
+    b.kernel("not recorded", 1_000, stream=13)
+    ctx = context(b, tmp_path)
+    assert names(ctx, carried_in(ctx.events, ctx.launches)) == ["before"]
+    assert names(ctx, lost_launches(ctx.events, ctx.launches)) == ["not recorded"]

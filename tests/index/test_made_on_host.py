@@ -20,14 +20,28 @@ def makers_in(b: TraceBuilder, tmp_path: Path) -> list[str]:
     return ["" if row == NO_ROW else ctx.events.name_of(row) for row in found.tolist()]
 
 
-@pytest.mark.parametrize(
-    "maker", ["aten::zeros", "aten::arange", "aten::lift_fresh", "aten::empty"]
-)
+@pytest.mark.parametrize("maker", ["aten::zeros", "aten::arange", "aten::empty"])
 def test_the_operator_before_a_copy_is_its_maker(tmp_path: Path, maker: str) -> None:
     b = TraceBuilder()
     b.compute(maker, 1_000)
     b.to_device(32, 1_000)
     assert makers_in(b, tmp_path) == [maker]
+
+
+def test_an_array_of_numpy_is_data(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.compute("aten::lift_fresh", 1_000)
+    b.to_device(32, 1_000)
+    assert makers_in(b, tmp_path) == [""]
+
+
+def test_a_tensor_made_from_a_list_and_then_moved_is_found_by_its_line(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.frame("train.py", 10, "step"):
+        for name in ("aten::empty", "aten::to", "aten::lift_fresh", "aten::detach_"):
+            b.compute(name, 1_000)
+        b.to_device(32, 1_000)
+    assert makers_in(b, tmp_path) == ["aten::empty"]
 
 
 def test_without_lines_an_operator_in_between_hides_the_maker(tmp_path: Path) -> None:
