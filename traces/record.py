@@ -1,11 +1,13 @@
 """Records the examples anew: trace, provenance, and what the report must say.
 
-Run: ``python traces/record.py [NAME…]``
+Run: ``python traces/record.py [--reports] [NAME…]``; with ``--reports`` the traces stay as they
+are, and only what their reports must say is written anew.
 
 Each program of ``programs.json`` runs in a copy of ``examples/`` under ``profkit run``. The names
 of the machine and of its folders are replaced in the trace; nothing else in it is touched.
 """
 
+import argparse
 import hashlib
 import json
 import os
@@ -29,6 +31,7 @@ PROGRAMS: Final[dict[str, Any]] = json.loads((HOME / "programs.json").read_text(
 SUFFIX: Final = ".pt.trace.json.gz"
 ANY_FOLDER: Final = "/home/user/profkit"
 ANY_HOST: Final = "host"
+SETTINGS: Final = {"OMP_NUM_THREADS": "1"}  # what else the machine does shows less
 BEST: Final = 3  # the smallest that isal writes
 
 
@@ -88,7 +91,8 @@ def recorded(name: str, folder: Path) -> Path:
     program = ["examples/" + name + ".py", *PROGRAMS[name]["arguments"]]
     command = [sys.executable, "-m", "profkit", "run", "--dir", "out", *program]
     path = os.pathsep.join(filter(None, (str(HOME.parent), os.environ.get("PYTHONPATH"))))
-    subprocess.run(command, cwd=folder, check=True, env={**os.environ, "PYTHONPATH": path})
+    settings = {**os.environ, **SETTINGS, "PYTHONPATH": path}
+    subprocess.run(command, cwd=folder, check=True, env=settings)
     (trace,) = (folder / "out").rglob("*" + SUFFIX)
     return trace
 
@@ -102,6 +106,7 @@ def neutral(text: bytes, folder: Path) -> bytes:
     """
     for place in {str(folder), os.path.realpath(folder)}:
         text = text.replace(place.encode(), ANY_FOLDER.encode())
+    text = re.sub(rb'("traceName": ?)"[^"]*"', rb'\1"trace.json"', text)
     return re.sub(rb'("host(?:_name)?": ?)"[^"]*"', rb'\1"%s"' % ANY_HOST.encode(), text)
 
 
@@ -109,10 +114,11 @@ def provenance(name: str) -> dict[str, Any]:
     """Where a trace comes from."""
     program = (EXAMPLES / f"{name}.py").read_text()
     facts = PROGRAMS[name]
+    settings = [f"{key}={value}" for key, value in SETTINGS.items()]
     return {
         "program": f"examples/{name}.py",
         "program_sha256": hashlib.sha256(program.encode()).hexdigest(),
-        "command": " ".join(["profkit run", f"examples/{name}.py", *facts["arguments"]]),
+        "command": " ".join([*settings, "profkit run", f"examples/{name}.py", *facts["arguments"]]),
         "profkit": profkit.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -136,19 +142,34 @@ def record(name: str) -> None:
         _, _, worker = trace.name.rpartition("_")
         kept = target / f"{ANY_HOST}_{worker}"
         kept.write_bytes(igzip.compress(text, BEST))
-    report = json.loads(profkit.render(profkit.analyze(kept), "json"))
-    for file, content in (
-        ("provenance.json", provenance(name)),
-        ("expected.json", what_must_hold(report)),
-    ):
-        (target / file).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    print(f"{kept.relative_to(HOME)}: {kept.stat().st_size / 1000:.0f} kB")
+    write(target / "provenance.json", provenance(name))
+    expect(kept)
+
+
+def expect(trace: Path) -> None:
+    """Write down, beside a trace, what its report says now."""
+    report = json.loads(profkit.render(profkit.analyze(trace), "json"))
+    write(trace.parent / "expected.json", what_must_hold(report))
+    print(f"{trace.relative_to(HOME)}: {trace.stat().st_size / 1000:.0f} kB")
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON to be read and compared."""
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     """Record the programs named in the arguments, or all."""
-    for name in sys.argv[1:] or PROGRAMS:
-        record(name)
+    parser = argparse.ArgumentParser(description="Record the examples anew.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="programs; all if none is named")
+    parser.add_argument("--reports", action="store_true", help="keep the traces")
+    options = parser.parse_args()
+    for name in options.names or PROGRAMS:
+        if options.reports:
+            (trace,) = (HOME / name).glob(f"*{SUFFIX}")
+            expect(trace)
+        else:
+            record(name)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,46 @@
+"""The fenced code blocks of a page."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced code block: its page, language and text, and the line it begins in, from 1."""
+
+    page: str
+    language: str
+    text: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(page: str, language: str) -> list[Block]:
+    """The blocks of one language in a page, in order.
+
+    Args:
+        page: Its path below the checkout.
+        language: What stands after the fence.
+    """
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        Block(page, found[1], found[2], text[: found.start()].count("\n") + 1)
+        for found in _FENCE.finditer(text)
+        if found[1] == language
+    ]
+
+
+def commands(page: str) -> list[tuple[str, str]]:
+    """The commands of a page's console blocks, each with the place it stands at."""
+    return [
+        (line.removeprefix("$ "), f"{block.page}:{number}")
+        for block in blocks(page, "console")
+        for number, line in enumerate(block.text.splitlines(), block.line + 1)
+        if line.startswith("$ ")
+    ]

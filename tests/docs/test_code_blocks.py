@@ -1,0 +1,95 @@
+"""What the pages tell a reader to type is typed here."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.generate import readme
+from tests.docs.blocks import ROOT, blocks, commands
+from tests.tensorboard.server import serving
+
+PAGES = ["README.md", "docs/guide.md"]
+COMMANDS = [pytest.param(command, id=place) for page in PAGES for command, place in commands(page)]
+PRELUDE = """
+import torch
+
+network = torch.nn.Linear(16, 4)
+loader = torch.utils.data.DataLoader(torch.randn(64, 16), batch_size=8)
+batch = torch.randn(8, 16)
+
+
+def train_step(batch):
+    network.zero_grad()
+    network(batch).sum().backward()
+"""
+MAKE = shutil.which("make")
+
+
+def environment() -> dict[str, str]:
+    """This Python's own commands first, and the package from the checkout."""
+    search = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    return {**os.environ, "PATH": search, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a program to run and a trace to read, as the pages take for granted."""
+    folder = tmp_path_factory.mktemp("desk")
+    shutil.copy(ROOT / "examples" / "leak_cured.py", folder / "train.py")
+    shutil.copytree(ROOT / "traces" / "starved_loader_cured", folder / "traces" / "train")
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_does_what_the_page_says(command: str, desk: Path) -> None:
+    tool, *arguments = command.split()
+    if tool == "tensorboard":
+        with serving(desk / arguments[-1]) as server:
+            assert "train" in server.runs(n=1)
+    elif tool == "make":
+        # The tests run under one of these already: what make would do is enough.
+        assert MAKE, "make is not installed"
+        subprocess.run([MAKE, "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
+    else:
+        if tool == "pip":
+            where = ["--target", "installed", "--no-deps", "--no-build-isolation", str(ROOT)]
+            command = " ".join([sys.executable, "-m", "pip", "install", "--quiet", *where])
+            assert arguments == ["install", "."]
+        elif tool == "profkit":
+            command = command.replace("profkit", f"{sys.executable} -m profkit", 1)
+        finished = subprocess.run(  # noqa: S602  (the pages use wildcards, and they are ours)
+            command,
+            shell=True,
+            cwd=desk,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert finished.returncode == 0, finished.stderr
+        assert finished.stdout or finished.stderr or list(desk.glob("installed/profkit"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
+    program = tmp_path / "page.py"
+    program.write_text("\n\n".join([PRELUDE, *(block.text for block in blocks(page, "python"))]))
+    command = [sys.executable, str(program)]
+    finished = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "Warning" not in finished.stderr
+    assert list((tmp_path / "traces").rglob("*.pt.trace.json.gz"))
+
+
+def test_the_readme_shows_what_profkit_really_prints() -> None:
+    assert readme() == (ROOT / "README.md").read_text(encoding="utf-8"), "make docs writes it anew"
+    shown = blocks("README.md", "text")[0].text
+    assert shown.startswith("$ profkit run examples/starved_loader.py\n\nEach step takes ")
+    assert "starved-by-loader DAT001" in shown
+    assert "fix: " in shown

@@ -1,0 +1,101 @@
+"""The pages agree with the code and with each other."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.generate import REFERENCE, pages
+from tests.docs.blocks import ROOT, blocks
+
+WRITTEN = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/*.md", "examples/*.md", "traces/*.md")
+    for path in ROOT.glob(pattern)
+)
+WORDS = [
+    "step", "region", "op", "launch", "kernel", "copy", "gap", "sync", "finding", "rule", "cost",
+    "holder", "snapshot",
+]  # fmt: skip
+OTHER_WORDS = {
+    "iteration time": "step",
+    "hotspot": "finding",
+    "detector": "rule",
+    "bubble": "gap",
+    "memory dump": "snapshot",
+}
+SECTION_LINES = 20
+
+
+def test_the_reference_is_what_the_code_says_now() -> None:
+    written = {
+        path.relative_to(REFERENCE).as_posix(): path.read_text(encoding="utf-8")
+        for path in REFERENCE.rglob("*.md")
+    }
+    made = pages()
+    assert sorted(written) == sorted(made)
+    stale = [path for path, text in made.items() if written[path] != text]
+    assert not stale, "make docs writes them anew"
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
+    folder = (ROOT / page).parent
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+    missing = [
+        link for link in links if not link.startswith("http") and not (folder / link).exists()
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_every_file_that_a_page_names_is_there(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:examples|docs|tests|benchmarks|traces|profkit)/[\w./-]+)`", text))
+    invented = {name for name in named if "my_" in name or name.endswith(("/NAME/", "/train/"))}
+    folder = (ROOT / page).parent
+    missing = [
+        name
+        for name in named - invented
+        if not (ROOT / name).exists() and not (folder / name).exists()
+    ]
+    assert not missing
+
+
+def test_every_word_of_the_house_is_in_the_glossary_once() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    assert re.findall(r"^- \*\*(\w+)\*\*:", text, re.MULTILINE) == WORDS
+
+
+@pytest.mark.parametrize("page", [*WRITTEN, "docs/reference/commands.md"])
+def test_pages_use_the_words_of_the_glossary(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8").lower()
+    prose = re.sub(r"```.*?```|`[^`]*`|\([^)]*\)", "", text, flags=re.DOTALL)
+    used = {other: word for other, word in OTHER_WORDS.items() if other in prose}
+    assert not used
+
+
+def test_each_way_to_contribute_is_told_in_under_twenty_lines() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (.+?)\n\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    for title in ("Add a rule", "Add a renderer", "Record a trace"):
+        assert len(sections[title].strip().splitlines()) < SECTION_LINES, title
+
+
+def test_the_first_screen_of_the_readme_is_a_sentence_the_output_and_three_lines() -> None:
+    title, sentence, rest = (ROOT / "README.md").read_text(encoding="utf-8").split("\n\n", 2)
+    assert title == "# profkit"
+    assert re.fullmatch(r"[^.\n]+\.", sentence)
+    assert rest.startswith("```text\n$ profkit run")
+    assert len(blocks("README.md", "console")[0].text.splitlines()) == 3
+
+
+def test_every_module_that_the_architecture_names_is_a_room() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| \d \| (.+?) \|", text, re.MULTILINE)
+    named = {name for cell in table for name in re.findall(r"`(\w+)`", cell)}
+    package = Path(ROOT, "profkit")
+    rooms = {path.stem for path in package.glob("*.py")} | {
+        path.parent.name for path in package.glob("*/__init__.py")
+    }
+    assert named == rooms - {"__init__"}
