@@ -44,13 +44,33 @@ class RecordedWith:
 
 
 @dataclass(frozen=True)
+class OddEvent:
+    """An event whose times make no sense, set aside so that it does not become the total.
+
+    Attributes:
+        position: Place in the file's ``traceEvents``.
+        name: Its name.
+        dur_ns: Its length as written, in nanoseconds; None where that is no number.
+        reason: What is wrong with it, in a few words.
+    """
+
+    position: int
+    name: str
+    dur_ns: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
 class LoadNotes:
     """What the loader met, for the rules on the recording's own health.
 
     Attributes:
         n_events: Entries of ``traceEvents``, of every kind.
-        n_complete: Complete events among them: the rows of the event table.
+        n_complete: Complete events among them, as written.
         n_skipped: Entries that are no events at all.
+        n_odd: Events whose times make no sense; they are in no table.
+        odd: The first of them.
+        n_unpaired: Begins without an end, and ends without a begin.
         categories: Complete events by the category as written; no category is ``""``.
         uncompressed_bytes: Size of the JSON text.
         messages: What Kineto wrote into the trace of its own troubles (``INFO``, ``WARNING``,
@@ -61,6 +81,9 @@ class LoadNotes:
     n_events: int
     n_complete: int
     n_skipped: int = 0
+    n_odd: int = 0
+    odd: tuple[OddEvent, ...] = ()
+    n_unpaired: int = 0
     categories: Mapping[str, int] = field(default_factory=dict)
     uncompressed_bytes: int = 0
     messages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

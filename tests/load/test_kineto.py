@@ -18,7 +18,7 @@ from profkit.errors import (
     UnreadableFileError,
 )
 from profkit.load import stream
-from profkit.load.kineto.columns import to_int64, to_ns
+from profkit.load.kineto.batch import to_int64, to_ns
 from profkit.load.kineto.cut import Text, cut
 from profkit.load.open import load
 from profkit.model.events import MISSING, Category

@@ -75,26 +75,39 @@ class LaneTable(dict[tuple[object, object], int]):
     """A number for every (process, thread) pair, given out in order of appearance.
 
     Old traces write one thread as ``25738`` here and ``"25738"`` there; both are one lane.
+
+    Attributes:
+        processes: Names of processes.
+        threads: Names of threads, by process and thread.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._numbers: dict[tuple[str, str], int] = {}
-        self._processes: dict[str, str] = {}
-        self._threads: dict[tuple[str, str], str] = {}
+        self.processes: dict[str, str] = {}
+        self.threads: dict[tuple[str, str], str] = {}
 
     def __missing__(self, key: tuple[object, object]) -> int:
         text = (str(key[0]), str(key[1]))
         number = self[key] = self._numbers.setdefault(text, len(self._numbers))
         return number
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Process and thread of each lane, by number."""
+        return list(self._numbers)
+
+    def learn(self, other: "LaneTable") -> None:
+        """Take over the names that another table was told."""
+        self.processes.update(other.processes)
+        self.threads.update(other.threads)
+
     def name_process(self, pid: object, name: str) -> None:
         """Remember a process's name."""
-        self._processes[str(pid)] = name
+        self.processes[str(pid)] = name
 
     def name_thread(self, pid: object, tid: object, name: str) -> None:
         """Remember a thread's name."""
-        self._threads[str(pid), str(tid)] = name
+        self.threads[str(pid), str(tid)] = name
 
     def lanes(self) -> tuple[Lane, ...]:
         """All pairs by number, with the names that were told."""
@@ -102,8 +115,8 @@ class LaneTable(dict[tuple[object, object], int]):
             Lane(
                 pid=pid,
                 tid=tid,
-                process=self._processes.get(pid, ""),
-                thread=self._threads.get((pid, tid), ""),
+                process=self.processes.get(pid, ""),
+                thread=self.threads.get((pid, tid), ""),
             )
             for pid, tid in self._numbers
         )

@@ -59,16 +59,10 @@ class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
     args: Args | None = None
 
 
-class ExactComplete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
+class ExactComplete(Complete, tag_field="ph", tag="X", gc=False):
     """A complete event whose start has more digits than a float holds."""
 
-    ts: Decimal
-    dur: float = 0.0
-    name: str = ""
-    cat: str = ""
-    pid: int | str | None = None
-    tid: int | str | None = None
-    args: Args | None = None
+    ts: Decimal  # type: ignore[assignment]  # the same field, read otherwise
 
 
 class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
@@ -81,14 +75,45 @@ class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
     args: Args | None = None
 
 
-class ExactInstant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
+class ExactInstant(Instant, tag_field="ph", tag="i", gc=False):
     """An instant event whose time has more digits than a float holds."""
 
-    ts: Decimal | None = None
+    ts: Decimal | None = None  # type: ignore[assignment]  # the same field, read otherwise
+
+
+class Edge(msgspec.Struct, gc=False):
+    """The begin or the end of an event that is written as two."""
+
+    ts: float
     name: str = ""
+    cat: str = ""
     pid: int | str | None = None
     tid: int | str | None = None
-    args: Args | None = None
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is the begin."""
+        return isinstance(self, (Begin, ExactBegin))
+
+
+class Begin(Edge, tag_field="ph", tag="B", gc=False):
+    """The begin of an event."""
+
+
+class End(Edge, tag_field="ph", tag="E", gc=False):
+    """The end of the last event that began on its thread. Its name may be missing."""
+
+
+class ExactBegin(Edge, tag_field="ph", tag="B", gc=False):
+    """A begin whose time has more digits than a float holds."""
+
+    ts: Decimal  # type: ignore[assignment]  # the same field, read otherwise
+
+
+class ExactEnd(Edge, tag_field="ph", tag="E", gc=False):
+    """An end whose time has more digits than a float holds."""
+
+    ts: Decimal  # type: ignore[assignment]  # the same field, read otherwise
 
 
 class Naming(msgspec.Struct, tag_field="ph", tag="M", gc=False):
@@ -106,7 +131,7 @@ def _empty(tag: str) -> type[msgspec.Struct]:
     )
 
 
-_EMPTY: Final = tuple(_empty(tag) for tag in "IBEstfbenCPNODSTpFvRc()ag")
+_EMPTY: Final = tuple(_empty(tag) for tag in "IstfbenCPNODSTpFvRc()ag")
 
 
 def _union(*members: Any) -> Any:  # noqa: ANN401  (a union of types made at run time has no type)
@@ -116,8 +141,8 @@ def _union(*members: Any) -> Any:  # noqa: ANN401  (a union of types made at run
     return joined
 
 
-EVENT: Any = _union(Complete, Instant, Naming, *_EMPTY)
-EXACT_EVENT: Any = _union(ExactComplete, ExactInstant, Naming, *_EMPTY)
+EVENT: Any = _union(Complete, Instant, Begin, End, Naming, *_EMPTY)
+EXACT_EVENT: Any = _union(ExactComplete, ExactInstant, ExactBegin, ExactEnd, Naming, *_EMPTY)
 
 BATCH: Final = msgspec.json.Decoder(list[EVENT], strict=False)
 """Not strict: ROCm writes the bytes of its copies as strings."""

@@ -1,0 +1,290 @@
+"""One batch of events as columns: what can be worked out without knowing the others."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from profkit.load.kineto.names import CATEGORIES, Interned, LaneTable, plain_name
+from profkit.load.kineto.schema import (
+    NO_ARGS,
+    Args,
+    Begin,
+    Complete,
+    Edge,
+    End,
+    ExactBegin,
+    ExactComplete,
+    ExactEnd,
+    ExactInstant,
+    Instant,
+    Naming,
+)
+from profkit.model.events import MISSING, Category, Int32s, Int64s
+
+_HOST: Final = ("external_id", "sequence", "forward_thread", "call_stack")
+_CALL: Final = ("correlation", "external_id")
+_WORK: Final = (
+    "correlation", "external_id", "device", "stream", "n_bytes", "graph_node", "collective",
+)  # fmt: skip
+_PYTHON: Final = ("python_id", "python_parent")
+
+_WANTED: Final = {
+    Category.OP: _HOST,
+    Category.ANNOTATION: _HOST,
+    Category.RUNTIME: _CALL,
+    Category.DRIVER: _CALL,
+    Category.KERNEL: _WORK,
+    Category.MEMCPY: _WORK,
+    Category.MEMSET: _WORK,
+    Category.PYTHON: _PYTHON,
+}
+"""The columns that the events of a category can have."""
+
+SPARSE: Final = tuple(dict.fromkeys((*_HOST, *_WORK, *_PYTHON)))
+NAMES: Final = frozenset({"call_stack", "collective"})
+"""Those of them that are numbers of names."""
+MEMORY: Final = (
+    "memory_bytes", "memory_address", "memory_device_type", "memory_device", "total_allocated",
+    "total_reserved",
+)  # fmt: skip
+_MICROSECOND: Final = 1000
+_NAME: Final = attrgetter("name")
+_CATEGORY: Final = attrgetter("cat")
+_LANE: Final = attrgetter("pid", "tid")
+_START: Final = attrgetter("ts")
+_LENGTH: Final = attrgetter("dur")
+_SMALL: Final = np.iinfo(np.int32)
+
+Columns = dict[str, npt.NDArray[Any]]
+"""Columns of equal length by name."""
+
+
+@dataclass
+class Batch:
+    """The columns of one batch. Kinds of events that it does not hold have no columns at all.
+
+    Attributes:
+        n_events: Entries, of every kind.
+        n_skipped: Those that are no events.
+        complete: Of complete events: ``position`` in the batch, ``category``, numbers of ``name``
+            and ``lane``, ``ts_ns`` on the file's own clock, ``dur_ns``.
+        sparse: By column, the rows of ``complete`` that have a value, and the values.
+        memory: Of ``[memory]`` events: ``position``, ``lane``, ``ts_ns``, and :data:`MEMORY`.
+        edges: Of begin and end events (``B``, ``E``): ``position``, ``category``, ``name``,
+            ``lane``, ``ts_ns``, and ``begins``.
+    """
+
+    n_events: int = 0
+    n_skipped: int = 0
+    complete: Columns = field(default_factory=dict)
+    sparse: dict[str, tuple[Int32s, npt.NDArray[Any]]] = field(default_factory=dict)
+    memory: Columns = field(default_factory=dict)
+    edges: Columns = field(default_factory=dict)
+
+    @property
+    def n_complete(self) -> int:
+        """How many complete events it holds."""
+        return len(self.complete.get("position", ()))
+
+
+def to_ns(microseconds: list[Any]) -> Int64s:
+    """Microseconds as integer nanoseconds, exactly.
+
+    Floats are split before they are scaled: up to 2**43 µs they hold three decimals, and above
+    that whole microseconds. ``Decimal`` values are exact at any size. What is no time at all (not
+    a number, beyond the years that nanoseconds count) becomes :data:`MISSING`.
+    """
+    if microseconds and not isinstance(microseconds[0], (int, float)):
+        exact = [_exact_ns(us) for us in microseconds]
+        return np.array(exact, dtype=np.int64)
+    values = np.array(microseconds, dtype=np.float64)
+    sane = np.abs(values) < _LONGEST_US
+    values = np.where(sane, values, 0.0)
+    whole = np.floor(values)
+    decimals = np.rint((values - whole) * _MICROSECOND)
+    times = whole.astype(np.int64) * _MICROSECOND + decimals.astype(np.int64)
+    return np.where(sane, times, MISSING)
+
+
+_LONGEST_US: Final = 4.6e15
+"""Half of what an integer of nanoseconds counts, so that a start and a length can be added."""
+
+
+def _exact_ns(us: Any) -> int:  # noqa: ANN401  (a Decimal, or None)
+    if us is None or not us.is_finite() or abs(us) >= _LONGEST_US:
+        return MISSING
+    return int((us * _MICROSECOND).to_integral_value())
+
+
+def to_int64(values: list[Any]) -> Int64s:
+    """Integers as a column; unsigned ones beyond 2**63 keep their bits, so that ids still join."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        wrapped = [(v + (1 << 63)) % (1 << 64) - (1 << 63) for v in values]
+        return np.array(wrapped, dtype=np.int64)
+
+
+class Vocabulary:
+    """Every name, category and lane that was met, by number.
+
+    Attributes:
+        names: Names of events, call stacks, collectives.
+        written: Categories as written.
+        category_counts: How many complete events have each of them.
+        lanes: Lanes.
+    """
+
+    def __init__(self) -> None:
+        self.names = Interned(plain_name)
+        self.written = Interned(str)
+        self.category_counts: dict[str, int] = {}
+        self.lanes = LaneTable()
+
+    def categories(self, events: list[Any]) -> npt.NDArray[np.uint8]:
+        """The :class:`Category` of each event. Shape ``(n,)``."""
+        written = _numbers(self.written, map(_CATEGORY, events), len(events))
+        texts = self.written.texts
+        counts = np.bincount(written, minlength=len(texts)).tolist()
+        for text, count in zip(texts, counts, strict=True):
+            self.category_counts[text] = self.category_counts.get(text, 0) + count
+        by_text = [CATEGORIES.get(text.lower(), Category.OTHER) for text in texts]
+        codes = np.array(by_text, dtype=np.uint8)[written]
+        if self.category_counts.get("", 0):
+            for i in np.flatnonzero(written == self.written[""]).tolist():
+                codes[i] = _category_by_process(events[i])
+        return codes
+
+    def name_lanes(self, events: list[Any]) -> None:
+        """Remember what metadata events call processes and threads."""
+        for event in events:
+            name = str(event.args.name) if event.args else ""
+            if event.name == "process_name":
+                self.lanes.name_process(event.pid, name)
+            elif event.name == "thread_name":
+                self.lanes.name_thread(event.pid, event.tid, name)
+
+
+def _category_by_process(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
+    """The category of an event that has none: the autograd profiler's arrays tell by process.
+
+    Source: ``torch/autograd/profiler_util.py`` (``EventList.export_chrome_trace``), which names
+    the process ``CPU functions`` or, for device work, ``CUDA functions``.
+    """
+    process = str(event.pid)
+    if process == "CPU functions":
+        return Category.OP
+    return Category.KERNEL if process == "CUDA functions" else Category.OTHER
+
+
+def to_columns(events: list[Any], words: Vocabulary) -> Batch:
+    """Turn decoded events into columns.
+
+    Args:
+        events: Structs of :mod:`profkit.load.kineto.schema`; None stands for what is no event.
+        words: The vocabulary, which grows.
+    """
+    kinds = list(map(type, events))
+    batch = Batch(n_events=len(events), n_skipped=kinds.count(type(None)))
+    present = set(kinds)
+    complete = ExactComplete if ExactComplete in present else Complete
+    if complete in present:
+        at = [i for i, kind in enumerate(kinds) if kind is complete]
+        _add_complete(batch, [events[i] for i in at], at, words)
+    if present & {Instant, ExactInstant}:
+        at = [i for i, event in enumerate(events) if _is_memory(event)]
+        _add_memory(batch, [events[i] for i in at], at, words)
+    if present & {Begin, End, ExactBegin, ExactEnd}:
+        at = [i for i, event in enumerate(events) if isinstance(event, Edge)]
+        _add_edges(batch, [events[i] for i in at], at, words)
+    if Naming in present:
+        words.name_lanes([event for event in events if type(event) is Naming])
+    return batch
+
+
+def _is_memory(event: Any) -> bool:  # noqa: ANN401  (an event of any kind)
+    return (
+        isinstance(event, Instant)
+        and event.name == "[memory]"
+        and (event.args or NO_ARGS).memory_bytes != MISSING
+    )
+
+
+def _add_complete(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> None:
+    category = words.categories(events)
+    batch.complete = {
+        **_placed(events, at, words),
+        "category": category,
+        "name": _numbers(words.names, map(_NAME, events), len(events)),
+        "dur_ns": to_ns(list(map(_LENGTH, events))),
+    }
+    parts: dict[str, list[tuple[Int32s, Int64s]]] = {}
+    for kind, wanted in _WANTED.items():
+        rows = np.flatnonzero(category == kind).astype(np.int32)
+        if len(rows):
+            found = [events[i].args or NO_ARGS for i in rows.tolist()]
+            for key in wanted:
+                values = _values(key, found, words)
+                has = values != MISSING
+                if has.any():
+                    parts.setdefault(key, []).append((rows[has], values[has]))
+    for key, listed in parts.items():
+        rows = np.concatenate([rows for rows, _ in listed])
+        values = np.concatenate([values for _, values in listed])
+        order = np.argsort(rows, kind="stable")
+        batch.sparse[key] = (rows[order], _smaller(values[order]))
+
+
+def _smaller(values: Int64s) -> npt.NDArray[Any]:
+    """The values in 32 bits where they fit: ids mostly do, and there are many of them."""
+    fits = values.min() > _SMALL.min and values.max() <= _SMALL.max
+    return values.astype(np.int32) if fits else values
+
+
+def _values(key: str, found: list[Args], words: Vocabulary) -> Int64s:
+    """What some events carry under one key, or :data:`MISSING`. Shape ``(k,)``."""
+    given = list(map(attrgetter(key), found))
+    if key in NAMES:
+        names = words.names
+        given = [names[text] if text else MISSING for text in given]
+    elif key == "python_parent":
+        given = [MISSING if parent is None else parent for parent in given]
+    values = to_int64(given)
+    if key == "external_id" and (values == MISSING).any():
+        old = to_int64([args.external_id_before_1_11 for args in found])
+        return np.where(values == MISSING, old, values)
+    return values
+
+
+def _add_memory(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> None:
+    if events:
+        batch.memory = _placed(events, at, words)
+    for key in MEMORY if events else ():
+        batch.memory[key] = to_int64(list(map(attrgetter(f"args.{key}"), events)))
+
+
+def _add_edges(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> None:
+    batch.edges = {
+        **_placed(events, at, words),
+        "category": words.categories(events),
+        "name": _numbers(words.names, map(_NAME, events), len(events)),
+        "begins": np.array([event.begins for event in events], dtype=np.bool_),
+    }
+
+
+def _placed(events: list[Any], at: list[int], words: Vocabulary) -> Columns:
+    """What events of every kind have."""
+    return {
+        "position": np.array(at, dtype=np.int32),
+        "lane": _numbers(words.lanes, map(_LANE, events), len(events)),
+        "ts_ns": to_ns(list(map(_START, events))),
+    }
+
+
+def _numbers(known: Interned | LaneTable, things: Iterator[Any], count: int) -> Int32s:
+    """The number of each thing, new ones numbered on the way. Shape ``(count,)``."""
+    return np.fromiter(map(known.__getitem__, things), dtype=np.int32, count=count)

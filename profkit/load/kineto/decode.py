@@ -1,0 +1,97 @@
+"""Batches of text to batches of columns."""
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from profkit.load.kineto.batch import Batch, Vocabulary, to_columns
+from profkit.load.kineto.cut import Text, salvage
+from profkit.load.kineto.schema import BATCH, EVENT, EXACT_BATCH, EXACT_EVENT, Complete
+
+_MANY_DIGITS: Final = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
+"""Absolute microseconds with decimals: more digits than a float holds."""
+_FLOAT_HOLDS_DECIMALS_US: Final = 2**43
+"""Up to here, 101 days, a float is nearer than half a nanosecond to three decimals."""
+
+
+class Reader:
+    """Batches of text to batches of columns.
+
+    Attributes:
+        words: The vocabulary of the columns.
+        n_events: Entries of ``traceEvents`` so far.
+        n_skipped: Those among them that are no events.
+    """
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._exact = False
+        self.words = Vocabulary()
+        self.n_events = 0
+        self.n_skipped = 0
+
+    def columns(self, batch: bytes) -> Batch:
+        """The columns of a batch of whole events: a JSON list."""
+        events = self._decoded(batch)
+        if not self._exact and _needs_digits(events) and _MANY_DIGITS.search(batch):
+            self._exact = True
+            events = self._decoded(batch)
+        found = to_columns(events, self.words)
+        self.n_events += found.n_events
+        self.n_skipped += found.n_skipped
+        return found
+
+    def _decoded(self, batch: bytes) -> list[Any]:
+        """The events of a batch; None stands for what is no event."""
+        decoder = EXACT_BATCH if self._exact else BATCH
+        try:
+            found: list[Any] = decoder.decode(batch)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._salvaged(batch)
+        return found
+
+    def _salvaged(self, batch: bytes) -> list[Any]:
+        """The events of a batch that is not as it should be."""
+        salvaged = salvage(batch)
+        if salvaged.ended:
+            self._text.complete = True
+            self._text.tail += salvaged.rest
+        else:
+            self._text.rest = salvaged.rest
+        return [self._converted(event) for event in salvaged.events]
+
+    def _converted(self, event: Any) -> Any:  # noqa: ANN401  (whatever the file has there)
+        kind = EXACT_EVENT if self._exact else EVENT
+        try:
+            return msgspec.convert(event, kind, strict=False)
+        except msgspec.ValidationError:
+            return _forgiven(event, kind)
+
+
+def _needs_digits(events: list[Any]) -> bool:
+    """Whether times are so large that a float does not hold the decimals they may have."""
+    timed = next((e for e in events if isinstance(e, Complete)), None)
+    return timed is not None and timed.ts >= _FLOAT_HOLDS_DECIMALS_US
+
+
+def _forgiven(event: Any, kind: Any) -> Any:  # noqa: ANN401  (whatever the file has there)
+    """An event of which some fields are not what they should be, without these; else None."""
+    if not isinstance(event, dict) or not isinstance(event.get("ph"), str):
+        return None
+    args = event.get("args")
+    if isinstance(args, dict):
+        kept = {}
+        for key, value in args.items():
+            try:
+                msgspec.convert({"ph": "X", "ts": 0, "args": {key: value}}, EVENT, strict=False)
+            except msgspec.ValidationError:
+                continue
+            kept[key] = value
+        event = {**event, "args": kept}
+    else:
+        event = {key: value for key, value in event.items() if key != "args"}
+    try:
+        return msgspec.convert(event, kind, strict=False)
+    except msgspec.ValidationError:
+        return None
