@@ -60,6 +60,12 @@ def open_plain(path: Path) -> Iterator[Readable]:
         raise DamagedFileError(message, "Copy the file again.") from error
 
 
+def is_packed(path: Path) -> bool:
+    """Whether a file is compressed, by how it begins."""
+    with path.open("rb") as raw:
+        return raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+
+
 def _near(path: Path) -> str:
     """A hint for a path that does not exist: what stands beside it."""
     if not path.parent.is_dir():

@@ -22,6 +22,7 @@ class Reader:
         words: The vocabulary of the columns.
         n_events: Entries of ``traceEvents`` so far.
         n_skipped: Those among them that are no events.
+        clean: Every batch so far could be decoded in one go.
     """
 
     def __init__(self, text: Text) -> None:
@@ -29,6 +30,7 @@ class Reader:
         self._exact = False
         self.words = Vocabulary()
         self.n_events = 0
+        self.clean = True
         self.n_skipped = 0
 
     def columns(self, batch: bytes) -> Batch:
@@ -53,6 +55,7 @@ class Reader:
 
     def _salvaged(self, batch: bytes) -> list[Any]:
         """The events of a batch that is not as it should be."""
+        self.clean = False
         salvaged = salvage(batch)
         if salvaged.ended:
             self._text.complete = True

@@ -61,6 +61,10 @@ class Interned(dict[str, int]):
         self.texts: list[str] = []
         self._plain = plain
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """How to make it again in another process: by its texts, in their order."""
+        return _interned, (self._plain, self.texts)
+
     def __missing__(self, text: str) -> int:
         plain = self._plain(text)
         if plain != text:
@@ -69,6 +73,13 @@ class Interned(dict[str, int]):
         number = self[text] = len(self.texts)
         self.texts.append(text)
         return number
+
+
+def _interned(plain: Callable[[str], str], texts: list[str]) -> Interned:
+    known = Interned(plain)
+    for text in texts:
+        known[text]
+    return known
 
 
 class LaneTable(dict[tuple[object, object], int]):

@@ -10,9 +10,15 @@ from typing import Final
 from profkit.errors import NotATraceError
 from profkit.load.kineto import metadata
 from profkit.load.kineto.assemble import Tables, assemble
-from profkit.load.kineto.cut import Text, cut
-from profkit.load.kineto.decode import Reader
-from profkit.load.stream import Chunks, open_plain
+from profkit.load.kineto.cut import Text
+from profkit.load.kineto.shares import (
+    Reading,
+    join_others,
+    processes_for,
+    read_part,
+    start_others,
+)
+from profkit.load.stream import Chunks, is_packed, open_plain
 from profkit.model.trace import LoadNotes, Trace
 
 _OTHER_FORMATS: Final = {
@@ -31,23 +37,33 @@ def read_kineto(path: Path) -> Trace:
     Raises:
         LoadError: It cannot be read, or is no trace.
     """
-    text = Text()
-    reader = Reader(text)
-    with open_plain(path) as stream, _without_garbage_collection():
-        chunks = Chunks(stream)
-        share = {place: reader.columns(batch) for place, batch in enumerate(cut(chunks, text))}
-        if not text.found_events or reader.n_events == reader.n_skipped > 0:
+    with _without_garbage_collection():
+        n_processes = processes_for(path, packed=is_packed(path))
+        text, chunks, reading = _read(path, n_processes)
+        if not text.found_events or reading.n_events == reading.n_skipped > 0:
             raise _not_a_trace(path, text, chunks.n_bytes)
         notes = LoadNotes(
-            n_events=reader.n_events,
-            n_complete=sum(batch.n_complete for batch in share.values()),
-            n_skipped=reader.n_skipped,
-            categories=reader.words.category_counts,
+            n_events=reading.n_events,
+            n_complete=sum(batch.n_complete for batch in reading.share.values()),
+            n_skipped=reading.n_skipped,
+            categories=reading.words.category_counts,
             uncompressed_bytes=chunks.n_bytes,
             truncated=chunks.truncated or not text.complete or bool(text.rest),
         )
         header = metadata.header_of(text) or {}
-        return _trace(path, header, assemble(share, reader.words), notes)
+        return _trace(path, header, assemble(reading.share, reading.words), notes)
+
+
+def _read(path: Path, n_processes: int) -> tuple[Text, Chunks, Reading]:
+    """Read all batches, by several processes where that can be done."""
+    text = Text()
+    with open_plain(path) as stream:
+        chunks = Chunks(stream)
+        others = start_others(path, n_processes)
+        reading = read_part(chunks, text, 0, n_processes)
+    if join_others(reading, others):
+        return text, chunks, reading
+    return _read(path, 1)
 
 
 @contextmanager

@@ -1,0 +1,130 @@
+"""A large trace read by several processes.
+
+Every process unpacks and cuts the whole file, which is cheap, and decodes every n-th batch, which
+is not; so no text goes from one process to another, only columns come back. Processes are started
+as programs, not forked: a fork of a program that uses torch may hang, and a spawn would run the
+user's own script again.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from profkit.load.kineto.assemble import Share, adopt
+from profkit.load.kineto.batch import Vocabulary
+from profkit.load.kineto.cut import Text, cut
+from profkit.load.kineto.decode import Reader
+from profkit.load.stream import Chunks, open_plain
+
+_WORTH_A_PROCESS_BYTES: Final = 100 << 20
+"""Text below this is read before a second process has started (about 0.25 s)."""
+_TEXT_PER_PACKED_BYTE: Final = 12
+"""About how much traces shrink in gzip."""
+_MOST_PROCESSES: Final = 8
+"""Beyond it unpacking and cutting, which every process does, take as long as decoding."""
+
+
+_WORKER: Final = "profkit.load.kineto.worker"
+
+
+@dataclass
+class Reading:
+    """What one process read.
+
+    Attributes:
+        share: Its batches.
+        words: What the numbers in them mean.
+        n_events: Entries of ``traceEvents`` in them.
+        n_skipped: Those that are no events.
+        clean: Every batch was as it should be. Otherwise where one ends is not known before it
+            is read, and the batches of several processes do not fit together.
+    """
+
+    share: Share
+    words: Vocabulary
+    n_events: int
+    n_skipped: int
+    clean: bool
+
+
+def processes_for(path: Path, *, packed: bool) -> int:
+    """How many processes a file is worth.
+
+    Args:
+        path: The file.
+        packed: Whether it is compressed.
+    """
+    n_bytes = path.stat().st_size * (_TEXT_PER_PACKED_BYTE if packed else 1)
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    worth = n_bytes // _WORTH_A_PROCESS_BYTES
+    return max(1, min(processors, worth, _MOST_PROCESSES) if sys.executable else 1)
+
+
+def read_part(chunks: Chunks, text: Text, number: int, n_processes: int) -> Reading:
+    """Read every n-th batch, beginning with the given one.
+
+    Args:
+        chunks: The whole text.
+        text: Filled in on the way.
+        number: Which share, from 0.
+        n_processes: Of how many.
+    """
+    reader = Reader(text)
+    share: Share = {}
+    for place, batch in enumerate(cut(chunks, text)):
+        if place % n_processes == number:
+            share[place] = reader.columns(batch)
+            if n_processes > 1 and not reader.clean:
+                break
+    return Reading(share, reader.words, reader.n_events, reader.n_skipped, reader.clean)
+
+
+def start_others(path: Path, n_processes: int) -> list["subprocess.Popen[bytes]"]:
+    """Start the processes that read the other shares."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return [
+        subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
+            [sys.executable, "-m", _WORKER, str(path), str(number), str(n_processes)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        for number in range(1, n_processes)
+    ]
+
+
+def join_others(ours: Reading, others: list["subprocess.Popen[bytes]"]) -> bool:
+    """Add what the other processes read to our own reading.
+
+    Returns:
+        Whether all is there. If not (a process died, or a batch was not clean), the file has to be
+        read by one process.
+    """
+    whole = ours.clean or not others
+    for process in others:
+        with process:
+            theirs = _received(process) if whole else None
+            if theirs is None:
+                process.kill()
+                whole = False
+                continue
+        adopt(theirs.share, theirs.words, ours.words)
+        ours.share.update(theirs.share)
+        ours.n_events += theirs.n_events
+        ours.n_skipped += theirs.n_skipped
+    return whole
+
+
+def _received(process: "subprocess.Popen[bytes]") -> Reading | None:
+    if process.stdout is None:
+        return None
+    try:
+        theirs = pickle.load(process.stdout)  # noqa: S301  (of a process that we started ourselves)
+    except (EOFError, pickle.UnpicklingError):
+        return None
+    return theirs if isinstance(theirs, Reading) and theirs.clean else None

@@ -1,0 +1,32 @@
+"""The program that reads one share of a trace: ``python -m profkit.load.kineto.worker``.
+
+It writes its :class:`~profkit.load.kineto.shares.Reading` to stdout, for the process that started
+it and for nobody else.
+"""
+
+import pickle
+import sys
+from pathlib import Path
+
+from profkit.load.kineto.cut import Text
+from profkit.load.kineto.shares import read_part
+from profkit.load.stream import Chunks, open_plain
+
+
+def main(path: str, number: str, n_processes: str) -> None:
+    """Read a share.
+
+    Args:
+        path: The trace.
+        number: Which share, from 0.
+        n_processes: Of how many.
+    """
+    with open_plain(Path(path)) as stream:
+        reading = read_part(Chunks(stream), Text(), int(number), int(n_processes))
+    if not reading.clean:
+        reading.share.clear()
+    pickle.dump(reading, sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
