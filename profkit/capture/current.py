@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from profkit.capture import profiler, signals, talk
+from profkit.capture import forks, profiler, signals, talk
 from profkit.capture.options import OnlyDevice, Options
 from profkit.capture.schedule import Schedule
 from profkit.capture.session import Session
@@ -133,16 +133,14 @@ def _finish_early(stopped_by: str) -> bool:
 def _forget_in_child() -> None:
     """A forked child has its parent's profiler in memory, but not the threads that serve it."""
     global session, is_on  # noqa: PLW0603
-    if session is None:
+    if not n_recorded:
         return
-    is_on = False
-    session.over = True
-    session = None
-    signals.unwatch()
-    sys.setprofile(None)
-    autograd = getattr(sys.modules.get("torch"), "autograd", None)
-    if autograd is not None and hasattr(autograd, "_enable_record_function"):
-        autograd._enable_record_function(False)  # noqa: FBT003, SLF001  (else it records for ever)
+    forks.disown(recording=session is not None)
+    if session is not None:
+        is_on = False
+        session.over = True
+        session = None
+        signals.unwatch()
 
 
 atexit.register(_finish_early, "exit")

@@ -273,7 +273,7 @@ def test_a_block_can_be_used_again(opened: Opened) -> None:
     assert all(opened(path)["profkit"]["name"] == "again" for path in paths)
 
 
-def test_the_report_is_made_of_the_file(opened: Opened) -> None:
+def test_the_report_is_made_of_the_file() -> None:
     with profkit.trace("step") as t:
         work()
     assert t.report is not None

@@ -1,0 +1,239 @@
+"""Programs that end in the middle of a block, each in a process of its own."""
+
+import concurrent.futures
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import profkit
+
+START = """\
+import os, signal, sys
+import torch
+import profkit
+
+def work():
+    return (torch.ones(4, 4) @ torch.ones(4, 4)).sum()
+
+"""
+
+PROGRAMS = {
+    "sigterm": """
+with profkit.trace("step"):
+    work()
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("never", flush=True)
+""",
+    "sigterm-own-handler": """
+def handler(number, frame):
+    print("own handler", flush=True)
+signal.signal(signal.SIGTERM, handler)
+with profkit.trace("step"):
+    work()
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("goes on", flush=True)
+assert signal.getsignal(signal.SIGTERM) is handler
+""",
+    "sigterm-ignored": """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with profkit.trace("step"):
+    work()
+    os.kill(os.getpid(), signal.SIGTERM)
+print("goes on", flush=True)
+""",
+    "interrupt": """
+with profkit.trace("step"):
+    work()
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(10):
+        work()
+print("never", flush=True)
+""",
+    "exit": """
+with profkit.trace("step"):
+    work()
+    sys.exit(7)
+""",
+    "never-ended": """
+block = profkit.trace("step").__enter__()
+work()
+""",
+    "fork": """
+with profkit.trace("step") as t:
+    work()
+    child = os.fork()
+    if child == 0:
+        with profkit.trace("in the child") as inner:
+            work()
+        assert inner.path is None
+if child == 0:
+    assert t.path is None
+    sys.exit(3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+with profkit.trace("afterwards"):
+    work()
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+if (child := os.fork()) == 0:
+    work()
+    sys.exit(4)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+""",
+    "loader-workers": """
+from torch.utils.data import DataLoader
+with profkit.trace("step"):
+    for batch in DataLoader(list(range(8)), num_workers=2):
+        work()
+""",
+}
+
+SWITCHED_OFF = """\
+import sys
+import profkit
+
+@profkit.trace
+def step():
+    return 1
+
+with profkit.trace("block", wait=1, active=1) as t:
+    step()
+    t.step()
+for _ in profkit.steps(range(3), "loop"):
+    pass
+assert not {"torch", "pandas"} & set(sys.modules), "switched off, and it imported them"
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended and the traces that it left."""
+
+    code: int
+    out: str
+    err: str
+    traces: dict[str, list[dict[str, Any]]]
+    others: list[str]
+
+
+def run(folder: Path, name: str, program: str, **environment: str) -> Ended:
+    script = folder / f"{name}.py"
+    script.write_text(program)
+    traces = folder / f"{name}-traces"
+    process = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
+            "PROFKIT_DIR": str(traces),
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        },
+    )
+    found: dict[str, list[dict[str, Any]]] = {}
+    others = []
+    for path in sorted(traces.rglob("*")):
+        if path.name.endswith(".pt.trace.json.gz"):
+            content = json.loads(gzip.decompress(path.read_bytes()))
+            found.setdefault(path.parent.name, []).append(content)
+        elif path.is_file():
+            others.append(path.name)
+    return Ended(process.returncode, process.stdout, process.stderr, found, others)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """All programs, two at a time."""
+    folder = tmp_path_factory.mktemp("programs")
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        futures = {
+            name: pool.submit(run, folder, name, START + program)
+            for name, program in PROGRAMS.items()
+        }
+        futures["off"] = pool.submit(run, folder, "off", SWITCHED_OFF, PROFKIT="0")
+        return {name: future.result() for name, future in futures.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "fork"])
+def test_what_was_recorded_is_written_however_the_program_ends(
+    ended: dict[str, Ended], name: str
+) -> None:
+    one = ended[name]
+    assert list(one.traces) == ["step"], one.err
+    (trace,) = one.traces["step"]
+    assert any(event["name"] == "aten::matmul" for event in trace["traceEvents"])
+    assert one.others == []
+
+
+def test_sigterm_ends_the_program_with_its_own_wait_status(ended: dict[str, Ended]) -> None:
+    one = ended["sigterm"]
+    assert one.code == -signal.SIGTERM
+    assert one.out == ""
+    assert one.traces["step"][0]["profkit"]["stopped_by"] == "SIGTERM"
+
+
+def test_the_programs_own_handler_of_sigterm_is_called_and_put_back(
+    ended: dict[str, Ended],
+) -> None:
+    one = ended["sigterm-own-handler"]
+    assert (one.code, one.out) == (0, "own handler\ngoes on\n"), one.err
+
+
+def test_a_program_that_ignores_sigterm_is_recorded_to_its_end(ended: dict[str, Ended]) -> None:
+    one = ended["sigterm-ignored"]
+    assert (one.code, one.out) == (0, "goes on\n"), one.err
+    assert one.traces["step"][0]["profkit"]["stopped_by"] == ""
+
+
+def test_ctrl_c_passes_through(ended: dict[str, Ended]) -> None:
+    one = ended["interrupt"]
+    assert one.code == -signal.SIGINT
+    assert one.out == ""
+    assert "KeyboardInterrupt" in one.err
+    assert one.traces["step"][0]["profkit"]["stopped_by"] == "KeyboardInterrupt"
+
+
+def test_leaving_by_sys_exit_keeps_its_code(ended: dict[str, Ended]) -> None:
+    assert ended["exit"].code == 7
+
+
+def test_a_block_that_never_ends_is_written_when_the_program_does(
+    ended: dict[str, Ended],
+) -> None:
+    one = ended["never-ended"]
+    assert one.code == 0, one.err
+    assert one.traces["step"][0]["profkit"]["stopped_by"] == "exit"
+
+
+def test_a_forked_child_neither_writes_nor_stops_the_parents_recording(
+    ended: dict[str, Ended],
+) -> None:
+    one = ended["fork"]
+    assert one.code == 0, one.err
+    assert {name: len(traces) for name, traces in one.traces.items()} == {
+        "afterwards": 1,
+        "step": 1,
+    }
+    assert one.err.count("warning") == 0
+
+
+def test_a_loaders_forked_workers_do_not_disturb_the_recording(
+    ended: dict[str, Ended],
+) -> None:
+    assert ended["loader-workers"].code == 0, ended["loader-workers"].err
+
+
+def test_switched_off_nothing_is_imported_or_written(ended: dict[str, Ended]) -> None:
+    one = ended["off"]
+    assert (one.code, one.out, one.err) == (0, "", "")
+    assert one.traces == {}
