@@ -1,8 +1,14 @@
-"""What all tests share: the gpu marker means what it says."""
+"""What all tests share: one core for each process, and a gpu marker that means what it says."""
 
+import os
 from collections.abc import Iterable
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # The test processes share the cores already; threads of torch that wait for each other take
+    # ten times as long. Programs that a test starts inherit this.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:

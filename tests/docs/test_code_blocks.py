@@ -39,7 +39,8 @@ def environment() -> dict[str, str]:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a program to run and a trace to read, as the pages take for granted."""
     folder = tmp_path_factory.mktemp("desk")
-    shutil.copy(ROOT / "examples" / "leak_cured.py", folder / "train.py")
+    program = (ROOT / "examples" / "leak_cured.py").read_text()
+    (folder / "train.py").write_text(program.replace("default=200", "default=30"))
     shutil.copytree(ROOT / "traces" / "starved_loader_cured", folder / "traces" / "train")
     return folder
 
