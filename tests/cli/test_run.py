@@ -1,0 +1,293 @@
+"""``profkit run`` on programs that know nothing of it, each in a process of its own."""
+
+import concurrent.futures
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import profkit
+
+GAN = """\
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+data = DataLoader(torch.randn(400, 8), batch_size=4)
+maker, judge = nn.Linear(8, 8), nn.Linear(8, 1)
+first = torch.optim.SGD(judge.parameters(), lr=0.1)
+second = torch.optim.Adam(maker.parameters())
+
+def main():
+    for i, batch in enumerate(data):
+        loss = judge(maker(batch)).mean()
+        loss.backward()
+        if i % 2:  # two batches make a step
+            first.step()
+            second.step()
+            first.zero_grad()
+            second.zero_grad()
+            print(loss.item())  # the item
+
+if __name__ == "__main__":
+    main()
+    print(sys.argv[1:], __name__, __file__)
+    sys.exit(7)
+"""
+
+PROGRAMS = {
+    "gan": GAN,
+    "raises": """\
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def train(n):
+    for i in range(n):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    raise ValueError("after all steps")
+
+train(12)
+""",
+    "inference": """\
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(4, 4)
+with torch.no_grad():
+    for batch in DataLoader(torch.randn(40, 4), batch_size=2):
+        model(batch).argmax().item()
+""",
+    "no-steps": """\
+import torch
+torch.ones(100).cumsum(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+for _ in range(5):
+    model(torch.ones(2, 4))
+    torch.ones(3).exp()
+""",
+    "terminated": """\
+import os, signal
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(100):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if i == 20:
+        os.kill(os.getpid(), signal.SIGTERM)
+print("never")
+""",
+    "own-profiler": """\
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with torch.profiler.profile() as mine:
+    for i in range(9):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+print(any(event.key == "aten::addmm" for event in mine.key_averages()))
+""",
+    "no-torch": """\
+import sys
+assert "torch" not in sys.modules
+print("plain", sys.path[0], sys.argv)
+""",
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended, and what it left."""
+
+    code: int
+    out: str
+    err: str
+    report: dict[str, Any] | None
+    trace: dict[str, Any] | None
+    script: Path
+
+
+def run(folder: Path, *command: str, script: Path) -> Ended:
+    report, traces = folder / "report.json", folder / "traces"
+    process = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "profkit",
+            "run",
+            "--dir",
+            str(traces),
+            "--json",
+            str(report),
+            *list(command),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    paths = sorted(traces.rglob("*.pt.trace.json.gz"))
+    assert len(paths) <= 1, "one program leaves one trace"
+    return Ended(
+        process.returncode,
+        process.stdout,
+        process.stderr,
+        json.loads(report.read_text()) if report.exists() else None,
+        json.loads(gzip.decompress(paths[0].read_bytes())) if paths else None,
+        script,
+    )
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """All programs, two at a time."""
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        futures = {}
+        for name, text in PROGRAMS.items():
+            folder = tmp_path_factory.mktemp(name)
+            script = folder / f"{name}.py"
+            script.write_text(text)
+            futures[name] = pool.submit(run, folder, str(script), "--lr", "1", script=script)
+        folder = tmp_path_factory.mktemp("module")
+        package = folder / "package"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "train.py").write_text("from . import __name__ as up\n" + GAN)
+        futures["module"] = pool.submit(
+            run, folder, "-m", "package.train", "--wait", "9", script=package / "train.py"
+        )
+        return {name: future.result() for name, future in futures.items()}
+
+
+def annotations(trace: dict[str, Any] | None, start: str) -> list[str]:
+    assert trace is not None
+    rows = [e for e in trace["traceEvents"] if e.get("cat") == "user_annotation"]
+    return [e["name"] for e in rows if e["name"].startswith(start)]
+
+
+def test_the_program_finds_itself_as_it_would_under_python(ended: dict[str, Ended]) -> None:
+    one = ended["gan"]
+    assert one.code == 7, one.err
+    assert one.out.splitlines()[-1] == f"['--lr', '1'] __main__ {one.script}"
+    assert len(one.out.splitlines()) == 51, "its output is its own"
+
+
+def test_a_step_is_one_of_the_first_optimizer_whatever_its_batches(
+    ended: dict[str, Ended],
+) -> None:
+    one = ended["gan"]
+    assert one.trace is not None
+    assert one.trace["profkit"]["steps"] == "optimizer"
+    assert len(annotations(one.trace, "ProfilerStep#")) == 3
+    assert len(annotations(one.trace, "enumerate(DataLoader)")) == 6
+    assert annotations(one.trace, "Optimizer.step#SGD") == ["Optimizer.step#SGD.step"] * 3
+
+
+def test_the_report_names_the_line_and_is_written_as_json_too(ended: dict[str, Ended]) -> None:
+    one = ended["gan"]
+    line = 1 + next(i for i, text in enumerate(GAN.splitlines()) if "# the item" in text)
+    assert f"gan.py:{line}" in one.err
+    assert one.report is not None
+    found = [finding for finding in one.report["findings"] if finding["name"] == "item-sync"]
+    assert [place["line"] for finding in found for place in finding["locations"]] == [line]
+    assert len(one.report["summary"]["steps"]) == 3
+    assert one.report["source"]["lines_from"] == "other-step"
+
+
+def test_a_traceback_has_the_programs_frames_alone(ended: dict[str, Ended]) -> None:
+    one = ended["raises"]
+    assert one.code == 1
+    traceback = one.err[one.err.index("Traceback") :].splitlines()
+    assert traceback[1].strip() == f'File "{one.script}", line 11, in <module>'
+    assert "ValueError: after all steps" in traceback
+    assert "profkit" not in "".join(traceback[: traceback.index("ValueError: after all steps")])
+    assert one.report is not None, "what was recorded is reported all the same"
+
+
+def test_without_an_optimizer_a_loaders_turns_are_the_steps(ended: dict[str, Ended]) -> None:
+    one = ended["inference"]
+    assert one.code == 0, one.err
+    assert one.trace is not None
+    assert one.trace["profkit"]["steps"] == "loader"
+    assert len(annotations(one.trace, "ProfilerStep#")) == 3
+    assert len(annotations(one.trace, "enumerate(DataLoader)")) == 3
+
+
+def test_without_steps_the_run_is_recorded_with_stacks_from_its_first_module_on(
+    ended: dict[str, Ended],
+) -> None:
+    one = ended["no-steps"]
+    assert one.code == 0, one.err
+    assert one.trace is not None
+    about = one.trace["profkit"]
+    assert about["steps"] == "whole"
+    assert about["lines"]["same_window"] is True
+    names = [e["name"] for e in one.trace["traceEvents"] if e.get("cat") == "cpu_op"]
+    assert names.count("aten::exp") == 5
+
+
+def test_sigterm_writes_and_reports_and_then_ends_the_program(ended: dict[str, Ended]) -> None:
+    one = ended["terminated"]
+    assert one.code == -signal.SIGTERM
+    assert one.out == ""
+    assert one.report is not None
+    assert len(one.report["summary"]["steps"]) == 3
+
+
+def test_a_program_with_a_profiler_of_its_own_keeps_it(ended: dict[str, Ended]) -> None:
+    one = ended["own-profiler"]
+    assert (one.code, one.out) == (0, "True\n"), one.err
+    assert "Traceback" not in one.err
+
+
+def test_a_program_without_torch_runs_unharmed(ended: dict[str, Ended]) -> None:
+    one = ended["no-torch"]
+    assert one.code == 0, one.err
+    assert one.out == f"plain {one.script.parent} {[str(one.script), '--lr', '1']}\n"
+    assert "did not import torch" in one.err
+    assert one.trace is None
+
+
+def test_a_module_runs_with_its_package_and_its_own_options(ended: dict[str, Ended]) -> None:
+    one = ended["module"]
+    assert one.code == 7, one.err
+    assert one.out.splitlines()[-1] == f"['--wait', '9'] __main__ {one.script}"
+    assert one.trace is not None
+    assert one.trace["profkit"]["name"] == "package.train"
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (("nowhere.py",), "There is no script nowhere.py"),
+        (("-m", "nowhere.at.all"), "There is no module nowhere.at.all"),
+        (("--active", "0", "x.py"), "--active"),
+        ((), "Missing argument"),
+    ],
+)
+def test_what_cannot_be_run_is_a_usage_error(
+    command: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from profkit.cli.main import main
+
+    before = list(sys.argv), list(sys.path)
+    try:
+        assert main(["run", *command]) == 2
+    finally:
+        sys.argv[:], sys.path[:] = before
+    assert sentence in capsys.readouterr().err
