@@ -57,6 +57,10 @@ def test_hip_is_looked_at_too(found: Found) -> None:
     assert len(found(training(lambda _: ("Free", "Malloc"), runtime="hip"), RULE)) == 1
 
 
+def test_three_steps_are_enough(found: Found) -> None:
+    assert len(found(training(lambda _: ("Free", "Malloc"), n=3), RULE)) == 1
+
+
 def test_two_steps_cannot_tell(found: Found) -> None:
     assert found(training(lambda _: ("Free", "Malloc"), n=2), RULE) == ()
 

@@ -76,6 +76,16 @@ def test_the_synchronization_that_ends_the_recording_is_the_profilers(found: Fou
     assert found(b, RULE) == ()
 
 
+def test_a_synchronization_that_work_follows_is_the_users(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(2):
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+        b.synchronize()
+        b.advance(40_000)
+    (finding,) = found(b, RULE)
+    assert finding.n == 1
+
+
 def test_with_stacks_the_profilers_frames_tell_its_calls_from_the_users(found: Found) -> None:
     b = TraceBuilder(stacks=True)
     with b.frame("train.py", 3, "main"):

@@ -87,6 +87,20 @@ def test_a_read_that_hardly_waits_is_not_worth_a_word(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
+def test_a_read_whose_copy_waits_as_well_is_one_read(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+            with b.op("aten::item"):
+                b.copy("DtoH (Device -> Pageable)", 4, 1_000, blocking=True)
+                b.call("StreamSynchronize", 4_000)
+            b.advance(50_000)
+    (finding,) = found(b, RULE)
+    assert finding.n == 3
+    assert finding.evidence["blocked_ns"] == 3 * (301_000 + 4_000)
+
+
 def test_reads_outside_the_steps_do_not_count(found: Found) -> None:
     b = training(read=False)
     b.item()

@@ -65,6 +65,17 @@ def test_long_pauses_have_another_reason(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
+def test_kernels_launched_outside_operators_have_no_line_to_name(found: Found) -> None:
+    b = training()
+    for _ in range(3):
+        with b.step():
+            for _ in range(50):
+                ident = b.call("LaunchKernel", 20_000)
+                b.kernel("raw", 5_000, correlation=ident)
+    (finding,) = found(b, RULE)
+    assert [location.op for location in finding.locations] == ["aten::add"]
+
+
 def test_a_few_kernels_are_no_stream_of_launches(found: Found) -> None:
     assert found(training(n=5), RULE) == ()
 

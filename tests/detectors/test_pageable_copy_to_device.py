@@ -61,6 +61,22 @@ def test_a_large_tensor_made_just_before_is_data(found: Found) -> None:
     assert len(found(b, RULE)) == 1
 
 
+def test_copies_outside_the_steps_do_not_count(found: Found) -> None:
+    b = training(pinned=True)
+    for _ in range(4):
+        b.to_device(4_096, 900_000)
+    assert found(b, RULE) == ()
+
+
+def test_pinned_memory_is_not_pageable_even_where_the_host_waits(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step(), b.op("aten::copy_"):
+            b.copy("HtoD (Pinned -> Device)", 4_096, 90_000, blocking=False)
+            b.synchronize("StreamSynchronize")
+    assert found(b, RULE) == ()
+
+
 def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "DAT002"

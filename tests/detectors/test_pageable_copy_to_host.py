@@ -61,6 +61,22 @@ def test_two_lines_are_two_findings(found: Found) -> None:
     assert {finding.locations[0].line for finding in found(b, RULE)} == {7, 30}
 
 
+def test_copies_outside_the_steps_do_not_count(found: Found) -> None:
+    b = evaluating(pinned=True)
+    for _ in range(4):
+        b.to_host(4_096, 900_000)
+    assert found(b, RULE) == ()
+
+
+def test_pinned_memory_is_not_pageable_even_where_the_host_waits(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step(), b.op("aten::copy_"):
+            b.copy("DtoH (Device -> Pinned)", 4_096, 90_000, blocking=False)
+            b.synchronize("StreamSynchronize")
+    assert found(b, RULE) == ()
+
+
 def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "SYN003"

@@ -31,6 +31,7 @@ def test_it_costs_the_time_in_the_loader(found: Found) -> None:
     assert finding.cost.ns == 1_500_000
     assert finding.cost.per_step_ns == 500_000
     assert finding.severity == "warning"
+    assert finding.confidence == "high"
     assert finding.n == 3
     assert finding.evidence["loader_ns"] == [400_000, 500_000, 600_000]
     # The kernel of each step runs on into the loader of the next for all of its 100 µs.
@@ -51,6 +52,11 @@ def test_workers_that_are_too_slow_get_another_advice(found: Found) -> None:
     (finding,) = found(training([500_000] * 3, workers=True), RULE)
     assert "prefetch_factor" in finding.fix
     assert "num_workers=4" not in finding.fix
+
+
+def test_one_step_alone_is_little_to_go_by(found: Found) -> None:
+    (finding,) = found(training([500_000]), RULE)
+    assert finding.confidence == "low"
 
 
 def test_a_loader_that_is_ready_is_left_alone(found: Found) -> None:

@@ -146,13 +146,38 @@ def test_many_lines_together_are_one_kept_graph(found: Found) -> None:
     program = Program()
 
     def body(_: int) -> None:
-        for line in (20, 21, 22, 23, 24):
+        for line in (24, 23, 22, 21, 20):
             program.line(line, "aten::addmm", line * KIB)
 
     (finding,) = found(program.steps(4, body), RULE)
     assert finding.cost.per_step_bytes == (20 + 21 + 22 + 23 + 24) * KIB
     assert [location.line for location in finding.locations] == [24, 23, 22, 21, 20]
-    assert finding.message.endswith("its last tensor is made at line_24 (train.py:24).")
+    assert finding.message.endswith("its last tensor is made at line_20 (train.py:20).")
+
+
+def test_each_device_is_judged_by_itself(found: Found) -> None:
+    program = Program()
+
+    def body(number: int) -> None:
+        program.device = 0
+        program.line(20, "aten::mm", 16 * KIB)
+        program.device = 1 if number % 2 else None
+        program.line(20, "aten::mm", 16 * KIB)
+
+    (finding,) = found(program.steps(4, body), RULE)
+    assert finding.evidence["device"] == "cuda:0"
+    assert finding.cost.per_step_bytes == 16 * KIB
+
+
+def test_the_operators_of_a_line_are_named_two_at_most(found: Found) -> None:
+    program = Program()
+
+    def body(_: int) -> None:
+        for op in ("aten::addmm", "aten::relu", "aten::tanh", "aten::mul"):
+            program.line(20, op, 16 * KIB)
+
+    (finding,) = found(program.steps(4, body), RULE)
+    assert "by `aten::addmm` and `aten::mul` and 2 more are never freed" in finding.message
 
 
 def test_two_steps_cannot_tell(found: Found) -> None:

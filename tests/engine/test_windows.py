@@ -41,7 +41,8 @@ def test_without_steps_the_window_is_what_the_devices_did(tmp_path: Path) -> Non
 
 def test_without_devices_either_it_is_the_recording(tmp_path: Path) -> None:
     b = TraceBuilder()
-    b.compute("aten::mm", 70_000)
+    b.compute("aten::mm", 30_000)
+    b.compute("aten::mm", 40_000)
     starts, ends = windows.windows(context(b, tmp_path))
     assert (starts.tolist(), ends.tolist()) == ([0], [70_000])
 

@@ -79,3 +79,15 @@ def test_a_stream_without_launches_was_carried_in_until_others_have_launched(
     ctx = context(b, tmp_path)
     assert names(ctx, carried_in(ctx.events, ctx.launches)) == ["before"]
     assert names(ctx, lost_launches(ctx.events, ctx.launches)) == ["not recorded"]
+
+
+def test_streams_without_numbers_are_told_apart_by_their_lanes(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
+    b.kernel("before on another stream", 1_000, stream=13)
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000, stream=13)
+    for event in b.events:
+        if event.args:
+            event.args.pop("stream", None)
+    ctx = context(b, tmp_path)
+    assert names(ctx, carried_in(ctx.events, ctx.launches)) == ["before on another stream"]

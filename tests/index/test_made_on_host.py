@@ -65,6 +65,15 @@ def test_with_lines_the_maker_is_looked_for_on_the_copys_own_line(tmp_path: Path
     assert makers_in(b, tmp_path) == ["aten::zeros", ""]
 
 
+def test_a_region_between_maker_and_copy_keeps_them_apart(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.compute("aten::zeros", 1_000)
+    with b.annotation("region"):
+        b.advance(1_000)
+    b.to_device(32, 1_000)
+    assert makers_in(b, tmp_path) == [""]
+
+
 def test_another_threads_operators_make_nothing_here(tmp_path: Path) -> None:
     b = TraceBuilder()
     with b.thread(2000):
