@@ -8,7 +8,8 @@
     │   ├── MissingFileError                 it is not there
     │   ├── UnreadableFileError              the system refuses to read it
     │   ├── NotATraceError                   it is something else
-    │   └── DamagedFileError                 it is a trace, but broken beyond reading
+    │   ├── DamagedFileError                 it is a trace, but broken beyond reading
+    │   └── TooLargeError                    it is larger than allowed
     ├── CaptureError                     4   recording is not possible
     ├── OutputError                      5   a result cannot be written
     ├── PluginError                      6   a third party's rule or renderer is wrong
@@ -66,6 +67,10 @@ class NotATraceError(LoadError):
 
 class DamagedFileError(LoadError):
     """The file is a profiler trace, but too broken to be read."""
+
+
+class TooLargeError(LoadError):
+    """The file, or an event in it, is larger than allowed."""
 
 
 class CaptureError(ProfkitError):

@@ -12,11 +12,13 @@ from profkit.model.trace import Trace
 _PICKLE_MAGIC: Final = b"\x80"
 
 
-def load(path: str | os.PathLike[str]) -> Trace:
+def load(path: str | os.PathLike[str], *, limit_bytes: int | None = None) -> Trace:
     """Read a trace, whatever wrote it.
 
     Args:
-        path: A Kineto trace or an autograd profiler's array, gzipped or not.
+        path: A Kineto trace or an autograd profiler's array: JSON, or packed by gzip, Zstandard
+            (with the extra ``zstd``), zip or tar.
+        limit_bytes: How large the JSON may be; by default 4 GiB, or 200 times the packed file.
 
     Raises:
         LoadError: There is no such file, it cannot be read, or it is no trace. Each kind has its
@@ -30,7 +32,7 @@ def load(path: str | os.PathLike[str]) -> Trace:
     if first == _PICKLE_MAGIC:
         message = f"{file} is a pickle, and profkit does not open pickles."
         raise NotATraceError(message, "Give the trace that torch.profiler exported beside it.")
-    return read_kineto(file)
+    return read_kineto(file, limit_bytes)
 
 
 def _folder(folder: Path) -> MissingFileError:

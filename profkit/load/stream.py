@@ -1,69 +1,74 @@
 """A file as a stream of plain bytes, whatever packs it."""
 
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final
 
-from isal import igzip, isal_zlib
-
-from profkit.errors import DamagedFileError, MissingFileError, UnreadableFileError
+from profkit.errors import MissingFileError, TooLargeError, UnreadableFileError
+from profkit.load.unpack import Readable, unpacked
+from profkit.units import format_bytes
 
 CHUNK_BYTES: Final = 2 << 20
 """Chunks of 1 to 4 MiB are read fastest: they stay in the processor's cache."""
 
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-_ISAL_ERROR: Final[type[Exception]] = getattr(isal_zlib, "error")  # noqa: B009  (its stubs call the class an instance)
-_BROKEN: Final = (EOFError, igzip.BadGzipFile, _ISAL_ERROR)
+_LEAST_LIMIT_BYTES: Final = 4 << 30
+_MOST_TIMES_PACKED: Final = 200
+"""Traces shrink to a tenth or a thirtieth. What unpacks to two hundred times its size is no trace,
+but made to fill memory or disks."""
 
 
-class Readable(Protocol):
-    """What bytes can be read from."""
-
-    def read(self, n_bytes: int, /) -> bytes:
-        """Up to so many bytes; none at the end."""
-        ...
+def default_limit_bytes(path: Path) -> int:
+    """How large a file may become when it is unpacked, if nobody says otherwise."""
+    return max(_LEAST_LIMIT_BYTES, _MOST_TIMES_PACKED * path.stat().st_size)
 
 
 @contextmanager
 def open_plain(path: Path) -> Iterator[Readable]:
-    """Open a file, unpacking gzip, for reading bytes.
+    """Open a file for reading plain bytes, unpacking it on the way.
 
     Args:
-        path: An existing regular file.
+        path: A regular file.
 
     Raises:
         MissingFileError: There is no such file.
         UnreadableFileError: It is no regular file, or the system refuses to read it.
         DamagedFileError: What packs it is broken from the start.
     """
-    if not path.exists():
-        message = f"There is no file {path}."
-        raise MissingFileError(message, _near(path))
-    if not path.is_file():
-        message = f"{path} is no regular file."
-        raise UnreadableFileError(message, "Give a trace file.")
+    with _opened(path) as raw, unpacked(raw, path) as plain:
+        yield plain
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
-        with path.open("rb") as raw:
-            magic = raw.read(2)
-            raw.seek(0)
-            if magic == _GZIP_MAGIC:
-                with igzip.GzipFile(fileobj=raw, mode="rb") as unpacked:
-                    yield unpacked
-            else:
-                yield raw
-    except PermissionError as error:
-        message = f"{path} may not be read by this user."
-        raise UnreadableFileError(message, "Check the file's permissions.") from error
-    except _BROKEN as error:
-        message = f"{path} cannot be unpacked: {error}."
-        raise DamagedFileError(message, "Copy the file again.") from error
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise UnreadableFileError(
+                f"{path} is a link to a file that is not there.", "Give the file itself."
+            ) from None
+        raise MissingFileError(f"There is no file {path}.", _near(path)) from None
+    except OSError as error:
+        raise _refused(path, error) from error
+    if not stat.S_ISREG(mode):
+        # Opening a pipe would wait for a writer, and a device may have no end.
+        raise UnreadableFileError(f"{path} is no regular file.", "Give a trace file.")
+    try:
+        raw = path.open("rb")
+    except OSError as error:
+        raise _refused(path, error) from error
+    with raw:
+        yield raw
 
 
-def is_packed(path: Path) -> bool:
-    """Whether a file is compressed, by how it begins."""
-    with path.open("rb") as raw:
-        return raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+def _refused(path: Path, error: OSError) -> UnreadableFileError:
+    said = os.strerror(error.errno) if error.errno else str(error)
+    return UnreadableFileError(
+        f"{path} cannot be read: {said}.", "Check the path and its permissions."
+    )
 
 
 def _near(path: Path) -> str:
@@ -82,22 +87,24 @@ class Chunks:
         truncated: The packed data ended in the middle.
     """
 
-    def __init__(self, stream: Readable) -> None:
+    def __init__(self, stream: Readable, limit_bytes: int) -> None:
         self._stream = stream
+        self._limit_bytes = limit_bytes
         self.n_bytes = 0
         self.truncated = False
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield chunks of about :data:`CHUNK_BYTES` until the end, or until the data breaks."""
-        while True:
-            try:
-                chunk = self._stream.read(CHUNK_BYTES)
-            except _BROKEN:
-                if not self.n_bytes:
-                    raise
-                self.truncated = True
-                return
-            if not chunk:
-                return
+        """Yield chunks of at most :data:`CHUNK_BYTES` until the end, or until the data breaks.
+
+        Raises:
+            TooLargeError: There is more of it than allowed.
+        """
+        while chunk := self._stream.read(CHUNK_BYTES):
             self.n_bytes += len(chunk)
+            if self.n_bytes > self._limit_bytes:
+                raise TooLargeError(
+                    f"The file unpacks to more than {format_bytes(self._limit_bytes)}.",
+                    "If it is a trace, allow more with --max-bytes.",
+                )
             yield chunk
+        self.truncated = self._stream.broken

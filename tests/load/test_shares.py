@@ -32,7 +32,7 @@ def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_by(path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> Trace:
-    monkeypatch.setattr(read, "processes_for", lambda *_, **__: n)
+    monkeypatch.setattr(read, "processes_for", lambda _: n)
     return read.read_kineto(path)
 
 
@@ -84,8 +84,8 @@ def test_a_process_that_dies_costs_nothing_but_time(
     expected = plain(read_by(trace_file, 1, monkeypatch))
     start = shares.start_others
 
-    def start_and_kill(path: Path, n: int) -> object:
-        others = start(path, n)
+    def start_and_kill(path: Path, limit: int, n: int) -> object:
+        others = start(path, limit, n)
         for process in others:
             process.kill()
         return others
@@ -95,5 +95,4 @@ def test_a_process_that_dies_costs_nothing_but_time(
 
 
 def test_a_small_file_is_not_worth_a_second_process(trace_file: Path) -> None:
-    assert shares.processes_for(trace_file, packed=False) == 1
-    assert shares.processes_for(trace_file, packed=True) == 1
+    assert shares.processes_for(trace_file) == 1

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from profkit.load.kineto.names import CATEGORIES, Interned, LaneTable, plain_name
+from profkit.load.kineto.names import CATEGORIES, Interned, LaneTable, plain_name, plain_text
 from profkit.load.kineto.schema import (
     NO_ARGS,
     Args,
@@ -141,7 +141,7 @@ class Vocabulary:
 
     def __init__(self) -> None:
         self.names = Interned(plain_name)
-        self.written = Interned(str)
+        self.written = Interned(plain_text)
         self.category_counts: dict[str, int] = {}
         self.lanes = LaneTable()
 

@@ -12,13 +12,23 @@ from typing import Any, Final
 
 import msgspec
 
+from profkit.errors import TooLargeError
+from profkit.units import format_bytes
+
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN_EVENTS: Final = re.compile(
     rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)'
 )
+_BETWEEN_TEXT: Final = re.compile(_BETWEEN_EVENTS.pattern.decode())
 _AFTER_EVENTS: Final = re.compile(rb"\}(?=\s*\])")
-_BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrtu])')
+_BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _LONGEST_HEAD: Final = 64 << 20
+LONGEST_EVENT_BYTES: Final = 256 << 20
+"""A string of 100 MB is read; a text without any end is not gathered in memory."""
+_LONGEST_BOUNDARY: Final = 4 << 10
+"""White space between two events that is longer than this is looked at twice, or not found."""
+_LONGEST_BROKEN: Final = 8 << 20
+"""An event that does not end within so much text is broken, and what follows it is read."""
 _FIRST_LOOK_BACK: Final = 64 << 10
 _END_CANDIDATES: Final = 16
 
@@ -68,9 +78,15 @@ def cut(chunks: Iterable[bytes], text: Text) -> Iterator[bytes]:
         if text.has_ended():
             text.tail += chunk
             continue
+        looked = max(0, len(pending) - _LONGEST_BOUNDARY)
         pending += chunk
-        boundary = _last_boundary(pending)
+        boundary = _last_boundary(pending, looked)
         if boundary is None:
+            if len(pending) > LONGEST_EVENT_BYTES:
+                raise TooLargeError(
+                    f"An event of the trace has more than {format_bytes(LONGEST_EVENT_BYTES)}.",
+                    "No event of a profiler is so long; the file may be something else.",
+                )
             continue
         yield _listed(pending, boundary.start() + 1)
         if text.has_ended():
@@ -104,15 +120,21 @@ def _find_events(pieces: Iterator[bytes], text: Text) -> bytearray:
     return bytearray()
 
 
-def _last_boundary(pending: bytearray) -> re.Match[bytes] | None:
-    """The last place between two events, looked for from the end."""
+def _last_boundary(pending: bytearray, looked: int) -> re.Match[bytes] | None:
+    """The last place between two events, looked for from the end.
+
+    Args:
+        pending: The text.
+        looked: Where earlier looks, which found none, began: so that a long event is not searched
+            again with every chunk.
+    """
     look_back = _FIRST_LOOK_BACK
     while True:
-        begin = max(0, len(pending) - look_back)
+        begin = max(looked, len(pending) - look_back)
         last = None
         for last in _BETWEEN_EVENTS.finditer(pending, begin):  # noqa: B007  (the last one is wanted)
             pass
-        if last is not None or begin == 0:
+        if last is not None or begin == looked:
             return last
         look_back *= 8
 
@@ -156,7 +178,7 @@ class Salvaged:
     """What could be read of a batch that cannot be decoded in one go.
 
     Attributes:
-        events: Its events as dictionaries.
+        events: Its events as dictionaries; None stands for text that is no event.
         rest: The text after the last whole event, to be continued by the next batch.
         ended: The list's closing bracket was met; ``rest`` is what follows it.
     """
@@ -170,25 +192,31 @@ def salvage(batch: bytes) -> Salvaged:
     """Read a batch (a JSON list that may end too early) event by event: slower, and forgiving.
 
     Invalid escapes (Windows paths that were written unescaped) are taken literally, bytes that
-    are not UTF-8 are replaced, control characters within strings are let through.
+    are not UTF-8 are replaced, control characters within strings are let through, and an event
+    that is broken is passed over.
     """
-    text = batch[1:-1].decode("utf-8", "replace")
+    text = _BAD_ESCAPE.sub(r"\\\\", batch[1:-1].decode("utf-8", "replace"))
     events: list[Any] = []
     at = 0
-    repaired = False
     while True:
         while at < len(text) and text[at] in " \t\r\n,":
             at += 1
         if at >= len(text):
             return Salvaged(events, b"", ended=False)
         if text[at] == "]":
-            return Salvaged(events, text[at + 1 :].encode(), ended=True)
+            return Salvaged(events, text[at + 1 :].encode("utf-8", "replace"), ended=True)
         try:
             event, at = _DECODER.raw_decode(text, at)
-        except ValueError:
-            if repaired:
-                return Salvaged(events, text[at:].encode(), ended=False)
-            text = text[:at] + _BAD_ESCAPE.sub(r"\\\\", text[at:])
-            repaired = True
-            continue
+        except (ValueError, RecursionError) as error:
+            following = _BETWEEN_TEXT.search(text, at)
+            if _ran_out(error, text, at) or following is None:
+                return Salvaged(events, text[at:].encode("utf-8", "replace"), ended=False)
+            event, at = None, following.end()
         events.append(event)
+
+
+def _ran_out(error: Exception, text: str, at: int) -> bool:
+    """Whether an event cannot be read because the text ends within it."""
+    if not isinstance(error, json.JSONDecodeError) or len(text) - at > _LONGEST_BROKEN:
+        return False
+    return error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")

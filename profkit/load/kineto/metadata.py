@@ -11,7 +11,7 @@ from profkit.load.kineto.schema import DeviceProperties, DistributedInfo
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.trace import DeviceInfo, RecordedWith
 
-_BAD_ESCAPE: Final = re.compile(rb'\\(?!["\\/bfnrtu])')
+_BAD_ESCAPE: Final = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _VERSIONS: Final = (
     "cupti_version",
     "cuda_runtime_version",

@@ -1,5 +1,6 @@
 """Names that repeat are kept once: events, categories, threads and streams."""
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -36,17 +37,33 @@ Source: ``libkineto/include/ActivityType.h``; the capitalized names are those of
 """
 
 
-def plain_name(name: str) -> str:
-    """A builtin's name without the address of the object that it was called on.
+def plain_text(text: str) -> str:
+    """A text that can be written again: halves of surrogate pairs are spelled out."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
 
-    torch names a call ``<built-in method item of Tensor object at 0x7f0c…>``: thousands of names
-    for one thing.
+
+def plain_name(name: str) -> str:
+    r"""A name as its producer meant it.
+
+    torch names a call of a builtin ``<built-in method item of Tensor object at 0x7f0c…>``:
+    thousands of names for one thing, so the address goes. And paths that were written unescaped
+    were unescaped by whoever read them: the line break in ``torch\nn`` was none.
     """
     if name.startswith("<built-in"):
         head, at, tail = name.partition(" at 0x")
         if at:
             return head + tail[tail.find(">") :]
-    return name
+    if _FRAME.search(name):
+        name = name.translate(_UNESCAPED)
+    return plain_text(name)
+
+
+_FRAME: Final = re.compile(r"[\b\f\n\r\t].*\.py\(\d+\): ", re.DOTALL)
+_UNESCAPED: Final = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
 class Interned(dict[str, int]):
@@ -99,7 +116,7 @@ class LaneTable(dict[tuple[object, object], int]):
         self.threads: dict[tuple[str, str], str] = {}
 
     def __missing__(self, key: tuple[object, object]) -> int:
-        text = (str(key[0]), str(key[1]))
+        text = (plain_text(str(key[0])), plain_text(str(key[1])))
         number = self[key] = self._numbers.setdefault(text, len(self._numbers))
         return number
 
@@ -114,11 +131,11 @@ class LaneTable(dict[tuple[object, object], int]):
 
     def name_process(self, pid: object, name: str) -> None:
         """Remember a process's name."""
-        self.processes[str(pid)] = name
+        self.processes[plain_text(str(pid))] = plain_text(name)
 
     def name_thread(self, pid: object, tid: object, name: str) -> None:
         """Remember a thread's name."""
-        self.threads[str(pid), str(tid)] = name
+        self.threads[plain_text(str(pid)), plain_text(str(tid))] = plain_text(name)
 
     def lanes(self) -> tuple[Lane, ...]:
         """All pairs by number, with the names that were told."""

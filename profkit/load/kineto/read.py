@@ -18,7 +18,7 @@ from profkit.load.kineto.shares import (
     read_part,
     start_others,
 )
-from profkit.load.stream import Chunks, is_packed, open_plain
+from profkit.load.stream import Chunks, default_limit_bytes, open_plain
 from profkit.model.trace import LoadNotes, Trace
 
 _OTHER_FORMATS: Final = {
@@ -28,18 +28,20 @@ _OTHER_FORMATS: Final = {
 }
 
 
-def read_kineto(path: Path) -> Trace:
+def read_kineto(path: Path, limit_bytes: int | None = None) -> Trace:
     """Read a trace.
 
     Args:
-        path: A Kineto trace or an autograd profiler's array, gzipped or not.
+        path: A Kineto trace or an autograd profiler's array, packed or not.
+        limit_bytes: How large it may become when it is unpacked; by default 4 GiB, or 200 times
+            its size.
 
     Raises:
         LoadError: It cannot be read, or is no trace.
     """
     with _without_garbage_collection():
-        n_processes = processes_for(path, packed=is_packed(path))
-        text, chunks, reading = _read(path, n_processes)
+        limit = default_limit_bytes(path) if limit_bytes is None else limit_bytes
+        text, chunks, reading = _read(path, limit, processes_for(path))
         if not text.found_events or reading.n_events == reading.n_skipped > 0:
             raise _not_a_trace(path, text, chunks.n_bytes)
         notes = LoadNotes(
@@ -54,16 +56,16 @@ def read_kineto(path: Path) -> Trace:
         return _trace(path, header, assemble(reading.share, reading.words), notes)
 
 
-def _read(path: Path, n_processes: int) -> tuple[Text, Chunks, Reading]:
+def _read(path: Path, limit: int, n_processes: int) -> tuple[Text, Chunks, Reading]:
     """Read all batches, by several processes where that can be done."""
     text = Text()
     with open_plain(path) as stream:
-        chunks = Chunks(stream)
-        others = start_others(path, n_processes)
+        chunks = Chunks(stream, limit)
+        others = start_others(path, limit, n_processes)
         reading = read_part(chunks, text, 0, n_processes)
     if join_others(reading, others):
         return text, chunks, reading
-    return _read(path, 1)
+    return _read(path, limit, 1)
 
 
 @contextmanager

@@ -13,16 +13,17 @@ from profkit.load.kineto.shares import read_part
 from profkit.load.stream import Chunks, open_plain
 
 
-def main(path: str, number: str, n_processes: str) -> None:
+def main(path: str, limit: str, number: str, n_processes: str) -> None:
     """Read a share.
 
     Args:
         path: The trace.
+        limit: How many bytes it may have unpacked.
         number: Which share, from 0.
         n_processes: Of how many.
     """
     with open_plain(Path(path)) as stream:
-        reading = read_part(Chunks(stream), Text(), int(number), int(n_processes))
+        reading = read_part(Chunks(stream, int(limit)), Text(), int(number), int(n_processes))
     if not reading.clean:
         reading.share.clear()
     pickle.dump(reading, sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
