@@ -43,6 +43,8 @@ if __name__ == "__main__":
     sys.exit(7)
 """
 
+PROFKIT_RUN = (sys.executable, "-m", "profkit", "run")
+
 PROGRAMS = {
     "gan": GAN,
     "raises": """\
