@@ -16,7 +16,7 @@ BIN    := $(VENV)/bin
 .PHONY: test lint format demo bench docs pins clean install
 
 test: lint
-	$(BIN)/pytest -n $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .

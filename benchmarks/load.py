@@ -1,27 +1,31 @@
 """What loading a trace costs, as ratios from one run: profkit against whole-file decoders.
 
 A recorded trace is repeated, with its times shifted, until its text has the wanted size. Each
-reader then loads that text in a process of its own, which tells its wall time and by how much its
-resident memory grew; the better of two counts. The others
-run without the garbage collector, which is their best, and one of them decodes into the same typed
-events as profkit does. Nothing is downloaded, and the file is removed.
+reader then loads that text in a process of its own, which tells its wall time, while its memory is
+watched from outside, children included; the better of two counts. The other readers run without
+the garbage collector, which is their best, and one of them decodes into the same typed events as
+profkit does. Nothing is downloaded, and the files are removed.
 
 Run: ``python benchmarks/load.py [--mb 200] [--trace FILE]``
 """
 
 import argparse
+import contextlib
 import json
 import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+import psutil
 from isal import igzip
 
-TRACES: Final = Path(__file__).parents[1] / "traces"
+ROOT: Final = Path(__file__).parents[1]
+TRACES: Final = ROOT / "traces"
 ROUNDS: Final = 2
 AIM_TIME: Final = 1.5
 AIM_MEMORY: Final = 0.6
@@ -39,7 +43,7 @@ READERS: Final = {
 }
 """The readers as statements; the last one of each is what is timed."""
 _PROCESS: Final = """
-import gc, resource, sys, time
+import gc, sys, time
 path, statement = sys.argv[1:]
 def text():
     if path.endswith(".gz"):
@@ -48,20 +52,47 @@ def text():
             return file.read()
     with open(path, "rb") as file:
         return file.read()
-def peak():
-    if sys.platform == "linux":
-        with open("/proc/self/status") as status:
-            return next(int(line.split()[1]) * 1024 for line in status if "VmHWM" in line)
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 imports, _, work = statement.rpartition("; ")
 exec(imports)
 if not imports.endswith("import load"):
     gc.disable()
-before, begin = peak(), time.perf_counter()
+print("ready", flush=True)
+sys.stdin.readline()
+begin = time.perf_counter()
 exec(work)
-print(time.perf_counter() - begin, peak() - before)
+print(time.perf_counter() - begin, flush=True)
+sys.stdin.readline()
 """
+SAMPLE_S: Final = 0.01
+
+
+class Watch(threading.Thread):
+    """Watches how much memory a process and its children hold, each page counted once.
+
+    Args:
+        pid: The process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.process = psutil.Process(pid)
+        self.over = threading.Event()
+        self.base_bytes = self.held()
+        self.peak_bytes = self.base_bytes
+
+    def held(self) -> int:
+        """Bytes held now: proportional shares where the system tells them, else resident ones."""
+        total = 0
+        for process in (self.process, *self.process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                memory = process.memory_full_info()
+                total += int(getattr(memory, "pss", memory.rss))
+        return total
+
+    def run(self) -> None:
+        """Look again and again until told that it is over."""
+        while not self.over.wait(SAMPLE_S):
+            self.peak_bytes = max(self.peak_bytes, self.held())
 
 
 def repeated(trace: bytes, n_bytes: int) -> Iterator[bytes]:
@@ -99,15 +130,28 @@ def repeated(trace: bytes, n_bytes: int) -> Iterator[bytes]:
     yield b"]}"
 
 
+def once(path: Path, statement: str) -> tuple[float, int]:
+    """One reading in a process of its own: wall time in seconds, growth of memory in bytes."""
+    command = [sys.executable, "-c", _PROCESS, str(path), statement]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as reader:
+        if reader.stdin is None or reader.stdout is None or not reader.stdout.readline():
+            raise SystemExit(f"The reader did not start: {statement}")
+        watch = Watch(reader.pid)
+        watch.start()
+        reader.stdin.write("go\n")
+        seconds = float(reader.stdout.readline())
+        watch.over.set()
+        watch.join()
+        watch.peak_bytes = max(watch.peak_bytes, watch.held())
+        reader.stdin.write("done\n")
+    return seconds, watch.peak_bytes - watch.base_bytes
+
+
 def measured(path: Path, statement: str) -> tuple[float, int]:
     """The best wall time in seconds and the least growth of memory in bytes, over all rounds."""
-    runs = []
-    for _ in range(ROUNDS):
-        command = [sys.executable, "-c", _PROCESS, str(path), statement]
-        root = Path(__file__).parents[1]
-        output = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
-        seconds, n_bytes = output.stdout.split()
-        runs.append((float(seconds), int(n_bytes)))
+    runs = [once(path, statement) for _ in range(ROUNDS)]
     return min(run[0] for run in runs), min(run[1] for run in runs)
 
 

@@ -11,6 +11,7 @@ from isal import igzip
 import profkit
 from tests.tensorboard.server import TensorBoard, serving
 
+pytestmark = pytest.mark.xdist_group("tensorboard")  # one server for all of them
 RECORDED = Path(__file__).parents[2] / "traces"
 ROWS_OF_A_TABLE = {"name", "calls", "host_self_duration"}
 

@@ -1,0 +1,47 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from isal import igzip
+
+import profkit
+from benchmarks.load import ROOT, TRACES, repeated
+
+TRACE = next(TRACES.glob("leak_cured/*.pt.trace.json.gz"))
+
+
+def test_a_repeated_trace_has_the_wanted_size_and_as_many_events_as_its_turns(
+    tmp_path: Path,
+) -> None:
+    text = igzip.decompress(TRACE.read_bytes())
+    longer = tmp_path / "longer.json"
+    longer.write_bytes(b"".join(repeated(text, 3 * len(text))))
+    assert longer.stat().st_size >= 3 * len(text)
+    once, several = profkit.load(TRACE).events, profkit.load(longer).events
+    assert len(several.ts_ns) % len(once.ts_ns) == 0
+    assert len(several.ts_ns) > len(once.ts_ns)
+
+
+def test_the_benchmark_of_loading_prints_each_readers_ratio_beside_the_aim() -> None:
+    command = [sys.executable, "benchmarks/load.py", "--mb", "1"]
+    settings = {**os.environ, "PYTHONPATH": str(ROOT)}
+    output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
+    rows = re.findall(
+        r"^(profkit|json|orjson|msgspec(?:, typed)?) +([\d.]+) ", output, re.MULTILINE
+    )
+    assert [name for name, _ in rows] == [
+        "profkit", "json", "orjson", "msgspec", "msgspec, typed", "profkit", "msgspec, typed"
+    ]  # fmt: skip
+    assert all(float(seconds) >= 0 for _, seconds in rows)
+    assert output.count("aims: at most 1.5 x") == 2
+
+
+def test_a_repeated_trace_is_valid_json_whose_times_go_on() -> None:
+    text = igzip.decompress(TRACE.read_bytes())
+    events = json.loads(b"".join(repeated(text, 2 * len(text))))["traceEvents"]
+    steps = [event["ts"] for event in events if event["name"].startswith("ProfilerStep#")]
+    assert len(steps) >= 6
+    assert steps == sorted(steps)
