@@ -75,12 +75,13 @@ def run(
     Raises:
         UsageError: If the program is not there.
     """
+    began_in = Path.cwd()
     finder = StepFinder(Plan(target.title, options, schedule))
     watcher = TorchImport(finder.torch_is_there)
 
     def ended_early(_by: str) -> None:
         if killed is not None:
-            killed(Outcome(None, finder.path, _why_not(finder)))
+            killed(Outcome(None, _found(finder.path, began_in), _why_not(finder)))
 
     if current.is_on:
         watcher.watch()
@@ -91,7 +92,12 @@ def run(
     finally:
         watcher.stop()
         current.when_killed = None
-    return Outcome(error, finder.path, _why_not(finder))
+    return Outcome(error, _found(finder.path, began_in), _why_not(finder))
+
+
+def _found(path: str | None, began_in: Path) -> str | None:
+    """The trace's path, from wherever the program has gone since."""
+    return path if path is None or Path(path).exists() else str(began_in / path)
 
 
 def _reason(error: BaseException | None) -> str:

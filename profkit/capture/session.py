@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profkit.capture import environment, files, profiler, talk
+from profkit.capture import environment, files, profiler, signals, talk
 from profkit.capture.lines import Lines, lines_of
 from profkit.capture.options import Options
 from profkit.capture.schedule import Phase, Schedule
@@ -62,6 +62,7 @@ class Session:
         self._lends = options.stacks and options.ops and name not in _known_lines
         self._busy = False
         self._done = False
+        self._cwd = _cwd()
 
     @property
     def is_recording(self) -> bool:
@@ -217,7 +218,7 @@ class Session:
         """Put a stopped window into its file."""
         began_ns = time.perf_counter_ns()
         info = environment.describe(self.name, self._steps)
-        target = files.trace_file(files.trace_folder(self._options.folder, self.name), info.rank)
+        target = files.trace_file(self._home(), info.rank)
         with tempfile.TemporaryDirectory(prefix="profkit-") as scratch:
             exported = Path(scratch) / "trace.json"
             main.export(exported)
@@ -240,6 +241,11 @@ class Session:
         talk.note(
             f"recorded “{self.name}”; next: profkit analyze {target}", quiet=self._options.quiet
         )
+
+    def _home(self) -> Path:
+        """The folder as it was meant when the block began, wherever the program went since."""
+        folder = files.trace_folder(self._options.folder, self.name)
+        return folder if self._cwd is None or self._cwd == _cwd() else Path(self._cwd) / folder
 
     def _stretched(
         self, main: profiler.Recording, lines: Lines | None, n_events: int, *, early: bool
@@ -280,6 +286,7 @@ class Session:
             talk.warn(what, error)
         finally:
             self._busy = False
+            signals.send_again()
 
     def _give_up(self) -> None:
         """Stop whatever runs, without a word."""
@@ -295,6 +302,14 @@ class Session:
     def _attempt(action: Callable[[], None]) -> None:
         with contextlib.suppress(Exception):
             action()
+
+
+def _cwd() -> str | None:
+    """The working directory, or None when it has been removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
 
 
 def _with_hint(error: Exception) -> Exception:

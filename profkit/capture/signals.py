@@ -23,7 +23,7 @@ def watch(finish: Callable[[str], bool]) -> None:
 
     Args:
         finish: Takes the signal's name; False means that it could not finish at this moment, and
-            the signal is sent again by :func:`unwatch`.
+            the signal is sent again by :func:`send_again`.
     """
     global _previous, _finish
     if threading.current_thread() is not threading.main_thread() or _finish is not None:
@@ -38,12 +38,18 @@ def watch(finish: Callable[[str], bool]) -> None:
 
 def unwatch() -> None:
     """Put the program's own handler back, and send a signal again that had to wait."""
-    global _previous, _finish, _waiting  # noqa: PLW0603
+    global _previous, _finish  # noqa: PLW0603
     if _finish is None or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(_TERM) is _on_term:
         signal.signal(_TERM, _previous)
     _previous = _finish = None
+    send_again()
+
+
+def send_again() -> None:
+    """Send a signal again that came while the capture was at work itself."""
+    global _waiting  # noqa: PLW0603
     if _waiting:
         _waiting = False
         os.kill(os.getpid(), _TERM)

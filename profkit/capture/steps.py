@@ -56,7 +56,8 @@ class Steps(Generic[Batch]):
                 measure = not _is_loader(batches)
                 while True:
                     try:
-                        batch = _next(batches) if measure else next(batches)
+                        recording = measure and block.is_recording
+                        batch = _next(batches) if recording else next(batches)
                     except StopIteration:
                         return
                     yield batch

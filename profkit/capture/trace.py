@@ -34,7 +34,7 @@ class Idle:
     def __enter__(self) -> "Self":
         return self
 
-    def __exit__(self, *_exc: object) -> None:
+    def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
         return None
 
     def __call__(self, function: Function) -> Function:
@@ -167,6 +167,12 @@ class Trace:
         entered = self._entered[-1] if self._entered else None
         if isinstance(entered, Session):
             entered.step()
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a profiler of this block records now."""
+        entered = self._entered[-1] if self._entered else None
+        return isinstance(entered, Session) and entered.is_recording
 
     @property
     def report(self) -> Report | None:

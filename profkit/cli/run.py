@@ -51,7 +51,7 @@ def command(  # noqa: PLR0913  (one argument an option)
     from profkit.capture.schedule import Schedule
 
     if json_file is not None:
-        _check_folder(json_file)
+        json_file = _checked(json_file)
     if no_trace:
         current.is_on = False
     outcome = run(
@@ -66,8 +66,8 @@ def command(  # noqa: PLR0913  (one argument an option)
     return _leave_like(outcome.error)
 
 
-def _check_folder(json_file: str) -> None:
-    """Say that a report cannot be written before the program has run for hours.
+def _checked(json_file: str) -> str:
+    """The file's full path: the program may go elsewhere, and run for hours before it is written.
 
     Raises:
         OutputError: If its folder is not there.
@@ -76,6 +76,7 @@ def _check_folder(json_file: str) -> None:
 
     if not Path(json_file).resolve().parent.is_dir():
         raise OutputError(f"There is no folder for {json_file}.", "Make it first.")
+    return str(Path(json_file).resolve())
 
 
 def _report(outcome: "Outcome", json_file: str | None) -> None:

@@ -32,6 +32,24 @@ with profkit.trace("step"):
     os.kill(os.getpid(), signal.SIGTERM)
     print("never", flush=True)
 """,
+    "sigterm-while-writing": """
+from profkit.capture import files
+write = files.write_trace
+def slow(*args):
+    os.kill(os.getpid(), signal.SIGTERM)
+    write(*args)
+files.write_trace = slow
+with profkit.trace("step", warmup=1, active=1) as t:
+    for _ in range(100):
+        work()
+        t.step()
+print("never", flush=True)
+""",
+    "elsewhere": """
+with profkit.trace("step", dir="here-traces"):
+    work()
+    os.chdir("/")
+""",
     "sigterm-own-handler": """
 def handler(number, frame):
     print("own handler", flush=True)
@@ -120,6 +138,7 @@ class Ended:
     err: str
     traces: dict[str, list[dict[str, Any]]]
     others: list[str]
+    folder: Path
 
 
 def run(folder: Path, name: str, program: str, **environment: str) -> Ended:
@@ -132,6 +151,7 @@ def run(folder: Path, name: str, program: str, **environment: str) -> Ended:
         text=True,
         timeout=60,
         check=False,
+        cwd=folder,
         env={
             **os.environ,
             "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
@@ -148,7 +168,7 @@ def run(folder: Path, name: str, program: str, **environment: str) -> Ended:
             found.setdefault(path.parent.name, []).append(content)
         elif path.is_file():
             others.append(path.name)
-    return Ended(process.returncode, process.stdout, process.stderr, found, others)
+    return Ended(process.returncode, process.stdout, process.stderr, found, others, folder)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +184,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
         return {name: future.result() for name, future in futures.items()}
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "fork"])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in {"fork", "elsewhere"}])
 def test_what_was_recorded_is_written_however_the_program_ends(
     ended: dict[str, Ended], name: str
 ) -> None:
@@ -180,6 +200,21 @@ def test_sigterm_ends_the_program_with_its_own_wait_status(ended: dict[str, Ende
     assert one.code == -signal.SIGTERM
     assert one.out == ""
     assert one.traces["step"][0]["profkit"]["stopped_by"] == "SIGTERM"
+
+
+def test_sigterm_that_comes_while_a_trace_is_written_waits_for_no_more_than_that(
+    ended: dict[str, Ended],
+) -> None:
+    one = ended["sigterm-while-writing"]
+    assert (one.code, one.out) == (-signal.SIGTERM, "")
+
+
+def test_a_program_that_goes_elsewhere_leaves_its_trace_where_it_began(
+    ended: dict[str, Ended],
+) -> None:
+    one = ended["elsewhere"]
+    assert one.code == 0, one.err
+    assert list((one.folder / "here-traces" / "step").iterdir())
 
 
 def test_the_programs_own_handler_of_sigterm_is_called_and_put_back(

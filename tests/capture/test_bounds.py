@@ -1,0 +1,92 @@
+"""What bounds the recording of a run whose steps are not known."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from profkit.capture import current
+from profkit.capture.deadline import Deadline
+from profkit.capture.options import Options
+from profkit.capture.session import Session
+from profkit.capture.torch_import import TorchImport
+
+Opened = Callable[[str | None], dict[str, Any]]
+
+
+def opened_session(options: Options) -> Session:
+    session = current.enter("whole", 1, options, None, "whole")
+    assert isinstance(session, Session)
+    return session
+
+
+def test_a_deadline_acts_on_the_main_thread_and_puts_the_signal_back() -> None:
+    if not hasattr(signal, "SIGRTMAX"):
+        pytest.skip("this system has no spare signal")
+    acted: list[threading.Thread] = []
+    Deadline(0.001, lambda: acted.append(threading.current_thread()))
+    while not acted:
+        pass
+    assert acted == [threading.main_thread()]
+    assert signal.getsignal(signal.SIGRTMAX) is signal.SIG_DFL
+
+
+def test_a_deadline_that_is_called_off_never_acts() -> None:
+    if not hasattr(signal, "SIGRTMAX"):
+        pytest.skip("this system has no spare signal")
+    acted: list[int] = []
+    deadline = Deadline(3600, lambda: acted.append(1))
+    timer = deadline._timer
+    assert timer is not None
+    deadline.call_off()
+    deadline.call_off()
+    timer.join()
+    assert acted == []
+
+
+def test_what_comes_after_a_freeze_is_not_recorded(opened: Opened) -> None:
+    session = opened_session(Options(quiet=True))
+    torch.ones(3).exp()
+    session.freeze()
+    torch.ones(3).cos()
+    current.leave(session)
+    names = {event["name"] for event in opened(session.path)["traceEvents"]}
+    assert "aten::exp" in names
+    assert "aten::cos" not in names
+
+
+def test_an_abandoned_session_leaves_nothing_and_lets_the_next_one_record(
+    opened: Opened,
+) -> None:
+    session = opened_session(Options(quiet=True))
+    session.abandon()
+    current.leave(session)
+    assert session.path is None
+    current.n_recorded.clear()
+    again = opened_session(Options(quiet=True))
+    torch.ones(3).exp()
+    current.leave(again)
+    assert again.path is not None
+    assert opened(again.path)["profkit"]["steps"] == "whole"
+
+
+def test_torch_that_is_there_already_is_noticed_at_once() -> None:
+    noticed: list[bool] = []
+    TorchImport(lambda: noticed.append("torch" in sys.modules)).watch()
+    assert noticed == [True]
+
+
+def test_other_imports_are_none_of_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    watcher = TorchImport(lambda: None)
+    watcher.watch()
+    try:
+        assert watcher.find_spec("json") is None
+        assert watcher in sys.meta_path
+    finally:
+        watcher.stop()
+    assert watcher not in sys.meta_path
