@@ -6,7 +6,7 @@ from typing import Final
 
 from profkit.errors import MissingFileError, NotATraceError
 from profkit.load.kineto.read import read_kineto
-from profkit.load.stream import open_plain
+from profkit.load.stream import open_plain, place_of
 from profkit.model.trace import Trace
 
 _PICKLE_MAGIC: Final = b"\x80"
@@ -16,23 +16,23 @@ def load(path: str | os.PathLike[str], *, limit_bytes: int | None = None) -> Tra
     """Read a trace, whatever wrote it.
 
     Args:
-        path: A Kineto trace or an autograd profiler's array: JSON, or packed by gzip, Zstandard
-            (with the extra ``zstd``), zip or tar.
+        path: A Kineto trace or an autograd profiler's array: a file, or a URL (with the extra
+            ``remote``); JSON, or packed by gzip, Zstandard (with the extra ``zstd``), zip or tar.
         limit_bytes: How large the JSON may be; by default 4 GiB, or 200 times the packed file.
 
     Raises:
         LoadError: There is no such file, it cannot be read, or it is no trace. Each kind has its
             own class in :mod:`profkit.errors`.
     """
-    file = Path(path)
-    if file.is_dir():
-        raise _folder(file)
-    with open_plain(file) as stream:
+    place = place_of(path)
+    if isinstance(place, Path) and place.is_dir():
+        raise _folder(place)
+    with open_plain(place) as stream:
         first = stream.read(1)
     if first == _PICKLE_MAGIC:
-        message = f"{file} is a pickle, and profkit does not open pickles."
+        message = f"{place} is a pickle, and profkit does not open pickles."
         raise NotATraceError(message, "Give the trace that torch.profiler exported beside it.")
-    return read_kineto(file, limit_bytes)
+    return read_kineto(place, limit_bytes)
 
 
 def _folder(folder: Path) -> MissingFileError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from profkit.errors import MissingFileError, TooLargeError, UnreadableFileError
+from profkit.load.remote import is_url, open_url, url_n_bytes
 from profkit.load.unpack import Readable, unpacked
 from profkit.units import format_bytes
 
@@ -20,24 +21,36 @@ _MOST_TIMES_PACKED: Final = 200
 but made to fill memory or disks."""
 
 
-def default_limit_bytes(path: Path) -> int:
+Place = Path | str
+"""A file on this machine, or a URL."""
+
+
+def place_of(path: str | os.PathLike[str]) -> Place:
+    """What a path or a URL names."""
+    text = os.fspath(path)
+    return text if is_url(text) else Path(text)
+
+
+def default_limit_bytes(place: Place) -> int:
     """How large a file may become when it is unpacked, if nobody says otherwise."""
-    return max(_LEAST_LIMIT_BYTES, _MOST_TIMES_PACKED * path.stat().st_size)
+    n_bytes = place.stat().st_size if isinstance(place, Path) else url_n_bytes(place)
+    return max(_LEAST_LIMIT_BYTES, _MOST_TIMES_PACKED * n_bytes)
 
 
 @contextmanager
-def open_plain(path: Path) -> Iterator[Readable]:
+def open_plain(place: Place) -> Iterator[Readable]:
     """Open a file for reading plain bytes, unpacking it on the way.
 
     Args:
-        path: A regular file.
+        place: A regular file, or a URL.
 
     Raises:
         MissingFileError: There is no such file.
         UnreadableFileError: It is no regular file, or the system refuses to read it.
         DamagedFileError: What packs it is broken from the start.
     """
-    with _opened(path) as raw, unpacked(raw, path) as plain:
+    opened = _opened(place) if isinstance(place, Path) else open_url(place)
+    with opened as raw, unpacked(raw, str(place)) as plain:
         yield plain
 
 

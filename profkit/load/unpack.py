@@ -4,7 +4,6 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 from isal import isal_zlib
@@ -125,12 +124,12 @@ class _Unzstd:
 
 
 @contextmanager
-def unpacked(raw: BinaryIO, path: Path) -> Iterator[Readable]:
+def unpacked(raw: BinaryIO, path: str) -> Iterator[Readable]:
     """What a file holds once everything around it is unpacked.
 
     Args:
         raw: The file.
-        path: Its path, for messages.
+        path: Its path or URL, for messages.
 
     Raises:
         DamagedFileError: What packs it is broken from the start.
@@ -145,7 +144,7 @@ def unpacked(raw: BinaryIO, path: Path) -> Iterator[Readable]:
             raise DamagedFileError(message, "Copy the file again.") from error
 
 
-def _unwrapped(raw: BinaryIO, path: Path, stack: ExitStack, member: str | None = None) -> Readable:
+def _unwrapped(raw: BinaryIO, path: str, stack: ExitStack, member: str | None = None) -> Readable:
     """Take off one wrapping after another.
 
     Args:
@@ -198,7 +197,7 @@ def _extracted(again: _Plain, member: str) -> Any:  # noqa: ANN401  (what tarfil
     raise EOFError(f"{member} is no longer in the archive")
 
 
-def _only_trace(names: list[str], path: Path) -> str:
+def _only_trace(names: list[str], path: str) -> str:
     """The one member that is a trace."""
     traces = [name for name in names if name.endswith((".json", ".json.gz", ".json.zst"))]
     if len(traces) == 1:

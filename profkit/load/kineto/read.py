@@ -4,7 +4,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from profkit.errors import NotATraceError
@@ -18,7 +17,7 @@ from profkit.load.kineto.shares import (
     read_part,
     start_others,
 )
-from profkit.load.stream import Chunks, default_limit_bytes, open_plain
+from profkit.load.stream import Chunks, Place, default_limit_bytes, open_plain
 from profkit.model.trace import LoadNotes, Trace
 
 _OTHER_FORMATS: Final = {
@@ -28,11 +27,11 @@ _OTHER_FORMATS: Final = {
 }
 
 
-def read_kineto(path: Path, limit_bytes: int | None = None) -> Trace:
+def read_kineto(place: Place, limit_bytes: int | None = None) -> Trace:
     """Read a trace.
 
     Args:
-        path: A Kineto trace or an autograd profiler's array, packed or not.
+        place: A Kineto trace or an autograd profiler's array, packed or not.
         limit_bytes: How large it may become when it is unpacked; by default 4 GiB, or 200 times
             its size.
 
@@ -40,10 +39,10 @@ def read_kineto(path: Path, limit_bytes: int | None = None) -> Trace:
         LoadError: It cannot be read, or is no trace.
     """
     with _without_garbage_collection():
-        limit = default_limit_bytes(path) if limit_bytes is None else limit_bytes
-        text, chunks, reading = _read(path, limit, processes_for(path))
+        limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
+        text, chunks, reading = _read(place, limit, processes_for(place))
         if not text.found_events or reading.n_events == reading.n_skipped > 0:
-            raise _not_a_trace(path, text, chunks.n_bytes)
+            raise _not_a_trace(place, text, chunks.n_bytes)
         notes = LoadNotes(
             n_events=reading.n_events,
             n_complete=sum(batch.n_complete for batch in reading.share.values()),
@@ -53,19 +52,19 @@ def read_kineto(path: Path, limit_bytes: int | None = None) -> Trace:
             truncated=chunks.truncated or not text.complete or bool(text.rest),
         )
         header = metadata.header_of(text) or {}
-        return _trace(path, header, assemble(reading.share, reading.words), notes)
+        return _trace(place, header, assemble(reading.share, reading.words), notes)
 
 
-def _read(path: Path, limit: int, n_processes: int) -> tuple[Text, Chunks, Reading]:
+def _read(place: Place, limit: int, n_processes: int) -> tuple[Text, Chunks, Reading]:
     """Read all batches, by several processes where that can be done."""
     text = Text()
-    with open_plain(path) as stream:
+    with open_plain(place) as stream:
         chunks = Chunks(stream, limit)
-        others = start_others(path, limit, n_processes)
+        others = start_others(place, limit, n_processes)
         reading = read_part(chunks, text, 0, n_processes)
     if join_others(reading, others):
         return text, chunks, reading
-    return _read(path, limit, 1)
+    return _read(place, limit, 1)
 
 
 @contextmanager
@@ -80,25 +79,25 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _not_a_trace(path: Path, text: Text, n_bytes: int) -> NotATraceError:
+def _not_a_trace(place: Place, text: Text, n_bytes: int) -> NotATraceError:
     if not n_bytes:
-        return NotATraceError(f"{path} is empty.", "Record it again; the program may have died.")
+        return NotATraceError(f"{place} is empty.", "Record it again; the program may have died.")
     if text.found_events:
-        message = f"{path} has a list of events, but none of them is a trace event."
+        message = f"{place} has a list of events, but none of them is a trace event."
         return NotATraceError(message, "profkit reads what torch.profiler exports.")
     beginning = text.head[: 1 << 16]
     if not beginning.lstrip().startswith((b"{", b"[")):
-        return NotATraceError(f"{path} is not JSON.", "profkit reads what torch.profiler exports.")
+        return NotATraceError(f"{place} is not JSON.", "profkit reads what torch.profiler exports.")
     guess = next((said for mark, said in _OTHER_FORMATS.items() if mark in beginning), "")
-    message = f"{path} is JSON, but no profiler trace: it has no traceEvents."
+    message = f"{place} is JSON, but no profiler trace: it has no traceEvents."
     return NotATraceError(message, guess or "profkit reads what torch.profiler exports.")
 
 
-def _trace(path: Path, header: metadata.Header, tables: Tables, notes: LoadNotes) -> Trace:
+def _trace(place: Place, header: metadata.Header, tables: Tables, notes: LoadNotes) -> Trace:
     capture = metadata.capture(header)
     rank, world_size = metadata.distributed(header)
     return Trace(
-        path=str(path),
+        path=str(place),
         events=tables.events,
         memory=tables.memory,
         base_ns=metadata.base_time_ns(header) + tables.start_ns,

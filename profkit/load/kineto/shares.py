@@ -18,7 +18,7 @@ from profkit.load.kineto.assemble import Share, adopt
 from profkit.load.kineto.batch import Vocabulary
 from profkit.load.kineto.cut import Text, cut
 from profkit.load.kineto.decode import Reader
-from profkit.load.stream import Chunks
+from profkit.load.stream import Chunks, Place
 
 _WORTH_A_PROCESS_BYTES: Final = 100 << 20
 """Text below this is read before a second process has started (about 0.25 s)."""
@@ -51,9 +51,11 @@ class Reading:
     clean: bool
 
 
-def processes_for(path: Path) -> int:
-    """How many processes a file is worth."""
-    n_bytes = path.stat().st_size * (1 if _is_plain(path) else _TEXT_PER_PACKED_BYTE)
+def processes_for(place: Place) -> int:
+    """How many processes a file is worth; what is not on this machine is read by one."""
+    if not isinstance(place, Path):
+        return 1
+    n_bytes = place.stat().st_size * (1 if _is_plain(place) else _TEXT_PER_PACKED_BYTE)
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     worth = n_bytes // _WORTH_A_PROCESS_BYTES
     return max(1, min(processors, worth, _MOST_PROCESSES) if sys.executable else 1)
@@ -84,12 +86,12 @@ def read_part(chunks: Chunks, text: Text, number: int, n_processes: int) -> Read
     return Reading(share, reader.words, reader.n_events, reader.n_skipped, reader.clean)
 
 
-def start_others(path: Path, limit: int, n_processes: int) -> list["subprocess.Popen[bytes]"]:
+def start_others(place: Place, limit: int, n_processes: int) -> list["subprocess.Popen[bytes]"]:
     """Start the processes that read the other shares."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return [
         subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
-            [sys.executable, "-m", _WORKER, str(path), str(limit), str(number), str(n_processes)],
+            [sys.executable, "-m", _WORKER, str(place), str(limit), str(number), str(n_processes)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
