@@ -59,6 +59,8 @@ pins: install
 		--python-version 3.10 --constraint - --no-header --no-annotate --quiet \
 		$(foreach package,$(FROM_TORCH),--no-emit-package $(package)) \
 		--output-file requirements/dev.txt
+	grep -v '^ *#' requirements/dev.txt > requirements/dev.new
+	mv requirements/dev.new requirements/dev.txt
 
 FROM_TORCH := triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti \
 	nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile \
