@@ -23,6 +23,7 @@ def analyze(
     thresholds: Overrides | None = None,
     strict: bool = False,
     told: Told | None = None,
+    limit_bytes: int | None = None,
 ) -> Report:
     """Read a trace and report what makes the program slow and its memory grow.
 
@@ -35,6 +36,7 @@ def analyze(
         thresholds: By a rule's name, the thresholds to change.
         strict: Raise when a rule crashes, instead of reporting it as unchecked.
         told: Is told each stage's name and how long it took, in nanoseconds.
+        limit_bytes: As in :func:`profkit.load`.
 
     Raises:
         LoadError: The file cannot be read, or is no trace.
@@ -42,27 +44,28 @@ def analyze(
         PluginError: A third party's rule does not keep its contract.
     """
     wanted = chosen(rules(), select, ignore)
-    began = time.perf_counter_ns()
-    trace = load(path)
-    if told is not None:
-        told("load", time.perf_counter_ns() - began)
+    told = told or _nobody
+    trace = load(path, limit_bytes=limit_bytes)
+    for stage, ns in trace.notes.stages_ns.items():
+        told(stage, ns)
     return _report(Context(trace), wanted, thresholds or {}, strict=strict, told=told)
 
 
+def _nobody(stage: str, ns: int) -> None:
+    """Nobody wants to know how long a stage took."""
+
+
 def _report(
-    ctx: Context,
-    wanted: tuple[Rule, ...],
-    thresholds: Overrides,
-    *,
-    strict: bool,
-    told: Told | None,
+    ctx: Context, wanted: tuple[Rule, ...], thresholds: Overrides, *, strict: bool, told: Told
 ) -> Report:
+    began = time.perf_counter_ns()
+    ctx.relate()
+    told("index", time.perf_counter_ns() - began)
     outcome = run_rules(ctx, wanted, thresholds, strict=strict, told=told)
     began = time.perf_counter_ns()
     health_ids = {rule.INFO.id for rule in wanted if rule.INFO.is_health}
     report = report_on(ctx, outcome, health_ids)
-    if told is not None:
-        told("summarize", time.perf_counter_ns() - began)
+    told("summarize", time.perf_counter_ns() - began)
     return report
 
 

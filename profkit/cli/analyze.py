@@ -1,15 +1,17 @@
 """``profkit analyze``: the report of traces that are there already."""
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
-from profkit.cli._choices import FormatChoice, split_rules
+from profkit.cli._choices import FormatChoice, Size, split_rules
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.model.finding import SEVERITIES
+from profkit.units import format_ns
 
 if TYPE_CHECKING:
     from profkit.model.report import Report
@@ -31,8 +33,15 @@ if TYPE_CHECKING:
               help="How many findings, kernels and operators the text shows.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
               help="Exit with 1 if a finding is at least this severe.")  # fmt: skip
+@click.option("--max-bytes", metavar="SIZE", type=Size(),
+              help="How large a trace may be when it is unpacked, such as 20GiB.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Stop if a rule crashes, instead of saying so.")
-@click.option("--verbose", "-v", is_flag=True, help="Show everything that the report holds.")
+@click.option(
+    "--verbose",
+    "-v",
+    is_flag=True,
+    help="Show everything that the report holds, and how long each stage took.",
+)
 def command(  # noqa: PLR0913  (one argument an option)
     *,
     paths: tuple[str, ...],
@@ -43,6 +52,7 @@ def command(  # noqa: PLR0913  (one argument an option)
     ignore: tuple[str, ...],
     top: int,
     fail_on: str | None,
+    max_bytes: int | None,
     strict: bool,
     verbose: bool,
 ) -> int:
@@ -58,14 +68,34 @@ def command(  # noqa: PLR0913  (one argument an option)
     module = renderer(format_)
     options = accepted(module, {**layout(output), "top": top, "verbose": verbose})
     reports = []
+    took: dict[str, int] = {}
     for path in paths:
         with _progress(f"profkit: reading {path}"):
-            reports.append(analyze(path, select=select, ignore=ignore, strict=strict))
+            report = analyze(
+                path,
+                select=select,
+                ignore=ignore,
+                strict=strict,
+                limit_bytes=max_bytes,
+                told=lambda stage, ns: took.update({stage: took.get(stage, 0) + ns}),
+            )
+        reports.append(report)
+    began = time.perf_counter_ns()
     products = [render(report, format_, **options) for report in reports]
+    took["render"] = time.perf_counter_ns() - began
     deliver(_together(products, module.INFO.media_type), output, force=force)
     if output != STDOUT and sys.stderr.isatty():
         click.echo(f"profkit: the report is in {output}", err=True)
+    if verbose:
+        _tell_stages(took)
     return int(any(_reaches(report, fail_on) for report in reports))
+
+
+def _tell_stages(took: Mapping[str, int]) -> None:
+    """Say on stderr where profkit's own time went, the longest first."""
+    click.echo(f"profkit: {format_ns(sum(took.values()))} in all", err=True)
+    for stage, ns in sorted(took.items(), key=lambda item: -item[1]):
+        click.echo(f"  {format_ns(ns):>8}  {stage}", err=True)
 
 
 def _together(products: list[bytes], media_type: str) -> bytes:

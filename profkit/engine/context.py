@@ -47,7 +47,9 @@ class Context:
     def steps(self) -> Steps:
         """The steps."""
         capture = self.trace.capture
-        return find_steps(self.events, capture.name if capture else None)
+        if capture is None:
+            return find_steps(self.events)
+        return find_steps(self.events, entry_name=capture.name, open_step=capture.open_step)
 
     @cached_property
     def innermost_op(self) -> Int32s:
@@ -102,6 +104,10 @@ class Context:
     def allocations(self) -> Allocations:
         """Allocations of the window, paired with their frees."""
         return pair_allocations(self.trace.memory)
+
+    def relate(self) -> None:
+        """Work out what every report needs, so that no rule is charged for it."""
+        _ = (self.launches, self.source, self.idle_causes, self.waits, self.allocations)
 
     @property
     def has_device_work(self) -> bool:

@@ -38,7 +38,7 @@ def run_rules(
     overrides: Overrides,
     *,
     strict: bool = False,
-    told: Told | None = None,
+    told: Told,
 ) -> Outcome:
     """Run rules over one trace.
 
@@ -69,8 +69,7 @@ def run_rules(
             if strict:
                 raise InternalError(message, hint) from error
             outcome.unchecked.append(Unchecked(rule.INFO.id, f"The rule crashed: {error!r}.", hint))
-        if told is not None:
-            told(f"rule {rule.INFO.id}", time.perf_counter_ns() - began)
+        told(f"rule {rule.INFO.id}", time.perf_counter_ns() - began)
     return outcome
 
 

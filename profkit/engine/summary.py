@@ -191,4 +191,3 @@ def _breakdown(ctx: Context) -> Breakdown | None:
         else host_parts(events)
     )
     return breakdown(union(*windows(ctx)), len(ctx.steps), parts)
-

@@ -41,17 +41,20 @@ class Steps:
         return np.where(within, place, NO_STEP).astype(np.int32)
 
 
-def find_steps(events: EventTable, entry_name: str | None) -> Steps:
+def find_steps(events: EventTable, *, entry_name: str | None = None, open_step: str = "") -> Steps:
     """Find the steps: ``ProfilerStep#N`` on the host, never its copies on a device.
 
     Args:
         events: The events.
         entry_name: Where there are no such rows: the name of the annotation that stands for one.
             profkit names each entry of a block after its capture.
+        open_step: Name of a step that had begun and not ended when the window did: it is a part of
+            a step, and left out.
     """
     host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
     named = names_matching(events.names, _STEP)
-    rows = np.flatnonzero(host & named[events.name])
+    unfinished = np.array([name == open_step for name in events.names], dtype=np.bool_)
+    rows = np.flatnonzero(host & (named & ~unfinished)[events.name])
     if not len(rows) and entry_name is not None:
         named = np.array([name == entry_name for name in events.names], dtype=np.bool_)
         rows = np.flatnonzero((events.category == Category.ANNOTATION) & named[events.name])

@@ -5,10 +5,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 from profkit.errors import MissingFileError, TooLargeError, UnreadableFileError
 from profkit.load.remote import is_url, open_url, url_n_bytes
+from profkit.load.stages import Stages, TimedReads
 from profkit.load.unpack import Readable, unpacked
 from profkit.units import format_bytes
 
@@ -38,11 +39,12 @@ def default_limit_bytes(place: Place) -> int:
 
 
 @contextmanager
-def open_plain(place: Place) -> Iterator[Readable]:
+def open_plain(place: Place, stages: Stages | None = None) -> Iterator[Readable]:
     """Open a file for reading plain bytes, unpacking it on the way.
 
     Args:
         place: A regular file, or a URL.
+        stages: Is told how long reading the packed bytes takes.
 
     Raises:
         MissingFileError: There is no such file.
@@ -50,8 +52,10 @@ def open_plain(place: Place) -> Iterator[Readable]:
         DamagedFileError: What packs it is broken from the start.
     """
     opened = _opened(place) if isinstance(place, Path) else open_url(place)
-    with opened as raw, unpacked(raw, str(place)) as plain:
-        yield plain
+    with opened as raw:
+        timed = raw if stages is None else cast("BinaryIO", TimedReads(raw, stages, "read"))
+        with unpacked(timed, str(place)) as plain:
+            yield plain
 
 
 @contextmanager
@@ -100,8 +104,9 @@ class Chunks:
         truncated: The packed data ended in the middle.
     """
 
-    def __init__(self, stream: Readable, limit_bytes: int) -> None:
+    def __init__(self, stream: Readable, limit_bytes: int, stages: Stages | None = None) -> None:
         self._stream = stream
+        self._reads = stream if stages is None else TimedReads(stream, stages, "unpack")
         self._limit_bytes = limit_bytes
         self.n_bytes = 0
         self.truncated = False
@@ -112,7 +117,7 @@ class Chunks:
         Raises:
             TooLargeError: There is more of it than allowed.
         """
-        while chunk := self._stream.read(CHUNK_BYTES):
+        while chunk := self._reads.read(CHUNK_BYTES):
             self.n_bytes += len(chunk)
             if self.n_bytes > self._limit_bytes:
                 raise TooLargeError(

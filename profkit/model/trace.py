@@ -76,6 +76,7 @@ class LoadNotes:
         messages: What Kineto wrote into the trace of its own troubles (``INFO``, ``WARNING``,
             ``ERROR`` at the top level), by level.
         truncated: The file ended before its JSON did.
+        stages_ns: How long each stage of reading took, in nanoseconds.
     """
 
     n_events: int
@@ -88,6 +89,7 @@ class LoadNotes:
     uncompressed_bytes: int = 0
     messages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     truncated: bool = False
+    stages_ns: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

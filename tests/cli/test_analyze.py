@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from profkit.cli._choices import Size
 from profkit.cli.main import main
 from profkit.testing import TraceBuilder
 
@@ -76,7 +77,7 @@ def test_an_unknown_rule_is_refused_with_what_was_perhaps_meant(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", trace, "--select", "itemsync"]) == 2
-    assert "Did you mean 'item-sync'?" in capsys.readouterr().err
+    assert "Did you mean item-sync?" in capsys.readouterr().err
 
 
 def test_a_file_is_written_whole_and_not_overwritten_without_force(
@@ -136,3 +137,32 @@ def test_a_dumb_terminal_gets_ascii(
     monkeypatch.setenv("NO_COLOR", "1")
     assert main(["analyze", trace]) == 0
     assert "\x1b[" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("written", "n_bytes"),
+    [("500", 500), ("64MB", 64_000_000), ("20GiB", 20 << 30), ("1.5k", 1500), (" 2 mib ", 2 << 20)],
+)
+def test_sizes_are_read_as_people_write_them(written: str, n_bytes: int) -> None:
+    assert Size().convert(written, None, None) == n_bytes
+
+
+def test_a_size_that_is_none_is_refused(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", trace, "--max-bytes", "much"]) == 2
+    assert "'much' is no size" in capsys.readouterr().err
+
+
+def test_a_trace_larger_than_allowed_is_refused_with_exit_code_3(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", trace, "--max-bytes", "10"]) == 3
+    assert "--max-bytes" in capsys.readouterr().err
+
+
+def test_verbose_says_on_stderr_where_profkits_own_time_went(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", trace, "--verbose"]) == 0
+    said = capsys.readouterr().err
+    for stage in ("read", "unpack", "decode", "assemble", "index", "rule SYN001", "render"):
+        assert f"  {stage}\n" in said

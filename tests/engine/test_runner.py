@@ -27,6 +27,10 @@ class Thresholds:
     min_share: float = 0.1
 
 
+def nobody(stage: str, ns: int) -> None:
+    """Nobody wants to know how long a stage took."""
+
+
 def finding(rule: str = "SYN900", ns: int | None = None, **more: Any) -> Finding:  # noqa: ANN401
     return Finding(rule=rule, name="x", severity=more.pop("severity", "warning"), confidence="high",
                    title="", message="", fix="", cost=Cost(ns=ns, bytes=more.pop("n_bytes", None)),
@@ -65,7 +69,7 @@ def test_a_rule_whose_needs_are_not_met_is_unchecked_with_a_reason_and_a_way(
     met: bool,  # noqa: FBT001
     ctx: Context,
 ) -> None:
-    outcome = run_rules(ctx, [rule(finding(), needs=frozenset({need}))], {})
+    outcome = run_rules(ctx, [rule(finding(), needs=frozenset({need}))], {}, told=nobody)
     assert bool(outcome.findings) == met
     assert [u.rule for u in outcome.unchecked] == ([] if met else ["SYN900"])
     assert met or (outcome.unchecked[0].reason and outcome.unchecked[0].how)
@@ -80,14 +84,14 @@ def test_every_need_has_words_for_when_it_is_not_met(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_crashes_is_unchecked_and_keeps_what_it_had_found(ctx: Context) -> None:
-    outcome = run_rules(ctx, [rule(finding(), crash=True), rule(id="SYN901")], {})
+    outcome = run_rules(ctx, [rule(finding(), crash=True), rule(id="SYN901")], {}, told=nobody)
     assert [u.rule for u in outcome.unchecked] == ["SYN900"]
     assert "ZeroDivisionError" in outcome.unchecked[0].reason
 
 
 def test_a_rule_that_crashes_ends_a_strict_run_as_a_bug(ctx: Context) -> None:
     with pytest.raises(InternalError, match="SYN900") as bug:
-        run_rules(ctx, [rule(crash=True)], {}, strict=True)
+        run_rules(ctx, [rule(crash=True)], {}, strict=True, told=nobody)
     assert bug.value.exit_code == 70
 
 
@@ -121,7 +125,7 @@ def test_time_that_two_findings_claim_counts_once() -> None:
 
 def test_faults_of_the_recording_are_health_not_findings(ctx: Context) -> None:
     rules = [rule(finding("PRF900"), id="PRF900"), rule(finding())]
-    report = report_on(ctx, run_rules(ctx, rules, {}), {"PRF900"})
+    report = report_on(ctx, run_rules(ctx, rules, {}, told=nobody), {"PRF900"})
     assert [f.rule for f in report.findings] == ["SYN900"]
     assert [f.rule for f in report.health] == ["PRF900"]
 

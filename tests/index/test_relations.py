@@ -9,6 +9,7 @@ import pytest
 from profkit.engine.context import Context
 from profkit.index.calls import ALLOCATOR, BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.load.open import load
+from profkit.model.capture_info import CaptureInfo
 from profkit.model.events import NO_ROW, Category
 from profkit.testing import TraceBuilder
 
@@ -180,3 +181,13 @@ def test_data_wait_is_the_loaders_time_in_each_step(read: Read) -> None:
     ctx = read(builder)
     assert ctx.events.dur_ns[ctx.data_waits].tolist() == [5_000, 7_000]
     assert len(ctx.events.rows_of(Category.ANNOTATION)) == 4
+
+
+def test_a_step_that_had_not_ended_with_the_window_is_no_step(read: Read) -> None:
+    builder = TraceBuilder(
+        capture=CaptureInfo(version="1", name="train", open_step="ProfilerStep#2")
+    )
+    for _ in range(3):
+        with builder.step():
+            builder.compute("aten::mm", 1_000)
+    assert read(builder).steps.names == ("ProfilerStep#0", "ProfilerStep#1")

@@ -32,6 +32,8 @@ _LONGEST_BROKEN: Final = 8 << 20
 _FIRST_LOOK_BACK: Final = 64 << 10
 _END_CANDIDATES: Final = 16
 
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for text that is no JSON, is not UTF-8, or nests too deep."""
 _DECODER: Final = json.JSONDecoder(strict=False)
 
 
@@ -168,7 +170,7 @@ def _is_tail(after: bytes, *, bare: bool) -> bool:
         return after == b"" if bare else after == b"}"
     try:
         rest = msgspec.json.decode(b"{" + after.lstrip(b","), type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return False
     return bool(rest)
 

@@ -6,8 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from profkit.load.kineto.batch import Batch, Vocabulary, to_columns
-from profkit.load.kineto.cut import Text, salvage
+from profkit.load.kineto.cut import UNREADABLE, Text, salvage
 from profkit.load.kineto.schema import BATCH, EVENT, EXACT_BATCH, EXACT_EVENT, Complete
+from profkit.load.stages import Stages
 
 _MANY_DIGITS: Final = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
 """Absolute microseconds with decimals: more digits than a float holds."""
@@ -25,8 +26,9 @@ class Reader:
         clean: Every batch so far could be decoded in one go.
     """
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: Text, stages: Stages) -> None:
         self._text = text
+        self._stages = stages
         self._exact = False
         self.words = Vocabulary()
         self.n_events = 0
@@ -35,21 +37,29 @@ class Reader:
 
     def columns(self, batch: bytes) -> Batch:
         """The columns of a batch of whole events: a JSON list."""
+        with self._stages.stage("decode"):
+            events = self._events(batch)
+        with self._stages.stage("columns"):
+            found = to_columns(events, self.words)
+            # Their memory is given back here, and that takes time too.
+            del events
+        self.n_events += found.n_events
+        self.n_skipped += found.n_skipped
+        return found
+
+    def _events(self, batch: bytes) -> list[Any]:
         events = self._decoded(batch)
         if not self._exact and _needs_digits(events) and _MANY_DIGITS.search(batch):
             self._exact = True
             events = self._decoded(batch)
-        found = to_columns(events, self.words)
-        self.n_events += found.n_events
-        self.n_skipped += found.n_skipped
-        return found
+        return events
 
     def _decoded(self, batch: bytes) -> list[Any]:
         """The events of a batch; None stands for what is no event."""
         decoder = EXACT_BATCH if self._exact else BATCH
         try:
             found: list[Any] = decoder.decode(batch)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return self._salvaged(batch)
         return found
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from profkit.load.kineto.cut import Text
+from profkit.load.kineto.cut import UNREADABLE, Text
 from profkit.load.kineto.schema import DeviceProperties, DistributedInfo
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.trace import DeviceInfo, RecordedWith
@@ -39,7 +39,7 @@ def header_of(text: Text) -> Header | None:
 def _decoded(text: bytes) -> Header | None:
     try:
         return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 
@@ -50,7 +50,7 @@ def _value(header: Header, key: str, kind: Any, default: Any) -> Any:  # noqa: A
         return default
     try:
         return msgspec.json.decode(raw, type=kind, strict=False)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return default
 
 

@@ -17,6 +17,7 @@ from profkit.load.kineto.shares import (
     read_part,
     start_others,
 )
+from profkit.load.stages import Stages
 from profkit.load.stream import Chunks, Place, default_limit_bytes, open_plain
 from profkit.model.trace import LoadNotes, Trace
 
@@ -40,7 +41,8 @@ def read_kineto(place: Place, limit_bytes: int | None = None) -> Trace:
     """
     with _without_garbage_collection():
         limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
-        text, chunks, reading = _read(place, limit, processes_for(place))
+        stages = Stages()
+        text, chunks, reading = _read(place, limit, stages, processes_for(place))
         if not text.found_events or reading.n_events == reading.n_skipped > 0:
             raise _not_a_trace(place, text, chunks.n_bytes)
         notes = LoadNotes(
@@ -51,20 +53,26 @@ def read_kineto(place: Place, limit_bytes: int | None = None) -> Trace:
             uncompressed_bytes=chunks.n_bytes,
             truncated=chunks.truncated or not text.complete or bool(text.rest),
         )
-        header = metadata.header_of(text) or {}
-        return _trace(place, header, assemble(reading.share, reading.words), notes)
+        with stages.stage("assemble"):
+            header = metadata.header_of(text) or {}
+            trace = _trace(place, header, assemble(reading.share, reading.words), notes)
+        return replace(trace, notes=replace(trace.notes, stages_ns=stages.ns))
 
 
-def _read(place: Place, limit: int, n_processes: int) -> tuple[Text, Chunks, Reading]:
+def _read(
+    place: Place, limit: int, stages: Stages, n_processes: int
+) -> tuple[Text, Chunks, Reading]:
     """Read all batches, by several processes where that can be done."""
     text = Text()
-    with open_plain(place) as stream:
-        chunks = Chunks(stream, limit)
+    with open_plain(place, stages) as stream:
+        chunks = Chunks(stream, limit, stages)
         others = start_others(place, limit, n_processes)
-        reading = read_part(chunks, text, 0, n_processes)
-    if join_others(reading, others):
+        reading = read_part(chunks, text, stages, 0, n_processes)
+    with stages.stage("join"):
+        whole = join_others(reading, others)
+    if whole:
         return text, chunks, reading
-    return _read(place, limit, 1)
+    return _read(place, limit, stages, 1)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from profkit.load.kineto.assemble import Share, adopt
 from profkit.load.kineto.batch import Vocabulary
 from profkit.load.kineto.cut import Text, cut
 from profkit.load.kineto.decode import Reader
+from profkit.load.stages import Stages
 from profkit.load.stream import Chunks, Place
 
 _WORTH_A_PROCESS_BYTES: Final = 100 << 20
@@ -67,22 +68,24 @@ def _is_plain(path: Path) -> bool:
         return raw.read(1)[:1] in (b"{", b"[", b" ", b"\n")
 
 
-def read_part(chunks: Chunks, text: Text, number: int, n_processes: int) -> Reading:
+def read_part(chunks: Chunks, text: Text, stages: Stages, number: int, n_processes: int) -> Reading:
     """Read every n-th batch, beginning with the given one.
 
     Args:
         chunks: The whole text.
         text: Filled in on the way.
+        stages: Is told how long cutting and decoding take.
         number: Which share, from 0.
         n_processes: Of how many.
     """
-    reader = Reader(text)
+    reader = Reader(text, stages)
     share: Share = {}
-    for place, batch in enumerate(cut(chunks, text)):
-        if place % n_processes == number:
-            share[place] = reader.columns(batch)
-            if n_processes > 1 and not reader.clean:
-                break
+    with stages.stage("cut"):
+        for place, batch in enumerate(cut(chunks, text)):
+            if place % n_processes == number:
+                share[place] = reader.columns(batch)
+                if n_processes > 1 and not reader.clean:
+                    break
     return Reading(share, reader.words, reader.n_events, reader.n_skipped, reader.clean)
 
 

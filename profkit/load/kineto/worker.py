@@ -10,6 +10,7 @@ from pathlib import Path
 
 from profkit.load.kineto.cut import Text
 from profkit.load.kineto.shares import read_part
+from profkit.load.stages import Stages
 from profkit.load.stream import Chunks, open_plain
 
 
@@ -23,7 +24,8 @@ def main(path: str, limit: str, number: str, n_processes: str) -> None:
         n_processes: Of how many.
     """
     with open_plain(Path(path)) as stream:
-        reading = read_part(Chunks(stream, int(limit)), Text(), int(number), int(n_processes))
+        chunks = Chunks(stream, int(limit))
+        reading = read_part(chunks, Text(), Stages(), int(number), int(n_processes))
     if not reading.clean:
         reading.share.clear()
     pickle.dump(reading, sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
