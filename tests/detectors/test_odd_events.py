@@ -10,7 +10,6 @@ from profkit.api import analyze
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
 
-
 RULE = "odd-events"
 
 

@@ -8,7 +8,6 @@ from profkit.api import analyze
 from profkit.model.finding import Finding
 from profkit.testing import TraceBuilder
 
-
 RULE = "truncated"
 
 
