@@ -90,6 +90,12 @@ class StepFinder:
         if self._session is not None:
             current.leave(self._session, stopped_by)
 
+    def drop(self) -> None:
+        """Put everything back, and write nothing: there is no program to record."""
+        if self._session is not None:
+            self._session.abandon()
+        self.finish()
+
     def _watch(self) -> None:
         from torch.nn.modules.module import register_module_forward_pre_hook
         from torch.optim.optimizer import register_optimizer_step_post_hook

@@ -10,6 +10,7 @@ from profkit.capture.options import Options
 from profkit.capture.schedule import Schedule
 from profkit.capture.steps import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
 from profkit.capture.torch_import import TorchImport
+from profkit.errors import UsageError
 
 DEFAULT_SCHEDULE = Schedule(DEFAULT_WAIT, DEFAULT_WARMUP, DEFAULT_ACTIVE)
 
@@ -89,6 +90,9 @@ def run(
     try:
         error = target.run()
         finder.finish(_reason(error))
+    except UsageError:
+        finder.drop()
+        raise
     finally:
         watcher.stop()
         current.when_killed = None

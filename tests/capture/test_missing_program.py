@@ -1,0 +1,27 @@
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import dataloader
+
+import profkit
+from profkit.capture.options import DEFAULTS
+from profkit.capture.run import Target, run
+from profkit.errors import UsageError
+
+
+@pytest.mark.parametrize("target", [Target("no/such.py"), Target("no.such", is_module=True)])
+def test_a_program_that_is_not_there_leaves_nothing_behind(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    turn = dataloader._BaseDataLoaderIter.__next__
+    with pytest.raises(UsageError, match="There is no"):
+        run(target, DEFAULTS)
+    assert dataloader._BaseDataLoaderIter.__next__ is turn
+    assert not torch.autograd.profiler._is_profiler_enabled
+    assert list(tmp_path.rglob("*")) == []
+    with profkit.trace(f"after {target.title}", quiet=True) as after:
+        torch.ones(2).sum()
+    assert after.path is not None
+    assert Path(after.path).exists()
