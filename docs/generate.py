@@ -3,7 +3,7 @@
 The pages of the rules come from their docstrings, the commands from their ``--help``, the layout
 of the JSON report from the dataclasses, the Python names from their signatures and docstrings.
 
-Run: ``python docs/generate.py`` writes them; a test fails when they differ from the code.
+Run: ``python docs/generate.py`` writes them; with ``--check`` it says which differ from the code.
 """
 
 import dataclasses
@@ -256,13 +256,32 @@ def readme() -> str:
     return re.sub(r"(?ms)^```text\n.*?^```$", lambda _: block, written, count=1)
 
 
+def stale() -> list[str]:
+    """The pages, and the README, that differ from what would be written now."""
+    wanted = {REFERENCE / path: text for path, text in pages().items()} | {README: readme()}
+    there = {*REFERENCE.rglob("*.md"), README}
+    return sorted(
+        path.name
+        for path in wanted.keys() | there
+        if path not in there or path.read_text(encoding="utf-8") != wanted.get(path)
+    )
+
+
 def main() -> int:
-    """Write the README's block and every page, and remove pages that are no longer made."""
+    """Write the README's block and every page, and remove pages that are no longer made.
+
+    Returns:
+        1 if ``--check`` was given, and a page differs from the code; else 0.
+    """
+    if "--check" in sys.argv[1:]:
+        differing = stale()
+        print("\n".join([*differing, "`make docs` writes them anew"] if differing else ["in step"]))
+        return int(bool(differing))
     README.write_text(readme(), encoding="utf-8")
     wanted = pages()
-    for stale in REFERENCE.rglob("*.md"):
-        if stale.relative_to(REFERENCE).as_posix() not in wanted:
-            stale.unlink()
+    for left in REFERENCE.rglob("*.md"):
+        if left.relative_to(REFERENCE).as_posix() not in wanted:
+            left.unlink()
     for path, text in wanted.items():
         target = REFERENCE / path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from docs.generate import readme
 from tests.docs.blocks import ROOT, blocks, commands
 from tests.tensorboard.server import serving
 
@@ -88,8 +87,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path)
     assert list((tmp_path / "traces").rglob("*.pt.trace.json.gz"))
 
 
-def test_the_readme_shows_what_profkit_really_prints() -> None:
-    assert readme() == (ROOT / "README.md").read_text(encoding="utf-8"), "make docs writes it anew"
+def test_the_readme_shows_a_finding_and_its_fix() -> None:
     shown = blocks("README.md", "text")[0].text
     assert shown.startswith("$ profkit run examples/starved_loader.py\n\nEach step takes ")
     assert "starved-by-loader DAT001" in shown
