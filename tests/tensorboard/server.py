@@ -45,12 +45,17 @@ class TensorBoard:
         return json.loads(self.fetch(route, **query))
 
     def runs(self, n: int) -> list[str]:
-        """The runs the plugin lists once it has read so many and nothing is left to load."""
+        """The runs the plugin lists once it has read so many and nothing is left to load.
+
+        On a busy machine it lists a run a moment before its views.
+        """
         deadline = time.monotonic() + LOAD_LIMIT_S
         while time.monotonic() < deadline:
             answer = self.ask("runs")
-            if len(answer["runs"]) >= n and not answer["loading"]:
-                return list(answer["runs"])
+            listed = list(answer["runs"])
+            loaded = len(listed) >= n and not answer["loading"]
+            if loaded and all(self.ask("views", run=run) for run in listed):
+                return listed
             time.sleep(0.2)
         raise TimeoutError(f"{n} runs expected, {answer}\n" + "\n".join(self.log))
 

@@ -53,7 +53,7 @@ def train_step(network: torch.nn.Module, batch: torch.Tensor) -> None:
     network(batch).sum().backward()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def just_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that profkit wrote a moment ago: single entries, and a schedule with steps."""
     folder = tmp_path_factory.mktemp("logdir")
@@ -67,7 +67,7 @@ def just_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server_on_just_recorded(just_recorded: Path) -> Iterator[TensorBoard]:
     with serving(just_recorded) as server:
         yield server
