@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 from profkit.capture import current, wrappers
 from profkit.capture.options import DEFAULTS, OnlyDevice, Options
@@ -46,6 +46,37 @@ class Idle:
 
 
 IDLE = Idle()
+
+
+class Ended(Idle):
+    """What stands for the blocks of a name beyond its limit: they point to its last recording.
+
+    Attributes:
+        path: The trace file of the last block of the name that was recorded.
+    """
+
+    __slots__ = ("_report", "path")
+
+    path: str  # type: ignore[assignment]  # here there is one
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._report: Report | None = None
+
+    @property
+    def report(self) -> Report:  # type: ignore[override]  # here there is one
+        """The report of that file, made when it is first asked for.
+
+        Raises:
+            LoadError: If the file cannot be read any more.
+        """
+        if self._report is None:
+            self._report = report_of(self.path)
+        return self._report
+
+
+_ended: Final[dict[str | None, Ended]] = {}
+"""By name, what its blocks beyond the limit are."""
 
 
 class Trace:
@@ -124,6 +155,8 @@ class Trace:
             current.leave(entered, kind.__name__ if kind is not None and early else "")
             self.path = entered.path
             self._report = None
+            if self.path is not None:
+                _ended[self._name] = Ended(self.path)
         elif entered is not None:
             entered.__exit__(kind, error, traceback)
 
@@ -239,9 +272,10 @@ def trace(
                 train_step(batch)
                 t.step()
 
-    The first ``limit`` blocks of a name are recorded, the rest cost next to nothing. Within
-    another block of the same thread it is a named region. Whatever goes wrong in the recording is
-    one warning on stderr; the program runs on, and its exceptions pass through.
+    The first ``limit`` blocks of a name are recorded, the rest cost next to nothing and point to
+    the last recording. Within another block of the same thread it is a named region. Whatever goes
+    wrong in the recording is one warning on stderr; the program runs on, and its exceptions pass
+    through.
 
     With ``wait``, ``warmup`` or ``active`` it follows a loop whose steps end with ``t.step()``, in
     the words of ``torch.profiler.schedule``. Python stacks make small steps about twice as long,
@@ -274,7 +308,7 @@ def trace(
         if only is not None and current.is_absent(only) and current.is_known(only):
             return name if _is_function(name) else IDLE
         if current.n_recorded.get(name, 0) > limit:
-            return IDLE
+            return _ended.get(name, IDLE)
     options = _options(recording) if recording else DEFAULTS
     schedule = None
     if wait or warmup or active is not None or repeat != 1:

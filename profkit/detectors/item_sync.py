@@ -77,8 +77,8 @@ class Thresholds:
             step gets measurably shorter.
         warning_share: Share of the steps that can be given back from which it is a warning: one
             percent is where a change pays for the edit.
-        min_reads_count: Reads from one line on a CPU, where nothing waits: one read alone, such as
-            of a final result, is no habit.
+        min_reads_count: Reads from one line on a CPU, where nothing waits: one read alone is no
+            habit, unless it is in the only step, which stands for all.
     """
 
     min_wait_share: float = 0.001
@@ -87,8 +87,8 @@ class Thresholds:
 
 
 _WORDS: Final = {
-    "item": "`.item()`",
-    "_local_scalar_dense": "`.item()`",
+    "item": "`.item()` or `float()`",
+    "_local_scalar_dense": "`.item()` or `float()`",
     "is_nonzero": "A condition on a tensor (`if`, `bool()`)",
     "equal": "`torch.equal()`",
     "allclose": "`torch.allclose()`",
@@ -146,7 +146,7 @@ def _on_the_host(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Notes for a run without a device: what would wait on one."""
     rows = reads_of_the_user(ctx.events, ctx.tree)
     for location, here in ctx.by_line(rows[in_windows(ctx, rows)]):
-        if len(here) < thresholds.min_reads_count:
+        if len(here) < (1 if len(ctx.steps) == 1 else thresholds.min_reads_count):
             continue
         yield Finding(
             rule=INFO.id,

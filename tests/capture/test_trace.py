@@ -89,7 +89,11 @@ def test_the_first_entries_of_a_name_are_recorded_and_one_line_says_when_it_ends
     assert len(written(tmp_path)) == 2
     assert capsys.readouterr().err.count("its limit") == 1
     assert current.n_recorded == {"step": 3}
-    assert profkit.trace("step", limit=2) is IDLE
+    beyond = profkit.trace("step", limit=2)
+    assert beyond is profkit.trace("step", limit=2)
+    assert beyond.path == str(max(written(tmp_path)))
+    assert beyond.report is not None
+    assert beyond.report.source.path == beyond.path
     assert profkit.trace("other") is not IDLE
 
 

@@ -168,6 +168,14 @@ def test_a_single_read_on_a_cpu_is_no_habit(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
+def test_the_only_step_stands_for_all_so_one_read_in_it_is_a_habit(found: Found) -> None:
+    b = TraceBuilder(stacks=True, device_names=())
+    with b.step(), b.frame("train.py", 10, "train_step"):
+        b.item(on_device=False)
+    (finding,) = found(b, RULE)
+    assert (finding.severity, finding.n) == ("note", 1)
+
+
 @pytest.mark.parametrize(
     "around", ["Optimizer.step#Adam.step", "enumerate(DataLoader)#_SingleProcess.__next__"]
 )
