@@ -22,6 +22,9 @@ import os, signal, sys
 import torch
 import profkit
 
+# A test run that was started in the background ignores Ctrl-C, and so would its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def work():
     return (torch.ones(4, 4) @ torch.ones(4, 4)).sum()
 
