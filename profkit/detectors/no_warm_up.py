@@ -61,12 +61,15 @@ class Thresholds:
         min_steps_count: Steps to compare: with two, either may be the odd one.
         min_ratio_share: Length of the first step as a share of the median of the rest. At one and
             a half it moves the mean of three steps by a sixth.
+        min_excess_ns: How much longer than the median of the rest. What a profiler does once as it
+            begins, and what a processor does once in a while, is up to a millisecond.
         max_spread_share: Longest of the rest as a share of their median: where steps differ so
             much among themselves, a long first one means nothing.
     """
 
     min_steps_count: int = 3
     min_ratio_share: float = 1.5
+    min_excess_ns: int = 1_000_000
     max_spread_share: float = 1.4
 
 
@@ -76,7 +79,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if len(lengths) < thresholds.min_steps_count:
         return
     first, rest = int(lengths[0]), float(np.median(lengths[1:]))
-    is_long = first >= thresholds.min_ratio_share * rest
+    is_long = first >= max(thresholds.min_ratio_share * rest, rest + thresholds.min_excess_ns)
     if not is_long or lengths[1:].max() > thresholds.max_spread_share * rest:
         return
     yield Finding(

@@ -1,5 +1,7 @@
 """Kernels, operators and regions by the time they take."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from profkit.engine.context import Context
@@ -21,12 +23,32 @@ _FRAMING = (
 """Annotations that PyTorch or profkit writes by itself: no region of the user's."""
 
 
-def _by_name(names: Int32s, weights: Int64s) -> tuple[Int32s, Rows, Int64s]:
-    """Names, how often each occurs, and the sum of its weights."""
-    found, number, count = np.unique(names, return_inverse=True, return_counts=True)
-    totals = np.zeros(len(found), dtype=np.int64)
-    np.add.at(totals, number, weights)
-    return found, count, totals
+@dataclass(frozen=True)
+class _Group:
+    """Events of one name.
+
+    Attributes:
+        name: The name.
+        places: Their places among the rows that were grouped, ascending. Shape ``(k,)``.
+        total_ns: Sum of their lengths.
+    """
+
+    name: str
+    places: Rows
+    total_ns: int
+
+
+def _by_name(ctx: Context, rows: Rows) -> list[_Group]:
+    """Group rows by name: by total length, the longest first, then by name."""
+    names, lengths = ctx.events.name[rows], ctx.events.dur_ns[rows]
+    order = np.argsort(names, kind="stable")
+    found, first = np.unique(names[order], return_index=True)
+    totals = np.add.reduceat(lengths[order], first) if len(rows) else lengths
+    groups = [
+        _Group(ctx.events.names[name], places, int(total))
+        for name, places, total in zip(found, np.split(order, first[1:]), totals, strict=False)
+    ]
+    return sorted(groups, key=lambda group: (-group.total_ns, group.name))
 
 
 def _heaviest(rows: Rows, key: Int32s, weights: Int64s) -> int:
@@ -42,25 +64,22 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
     events, launches = ctx.events, ctx.launches
     is_kernel = events.category[launches.work] == Category.KERNEL
     rows, ops, calls = launches.work[is_kernel], launches.op[is_kernel], launches.launch[is_kernel]
-    names, counts, totals = _by_name(events.name[rows], events.dur_ns[rows])
-    everything = int(totals.sum())
-    order = sorted(range(len(names)), key=lambda i: (-totals[i], events.names[names[i]]))
+    origin = np.where(ops != NO_ROW, ops, calls)
+    everything = int(events.dur_ns[rows].sum())
     found = []
-    for i in order[:MOST]:
-        here = np.flatnonzero(events.name[rows] == names[i])
-        known = here[(ops[here] != NO_ROW) | (calls[here] != NO_ROW)]
+    for group in _by_name(ctx, rows)[:MOST]:
+        known = group.places[origin[group.places] != NO_ROW]
         location = None
         if len(known):
-            origin = np.where(ops[known] != NO_ROW, ops[known], calls[known])
-            key = ctx.source.frame[origin]
-            location = ctx.location(_heaviest(origin, key, events.dur_ns[rows[known]]))
+            key = ctx.source.frame[origin[known]]
+            location = ctx.location(_heaviest(origin[known], key, events.dur_ns[rows[known]]))
         found.append(
             KernelSummary(
-                name=events.names[names[i]],
-                n_calls=int(counts[i]),
-                total_ns=int(totals[i]),
-                mean_ns=round(int(totals[i]) / int(counts[i])),
-                share=int(totals[i]) / everything if everything else 0.0,
+                name=group.name,
+                n_calls=len(group.places),
+                total_ns=group.total_ns,
+                mean_ns=round(group.total_ns / len(group.places)),
+                share=group.total_ns / everything if everything else 0.0,
                 op=location.op if location else None,
                 module=location.module if location else None,
                 location=location,
@@ -78,21 +97,17 @@ def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
     device = np.zeros(len(events), dtype=np.int64)
     launched = launches.op != NO_ROW
     np.add.at(device, launches.op[launched], events.dur_ns[launches.work[launched]])
-    names, counts, totals = _by_name(events.name[rows], events.dur_ns[rows])
-    _, _, own_totals = _by_name(events.name[rows], own[rows])
-    _, _, device_totals = _by_name(events.name[rows], device[rows])
-    order = sorted(range(len(names)), key=lambda i: (-totals[i], events.names[names[i]]))
     found = []
-    for i in order[:MOST]:
-        here = rows[events.name[rows] == names[i]]
+    for group in _by_name(ctx, rows)[:MOST]:
+        here = rows[group.places]
         heaviest = _heaviest(here, ctx.source.frame[here], events.dur_ns[here])
         found.append(
             OpSummary(
-                name=events.names[names[i]],
-                n_calls=int(counts[i]),
-                total_ns=int(totals[i]),
-                self_ns=int(own_totals[i]),
-                device_ns=int(device_totals[i]),
+                name=group.name,
+                n_calls=len(here),
+                total_ns=group.total_ns,
+                self_ns=int(own[here].sum()),
+                device_ns=int(device[here].sum()),
                 location=ctx.location(heaviest),
             )
         )
@@ -106,17 +121,15 @@ def regions(ctx: Context) -> tuple[RegionSummary, ...]:
     wanted = (events.category == Category.ANNOTATION) & ~framing[events.name]
     wanted[ctx.steps.rows] = False
     rows = np.flatnonzero(wanted)
-    names, counts, totals = _by_name(events.name[rows], events.dur_ns[rows])
-    _, _, device_totals = _by_name(events.name[rows], _launched_within(ctx, rows))
-    order = sorted(range(len(names)), key=lambda i: (-totals[i], events.names[names[i]]))
+    device = _launched_within(ctx, rows)
     return tuple(
         RegionSummary(
-            name=events.names[names[i]],
-            n_calls=int(counts[i]),
-            total_ns=int(totals[i]),
-            device_ns=int(device_totals[i]),
+            name=group.name,
+            n_calls=len(group.places),
+            total_ns=group.total_ns,
+            device_ns=int(device[group.places].sum()),
         )
-        for i in order[:MOST]
+        for group in _by_name(ctx, rows)[:MOST]
     )
 
 

@@ -22,28 +22,31 @@ def steps_of(*lengths_ns: int) -> TraceBuilder:
 
 
 def test_a_long_first_step_is_a_fault_of_the_recording(analyzed: Analyzed) -> None:
-    report = analyzed(steps_of(900_000, 100_000, 110_000, 105_000), RULE)
+    report = analyzed(steps_of(9_000_000, 1_000_000, 1_100_000, 1_050_000), RULE)
     assert report.findings == ()
     (finding,) = report.health
     assert finding.severity == "note"
     assert finding.confidence == "high"
     assert (finding.evidence["first_ns"], finding.evidence["others_median_ns"]) == (
-        900_000,
-        105_000,
+        9_000_000,
+        1_050_000,
     )
-    assert finding.message.startswith("The first step, ProfilerStep#0, took 900 µs, the others 105")
+    assert finding.message.startswith(
+        "The first step, ProfilerStep#0, took 9.00 ms, the others 1.05"
+    )
     assert "warmup=1" in finding.fix
 
 
 @pytest.mark.parametrize(
     "lengths_ns",
     [
-        (120_000, 100_000, 100_000, 100_000),
-        (100_000, 100_000, 900_000, 100_000),
-        (900_000, 100_000, 500_000, 100_000),
-        (900_000, 100_000),
+        (1_200_000, 1_000_000, 1_000_000, 1_000_000),
+        (1_000_000, 1_000_000, 9_000_000, 1_000_000),
+        (9_000_000, 1_000_000, 5_000_000, 1_000_000),
+        (9_000_000, 1_000_000),
+        (900_000, 100_000, 100_000, 100_000),
     ],
-    ids=["alike", "another step is long", "steps differ anyway", "two cannot tell"],
+    ids=["alike", "another step is long", "steps differ anyway", "two cannot tell", "a moment"],
 )
 def test_other_recordings_are_left_alone(found: Found, lengths_ns: tuple[int, ...]) -> None:
     assert found(steps_of(*lengths_ns), RULE) == ()
