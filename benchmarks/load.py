@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 from isal import igzip
@@ -64,6 +64,9 @@ print(time.perf_counter() - begin, flush=True)
 sys.stdin.readline()
 """
 SAMPLE_S: Final = 0.01
+IDS: Final = ("External id", "correlation", "Python id", "Python parent id", "Sequence number")
+ID_STRIDE: Final = 10_000_000
+"""More ids than a recorded trace has."""
 
 
 class Watch(threading.Thread):
@@ -83,7 +86,10 @@ class Watch(threading.Thread):
     def held(self) -> int:
         """Bytes held now: proportional shares where the system tells them, else resident ones."""
         total = 0
-        for process in (self.process, *self.process.children(recursive=True)):
+        every = [self.process]
+        with contextlib.suppress(psutil.Error):
+            every += self.process.children(recursive=True)
+        for process in every:
             with contextlib.suppress(psutil.Error):
                 memory = process.memory_full_info()
                 total += int(getattr(memory, "pss", memory.rss))
@@ -96,7 +102,9 @@ class Watch(threading.Thread):
 
 
 def repeated(trace: bytes, n_bytes: int) -> Iterator[bytes]:
-    """A trace's text with its events repeated, each time later, until it has so many bytes.
+    """A trace's text with its events repeated until it has so many bytes.
+
+    Each time they are later, and their ids are new, so that nothing joins one turn to another.
 
     Args:
         trace: The text of a trace.
@@ -117,17 +125,25 @@ def repeated(trace: bytes, n_bytes: int) -> Iterator[bytes]:
     yield head
     written, turn = len(head), 0
     while written < n_bytes:
-        shift_us = turn * span_us
-        moved = (
-            {**event, "ts": round(event["ts"] + shift_us, 3)} if "ts" in event else event
-            for event in events
-        )
+        moved = (_moved(event, turn, turn * span_us) for event in events)
         piece = ",\n".join(json.dumps(event, indent=1) for event in moved).encode()
         piece = (b",\n" if turn else b"") + piece
         yield piece
         written += len(piece)
         turn += 1
     yield b"]}"
+
+
+def _moved(event: dict[str, Any], turn: int, shift_us: float) -> dict[str, Any]:
+    """An event as it would be in a later turn."""
+    moved = dict(event)
+    if "ts" in moved:
+        moved["ts"] = round(moved["ts"] + shift_us, 3)
+    args = moved.get("args")
+    if turn and isinstance(args, dict):
+        ids = {key: args[key] + turn * ID_STRIDE for key in IDS if isinstance(args.get(key), int)}
+        moved["args"] = {**args, **ids}
+    return moved
 
 
 def once(path: Path, statement: str) -> tuple[float, int]:

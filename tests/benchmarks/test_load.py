@@ -45,3 +45,14 @@ def test_a_repeated_trace_is_valid_json_whose_times_go_on() -> None:
     steps = [event["ts"] for event in events if event["name"].startswith("ProfilerStep#")]
     assert len(steps) >= 6
     assert steps == sorted(steps)
+
+
+def test_the_benchmark_of_analyzing_prints_whole_processes_beside_the_aims() -> None:
+    command = [sys.executable, "benchmarks/analyze.py", "--mb", "1", "--peers-mb", "0"]
+    settings = {**os.environ, "PYTHONPATH": str(ROOT)}
+    output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
+    assert re.findall(r"^(profkit analyze|msgspec|json) +[\d.]+ ", output, re.MULTILINE) == [
+        "profkit analyze", "msgspec", "json"
+    ]  # fmt: skip
+    assert "aims: at most 1.5 x the bare decode" in output
+    assert "Error" not in output

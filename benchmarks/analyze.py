@@ -1,0 +1,157 @@
+"""What an analysis costs, from the start of the process to the printed report.
+
+A recorded trace is repeated, with times and ids shifted, to several sizes. For each, ``profkit
+analyze`` runs as a whole process, and so do programs that only read the file, and the peers: what
+torch-tb-profiler's plugin does when it loads a run, and HolisticTraceAnalysis' loading and
+breakdowns. Wall time, processor time and the highest memory, children included, come from one run.
+Peers that are not installed are named, and so is a peer that fails on the file.
+
+Run: ``python benchmarks/analyze.py [--mb 50 200 1000] [--peers-mb 200] [--trace FILE]``
+"""
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from isal import igzip
+
+from benchmarks.load import ROOT, TRACES, Watch, repeated
+
+BARE: Final = "msgspec"
+AIM_TIME: Final = 1.5
+AIM_MEMORY: Final = 0.4
+AIM_PEER_TIME: Final = 10
+AIM_PEER_MEMORY: Final = 5
+_GIVE_UP_S: Final = 900
+
+READERS: Final = {
+    BARE: "import gc, msgspec; gc.disable(); kept = msgspec.json.decode(open(path, 'rb').read())",
+    "json": "import gc, json; gc.disable(); kept = json.load(open(path, 'rb'))",
+}
+_TENSORBOARD: Final = """
+import tempfile
+from torch_tb_profiler.profiler.data import RunProfileData
+from torch_tb_profiler.profiler.run_generator import RunGenerator
+data = RunProfileData.parse("worker", 0, path, tempfile.mkdtemp())
+kept = RunGenerator("worker", 0, data).generate_run_profile()
+"""
+_HTA: Final = """
+from hta.trace_analysis import TraceAnalysis
+kept = TraceAnalysis(trace_files={0: path})
+kept.get_temporal_breakdown(visualize=False)
+"""
+PEERS: Final = {
+    "torch-tb-profiler": ("torch_tb_profiler", _TENSORBOARD),
+    "HolisticTraceAnalysis": ("hta", _HTA),
+}
+"""The package of each peer, and its work."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One process, from its start to its end.
+
+    Attributes:
+        seconds: Wall time.
+        cpu_seconds: Processor time, children included.
+        peak_bytes: Highest memory, children included.
+        failed: What it said when it failed, or empty.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    failed: str = ""
+
+
+def run(arguments: list[str]) -> Run:
+    """Run Python with some arguments and measure the whole process."""
+    before = os.times()
+    begin = time.perf_counter()
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
+        watch = Watch(process.pid)
+        watch.start()
+        try:
+            process.wait(_GIVE_UP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        seconds = time.perf_counter() - begin
+        watch.over.set()
+        watch.join()
+        code = process.wait()
+        said.seek(0)
+        lines = said.read().decode("utf-8", "replace").strip().splitlines()
+    after = os.times()
+    cpu = sum(after[2:4]) - sum(before[2:4])
+    last = lines[-1] if lines else "killed"
+    return Run(seconds, cpu, watch.peak_bytes, last[:70] if code else "")
+
+
+def compare(path: Path, *, with_peers: bool) -> None:
+    """Print a table of everything that reads one file."""
+    n_bytes = path.stat().st_size
+    print(f"\n{n_bytes / 1e6:.0f} MB of text")
+    print(f"{'program':<22} {'seconds':>8} {'cpu s':>7} {'x bare':>7} {'MB':>7} {'x text':>7}")
+    statement = "import sys; path = sys.argv[1]\n"
+    ours = run(["-m", "profkit", "analyze", str(path), "-o", os.devnull])
+    runs = {"profkit analyze": ours}
+    for name, code in READERS.items():
+        runs[name] = run(["-c", statement + code, str(path)])
+    for name, (package, code) in PEERS.items() if with_peers else ():
+        if importlib.util.find_spec(package) is None:
+            print(f"{name} is not installed")
+            continue
+        runs[name] = run(["-c", statement + code, str(path)])
+    for name, one in runs.items():
+        ratio, share = one.seconds / runs[BARE].seconds, one.peak_bytes / n_bytes
+        row = f"{one.seconds:8.2f} {one.cpu_seconds:7.2f} {ratio:7.2f}"
+        print(f"{name:<22} {row} {one.peak_bytes / 1e6:7.0f} {share:7.2f} {one.failed}".rstrip())
+    ratio, share = ours.seconds / runs[BARE].seconds, ours.peak_bytes / n_bytes
+    print(
+        f"aims: at most {AIM_TIME} x the bare decode (here {ratio:.2f}), "
+        f"under {AIM_MEMORY} x the text in memory (here {share:.2f})"
+    )
+    for name in PEERS.keys() & runs.keys():
+        faster = runs[name].seconds / ours.seconds
+        smaller = runs[name].peak_bytes / ours.peak_bytes
+        print(
+            f"against {name}: {faster:.0f} x as fast (aim {AIM_PEER_TIME}), "
+            f"1/{smaller:.0f} of its memory (aim 1/{AIM_PEER_MEMORY})"
+        )
+
+
+def main() -> None:
+    """Make the files one after the other, and compare all programs on each."""
+    parser = argparse.ArgumentParser(description="Compare an analysis as a whole process.")
+    parser.add_argument("--mb", type=int, nargs="+", default=[50, 200, 1000], help="sizes of the text")
+    parser.add_argument("--peers-mb", type=int, default=200, help="peers read no larger text")
+    parser.add_argument("--trace", type=Path, help="the trace to repeat")
+    options = parser.parse_args()
+    source = options.trace or max(TRACES.rglob("*.gz"), key=lambda path: path.stat().st_size)
+    trace = source.read_bytes()
+    if source.suffix == ".gz":
+        trace = igzip.decompress(trace)
+    for size in options.mb:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "repeated.pt.trace.json")
+            with path.open("wb") as file:
+                file.writelines(repeated(trace, size * 1_000_000))
+            compare(path, with_peers=size <= options.peers_mb)
+
+
+if __name__ == "__main__":
+    main()
