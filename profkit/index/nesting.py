@@ -33,12 +33,12 @@ class CallTree:
             Shape ``(n,)``.
     """
 
-    rows: Rows
+    rows: Int32s
     parent: Int32s
     depth: Int32s
 
     @cached_property
-    def levels(self) -> tuple[Rows, ...]:
+    def levels(self) -> tuple[Int32s, ...]:
         """Host rows by depth, the outermost first: to work down a tree a level at a time."""
         depths = self.depth[self.rows]
         order = np.argsort(depths, kind="stable")
@@ -85,24 +85,26 @@ def call_tree(events: EventTable) -> CallTree:
     order = np.lexsort(
         (events.position[host], -events.dur_ns[host], events.ts_ns[host], events.lane[host])
     )
-    rows = host[order]
+    rows = host[order].astype(np.int32)
     if len(rows):
         _fill(events, rows, parent, depth)
     return CallTree(rows=rows, parent=parent, depth=depth)
 
 
-def _fill(events: EventTable, rows: Rows, parent: Int32s, depth: Int32s) -> None:
+def _fill(events: EventTable, rows: Int32s, parent: Int32s, depth: Int32s) -> None:
     """Fill parents and depths of rows that are ordered by thread and start.
 
     All threads are laid behind one another on one axis, and every time is doubled so that an event
     of no length still has room to be within another.
     """
     window = int(events.end_ns[rows].max()) + 2
-    offset = events.lane[rows].astype(np.int64) * (2 * window)
-    starts = offset + 2 * events.ts_ns[rows]
-    ends = offset + np.maximum(2 * events.end_ns[rows] - 1, 2 * events.ts_ns[rows])
-    ended_before = np.searchsorted(np.sort(ends), starts, side="left")
-    depths = np.arange(len(rows)) - ended_before
+    starts = events.lane[rows].astype(np.int64)
+    starts *= 2 * window
+    starts += 2 * events.ts_ns[rows]
+    # An event of no length is one tick long, any other ends a tick before the next can start.
+    ends = starts + np.maximum(2 * events.dur_ns[rows] - 1, 0)
+    depths = np.arange(len(rows), dtype=np.int32)
+    depths -= np.searchsorted(np.sort(ends), starts, side="left").astype(np.int32)
     places = _parents_by_depth(depths)
     astray = (places != NO_ROW) & (ends > ends[places])
     if astray.any():
@@ -112,10 +114,10 @@ def _fill(events: EventTable, rows: Rows, parent: Int32s, depth: Int32s) -> None
     parent[rows] = np.where(places == NO_ROW, NO_ROW, rows[places])
 
 
-def _parents_by_depth(depths: Int64s) -> Int64s:
+def _parents_by_depth(depths: Int32s) -> Int32s:
     """The place of the last event before each that is one level above it. Shape of ``depths``."""
-    places = np.full(len(depths), NO_ROW, dtype=np.int64)
-    order = np.argsort(depths, kind="stable")
+    places = np.full(len(depths), NO_ROW, dtype=np.int32)
+    order = np.argsort(depths, kind="stable").astype(np.int32)
     bounds = np.searchsorted(depths[order], np.arange(int(depths.max()) + 2))
     for level in range(1, len(bounds) - 1):
         here = order[bounds[level] : bounds[level + 1]]
@@ -124,7 +126,7 @@ def _parents_by_depth(depths: Int64s) -> Int64s:
     return places
 
 
-def _walk(walked: Rows, starts: Int64s, ends: Int64s, places: Int64s, depths: Int64s) -> None:
+def _walk(walked: Rows, starts: Int64s, ends: Int64s, places: Int32s, depths: Int32s) -> None:
     """Parents one event after another, for threads whose events overlap without nesting.
 
     Old traces are rounded to microseconds, so that a call may seem to end after its caller. What

@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from profkit.load.heap import give_back
 from profkit.load.kineto.batch import MEMORY, NAMES, SPARSE, Batch, Columns, Vocabulary
 from profkit.load.kineto.edges import pair_edges
 from profkit.load.kineto.odd_times import set_aside
@@ -137,7 +138,12 @@ def _tables(
 def _taken(parts: list[Columns], key: str) -> npt.NDArray[Any]:
     """A column of all batches, taken out of them."""
     found = [columns.pop(key) for columns in parts if key in columns]
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    if not found:
+        return np.zeros(0, dtype=np.int64)
+    column = np.concatenate(found)
+    found.clear()
+    give_back()
+    return column
 
 
 def _sparse(batches: list[Batch], first_row: Int64s, key: str) -> tuple[Int32s, Int64s]:

@@ -38,14 +38,13 @@ def set_aside(columns: Columns, names: Sequence[str]) -> tuple[tuple[OddEvent, .
         The odd events, and which events stay. Shape ``(n,)``.
     """
     starts, lengths = columns["ts_ns"], columns["dur_ns"]
-    reason = np.select(
-        [(starts == MISSING) | (lengths == MISSING), lengths < 0, lengths > _LONGEST_NS],
-        [1, 2, 3],
-    ).astype(np.uint8)
-    sane = np.flatnonzero(reason == 0)
-    outlier = _outlier(starts[sane], starts[sane] + lengths[sane])
+    reason = np.zeros(len(starts), dtype=np.uint8)
+    reason[lengths > _LONGEST_NS] = 3
+    reason[lengths < 0] = 2
+    reason[(starts == MISSING) | (lengths == MISSING)] = 1
+    outlier = _outlier(starts, lengths, reason == 0)
     if outlier is not None:
-        reason[sane[outlier]] = 4
+        reason[outlier] = 4
     odd = tuple(
         OddEvent(
             position=int(columns["position"][row]),
@@ -58,18 +57,26 @@ def set_aside(columns: Columns, names: Sequence[str]) -> tuple[tuple[OddEvent, .
     return odd, np.asarray(reason == 0)
 
 
-def _outlier(starts: Int64s, ends: Int64s) -> int | None:
-    """The one event that begins or ends far away from all others, if there is one."""
-    if len(starts) < _FEWEST_EVENTS:
+def _outlier(starts: Int64s, lengths: Int64s, sane: Mask) -> int | None:
+    """The one event that begins or ends far away from all others, if there is one.
+
+    Args:
+        starts: Shape ``(n,)``.
+        lengths: Shape ``(n,)``.
+        sane: Which events count. Shape ``(n,)``.
+    """
+    if np.count_nonzero(sane) < _FEWEST_EVENTS:
         return None
-    first, second = np.partition(starts, 1)[:2].tolist()
-    before_last, last = np.partition(ends, -2)[-2:].tolist()
-    for beyond, candidate in (
-        (last - before_last, int(np.argmax(ends))),
-        (second - first, int(np.argmin(starts))),
-    ):
-        others_first = second if starts[candidate] == first else first
-        others_last = before_last if ends[candidate] == last else last
-        if beyond > max(_TIMES_THE_WINDOW * (others_last - others_first), _FARTHEST_NS):
-            return candidate
+    # The columns of a large trace are large: they are not copied where all events count.
+    all_count = bool(sane.all())
+    rows = None if all_count else np.flatnonzero(sane)
+    starts = starts if rows is None else starts[rows]
+    ends = starts + (lengths if rows is None else lengths[rows])
+    for candidate in (int(np.argmax(ends)), int(np.argmin(starts))):
+        others = (slice(0, candidate), slice(candidate + 1, None))
+        first = min(int(starts[part].min()) for part in others if len(starts[part]))
+        last = max(int(ends[part].max()) for part in others if len(ends[part]))
+        beyond = max(int(ends[candidate]) - last, first - int(starts[candidate]))
+        if beyond > max(_TIMES_THE_WINDOW * (last - first), _FARTHEST_NS):
+            return candidate if rows is None else int(rows[candidate])
     return None
