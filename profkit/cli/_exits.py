@@ -21,7 +21,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TextIO
 
 import click
 
@@ -45,7 +45,7 @@ def guarded(run: Callable[[], int]) -> int:
     """
     try:
         code = run()
-        sys.stdout.flush()
+        flush(sys.stdout)
     except click.exceptions.Exit as exit_:
         code = exit_.exit_code
     except click.ClickException as error:
@@ -64,6 +64,12 @@ def guarded(run: Callable[[], int]) -> int:
         _say_bug(error)
         code = BUG
     return code
+
+
+def flush(stream: TextIO | None) -> None:
+    """Write out what a standard stream holds; a program that was run may have closed it."""
+    if stream is not None and not getattr(stream, "closed", False):
+        stream.flush()
 
 
 def say_error(error: ProfkitError) -> None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from profkit.cli._exits import flush
+
 if TYPE_CHECKING:
     from profkit.capture.run import Outcome
 
@@ -113,7 +115,7 @@ def _terminal_width() -> int:
 def _show_error(error: BaseException | None) -> None:
     """Print the program's own traceback, as python does when a program ends by an exception."""
     if error is not None and not isinstance(error, SystemExit):
-        sys.stdout.flush()
+        flush(sys.stdout)
         sys.excepthook(type(error), error, error.__traceback__)
 
 
@@ -138,6 +140,6 @@ def _die_of_interrupt() -> None:
 
     atexit._run_exitfuncs()  # noqa: SLF001  (a signal would end the process without them)
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        flush(stream)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)

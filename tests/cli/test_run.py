@@ -105,6 +105,11 @@ import sys
 assert "torch" not in sys.modules
 print("plain", sys.path[0], sys.argv)
 """,
+    "closes-stdout": """\
+import sys
+print("last words")
+sys.stdout.close()
+""",
 }
 
 
@@ -265,6 +270,11 @@ def test_a_program_without_torch_runs_unharmed(ended: dict[str, Ended]) -> None:
     assert one.out == f"plain {one.script.parent} {[str(one.script), '--lr', '1']}\n"
     assert "did not import torch" in one.err
     assert one.trace is None
+
+
+def test_a_program_that_closes_its_stdout_ends_well(ended: dict[str, Ended]) -> None:
+    one = ended["closes-stdout"]
+    assert (one.code, one.out) == (0, "last words\n"), one.err
 
 
 def test_a_module_runs_with_its_package_and_its_own_options(ended: dict[str, Ended]) -> None:
