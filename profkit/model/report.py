@@ -362,3 +362,22 @@ class Report:
     unchecked: tuple[Unchecked, ...] = ()
     health: tuple[Finding, ...] = field(default=())
     schema: str = SCHEMA
+
+    def __str__(self) -> str:
+        """The report as text, as ``profkit analyze`` prints it."""
+        return _rendered(self, "text")
+
+    def _repr_markdown_(self) -> str:
+        """The report as notebooks show it.
+
+        Source: "Rich output" in IPython's documentation (``_repr_markdown_``).
+        """
+        return _rendered(self, "md")
+
+
+def _rendered(report: Report, name: str) -> str:
+    # By the package's own door: what shows reports stands floors above what they are.
+    import profkit
+
+    rendered: bytes = profkit.render(report, name)
+    return rendered.decode().rstrip("\n")

@@ -1,0 +1,34 @@
+"""A report shows itself: printed as text, in a notebook as Markdown."""
+
+from pathlib import Path
+
+import pytest
+
+import profkit
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.load(9_000_000)
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+    return profkit.analyze(b.write(tmp_path / "t.json"))
+
+
+def test_a_printed_report_is_what_analyze_prints(
+    report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print(report)  # noqa: T201  (what is tested)
+    printed = capsys.readouterr().out
+    assert printed.encode() == profkit.render(report, "text")
+    assert "starved-by-loader" in printed
+
+
+def test_a_notebook_shows_a_report_as_markdown(report: Report) -> None:
+    shown = report._repr_markdown_()
+    assert shown.startswith(("# ", "**"))
+    assert "starved-by-loader" in shown
