@@ -110,12 +110,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     n_frees = int(gives_back.sum())
     telling = calls[gives_back] if n_frees else calls
     lines = sorted(ctx.by_line(telling), key=lambda each: -int(ctx.events.dur_ns[each[1]].sum()))
-    yield Finding(
-        rule=INFO.id,
-        name=INFO.name,
+    yield INFO.finding(
         severity=judged.severity,
         confidence=judged.confidence,
-        title=INFO.title,
         message=(
             f"After the first step the program still asks the driver for memory "
             f"{format_count(len(calls) - n_frees)} times and gives it back "

@@ -77,12 +77,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     share = busy_ns / max(ctx.busy.total_ns, 1)
     if not busy_ns or share < thresholds.min_busy_share:
         return
-    yield Finding(
-        rule=INFO.id,
-        name=INFO.name,
+    yield INFO.finding(
         severity="note",
         confidence="high",
-        title=INFO.title,
         message=(
             f"{format_count(len(rows))} of {format_count(len(ctx.launches.work))} kernels, copies "
             f"and fills were launched before the recording began: {format_ns(busy_ns)}, "

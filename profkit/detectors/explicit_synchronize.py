@@ -94,12 +94,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if judged is None:
             continue
         what = _what(ctx, rows)
-        yield Finding(
-            rule=INFO.id,
-            name=INFO.name,
+        yield INFO.finding(
             severity=judged.severity,
             confidence=judged.confidence,
-            title=INFO.title,
             message=(
                 f"`{what}`{at(location)} is called {how_often(ctx, len(rows))} and holds the host "
                 f"for {time_each_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "

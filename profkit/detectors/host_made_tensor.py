@@ -107,12 +107,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         copies = np.unique(here.copy)
         n_bytes = bytes_of(ctx.events, copies)
         made_by = ctx.events.name_of(int(maker[np.isin(waits.owner, owners)][0]))
-        yield Finding(
-            rule=INFO.id,
-            name=INFO.name,
+        yield INFO.finding(
             severity=judged.severity,
             confidence=judged.confidence if location.file else "low",
-            title=INFO.title,
             message=(
                 f"A tensor of {format_bytes(n_bytes / len(copies))} is made on the host"
                 f"{at(location)} and copied to the GPU {how_often(ctx, len(owners))}: the host "

@@ -118,12 +118,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if judged is None:
             continue
         what = _what(ctx, rows)
-        yield Finding(
-            rule=INFO.id,
-            name=INFO.name,
+        yield INFO.finding(
             severity=judged.severity,
             confidence=judged.confidence,
-            title=INFO.title,
             message=(
                 f"{what}{at(location)} runs {how_often(ctx, len(rows))} and makes the host wait "
                 f"{time_each_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
@@ -148,12 +145,9 @@ def _on_the_host(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     for location, here in ctx.by_line(rows[in_windows(ctx, rows)]):
         if len(here) < (1 if len(ctx.steps) == 1 else thresholds.min_reads_count):
             continue
-        yield Finding(
-            rule=INFO.id,
-            name=INFO.name,
+        yield INFO.finding(
             severity="note",
             confidence="medium",
-            title=INFO.title,
             message=(
                 f"{_what(ctx, here)}{at(location)} runs {how_often(ctx, len(here))}. That costs "
                 "nothing on the CPU; on a GPU the program would wait each time until the GPU is "

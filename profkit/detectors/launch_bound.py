@@ -138,12 +138,9 @@ def _finding(
     starts, ends = windows(ctx)
     saved_ns, n_each = waits.total_ns, round(len(kernels) / len(starts))
     median_ns = float(np.median(ctx.events.dur_ns[kernels]))
-    return Finding(
-        rule=INFO.id,
-        name=INFO.name,
+    return INFO.finding(
         severity="warning",
         confidence=confidence,
-        title=INFO.title,
         message=(
             f"The GPU runs {format_count(n_each)} kernels{' a step' if len(ctx.steps) else ''}, "
             f"half of them shorter than {format_ns(median_ns)}, and stands idle for "

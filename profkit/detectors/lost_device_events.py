@@ -111,12 +111,9 @@ def _finding(
     message: str,
     told: list[str] | None = None,
 ) -> Finding:
-    return Finding(
-        rule=INFO.id,
-        name=INFO.name,
+    return INFO.finding(
         severity="note" if told else "warning",
         confidence="low" if told else "high",
-        title=INFO.title,
         message=message,
         fix=(
             "Record fewer steps, close other profilers (nsys, ncu, dcgm), and see "

@@ -56,12 +56,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding if no line is known."""
     if ctx.has_lines:
         return
-    yield Finding(
-        rule=INFO.id,
-        name=INFO.name,
+    yield INFO.finding(
         severity="note",
         confidence="high",
-        title=INFO.title,
         message="The recording has no Python stacks: findings name operators instead of lines.",
         fix='Record with `with profkit.trace("step"):`, or with `with_stack=True`.',
     )

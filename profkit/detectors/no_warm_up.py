@@ -82,12 +82,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     is_long = first >= max(thresholds.min_ratio_share * rest, rest + thresholds.min_excess_ns)
     if not is_long or lengths[1:].max() > thresholds.max_spread_share * rest:
         return
-    yield Finding(
-        rule=INFO.id,
-        name=INFO.name,
+    yield INFO.finding(
         severity="note",
         confidence="high" if len(lengths) > thresholds.min_steps_count else "medium",
-        title=INFO.title,
         message=(
             f"The first step, {ctx.steps.names[0]}, took {format_ns(first)}, the others "
             f"{format_ns(rest)}: figures per step include what only happens once."

@@ -72,12 +72,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not n:
         return
     share = n / max(notes.n_events, 1)
-    yield Finding(
-        rule=INFO.id,
-        name=INFO.name,
+    yield INFO.finding(
         severity="warning" if share >= thresholds.warning_share else "note",
         confidence="high",
-        title=INFO.title,
         message=(
             f"{format_count(n)} of {format_count(notes.n_events)} events ({format_share(share)}) "
             f"were set aside: {', '.join(_kinds(notes))}. No figure holds them."

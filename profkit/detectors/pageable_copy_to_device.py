@@ -97,12 +97,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             continue
         copies = np.unique(here.copy)
         n_bytes = bytes_of(ctx.events, copies)
-        yield Finding(
-            rule=INFO.id,
-            name=INFO.name,
+        yield INFO.finding(
             severity=judged.severity,
             confidence=judged.confidence,
-            title=INFO.title,
             message=(
                 f"The copy to the GPU{at(location)} runs {how_often(ctx, len(owners))}, "
                 f"{format_bytes(n_bytes / len(copies))} each, from memory that is not pinned: "

@@ -90,12 +90,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         copies = np.unique(here.copy)
         n_bytes = bytes_of(ctx.events, copies)
         method = tensor_method(ctx, int(owners[0])) or "cpu"
-        yield Finding(
-            rule=INFO.id,
-            name=INFO.name,
+        yield INFO.finding(
             severity=judged.severity,
             confidence=judged.confidence,
-            title=INFO.title,
             message=(
                 f"`.{method}()`{at(location)} copies {format_bytes(n_bytes / len(copies))} to the "
                 f"host {how_often(ctx, len(owners))}, and the host waits "

@@ -100,12 +100,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     total_ns, idle_ns = int(waited_ns.sum()), int(starved_ns.sum())
     location = next(location for location, _ in ctx.by_line(rows))
     loader = ctx.events.name_of(int(rows[0]))
-    yield Finding(
-        rule=INFO.id,
-        name=INFO.name,
+    yield INFO.finding(
         severity="warning",
         confidence="high" if len(steps) > 1 else "low",
-        title=INFO.title,
         message=_message(ctx, at(location), total_ns, idle_ns),
         fix=_fix(loader),
         locations=known(location),

@@ -63,12 +63,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     notes = ctx.trace.notes
     if not notes.truncated:
         return
-    yield Finding(
-        rule=INFO.id,
-        name=INFO.name,
+    yield INFO.finding(
         severity="warning",
         confidence="high",
-        title=INFO.title,
         message=(
             f"The file ends in the middle. {format_count(notes.n_events)} events were read, in "
             f"{format_bytes(notes.uncompressed_bytes)} of text; what came after is not known."

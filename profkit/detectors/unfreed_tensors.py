@@ -145,12 +145,9 @@ def _finding(ctx: Context, thresholds: Thresholds, growing: list[_Growth]) -> Fi
     step_bytes = sum(each.step_bytes for each in growing)
     n_blocks = sum(len(each.kept.place) for each in growing)
     by_step = sum(each.kept.bytes_by_step(len(ctx.steps)) for each in growing)
-    return Finding(
-        rule=INFO.id,
-        name=INFO.name,
+    return INFO.finding(
         severity="warning" if step_bytes >= thresholds.warning_step_bytes else "note",
         confidence="high" if len(ctx.steps) >= thresholds.sure_steps_count else "medium",
-        title=INFO.title,
         message=_message(ctx, growing, step_bytes, n_blocks),
         fix=(
             "See what keeps them: a list, an attribute or a running sum. Keep `.detach()`ed values "

@@ -1,12 +1,13 @@
 """What a rule is: a module with a docstring, ``INFO``, ``Thresholds`` and ``detect``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
 from profkit.engine.context import Context
-from profkit.model.finding import Finding, Severity
+from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
+from profkit.model.where import Location
 
 
 class Needs(Enum):
@@ -44,6 +45,47 @@ class RuleInfo:
     severity: Severity
     needs: frozenset[Needs]
     since: str
+
+    def finding(  # noqa: PLR0913  (the fields of a Finding)
+        self,
+        *,
+        severity: Severity,
+        confidence: Confidence,
+        message: str,
+        fix: str,
+        locations: tuple[Location, ...] = (),
+        n: int = 1,
+        cost: Cost | None = None,
+        evidence: Mapping[str, EvidenceValue] | None = None,
+        claims: tuple[tuple[int, int], ...] = (),
+    ) -> Finding:
+        """What the rule found, under its id, name and title.
+
+        Args:
+            severity: As in :class:`~profkit.model.finding.Finding`, like all that follow.
+            confidence: How sure it is.
+            message: What was found, in a sentence or two.
+            fix: What to write instead.
+            locations: Where, the costliest first.
+            n: How often.
+            cost: What it costs; nothing that is known by default.
+            evidence: The figures and event ids that it rests on.
+            claims: The stretches of time that the cost is taken from.
+        """
+        return Finding(
+            rule=self.id,
+            name=self.name,
+            severity=severity,
+            confidence=confidence,
+            title=self.title,
+            message=message,
+            fix=fix,
+            locations=locations,
+            n=n,
+            cost=cost or Cost(),
+            evidence=evidence or {},
+            claims=claims,
+        )
 
     @property
     def is_health(self) -> bool:
