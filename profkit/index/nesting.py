@@ -77,6 +77,10 @@ class CallTree:
         return found
 
 
+_MOST_TICKS: Final = 1 << 62
+"""All threads behind one another have to fit into 64 bits."""
+
+
 def call_tree(events: EventTable) -> CallTree:
     """Work out the call trees."""
     host = events.rows_of(*HOST)
@@ -97,12 +101,18 @@ def _fill(events: EventTable, rows: Int32s, parent: Int32s, depth: Int32s) -> No
     All threads are laid behind one another on one axis, and every time is doubled so that an event
     of no length still has room to be within another.
     """
-    window = int(events.end_ns[rows].max()) + 2
+    begin, length = events.ts_ns[rows], events.dur_ns[rows]
+    window = int((begin + length).max()) + 2
+    if window >= _MOST_TICKS // (2 * len(events.lanes)):
+        # Broken times, centuries apart. Their order is all that matters here.
+        ranks = np.unique(np.concatenate((begin, begin + length)), return_inverse=True)[1]
+        begin, end = ranks[: len(rows)], ranks[len(rows) :]
+        length, window = end - begin, len(ranks) + 2
     starts = events.lane[rows].astype(np.int64)
     starts *= 2 * window
-    starts += 2 * events.ts_ns[rows]
+    starts += 2 * begin
     # An event of no length is one tick long, any other ends a tick before the next can start.
-    ends = starts + np.maximum(2 * events.dur_ns[rows] - 1, 0)
+    ends = starts + np.maximum(2 * length - 1, 0)
     depths = np.arange(len(rows), dtype=np.int32)
     depths -= np.searchsorted(np.sort(ends), starts, side="left").astype(np.int32)
     places = _parents_by_depth(depths)

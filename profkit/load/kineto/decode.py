@@ -78,8 +78,12 @@ class Reader:
         kind = EXACT_EVENT if self._exact else EVENT
         try:
             return msgspec.convert(event, kind, strict=False)
-        except msgspec.ValidationError:
+        except _NOT_CONVERTED:
             return _forgiven(event, kind)
+
+
+_NOT_CONVERTED: Final = (msgspec.ValidationError, UnicodeEncodeError)
+"""The second is what half of a surrogate pair in a key leads to: msgspec looks keys up as UTF-8."""
 
 
 def _needs_digits(events: list[Any]) -> bool:
@@ -98,7 +102,7 @@ def _forgiven(event: Any, kind: Any) -> Any:  # noqa: ANN401  (whatever the file
         for key, value in args.items():
             try:
                 msgspec.convert({"ph": "X", "ts": 0, "args": {key: value}}, EVENT, strict=False)
-            except msgspec.ValidationError:
+            except _NOT_CONVERTED:
                 continue
             kept[key] = value
         event = {**event, "args": kept}
@@ -106,5 +110,5 @@ def _forgiven(event: Any, kind: Any) -> Any:  # noqa: ANN401  (whatever the file
         event = {key: value for key, value in event.items() if key != "args"}
     try:
         return msgspec.convert(event, kind, strict=False)
-    except msgspec.ValidationError:
+    except _NOT_CONVERTED:
         return None
