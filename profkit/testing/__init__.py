@@ -11,5 +11,6 @@ Example:
 """
 
 from profkit.testing.trace_builder import TraceBuilder
+from profkit.testing.trace_format import Format
 
-__all__ = ["TraceBuilder"]
+__all__ = ["Format", "TraceBuilder"]

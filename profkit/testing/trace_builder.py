@@ -9,6 +9,7 @@ from typing import Any
 from profkit.model.capture_info import CaptureInfo
 from profkit.testing import trace_file
 from profkit.testing.recording import DEFAULT_STREAM, Event, Recording
+from profkit.testing.trace_format import Format
 
 CALL_NS = 4_000
 """How long the host is in a call that waits for nothing."""
@@ -250,16 +251,26 @@ class TraceBuilder(Recording):
         """The trace as ``json.load`` would give it."""
         return trace_file.to_dict(self.events, self._head(), absolute=self.absolute)
 
-    def to_bytes(self) -> bytes:
-        """The trace as JSON text, exact to the nanosecond."""
+    def to_bytes(self, form: Format | None = None) -> bytes:
+        """The trace as JSON text, exact to the nanosecond.
+
+        Args:
+            form: How to write it; by default as torch does today.
+        """
+        if form is not None:
+            return form.to_bytes(self.events, self._head())
         return trace_file.to_bytes(self.events, self._head(), absolute=self.absolute)
 
-    def write(self, path: str | Path) -> Path:
+    def write(self, path: str | Path, form: Format | None = None) -> Path:
         """Write the trace to a file, gzipped when the name ends in ``.gz``.
+
+        Args:
+            path: The file.
+            form: As in :meth:`to_bytes`.
 
         Returns:
             The path.
         """
         place = Path(path)
-        trace_file.write(place, self.to_bytes())
+        trace_file.write(place, self.to_bytes(form))
         return place

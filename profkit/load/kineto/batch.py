@@ -129,6 +129,11 @@ def to_int64(values: list[Any]) -> Int64s:
         return np.array(wrapped, dtype=np.int64)
 
 
+_MOVES: Final = {"copyBuffer": Category.MEMCPY, "fillBuffer": Category.MEMSET}
+"""Source: ``rocclr/device/rocm/rocblit.cpp``: HIP copies and fills by kernels of its own where no
+engine does it. From ROCm 7.1 on the profiler shows these kernels."""
+
+
 class Vocabulary:
     """Every name, category and lane that was met, by number.
 
@@ -144,6 +149,25 @@ class Vocabulary:
         self.written = Interned(plain_text)
         self.category_counts: dict[str, int] = {}
         self.lanes = LaneTable()
+        self._moves: dict[int, Category] = {}
+        self._n_looked_at = 0
+
+    def tell_moves(self, names: Int32s, category: npt.NDArray[np.uint8]) -> None:
+        """Make ROCm's own kernels that copy and fill what they are: copies and fills.
+
+        Args:
+            names: The number of each event's name. Shape ``(n,)``.
+            category: Their categories, changed in place.
+        """
+        texts = self.names.texts
+        for number in range(self._n_looked_at, len(texts)):
+            if texts[number].startswith("__amd_rocclr_"):
+                move = next((kind for part, kind in _MOVES.items() if part in texts[number]), None)
+                if move is not None:
+                    self._moves[number] = move
+        self._n_looked_at = len(texts)
+        for number, kind in self._moves.items():
+            category[(names == number) & (category == Category.KERNEL)] = kind
 
     def categories(self, events: list[Any]) -> npt.NDArray[np.uint8]:
         """The :class:`Category` of each event. Shape ``(n,)``."""
@@ -216,10 +240,12 @@ def _is_memory(event: Any) -> bool:  # noqa: ANN401  (an event of any kind)
 
 def _add_complete(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> None:
     category = words.categories(events)
+    names = _numbers(words.names, map(_NAME, events), len(events))
+    words.tell_moves(names, category)
     batch.complete = {
         **_placed(events, at, words),
         "category": category,
-        "name": _numbers(words.names, map(_NAME, events), len(events)),
+        "name": names,
         "dur_ns": to_ns(list(map(_LENGTH, events))),
     }
     parts: dict[str, list[tuple[Int32s, Int64s]]] = {}
@@ -257,6 +283,9 @@ def _values(key: str, found: list[Args], words: Vocabulary) -> Int64s:
     if key == "external_id" and (values == MISSING).any():
         old = to_int64([args.external_id_before_1_11 for args in found])
         return np.where(values == MISSING, old, values)
+    if key == "stream" and (values == MISSING).any():
+        queues = to_int64([args.sycl_queue for args in found])
+        return np.where(values == MISSING, queues, values)
     return values
 
 

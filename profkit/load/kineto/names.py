@@ -21,6 +21,7 @@ CATEGORIES: Final = {
     "xpu_runtime": Category.RUNTIME,
     "mtia_runtime": Category.RUNTIME,
     "glow_runtime": Category.RUNTIME,
+    "hpu_op": Category.RUNTIME,
     "privateuse1_runtime": Category.RUNTIME,
     "cuda_driver": Category.DRIVER,
     "xpu_driver": Category.DRIVER,

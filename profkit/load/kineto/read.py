@@ -1,12 +1,10 @@
 """Read a Kineto trace: text in chunks, events in batches, columns."""
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
 from profkit.errors import NotATraceError
+from profkit.load.garbage import without_garbage_collection
 from profkit.load.kineto import metadata
 from profkit.load.kineto.assemble import Tables, assemble
 from profkit.load.kineto.cut import Text
@@ -39,7 +37,7 @@ def read_kineto(place: Place, limit_bytes: int | None = None) -> Trace:
     Raises:
         LoadError: It cannot be read, or is no trace.
     """
-    with _without_garbage_collection():
+    with without_garbage_collection():
         limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
         stages = Stages()
         text, chunks, reading = _read(place, limit, stages, processes_for(place))
@@ -73,18 +71,6 @@ def _read(
     if whole:
         return text, chunks, reading
     return _read(place, limit, stages, 1)
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Millions of structs that nothing can hold in a cycle would be searched again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _not_a_trace(place: Place, text: Text, n_bytes: int) -> NotATraceError:

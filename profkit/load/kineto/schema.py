@@ -27,6 +27,7 @@ class Args(msgspec.Struct, gc=False):
     call_stack: str = msgspec.field(default="", name="Call stack")
     device: int = MISSING
     stream: int = MISSING
+    sycl_queue: int = msgspec.field(default=MISSING, name="sycl queue")
     n_bytes: int = msgspec.field(default=MISSING, name="bytes")
     graph_node: int = msgspec.field(default=MISSING, name="graph node id")
     collective: str = msgspec.field(default="", name="Collective name")
