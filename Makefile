@@ -2,6 +2,7 @@
 # make lint     the first three alone                 make bench  what loading and recording cost
 # make format   put the code into the one format      make docs   write docs/reference anew
 # make pins     resolve requirements/dev.txt anew     make clean  take .venv and caches away
+# make fuzz     search for files that reading stumbles over: make fuzz SECONDS=600
 #
 # Each creates .venv with the pinned set first, and needs nothing but make and Python 3.10 or newer.
 
@@ -9,11 +10,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 # Test processes at a time: make test JOBS=8
 JOBS   ?= 2
+# How long to search: make fuzz SECONDS=600
+SECONDS ?= 60
 # More for pytest: make test ARGS="tests/load -k gzip"
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: test lint format demo bench docs pins clean install
+.PHONY: test lint format demo bench docs fuzz pins clean install
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
@@ -38,6 +41,10 @@ bench: install
 
 docs: install
 	$(BIN)/python docs/generate.py
+
+fuzz: install
+	$(BIN)/pip install --quiet --no-build-isolation --editable '.[fuzz]'
+	$(BIN)/python fuzz/fuzz_analyze.py build/fuzz $(SECONDS)
 
 install: $(VENV)/.project
 
