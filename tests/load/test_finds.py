@@ -1,10 +1,12 @@
 """What the fuzzer found, one test a find."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 from profkit.api import analyze
 from profkit.index.nesting import call_tree
+from profkit.load.kineto.batch import to_ns
 from profkit.load.open import load
 
 
@@ -35,3 +37,7 @@ def test_events_of_many_threads_that_are_centuries_apart_still_nest(tmp_path: Pa
     assert set(tree.depth[short].tolist()) == {1}
     assert set(tree.depth[~short].tolist()) == {0}
     assert analyze(path, strict=True).source.n_events == 2400
+
+
+def test_a_float_among_exact_times_is_a_time() -> None:
+    assert to_ns([Decimal("1.5"), 2.5, 3]).tolist() == [1_500, 2_500, 3_000]

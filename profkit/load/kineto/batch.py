@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from operator import attrgetter
 from typing import Any, Final
 
@@ -115,6 +116,8 @@ _LONGEST_US: Final = 4.6e15
 
 
 def _exact_ns(us: Any) -> int:  # noqa: ANN401  (a Decimal, or None)
+    if isinstance(us, (int, float)):
+        us = Decimal(us)  # of a batch that was read event by event, each as well as it could be
     if us is None or not us.is_finite() or abs(us) >= _LONGEST_US:
         return MISSING
     return int((us * _MICROSECOND).to_integral_value())
