@@ -15,7 +15,9 @@ from profkit.units import format_bytes
 
 _PIECE_BYTES: Final = 1 << 20
 _FRAME: Final = b"\x95"
+_FRAME_N_BYTES: Final = 8
 _LONG_BINPUT: Final = b"r"
+_NUMBER_N_BYTES: Final = 4
 _PUT: Final = b"p"
 
 
@@ -92,14 +94,16 @@ class _Bytes:
 
     def read(self, n: int, /) -> bytes:
         """Read n bytes, or fewer at the end."""
+        # The byte before may also be a text's length, but then as many bytes are asked for: 149 or
+        # 114, never the eight and four that follow these two instructions.
         last, self._last = self._last, b""
         piece = self._take(n)
         if n == 1:
             self._last = piece
-        elif last == _FRAME and len(piece) == n:
+        elif last == _FRAME and n == len(piece) == _FRAME_N_BYTES:
             # A frame of no bytes: its instructions are then asked for one by one.
             return bytes(n)
-        elif last == _LONG_BINPUT:
+        elif last == _LONG_BINPUT and n == _NUMBER_N_BYTES:
             self._check_number(int.from_bytes(piece, "little"))
         return piece
 

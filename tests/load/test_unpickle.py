@@ -26,6 +26,13 @@ def test_plain_data_comes_back_as_it_was(protocol: int) -> None:
     assert _read(pickle.dumps(data, protocol)) == data
 
 
+@pytest.mark.parametrize("protocol", range(6))
+def test_texts_of_every_length_come_back(protocol: int) -> None:
+    texts = ["r" * n for n in range(300)]
+    numbers = [114, 149, 112, 114 << 8, 149 << 24]
+    assert _read(pickle.dumps([texts, numbers], protocol)) == [texts, numbers]
+
+
 class _Touch:
     def __init__(self, canary: Path) -> None:
         self.canary = canary
