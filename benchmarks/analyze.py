@@ -137,7 +137,9 @@ def compare(path: Path, *, with_peers: bool) -> None:
 def main() -> None:
     """Make the files one after the other, and compare all programs on each."""
     parser = argparse.ArgumentParser(description="Compare an analysis as a whole process.")
-    parser.add_argument("--mb", type=int, nargs="+", default=[50, 200, 1000], help="sizes of the text")
+    parser.add_argument(
+        "--mb", type=int, nargs="+", default=[50, 200, 1000], help="sizes of the text"
+    )
     parser.add_argument("--peers-mb", type=int, default=200, help="peers read no larger text")
     parser.add_argument("--trace", type=Path, help="the trace to repeat")
     options = parser.parse_args()
