@@ -96,9 +96,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     messages = ctx.trace.notes.messages
     told = [text for level in ("ERROR", "WARNING") for text in messages.get(level, ())]
     if told:
-        yield _finding(
-            ctx, np.zeros(0, np.intp), f"The profiler wrote into the recording: {told[0]}", told
-        )
+        said = f"The profiler wrote into the recording: “{told[0].strip()}”."
+        yield _finding(ctx, np.zeros(0, np.intp), said, told)
 
 
 def _many(n_lost: int, n_all: int, thresholds: Thresholds) -> bool:

@@ -36,7 +36,7 @@ def load(path: str | os.PathLike[str], *, limit_bytes: int | None = None) -> Tra
 
 
 def _folder(folder: Path) -> MissingFileError:
-    traces = sorted(folder.rglob("*.pt.trace.json*"))
+    traces = sorted(path for end in ("*.json", "*.json.gz") for path in folder.rglob(end))
     if not traces:
         return MissingFileError(f"{folder} is a folder without traces.", "Give a trace file.")
     message = f"{folder} is a folder; {len(traces)} of its files look like traces."

@@ -77,7 +77,7 @@ def test_what_the_profiler_itself_complains_of_is_a_note(found: Found, level: st
     b.head = {level: ["buffers were dropped"], "INFO": ["all is well"]}
     (finding,) = found(b, RULE)
     assert finding.severity == "note"
-    assert finding.message == "The profiler wrote into the recording: buffers were dropped"
+    assert finding.message == "The profiler wrote into the recording: “buffers were dropped”."
     assert finding.evidence["messages"] == ["buffers were dropped"]
 
 
