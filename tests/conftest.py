@@ -4,6 +4,11 @@ import os
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import settings
+
+# No test is timed: a busy machine is not a fault. Too slow is for benchmarks to say.
+settings.register_profile("profkit", deadline=None)
+settings.load_profile("profkit")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The test processes share the cores already; threads of torch that wait for each other take
