@@ -83,11 +83,16 @@ class Context:
         return union(self.events.ts_ns[work], self.events.end_ns[work])
 
     @cached_property
+    def host_activity(self) -> dict[str, Intervals]:
+        """Time on the host by what may make a device idle, such as ``sync`` and ``data``."""
+        return host_activity(self.events, self.launches)
+
+    @cached_property
     def idle_causes(self) -> tuple[IdleByCause, ...]:
         """Why each device was idle, by ordinal."""
-        host = host_activity(self.events, self.launches)
         return tuple(
-            idle_by_cause(self.events, self.launches, device, host) for device in self.devices
+            idle_by_cause(self.events, self.launches, device, self.host_activity)
+            for device in self.devices
         )
 
     @cached_property

@@ -7,10 +7,8 @@ from profkit.engine.top import regions, top_kernels, top_ops
 from profkit.engine.windows import windows
 from profkit.index.breakdown import breakdown, device_parts, host_parts
 from profkit.index.calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
-from profkit.index.idle import host_activity
 from profkit.index.intervals import covered_within, union
 from profkit.index.live_bytes import peaks
-from profkit.index.waiting import blocking_calls, covered_by
 from profkit.model.events import MISSING, Category
 from profkit.model.report import (
     Breakdown,
@@ -115,12 +113,10 @@ def _device_kind(ctx: Context) -> str:
 
 
 def _steps(ctx: Context) -> tuple[StepSummary, ...]:
-    steps, events = ctx.steps, ctx.events
+    steps, host = ctx.steps, ctx.host_activity
     busy = covered_within(ctx.busy, steps.starts_ns, steps.ends_ns).tolist()
-    data = covered_by(events, ctx.data_waits)
-    data_ns = covered_within(data, steps.starts_ns, steps.ends_ns).tolist()
-    sync = covered_by(events, blocking_calls(events, ctx.launches))
-    sync_ns = covered_within(sync, steps.starts_ns, steps.ends_ns).tolist()
+    data_ns = covered_within(host["data"], steps.starts_ns, steps.ends_ns).tolist()
+    sync_ns = covered_within(host["sync"], steps.starts_ns, steps.ends_ns).tolist()
     lengths = (steps.ends_ns - steps.starts_ns).tolist()
     return tuple(
         StepSummary(
@@ -186,7 +182,7 @@ def _breakdown(ctx: Context) -> Breakdown | None:
     if not len(events):
         return None
     parts = (
-        device_parts(ctx.devices, ctx.idle_causes, host_activity(events, ctx.launches))
+        device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity)
         if ctx.has_device_work
         else host_parts(events)
     )

@@ -8,9 +8,6 @@ import numpy as np
 
 from profkit.model.events import MISSING, Int64s, Mask, MemoryTable, Rows
 
-NEVER: Final = MISSING
-"""The time of a free that did not happen in the window."""
-
 DEVICE_TYPES: Final = {0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 13: "mps", 20: "privateuseone"}
 """PyTorch calls ROCm's devices ``cuda`` too. Source: ``c10/core/DeviceType.h``."""
 
@@ -48,10 +45,6 @@ class Allocations:
     def n_bytes(self) -> Int64s:
         """Bytes of each. Shape ``(a,)``."""
         return self.table.n_bytes[self.alloc]
-
-    def freed_ns(self) -> Int64s:
-        """When each was freed, or :data:`NEVER`. Shape ``(a,)``."""
-        return np.where(self.free < 0, NEVER, self.table.ts_ns[self.free])
 
 
 def pair_allocations(table: MemoryTable) -> Allocations:

@@ -111,11 +111,9 @@ class EventTable:
         external_id: Joins operators, calls and device work (``External id``).
         sequence: Joins a forward operator to its backward one (``Sequence number``).
         forward_thread: On backward operators, the profiler's number of the forward thread.
-        python_id: A Python call's id; ``python_parent`` is its caller's.
         device: Ordinal of the device that did the work.
         stream: The stream it ran on.
         n_bytes: Bytes that a copy or a fill moved.
-        graph_node: Node of the CUDA graph that launched a kernel.
         collective: Index into ``names`` of the collective that a kernel belongs to.
         call_stack: Index into ``names`` of an operator's Python stack, innermost first, its
             frames separated by ``;`` (written by torch 1.8 to 1.10).
@@ -133,12 +131,9 @@ class EventTable:
     external_id: SparseColumn
     sequence: SparseColumn
     forward_thread: SparseColumn
-    python_id: SparseColumn
-    python_parent: SparseColumn
     device: SparseColumn
     stream: SparseColumn
     n_bytes: SparseColumn
-    graph_node: SparseColumn
     collective: SparseColumn
     call_stack: SparseColumn
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.index.live_bytes import NEVER, device_label, pair_allocations, peaks
+from profkit.index.live_bytes import device_label, pair_allocations, peaks
 from profkit.model.events import MISSING, MemoryTable
 
 
@@ -51,9 +51,9 @@ def test_pairs_agree_with_a_dictionary(moves: list[tuple[int, int]]) -> None:
         else:
             earlier += 1
     found = pair_allocations(table(moves))
-    by_alloc = dict(zip(found.alloc.tolist(), found.freed_ns().tolist(), strict=True))
-    assert {at: end for at, end in by_alloc.items() if end != NEVER} == freed
-    assert sorted(at for at, end in by_alloc.items() if end == NEVER) == sorted(live.values())
+    by_alloc = dict(zip(found.alloc.tolist(), found.free.tolist(), strict=True))
+    assert {at: end for at, end in by_alloc.items() if end >= 0} == freed
+    assert sorted(at for at, end in by_alloc.items() if end < 0) == sorted(live.values())
     assert found.n_frees_of_earlier == earlier
 
 

@@ -25,8 +25,8 @@ def table(spans: list[tuple[int, int]], lanes: list[int] | None = None) -> Event
         names=("op",),
         lanes=(Lane("1", "1"), Lane("1", "2")),
         **dict.fromkeys(
-            ("correlation", "external_id", "sequence", "forward_thread", "python_id",
-             "python_parent", "device", "stream", "n_bytes", "graph_node", "collective",
+            ("correlation", "external_id", "sequence", "forward_thread",
+             "device", "stream", "n_bytes", "collective",
              "call_stack"), none),
     )  # fmt: skip
 

@@ -29,9 +29,8 @@ from profkit.model.events import MISSING, Category, Int32s, Int64s
 _HOST: Final = ("external_id", "sequence", "forward_thread", "call_stack")
 _CALL: Final = ("correlation", "external_id")
 _WORK: Final = (
-    "correlation", "external_id", "device", "stream", "n_bytes", "graph_node", "collective",
+    "correlation", "external_id", "device", "stream", "n_bytes", "collective",
 )  # fmt: skip
-_PYTHON: Final = ("python_id", "python_parent")
 
 _WANTED: Final = {
     Category.OP: _HOST,
@@ -41,11 +40,10 @@ _WANTED: Final = {
     Category.KERNEL: _WORK,
     Category.MEMCPY: _WORK,
     Category.MEMSET: _WORK,
-    Category.PYTHON: _PYTHON,
 }
 """The columns that the events of a category can have."""
 
-SPARSE: Final = tuple(dict.fromkeys((*_HOST, *_WORK, *_PYTHON)))
+SPARSE: Final = tuple(dict.fromkeys((*_HOST, *_WORK)))
 NAMES: Final = frozenset({"call_stack", "collective"})
 """Those of them that are numbers of names."""
 MEMORY: Final = (
@@ -280,8 +278,6 @@ def _values(key: str, found: list[Args], words: Vocabulary) -> Int64s:
     if key in NAMES:
         names = words.names
         given = [names[text] if text else MISSING for text in given]
-    elif key == "python_parent":
-        given = [MISSING if parent is None else parent for parent in given]
     values = to_int64(given)
     if key == "external_id" and (values == MISSING).any():
         old = to_int64([args.external_id_before_1_11 for args in found])

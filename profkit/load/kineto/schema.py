@@ -22,14 +22,11 @@ class Args(msgspec.Struct, gc=False):
     external_id_before_1_11: int = msgspec.field(default=MISSING, name="external id")
     sequence: int = msgspec.field(default=MISSING, name="Sequence number")
     forward_thread: int = msgspec.field(default=MISSING, name="Fwd thread id")
-    python_id: int = msgspec.field(default=MISSING, name="Python id")
-    python_parent: int | None = msgspec.field(default=MISSING, name="Python parent id")
     call_stack: str = msgspec.field(default="", name="Call stack")
     device: int = MISSING
     stream: int = MISSING
     sycl_queue: int = msgspec.field(default=MISSING, name="sycl queue")
     n_bytes: int = msgspec.field(default=MISSING, name="bytes")
-    graph_node: int = msgspec.field(default=MISSING, name="graph node id")
     collective: str = msgspec.field(default="", name="Collective name")
     memory_bytes: int = msgspec.field(default=MISSING, name="Bytes")
     memory_address: int = msgspec.field(default=MISSING, name="Addr")
