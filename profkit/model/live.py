@@ -1,0 +1,178 @@
+"""What was watched of a running program's memory, step by step, and what grew.
+
+Plain data that goes through JSON unchanged: recording writes it, analysis reads it. A file of it
+ends in ``.memory.json.gz``. Sizes are bytes; None is a figure that is not known.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from profkit.model.where import Frame
+
+SCHEMA = "profkit.memory/1"
+
+GrowthKind = Literal["tensors", "graph", "garbage", "host"]
+"""What grows: tensors that are alive; the autograd graph behind one; unreachable cycles that wait
+for the garbage collector; host memory that no tensor owns."""
+
+HolderKind = Literal[
+    "module-global", "class", "instance", "closure", "cache", "traceback", "frame", "hook",
+    "thread", "generator", "context", "optimizer", "unknown",
+]  # fmt: skip
+"""What stands at the root of a chain, or on it where that says more: ``cache``: functools' caches;
+``traceback``: the frames of an exception that is kept; ``frame``: locals of a function that still
+runs; ``hook``: a module's or tensor's hooks; ``context``: an autograd function's ``ctx``."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Who holds an object: from a root to the object, in the user's words.
+
+    Attributes:
+        kind: What kind of holder it is.
+        parts: Such as ``("__main__.history", "[17]")`` or ``("Net.seen", "['3']")``; put together
+            they read as an expression where that is possible.
+        container: Type of the innermost container that grows, such as ``list`` or ``dict``; empty
+            where none is on the chain.
+        container_len: How many entries it had at the last look, or None.
+    """
+
+    kind: HolderKind
+    parts: tuple[str, ...]
+    container: str = ""
+    container_len: int | None = None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The autograd graph behind tensors that are held.
+
+    Attributes:
+        n_nodes: Nodes reached from their ``grad_fn``.
+        saved_bytes: Bytes of the storages that they keep for backward, each storage once.
+        root: Name of the ``grad_fn`` of a typical one, such as ``AddBackward0``.
+        is_exact: Whether the walk reached all of it, else it stopped at its limit.
+    """
+
+    n_nodes: int
+    saved_bytes: int
+    root: str
+    is_exact: bool = True
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One thing that grows: from one line, or held by one holder.
+
+    Attributes:
+        kind: What grows.
+        device: ``cpu``, ``cuda:0``, ``pinned``; ``host`` for what no tensor owns.
+        per_step_bytes: By how much a step, judged over the steps watched; with what the graph
+            behind them keeps, where there is one.
+        bytes: How much of it there was at the last look, likewise.
+        n: How many objects that was.
+        first_step: The first step of the stretch that grew.
+        last_step: The last step of it.
+        type: The Python type, such as ``torch.Tensor``, ``numpy.ndarray``, ``dict``.
+        stack: Where it is made, innermost frame of the user's own code first; empty if not known.
+        stack_is: How that is known: ``seen`` (the allocation itself was seen), ``node`` (the
+            line that made its autograd node), or ``unknown``.
+        code: The text of the first frame's line, without its indent; empty if not known.
+        chains: Who holds it, the shortest chain first.
+        graph: The graph behind all of them together, each node once, at the last look; or None.
+        cycle: Types along an unreachable cycle, the first one repeated at the end; for garbage.
+        shape: Of a typical one, such as ``(120, 3) float32``; empty if not a tensor.
+    """
+
+    kind: GrowthKind
+    device: str
+    per_step_bytes: int
+    bytes: int
+    n: int
+    first_step: int
+    last_step: int
+    type: str = "torch.Tensor"
+    stack: tuple[Frame, ...] = ()
+    stack_is: Literal["seen", "node", "unknown"] = "unknown"
+    code: str = ""
+    chains: tuple[Chain, ...] = ()
+    graph: Graph | None = None
+    cycle: tuple[str, ...] = ()
+    shape: str = ""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The figures at one step boundary. A figure that was not taken at this one is None.
+
+    Attributes:
+        step: The step that has just ended, from 1.
+        ts_ns: Nanoseconds since watching began.
+        host_rss_bytes: Resident memory of the process.
+        tensor_bytes: Bytes of the storages of live tensors, each storage once, by device.
+        graph_bytes: Bytes that autograd keeps for backward, beyond those of live tensors.
+        garbage_bytes: Bytes of tensors in unreachable cycles.
+        allocated_bytes: The device allocators' allocated bytes, all devices together.
+        reserved_bytes: Their reserved bytes.
+    """
+
+    step: int
+    ts_ns: int
+    host_rss_bytes: int | None = None
+    tensor_bytes: dict[str, int] | None = None
+    graph_bytes: int | None = None
+    garbage_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class WatchCost:
+    """What watching cost.
+
+    Attributes:
+        total_ns: All looks together.
+        n_looks: Looks at the figures.
+        n_censuses: Looks at all live objects.
+        share: ``total_ns`` as a share of the time watched.
+    """
+
+    total_ns: int = 0
+    n_looks: int = 0
+    n_censuses: int = 0
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class LiveMemory:
+    """A program's memory over its steps.
+
+    Attributes:
+        name: The capture's name.
+        steps_are: What a step is here, as in :class:`~profkit.model.capture_info.CaptureInfo`.
+        n_steps: Steps that were seen.
+        watched_ns: From the first look to the last.
+        looks: The figures, a few hundred at most, thinned out over long runs.
+        growths: What grows, the most bytes a step first.
+        n_judged_steps: Steps over which growth could be judged; 0 when there were too few.
+        not_seen: What could not be watched, a sentence each.
+        cost: What watching cost.
+        torch: PyTorch's version.
+        devices: Names of the devices in use.
+        argv: The program and its arguments.
+        schema: Name and version of this layout.
+    """
+
+    name: str
+    steps_are: str
+    n_steps: int
+    watched_ns: int
+    looks: tuple[Look, ...] = ()
+    growths: tuple[Growth, ...] = ()
+    n_judged_steps: int = 0
+    not_seen: tuple[str, ...] = ()
+    cost: WatchCost = field(default_factory=WatchCost)
+    torch: str | None = None
+    devices: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+    schema: str = SCHEMA
