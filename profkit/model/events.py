@@ -43,13 +43,14 @@ class Category(IntEnum):
     RUNTIME = 7
     """A call of the CUDA, HIP or SYCL runtime."""
     DRIVER = 8
-    """A call of the driver below the runtime (``cuLaunchKernel``)."""
+    """A call of the driver below the runtime (``cuLaunchKernel``), and a wait of the host that an
+    XPU's profiler wrote as ``xpu_sync``, named after the Level Zero call."""
     PYTHON = 9
     """A Python function, builtin or ``nn.Module`` call (``python_function``)."""
     OVERHEAD = 10
     """What the profiler itself costs (``overhead``)."""
     DEVICE_SYNC = 11
-    """``cuda_sync``, ``xpu_sync``: how a device saw a wait; it is no work."""
+    """``cuda_sync``, barriers of ``xpu_sync``: how a device saw a wait; it is no work."""
     SPAN = 12
     """``Trace``: the recording as a whole."""
 

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
+from profkit.model.events import MISSING, Category
 from profkit.model.trace import Trace
 
 HOUR_US = 3.6e9
@@ -93,3 +95,89 @@ def test_a_long_kernel_and_the_callers_of_everything_are_not_odd(tmp_path: Path)
 
 def test_a_few_events_far_apart_are_all_kept(tmp_path: Path) -> None:
     assert len(read(tmp_path, [event(0.0), event(5 * HOUR_US)]).events) == 2
+
+
+# ------------------------------------------------------------------- arguments of begins and ends
+
+
+def test_the_arguments_of_a_begin_and_its_end_are_one_and_the_end_wins(tmp_path: Path) -> None:
+    begin = edge("B", 5, args={"External id": 7, "Sequence number": 3})
+    end = edge("E", 6, args={"Sequence number": 4, "Fwd thread id": 2})
+    trace = read(tmp_path, [event(0.0, args={"External id": 1}), begin, end, event(9.0)])
+    rows = np.arange(3)
+    assert [trace.events.name_of(row) for row in range(3)] == ["op", "op", "edge"]
+    assert trace.events.external_id.at(rows).tolist() == [1, MISSING, 7]
+    assert trace.events.sequence.at(rows).tolist() == [MISSING, MISSING, 4]
+    assert trace.events.forward_thread.at(rows).tolist() == [MISSING, MISSING, 2]
+
+
+def test_a_kernel_written_as_two_has_its_device_and_joins_its_launch(tmp_path: Path) -> None:
+    kernel = {"cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
+    call = event(0.0, cat="cuda_runtime", name="cudaLaunchKernel", args={"correlation": 5})
+    args = {"device": 1, "stream": 7, "correlation": 5, "Collective name": "allreduce"}
+    trace = read(
+        tmp_path,
+        [call, {"ph": "B", "ts": 4, "args": args, **kernel}, {"ph": "E", "ts": 9, **kernel}],
+    )
+    row = np.array([1])
+    events = trace.events
+    assert (events.device.at(row)[0], events.stream.at(row)[0]) == (1, 7)
+    assert events.names[events.collective.at(row)[0]] == "allreduce"
+    assert events.correlation.at(np.arange(2)).tolist() == [5, 5]
+
+
+def test_an_event_written_as_two_has_only_what_its_category_can_have(tmp_path: Path) -> None:
+    trace = read(tmp_path, [edge("B", 0, args={"stream": 7, "External id": 2}), edge("E", 1)])
+    assert trace.events.stream.rows.tolist() == []
+    assert trace.events.external_id.values.tolist() == [2]
+
+
+def test_copies_by_kernels_written_as_two_are_copies(tmp_path: Path) -> None:
+    copy = {"cat": "kernel", "name": "__amd_rocclr_copyBuffer", "pid": 0, "tid": 1}
+    trace = read(tmp_path, [{"ph": "B", "ts": 0, **copy}, {"ph": "E", "ts": 3, **copy}])
+    assert trace.events.category.tolist() == [Category.MEMCPY]
+
+
+def test_an_odd_event_among_those_written_as_two_takes_no_value_of_another(tmp_path: Path) -> None:
+    sane = [event(float(i), args={"External id": i}) for i in range(30)]
+    odd = event(5.0, -3.0, name="odd", args={"External id": 99})
+    pair = [edge("B", 40, args={"External id": 77}), edge("E", 41)]
+    trace = read(tmp_path, [odd, *sane, *pair])
+    assert trace.notes.n_odd == 1
+    assert trace.events.external_id.values.tolist() == [*range(30), 77]
+    assert trace.events.name_of(int(trace.events.external_id.rows[-1])) == "edge"
+
+
+# ------------------------------------------------------------------------------------ allocations
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.parametrize("ways", [("i",), ("I",), ("X",), ("i", "I", "X")], ids="".join)
+def test_an_allocation_is_a_moment_however_it_is_written(
+    ways: tuple[str, ...],
+    absolute: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    base = 1_700_000_000_000_000 if absolute else 0
+    marks = [
+        {"ph": ways[i % len(ways)], "cat": "cpu_instant_event", "name": "[memory]", "pid": 1,
+         "tid": 2, "ts": base + i + 0.5, "dur": 1e9 - i, "s": "t",
+         "args": {"Bytes": (1, -1)[i % 2] * 64, "Addr": 16, "Device Type": 1, "Device Id": 0,
+                  "Total Allocated": 64}}
+        for i in range(6)
+    ]  # fmt: skip
+    calls = [event(base + 0.0, 3.0), event(base + 3.0, 4.0)]
+    trace = read(tmp_path, [calls[0], *marks, calls[1]])
+    assert trace.memory.ts_ns.tolist() == [500 + 1000 * i for i in range(6)]
+    assert trace.memory.n_bytes.tolist() == [64, -64] * 3
+    assert trace.memory.position.tolist() == [1, 2, 3, 4, 5, 6]
+    assert spans(trace) == [("op", 0, 3_000), ("op", 3_000, 4_000)]
+    assert trace.events.position.tolist() == [0, 7]
+    assert trace.notes.categories == {"cpu_op": 2}
+    assert trace.recorded_with.memory is True
+
+
+def test_an_event_of_that_name_without_bytes_is_no_allocation(tmp_path: Path) -> None:
+    trace = read(tmp_path, [event(0.0, name="[memory]"), {"ph": "I", "name": "[memory]", "ts": 1}])
+    assert spans(trace) == [("[memory]", 0, 2_000)]
+    assert len(trace.memory) == 0

@@ -7,9 +7,18 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.load.heap import give_back
-from profkit.load.kineto.batch import MEMORY, NAMES, SPARSE, Batch, Columns, Vocabulary
+from profkit.load.kineto.batch import (
+    MEMORY,
+    NAMES,
+    SPARSE,
+    WANTED,
+    Batch,
+    Columns,
+    Vocabulary,
+)
 from profkit.load.kineto.edges import pair_edges
 from profkit.load.kineto.odd_times import set_aside
+from profkit.load.kineto.threads import lanes_of_callers
 from profkit.model.events import (
     MISSING,
     EventTable,
@@ -72,6 +81,10 @@ def adopt(share: Share, theirs: Vocabulary, ours: Vocabulary) -> None:
         for key in NAMES & batch.sparse.keys():
             rows, values = batch.sparse[key]
             batch.sparse[key] = (rows, names[values])
+        for key in NAMES & batch.edges.keys():
+            numbers = batch.edges[key]
+            has = numbers != MISSING
+            numbers[has] = names[numbers[has]]
 
 
 def assemble(share: Share, words: Vocabulary) -> Tables:
@@ -92,7 +105,7 @@ def assemble(share: Share, words: Vocabulary) -> Tables:
     sparse = {key: _sparse(batches, first_row, key) for key in SPARSE}
     complete = {key: _taken([b.complete for b in batches], key) for key in _COMPLETE}
     memory = {key: _taken([b.memory for b in batches], key) for key in (*_PLACED, *MEMORY)}
-    edges = {key: _taken([b.edges for b in batches], key) for key in (*_EDGES, "begins")}
+    edges = {key: _taken([b.edges for b in batches], key) for key in (*_EDGES, "begins", *SPARSE)}
     return _tables(complete, sparse, memory, edges, words)
 
 
@@ -106,7 +119,9 @@ def _tables(
     n_unpaired = 0
     if len(edges["ts_ns"]):
         paired, n_unpaired = pair_edges(edges)
+        sparse = _with_paired(sparse, paired, len(columns["ts_ns"]))
         columns = {key: np.concatenate((columns[key], paired[key])) for key in columns}
+    columns["lane"] = lanes_of_callers(columns, words.lanes.pairs())
     odd, kept = set_aside(columns, words.names.texts)
     if odd:
         rows = np.cumsum(kept) - 1
@@ -133,6 +148,28 @@ def _tables(
     )
     most = 20
     return Tables(events, _memory_table(memory), start_ns, odd[:most], len(odd), n_unpaired)
+
+
+def _with_paired(
+    sparse: dict[str, tuple[Int32s, Int64s]], paired: Columns, first_row: int
+) -> dict[str, tuple[Int32s, Int64s]]:
+    """Add what paired edges carry, each what events of its category can have.
+
+    Args:
+        sparse: Rows that have a value, and their values.
+        paired: The events that edges became.
+        first_row: The row of the first of them.
+    """
+    joined = {}
+    for key, (rows, values) in sparse.items():
+        able = [category for category, wanted in WANTED.items() if key in wanted]
+        has = (paired[key] != MISSING) & np.isin(paired["category"], able)
+        more = np.flatnonzero(has).astype(np.int32) + np.int32(first_row)
+        joined[key] = (
+            np.concatenate((rows, more)),
+            np.concatenate((values, paired[key][has])),
+        )
+    return joined
 
 
 def _taken(parts: list[Columns], key: str) -> npt.NDArray[Any]:

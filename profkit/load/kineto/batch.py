@@ -20,7 +20,6 @@ from profkit.load.kineto.schema import (
     ExactBegin,
     ExactComplete,
     ExactEnd,
-    ExactInstant,
     Instant,
     Naming,
 )
@@ -32,7 +31,7 @@ _WORK: Final = (
     "correlation", "external_id", "device", "stream", "n_bytes", "collective",
 )  # fmt: skip
 
-_WANTED: Final = {
+WANTED: Final = {
     Category.OP: _HOST,
     Category.ANNOTATION: _HOST,
     Category.RUNTIME: _CALL,
@@ -50,6 +49,8 @@ MEMORY: Final = (
     "memory_bytes", "memory_address", "memory_device_type", "memory_device", "total_allocated",
     "total_reserved",
 )  # fmt: skip
+_ALLOCATION: Final = "[memory]"
+_NO_NUMBER: Final = -1
 _MICROSECOND: Final = 1000
 _NAME: Final = attrgetter("name")
 _CATEGORY: Final = attrgetter("cat")
@@ -74,7 +75,8 @@ class Batch:
         sparse: By column, the rows of ``complete`` that have a value, and the values.
         memory: Of ``[memory]`` events: ``position``, ``lane``, ``ts_ns``, and :data:`MEMORY`.
         edges: Of begin and end events (``B``, ``E``): ``position``, ``category``, ``name``,
-            ``lane``, ``ts_ns``, and ``begins``.
+            ``lane``, ``ts_ns``, ``begins``, and :data:`SPARSE`, :data:`MISSING` where there is
+            no such value.
     """
 
     n_events: int = 0
@@ -179,9 +181,9 @@ class Vocabulary:
             self.category_counts[text] = self.category_counts.get(text, 0) + count
         by_text = [CATEGORIES.get(text.lower(), Category.OTHER) for text in texts]
         codes = np.array(by_text, dtype=np.uint8)[written]
-        if self.category_counts.get("", 0):
-            for i in np.flatnonzero(written == self.written[""]).tolist():
-                codes[i] = _category_by_process(events[i])
+        for text, tell in _TOLD_BY_EVENT.items():
+            for i in np.flatnonzero(written == self.written.get(text, _NO_NUMBER)).tolist():
+                codes[i] = tell(events[i])
         return codes
 
     def name_lanes(self, events: list[Any]) -> None:
@@ -206,6 +208,20 @@ def _category_by_process(event: Any) -> int:  # noqa: ANN401  (a struct of one o
     return Category.KERNEL if process == "CUDA functions" else Category.OTHER
 
 
+def _category_by_waiter(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
+    """The category of a wait on an XPU: the host's are calls, a barrier on the device is none.
+
+    Source: ``libkineto/src/plugin/xpupti/XpuptiActivityHandlers.cpp``
+    (``handleSynchronizationActivity``): named after the Level Zero call, with its ``Type``.
+    """
+    kind = str((event.args or NO_ARGS).wait_type)
+    return Category.DRIVER if kind.startswith("HOST_") else Category.DEVICE_SYNC
+
+
+_TOLD_BY_EVENT: Final = {"": _category_by_process, "xpu_sync": _category_by_waiter}
+"""Categories as written that do not tell by themselves what an event is."""
+
+
 def to_columns(events: list[Any], words: Vocabulary) -> Batch:
     """Turn decoded events into columns.
 
@@ -217,12 +233,17 @@ def to_columns(events: list[Any], words: Vocabulary) -> Batch:
     batch = Batch(n_events=len(events), n_skipped=kinds.count(type(None)))
     present = set(kinds)
     complete = ExactComplete if ExactComplete in present else Complete
+    allocations: list[int] = []
     if complete in present:
         at = [i for i, kind in enumerate(kinds) if kind is complete]
-        _add_complete(batch, [events[i] for i in at], at, words)
-    if present & {Instant, ExactInstant}:
-        at = [i for i, event in enumerate(events) if _is_memory(event)]
-        _add_memory(batch, [events[i] for i in at], at, words)
+        allocations += _add_complete(batch, [events[i] for i in at], at, words)
+    if any(issubclass(kind, Instant) for kind in present):
+        allocations += [
+            i for i, e in enumerate(events) if isinstance(e, Instant) and _is_allocation(e)
+        ]
+    if allocations:
+        allocations.sort()
+        _add_memory(batch, [events[i] for i in allocations], allocations, words)
     if present & {Begin, End, ExactBegin, ExactEnd}:
         at = [i for i, event in enumerate(events) if isinstance(event, Edge)]
         _add_edges(batch, [events[i] for i in at], at, words)
@@ -231,17 +252,27 @@ def to_columns(events: list[Any], words: Vocabulary) -> Batch:
     return batch
 
 
-def _is_memory(event: Any) -> bool:  # noqa: ANN401  (an event of any kind)
-    return (
-        isinstance(event, Instant)
-        and event.name == "[memory]"
-        and (event.args or NO_ARGS).memory_bytes != MISSING
-    )
+def _is_allocation(event: Any) -> bool:  # noqa: ANN401  (an instant or a complete event)
+    return event.name == _ALLOCATION and (event.args or NO_ARGS).memory_bytes != MISSING
 
 
-def _add_complete(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> None:
-    category = words.categories(events)
+def _add_complete(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> list[int]:
+    """Add complete events, all but allocations.
+
+    torch's Python exporter (``use_python_export``) writes an allocation as a complete event that
+    lasts to the end of the trace. It is a moment all the same.
+
+    Returns:
+        Places of the allocations, which are not added.
+    """
     names = _numbers(words.names, map(_NAME, events), len(events))
+    named = np.flatnonzero(names == words.names.get(_ALLOCATION, _NO_NUMBER)).tolist()
+    allocations = {i for i in named if _is_allocation(events[i])}
+    if allocations:
+        rest = [i for i in range(len(events)) if i not in allocations]
+        _add_complete(batch, [events[i] for i in rest], [at[i] for i in rest], words)
+        return [at[i] for i in allocations]
+    category = words.categories(events)
     words.tell_moves(names, category)
     batch.complete = {
         **_placed(events, at, words),
@@ -250,7 +281,7 @@ def _add_complete(batch: Batch, events: list[Any], at: list[int], words: Vocabul
         "dur_ns": to_ns(list(map(_LENGTH, events))),
     }
     parts: dict[str, list[tuple[Int32s, Int64s]]] = {}
-    for kind, wanted in _WANTED.items():
+    for kind, wanted in WANTED.items():
         rows = np.flatnonzero(category == kind).astype(np.int32)
         if len(rows):
             found = [events[i].args or NO_ARGS for i in rows.tolist()]
@@ -264,6 +295,7 @@ def _add_complete(batch: Batch, events: list[Any], at: list[int], words: Vocabul
         values = np.concatenate([values for _, values in listed])
         order = np.argsort(rows, kind="stable")
         batch.sparse[key] = (rows[order], _smaller(values[order]))
+    return []
 
 
 def _smaller(values: Int64s) -> npt.NDArray[Any]:
@@ -289,18 +321,22 @@ def _values(key: str, found: list[Args], words: Vocabulary) -> Int64s:
 
 
 def _add_memory(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> None:
-    if events:
-        batch.memory = _placed(events, at, words)
-    for key in MEMORY if events else ():
+    batch.memory = _placed(events, at, words)
+    for key in MEMORY:
         batch.memory[key] = to_int64(list(map(attrgetter(f"args.{key}"), events)))
 
 
 def _add_edges(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> None:
+    category = words.categories(events)
+    names = _numbers(words.names, map(_NAME, events), len(events))
+    words.tell_moves(names, category)
+    found = [event.args or NO_ARGS for event in events]
     batch.edges = {
         **_placed(events, at, words),
-        "category": words.categories(events),
-        "name": _numbers(words.names, map(_NAME, events), len(events)),
+        "category": category,
+        "name": names,
         "begins": np.array([event.begins for event in events], dtype=np.bool_),
+        **{key: _values(key, found, words) for key in SPARSE},
     }
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from profkit.load.kineto.batch import Columns
+from profkit.load.kineto.batch import SPARSE, Columns
 from profkit.model.events import MISSING
 
 
@@ -12,10 +12,12 @@ def pair_edges(edges: Columns) -> tuple[Columns, int]:
     Args:
         edges: Begin and end events, as :class:`~profkit.load.kineto.batch.Batch` has them.
 
-    Source: Trace Event Format, "Duration Events": begins and ends of a thread nest.
+    Source: Trace Event Format, "Duration Events": begins and ends of a thread nest, and of the
+    arguments of both the end's win where the two have the same key.
 
     Returns:
-        The columns of complete events, and how many edges found no partner.
+        The columns of complete events, :data:`~profkit.load.kineto.batch.SPARSE` among them with
+        an entry for every event, and how many edges found no partner.
     """
     starts, lanes, begins = edges["ts_ns"], edges["lane"], edges["begins"]
     timed = starts != MISSING
@@ -36,4 +38,7 @@ def pair_edges(edges: Columns) -> tuple[Columns, int]:
     last = np.array([end for _, end in pairs], dtype=np.intp)
     columns = {key: edges[key][first] for key in edges if key != "begins"}
     columns["dur_ns"] = starts[last] - starts[first]
+    for key in SPARSE:
+        later = edges[key][last]
+        columns[key] = np.where(later == MISSING, columns[key], later)
     return columns, len(starts) - 2 * len(pairs)

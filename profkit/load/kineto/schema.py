@@ -28,6 +28,7 @@ class Args(msgspec.Struct, gc=False):
     sycl_queue: int = msgspec.field(default=MISSING, name="sycl queue")
     n_bytes: int = msgspec.field(default=MISSING, name="bytes")
     collective: str = msgspec.field(default="", name="Collective name")
+    wait_type: Any = msgspec.field(default="", name="Type")
     memory_bytes: int = msgspec.field(default=MISSING, name="Bytes")
     memory_address: int = msgspec.field(default=MISSING, name="Addr")
     memory_device_type: int = msgspec.field(default=MISSING, name="Device Type")
@@ -79,6 +80,14 @@ class ExactInstant(Instant, tag_field="ph", tag="i", gc=False):
     ts: Decimal | None = None  # type: ignore[assignment]  # the same field, read otherwise
 
 
+class OldInstant(Instant, tag_field="ph", tag="I", gc=False):
+    """An instant event by its older letter."""
+
+
+class ExactOldInstant(ExactInstant, tag_field="ph", tag="I", gc=False):
+    """The same, its time with more digits than a float holds."""
+
+
 class Edge(msgspec.Struct, gc=False):
     """The begin or the end of an event that is written as two."""
 
@@ -87,6 +96,7 @@ class Edge(msgspec.Struct, gc=False):
     cat: str = ""
     pid: int | str | None = None
     tid: int | str | None = None
+    args: Args | None = None
 
     @property
     def begins(self) -> bool:
@@ -129,7 +139,7 @@ def _empty(tag: str) -> type[msgspec.Struct]:
     )
 
 
-_EMPTY: Final = tuple(_empty(tag) for tag in "IstfbenCPNODSTpFvRc()ag")
+_EMPTY: Final = tuple(_empty(tag) for tag in "stfbenCPNODSTpFvRc()ag")
 
 
 def _union(*members: Any) -> Any:  # noqa: ANN401  (a union of types made at run time has no type)
@@ -139,8 +149,10 @@ def _union(*members: Any) -> Any:  # noqa: ANN401  (a union of types made at run
     return joined
 
 
-EVENT: Any = _union(Complete, Instant, Begin, End, Naming, *_EMPTY)
-EXACT_EVENT: Any = _union(ExactComplete, ExactInstant, ExactBegin, ExactEnd, Naming, *_EMPTY)
+EVENT: Any = _union(Complete, Instant, OldInstant, Begin, End, Naming, *_EMPTY)
+EXACT_EVENT: Any = _union(
+    ExactComplete, ExactInstant, ExactOldInstant, ExactBegin, ExactEnd, Naming, *_EMPTY
+)
 
 BATCH: Final = msgspec.json.Decoder(list[EVENT], strict=False)
 """Not strict: ROCm writes the bytes of its copies as strings."""
