@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
@@ -11,12 +11,21 @@ from profkit.engine.registry import chosen, rules
 from profkit.engine.renderer import accepted, renderer
 from profkit.engine.runner import Told, report_on, run_rules
 from profkit.engine.thresholds import Overrides
+from profkit.errors import UsageError
 from profkit.load.open import load
+from profkit.model.live import LiveMemory
 from profkit.model.report import Report
+from profkit.model.snapshot import MemorySnapshot
+from profkit.model.trace import Trace
+
+Path = str | os.PathLike[str]
+
+_KINDS: Final[dict[type, str]] = {Trace: "trace", MemorySnapshot: "snapshot", LiveMemory: "live"}
+"""What each kind of file is in a :class:`~profkit.engine.context.Context`."""
 
 
 def analyze(
-    path: str | os.PathLike[str],
+    path: Path | Iterable[Path],
     *,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
@@ -25,12 +34,14 @@ def analyze(
     told: Told | None = None,
     limit_bytes: int | None = None,
 ) -> Report:
-    """Read a trace and report what makes the program slow and its memory grow.
+    """Read a recording and report what makes the program slow and its memory grow.
 
     Needs neither a GPU nor torch.
 
     Args:
-        path: A Kineto trace or an autograd profiler's array, gzipped or not.
+        path: A trace, a snapshot of the allocator's memory, or what ``profkit run`` wrote of a
+            program's memory, as for :func:`profkit.load`; several of them (one of each kind) if
+            they are of one program.
         select: Rules to run: ids, names, or families such as ``SYN``. Empty means all.
         ignore: Rules not to run, likewise.
         thresholds: By a rule's name, the thresholds to change.
@@ -40,15 +51,39 @@ def analyze(
 
     Raises:
         LoadError: The file cannot be read, or is no trace.
-        UsageError: There is no such rule or threshold.
+        UsageError: There is no such rule or threshold, or the files do not belong together.
         PluginError: A third party's rule does not keep its contract.
     """
     wanted = chosen(rules(), select, ignore)
     told = told or _nobody
-    trace = load(path, limit_bytes=limit_bytes)
-    for stage, ns in trace.notes.stages_ns.items():
-        told(stage, ns)
-    return _report(Context(trace), wanted, thresholds or {}, strict=strict, told=told)
+    ctx = _context(_paths(path), limit_bytes, told)
+    return _report(ctx, wanted, thresholds or {}, strict=strict, told=told)
+
+
+def _paths(path: Path | Iterable[Path]) -> list[Path]:
+    return [path] if isinstance(path, str | os.PathLike) else list(path)
+
+
+def _context(paths: list[Path], limit_bytes: int | None, told: Told) -> Context:
+    """What files of one program hold together.
+
+    Raises:
+        UsageError: There are several of one kind, or none at all.
+    """
+    found: dict[str, Any] = {}
+    for path in paths:
+        loaded = load(path, limit_bytes=limit_bytes)
+        kind = _KINDS[type(loaded)]
+        if kind in found:
+            message = f"{found[kind][0]} and {path} are both a {kind}."
+            raise UsageError(message, "Analyze them one by one; one report is of one program.")
+        found[kind] = (path, loaded)
+        if not isinstance(loaded, LiveMemory):
+            for stage, ns in loaded.notes.stages_ns.items():
+                told(stage, ns)
+    if not found:
+        raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
+    return Context(**{kind: loaded for kind, (_, loaded) in found.items()})
 
 
 def _nobody(stage: str, ns: int) -> None:

@@ -9,6 +9,7 @@
     │   ├── UnreadableFileError              the system refuses to read it
     │   ├── NotATraceError                   it is something else
     │   ├── DamagedFileError                 it is a trace, but broken beyond reading
+    │   ├── RefusedPickleError               it is a pickle that names code
     │   └── TooLargeError                    it is larger than allowed
     ├── CaptureError                     4   recording is not possible
     ├── OutputError                      5   a result cannot be written
@@ -67,6 +68,10 @@ class NotATraceError(LoadError):
 
 class DamagedFileError(LoadError):
     """The file is a profiler trace, but too broken to be read."""
+
+
+class RefusedPickleError(LoadError):
+    """The file is a pickle that is more than plain data; nothing of it was run."""
 
 
 class TooLargeError(LoadError):

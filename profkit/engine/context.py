@@ -1,4 +1,4 @@
-"""Everything that a rule may ask about a trace, worked out when it is first asked."""
+"""Everything that a rule may ask about a recording, worked out when it is first asked."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from profkit.index.intervals import Intervals, union
 from profkit.index.launches import Launches, join_launches
 from profkit.index.live_bytes import Allocations, pair_allocations
 from profkit.index.nesting import CallTree, call_tree
+from profkit.index.replay import DeviceReplay, replay
 from profkit.index.source import NO_FRAME, SourceMap, map_source
 from profkit.index.steps import NO_STEP, Steps, find_steps
 from profkit.index.streams import DeviceActivity, device_activity
@@ -19,19 +20,37 @@ from profkit.index.waiting import data_waits
 from profkit.index.waits import Waits, find_waits
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
 from profkit.model.finding import Basis, Cost
-from profkit.model.trace import Trace
+from profkit.model.live import LiveMemory
+from profkit.model.snapshot import MemorySnapshot
+from profkit.model.trace import NO_TRACE, Trace
 from profkit.model.where import Location
 
 
 @dataclass(frozen=True)
 class Context:
-    """A trace and the relations in it. Every property is worked out once.
+    """What was recorded and the relations in it. Every property is worked out once.
 
     Attributes:
-        trace: The trace.
+        trace: The trace; one without events where there is none.
+        snapshot: The allocator's memory snapshot, or None.
+        live: What was watched of the running program's memory, or None.
     """
 
-    trace: Trace
+    trace: Trace = NO_TRACE
+    snapshot: MemorySnapshot | None = None
+    live: LiveMemory | None = None
+
+    @property
+    def path(self) -> str:
+        """What was analyzed; empty for a program that was only watched."""
+        if self.has_trace:
+            return self.trace.path
+        return self.snapshot.path if self.snapshot is not None else ""
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether there is a trace."""
+        return self.trace is not NO_TRACE
 
     @property
     def events(self) -> EventTable:
@@ -110,9 +129,15 @@ class Context:
         """Allocations of the window, paired with their frees."""
         return pair_allocations(self.trace.memory)
 
+    @cached_property
+    def replays(self) -> tuple[DeviceReplay, ...]:
+        """The history of every device of the snapshot, played again; empty without one."""
+        return () if self.snapshot is None else replay(self.snapshot)
+
     def relate(self) -> None:
         """Work out what every report needs, so that no rule is charged for it."""
         _ = (self.launches, self.source, self.idle_causes, self.waits, self.allocations)
+        _ = self.replays
 
     @property
     def has_device_work(self) -> bool:

@@ -24,6 +24,12 @@ class Needs(Enum):
     """``[memory]`` events."""
     MEMORY_ADDRESSES = "memory-addresses"
     """``[memory]`` events with addresses, so that frees find their allocations."""
+    SNAPSHOT = "snapshot"
+    """A snapshot of the allocator's memory."""
+    HISTORY = "history"
+    """A snapshot that has kept what the allocator did."""
+    LIVE = "live"
+    """The running program's memory, watched over enough steps to judge growth."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,27 @@ _LACKING: Final = {
         "The recording's allocations have no addresses, so frees cannot be told from one another.",
         "Record with torch 1.12 or newer.",
     ),
+    Needs.SNAPSHOT: (
+        "There is no snapshot of the allocator's memory.",
+        "Analyze the file that torch.cuda.memory._dump_snapshot wrote.",
+    ),
+    Needs.HISTORY: (
+        "The snapshot has no history of what the allocator did.",
+        "Call torch.cuda.memory._record_memory_history() before what you want to see.",
+    ),
+    Needs.LIVE: (
+        "The program's memory was not watched over enough steps.",
+        "Run the program with profkit run.",
+    ),
 }
+
+
+_NO_TRACE: Final = (
+    "There is no trace, only what is known of memory.",
+    "Record one with profkit.trace, or with torch.profiler.",
+)
+_NOT_OF_A_TRACE: Final = frozenset({Needs.SNAPSHOT, Needs.HISTORY, Needs.LIVE})
+"""A rule that needs none of these looks at a trace."""
 
 
 def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
@@ -40,6 +60,8 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
         ctx: The recording.
         needs: What a rule must have.
     """
+    if not ctx.has_trace and not needs & _NOT_OF_A_TRACE:
+        return _NO_TRACE
     met = {
         Needs.OPS: lambda: bool((ctx.innermost_op >= 0).any()),
         Needs.DEVICE: lambda: ctx.has_device_work,
@@ -47,6 +69,9 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
         Needs.STACKS: lambda: ctx.has_lines,
         Needs.MEMORY: lambda: len(ctx.trace.memory) > 0,
         Needs.MEMORY_ADDRESSES: lambda: ctx.allocations.has_addresses,
+        Needs.SNAPSHOT: lambda: ctx.snapshot is not None,
+        Needs.HISTORY: lambda: ctx.snapshot is not None and len(ctx.snapshot.history) > 0,
+        Needs.LIVE: lambda: ctx.live is not None and ctx.live.n_judged_steps > 0,
     }
     for need in Needs:
         if need in needs and not met[need]():

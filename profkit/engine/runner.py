@@ -1,4 +1,4 @@
-"""Runs the rules over a trace."""
+"""Runs the rules over a recording."""
 
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -40,10 +40,10 @@ def run_rules(
     strict: bool = False,
     told: Told,
 ) -> Outcome:
-    """Run rules over one trace.
+    """Run rules over one recording.
 
     Args:
-        ctx: The trace.
+        ctx: The recording.
         rules: The rules to run.
         overrides: Thresholds that the user changed.
         strict: Raise when a rule crashes, instead of reporting it as unchecked.
@@ -64,8 +64,8 @@ def run_rules(
         try:
             outcome.findings.extend(rule.detect(ctx, thresholds))
         except Exception as error:
-            message = f"The rule {rule.INFO.id} crashed on {ctx.trace.path}: {error!r}."
-            hint = "This is a bug in the rule; please report it with the trace."
+            message = f"The rule {rule.INFO.id} crashed on {ctx.path}: {error!r}."
+            hint = "This is a bug in the rule; please report it with the file."
             if strict:
                 raise InternalError(message, hint) from error
             outcome.unchecked.append(Unchecked(rule.INFO.id, f"The rule crashed: {error!r}.", hint))

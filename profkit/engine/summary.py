@@ -3,12 +3,12 @@
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.memory_summary import memory_summary
 from profkit.engine.top import regions, top_kernels, top_ops
 from profkit.engine.windows import windows
 from profkit.index.breakdown import breakdown, device_parts, host_parts
 from profkit.index.calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.index.intervals import covered_within, union
-from profkit.index.live_bytes import peaks
 from profkit.model.events import MISSING, Category
 from profkit.model.report import (
     Breakdown,
@@ -16,13 +16,12 @@ from profkit.model.report import (
     DeviceSummary,
     IdleCause,
     IdleTime,
-    PeakMemory,
     Source,
     StepSummary,
     Summary,
     SyncSummary,
-    TraceMemory,
 )
+from profkit.model.trace import RecordedWith
 
 _STEPS_ARE = {
     "user": "the steps that the program marked",
@@ -35,12 +34,14 @@ _STEPS_ARE = {
 
 def source_of(ctx: Context) -> Source:
     """What was analyzed."""
+    if not ctx.has_trace:
+        return _source_of_memory(ctx)
     trace = ctx.trace
     worked = [trace.devices[d.device].name for d in ctx.devices if d.device in trace.devices]
     described = [device.name for device in trace.devices.values()]
     steps_are = "profiler steps"
     if trace.capture is not None:
-        steps_are = _STEPS_ARE[trace.capture.steps]
+        steps_are = steps_words(trace.capture.steps)
     return Source(
         path=trace.path,
         kind="trace",
@@ -56,13 +57,40 @@ def source_of(ctx: Context) -> Source:
     )
 
 
+def _source_of_memory(ctx: Context) -> Source:
+    """What was analyzed where there is no trace."""
+    live, snapshot = ctx.live, ctx.snapshot
+    return Source(
+        path=ctx.path,
+        kind="live" if snapshot is None else "snapshot",
+        n_events=0 if snapshot is None else len(snapshot.history),
+        torch=live.torch if live else None,
+        devices=live.devices if live else (),
+        rank=None,
+        world_size=None,
+        recorded_with=RecordedWith(),
+        steps_are=steps_words(live.steps_are) if live and live.n_steps else "",
+    )
+
+
+def steps_words(kind: str) -> str:
+    """What a step is, in a few words.
+
+    Args:
+        kind: As in :class:`~profkit.model.capture_info.CaptureInfo`.
+    """
+    return _STEPS_ARE.get(kind, kind)
+
+
 def summarize(ctx: Context, claimed_ns: int) -> Summary:
     """All figures.
 
     Args:
-        ctx: The trace.
+        ctx: What was recorded.
         claimed_ns: What the findings together claim.
     """
+    if not ctx.has_trace:
+        return Summary(window_ns=0, memory=memory_summary(ctx))
     return Summary(
         window_ns=ctx.window_ns,
         devices=_devices(ctx),
@@ -74,7 +102,7 @@ def summarize(ctx: Context, claimed_ns: int) -> Summary:
         copies=_copies(ctx),
         n_gpu_events_without_launch=len(ctx.launches.orphans),
         n_graph_launches=len(GRAPH_LAUNCH.rows(ctx.events)),
-        memory=_memory(ctx),
+        memory=memory_summary(ctx),
         breakdown=_breakdown(ctx),
         claimed_ns=claimed_ns,
     )
@@ -160,21 +188,6 @@ def _copies(ctx: Context) -> tuple[CopySummary, ...]:
             )
         )
     return tuple(sorted(found, key=lambda copy: (-copy.total_ns, copy.kind)))
-
-
-def _memory(ctx: Context) -> TraceMemory | None:
-    allocations = ctx.allocations
-    if not len(allocations.table):
-        return None
-    unfreed = allocations.unfreed
-    known = allocations.has_addresses
-    return TraceMemory(
-        n_events=len(allocations.table),
-        n_unfreed=int(unfreed.sum()) if known else None,
-        unfreed_bytes=int(allocations.n_bytes[unfreed].sum()) if known else None,
-        n_frees_of_earlier=allocations.n_frees_of_earlier if known else None,
-        peak=tuple(PeakMemory(device, n) for device, n in peaks(allocations.table).items()),
-    )
 
 
 def _breakdown(ctx: Context) -> Breakdown | None:

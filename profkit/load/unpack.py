@@ -18,6 +18,7 @@ _TAR: Final = b"ustar"
 _TAR_AT: Final = 257
 _LOOK_BYTES: Final = 512
 _GZIP_WBITS: Final = 31
+_ENDINGS: Final = (".json", ".json.gz", ".json.zst", ".pickle", ".pickle.gz", ".pkl")
 _DEEPEST: Final = 4
 """A gzipped tar of gzipped files is three deep; what is deeper was packed to be a nuisance."""
 _BROKEN: Final[tuple[Any, ...]] = (EOFError, isal_zlib.error, tarfile.TarError, zipfile.BadZipFile)
@@ -199,11 +200,14 @@ def _extracted(again: _Plain, member: str) -> Any:  # noqa: ANN401  (what tarfil
 
 def _only_trace(names: list[str], path: str) -> str:
     """The one member that is a trace."""
-    traces = [name for name in names if name.endswith((".json", ".json.gz", ".json.zst"))]
+    traces = [name for name in names if name.endswith(_ENDINGS)]
     if len(traces) == 1:
         return traces[0]
     if not traces:
-        raise NotATraceError(f"{path} is an archive without a trace.", "A trace ends in .json.")
+        raise NotATraceError(
+            f"{path} is an archive without a trace.",
+            "A trace ends in .json, a snapshot in .pickle.",
+        )
     raise NotATraceError(
         f"{path} is an archive of {len(traces)} traces, such as {traces[0]}.",
         "Unpack it, and give one of them.",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from profkit.model.finding import Finding, Unchecked
+from profkit.model.memory_summary import MemorySummary
 from profkit.model.trace import RecordedWith
 from profkit.model.where import Location
 
@@ -227,39 +228,6 @@ class CopySummary:
 
 
 @dataclass(frozen=True)
-class PeakMemory:
-    """The highest ``Total Allocated`` of a device in the window.
-
-    Attributes:
-        device: ``cpu``, ``cuda:0``.
-        bytes: Bytes.
-    """
-
-    device: str
-    bytes: int
-
-
-@dataclass(frozen=True)
-class TraceMemory:
-    """What the ``[memory]`` events of a trace tell.
-
-    Attributes:
-        n_events: Allocations and frees.
-        n_unfreed: Allocations of the window that it does not free; None where the recording has
-            no addresses (before torch 1.12), so that no free can be joined to its allocation.
-        unfreed_bytes: Their bytes, or None likewise.
-        n_frees_of_earlier: Frees of blocks that were allocated before the window, or None likewise.
-        peak: The peak by device.
-    """
-
-    n_events: int
-    n_unfreed: int | None
-    unfreed_bytes: int | None
-    n_frees_of_earlier: int | None
-    peak: tuple[PeakMemory, ...]
-
-
-@dataclass(frozen=True)
 class TimePart:
     """A part of the time of the steps.
 
@@ -320,7 +288,8 @@ class Summary:
         copies: Copies by kind.
         n_gpu_events_without_launch: Kernels, copies and fills whose launch is not in the trace.
         n_graph_launches: Launches of CUDA or HIP graphs.
-        memory: What ``[memory]`` events tell, or None.
+        memory: What a trace's ``[memory]`` events, a snapshot, or watching the program tell of
+            memory; None if nothing does.
         breakdown: Where the time of the steps went, or None where there are no events.
         claimed_ns: Time of the window that at least one finding says can be given back; what
             several claim is counted once.
@@ -336,7 +305,7 @@ class Summary:
     copies: tuple[CopySummary, ...] = ()
     n_gpu_events_without_launch: int = 0
     n_graph_launches: int = 0
-    memory: TraceMemory | None = None
+    memory: MemorySummary | None = None
     breakdown: Breakdown | None = None
     claimed_ns: int = 0
 

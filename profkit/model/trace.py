@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from profkit.model.capture_info import CaptureInfo
-from profkit.model.events import EventTable, MemoryTable
+from profkit.model.events import EventTable, MemoryTable, SparseColumn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,3 +131,60 @@ class Trace:
     def to_pandas(self) -> "pd.DataFrame":
         """The trace's complete events, as :meth:`EventTable.to_pandas` has them."""
         return self.events.to_pandas()
+
+
+def _no_events() -> EventTable:
+    int32s, int64s = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+    nowhere = SparseColumn(int32s, int64s)
+    return EventTable(
+        position=int32s,
+        category=np.zeros(0, dtype=np.uint8),
+        name=int32s,
+        lane=int32s,
+        ts_ns=int64s,
+        dur_ns=int64s,
+        names=(),
+        lanes=(),
+        correlation=nowhere,
+        external_id=nowhere,
+        sequence=nowhere,
+        forward_thread=nowhere,
+        device=nowhere,
+        stream=nowhere,
+        n_bytes=nowhere,
+        collective=nowhere,
+        call_stack=nowhere,
+    )
+
+
+def _no_memory() -> MemoryTable:
+    int32s, int64s = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+    return MemoryTable(
+        position=int32s,
+        lane=int32s,
+        ts_ns=int64s,
+        n_bytes=int64s,
+        address=int64s,
+        device_type=int32s,
+        device=int32s,
+        total_allocated=int64s,
+        total_reserved=int64s,
+    )
+
+
+NO_TRACE: Final = Trace(
+    path="",
+    events=_no_events(),
+    memory=_no_memory(),
+    base_ns=0,
+    devices={},
+    recorded_with=RecordedWith(),
+    torch=None,
+    rank=None,
+    world_size=None,
+    host=None,
+    versions={},
+    capture=None,
+    notes=LoadNotes(n_events=0, n_complete=0),
+)
+"""What stands for a trace where there is none."""

@@ -1,0 +1,55 @@
+"""The figures on memory, each by its definition in ``profkit.model.memory_summary``."""
+
+from dataclasses import replace
+
+from profkit.engine.context import Context
+from profkit.engine.snapshot_summary import snapshot_devices
+from profkit.index.live_bytes import peaks
+from profkit.model.live import LiveMemory, Look
+from profkit.model.memory_summary import MemorySummary, PeakMemory, WatchedStep
+
+
+def memory_summary(ctx: Context) -> MemorySummary | None:
+    """All figures on memory, or None where nothing is known of it."""
+    found = _of_trace(ctx)
+    if ctx.snapshot is not None:
+        found = replace(found or MemorySummary(), devices=snapshot_devices(ctx))
+    if ctx.live is not None:
+        found = _with_steps(found or MemorySummary(), ctx.live)
+    return found
+
+
+def _of_trace(ctx: Context) -> MemorySummary | None:
+    allocations = ctx.allocations
+    if not len(allocations.table):
+        return None
+    unfreed = allocations.unfreed
+    known = allocations.has_addresses
+    return MemorySummary(
+        n_events=len(allocations.table),
+        n_unfreed=int(unfreed.sum()) if known else None,
+        unfreed_bytes=int(allocations.n_bytes[unfreed].sum()) if known else None,
+        n_frees_of_earlier=allocations.n_frees_of_earlier if known else None,
+        peak=tuple(PeakMemory(device, n) for device, n in peaks(allocations.table).items()),
+    )
+
+
+def _with_steps(summary: MemorySummary, live: LiveMemory) -> MemorySummary:
+    return replace(
+        summary,
+        steps=tuple(map(_watched, live.looks)),
+        n_watched_steps=live.n_steps,
+        watch_ns=live.cost.total_ns,
+        watch_share=live.cost.share,
+    )
+
+
+def _watched(look: Look) -> WatchedStep:
+    return WatchedStep(
+        step=look.step,
+        host_rss_bytes=look.host_rss_bytes,
+        tensor_bytes=None if look.tensor_bytes is None else sum(look.tensor_bytes.values()),
+        graph_bytes=look.graph_bytes,
+        allocated_bytes=look.allocated_bytes,
+        reserved_bytes=look.reserved_bytes,
+    )

@@ -1,0 +1,113 @@
+"""A snapshot's history played again: what was live when, and the most that was.
+
+The allocator's history is a ring: its beginning may be lost, its end is what stands in the
+snapshot. So levels are worked out backward from the end, which is known to the byte.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from profkit.model.events import NO_ROW, Int64s, Mask, Rows
+from profkit.model.snapshot import Action, MemorySnapshot, State, UInt8s
+
+_TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+_GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+
+
+@dataclass(frozen=True)
+class DeviceReplay:
+    """The history of one device.
+
+    Attributes:
+        device: Its ordinal.
+        rows: Its rows in the history, in the order of time. Shape ``(n,)``.
+        alloc: Places in ``rows`` of the allocations. Shape ``(a,)``.
+        free: For each the place of what ended it, or -1. Shape ``(a,)``.
+        earlier_frees: Places of the ends of blocks that were allocated before the first row.
+        active_bytes: What was active before each row and, last, in the end. Shape ``(n+1,)``.
+        reserved_bytes: What was reserved, likewise. Shape ``(n+1,)``.
+    """
+
+    device: int
+    rows: Rows
+    alloc: Rows
+    free: Rows
+    earlier_frees: Rows
+    active_bytes: Int64s
+    reserved_bytes: Int64s
+
+    @cached_property
+    def live(self) -> Rows:
+        """Places of the allocations that nothing ended."""
+        return np.asarray(self.alloc[self.free == NO_ROW])
+
+    @cached_property
+    def peak(self) -> int:
+        """The first place in ``active_bytes`` of the most that was active."""
+        return int(self.active_bytes.argmax())
+
+
+def replay(snapshot: MemorySnapshot) -> tuple[DeviceReplay, ...]:
+    """Play the history of every device.
+
+    Args:
+        snapshot: The snapshot.
+    """
+    return tuple(_of_device(snapshot, device) for device in snapshot.devices)
+
+
+def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
+    history, blocks, segments = snapshot.history, snapshot.blocks, snapshot.segments
+    rows = np.flatnonzero(history.device == device)
+    action, n_bytes = history.action[rows], history.n_bytes[rows]
+    # A free is complete when no stream uses the block any more. Where completions were not kept
+    # (skip_actions), requests have to do.
+    end = Action.FREE_COMPLETED
+    if not (action == end).any():
+        end = Action.FREE_REQUESTED
+    alloc, free, earlier = _paired(history.address[rows], action, end)
+    here = segments.device == device
+    is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
+    active = int(blocks.n_bytes[is_active & here[blocks.segment]].sum())
+    return DeviceReplay(
+        device=device,
+        rows=rows,
+        alloc=alloc,
+        free=free,
+        earlier_frees=earlier,
+        active_bytes=_levels(active, n_bytes, action == Action.ALLOC, action == end),
+        reserved_bytes=_levels(
+            int(segments.total_bytes[here].sum()),
+            n_bytes,
+            np.isin(action, _TAKES),
+            np.isin(action, _GIVES),
+        ),
+    )
+
+
+def _levels(in_the_end: int, n_bytes: Int64s, ups: Mask, downs: Mask) -> Int64s:
+    """What there was before each change and in the end, from what there is in the end."""
+    change = np.where(ups, n_bytes, 0) - np.where(downs, n_bytes, 0)
+    levels = np.zeros(len(n_bytes) + 1, dtype=np.int64)
+    np.cumsum(change, out=levels[1:])
+    levels += in_the_end - levels[-1]
+    return levels
+
+
+def _paired(address: Int64s, action: UInt8s, end: Action) -> tuple[Rows, Rows, Rows]:
+    """Allocations, what ended each, and ends without an allocation.
+
+    Of one address the changes are in turn an allocation and its end, since an address is given
+    away again only after that.
+    """
+    changes = np.flatnonzero((action == Action.ALLOC) | (action == end))
+    order = changes[np.argsort(address[changes], kind="stable")]
+    begins = action[order] == Action.ALLOC
+    follows = np.zeros(len(order), dtype=np.bool_)
+    follows[1:] = begins[:-1] & ~begins[1:] & (address[order][1:] == address[order][:-1])
+    free = np.full(len(action), NO_ROW, dtype=np.intp)
+    free[order[:-1][follows[1:]]] = order[follows]
+    alloc = np.flatnonzero(action == Action.ALLOC)
+    return alloc, free[alloc], np.sort(order[~begins & ~follows])

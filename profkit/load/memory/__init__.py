@@ -1,0 +1,1 @@
+"""Snapshots of the allocator's memory: pickles, unpickled where they can do no harm."""

@@ -1,0 +1,51 @@
+"""What becomes of a pickle in the process that unpickles it."""
+
+import gc
+import time
+from dataclasses import dataclass
+from typing import BinaryIO, Literal
+
+from profkit.load.memory.columns import Columns, columns_of, is_snapshot
+from profkit.load.memory.plain_pickle import Broken, Refused, plain_data
+
+
+@dataclass
+class Answer:
+    """What became of a pickle.
+
+    Attributes:
+        columns: What it holds, or None.
+        fault: Why there is nothing: it names code, it is broken, or it is no snapshot.
+        said: What it names, or what is wrong with it.
+    """
+
+    columns: Columns | None = None
+    fault: Literal["", "refused", "broken", "other"] = ""
+    said: str = ""
+
+
+def answer(raw: BinaryIO) -> Answer:
+    """Unpickle a snapshot.
+
+    Args:
+        raw: The pickle's bytes.
+    """
+    gc.disable()
+    began = time.perf_counter_ns()
+    try:
+        data, n_bytes = plain_data(raw)
+        decoded = time.perf_counter_ns()
+        if not is_snapshot(data):
+            return Answer(fault="other")
+        columns = columns_of(data, n_bytes)
+    except Refused as error:
+        return Answer(fault="refused", said=str(error))
+    except Broken as error:
+        return Answer(fault="broken", said=str(error))
+    except MemoryError:
+        return Answer(fault="broken", said="holds more than its size allows")
+    except RecursionError:
+        return Answer(fault="broken", said="is nested too deeply")
+    columns.stages_ns["unpickle"] = decoded - began
+    columns.stages_ns["columns"] = time.perf_counter_ns() - decoded
+    return Answer(columns)

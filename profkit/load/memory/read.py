@@ -1,0 +1,128 @@
+"""Read a snapshot of the allocator's memory."""
+
+import os
+import pickle
+import subprocess
+import sys
+from typing import IO, Final
+
+import numpy as np
+
+from profkit.errors import DamagedFileError, LoadError, NotATraceError, RefusedPickleError
+from profkit.load.memory.answer import Answer
+from profkit.load.memory.columns import Columns
+from profkit.load.stages import Stages
+from profkit.load.stream import Chunks, Place, default_limit_bytes, open_plain
+from profkit.model.snapshot import MemorySnapshot, SnapshotNotes, State
+
+_WORKER: Final = "profkit.load.memory.worker"
+_AGAIN: Final = "Record the snapshot again, or copy the file again."
+
+
+def read_snapshot(place: Place, limit_bytes: int | None = None) -> MemorySnapshot:
+    """Read a snapshot, without running anything that is in it.
+
+    Args:
+        place: What ``torch.cuda.memory._dump_snapshot`` wrote, packed or not.
+        limit_bytes: How large it may become when it is unpacked; by default 4 GiB, or 200 times
+            its size.
+
+    Raises:
+        RefusedPickleError: It names code; nothing of it was run.
+        LoadError: It cannot be read, or is no snapshot.
+    """
+    stages = Stages()
+    with open_plain(place, stages) as stream:
+        limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
+        chunks = Chunks(stream, limit, stages)
+        answer = _unpickled(chunks, stages)
+    if answer is None or answer.columns is None:
+        raise _fault(answer, str(place), truncated=chunks.truncated)
+    return _snapshot(str(place), answer.columns, chunks.n_bytes, stages)
+
+
+def _unpickled(chunks: Chunks, stages: Stages) -> Answer | None:
+    """What a process of its own makes of a pickle; None if it died of it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
+        [sys.executable, "-m", _WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    ) as process:
+        if process.stdin is None or process.stdout is None:
+            return None
+        try:
+            with stages.stage("hand over"):
+                _feed(process.stdin, chunks)
+            with stages.stage("join"):
+                answer = pickle.load(process.stdout)  # noqa: S301  (of our own process)
+        except (EOFError, pickle.UnpicklingError):
+            return None
+        finally:
+            process.kill()
+    return answer if isinstance(answer, Answer) else None
+
+
+def _feed(stdin: IO[bytes], chunks: Chunks) -> None:
+    """Write all chunks, or as many as are wanted: what refuses a pickle does not read on."""
+    try:
+        for chunk in chunks:
+            stdin.write(chunk)
+        stdin.close()
+    except BrokenPipeError:
+        pass
+
+
+def _fault(answer: Answer | None, name: str, *, truncated: bool) -> LoadError:
+    if answer is not None and answer.fault == "refused":
+        message = f"{name} is a pickle that names {answer.said}; nothing of it was run."
+        return RefusedPickleError(
+            message, "Memory snapshots hold only plain data: do not trust it."
+        )
+    if answer is not None and answer.fault == "other":
+        message = f"{name} is a pickle, but no memory snapshot: it has no segments."
+        return NotATraceError(message, "profkit reads what torch.cuda.memory._dump_snapshot wrote.")
+    said = "is cut off" if truncated else "is more than the process that read it could bear"
+    if answer is not None and not truncated:
+        said = answer.said
+    return DamagedFileError(f"{name} {said}.", _AGAIN)
+
+
+def _snapshot(path: str, columns: Columns, n_bytes: int, stages: Stages) -> MemorySnapshot:
+    devices = np.union1d(columns.segments.device, columns.history.device)
+    return MemorySnapshot(
+        path=path,
+        segments=columns.segments,
+        blocks=columns.blocks,
+        history=columns.history,
+        stacks=columns.stacks,
+        pools=columns.pools,
+        annotations=columns.annotations,
+        settings=columns.settings,
+        devices=tuple(devices.tolist()),
+        notes=SnapshotNotes(
+            n_odd_segments=_n_odd_segments(columns),
+            n_skipped=columns.n_skipped,
+            uncompressed_bytes=n_bytes,
+            stages_ns={**stages.ns, **columns.stages_ns},
+        ),
+    )
+
+
+def _n_odd_segments(columns: Columns) -> int:
+    """Segments whose blocks do not add up to them, or to what they say of themselves."""
+    blocks, segments = columns.blocks, columns.segments
+    allocated = blocks.state == State.ALLOCATED
+    active = allocated | (blocks.state == State.PENDING_FREE)
+    odd = np.zeros(len(segments), dtype=np.bool_)
+    for of_segment, counted in (
+        (segments.total_bytes, np.ones(len(blocks), dtype=np.bool_)),
+        (segments.allocated_bytes, allocated),
+        (segments.active_bytes, active),
+    ):
+        sums = np.zeros(len(segments), dtype=np.int64)
+        np.add.at(sums, blocks.segment[counted], blocks.n_bytes[counted])
+        odd |= sums != of_segment
+    return int(odd.sum())
