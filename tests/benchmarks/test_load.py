@@ -7,8 +7,8 @@ from pathlib import Path
 
 from isal import igzip
 
-import profkit
 from benchmarks.load import ROOT, TRACES, repeated
+from profkit.load.open import load_trace
 
 TRACE = next(TRACES.glob("leak_cured/*.pt.trace.json.gz"))
 
@@ -20,7 +20,7 @@ def test_a_repeated_trace_has_the_wanted_size_and_as_many_events_as_its_turns(
     longer = tmp_path / "longer.json"
     longer.write_bytes(b"".join(repeated(text, 3 * len(text))))
     assert longer.stat().st_size >= 3 * len(text)
-    once, several = profkit.load(TRACE).events, profkit.load(longer).events
+    once, several = load_trace(TRACE).events, load_trace(longer).events
     assert len(several.ts_ns) % len(once.ts_ns) == 0
     assert len(several.ts_ns) > len(once.ts_ns)
 

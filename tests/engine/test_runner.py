@@ -16,7 +16,7 @@ from profkit.engine.ranking import claimed_ns, ranked
 from profkit.engine.runner import report_on, run_rules
 from profkit.engine.thresholds import thresholds_for
 from profkit.errors import InternalError, PluginError, UsageError
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.model.finding import Cost, Finding
 from profkit.model.where import Location
 from profkit.testing import TraceBuilder

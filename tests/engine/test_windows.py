@@ -9,7 +9,7 @@ from profkit.engine import windows
 from profkit.engine.context import Context
 from profkit.engine.wording import how_often, tensor_method, time_each_step
 from profkit.index.waits import WaitKind
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.testing import TraceBuilder
 
 

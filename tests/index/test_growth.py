@@ -8,7 +8,7 @@ import pytest
 from profkit.engine.context import Context
 from profkit.index.enclosing import rows_open_at
 from profkit.index.growth import growth_bytes, kept_allocations
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.testing import TraceBuilder
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from profkit.engine.context import Context
 from profkit.index.lost import carried_in, launches_without_work, lost_launches
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.testing import TraceBuilder
 
 

@@ -8,7 +8,7 @@ import pytest
 from profkit.engine.context import Context
 from profkit.index.made_on_host import makers
 from profkit.index.waits import WaitKind
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.model.events import NO_ROW
 from profkit.testing import TraceBuilder
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.index.nesting import CallTree, call_tree, self_ns
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.model.events import NO_ROW, Category, EventTable, Lane, SparseColumn
 from profkit.testing import TraceBuilder
 

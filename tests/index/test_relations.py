@@ -8,7 +8,7 @@ import pytest
 
 from profkit.engine.context import Context
 from profkit.index.calls import ALLOCATOR, BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.events import NO_ROW, Category
 from profkit.testing import TraceBuilder

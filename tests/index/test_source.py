@@ -8,7 +8,7 @@ import pytest
 
 from profkit.engine.context import Context
 from profkit.index.frames import Ownership, parse_frame
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.model.capture_info import CaptureInfo, OpLines
 from profkit.model.events import Category
 from profkit.model.where import Location

@@ -7,7 +7,7 @@ import pytest
 from profkit.index.launches import join_launches
 from profkit.index.nesting import call_tree
 from profkit.index.waits import WaitKind, Waits, find_waits, is_pageable, reads
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.model.events import Category, EventTable
 from profkit.testing import TraceBuilder
 

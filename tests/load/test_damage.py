@@ -25,7 +25,7 @@ from profkit.errors import (
 )
 from profkit.load import stream
 from profkit.load.kineto import cut
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.model.trace import Trace
 from profkit.testing import TraceBuilder
 

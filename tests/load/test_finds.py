@@ -7,7 +7,7 @@ from pathlib import Path
 from profkit.api import analyze
 from profkit.index.nesting import call_tree
 from profkit.load.kineto.batch import to_ns
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 
 
 def event(ts: float, dur: float = 2.0, **more: object) -> dict[str, object]:

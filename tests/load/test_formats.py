@@ -1,32 +1,51 @@
 """Whatever the format, the same program gives the same figures."""
 
-import gzip
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profkit.api import analyze
 from profkit.errors import LoadError
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
+from profkit.model.events import MISSING, EventTable
 from profkit.model.report import Report
 from profkit.testing import Format, TraceBuilder
+from profkit.testing.recording import Event
 
 
 def program(b: TraceBuilder, n_steps: int = 3) -> TraceBuilder:
     """Whole microseconds throughout, so that every format can hold it exactly."""
     for _ in range(n_steps):
         with b.step():
+            b.alloc(512)
             b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000)
             b.launch("aten::add", kernel="add", host_ns=9_000, device_ns=3_000, stream=13)
             b.to_device(4_096, 3_000)
             b.fill(4_096, 2_000)
             b.synchronize()
     return b
+
+
+XPU_WAITS = {
+    "zeDeviceSynchronize": "DeviceSynchronize",
+    "zeCommandListHostSynchronize": "StreamSynchronize",
+    "zeEventHostSynchronize": "EventSynchronize",
+}
+
+
+def plain_call(name: str) -> str:
+    """A call by the name that CUDA's has behind its prefix."""
+    for prefix in ("cuda", "hip", "or", "syn"):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return XPU_WAITS[name]
 
 
 def figures(report: Report) -> dict[str, Any]:
@@ -39,11 +58,30 @@ def figures(report: Report) -> dict[str, Any]:
         ],
         "steps": [(step.name, step.dur_ns) for step in summary.steps],
         "kernels": [(k.name, k.n_calls, k.total_ns) for k in summary.top_kernels],
-        "syncs": sorted((s.call.removeprefix("cuda").removeprefix("hip"), s.n_calls, s.total_ns)
-                        for s in summary.syncs),
+        "syncs": sorted((plain_call(s.call), s.n_calls, s.total_ns) for s in summary.syncs),
         "ops": [(op.name, op.n_calls, op.total_ns) for op in summary.top_ops],
         "without launch": summary.n_gpu_events_without_launch,
     }  # fmt: skip
+
+
+def told_by(vendor: str, b: TraceBuilder) -> TraceBuilder:
+    """The part of a program that a vendor's profiler tells of, as CUDA's would have told it.
+
+    MTIA's tells what its device did in words of its own, and of no calls that are known; HPU's
+    knows kernels, not which call they came from, and copies only as something that happened.
+    """
+    if vendor not in ("mtia", "hpu"):
+        return b
+    dropped = {"gpu_memcpy", "gpu_memset"}
+    if vendor == "mtia":
+        dropped |= {"kernel", "cuda_runtime"}
+    kept = [event for event in b.events if event.cat not in dropped]
+    return replace(b, events=[_unjoined(e) if e.cat == "kernel" else e for e in kept])
+
+
+def _unjoined(kernel: Event) -> Event:
+    args = {k: v for k, v in (kernel.args or {}).items() if k == "device"}
+    return replace(kernel, args=args)
 
 
 FORMATS = {
@@ -52,6 +90,11 @@ FORMATS = {
     "keys after the events": Format(events_first=True),
     "a bare array": Format(array=True),
     "begins and ends": Format(edges=True),
+    "begins and ends, since 1970": Format(edges=True, absolute=True),
+    "instants by their older letter": Format(moments="I"),
+    "allocations that last": Format(moments="X"),
+    "processes and threads as strings": Format(text_ids=True),
+    "displayed in nanoseconds": Format(unit="ns"),
     "flows, spans, counters, names and marks": Format(extras=True),
     "times as strings": Format(times="string"),
     "times as integers": Format(times="integer"),
@@ -62,21 +105,50 @@ FORMATS = {
     "ROCm": Format(vendor="rocm"),
     "ROCm 7.1": Format(vendor="rocm-7.1"),
     "XPU": Format(vendor="xpu"),
+    "XPU with barriers and counters": Format(vendor="xpu", extras=True),
     "another vendor's device": Format(vendor="privateuse1"),
+    "MTIA": Format(vendor="mtia"),
+    "MTIA with insights and counters": Format(vendor="mtia", extras=True),
+    "HPU": Format(vendor="hpu"),
 }
+PACKED = ("t.json.gz", "t.json.zst", "t.json.zip", "t.json.tar", "t.tar.gz", "t.json.gz.zip")
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 def test_a_program_has_the_same_figures_in_every_format(form: Format, tmp_path: Path) -> None:
+    b = program(TraceBuilder(memory=True))
+    told = told_by(form.vendor, b)
+    today = figures(analyze(told.write(tmp_path / "today.json"), strict=True))
+    other = b.write(tmp_path / "other.json", form)
+    if form.vendor not in ("mtia", "hpu"):
+        assert today["devices"][0][1:4] == (6, 3, 3)
+        assert [name for name, _, _ in today["syncs"]] == ["DeviceSynchronize", "StreamSynchronize"]
+    assert figures(analyze(other, strict=True)) == today
+    memory = load(other).memory
+    assert memory.n_bytes.tolist() == [512] * 3
+    assert memory.ts_ns.tolist() == load(tmp_path / "today.json").memory.ts_ns.tolist()
+
+
+def test_of_hpu_kernels_are_known_and_of_mtia_the_host_alone(tmp_path: Path) -> None:
     b = program(TraceBuilder())
-    today = figures(analyze(b.write(tmp_path / "today.json"), strict=True))
-    found = figures(analyze(b.write(tmp_path / "other.json", form), strict=True))
-    assert today["devices"][0][1:4] == (6, 3, 3)
-    if form.vendor in ("xpu", "privateuse1"):
-        # Which of their calls wait is not known by name.
-        today.pop("syncs")
-        found.pop("syncs")
-    assert found == today
+    hpu = analyze(b.write(tmp_path / "hpu.json", Format(vendor="hpu")), strict=True).summary
+    assert [(d.n_kernels, d.n_memcpy) for d in hpu.devices] == [(6, 0)]
+    assert (hpu.n_gpu_events_without_launch, len(hpu.syncs)) == (6, 2)
+    mtia = analyze(b.write(tmp_path / "mtia.json", Format(vendor="mtia")), strict=True).summary
+    assert (mtia.devices, mtia.syncs, len(mtia.steps)) == ((), (), 3)
+
+
+@pytest.mark.parametrize("n_members", [1, 7])
+@pytest.mark.parametrize("name", PACKED)
+def test_a_program_has_the_same_columns_however_it_is_packed(
+    name: str, n_members: int, tmp_path: Path
+) -> None:
+    if ".zst" in name:
+        pytest.importorskip("zstandard")
+    b = program(TraceBuilder())
+    packed = b.write(tmp_path / name, n_members=n_members)
+    assert not packed.read_bytes().startswith(b"{")
+    assert read_back(load(packed).events) == written(b)
 
 
 def test_the_queues_of_an_xpu_are_its_streams(tmp_path: Path) -> None:
@@ -99,20 +171,27 @@ ACTIONS: tuple[Callable[[TraceBuilder], object], ...] = (
     lambda b: b.fill(64, 1_000),
     lambda b: b.item(),
     lambda b: b.synchronize(),
+    lambda b: b.synchronize("EventSynchronize"),
+    lambda b: b.alloc(256),
     lambda b: b.advance(250_000),
 )
 bodies = st.lists(st.integers(0, len(ACTIONS) - 1), min_size=1, max_size=12)
-formats = st.builds(
+looks = st.builds(
     Format,
-    vendor=st.sampled_from(["cuda", "rocm", "rocm-7.1"]),
     old=st.booleans(),
     layout=st.sampled_from(["kineto", "compact", "lines"]),
     array=st.booleans(),
     events_first=st.booleans(),
+    edges=st.booleans(),
     extras=st.booleans(),
     times=st.sampled_from(["decimal", "string", "integer"]),
     absolute=st.booleans(),
+    moments=st.sampled_from(["i", "I", "X"]),
+    text_ids=st.booleans(),
+    unit=st.sampled_from(["ms", "ns"]),
 )
+vendors = st.sampled_from(["cuda", "rocm", "rocm-7.1", "xpu", "privateuse1", "mtia", "hpu"])
+formats = st.builds(replace, looks, vendor=vendors)
 quick = settings(
     max_examples=15,
     deadline=None,
@@ -129,20 +208,62 @@ def built(body: list[int]) -> TraceBuilder:
     return b
 
 
+KEYS = {
+    "correlation": "correlation",
+    "external_id": "External id",
+    "device": "device",
+    "stream": "stream",
+    "n_bytes": "bytes",
+}
+Row = tuple[str, str, str, int, int, tuple[int, ...]]
+
+
+def written(b: TraceBuilder) -> list[Row]:
+    """What was built: name, process, thread, start, length and the ids of each event."""
+    start_ns = min(event.ts_ns for event in b.events)
+    return sorted(
+        (e.name, str(e.pid), str(e.tid), e.ts_ns - start_ns, e.dur_ns,
+         tuple((e.args or {}).get(key, MISSING) for key in KEYS.values()))
+        for e in b.events if e.dur_ns is not None
+    )  # fmt: skip
+
+
+def read_back(events: EventTable) -> list[Row]:
+    """The same of what was read."""
+    rows = np.arange(len(events))
+    lanes = [events.lanes[number] for number in events.lane.tolist()]
+    ids = zip(*(getattr(events, key).at(rows).tolist() for key in KEYS), strict=True)
+    return sorted(
+        (events.name_of(row), lane.pid, lane.tid, int(events.ts_ns[row]), int(events.dur_ns[row]),
+         found)
+        for row, lane, found in zip(range(len(events)), lanes, ids, strict=True)
+    )  # fmt: skip
+
+
 @quick
-@given(body=bodies, form=formats, seed=st.integers(0, 1000), packed=st.booleans())
-def test_any_program_has_the_same_figures_in_any_format_and_packing(
-    body: list[int],
-    form: Format,
-    seed: int,
-    packed: bool,  # noqa: FBT001
-    tmp_path: Path,
+@given(body=bodies, look=looks, packing=st.sampled_from([".json", *PACKED]))
+def test_any_program_survives_being_written_and_read(
+    body: list[int], look: Format, packing: str, tmp_path: Path
 ) -> None:
     b = built(body)
-    today = figures(analyze(b.write(tmp_path / "today.json"), strict=True))
-    text = b.to_bytes(form)
-    (tmp_path / "other.json").write_bytes(gzip.compress(text) if packed else text)
-    assert figures(analyze(tmp_path / "other.json", strict=True)) == today
+    form = replace(look, old=False, extras=False)
+    trace = load(b.write(tmp_path / f"t{packing}", form, n_members=3))
+    assert read_back(trace.events) == written(b)
+    allocations = [event for event in b.events if event.name == "[memory]"]
+    assert trace.memory.address.tolist() == [(e.args or {})["Addr"] for e in allocations]
+    assert trace.memory.ts_ns.tolist() == [e.ts_ns - b.events[0].ts_ns for e in allocations]
+    assert (trace.notes.n_odd, trace.notes.n_skipped, trace.notes.n_unpaired) == (0, 0, 0)
+
+
+@quick
+@given(body=bodies, form=formats, seed=st.integers(0, 1000), packing=st.sampled_from(PACKED))
+def test_any_program_has_the_same_figures_in_any_format_and_packing(
+    body: list[int], form: Format, seed: int, packing: str, tmp_path: Path
+) -> None:
+    b = built(body)
+    told = told_by(form.vendor, b)
+    today = figures(analyze(told.write(tmp_path / "today.json"), strict=True))
+    assert figures(analyze(b.write(tmp_path / packing, form), strict=True)) == today
     random.Random(seed).shuffle(b.events)  # noqa: S311  (no secret)
     shuffled = figures(analyze(b.write(tmp_path / "shuffled.json", form), strict=True))
     assert {k: sorted(v) if isinstance(v, list) else v for k, v in shuffled.items()} == {

@@ -20,7 +20,7 @@ from profkit.errors import (
 from profkit.load import stream
 from profkit.load.kineto.batch import to_int64, to_ns
 from profkit.load.kineto.cut import Text, cut
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.model.events import MISSING, Category
 from profkit.model.trace import Trace
 from profkit.testing import TraceBuilder

@@ -17,7 +17,7 @@ import pytest
 
 from profkit.api import analyze
 from profkit.errors import MissingFileError, UnreadableFileError
-from profkit.load.open import load
+from profkit.load.open import load_trace as load
 from profkit.testing import TraceBuilder
 
 

@@ -1,6 +1,7 @@
 """Reports made by hand: a GPU run, a CPU run, and the odd ones that renderers must survive."""
 
 from profkit.model.finding import Cost, Finding, Unchecked
+from profkit.model.memory_summary import MemorySummary, PeakMemory
 from profkit.model.report import (
     Breakdown,
     CopySummary,
@@ -8,7 +9,6 @@ from profkit.model.report import (
     IdleTime,
     KernelSummary,
     OpSummary,
-    PeakMemory,
     RegionSummary,
     Report,
     Source,
@@ -16,7 +16,6 @@ from profkit.model.report import (
     Summary,
     SyncSummary,
     TimePart,
-    TraceMemory,
 )
 from profkit.model.trace import RecordedWith
 from profkit.model.where import Location
@@ -167,7 +166,7 @@ def gpu_report() -> Report:
             syncs=(SyncSummary("cudaStreamSynchronize", 12, 12 * MS),),
             copies=(CopySummary("Memcpy HtoD (Pageable -> Device)", 12, 30 * MS, 462_422_016),),
             n_gpu_events_without_launch=4,
-            memory=TraceMemory(1200, 40, 4 << 20, 12, (PeakMemory("cuda:0", 3 << 30),)),
+            memory=MemorySummary(1200, 40, 4 << 20, 12, (PeakMemory("cuda:0", 3 << 30),)),
             breakdown=breakdown(
                 6, on_device=True, compute=610 * MS, copy=30 * MS, idle_data=390 * MS,
                 idle_host=12 * MS, idle_launch=2 * MS,
@@ -196,7 +195,7 @@ def cpu_report() -> Report:
                 for n in range(3)
             ),
             top_ops=(OpSummary("aten::addmm", 30, 9 * MS, 8 * MS, 0),),
-            memory=TraceMemory(20, 3, 1 << 20, 0, (PeakMemory("cpu", 30 << 20),)),
+            memory=MemorySummary(20, 3, 1 << 20, 0, (PeakMemory("cpu", 30 << 20),)),
             breakdown=breakdown(
                 3, on_device=False, operators=12 * MS, backward=9 * MS, optimizer=3 * MS,
                 data=9 * MS, python=3 * MS,
@@ -250,7 +249,7 @@ def hostile_report(text: str) -> Report:
             regions=(RegionSummary(text, 1, MS, MS),),
             syncs=(SyncSummary(text, 1, MS),),
             copies=(CopySummary(text, 1, MS, None),),
-            memory=TraceMemory(1, 1, 1, 1, (PeakMemory(text, 1),)),
+            memory=MemorySummary(1, 1, 1, 1, (PeakMemory(text, 1),)),
             breakdown=breakdown(1, on_device=True, compute=8 * MS, idle_host=2 * MS),
         ),
         findings=(finding,),
