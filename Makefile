@@ -2,7 +2,7 @@
 # make lint     the first three alone                 make bench  what loading and recording cost
 # make format   put the code into the one format      make docs   write docs/reference anew
 # make pins     resolve requirements/dev.txt anew     make clean  take .venv and caches away
-# make fuzz     search for files that reading stumbles over: make fuzz SECONDS=600
+# make fuzz     search for files that reading stumbles over, each kind for SECONDS=600
 #
 # Each creates .venv with the pinned set first, and needs nothing but make and Python 3.10 or newer.
 
@@ -45,6 +45,7 @@ docs: install
 fuzz: install
 	$(BIN)/pip install --quiet --no-build-isolation --editable '.[fuzz]'
 	$(BIN)/python fuzz/fuzz_analyze.py build/fuzz $(SECONDS)
+	$(BIN)/python fuzz/fuzz_snapshot.py build/fuzz-snapshots $(SECONDS)
 
 install: $(VENV)/.project
 

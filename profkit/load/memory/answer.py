@@ -1,7 +1,7 @@
 """What becomes of a pickle in the process that unpickles it."""
 
-import gc
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
@@ -24,16 +24,16 @@ class Answer:
     said: str = ""
 
 
-def answer(raw: BinaryIO) -> Answer:
+def answer(raw: BinaryIO, allow: Callable[[int], None]) -> Answer:
     """Unpickle a snapshot.
 
     Args:
         raw: The pickle's bytes.
+        allow: As for :func:`~profkit.load.memory.plain_pickle.plain_data`.
     """
-    gc.disable()
     began = time.perf_counter_ns()
     try:
-        data, n_bytes = plain_data(raw)
+        data, n_bytes = plain_data(raw, allow)
         decoded = time.perf_counter_ns()
         if not is_snapshot(data):
             return Answer(fault="other")

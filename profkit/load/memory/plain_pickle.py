@@ -11,6 +11,7 @@ import contextlib
 import io
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -29,11 +30,12 @@ class Broken(Exception):  # noqa: N818  (it becomes a DamagedFileError where err
     """The pickle cannot be read to its end; the message says why."""
 
 
-def plain_data(raw: BinaryIO) -> tuple[Any, int]:
+def plain_data(raw: BinaryIO, allow: Callable[[int], None]) -> tuple[Any, int]:
     """Unpickle plain data.
 
     Args:
         raw: The pickle's bytes.
+        allow: Is told how many bytes of memory what has been read so far may take.
 
     Returns:
         The data, and how many bytes were read.
@@ -42,7 +44,7 @@ def plain_data(raw: BinaryIO) -> tuple[Any, int]:
         Refused: It names a class, a function or an object outside of it.
         Broken: It is broken, cut off or made to fill memory.
     """
-    counted = _Counted(raw)
+    counted = _Counted(raw, allow)
     try:
         data = _PlainUnpickler(io.BufferedReader(counted, BUFFER_BYTES)).load()
     except MemoryError:
@@ -77,9 +79,9 @@ class _PlainUnpickler(pickle.Unpickler):
 class _Counted(io.RawIOBase):
     """Bytes that are counted, and that memory may grow with."""
 
-    def __init__(self, raw: BinaryIO) -> None:
+    def __init__(self, raw: BinaryIO, allow: Callable[[int], None]) -> None:
         self._raw = raw
-        self._limit = _MemoryLimit()
+        self._allow = allow
         self.n_bytes = 0
 
     def readable(self) -> bool:
@@ -90,11 +92,11 @@ class _Counted(io.RawIOBase):
         """Read some bytes."""
         n_bytes: int = self._raw.readinto(buffer)  # type: ignore[attr-defined]
         self.n_bytes += n_bytes
-        self._limit.allow(_ROOM_BYTES + _BYTES_PER_BYTE * self.n_bytes)
+        self._allow(_ROOM_BYTES + _BYTES_PER_BYTE * self.n_bytes)
         return n_bytes
 
 
-class _MemoryLimit:
+class MemoryLimit:
     """How large this process may become, beyond what it is now.
 
     Only Linux keeps to it; elsewhere what asks for more than there is fails by itself, later.

@@ -1,5 +1,6 @@
 """Read a snapshot of the allocator's memory."""
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -70,9 +71,11 @@ def _feed(stdin: IO[bytes], chunks: Chunks) -> None:
     try:
         for chunk in chunks:
             stdin.write(chunk)
-        stdin.close()
     except BrokenPipeError:
         pass
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            stdin.close()
 
 
 def _fault(answer: Answer | None, name: str, *, truncated: bool) -> LoadError:
