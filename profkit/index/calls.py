@@ -1,4 +1,4 @@
-"""What the calls of the CUDA, HIP and SYCL runtimes and drivers are for, by their names."""
+"""What the calls of the vendors' runtimes and drivers are for, by their names."""
 
 import re
 from collections.abc import Iterable
@@ -9,13 +9,20 @@ import numpy as np
 from profkit.model.events import Category, EventTable, Mask, Rows
 
 _SYNC: Final = re.compile(
-    r"^(cuda|hip)(Device|Stream|Event|Ctx)Synchronize"
-    r"|^cu(Ctx|Stream|Event)Synchronize"
+    r"^[a-z]+(Device|Stream|Event|Ctx)Synchronize"
+    r"|^aclrtSynchronize(Device|Stream|Event)"
+    r"|^cn(rt)?(QueueSync|SyncDevice|CtxSync|WaitNotifier)"
+    r"|^ze\w*Synchronize$|^urQueueFinish$|^urEventWait$|^piQueueFinish$|^piEventsWait$"
 )
+"""CUDA's names, which HIP and most others put behind a prefix of their own; CANN's; Cambricon's;
+those of Level Zero (an XPU's driver) and of SYCL's runtime, which was called PI before it was UR.
+"""
 _BLOCKING_COPY: Final = re.compile(
     r"^(cudaMemcpy|hipMemcpy|hipMemcpyWithStream|cudaMemcpy2D)(_v\d+)?$"
 )
-_DEVICE_SYNC: Final = re.compile(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
+_DEVICE_SYNC: Final = re.compile(
+    r"^[a-z]+DeviceSynchronize|^cuCtxSynchronize|^aclrtSynchronizeDevice|^cnrtSyncDevice"
+)
 _ALLOCATOR: Final = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|FreeHost|HostFree|HostRegister|HostUnregister)"
     r"(?!.*Async)"
@@ -29,7 +36,8 @@ class CallKind:
     """The calls of one kind.
 
     Source: the names in the CUDA Runtime API reference (Device, Stream, Event, Memory and Graph
-    Management) and in HIP's, which follows it.
+    Management) and in HIP's, which follows it; of waits also those of the Level Zero and Unified
+    Runtime specifications, the AscendCL API reference and the CNRT Developer Guide.
     """
 
     def __init__(self, pattern: re.Pattern[str]) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.index.calls import EXPLICIT_SYNC
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
 
 DEVICE_WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
@@ -45,12 +46,24 @@ def join_launches(events: EventTable, innermost_op: Int32s) -> Launches:
             Shape ``(n,)``.
     """
     work = events.rows_of(*DEVICE_WORK)
-    calls = events.rows_of(*CALLS)
+    calls = _launching(events)
     launch = match_first(events.correlation.at(calls), calls, events.correlation.at(work))
     op = np.where(launch == NO_ROW, NO_ROW, innermost_op[launch]).astype(np.int32)
     ops = events.rows_of(Category.OP)
     by_id = match_first(events.external_id.at(ops), ops, events.external_id.at(work))
     return Launches(work=work, launch=launch, op=np.where(op == NO_ROW, by_id, op))
+
+
+def _launching(events: EventTable) -> Rows:
+    """Calls that may have launched something, the earliest first.
+
+    A SYCL call, the driver's call within it and the wait that ends it share one correlation: what
+    launched is the outermost, and never the wait.
+    """
+    may_launch = np.isin(events.category, CALLS)
+    may_launch[EXPLICIT_SYNC.rows(events)] = False
+    calls = np.flatnonzero(may_launch)
+    return calls[np.argsort(events.ts_ns[calls], kind="stable")]
 
 
 def match_first(keys: Int64s, rows: Rows, wanted: Int64s) -> Int32s:

@@ -30,9 +30,11 @@ _INDEX: Final = re.compile(r"^aten::(_?index(_put_?|_put_impl_)?|where)$")
 _LIBRARY: Final = re.compile(r"^(Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\))")
 _PROFILER: Final = re.compile(r"^(torch[/\\](autograd[/\\]profiler|profiler[/\\])|profkit[/\\])")
 _NONZERO: Final = re.compile(r"^aten::nonzero(_numpy)?$")
-_TO_HOST: Final = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)")
-_TO_DEVICE: Final = re.compile(r"HtoD|(Pageable|Pinned|Host) -> Device")
-_PINNED: Final = re.compile(r"Pinned")
+_TO_HOST: Final = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)|Memcpy D2[MH]\b")
+_TO_DEVICE: Final = re.compile(r"HtoD|(Pageable|Pinned|Host) -> Device|Memcpy [MH]2D\b")
+_PINNED: Final = re.compile(r"Pinned|\bHOST\b")
+"""An XPU's profiler calls memory ``HOST`` that the driver allocated, which is pinned, and any other
+of the host ``MEMORY(Unknown)``. Source: ``pti_view_memory_type`` of PTI-GPU."""
 _COPYING: Final = re.compile(r"^aten::(to|_to_copy|copy_|_copy_from|cpu|cuda|clone|contiguous)$")
 """Operators that copy a tensor, of which the outermost is what the user wrote."""
 
@@ -82,7 +84,8 @@ def find_waits(events: EventTable, tree: CallTree, launches: Launches) -> Waits:
     """Find the calls in which the host waits for a device.
 
     A call waits when it is a synchronizing function, or a copy that blocks by its name, or a copy
-    between a device and pageable memory.
+    between a device and pageable memory. Where one waiting call makes another (a runtime its
+    driver) they are one wait: the outer one.
 
     Args:
         events: The events.
@@ -92,7 +95,7 @@ def find_waits(events: EventTable, tree: CallTree, launches: Launches) -> Waits:
     Source: "API synchronization behavior" in the CUDA Runtime API reference.
     """
     copies, copy_calls = _copies(events, launches)
-    rows = _waiting_rows(events, launches)
+    rows = outermost_of(events, tree, _waiting_rows(events, launches))
     is_op = events.category == Category.OP
     innermost = tree.nearest(is_op)[rows]
     read = tree.outermost(reads(events, tree))[rows]
@@ -112,6 +115,19 @@ def find_waits(events: EventTable, tree: CallTree, launches: Launches) -> Waits:
         rows,
     )
     return Waits(rows, kind.astype(np.uint8), owner.astype(np.int32), copy)
+
+
+def outermost_of(events: EventTable, tree: CallTree, calls: Rows) -> Rows:
+    """Those of some calls that none of the others made. Rows, ascending.
+
+    Args:
+        events: The events.
+        tree: Their call tree.
+        calls: Rows of calls, ascending. Shape ``(k,)``.
+    """
+    wanted = np.zeros(len(events), dtype=np.bool_)
+    wanted[calls] = True
+    return calls[tree.below(wanted)[calls] == NO_ROW]
 
 
 def reads(events: EventTable, tree: CallTree) -> Mask:

@@ -261,16 +261,17 @@ class TraceBuilder(Recording):
             return form.to_bytes(self.events, self._head())
         return trace_file.to_bytes(self.events, self._head(), absolute=self.absolute)
 
-    def write(self, path: str | Path, form: Format | None = None) -> Path:
-        """Write the trace to a file, gzipped when the name ends in ``.gz``.
+    def write(self, path: str | Path, form: Format | None = None, *, n_members: int = 1) -> Path:
+        """Write the trace to a file, packed as its name says.
 
         Args:
-            path: The file.
+            path: The file: plain, or ``.gz``, ``.zst``, ``.zip``, ``.tar``, ``.tar.gz``.
             form: As in :meth:`to_bytes`.
+            n_members: Of a gzip stream, how many members it has.
 
         Returns:
             The path.
         """
         place = Path(path)
-        trace_file.write(place, self.to_bytes(form))
+        trace_file.write(place, self.to_bytes(form), n_members)
         return place

@@ -1,9 +1,12 @@
 """Events as the JSON of a Kineto trace: a dictionary, bytes or a file."""
 
 import gzip
+import io
+import tarfile
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -75,7 +78,58 @@ def to_bytes(events: Iterable[Event], head: Mapping[str, object], *, absolute: b
     return msgspec.json.encode(document)
 
 
-def write(path: Path, text: bytes) -> None:
-    """Write a trace, gzipped when the name ends in ``.gz``."""
-    packed = gzip.compress(text, compresslevel=1, mtime=0) if path.suffix == ".gz" else text
-    path.write_bytes(packed)
+def write(path: Path, text: bytes, n_members: int = 1) -> None:
+    """Write a trace, packed as its name says.
+
+    Args:
+        path: A name that ends in ``.gz``, ``.zst``, ``.zip`` or ``.tar`` has it packed, several
+            such endings one within another (``.tar.gz``). What an archive holds is called
+            ``trace.json``, or ``trace.json.gz`` and so on.
+        text: The trace.
+        n_members: Of a gzip stream, how many members: some programs compress piece by piece.
+    """
+    name = "trace.json"
+    for suffix in path.suffixes:
+        if suffix == ".gz":
+            text = _gzip(text, n_members)
+        elif suffix in _PACKS:
+            text = _PACKS[suffix](text, name)
+        else:
+            continue
+        name += suffix
+    path.write_bytes(text)
+
+
+def _gzip(text: bytes, n_members: int) -> bytes:
+    length = -(-len(text) // n_members) or 1
+    pieces = [text[at : at + length] for at in range(0, len(text), length)] or [b""]
+    return b"".join(gzip.compress(piece, compresslevel=1, mtime=0) for piece in pieces)
+
+
+def _zstd(text: bytes, _: str) -> bytes:
+    import zstandard  # noqa: PLC0415  (an extra, needed for such files alone)
+
+    return bytes(zstandard.compress(text))
+
+
+def _zip(text: bytes, name: str) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
+
+
+def _tar(text: bytes, name: str) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = len(text)
+        archive.addfile(info, io.BytesIO(text))
+    return packed.getvalue()
+
+
+_PACKS: Final[dict[str, Callable[[bytes, str], bytes]]] = {
+    ".zst": _zstd,
+    ".zip": _zip,
+    ".tar": _tar,
+}

@@ -11,11 +11,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from profkit.testing.recording import Event
+from profkit.testing.trace_edges import as_edges
 from profkit.testing.trace_file import BASE_NS
+from profkit.testing.trace_vendors import DEVICE_WORK, Vendor, beside, of_vendor
 
-Vendor = Literal["cuda", "rocm", "rocm-7.1", "xpu", "privateuse1"]
 Layout = Literal["kineto", "compact", "lines"]
 Times = Literal["decimal", "string", "integer"]
+Moment = Literal["i", "I", "X"]
 
 _BEFORE_1_11: Final = {
     "cpu_op": "Operator",
@@ -24,13 +26,8 @@ _BEFORE_1_11: Final = {
     "gpu_memcpy": "Memcpy",
     "gpu_memset": "Memset",
 }
-_RUNTIME: Final = {"xpu": "xpu_runtime", "privateuse1": "privateuse1_runtime"}
-_PREFIX: Final = {"rocm": "hip", "rocm-7.1": "hip", "xpu": "ur", "privateuse1": "device"}
-_AS_KERNELS: Final = {
-    "gpu_memcpy": "__amd_rocclr_copyBuffer",
-    "gpu_memset": "__amd_rocclr_fillBufferAligned",
-}
-_DEVICE: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_ON_DEVICE: Final = DEVICE_WORK | {"memcpy", "memset", "mtia_ccp_events"}
+_LONG_NS: Final = 10**9
 _MICROSECOND: Final = 1000
 
 
@@ -44,10 +41,15 @@ class Format:
         layout: Kineto's lines for a reader's eye, no spaces at all, or one event a line.
         array: The events alone, without an object around them.
         events_first: The other keys stand behind ``traceEvents``.
-        edges: Annotations as a begin (``B``) and an end (``E``).
-        extras: Also flows, asynchronous spans, counters, names and marks (``s t f b n e C M I``).
+        edges: Every event that lasts as a begin (``B``) and an end (``E``).
+        extras: Also flows, asynchronous spans, counters, names and marks (``s t f b n e C M I``),
+            and what a vendor's profiler writes that no figure counts.
         times: Exact decimals, the same as strings, or whole microseconds.
         absolute: Times since 1970.
+        moments: Instants by either letter; or allocations as complete events, which torch's Python
+            exporter lets last to the end of the trace.
+        text_ids: Processes and threads as strings.
+        unit: ``displayTimeUnit``: what a viewer shows. Times are microseconds all the same.
     """
 
     vendor: Vendor = "cuda"
@@ -59,6 +61,9 @@ class Format:
     extras: bool = False
     times: Times = "decimal"
     absolute: bool = False
+    moments: Moment = "i"
+    text_ids: bool = False
+    unit: Literal["ms", "ns"] = "ms"
 
     def to_bytes(self, events: Iterable[Event], head: Mapping[str, object]) -> bytes:
         """Write a trace.
@@ -68,39 +73,45 @@ class Format:
             head: The keys beside ``traceEvents``.
 
         Raises:
-            ValueError: Times shall be whole microseconds, and one is not.
+            ValueError: Times shall be whole microseconds, and one is not; or events that overlap
+                shall be begins and ends.
         """
-        entries = [msgspec.json.encode(entry) for event in events for entry in self._entries(event)]
+        spelled = [self._spelled(event) for event in events]
+        written = as_edges(spelled) if self.edges else spelled
+        entries = [
+            msgspec.json.encode(entry) for event in written for entry in self._entries(event)
+        ]
         listed = _listed(entries, self.layout)
         if self.array:
             return listed
-        keys = {"schemaVersion": 1, "displayTimeUnit": "ms", **head}
+        keys = {"schemaVersion": 1, "displayTimeUnit": self.unit, **head}
         if not self.absolute:
             keys["baseTimeNanoseconds"] = BASE_NS
         top = msgspec.json.encode(keys)[1:-1]
         body = b'"traceEvents":' + listed
         return b"{" + b",".join((body, top) if self.events_first else (top, body)) + b"}"
 
+    def _spelled(self, event: Event) -> Event:
+        event = of_vendor(event, self.vendor)
+        if event.ph == "i":
+            lasts = self.moments == "X" and event.name == "[memory]"
+            letter = "X" if lasts else self.moments.replace("X", "i")
+            event = replace(event, ph=letter, dur_ns=_LONG_NS if lasts else None)
+        return _before_1_11(event) if self.old else event
+
     def _entries(self, event: Event) -> Iterator[dict[str, Any]]:
-        event = _of_vendor(event, self.vendor)
-        if self.old:
-            event = _before_1_11(event)
-        if self.edges and event.cat == "user_annotation":
-            end = replace(event, ph="E", ts_ns=event.ts_ns + (event.dur_ns or 0), dur_ns=None)
-            yield self._entry(replace(event, ph="B", dur_ns=None))
-            yield self._entry(end)
-        else:
-            yield self._entry(event)
-        if self.extras:
+        yield self._entry(event)
+        if self.extras and event.ph in ("X", "B"):
             yield from self._extras(event)
 
     def _entry(self, event: Event) -> dict[str, Any]:
         entry: dict[str, Any] = {"ph": event.ph, "cat": event.cat, "name": event.name}
-        entry |= {"pid": event.pid, "tid": event.tid}
+        place = (event.pid, event.tid)
+        entry["pid"], entry["tid"] = map(str, place) if self.text_ids else place
         entry["ts"] = self._time(event.ts_ns + (BASE_NS if self.absolute else 0))
         if event.dur_ns is not None:
             entry["dur"] = self._time(event.dur_ns)
-        if event.ph == "i":
+        if event.ph in ("i", "I"):
             entry["s"] = "t"
         if event.args is not None:
             entry["args"] = event.args
@@ -111,12 +122,15 @@ class Format:
         ident = (event.args or {}).get("correlation")
         if ident is None:
             return
-        place = {"pid": event.pid, "tid": event.tid, "id": ident, "ts": self._time(event.ts_ns)}
+        entry = self._entry(event)
+        place = {"id": ident, **{key: entry[key] for key in ("pid", "tid", "ts")}}
         flow = "async_cpu_to_gpu" if self.old else "ac2g"
-        on_device = (event.cat or "").lower().removeprefix("gpu_") in ("kernel", "memcpy", "memset")
+        on_device = (event.cat or "").lower() in _ON_DEVICE
         yield {"ph": "f" if on_device else "s", "cat": flow, "name": flow, "bp": "e", **place}
         yield from ({"ph": ph, "cat": "span", "name": "span", **place} for ph in "tbneIC")
         yield {"ph": "M", "name": "process_sort_index", **place, "args": {"sort_index": 5}}
+        if on_device and event.ph == "X":
+            yield from map(self._entry, beside(event, self.vendor))
 
     def _time(self, ns: int) -> msgspec.Raw:
         whole, rest = divmod(ns, _MICROSECOND)
@@ -130,34 +144,13 @@ class Format:
         return msgspec.Raw((f'"{text}"' if self.times == "string" else text).encode())
 
 
-def _of_vendor(event: Event, vendor: Vendor) -> Event:
-    """A CUDA event as another vendor's part of the profiler writes it."""
-    if vendor == "cuda":
-        return event
-    args = dict(event.args or {})
-    if event.cat == "cuda_runtime":
-        name = _PREFIX[vendor] + event.name.removeprefix("cuda")
-        return replace(event, cat=_RUNTIME.get(vendor, event.cat), name=name)
-    if event.cat not in _DEVICE:
-        return event
-    name, cat = event.name, event.cat
-    if vendor == "xpu":
-        args["sycl queue"] = args.pop("stream")
-    elif vendor == "rocm-7.1" and cat in _AS_KERNELS:
-        name, cat = _AS_KERNELS[cat], "kernel"
-    if vendor.startswith("rocm"):
-        args = {key: str(value) if key == "bytes" else value for key, value in args.items()}
-        name = name.replace("Pageable", "Host").replace("Pinned", "Host")
-    return replace(event, name=name, cat=cat, args=args)
-
-
 def _before_1_11(event: Event) -> Event:
     """An event as torch wrote it before 1.11."""
     cat = event.cat or ""
     args = None
     if event.args is not None:
         args = {("external id" if k == "External id" else k): v for k, v in event.args.items()}
-    tid = f"stream {event.tid}" if cat in _DEVICE else event.tid
+    tid = f"stream {event.tid}" if cat in DEVICE_WORK else event.tid
     return replace(event, cat=_BEFORE_1_11.get(cat, cat), tid=tid, args=args)
 
 

@@ -193,7 +193,7 @@ looks = st.builds(
 vendors = st.sampled_from(["cuda", "rocm", "rocm-7.1", "xpu", "privateuse1", "mtia", "hpu"])
 formats = st.builds(replace, looks, vendor=vendors)
 quick = settings(
-    max_examples=15,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -3,7 +3,7 @@
 import numpy as np
 
 from profkit.load.kineto.batch import SPARSE, Columns
-from profkit.model.events import MISSING
+from profkit.model.events import MISSING, Category
 
 
 def pair_edges(edges: Columns) -> tuple[Columns, int]:
@@ -38,6 +38,11 @@ def pair_edges(edges: Columns) -> tuple[Columns, int]:
     last = np.array([end for _, end in pairs], dtype=np.intp)
     columns = {key: edges[key][first] for key in edges if key != "begins"}
     columns["dur_ns"] = starts[last] - starts[first]
+    # Whether a wait on an XPU was the host's is an argument, and may be the end's.
+    told_late = (columns["category"] == Category.DEVICE_SYNC) & (
+        edges["category"][last] == Category.DRIVER
+    )
+    columns["category"] = np.where(told_late, Category.DRIVER, columns["category"])
     for key in SPARSE:
         later = edges[key][last]
         columns[key] = np.where(later == MISSING, columns[key], later)
