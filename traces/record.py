@@ -24,6 +24,8 @@ import torch
 from isal import igzip
 
 import profkit
+from profkit.engine.needs import looks_at_a_trace
+from profkit.engine.registry import rules
 
 HOME: Final = Path(__file__).parent
 EXAMPLES: Final = HOME.parent / "examples"
@@ -33,6 +35,9 @@ ANY_FOLDER: Final = "/home/user/profkit"
 ANY_HOST: Final = "host"
 SETTINGS: Final = {"OMP_NUM_THREADS": "1"}  # what else the machine does shows less
 BEST: Final = 3  # the smallest that isal writes
+
+_MEMORY: Final = ("n_events", "n_unfreed", "unfreed_bytes", "n_frees_of_earlier", "peak")
+"""What a trace tells of memory."""
 
 
 def fault_line(program: str) -> int | None:
@@ -62,15 +67,21 @@ def what_must_hold(report: dict[str, Any]) -> dict[str, Any]:
             {key: step[key] for key in ("name", "start_ns", "dur_ns", "data_wait_ns", "sync_ns")}
             for step in summary["steps"]
         ],
-        "memory": summary["memory"],
+        "memory": {key: summary["memory"][key] for key in _MEMORY},
         "top_ops": [
             {key: op[key] for key in ("name", "n_calls", "total_ns", "self_ns")}
             for op in summary["top_ops"][:5]
         ],
         "findings": [_brief(finding) for finding in report["findings"]],
         "health": [_brief(finding) for finding in report["health"]],
-        "unchecked": sorted(one["rule"] for one in report["unchecked"]),
+        "unchecked": sorted(
+            one["rule"] for one in report["unchecked"] if _looks_at_a_trace(one["rule"])
+        ),
     }
+
+
+def _looks_at_a_trace(rule: str) -> bool:
+    return any(each.INFO.id == rule and looks_at_a_trace(each.INFO.needs) for each in rules())
 
 
 def _brief(finding: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,8 @@ Reads:
 When it is wrong:
     Three steps look the same for a list that grows for ever and for one that is emptied every
     hundred steps: the longer the recording, the surer the finding. Memory that no tensor of
-    PyTorch holds is not seen.
+    PyTorch holds is not seen. Where the program's memory was watched over at least as many steps,
+    the rules on what was seen there tell of growth, and this one is silent.
 
 Source:
     "My model reports cuda runtime error: out of memory" in PyTorch's FAQ (history that is
@@ -106,7 +107,7 @@ class _Growth:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line whose memory grows, or one for a whole graph."""
-    if len(ctx.steps) < thresholds.min_steps_count:
+    if len(ctx.steps) < thresholds.min_steps_count or _was_watched(ctx):
         return
     growing = sorted(_growing(ctx), key=lambda each: -each.step_bytes)
     for device in sorted({each.device for each in growing}):
@@ -119,6 +120,11 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         for each in here:
             if each.step_bytes >= thresholds.min_step_bytes:
                 yield _finding(ctx, thresholds, [each])
+
+
+def _was_watched(ctx: Context) -> bool:
+    """Whether other rules have judged the same growth, over more steps and by who holds it."""
+    return ctx.live is not None and ctx.live.n_judged_steps >= len(ctx.steps)
 
 
 def _growing(ctx: Context) -> Iterator[_Growth]:

@@ -62,6 +62,7 @@ class RuleInfo:
         locations: tuple[Location, ...] = (),
         n: int = 1,
         cost: Cost | None = None,
+        holders: tuple[tuple[str, ...], ...] = (),
         evidence: Mapping[str, EvidenceValue] | None = None,
         claims: tuple[tuple[int, int], ...] = (),
     ) -> Finding:
@@ -75,6 +76,7 @@ class RuleInfo:
             locations: Where, the costliest first.
             n: How often.
             cost: What it costs; nothing that is known by default.
+            holders: For a live object, who holds it.
             evidence: The figures and event ids that it rests on.
             claims: The stretches of time that the cost is taken from.
         """
@@ -89,6 +91,7 @@ class RuleInfo:
             locations=locations,
             n=n,
             cost=cost or Cost(),
+            holders=holders,
             evidence=evidence or {},
             claims=claims,
         )

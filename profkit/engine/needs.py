@@ -50,7 +50,15 @@ _NO_TRACE: Final = (
     "Record one with profkit.trace, or with torch.profiler.",
 )
 _NOT_OF_A_TRACE: Final = frozenset({Needs.SNAPSHOT, Needs.HISTORY, Needs.LIVE})
-"""A rule that needs none of these looks at a trace."""
+
+
+def looks_at_a_trace(needs: frozenset[Needs]) -> bool:
+    """Whether a rule looks at a trace, and not at what else may be known of memory.
+
+    Args:
+        needs: What the rule must have.
+    """
+    return not needs & _NOT_OF_A_TRACE
 
 
 def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
@@ -60,7 +68,7 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
         ctx: The recording.
         needs: What a rule must have.
     """
-    if not ctx.has_trace and not needs & _NOT_OF_A_TRACE:
+    if not ctx.has_trace and looks_at_a_trace(needs):
         return _NO_TRACE
     met = {
         Needs.OPS: lambda: bool((ctx.innermost_op >= 0).any()),

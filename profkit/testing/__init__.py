@@ -10,7 +10,8 @@ Example:
     >>> path = b.write("step.pt.trace.json.gz")  # doctest: +SKIP
 """
 
+from profkit.testing.live_builder import LiveBuilder
 from profkit.testing.trace_builder import TraceBuilder
 from profkit.testing.trace_format import Format
 
-__all__ = ["Format", "TraceBuilder"]
+__all__ = ["Format", "LiveBuilder", "TraceBuilder"]

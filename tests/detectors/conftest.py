@@ -1,4 +1,4 @@
-"""Runs one rule over a built trace."""
+"""Runs one rule over what was built."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,19 +7,22 @@ import pytest
 
 from profkit.api import analyze
 from profkit.model.finding import Finding
+from profkit.model.live import Chain, Growth
 from profkit.model.report import Report
-from profkit.testing import TraceBuilder
+from profkit.model.where import Frame
+from profkit.testing import LiveBuilder, TraceBuilder
 
 Analyzed = Callable[..., Report]
 Found = Callable[..., tuple[Finding, ...]]
+Watched = Callable[..., LiveBuilder]
 
 
 @pytest.fixture
 def analyzed(tmp_path: Path) -> Analyzed:
-    """The report of one rule over a trace; thresholds by keyword."""
+    """The report of one rule over what was built; thresholds by keyword."""
 
-    def run(b: TraceBuilder, rule: str, **thresholds: float) -> Report:
-        path = b.write(tmp_path / "built.pt.trace.json")
+    def run(b: TraceBuilder | LiveBuilder, rule: str, **thresholds: float) -> Report:
+        path = b.write(tmp_path / "built.json")
         changed = {rule: thresholds} if thresholds else None
         return analyze(path, select=[rule], thresholds=changed, strict=True)
 
@@ -28,9 +31,9 @@ def analyzed(tmp_path: Path) -> Analyzed:
 
 @pytest.fixture
 def found(analyzed: Analyzed) -> Found:
-    """The findings of one rule over a trace."""
+    """The findings of one rule over what was built."""
 
-    def run(b: TraceBuilder, rule: str, **thresholds: float) -> tuple[Finding, ...]:
+    def run(b: TraceBuilder | LiveBuilder, rule: str, **thresholds: float) -> tuple[Finding, ...]:
         report = analyzed(b, rule, **thresholds)
         assert not report.unchecked
         return (*report.findings, *report.health)
@@ -54,3 +57,26 @@ def host_alone() -> TraceBuilder:
         with b.step():
             b.compute("aten::mm", 10_000)
     return b
+
+
+@pytest.fixture
+def watched() -> Watched:
+    """A program of 200 steps in which one thing grows; by keyword, how it differs."""
+
+    def run(*, n_judged_steps: int = 200, **changes: object) -> LiveBuilder:
+        plain: dict[str, object] = {
+            "kind": "tensors",
+            "device": "cpu",
+            "per_step_bytes": 65536,
+            "bytes": 200 * 65536,
+            "n": 200,
+            "first_step": 1,
+            "last_step": 200,
+            "stack": (Frame("/home/me/train.py", 31, "main"), Frame("/home/me/train.py", 40, "go")),
+            "stack_is": "seen",
+            "chains": (Chain("module-global", ("__main__.kept", "[199]"), "list", 200),),
+        }
+        grown = Growth(**(plain | changes))  # type: ignore[arg-type]
+        return LiveBuilder(n_judged_steps=n_judged_steps).add(grown)
+
+    return run

@@ -1,12 +1,14 @@
 """unfreed-tensors finds lines whose memory grows with every step, and nothing else."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from profkit.api import analyze
 from profkit.model.finding import Finding
 from profkit.model.report import Report
-from profkit.testing import TraceBuilder
+from profkit.testing import LiveBuilder, TraceBuilder
 
 RULE = "unfreed-tensors"
 Found = Callable[..., tuple[Finding, ...]]
@@ -178,6 +180,21 @@ def test_the_operators_of_a_line_are_named_two_at_most(found: Found) -> None:
 
     (finding,) = found(program.steps(4, body), RULE)
     assert "by `aten::addmm` and `aten::mul` and 2 more are never freed" in finding.message
+
+
+@pytest.mark.parametrize(("n_judged_steps", "n_found"), [(300, 0), (4, 0), (3, 1), (0, 1)])
+def test_what_was_watched_over_as_many_steps_is_told_by_those_who_watched(
+    tmp_path: Path, n_judged_steps: int, n_found: int
+) -> None:
+    program = Program()
+
+    def body(_: int) -> None:
+        program.line(20, "aten::nll_loss", 80 * KIB)
+
+    trace = program.steps(4, body).write(tmp_path / "t.json")
+    watched = LiveBuilder(n_judged_steps=n_judged_steps).write(tmp_path / "t.memory.json.gz")
+    report = analyze([trace, watched], select=[RULE], strict=True)
+    assert len(report.findings) == n_found
 
 
 def test_two_steps_cannot_tell(found: Found) -> None:

@@ -1,0 +1,107 @@
+"""MEM005 forgotten-hook: hooks keep tensors in every step, or are added in every step.
+
+What it finds:
+    Tensors that outlive their step because a hook of a module, a tensor or an optimizer holds
+    them: a hook that is registered again in every step and never removed, with its closure; or one
+    hook that puts what it sees into a list.
+
+Why it matters:
+    A hook lives as long as what it is registered on. Registered in the loop, each step adds one,
+    all of them run, so steps get slower too, and each keeps what its closure captured. A hook that
+    stores outputs stores their autograd graphs with them.
+
+How to fix it:
+    Register a hook once, before the loop; or keep the handle and ``remove()`` it in the same step.
+    Let a hook store ``.detach()``ed values, and empty its list in every step.
+
+Example:
+    ::
+
+        for batch in loader:
+            network.fc.register_forward_hook(lambda m, i, o: seen.append(o))
+
+Use instead:
+    ::
+
+        handle = network.fc.register_forward_hook(lambda m, i, o: seen.append(o.detach()))
+        for batch in loader:
+            ...
+            seen.clear()
+        handle.remove()
+
+Reads:
+    What was watched of the running program: tensors that survive steps (``bytes`` in bytes), the
+    line that made them, who holds them.
+
+When it is wrong:
+    A hook that gathers statistics on purpose, over a run that ends, is meant to keep them.
+
+Source:
+    ``torch.nn.Module.register_forward_hook`` in PyTorch's documentation (the handle's
+    ``remove()``); pytorch/pytorch#28647 (memory kept by lambdas in modules).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.growth_finding import growth_finding
+from profkit.engine.growth_words import code, own_name, told
+from profkit.engine.growths import growths_of, principal
+from profkit.model.finding import Finding
+from profkit.model.live import Growth
+
+INFO = RuleInfo(
+    id="MEM005",
+    name="forgotten-hook",
+    title="A hook keeps tensors of every step",
+    severity="warning",
+    needs=frozenset({Needs.LIVE}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a hook that keeps tensors is a finding.
+
+    Attributes:
+        min_step_bytes: Growth in a step that is worth telling. What keeps less
+            than a KiB grows by 10 MB in ten thousand steps, which nobody notices.
+        warning_step_bytes: Growth from which it is a warning. A hook is
+            not meant to hold anything, so it is one from 4 KiB a step: 40 MB in ten thousand steps.
+        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
+            8 MiB are 80 GB, more than one device and most hosts have.
+        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
+            twenty steps, or is emptied every twenty, has shown that it does.
+    """
+
+    min_step_bytes: int = 1024
+    warning_step_bytes: int = 4096
+    error_step_bytes: int = 8 << 20
+    sure_steps_count: int = 20
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each hook or line of hooks."""
+    for growth in growths_of(ctx, "forgotten-hook"):
+        found = growth_finding(
+            INFO, ctx, growth, thresholds, message=told(growth), fix=_fix(growth)
+        )
+        if found is not None:
+            yield found
+
+
+def _fix(growth: Growth) -> str:
+    chain = principal(growth)
+    if chain is not None and "_hooks" in own_name(growth).rsplit(".", 1)[-1]:
+        return (
+            "Register the hook once, before the loop; or keep its handle, and call "
+            "`handle.remove()` at the end of the step."
+        )
+    what = code(own_name(growth)) if chain is not None else "what the hook fills"
+    return (
+        f"Let the hook keep `.detach()`ed values, empty {what} in every step, and remove the hook "
+        "with `handle.remove()` when it is done."
+    )

@@ -1,0 +1,131 @@
+"""MEM004 growing-container: every step adds tensors to something that is never emptied.
+
+What it finds:
+    Tensors that outlive their step without a graph behind them that would explain it: in a list or
+    dict, an attribute of an object or class, a closure, a queue that nobody drains, generators that
+    were started and never finished, groups of parameters that are added in every step.
+
+Why it matters:
+    Memory that grows with every step ends in an out-of-memory error, hours later. A tensor that
+    is a small part of a large one (a row, a slice) keeps all of its storage.
+
+How to fix it:
+    Empty the container once its values are used; keep only the last ones; write them to disk. Of a
+    part of a large tensor keep a ``.clone()``.
+
+Example:
+    ::
+
+        outputs.append(batch_output.detach())
+
+Use instead:
+    ::
+
+        outputs = collections.deque(maxlen=100)
+        outputs.append(batch_output.detach())
+
+Reads:
+    What was watched of the running program: tensors that survive steps (``bytes`` in bytes, each
+    storage once), the line that made them, who holds them.
+
+When it is wrong:
+    A program that collects its predictions on purpose, and has memory for all of them, is meant to
+    grow. Something that fills more slowly than the program was watched looks as if it had no end.
+
+Source:
+    "My model reports cuda runtime error: out of memory" in PyTorch's FAQ: "Don't hold onto tensors
+    and variables you don't need"; "Tensor Views" in PyTorch's documentation (a view shares its
+    base's storage).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.growth_finding import growth_finding
+from profkit.engine.growth_words import code, own_name, sentences, times_its_own, told
+from profkit.engine.growths import growths_of, principal
+from profkit.model.finding import Finding
+from profkit.model.live import Growth
+
+INFO = RuleInfo(
+    id="MEM004",
+    name="growing-container",
+    title="Tensors pile up with every step",
+    severity="warning",
+    needs=frozenset({Needs.LIVE}),
+    since="0.1.0",
+)
+
+_FIXES: Final = {
+    "thread": (
+        "Nothing takes from {0} as fast as it is filled: give the queue a `maxsize`, so that "
+        "`put` waits, or empty it."
+    ),
+    "generator": (
+        "What holds them has begun and never ends: run {0} to its end, or `close()` it, and keep "
+        "no list of such."
+    ),
+    "context": (
+        "Save tensors by `ctx.save_for_backward`, which lets go of them after `backward()`; what "
+        "is set on `ctx` stays as long as the graph."
+    ),
+    "optimizer": (
+        "Make the optimizer and its groups once, before the loop: {0} keeps the state of every "
+        "parameter that it was ever given."
+    ),
+}
+"""What to do about a holder of some kind; ``{0}`` is its name."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When tensors that pile up are a finding.
+
+    Attributes:
+        min_step_bytes: Growth in a step that is worth telling. A list of plain
+            tensors of one number each takes a tenth of it, and is kept on purpose.
+        warning_step_bytes: Growth from which it is a warning. In ten thousand
+            steps 64 KiB are 640 MB.
+        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
+            8 MiB are 80 GB, more than one device and most hosts have.
+        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
+            twenty steps, or is emptied every twenty, has shown that it does.
+    """
+
+    min_step_bytes: int = 4096
+    warning_step_bytes: int = 65536
+    error_step_bytes: int = 8 << 20
+    sure_steps_count: int = 20
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each line or holder whose tensors pile up."""
+    for growth in growths_of(ctx, "growing-container"):
+        found = growth_finding(
+            INFO, ctx, growth, thresholds, message=_message(growth), fix=_fix(growth)
+        )
+        if found is not None:
+            yield found
+
+
+def _message(growth: Growth) -> str:
+    times = times_its_own(growth)
+    part = f"Each is a part of a storage {times} times as large, and keeps all of it."
+    return sentences(told(growth), part if times else "")
+
+
+def _fix(growth: Growth) -> str:
+    if times_its_own(growth):
+        return "Keep a `.clone()` of the part, so that the rest of the storage can go."
+    chain, name = principal(growth), own_name(growth)
+    what = code(name) if name else "what holds them"
+    if chain is None or chain.kind not in _FIXES:
+        away = "" if growth.device == "cpu" else ", or move them to the host with `.cpu()`"
+        return (
+            f"Empty {what} once its tensors are used, or keep the last ones alone "
+            f"(`collections.deque(maxlen=100)`){away}."
+        )
+    return _FIXES[chain.kind].format(what)

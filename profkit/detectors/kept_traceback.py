@@ -1,0 +1,107 @@
+"""MEM007 kept-traceback: an exception that is kept holds the tensors of its frames.
+
+What it finds:
+    Tensors that outlive their step because they were local variables of a function that raised an
+    exception, and the exception is kept: in a list of errors, an attribute, a log record, a future.
+
+Why it matters:
+    An exception refers to its traceback, the traceback to every frame that it passed through, and
+    each frame to all of its local variables: batches, activations, losses with their graphs. One
+    kept exception keeps a whole step of the program.
+
+How to fix it:
+    Keep the text instead of the exception: ``str(error)`` or ``traceback.format_exc()``. Where the
+    exception itself is wanted, ``error.with_traceback(None)``.
+
+Example:
+    ::
+
+        except RuntimeError as error:
+            errors.append(error)
+
+Use instead:
+    ::
+
+        except RuntimeError as error:
+            errors.append(traceback.format_exc())
+
+Reads:
+    What was watched of the running program: tensors that survive steps (``bytes`` in bytes), the
+    line that made them, who holds them.
+
+When it is wrong:
+    A few exceptions that are kept for a report at the end, in a program that rarely fails, may be
+    worth their memory.
+
+Source:
+    "traceback objects" and "BaseException.with_traceback" in Python's documentation (``tb_frame``,
+    ``f_locals``); pytorch/pytorch#36874 and #10348 (memory kept after exceptions).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.growth_finding import growth_finding
+from profkit.engine.growth_words import code, graph_behind, own_name, sentences, what_grows
+from profkit.engine.growths import growths_of
+from profkit.model.finding import Finding
+from profkit.model.live import Growth
+
+INFO = RuleInfo(
+    id="MEM007",
+    name="kept-traceback",
+    title="Kept exceptions hold the tensors of their frames",
+    severity="warning",
+    needs=frozenset({Needs.LIVE}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a kept exception is a finding.
+
+    Attributes:
+        min_step_bytes: Growth in a step that is worth telling. A list of plain
+            tensors of one number each takes a tenth of it, and is kept on purpose.
+        warning_step_bytes: Growth from which it is a warning. In ten thousand
+            steps 64 KiB are 640 MB.
+        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
+            8 MiB are 80 GB, more than one device and most hosts have.
+        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
+            twenty steps, or is emptied every twenty, has shown that it does.
+    """
+
+    min_step_bytes: int = 4096
+    warning_step_bytes: int = 65536
+    error_step_bytes: int = 8 << 20
+    sure_steps_count: int = 20
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each line whose tensors hang on kept exceptions."""
+    for growth in growths_of(ctx, "kept-traceback"):
+        found = growth_finding(
+            INFO, ctx, growth, thresholds, message=_message(growth), fix=_fix(growth)
+        )
+        if found is not None:
+            yield found
+
+
+def _message(growth: Growth) -> str:
+    return sentences(
+        f"{what_grows(growth)}.",
+        "They are local variables of frames in the traceback of an exception that is kept.",
+        graph_behind(growth),
+    )
+
+
+def _fix(growth: Growth) -> str:
+    name = own_name(growth).partition(".__traceback__")[0].partition("[")[0]
+    where = f" in {code(name)}" if name else ""
+    return (
+        f"Keep `traceback.format_exc()` or `str(error)`{where} instead of the exception; or let go "
+        "of its frames with `error.with_traceback(None)`."
+    )

@@ -1,0 +1,97 @@
+"""MEM016 pinned-growth: every step keeps more page-locked host memory.
+
+What it finds:
+    Tensors in page-locked memory (``pin_memory()``, ``pin_memory=True`` of a loader) that outlive
+    their step and pile up.
+
+Why it matters:
+    Page-locked memory cannot be swapped out, so it is taken from every program of the machine; and
+    PyTorch keeps what is freed for the next request. Too much of it makes the whole machine slow
+    before it is full.
+
+How to fix it:
+    Keep batches only until they are copied to the device; reuse a few page-locked buffers; keep
+    what must stay in pageable memory.
+
+Example:
+    ::
+
+        kept.append(batch.pin_memory())
+
+Use instead:
+    ::
+
+        buffer.copy_(batch)
+        on_device = buffer.to("cuda", non_blocking=True)
+
+Reads:
+    What was watched of the running program: page-locked tensors that survive steps (their
+    ``bytes`` in bytes), the line that made them, who holds them.
+
+When it is wrong:
+    A data set that is kept in page-locked memory on purpose fills it once and then stops.
+
+Source:
+    "Page-Locked Host Memory" in the CUDA C++ Programming Guide ("Page-locked host memory is a
+    scarce resource"); "Use pinned memory buffers" in PyTorch's notes on CUDA semantics.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.growth_finding import growth_finding
+from profkit.engine.growth_words import code, own_name, told
+from profkit.engine.growths import growths_of
+from profkit.model.finding import Finding
+from profkit.model.live import Growth
+
+INFO = RuleInfo(
+    id="MEM016",
+    name="pinned-growth",
+    title="Page-locked memory grows with every step",
+    severity="warning",
+    needs=frozenset({Needs.LIVE}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When page-locked memory that grows is a finding.
+
+    Attributes:
+        min_step_bytes: Growth in a step that is worth telling. A list of plain
+            tensors of one number each takes a tenth of it, and is kept on purpose.
+        warning_step_bytes: Growth from which it is a warning. In ten thousand
+            steps 64 KiB are 640 MB.
+        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
+            8 MiB are 80 GB, more than one device and most hosts have.
+        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
+            twenty steps, or is emptied every twenty, has shown that it does.
+    """
+
+    min_step_bytes: int = 4096
+    warning_step_bytes: int = 65536
+    error_step_bytes: int = 8 << 20
+    sure_steps_count: int = 20
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each line or holder of page-locked tensors."""
+    for growth in growths_of(ctx, "pinned-growth"):
+        found = growth_finding(
+            INFO, ctx, growth, thresholds, message=told(growth), fix=_fix(growth)
+        )
+        if found is not None:
+            yield found
+
+
+def _fix(growth: Growth) -> str:
+    name = own_name(growth)
+    what = f" in {code(name)}" if name else ""
+    return (
+        f"Let go of the tensors{what} once they are on the device, or keep them in pageable "
+        "memory; fill a few page-locked buffers again and again with `copy_`."
+    )

@@ -1,0 +1,114 @@
+"""MEM003 retained-graph: every step keeps the autograd graph of a tensor.
+
+What it finds:
+    Tensors that outlive their step together with the graph that they came from: a list of losses,
+    a running sum, a hidden state that goes from step to step. The tensors themselves may be single
+    numbers; what grows is behind them.
+
+Why it matters:
+    A tensor that came out of a network holds the graph of all operators that led to it, and each
+    of them holds what it saved for the backward pass: activations, inputs, masks. As long as one
+    number at the end is kept, all of it is. After ``backward()`` the saved tensors go, but the
+    nodes stay, half a KiB each.
+
+How to fix it:
+    Keep numbers: ``.item()``; where tensors are wanted, ``.detach()`` them; compute what is never
+    trained under ``torch.no_grad()``. Detach a state that goes into the next step.
+
+Example:
+    ::
+
+        losses.append(loss)
+        total = total + loss
+        output, hidden = network(batch, hidden)
+
+Use instead:
+    ::
+
+        losses.append(loss.item())
+        total = total + loss.item()
+        output, hidden = network(batch, hidden.detach())
+
+Reads:
+    What was watched of the running program: tensors that survive steps and the graph behind them
+    (``bytes``, ``saved_bytes`` in bytes), the line that made them, who holds them.
+
+When it is wrong:
+    A program that runs backward through many steps on purpose keeps their graphs until it does;
+    that is no leak if it does so every few dozen steps, and then it is not found.
+
+Source:
+    "My model reports cuda runtime error: out of memory" in PyTorch's FAQ: "Don't accumulate
+    history across your training loop"; "How autograd encodes the history" in PyTorch's notes on
+    autograd mechanics (saved tensors).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.growth_finding import growth_finding
+from profkit.engine.growth_words import code, is_number, own_name, told
+from profkit.engine.growths import growths_of
+from profkit.engine.kept_code import is_sum, name_made, without_graph
+from profkit.model.finding import Finding
+from profkit.model.live import Growth
+
+INFO = RuleInfo(
+    id="MEM003",
+    name="retained-graph",
+    title="Kept tensors hold their autograd graph",
+    severity="warning",
+    needs=frozenset({Needs.LIVE}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a kept graph is a finding.
+
+    Attributes:
+        min_step_bytes: Growth in a step that is worth telling. What keeps less
+            than a KiB grows by 10 MB in ten thousand steps, which nobody notices.
+        warning_step_bytes: Growth from which it is a warning. No graph is kept on
+            purpose without an end, so it is one from 4 KiB a step: 40 MB in ten thousand steps.
+        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
+            8 MiB are 80 GB, more than one device and most hosts have.
+        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
+            twenty steps, or is emptied every twenty, has shown that it does.
+    """
+
+    min_step_bytes: int = 1024
+    warning_step_bytes: int = 4096
+    error_step_bytes: int = 8 << 20
+    sure_steps_count: int = 20
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each line or holder whose tensors keep graphs."""
+    for growth in growths_of(ctx, "retained-graph"):
+        found = growth_finding(
+            INFO, ctx, growth, thresholds, message=told(growth), fix=_fix(growth)
+        )
+        if found is not None:
+            yield found
+
+
+def _fix(growth: Growth) -> str:
+    name, made = own_name(growth), name_made(growth.code)
+    method = "item" if is_number(growth) else "detach"
+    line = without_graph(growth.code, is_number=is_number(growth) or is_sum(growth.code))
+    if line is not None:
+        return f"Write {code(line)}: then nothing is kept but the value."
+    if growth.kind == "graph" and name.isidentifier() and not is_number(growth):
+        return f"Cut the graph between the steps: {code(f'{name} = {name}.detach()')}."
+    if made is not None:
+        into = f" in {code(name)}" if name and name != made else ""
+        return f"Keep {code(f'{made}.{method}()')}{into} instead of {code(made)}."
+    what = f"What {code(name)} keeps" if name else "What is kept"
+    return (
+        f"{what} needs no graph: keep `.item()` of a number and `.detach()` of a tensor, or "
+        "compute it under `torch.no_grad()`."
+    )

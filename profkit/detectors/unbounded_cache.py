@@ -1,0 +1,107 @@
+"""MEM008 unbounded-cache: a cache gets a new entry in every step and never lets one go.
+
+What it finds:
+    Results that a ``functools.lru_cache(maxsize=None)`` or ``functools.cache`` keeps, or a dict
+    that the program calls a cache or memo, when every step adds to it.
+
+Why it matters:
+    A cache gives something back only if the same question comes again. One that is asked something
+    new in every step only grows. Tensors as arguments make it so: they are compared by identity, so
+    each one is a new question, and the cache keeps arguments and results alike.
+
+How to fix it:
+    Give the cache a bound; ask it by what repeats, such as a length, instead of a tensor or the
+    number of the step; and keep what it needs ``.detach()``ed.
+
+Example:
+    ::
+
+        @functools.lru_cache(maxsize=None)
+        def mask(lengths):
+            ...
+
+Use instead:
+    ::
+
+        @functools.lru_cache(maxsize=32)
+        def mask(longest):
+            ...
+
+Reads:
+    What was watched of the running program: objects that survive steps (``bytes`` in bytes), the
+    line that made them, who holds them.
+
+When it is wrong:
+    A cache of a data set's samples fills during the first epoch and then stops; watched for less
+    than an epoch it looks as if it had no bound.
+
+Source:
+    ``functools.lru_cache`` in Python's documentation: "If maxsize is set to None, the LRU feature
+    is disabled and the cache can grow without bound"; ``torch.Tensor.__hash__`` (identity).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.growth_finding import growth_finding
+from profkit.engine.growth_words import code, own_name, told
+from profkit.engine.growths import growths_of, principal
+from profkit.model.finding import Finding
+from profkit.model.live import Growth
+
+INFO = RuleInfo(
+    id="MEM008",
+    name="unbounded-cache",
+    title="A cache grows with every step",
+    severity="warning",
+    needs=frozenset({Needs.LIVE}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a growing cache is a finding.
+
+    Attributes:
+        min_step_bytes: Growth in a step that is worth telling. A list of plain
+            tensors of one number each takes a tenth of it, and is kept on purpose.
+        warning_step_bytes: Growth from which it is a warning. In ten thousand
+            steps 64 KiB are 640 MB.
+        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
+            8 MiB are 80 GB, more than one device and most hosts have.
+        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
+            twenty steps, or is emptied every twenty, has shown that it does.
+    """
+
+    min_step_bytes: int = 4096
+    warning_step_bytes: int = 65536
+    error_step_bytes: int = 8 << 20
+    sure_steps_count: int = 20
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each cache that grows."""
+    for growth in growths_of(ctx, "unbounded-cache"):
+        found = growth_finding(
+            INFO, ctx, growth, thresholds, message=told(growth), fix=_fix(growth)
+        )
+        if found is not None:
+            yield found
+
+
+def _fix(growth: Growth) -> str:
+    chain, name = principal(growth), own_name(growth)
+    what = code(name) if name else "the cache"
+    behind = " Keep its tensors `.detach()`ed." if growth.graph and growth.graph.n_nodes else ""
+    if chain is not None and chain.kind == "cache":
+        return (
+            f"Bound {what} (`functools.lru_cache(maxsize=32)`), or ask it by what comes again: a "
+            f"tensor or the number of a step as an argument is new every time.{behind}"
+        )
+    return (
+        f"Bound {what}: drop the oldest entry when a new one comes, or empty it every epoch; and "
+        f"ask it by what comes again.{behind}"
+    )

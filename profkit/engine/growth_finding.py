@@ -1,0 +1,114 @@
+"""What grows as a finding: how severe, how sure, what it costs, and what it rests on."""
+
+from typing import Final, Protocol
+
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.growth_words import line_of
+from profkit.engine.growths import principal
+from profkit.engine.wording import known
+from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
+from profkit.model.live import Growth
+
+_DOUBT: Final[dict[int, Confidence]] = {0: "high", 1: "medium"}
+_MOST_FRAMES: Final = 20
+
+
+class Limits(Protocol):
+    """What the thresholds of every rule on growth have.
+
+    Attributes:
+        min_step_bytes: Growth in a step that is worth telling.
+        warning_step_bytes: Growth from which it is a warning.
+        error_step_bytes: Growth from which it is an error, if it is sure.
+        sure_steps_count: Judged steps from which their number leaves no doubt.
+    """
+
+    @property
+    def min_step_bytes(self) -> int:
+        """Growth in a step that is worth telling."""
+
+    @property
+    def warning_step_bytes(self) -> int:
+        """Growth from which it is a warning."""
+
+    @property
+    def error_step_bytes(self) -> int:
+        """Growth from which it is an error, if it is sure."""
+
+    @property
+    def sure_steps_count(self) -> int:
+        """Judged steps from which their number leaves no doubt."""
+
+
+def growth_finding(
+    info: RuleInfo, ctx: Context, growth: Growth, limits: Limits, *, message: str, fix: str
+) -> Finding | None:
+    """A finding on something that grows.
+
+    Args:
+        info: The rule's card.
+        ctx: What was recorded; with watched memory.
+        growth: What grows.
+        limits: The rule's thresholds.
+        message: What was found.
+        fix: What to write instead.
+
+    Returns:
+        None where the growth is too small to tell.
+    """
+    if growth.per_step_bytes < limits.min_step_bytes:
+        return None
+    n_steps = ctx.live.n_judged_steps if ctx.live is not None else 0
+    sure = _confidence(growth, n_steps, limits)
+    return info.finding(
+        severity=_severity(growth, sure, limits),
+        confidence=sure,
+        message=message,
+        fix=fix,
+        locations=known(line_of(growth)),
+        n=max(growth.n, 1),
+        cost=Cost(
+            bytes=growth.bytes,
+            per_step_bytes=growth.per_step_bytes,
+            basis="estimate" if growth.stack_is == "unknown" else "measured",
+        ),
+        holders=tuple(chain.parts for chain in growth.chains),
+        evidence=_evidence(growth, n_steps),
+    )
+
+
+def _confidence(growth: Growth, n_steps: int, limits: Limits) -> Confidence:
+    """Sure with steps enough, the line, and who holds it; each that is missing is a doubt."""
+    is_held = bool(growth.cycle) if growth.kind == "garbage" else principal(growth) is not None
+    doubts = [n_steps < limits.sure_steps_count, not growth.stack, not is_held]
+    return _DOUBT.get(sum(doubts), "low")
+
+
+def _severity(growth: Growth, sure: Confidence, limits: Limits) -> Severity:
+    if growth.per_step_bytes >= limits.error_step_bytes and sure == "high":
+        return "error"
+    return "warning" if growth.per_step_bytes >= limits.warning_step_bytes else "note"
+
+
+def _evidence(growth: Growth, n_steps: int) -> dict[str, EvidenceValue]:
+    chain, graph = principal(growth), growth.graph
+    facts: dict[str, EvidenceValue] = {
+        "device": growth.device,
+        "kind": growth.kind,
+        "type": growth.type,
+        "shape": growth.shape,
+        "first_step": growth.first_step,
+        "last_step": growth.last_step,
+        "n_judged_steps": n_steps,
+        "code": growth.code,
+        "stack": [f"{f.file}:{f.line} {f.function}" for f in growth.stack[:_MOST_FRAMES]],
+        "holder": chain.kind if chain else "",
+        "container": chain.container if chain else "",
+        "container_len": chain.container_len if chain else None,
+        "graph_nodes": graph.n_nodes if graph else None,
+        "graph_saved_bytes": graph.saved_bytes if graph else None,
+        "graph_root": graph.root if graph else "",
+        "cycle": list(growth.cycle),
+    }
+    return {name: value for name, value in facts.items() if value not in ("", None, [])}

@@ -1,0 +1,114 @@
+"""Which rule tells of what grows, so that each growth is told once and none is lost."""
+
+import re
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from profkit.engine.context import Context
+from profkit.model.live import Chain, Graph, Growth
+
+Cause = Literal[
+    "retained-graph", "growing-container", "forgotten-hook", "uncollected-cycle",
+    "kept-traceback", "unbounded-cache", "host-growth", "pinned-growth",
+]  # fmt: skip
+"""Why memory grows, by the name of the rule that tells of it."""
+
+NODE_BYTES: Final = 512
+"""What a node of a graph takes by itself, about: 580 bytes for an addition with torch 2.13."""
+_GRAPH_SHARE: Final = 0.1
+"""A graph that keeps less of a growth than this is not why it grows."""
+_MOSTLY_GRAPH_SHARE: Final = 0.5
+"""Of a cache that keeps more graph than this, the graph is what to let go first."""
+_BY_HOLDER: Final[dict[str, Cause]] = {
+    "traceback": "kept-traceback",
+    "hook": "forgotten-hook",
+    "cache": "unbounded-cache",
+}
+_CACHE_WORDS: Final = frozenset({"cache", "caches", "cached", "memo", "memos", "memoized"})
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_LAST_NAME: Final = re.compile(r"(\w+)\W*$")
+
+
+def growths_of(ctx: Context, cause: Cause) -> Iterator[Growth]:
+    """What grows for a reason, in the order in which it was recorded.
+
+    Args:
+        ctx: What was recorded; with watched memory.
+        cause: The name of the rule that asks.
+    """
+    if ctx.live is not None:
+        yield from (growth for growth in ctx.live.growths if cause_of(growth) == cause)
+
+
+def cause_of(growth: Growth) -> Cause:
+    """Why something grows: the one thing that most likely has to change.
+
+    What holds an object counts before what hangs behind it: a tensor in the frame of a kept
+    exception has a graph more often than not, and goes when the exception goes.
+
+    Args:
+        growth: What grows.
+    """
+    chain = principal(growth)
+    if growth.kind != "garbage" and chain is not None:
+        if chain.kind in _BY_HOLDER:
+            return _BY_HOLDER[chain.kind]
+        if is_called_cache(chain) and graph_share(growth) < _MOSTLY_GRAPH_SHARE:
+            return "unbounded-cache"
+    return _by_itself(growth)
+
+
+def _by_itself(growth: Growth) -> Cause:
+    """Why something grows whose holder says nothing."""
+    if growth.kind == "garbage":
+        return "uncollected-cycle"
+    if growth.kind == "host":
+        return "host-growth"
+    if growth.device == "pinned":
+        return "pinned-growth"
+    return "retained-graph" if graph_share(growth) >= _GRAPH_SHARE else "growing-container"
+
+
+def principal(growth: Growth) -> Chain | None:
+    """The chain to tell of: the shortest whose root is known, else the shortest; None if none."""
+    known = (chain for chain in growth.chains if chain.kind != "unknown")
+    return next(known, growth.chains[0] if growth.chains else None)
+
+
+def graph_share(growth: Growth) -> float:
+    """How much of a growth is the autograd graph behind it, its nodes counted too; 0 to 1."""
+    if growth.kind == "graph":
+        return 1.0
+    if growth.graph is None:
+        return 0.0
+    kept = graph_bytes(growth.graph)
+    own = max(growth.bytes - growth.graph.saved_bytes, 0)
+    return kept / (kept + own) if kept else 0.0
+
+
+def graph_bytes(graph: Graph) -> int:
+    """What a graph takes: what it saved, and about what its nodes take themselves."""
+    return graph.saved_bytes + NODE_BYTES * graph.n_nodes
+
+
+def container_name(chain: Chain) -> str:
+    """What grows, as the user calls it: ``history`` of ``__main__.history[17]``.
+
+    Args:
+        chain: Who holds an entry of it.
+    """
+    parts = list(chain.parts)
+    while len(parts) > 1 and parts[-1].startswith("["):
+        parts.pop()
+    return "".join(parts).removeprefix("__main__.")
+
+
+def is_called_cache(chain: Chain) -> bool:
+    """Whether the user's own name for a container says that it is a cache.
+
+    Args:
+        chain: Who holds an entry of it.
+    """
+    last = _LAST_NAME.search(container_name(chain))
+    words = {word.lower() for word in _WORD.findall(last[1])} if last else set()
+    return bool(words & _CACHE_WORDS)

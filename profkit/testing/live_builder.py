@@ -1,0 +1,103 @@
+"""A program whose memory was watched: its figures step by step, and what grows in it."""
+
+import gzip
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from profkit.load.live import encode
+from profkit.model.live import Growth, LiveMemory, Look, WatchCost
+
+_MIB = 1 << 20
+_STEP_NS = 20_000_000
+_LOOK_NS = 40_000
+
+
+@dataclass
+class LiveBuilder:
+    """Builds what ``profkit run`` writes of a program's memory.
+
+    The figures follow from what is said to grow: resident memory begins at ``base_bytes`` and
+    rises by the growth of everything on the host, tensors by that of tensors.
+
+    Attributes:
+        n_steps: Steps that were watched.
+        n_judged_steps: Steps over which growth was judged; by default all.
+        n_looks: Looks at the figures, spread over the steps.
+        base_bytes: Resident memory, and bytes in tensors, at the first step.
+        devices: Names of the devices in use.
+        not_seen: What could not be watched, a sentence each.
+    """
+
+    n_steps: int = 200
+    n_judged_steps: int | None = None
+    n_looks: int = 20
+    base_bytes: int = 200 * _MIB
+    devices: tuple[str, ...] = ()
+    not_seen: tuple[str, ...] = ()
+    _growths: list[Growth] = field(default_factory=list, repr=False)
+
+    def add(self, growth: Growth) -> "LiveBuilder":
+        """Something that grows.
+
+        Args:
+            growth: It, as it was judged.
+        """
+        self._growths.append(growth)
+        return self
+
+    def build(self) -> LiveMemory:
+        """What was watched."""
+        watched_ns = self.n_steps * _STEP_NS
+        cost_ns = self.n_looks * _LOOK_NS
+        growths = sorted(self._growths, key=lambda growth: -growth.per_step_bytes)
+        return LiveMemory(
+            name="built",
+            steps_are="optimizer",
+            n_steps=self.n_steps,
+            watched_ns=watched_ns,
+            looks=tuple(self._look(step) for step in self._steps_looked_at()),
+            growths=tuple(growths),
+            n_judged_steps=self.n_steps if self.n_judged_steps is None else self.n_judged_steps,
+            not_seen=self.not_seen,
+            cost=WatchCost(cost_ns, self.n_looks, 4, cost_ns / watched_ns if watched_ns else 0.0),
+            torch="2.13.0",
+            devices=self.devices,
+            argv=("train.py",),
+        )
+
+    def write(self, path: str | Path) -> Path:
+        """The file that ``profkit run`` would write.
+
+        Args:
+            path: Where; with ``.gz`` at its end it is packed.
+        """
+        target, data = Path(path), encode(self.build())
+        target.write_bytes(gzip.compress(data) if target.suffix == ".gz" else data)
+        return target
+
+    def _steps_looked_at(self) -> list[int]:
+        last = max(self.n_looks - 1, 1)
+        return sorted({1 + (self.n_steps - 1) * n // last for n in range(self.n_looks)})
+
+    def _look(self, step: int) -> Look:
+        tensors: dict[str, int] = {"cpu": self.base_bytes}
+        rss_bytes, graph_bytes = self.base_bytes, 0
+        for growth in self._growths:
+            grown = growth.per_step_bytes * max(0, step - growth.first_step + 1)
+            if growth.kind == "graph":
+                graph_bytes += grown
+            elif growth.kind == "tensors":
+                tensors[growth.device] = tensors.get(growth.device, 0) + grown
+            if not growth.device.startswith("cuda"):
+                rss_bytes += grown
+        on_device = sum(n for device, n in tensors.items() if device.startswith("cuda"))
+        return Look(
+            step=step,
+            ts_ns=step * _STEP_NS,
+            host_rss_bytes=rss_bytes,
+            tensor_bytes=tensors,
+            graph_bytes=graph_bytes,
+            garbage_bytes=0,
+            allocated_bytes=on_device,
+            reserved_bytes=on_device,
+        )

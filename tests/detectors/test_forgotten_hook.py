@@ -1,0 +1,48 @@
+"""forgotten-hook tells of hooks that keep tensors, and of hooks added in every step."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.live import Chain, Graph
+from profkit.model.report import Report
+from profkit.testing import LiveBuilder
+
+RULE = "forgotten-hook"
+Analyzed = Callable[..., Report]
+Found = Callable[..., tuple[Finding, ...]]
+Watched = Callable[..., LiveBuilder]
+KIB = 1024
+
+
+def test_a_hook_registered_in_every_step_is_told(found: Found, watched: Watched) -> None:
+    hooks = Chain("hook", ("__main__.model", ".fc", "._forward_hooks", "[17]"), "OrderedDict", 200)
+    (finding,) = found(watched(chains=(hooks,)), RULE)
+    assert "held by `model.fc._forward_hooks` (OrderedDict, 200 entries)." in finding.message
+    assert finding.fix == (
+        "Register the hook once, before the loop; or keep its handle, and call `handle.remove()` "
+        "at the end of the step."
+    )
+    assert finding.holders == (hooks.parts,)
+
+
+def test_a_hook_that_fills_a_list_is_told_with_the_graph_behind(
+    found: Found, watched: Watched
+) -> None:
+    seen = Chain("hook", ("closure of hook at x.py:5", ".seen", "[17]"), "list", 200)
+    graph = Graph(600, 1 << 20, "ReluBackward0")
+    (finding,) = found(watched(chains=(seen,), graph=graph), RULE)
+    assert finding.message.endswith("that keep 1.00 MiB for a backward pass.")
+    assert finding.fix == (
+        "Let the hook keep `.detach()`ed values, empty `closure of hook at x.py:5.seen` in every "
+        "step, and remove the hook with `handle.remove()` when it is done."
+    )
+
+
+def test_what_no_hook_holds_is_another_rules(found: Found, watched: Watched) -> None:
+    assert found(watched(), RULE) == ()
+
+
+def test_a_program_that_was_not_watched_could_not_look(analyzed: Analyzed) -> None:
+    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    assert unchecked.rule == "MEM005"
+    assert "profkit run" in unchecked.how

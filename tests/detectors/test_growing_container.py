@@ -1,0 +1,102 @@
+"""growing-container tells of tensors that pile up in something that is never emptied."""
+
+from collections.abc import Callable
+
+import pytest
+
+from profkit.model.finding import Finding
+from profkit.model.live import Chain, Graph
+from profkit.model.report import Report
+from profkit.testing import LiveBuilder
+
+RULE = "growing-container"
+Analyzed = Callable[..., Report]
+Found = Callable[..., tuple[Finding, ...]]
+Watched = Callable[..., LiveBuilder]
+KIB = 1024
+
+
+def test_a_list_that_is_never_emptied_is_told(found: Found, watched: Watched) -> None:
+    (finding,) = found(watched(shape="(128, 128) float32"), RULE)
+    assert finding.message == (
+        "Each step from 1 to 200 keeps 64.0 KiB more in host memory: 200 tensors of shape "
+        "(128, 128) float32, made at train.py:31 and held by `kept` (list, 200 entries)."
+    )
+    assert finding.fix == (
+        "Empty `kept` once its tensors are used, or keep the last ones alone "
+        "(`collections.deque(maxlen=100)`)."
+    )
+    assert finding.holders == (("__main__.kept", "[199]"),)
+    assert (finding.severity, finding.cost.per_step_bytes) == ("warning", 64 * KIB)
+
+
+def test_what_stays_on_a_device_may_go_to_the_host(found: Found, watched: Watched) -> None:
+    (finding,) = found(watched(device="cuda:0"), RULE)
+    assert "more in the memory of cuda:0: 200 tensors" in finding.message
+    assert finding.fix.endswith("or move them to the host with `.cpu()`.")
+
+
+def test_a_part_keeps_the_whole_of_its_storage(found: Found, watched: Watched) -> None:
+    (finding,) = found(watched(shape="(16,) float32"), RULE)
+    assert "Each is a part of a storage 1024 times as large, and keeps all of it." in (
+        finding.message
+    )
+    assert finding.fix.startswith("Keep a `.clone()` of the part")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["(16384,) float32", "(65536,) bool", "(8192,) complex64", "(32768,) bfloat16",
+     "(65536,) float8_e4m3fn", "(0,) float32", "(128, 127) float32", "odd", ""],
+)  # fmt: skip
+def test_a_storage_that_a_tensor_fills_is_no_part(
+    found: Found, watched: Watched, shape: str
+) -> None:
+    (finding,) = found(watched(shape=shape), RULE)
+    assert "part of a storage" not in finding.message
+
+
+def test_allocators_that_round_up_make_no_part_of_a_number(found: Found, watched: Watched) -> None:
+    b = watched(shape="() float32", bytes=200 * 512, per_step_bytes=4096)
+    assert "part of a storage" not in found(b, RULE)[0].message
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("thread", "give the queue a `maxsize`"),
+        ("generator", "`close()` it"),
+        ("context", "ctx.save_for_backward"),
+        ("optimizer", "once, before the loop"),
+        ("instance", "Empty `kept`"),
+        ("closure", "Empty `kept`"),
+    ],
+)
+def test_the_fix_depends_on_the_holder(
+    found: Found, watched: Watched, kind: str, words: str
+) -> None:
+    held = (Chain(kind, ("__main__.kept", "[3]"), "list", 200),)  # type: ignore[arg-type]
+    (finding,) = found(watched(chains=held), RULE)
+    assert words in finding.fix
+
+
+def test_a_small_growth_is_a_note_and_a_tiny_one_nothing(found: Found, watched: Watched) -> None:
+    assert found(watched(per_step_bytes=4096), RULE)[0].severity == "note"
+    assert found(watched(per_step_bytes=4095), RULE) == ()
+
+
+def test_a_graph_that_explains_the_growth_is_another_rules(found: Found, watched: Watched) -> None:
+    assert found(watched(graph=Graph(1400, 12_000 * KIB, "MeanBackward0")), RULE) == ()
+
+
+def test_an_unknown_holder_is_not_made_up(found: Found, watched: Watched) -> None:
+    (finding,) = found(watched(chains=()), RULE)
+    assert finding.message.endswith("200 tensors, made at train.py:31.")
+    assert finding.fix.startswith("Empty what holds them")
+    assert finding.holders == ()
+
+
+def test_a_program_that_was_not_watched_could_not_look(analyzed: Analyzed) -> None:
+    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    assert unchecked.rule == "MEM004"
+    assert "profkit run" in unchecked.how

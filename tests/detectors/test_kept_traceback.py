@@ -1,0 +1,44 @@
+"""kept-traceback tells of exceptions that hold the tensors of their frames."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.live import Chain, Graph
+from profkit.model.report import Report
+from profkit.testing import LiveBuilder
+
+RULE = "kept-traceback"
+Analyzed = Callable[..., Report]
+Found = Callable[..., tuple[Finding, ...]]
+Watched = Callable[..., LiveBuilder]
+KIB = 1024
+
+ERRORS = Chain(
+    "traceback",
+    ("__main__.errors", "[17]", ".__traceback__", " … local 'output' of step at train.py:31"),
+    "list",
+    200,
+)
+
+
+def test_kept_exceptions_are_told_with_the_frames_they_hold(found: Found, watched: Watched) -> None:
+    (finding,) = found(watched(chains=(ERRORS,), graph=Graph(900, 1 << 20, "Addmm")), RULE)
+    assert "They are local variables of frames in the traceback of an exception that is kept." in (
+        finding.message
+    )
+    assert finding.message.endswith("900 graph nodes that keep 1.00 MiB for a backward pass.")
+    assert finding.fix == (
+        "Keep `traceback.format_exc()` or `str(error)` in `errors` instead of the exception; or "
+        "let go of its frames with `error.with_traceback(None)`."
+    )
+    assert finding.holders == (ERRORS.parts,)
+
+
+def test_what_no_traceback_holds_is_another_rules(found: Found, watched: Watched) -> None:
+    assert found(watched(), RULE) == ()
+
+
+def test_a_program_that_was_not_watched_could_not_look(analyzed: Analyzed) -> None:
+    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    assert unchecked.rule == "MEM007"
+    assert "profkit run" in unchecked.how

@@ -1,0 +1,39 @@
+"""pinned-growth tells of page-locked memory that piles up."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.live import Chain
+from profkit.model.report import Report
+from profkit.testing import LiveBuilder
+
+RULE = "pinned-growth"
+Analyzed = Callable[..., Report]
+Found = Callable[..., tuple[Finding, ...]]
+Watched = Callable[..., LiveBuilder]
+KIB = 1024
+
+
+def test_page_locked_tensors_that_pile_up_are_told(found: Found, watched: Watched) -> None:
+    (finding,) = found(watched(device="pinned"), RULE)
+    assert finding.message == (
+        "Each step from 1 to 200 keeps 64.0 KiB more in page-locked host memory: 200 tensors, made "
+        "at train.py:31 and held by `kept` (list, 200 entries)."
+    )
+    assert finding.fix.startswith("Let go of the tensors in `kept` once they are on the device")
+    assert finding.evidence["device"] == "pinned"
+
+
+def test_a_cache_of_page_locked_tensors_is_a_cache(found: Found, watched: Watched) -> None:
+    held = (Chain("cache", ("functools.cache of load",), "cache", 200),)
+    assert found(watched(device="pinned", chains=held), RULE) == ()
+
+
+def test_other_host_memory_is_another_rules(found: Found, watched: Watched) -> None:
+    assert found(watched(), RULE) == ()
+
+
+def test_a_program_that_was_not_watched_could_not_look(analyzed: Analyzed) -> None:
+    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    assert unchecked.rule == "MEM016"
+    assert "profkit run" in unchecked.how

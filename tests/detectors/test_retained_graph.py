@@ -1,0 +1,162 @@
+"""retained-graph tells of tensors whose autograd graph is kept, and how to keep none."""
+
+from collections.abc import Callable
+
+import pytest
+
+from profkit.model.finding import Finding
+from profkit.model.live import Chain, Graph, Growth
+from profkit.model.report import Report
+from profkit.testing import LiveBuilder
+
+RULE = "retained-graph"
+Analyzed = Callable[..., Report]
+Found = Callable[..., tuple[Finding, ...]]
+Watched = Callable[..., LiveBuilder]
+KIB = 1024
+
+BEHIND = Graph(1400, 12_000 * KIB, "NllLossBackward0")
+LOSSES = (Chain("module-global", ("__main__.losses", "[199]"), "list", 200),)
+HIDDEN = (Chain("frame", ("hidden",)),)
+
+
+def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
+    found: Found, watched: Watched
+) -> None:
+    b = watched(
+        chains=LOSSES, graph=BEHIND, shape="() float32", code="losses.append(measure(net(x), y))"
+    )
+    (finding,) = found(b, RULE)
+    assert finding.message == (
+        "Each step from 1 to 200 keeps 64.0 KiB more in host memory: 200 tensors of shape () "
+        "float32, made at train.py:31 and held by `losses` (list, 200 entries). Behind them hang "
+        "1,400 graph nodes that keep 11.7 MiB for a backward pass."
+    )
+    assert finding.fix == (
+        "Write `losses.append(measure(net(x), y).item())`: then nothing is kept but the value."
+    )
+    assert finding.cost.per_step_bytes == 64 * KIB
+    assert finding.cost.bytes == 200 * 64 * KIB
+    assert finding.cost.basis == "measured"
+    assert finding.holders == (("__main__.losses", "[199]"),)
+    assert (finding.locations[0].file, finding.locations[0].line) == ("/home/me/train.py", 31)
+    assert finding.evidence["graph_nodes"] == 1400
+    assert finding.evidence["graph_saved_bytes"] == 12_000 * KIB
+    assert finding.evidence["stack"] == ["/home/me/train.py:31 main", "/home/me/train.py:40 go"]
+    assert (finding.severity, finding.confidence, finding.n) == ("warning", "high", 200)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        (
+            {"kind": "graph", "n": 1, "code": "total = total + loss", "shape": "() float32"},
+            "Write `total = total + loss.item()`: then nothing is kept but the value.",
+        ),
+        (
+            {"kind": "graph", "n": 1, "code": "hidden = cell(x, hidden)", "chains": HIDDEN},
+            "Cut the graph between the steps: `hidden = hidden.detach()`.",
+        ),
+        (
+            {"code": "loss = measure(output, y)", "shape": "() float32"},
+            "Keep `loss.item()` in `losses` instead of `loss`.",
+        ),
+        (
+            {"code": "out = net(x)", "shape": "(120, 3) float32", "chains": ()},
+            "Keep `out.detach()` instead of `out`.",
+        ),
+        (
+            {"code": "out, state = net(x)"},
+            (
+                "What `losses` keeps needs no graph: keep `.item()` of a number and `.detach()` "
+                "of a tensor, or compute it under `torch.no_grad()`."
+            ),
+        ),
+    ],
+)
+def test_the_fix_speaks_the_programs_own_names(
+    found: Found, watched: Watched, changes: dict[str, object], fix: str
+) -> None:
+    (finding,) = found(watched(**({"chains": LOSSES, "graph": BEHIND} | changes)), RULE)
+    assert finding.fix == fix
+
+
+def test_one_number_with_a_chain_of_nodes_is_told_as_one(found: Found, watched: Watched) -> None:
+    b = watched(
+        kind="graph", n=1, graph=Graph(90_000, 0, "AddBackward0", is_exact=False),
+        chains=(Chain("module-global", ("__main__.total",)),),
+    )  # fmt: skip
+    (finding,) = found(b, RULE)
+    assert ": the autograd graph behind 1 tensor, made at train.py:31 and held by " in (
+        finding.message
+    )
+    assert finding.message.endswith("Behind it hang at least 90,000 graph nodes.")
+
+
+@pytest.mark.parametrize(
+    ("per_step_bytes", "severity"),
+    [(1024, "note"), (4095, "note"), (4096, "warning"), (8 << 20, "error")],
+)
+def test_no_graph_is_kept_on_purpose_so_little_of_it_is_a_warning(
+    found: Found, watched: Watched, per_step_bytes: int, severity: str
+) -> None:
+    (finding,) = found(watched(graph=BEHIND, per_step_bytes=per_step_bytes), RULE)
+    assert finding.severity == severity
+
+
+def test_less_than_a_kib_a_step_is_not_worth_telling(found: Found, watched: Watched) -> None:
+    assert found(watched(graph=BEHIND, per_step_bytes=1023), RULE) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "confidence"),
+    [
+        ({}, "high"),
+        ({"n_judged_steps": 19}, "medium"),
+        ({"stack": (), "stack_is": "unknown"}, "medium"),
+        ({"chains": ()}, "medium"),
+        ({"chains": (), "stack": (), "stack_is": "unknown"}, "low"),
+        ({"chains": (), "n_judged_steps": 19}, "low"),
+    ],
+)
+def test_it_is_as_sure_as_what_is_known(
+    found: Found, watched: Watched, changes: dict[str, object], confidence: str
+) -> None:
+    (finding,) = found(watched(**({"graph": BEHIND} | changes)), RULE)
+    assert finding.confidence == confidence
+
+
+def test_without_a_line_the_bytes_are_an_estimate_and_no_place_is_named(
+    found: Found, watched: Watched
+) -> None:
+    (finding,) = found(watched(graph=BEHIND, stack=(), stack_is="unknown"), RULE)
+    assert finding.cost.basis == "estimate"
+    assert finding.locations == ()
+    assert "tensors, held by `kept`" in finding.message
+
+
+def test_what_is_not_sure_is_no_error(found: Found, watched: Watched) -> None:
+    b = watched(graph=BEHIND, per_step_bytes=64 << 20, chains=())
+    assert found(b, RULE)[0].severity == "warning"
+
+
+def test_tensors_without_a_graph_are_another_rules(found: Found, watched: Watched) -> None:
+    assert found(watched(), RULE) == ()
+
+
+def test_several_lines_are_several_findings_the_larger_first(
+    found: Found, watched: Watched
+) -> None:
+    b = watched(graph=BEHIND)
+    (small,) = b.build().growths
+    b.add(Growth("graph", "cuda:0", 1 << 20, 200 << 20, 1, 5, 200, graph=BEHIND))
+    first, second = found(b, RULE)
+    assert (first.cost.per_step_bytes, second.cost.per_step_bytes) == (1 << 20, 64 * KIB)
+    assert "Each step from 5 to 200 keeps 1.00 MiB more in the memory of cuda:0" in first.message
+    assert second.cost.bytes == small.bytes
+
+
+def test_a_program_that_was_not_watched_could_not_look(analyzed: Analyzed) -> None:
+    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    assert unchecked.rule == "MEM003"
+    assert "profkit run" in unchecked.how

@@ -1,0 +1,53 @@
+"""unbounded-cache tells of caches that get a new entry in every step."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.live import Chain, Graph
+from profkit.model.report import Report
+from profkit.testing import LiveBuilder
+
+RULE = "unbounded-cache"
+Analyzed = Callable[..., Report]
+Found = Callable[..., tuple[Finding, ...]]
+Watched = Callable[..., LiveBuilder]
+KIB = 1024
+
+LRU = Chain("cache", ("functools.lru_cache of positional",), "lru_cache", 200)
+OWN = Chain("instance", ("__main__.model", "._mask_cache", "[1017]"), "dict", 200)
+
+
+def test_a_cache_of_functools_is_told_with_its_function(found: Found, watched: Watched) -> None:
+    (finding,) = found(watched(chains=(LRU,)), RULE)
+    assert "held by `functools.lru_cache of positional` (lru_cache, 200 entries)" in (
+        finding.message
+    )
+    assert finding.fix == (
+        "Bound `functools.lru_cache of positional` (`functools.lru_cache(maxsize=32)`), or ask it "
+        "by what comes again: a tensor or the number of a step as an argument is new every time."
+    )
+
+
+def test_a_dict_that_the_program_calls_a_cache_is_one(found: Found, watched: Watched) -> None:
+    (finding,) = found(watched(chains=(OWN,), graph=Graph(200, 1 << 20, "MulBackward0")), RULE)
+    assert finding.fix == (
+        "Bound `model._mask_cache`: drop the oldest entry when a new one comes, or empty it every "
+        "epoch; and ask it by what comes again. Keep its tensors `.detach()`ed."
+    )
+
+
+def test_results_that_are_no_tensors_are_told_too(found: Found, watched: Watched) -> None:
+    b = watched(kind="host", device="host", type="numpy.ndarray", chains=(LRU,))
+    (finding,) = found(b, RULE)
+    assert "200 objects of type `numpy.ndarray`, made at" in finding.message
+
+
+def test_a_plain_dict_is_another_rules(found: Found, watched: Watched) -> None:
+    plain = Chain("instance", ("__main__.model", ".outputs", "[1017]"), "dict", 200)
+    assert found(watched(chains=(plain,)), RULE) == ()
+
+
+def test_a_program_that_was_not_watched_could_not_look(analyzed: Analyzed) -> None:
+    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    assert unchecked.rule == "MEM008"
+    assert "profkit run" in unchecked.how
