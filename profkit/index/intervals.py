@@ -42,11 +42,15 @@ def union(starts_ns: Int64s, ends_ns: Int64s) -> Intervals:
         starts_ns: Shape ``(n,)``, in any order.
         ends_ns: Shape ``(n,)``. A stretch that does not end after its start covers nothing.
     """
-    real = ends_ns > starts_ns
-    order = np.argsort(starts_ns[real], kind="stable")
-    starts, ends = starts_ns[real][order], ends_ns[real][order]
+    starts, ends = starts_ns, ends_ns
+    real = ends > starts
+    if not real.all():
+        starts, ends = starts[real], ends[real]
     if not len(starts):
         return EMPTY
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
     reached = np.maximum.accumulate(ends)
     opens = np.concatenate(([True], starts[1:] > reached[:-1]))
     closes = np.concatenate((opens[1:], [True]))

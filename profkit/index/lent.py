@@ -6,7 +6,9 @@ An operator is recognized by its name, the names of the operators around it, and
 came before it in the step.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +17,11 @@ from profkit.index.launches import match_first
 from profkit.index.nesting import CallTree
 from profkit.index.steps import Steps
 from profkit.model.capture_info import OpLines
-from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int64s, Mask, Rows
+from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 
 NOTHING = -1
+_PIECE: Final = 1 << 18
+"""Rows that are looked up together, at least: of a long recording not all at once."""
 
 
 @dataclass(frozen=True)
@@ -54,52 +58,96 @@ def _by_sequence(
     events: EventTable, tree: CallTree, steps: Steps, lines: OpLines, like: Mask, rows: Rows
 ) -> npt.NDArray[np.int32]:
     """The entries of some rows, by path of names and count within the step."""
+    found = np.full(len(rows), NOTHING, dtype=np.int32)
     if not len(rows) or not lines.name:
-        return np.full(len(rows), NOTHING, dtype=np.int32)
-    numbers = {name: i for i, name in enumerate(lines.names)}
-    name_numbers = np.array([numbers.get(name, NOTHING) for name in events.names], dtype=np.int64)
-    all_rows = np.flatnonzero(like)
-    parents = tree.below(like)[all_rows]
-    back = np.full(len(events), NOTHING, dtype=np.int64)
-    back[all_rows] = np.arange(len(all_rows))
-    own_paths, lent_paths = _paths(
-        (name_numbers[events.name[all_rows]], np.where(parents == NO_ROW, -1, back[parents])),
-        (np.array(lines.name, np.int64), _without_steps(lines)),
-    )
-    step = steps.of(events.ts_ns[all_rows]).astype(np.int64)
-    order = np.lexsort((events.ts_ns[all_rows], own_paths, step))
-    nth, n_in_step = _count(own_paths[order], step[order])
+        return found
+    lent_paths, numbers = _lent_paths(lines)
+    path = _own_paths(events, tree, like, lines, numbers)
     table = _LentTable(lent_paths, np.array(lines.frame, np.int64))
-    found = np.full(len(all_rows), NOTHING, dtype=np.int32)
-    found[order] = table.look_up(own_paths[order], nth, n_in_step, step[order])
-    return found[back[rows]]
+    known = np.flatnonzero(path != NOTHING).astype(np.int32)
+    path = path[known]
+    at_ns = events.ts_ns[known]
+    order = np.argsort(at_ns, kind="stable")
+    known, path, at_ns = known[order], path[order], at_ns[order]
+    del order
+    entry = np.full(len(events), NOTHING, dtype=np.int32)
+    for piece in _pieces(len(known), np.searchsorted(at_ns, steps.starts_ns)):
+        step = steps.of(at_ns[piece])
+        entry[known[piece]] = table.look_up_in_order(path[piece], step)
+    return entry[rows]
 
 
-def _without_steps(lines: OpLines) -> Int64s:
+def _pieces(n: int, begins: Rows) -> Iterator[slice]:
+    """Pieces of what is in the order of time, which end where a step begins: none is in two."""
+    begin = 0
+    while begin < n:
+        place = np.searchsorted(begins, begin + _PIECE)
+        end = int(begins[place]) if place < len(begins) else n
+        yield slice(begin, end)
+        begin = end
+
+
+def _without_steps(lines: OpLines) -> list[int]:
     """Parents of the entries; a step's own annotation is no parent, as it is none in the trace."""
-    parent = np.array(lines.parent, dtype=np.int64)
-    name = np.array(lines.name, dtype=np.int64)
-    steps = np.array([text.startswith("ProfilerStep") for text in lines.names], dtype=np.bool_)
-    is_step = steps[name]
-    return np.where((parent >= 0) & ~is_step[np.maximum(parent, 0)], parent, -1)
+    steps = [text.startswith("ProfilerStep") for text in lines.names]
+    return [
+        above if above >= 0 and not steps[lines.name[above]] else NOTHING for above in lines.parent
+    ]
 
 
-def _paths(own: tuple[Int64s, Int64s], lent: tuple[Int64s, Int64s]) -> tuple[Int64s, Int64s]:
-    """A number for every path of names from the top of a thread, the same for both sides.
+def _lent_paths(lines: OpLines) -> tuple[Int64s, dict[tuple[int, int], int]]:
+    """A number for every path of names from the top of a thread, among the recorded lines.
 
-    Args:
-        own: Names and parents of the trace's entries. A name of -1 is in no recorded line.
-        lent: Names and parents of the recorded lines.
+    Returns:
+        The path of each entry; and the numbers of the paths, each by the number of the path
+        without its last name, or -1 at the top, and that name's.
     """
     numbers: dict[tuple[int, int], int] = {}
-    sides = []
-    for names, parents in (own, lent):
-        paths = np.full(len(names), NOTHING, dtype=np.int64)
-        for i in _parents_first(parents).tolist():
-            above = -1 if parents[i] < 0 else int(paths[parents[i]])
-            paths[i] = numbers.setdefault((above, int(names[i])), len(numbers))
-        sides.append(paths)
-    return sides[0], sides[1]
+    parents = _without_steps(lines)
+    paths = np.full(len(parents), NOTHING, dtype=np.int64)
+    for i in _parents_first(np.array(parents, dtype=np.int64)).tolist():
+        above = NOTHING if parents[i] < 0 else int(paths[parents[i]])
+        paths[i] = numbers.setdefault((above, lines.name[i]), len(numbers))
+    return paths, numbers
+
+
+def _own_paths(
+    events: EventTable,
+    tree: CallTree,
+    like: Mask,
+    lines: OpLines,
+    numbers: Mapping[tuple[int, int], int],
+) -> Int32s:
+    """The recorded lines' path that each row's is, or -1.
+
+    Args:
+        events: The events.
+        tree: Their call tree, which is worked down a level at a time.
+        like: Rows that have a path; the others are passed over. Shape ``(n,)``.
+        lines: The recorded lines.
+        numbers: Their paths, from :func:`_lent_paths`.
+
+    Returns:
+        Shape ``(n,)``.
+    """
+    width = len(lines.names)
+    name_numbers = {name: i for i, name in enumerate(lines.names)}
+    name = np.array([name_numbers.get(text, NOTHING) for text in events.names], dtype=np.int64)
+    keys = np.array([(above + 1) * width + last for above, last in numbers], dtype=np.int64)
+    by_key = np.argsort(keys)
+    # What a path ends with is in no recorded line: nor is then any path that goes on from it.
+    unknown = len(numbers)
+    path = np.full(len(events), NOTHING, dtype=np.int32)
+    for level in tree.levels:
+        parent = tree.parent[level]
+        above = np.where(parent == NO_ROW, NOTHING, path[parent])
+        last = name[events.name[level]]
+        wanted = (above.astype(np.int64) + 1) * width + last
+        place = by_key[np.minimum(np.searchsorted(keys, wanted, sorter=by_key), len(keys) - 1)]
+        hit = (keys[place] == wanted) & (last != NOTHING) & (above != unknown)
+        path[level] = np.where(like[level], np.where(hit, place, unknown), above)
+    path[~like | (path == unknown)] = NOTHING
+    return path
 
 
 def _parents_first(parents: Int64s) -> Rows:
@@ -112,7 +160,7 @@ def _parents_first(parents: Int64s) -> Rows:
     return np.argsort(depth, kind="stable")
 
 
-def _count(paths: Int64s, step: Int64s) -> tuple[Int64s, Int64s]:
+def _count(paths: Int32s, step: Int32s) -> tuple[Int64s, Int64s]:
     """How many of its path came before each in its step, and how many there are in all.
 
     Args:
@@ -134,7 +182,15 @@ class _LentTable:
         self._paths = paths[self._order]
         self._frames = frames[self._order]
 
-    def look_up(self, paths: Int64s, nth: Int64s, n_in_step: Int64s, step: Int64s) -> Int64s:
+    def look_up_in_order(self, paths: Int32s, step: Int32s) -> Int64s:
+        """The entry for each of whole steps' rows, in the order of time. Shape of ``paths``."""
+        order = np.lexsort((paths, step))
+        nth, n_in_step = _count(paths[order], step[order])
+        found = np.empty(len(paths), dtype=np.int64)
+        found[order] = self._look_up(paths[order], nth, n_in_step, step[order])
+        return found
+
+    def _look_up(self, paths: Int32s, nth: Int64s, n_in_step: Int64s, step: Int32s) -> Int64s:
         """The entry for each: the one of the same count where the counts of the path agree.
 
         Where they don't (a branch taken in one step only), or outside steps, an entry serves only

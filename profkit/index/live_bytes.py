@@ -8,7 +8,9 @@ import numpy as np
 
 from profkit.model.events import MISSING, Int64s, Mask, MemoryTable, Rows
 
-DEVICE_TYPES: Final = {0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 13: "mps", 20: "privateuseone"}
+DEVICE_TYPES: Final = {
+    0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia", 20: "privateuseone",
+}  # fmt: skip
 """PyTorch calls ROCm's devices ``cuda`` too. Source: ``c10/core/DeviceType.h``."""
 
 
@@ -80,8 +82,9 @@ def peaks(table: MemoryTable) -> dict[str, int]:
     """The highest ``Total Allocated`` by device, in bytes; devices without figures are left out."""
     found: dict[str, int] = {}
     known = table.total_allocated != MISSING
-    keys = np.unique(np.stack((table.device_type[known], table.device[known])), axis=1)
-    for device_type, device in keys.T.tolist():
-        here = known & (table.device_type == device_type) & (table.device == device)
-        found[device_label(device_type, device)] = int(table.total_allocated[here].max())
+    for device_type in np.unique(table.device_type[known]).tolist():
+        of_type = known & (table.device_type == device_type)
+        for device in np.unique(table.device[of_type]).tolist():
+            here = of_type & (table.device == device)
+            found[device_label(device_type, device)] = int(table.total_allocated[here].max())
     return found

@@ -9,11 +9,13 @@ from typing import Final
 import numpy as np
 
 from profkit.index.calls import BLOCKING_COPY, COPY, EXPLICIT_SYNC, names_matching
-from profkit.index.intervals import Intervals, union
+from profkit.index.intervals import EMPTY, Intervals, union
 from profkit.index.launches import Launches
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
 
 _DATA_WAIT: Final = re.compile(r"^enumerate\(DataLoader\)|^profkit\.data_wait$")
+_PIECE: Final = 1 << 18
+"""Rows that are united at once: what nests in others is forgotten before the next."""
 _PAGEABLE_TO_HOST: Final = re.compile(r"DtoH \(Device -> Pageable\)")
 _PAGEABLE_TO_DEVICE: Final = re.compile(r"HtoD \(Pageable -> Device\)")
 
@@ -71,4 +73,12 @@ def blocking_calls(events: EventTable, launches: Launches) -> Rows:
 
 def covered_by(events: EventTable, rows: Rows | Int32s) -> Intervals:
     """The time that some rows cover."""
-    return union(events.ts_ns[rows], events.end_ns[rows])
+    pieces = [
+        union(events.ts_ns[here], events.ts_ns[here] + events.dur_ns[here])
+        for here in (rows[first : first + _PIECE] for first in range(0, len(rows), _PIECE))
+    ]
+    if len(pieces) == 1:
+        return pieces[0]
+    starts = [piece.starts_ns for piece in (EMPTY, *pieces)]
+    ends = [piece.ends_ns for piece in (EMPTY, *pieces)]
+    return union(np.concatenate(starts), np.concatenate(ends))
