@@ -8,6 +8,7 @@
     │   ├── MissingFileError                 it is not there
     │   ├── UnreadableFileError              the system refuses to read it
     │   ├── NotATraceError                   it is something else
+    │   │   └── SeveralTracesError           it holds several traces
     │   ├── DamagedFileError                 it is a trace, but broken beyond reading
     │   ├── RefusedPickleError               it is a pickle that names code
     │   └── TooLargeError                    it is larger than allowed
@@ -20,6 +21,7 @@ Every error carries one sentence of what happened, naming the path or the value,
 of what to do about it. The library raises them; only ``profkit.cli`` prints them and exits.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -64,6 +66,20 @@ class UnreadableFileError(LoadError):
 
 class NotATraceError(LoadError):
     """The file is readable and is something else than a profiler trace."""
+
+
+class SeveralTracesError(NotATraceError):
+    """The file or folder holds several traces or snapshots, and one was asked for.
+
+    Args:
+        message: What happened, with the path.
+        hint: What to do.
+        members: Each of them, as :func:`profkit.load` takes it.
+    """
+
+    def __init__(self, message: str, hint: str, members: Sequence[str]) -> None:
+        super().__init__(message, hint)
+        self.members = tuple(members)
 
 
 class DamagedFileError(LoadError):

@@ -58,28 +58,36 @@ def command(  # noqa: PLR0913  (one argument an option)
 ) -> int:
     """Say what made a recorded program slow or hungry, most costly first.
 
-    PATH is a trace that profkit or torch.profiler wrote, gzipped or not. Neither a GPU nor torch
-    is needed.
+    PATH is a trace that profkit or torch.profiler wrote, a snapshot of the CUDA allocator's
+    memory, or a folder or an archive of them, each of which gets a report. Neither a GPU nor
+    torch is needed.
     """
     from profkit.api import analyze, render
     from profkit.engine.renderer import accepted, renderer
+    from profkit.errors import SeveralTracesError
 
     check_target(output, force=force)
     module = renderer(format_)
     options = accepted(module, {**layout(output), "top": top, "verbose": verbose})
     reports = []
     took: dict[str, int] = {}
-    for path in paths:
-        with _progress(f"profkit: reading {path}"):
-            report = analyze(
-                path,
-                select=select,
-                ignore=ignore,
-                strict=strict,
-                limit_bytes=max_bytes,
-                told=lambda stage, ns: took.update({stage: took.get(stage, 0) + ns}),
-            )
-        reports.append(report)
+    waiting = list(reversed(paths))
+    while waiting:
+        path = waiting.pop()
+        try:
+            with _progress(f"profkit: reading {path}"):
+                report = analyze(
+                    path,
+                    select=select,
+                    ignore=ignore,
+                    strict=strict,
+                    limit_bytes=max_bytes,
+                    told=lambda stage, ns: took.update({stage: took.get(stage, 0) + ns}),
+                )
+        except SeveralTracesError as several:
+            waiting.extend(reversed(several.members))
+        else:
+            reports.append(report)
     began = time.perf_counter_ns()
     products = [render(report, format_, **options) for report in reports]
     took["render"] = time.perf_counter_ns() - began

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from profkit.errors import MissingFileError, NotATraceError
+from profkit.errors import LoadError, MissingFileError, NotATraceError, SeveralTracesError
 from profkit.load.kineto.read import read_kineto
 from profkit.load.live import is_live, read_live
 from profkit.load.memory.read import read_snapshot
@@ -15,6 +15,11 @@ from profkit.model.trace import Trace
 
 _PICKLE_MAGIC: Final = b"\x80"
 _START_BYTES: Final = 256
+_NAMES: Final = (
+    ("*.pt.trace.json", "*.pt.trace.json.gz", "*.snapshot.pickle", "*.snapshot.pickle.gz"),
+    ("*.json", "*.json.gz", "*.pickle", "*.pickle.gz"),
+)
+"""What files are called in a folder: as profilers name them, or else anything that may be one."""
 
 
 def load(
@@ -26,9 +31,11 @@ def load(
         path: A Kineto trace, an autograd profiler's array, a snapshot of the allocator's memory,
             or what ``profkit run`` wrote of a program's memory: a file, or a URL (with the extra
             ``remote``); packed by gzip, Zstandard (with the extra ``zstd``), zip or tar, or not.
+            Of an archive of several, one is ``ranks.tar!rank0.json``.
         limit_bytes: How large it may be unpacked; by default 4 GiB, or 200 times the packed file.
 
     Raises:
+        SeveralTracesError: It is a folder, or an archive of several; the error names them.
         LoadError: There is no such file, it cannot be read, or it is none of these. Each kind has
             its own class in :mod:`profkit.errors`.
     """
@@ -62,9 +69,11 @@ def load_trace(path: str | os.PathLike[str], *, limit_bytes: int | None = None) 
     return loaded
 
 
-def _folder(folder: Path) -> MissingFileError:
-    traces = sorted(path for end in ("*.json", "*.json.gz") for path in folder.rglob(end))
-    if not traces:
-        return MissingFileError(f"{folder} is a folder without traces.", "Give a trace file.")
-    message = f"{folder} is a folder; {len(traces)} of its files look like traces."
-    return MissingFileError(message, f"Give one of them, such as {traces[-1]}.")
+def _folder(folder: Path) -> LoadError:
+    for endings in _NAMES:
+        found = sorted(path for end in endings for path in folder.rglob(end))
+        if found:
+            message = f"{folder} is a folder; {len(found)} of its files look like recordings."
+            hint = f"Give one of them, such as {found[-1]}."
+            return SeveralTracesError(message, hint, [str(path) for path in found])
+    return MissingFileError(f"{folder} is a folder without traces.", "Give a trace file.")

@@ -10,7 +10,7 @@ from typing import BinaryIO, Final, cast
 from profkit.errors import MissingFileError, TooLargeError, UnreadableFileError
 from profkit.load.remote import is_url, open_url, url_n_bytes
 from profkit.load.stages import Stages, TimedReads
-from profkit.load.unpack import Readable, unpacked
+from profkit.load.unpack import MEMBER, Readable, unpacked
 from profkit.units import format_bytes
 
 CHUNK_BYTES: Final = 2 << 20
@@ -32,8 +32,22 @@ def place_of(path: str | os.PathLike[str]) -> Place:
     return text if is_url(text) else Path(text)
 
 
+def split_member(place: Place) -> tuple[Place, str | None]:
+    """An archive and what is meant of it; the place itself and None if it names no member.
+
+    Args:
+        place: Such as ``ranks.tar!rank0.json``.
+    """
+    text = str(place)
+    archive, mark, member = text.partition(MEMBER)
+    if not mark or (isinstance(place, Path) and (place.exists() or not Path(archive).is_file())):
+        return place, None
+    return place_of(archive), member
+
+
 def default_limit_bytes(place: Place) -> int:
     """How large a file may become when it is unpacked, if nobody says otherwise."""
+    place, _ = split_member(place)
     n_bytes = place.stat().st_size if isinstance(place, Path) else url_n_bytes(place)
     return max(_LEAST_LIMIT_BYTES, _MOST_TIMES_PACKED * n_bytes)
 
@@ -43,18 +57,20 @@ def open_plain(place: Place, stages: Stages | None = None) -> Iterator[Readable]
     """Open a file for reading plain bytes, unpacking it on the way.
 
     Args:
-        place: A regular file, or a URL.
+        place: A regular file, or a URL; of an archive also what is meant of it.
         stages: Is told how long reading the packed bytes takes.
 
     Raises:
         MissingFileError: There is no such file.
         UnreadableFileError: It is no regular file, or the system refuses to read it.
         DamagedFileError: What packs it is broken from the start.
+        SeveralTracesError: It is an archive of several traces.
     """
-    opened = _opened(place) if isinstance(place, Path) else open_url(place)
+    file, member = split_member(place)
+    opened = _opened(file) if isinstance(file, Path) else open_url(file)
     with opened as raw:
         timed = raw if stages is None else cast("BinaryIO", TimedReads(raw, stages, "read"))
-        with unpacked(timed, str(place)) as plain:
+        with unpacked(timed, str(file), member) as plain:
             yield plain
 
 

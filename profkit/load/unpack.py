@@ -8,7 +8,13 @@ from typing import Any, BinaryIO, Final, Protocol
 
 from isal import isal_zlib
 
-from profkit.errors import DamagedFileError, NotATraceError, UnreadableFileError
+from profkit.errors import (
+    DamagedFileError,
+    MissingFileError,
+    NotATraceError,
+    SeveralTracesError,
+    UnreadableFileError,
+)
 
 _BLOCK_BYTES: Final = 256 << 10
 _GZIP: Final = b"\x1f\x8b"
@@ -18,6 +24,8 @@ _TAR: Final = b"ustar"
 _TAR_AT: Final = 257
 _LOOK_BYTES: Final = 512
 _GZIP_WBITS: Final = 31
+MEMBER: Final = "!"
+"""Stands between an archive's path and what it holds: ``ranks.tar!rank0.json``."""
 _ENDINGS: Final = (".json", ".json.gz", ".json.zst", ".pickle", ".pickle.gz", ".pkl")
 _DEEPEST: Final = 4
 """A gzipped tar of gzipped files is three deep; what is deeper was packed to be a nuisance."""
@@ -125,21 +133,24 @@ class _Unzstd:
 
 
 @contextmanager
-def unpacked(raw: BinaryIO, path: str) -> Iterator[Readable]:
+def unpacked(raw: BinaryIO, path: str, member: str | None = None) -> Iterator[Readable]:
     """What a file holds once everything around it is unpacked.
 
     Args:
         raw: The file.
         path: Its path or URL, for messages.
+        member: What to take of an archive; None for the one trace in it.
 
     Raises:
         DamagedFileError: What packs it is broken from the start.
-        NotATraceError: It is an archive without a trace, or with several.
+        MissingFileError: It has no such member, or is no archive.
+        NotATraceError: It is an archive without a trace.
+        SeveralTracesError: It is an archive of several.
         UnreadableFileError: It is packed in a way that needs a package that is not installed.
     """
     with ExitStack() as stack:
         try:
-            yield _unwrapped(raw, path, stack)
+            yield _unwrapped(raw, path, stack, member)
         except _BROKEN as error:
             message = f"{path} cannot be unpacked: {error}."
             raise DamagedFileError(message, "Copy the file again.") from error
@@ -165,14 +176,21 @@ def _unwrapped(raw: BinaryIO, path: str, stack: ExitStack, member: str | None = 
             plain = _Unzstd(again)
         elif first.startswith(_ZIP) and depth == 0:
             archive = stack.enter_context(zipfile.ZipFile(raw))
-            name = _only_trace([info.filename for info in archive.infolist()], path)
+            names = [info.filename for info in archive.infolist()]
+            name = _only_trace(names, path) if member is None else member
+            if name not in names:
+                raise _no_member(path, name)
             plain = _Plain(stack.enter_context(archive.open(name)))
+            member = None
         elif first[_TAR_AT:].startswith(_TAR):
             if member is None:
                 names = [info.name for info in _members(again)]
                 raw.seek(0)
                 return _unwrapped(raw, path, stack, _only_trace(names, path))
-            plain = _Plain(_extracted(again, member))
+            plain = _Plain(_extracted(again, path, member))
+            member = None
+        elif member is not None:
+            raise _no_member(path, member)
         else:
             return again
     raise DamagedFileError(f"{path} is packed more than {_DEEPEST} times.", "Unpack it first.")
@@ -190,12 +208,16 @@ def _members(again: _Plain) -> Iterator[tarfile.TarInfo]:
         yield from (info for info in archive if info.isreg())
 
 
-def _extracted(again: _Plain, member: str) -> Any:  # noqa: ANN401  (what tarfile gives)
+def _extracted(again: _Plain, path: str, member: str) -> Any:  # noqa: ANN401  (what tarfile gives)
     archive = tarfile.open(fileobj=again, mode="r|")  # type: ignore[call-overload]  # noqa: SIM115
     for info in archive:
         if info.name == member:
             return archive.extractfile(info)
-    raise EOFError(f"{member} is no longer in the archive")
+    raise _no_member(path, member)
+
+
+def _no_member(path: str, member: str) -> MissingFileError:
+    return MissingFileError(f"There is no {member} in {path}.")
 
 
 def _only_trace(names: list[str], path: str) -> str:
@@ -208,7 +230,6 @@ def _only_trace(names: list[str], path: str) -> str:
             f"{path} is an archive without a trace.",
             "A trace ends in .json, a snapshot in .pickle.",
         )
-    raise NotATraceError(
-        f"{path} is an archive of {len(traces)} traces, such as {traces[0]}.",
-        "Unpack it, and give one of them.",
-    )
+    members = [f"{path}{MEMBER}{name}" for name in sorted(traces)]
+    message = f"{path} is an archive of {len(traces)} traces."
+    raise SeveralTracesError(message, f"Give one of them, such as '{members[0]}'.", members)

@@ -1,6 +1,7 @@
 """``profkit analyze`` reads traces and delivers reports."""
 
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,23 @@ def test_json_of_one_path_is_a_report_and_of_several_an_array(
 def test_several_texts_follow_each_other(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", trace, trace]) == 0
     assert capsys.readouterr().out.count("Each step takes") == 2
+
+
+def test_a_folder_and_an_archive_give_a_report_for_each_of_their_traces(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    for rank in range(3):
+        (ranks / f"rank{rank}.pt.trace.json.gz").write_bytes(Path(trace).read_bytes())
+    (ranks / "notes.json").write_text("{}")
+    packed = tmp_path / "ranks.tar"
+    with tarfile.open(packed, "w") as archive:
+        archive.add(ranks, "ranks", filter=lambda info: None if "notes" in info.name else info)
+    for place, inside in ((ranks, f"{ranks}/"), (packed, f"{packed}!ranks/")):
+        assert main(["analyze", str(place), "--format", "json"]) == 0
+        paths = [each["source"]["path"] for each in json.loads(capsys.readouterr().out)]
+        assert paths == [f"{inside}rank{rank}.pt.trace.json.gz" for rank in range(3)]
 
 
 @pytest.mark.parametrize(("level", "code"), [("note", 1), ("warning", 1), ("error", 0)])

@@ -20,6 +20,7 @@ from profkit.errors import (
     LoadError,
     MissingFileError,
     NotATraceError,
+    SeveralTracesError,
     TooLargeError,
     UnreadableFileError,
 )
@@ -59,6 +60,7 @@ def real_trace() -> bytes:
 
 
 REAL = real_trace()
+N_REAL = REAL.count(b'"ph":"X"')
 
 
 # -------------------------------------------------------------------------------------- cut off
@@ -252,12 +254,41 @@ def test_what_packs_a_trace_changes_nothing(pack: Callable[[bytes], bytes], read
     assert not packed.notes.truncated
 
 
-@pytest.mark.parametrize("pack", [_zip, _tar], ids=["zip", "tar"])
-def test_an_archive_of_several_traces_says_so(pack: Callable[..., bytes], read: Read) -> None:
-    with pytest.raises(NotATraceError, match=r"2 traces, such as a\.json"):
-        read(pack(REAL, "a.json", "b.json", "c.txt"))
+def _gzipped_tar(data: bytes, *names: str) -> bytes:
+    return gzip.compress(_tar(data, *names))
+
+
+ARCHIVES = pytest.mark.parametrize(
+    "pack", [_zip, _tar, _gzipped_tar], ids=["zip", "tar", "gzipped tar"]
+)
+
+
+@ARCHIVES
+def test_an_archive_of_several_traces_names_them_and_gives_each(
+    pack: Callable[..., bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "ranks.archive"
+    path.write_bytes(pack(REAL, "r/b.json", "a.json", "c.txt"))
+    with pytest.raises(SeveralTracesError, match=r"2 traces.*ranks\.archive!a\.json") as several:
+        load(path)
+    assert several.value.members == (f"{path}!a.json", f"{path}!r/b.json")
+    assert {len(load(member).events) for member in several.value.members} == {N_REAL}
+    with pytest.raises(MissingFileError, match=r"no d\.json in .*ranks\.archive\."):
+        load(f"{path}!d.json")
+
+
+@ARCHIVES
+def test_an_archive_without_a_trace_says_so(pack: Callable[..., bytes], read: Read) -> None:
     with pytest.raises(NotATraceError, match="without a trace"):
         read(pack(REAL, "c.txt"))
+
+
+def test_a_file_with_a_mark_in_its_name_is_itself(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(REAL)
+    (tmp_path / "a!b.json").write_bytes(REAL)
+    assert len(load(tmp_path / "a!b.json").events) == N_REAL
+    with pytest.raises(MissingFileError, match=r"no c\.json in"):
+        load(tmp_path / "a!c.json")
 
 
 def test_what_is_packed_again_and_again_is_refused(read: Read) -> None:

@@ -54,7 +54,7 @@ class Reading:
 
 def processes_for(place: Place) -> int:
     """How many processes a file is worth; what is not on this machine is read by one."""
-    if not isinstance(place, Path):
+    if not isinstance(place, Path) or not place.is_file():
         return 1
     n_bytes = place.stat().st_size * (1 if _is_plain(place) else _TEXT_PER_PACKED_BYTE)
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
