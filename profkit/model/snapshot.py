@@ -7,14 +7,19 @@ holds), ``c10/cuda/CUDACachingAllocator.h`` (``SegmentInfo``, ``BlockInfo``, ``T
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from profkit.model.events import Int32s, Int64s, Mask, SparseColumn
+from profkit.model.device_bytes import DeviceBytes
+from profkit.model.events import MISSING, Int32s, Int64s, Mask, SparseColumn
 from profkit.model.where import Frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UInt8s = npt.NDArray[np.uint8]
 
@@ -221,6 +226,7 @@ class MemorySnapshot:
         annotations: Named regions, in the order of the file.
         settings: ``allocator_settings`` as the file has them, flat: text, numbers, booleans.
         devices: Ordinals of the devices that it tells of, ascending.
+        driver: Whose the devices' memory was, where profkit took the snapshot.
         notes: What the loader met.
     """
 
@@ -233,4 +239,5 @@ class MemorySnapshot:
     annotations: tuple[Annotation, ...] = ()
     settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     devices: tuple[int, ...] = ()
+    driver: tuple[DeviceBytes, ...] = ()
     notes: SnapshotNotes = field(default_factory=SnapshotNotes)

@@ -6,7 +6,8 @@ they are walked, since a pickle of a few bytes can refer to one list a million t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from profkit.load.memory.plain_pickle import Broken
 from profkit.load.memory.stacks import StackNumbers
+from profkit.model.device_bytes import SNAPSHOT_KEY, DeviceBytes
 from profkit.model.events import MISSING, SparseColumn
 from profkit.model.snapshot import (
     Action,
@@ -53,6 +55,7 @@ class Columns:
     pools: tuple[tuple[int, int], ...]
     annotations: tuple[Annotation, ...]
     settings: dict[str, str | int | float | bool]
+    driver: tuple[DeviceBytes, ...]
     n_skipped: int
     stages_ns: dict[str, int] = field(default_factory=dict)
 
@@ -97,6 +100,7 @@ def columns_of(data: Any, n_bytes: int) -> Columns:  # noqa: ANN401  (whatever a
         pools=tuple(pools),
         annotations=tuple(annotations),
         settings=_settings(whole.get("allocator_settings")),
+        driver=_driver(whole.get(SNAPSHOT_KEY)),
         n_skipped=len(listed) - len(segments) + n_odd_blocks + n_odd_events,
     )
 
@@ -271,3 +275,15 @@ def _settings(value: Any) -> dict[str, str | int | float | bool]:  # noqa: ANN40
             simple = [(k, v) for k, v in each.items() if {type(k), type(v)} <= {str, int, float}]
             flat[key] = " ".join(f"{k}:{v}" for k, v in simple)
     return flat
+
+
+def _driver(own: Any) -> tuple[DeviceBytes, ...]:  # noqa: ANN401  (whatever a pickle holds)
+    """Whose the devices' memory is, of those whose figures are whole."""
+    found = []
+    for entry in _entries(_list(own, "devices")) if type(own) is dict else ():
+        figures: dict[str, Any] = {each.name: entry.get(each.name) for each in fields(DeviceBytes)}
+        needed = [figures[each.name] for each in fields(DeviceBytes) if each.default is NO_DEFAULT]
+        others = [each for each in figures.values() if each is not None]
+        if None not in needed and all(type(each) is int and each >= 0 for each in others):
+            found.append(DeviceBytes(**figures))
+    return tuple(found)

@@ -104,6 +104,7 @@ def _snapshot(path: str, columns: Columns, n_bytes: int, stages: Stages) -> Memo
         pools=columns.pools,
         annotations=columns.annotations,
         settings=columns.settings,
+        driver=columns.driver,
         devices=tuple(devices.tolist()),
         notes=SnapshotNotes(
             n_odd_segments=_n_odd_segments(columns),

@@ -1,0 +1,47 @@
+"""What a snapshot of profkit's says of the driver's figures; nothing there is trusted."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import profkit
+from profkit.model.device_bytes import DeviceBytes
+from profkit.model.snapshot import MemorySnapshot
+
+WHOLE = {"device": 1, "total_bytes": 80, "free_bytes": 5, "torch_bytes": 60}
+
+
+def driver_of(folder: Path, own: object) -> tuple[DeviceBytes, ...]:
+    path = folder / "a.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [], "profkit": own}))
+    snapshot = profkit.load(path)
+    assert isinstance(snapshot, MemorySnapshot)
+    return snapshot.driver
+
+
+def test_whose_the_memory_is_comes_with_the_snapshot(tmp_path: Path) -> None:
+    own = {"devices": [{**WHOLE, "process_bytes": 63, "others_bytes": None, "later": "?"}]}
+    (found,) = driver_of(tmp_path, own)
+    assert found == DeviceBytes(1, 80, 5, 60, process_bytes=63)
+    assert found.non_torch_bytes == 3
+    assert found.outside_torch_bytes == 15
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        None,
+        17,
+        [],
+        {"devices": 3},
+        {"devices": [None, "x"]},
+        {"devices": [{**WHOLE, "torch_bytes": "60"}]},
+        {"devices": [{**WHOLE, "free_bytes": -5}]},
+        {"devices": [{**WHOLE, "others_bytes": 1.5}]},
+        {"devices": [{key: WHOLE[key] for key in ("device", "total_bytes")}]},
+    ],
+)
+def test_figures_that_are_none_are_passed_over(tmp_path: Path, own: Any) -> None:  # noqa: ANN401
+    assert driver_of(tmp_path, own) == ()
