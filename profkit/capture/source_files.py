@@ -33,7 +33,7 @@ class SourceFiles:
         self.libraries: set[str] = set()
         self._found: dict[str, str | None] = {}
         self._prefixes = _prefixes()
-        self._roots = _library_roots()
+        self._roots = library_roots()
         self._modules = {
             str(Path(file).absolute())
             for module in list(sys.modules.values())
@@ -80,7 +80,17 @@ class SourceFiles:
         Args:
             path: Its absolute path.
         """
-        return path.startswith(self._roots) or any(part in path for part in _INSTALLED)
+        return in_library(path, self._roots)
+
+
+def in_library(path: str, roots: tuple[str, ...]) -> bool:
+    """Whether a file belongs to an installed package or to the standard library.
+
+    Args:
+        path: Its absolute path.
+        roots: What :func:`library_roots` gave.
+    """
+    return path.startswith(roots) or any(part in path for part in _INSTALLED)
 
 
 def _prefixes() -> list[str]:
@@ -100,7 +110,7 @@ def _prefixes() -> list[str]:
     ]
 
 
-def _library_roots() -> tuple[str, ...]:
+def library_roots() -> tuple[str, ...]:
     """Folders of the standard library, of torch, and of profkit itself."""
     import torch
 

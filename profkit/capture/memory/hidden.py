@@ -1,0 +1,138 @@
+"""Links between objects that Python's collector does not see.
+
+A tensor's gradient, base and graph are held in C++. An array of objects is no container to the
+collector, and a dict or tuple in which there is nothing that could be part of a cycle it does not
+even list. Each is found by a pass forward over all objects, made only when a search backward has
+come to an object that nothing seems to hold.
+"""
+
+import gc
+import sys
+from collections.abc import Collection, Iterator
+from typing import Any, Final, NamedTuple
+
+from profkit.capture.memory import graphs
+
+NODE_LIMIT: Final = 100_000
+"""Graph nodes that are looked through: about a second."""
+
+_BATCH: Final = 512
+_UNLISTED: Final = (dict, tuple)
+
+
+class Link(NamedTuple):
+    """One object holding another.
+
+    Attributes:
+        holder: What holds.
+        held: Id of what is held.
+        label: How it reads after the holder's own text; empty for an ordinary container.
+    """
+
+    holder: object
+    held: int
+    label: str
+
+
+def links_to(wanted: dict[int, object], skip: Collection[int]) -> list[Link]:
+    """The hidden links that lead to some objects.
+
+    Args:
+        wanted: The objects by id.
+        skip: Ids of objects that are no holders.
+    """
+    links: list[Link] = []
+    if "torch" in sys.modules:
+        tensors = [one for one in live_tensors() if id(one) not in skip]
+        links += _from_tensors(tensors, wanted)
+        missing = {one: wanted[one] for one in wanted.keys() - {link.held for link in links}}
+        links += _from_graphs(tensors, missing)
+    missing = {one: wanted[one] for one in wanted.keys() - {link.held for link in links}}
+    if missing:
+        links += _from_unlisted(missing, {*skip, id(missing), id(wanted)})
+    return links
+
+
+def live_tensors() -> list[Any]:
+    """All tensors that Python knows of."""
+    import torch
+
+    is_tensor: dict[type, bool] = {}
+    found = []
+    for one in gc.get_objects():
+        kind = type(one)
+        known = is_tensor.get(kind)
+        if known is None:
+            known = is_tensor[kind] = issubclass(kind, torch.Tensor)
+        if known:
+            found.append(one)
+    return found
+
+
+def _from_tensors(tensors: list[Any], wanted: dict[int, object]) -> Iterator[Link]:
+    """Gradients, and the tensors that views look into."""
+    if not any(graphs.is_tensor(one) for one in wanted.values()):
+        return
+    for tensor in tensors:
+        gradient = graphs.gradient_of(tensor)
+        if gradient is not None and id(gradient) in wanted:
+            yield Link(tensor, id(gradient), ".grad")
+        base = graphs.base_of(tensor)
+        if base is not None and id(base) in wanted:
+            yield Link(tensor, id(base), "._base")
+
+
+def _from_graphs(tensors: list[Any], wanted: dict[int, object]) -> Iterator[Link]:
+    """What nodes have saved, and nodes of the user's own functions."""
+    walk = graphs.Walk(NODE_LIMIT)
+    for tensor in tensors:
+        root = graphs.grad_fn_of(tensor)
+        if root is None:
+            continue
+        for node in walk.nodes([root]):
+            if not wanted:
+                return
+            if wanted.pop(id(node), None) is not None:
+                yield Link(tensor, id(node), ".grad_fn" if node is root else ".grad_fn → …")
+            for name, kept in graphs.saved_by(node):
+                if wanted.pop(id(kept), None) is not None:
+                    saver = f"{name!r} saved by {type(node).__name__}"
+                    yield Link(tensor, id(kept), f".grad_fn → {saver}")
+
+
+def _from_unlisted(wanted: dict[int, object], skip: Collection[int]) -> Iterator[Link]:
+    """Arrays of objects, and the dicts and tuples that the collector does not list."""
+    numpy = sys.modules.get("numpy")
+    array: type | None = getattr(numpy, "ndarray", None)
+    kinds = _UNLISTED if array is None else (*_UNLISTED, array)
+    seen = set(skip)
+    everything = gc.get_objects()
+    for start in range(0, len(everything), _BATCH):
+        pending = _of_kinds(gc.get_referents(*everything[start : start + _BATCH]), kinds)
+        while pending:
+            container = pending.pop()
+            if id(container) in seen or gc.is_tracked(container):
+                continue
+            seen.add(id(container))
+            contents = contents_of(container)
+            for one in wanted.keys() & set(map(id, contents)):
+                yield Link(container, one, "")
+            pending.extend(_of_kinds(contents, kinds))
+
+
+def _of_kinds(things: list[object], kinds: tuple[type, ...]) -> list[object]:
+    return [one for one in things if type(one) in kinds]
+
+
+def contents_of(container: Any) -> list[object]:  # noqa: ANN401
+    """What a container holds: of an array of objects its elements, in the order of memory.
+
+    Args:
+        container: A dict, tuple or array.
+    """
+    if type(container) in _UNLISTED:
+        return gc.get_referents(container)
+    if not container.dtype.hasobject or container.dtype.kind != "O":
+        return []
+    flat: list[object] = container.ravel(order="A").tolist()
+    return flat

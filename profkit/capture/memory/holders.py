@@ -1,0 +1,100 @@
+"""Who holds an object: the chains from the program's own names to it."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from profkit.capture.memory import naming
+from profkit.capture.memory.roots import Root
+from profkit.capture.memory.search import Found, Search
+from profkit.model.live import Chain
+
+BUDGET_S: Final = 2.0
+"""Seconds of a search that has millions of objects to go through; others take milliseconds."""
+
+_Path = tuple[Root, list[object]]
+
+
+def chains(
+    targets: Sequence[object],
+    *,
+    own: Collection[int] = (),
+    limit: int = 3,
+    budget_s: float = BUDGET_S,
+) -> list[tuple[Chain, ...]]:
+    """Who holds each of some objects.
+
+    Every object that refers to a target directly gives one chain, the shortest that leads to it
+    from a name: cutting its last link cuts that holder off. A target that only unreachable cycles
+    hold has none.
+
+    Args:
+        targets: The objects. The sequence itself is no holder.
+        own: Ids of the caller's objects, which are no holders either.
+        limit: Chains wanted of each target.
+        budget_s: Seconds after which the search stops with what it has.
+
+    Returns:
+        The chains of each target: those that begin in the program before those that begin in a
+        library, the shortest first.
+    """
+    found = Search(targets, own, limit, budget_s).run()
+    return [_chains_of(found, id(target), limit) for target in targets]
+
+
+def _chains_of(found: Found, target: int, limit: int) -> tuple[Chain, ...]:
+    named: dict[tuple[str, ...], Chain] = {}
+    for root, path in sorted(_paths(found, target), key=_rank):
+        chain = naming.chain(path, root, found.labels)
+        named.setdefault(chain.parts, chain)
+        if len(named) == limit:
+            break
+    return tuple(named.values())
+
+
+def _rank(path: _Path) -> tuple[int, int]:
+    root, things = path
+    return _distance_from_program(root), len(things)
+
+
+def _distance_from_program(root: Root) -> int:
+    if root.kind == "unknown":
+        return 2
+    return 1 if root.is_library else 0
+
+
+def _paths(found: Found, target: int) -> Iterator[_Path]:
+    """From a root to a target: through no holder at all, and through each direct one."""
+    root = found.roots.get(target)
+    if root is not None:
+        yield root, [found.nodes[target]]
+    for holder in found.up.get(target, ()):
+        path = _path_to(found, holder, target)
+        if path is not None:
+            yield path[0], [*path[1], found.nodes[target]]
+
+
+def _path_to(found: Found, holder: int, target: int) -> _Path | None:
+    """The best path from a root to a holder of a target, that does not go through the target."""
+    below: dict[int, int | None] = {holder: None}
+    pending = [holder]
+    best: _Path | None = None
+    for one in pending:
+        root = found.roots.get(one)
+        if root is not None:
+            path = (root, _downward(found, below, one))
+            if best is None or _rank(path) < _rank(best):
+                best = path
+        for parent in found.up.get(one, ()):
+            if parent not in below and parent != target:
+                below[parent] = one
+                pending.append(parent)
+    return best
+
+
+def _downward(found: Found, below: dict[int, int | None], top: int) -> list[object]:
+    path = []
+    one: int | None = top
+    while one is not None:
+        path.append(found.nodes[one])
+        one = below[one]
+    return path
