@@ -99,7 +99,7 @@ def _message(growth: Growth) -> str:
 
 
 def _fix(growth: Growth) -> str:
-    name = own_name(growth).partition(".__traceback__")[0].partition("[")[0]
+    name = own_name(growth)
     where = f" in {code(name)}" if name else ""
     return (
         f"Keep `traceback.format_exc()` or `str(error)`{where} instead of the exception; or let go "

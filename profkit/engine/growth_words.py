@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from profkit.engine.growths import container_name, principal
+from profkit.engine.growths import container_name, container_place, principal
 from profkit.engine.wording import at
 from profkit.model.live import Growth
 from profkit.model.where import Location
@@ -86,13 +86,12 @@ def held_by(growth: Growth) -> str:
     chain = principal(growth)
     if chain is None or not chain.parts:
         return ""
-    text = code("".join(chain.parts))
-    about = [chain.container] if chain.container else []
+    kind = chain.container.rpartition(".")[2]
+    about = [kind] if kind and not kind.startswith("_") else []
     if chain.container and chain.container_len is not None:
         about.append(count(chain.container_len, "entry", "entries"))
-    if about:
-        text = code(container_name(chain))
-    return f"{text} ({', '.join(about)})" if about else text
+    what = f"{code(container_name(chain))}{container_place(chain)}"
+    return f"{what} ({', '.join(about)})" if about else what
 
 
 def objects(growth: Growth) -> str:

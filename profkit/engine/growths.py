@@ -25,6 +25,10 @@ _BY_HOLDER: Final[dict[str, Cause]] = {
     "cache": "unbounded-cache",
 }
 _CACHE_WORDS: Final = frozenset({"cache", "caches", "cached", "memo", "memos", "memoized"})
+_STRETCH: Final = " → "
+"""What a part of a chain begins with that is reached through what stands before it."""
+_ENTRIES: Final = frozenset({" → a member", " → an item", " → one of its keys"})
+"""Parts that are entries of a container as ``[17]`` is."""
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LAST_NAME: Final = re.compile(r"(\w+)\W*$")
 
@@ -97,10 +101,45 @@ def container_name(chain: Chain) -> str:
     Args:
         chain: Who holds an entry of it.
     """
-    parts = list(chain.parts)
-    while len(parts) > 1 and parts[-1].startswith("["):
-        parts.pop()
-    return "".join(parts).removeprefix("__main__.")
+    start, end = _name_of(chain)
+    name = "".join(chain.parts[start:end]).removeprefix(_STRETCH)
+    return name.removeprefix("__main__.").lstrip(".")
+
+
+def container_place(chain: Chain) -> str:
+    """Where its name is known, such as `` in main at train.py:3``; empty for one that is global.
+
+    Args:
+        chain: Who holds an entry of it.
+    """
+    _, end = _name_of(chain)
+    for part in chain.parts[end:]:
+        if part.startswith(_STRETCH) and not _is_entry(part):
+            break
+        if part.startswith(" ") and not _is_entry(part):
+            return part
+    return ""
+
+
+def _name_of(chain: Chain) -> tuple[int, int]:
+    """The parts that name what grows: those before the last entry, in its stretch."""
+    parts = chain.parts
+    entries = [n for n, part in enumerate(parts) if n and _is_entry(part)]
+    end = entries[-1] if entries else _end_of_stretch(parts)
+    while end > 1 and _is_entry(parts[end - 1]):
+        end -= 1
+    begins = [n for n in range(1, end) if parts[n].startswith(_STRETCH)]
+    return (begins[-1] if begins else 0), end
+
+
+def _end_of_stretch(parts: tuple[str, ...]) -> int:
+    """Where the last name of a chain ends that has no entry on it."""
+    closed = bool(parts) and len(parts) > 1 and parts[-1].startswith(" ")
+    return len(parts) - 1 if closed and not parts[-1].startswith(_STRETCH) else len(parts)
+
+
+def _is_entry(part: str) -> bool:
+    return part.startswith("[") or part in _ENTRIES
 
 
 def is_called_cache(chain: Chain) -> bool:

@@ -15,7 +15,12 @@ KIB = 1024
 
 
 def test_a_hook_registered_in_every_step_is_told(found: Found, watched: Watched) -> None:
-    hooks = Chain("hook", ("__main__.model", ".fc", "._forward_hooks", "[17]"), "OrderedDict", 200)
+    hooks = Chain(
+        "hook",
+        ("__main__", ".model", ".fc", "._forward_hooks", "[17]"),
+        "collections.OrderedDict",
+        200,
+    )
     (finding,) = found(watched(chains=(hooks,)), RULE)
     assert "held by `model.fc._forward_hooks` (OrderedDict, 200 entries)." in finding.message
     assert finding.fix == (
@@ -28,12 +33,25 @@ def test_a_hook_registered_in_every_step_is_told(found: Found, watched: Watched)
 def test_a_hook_that_fills_a_list_is_told_with_the_graph_behind(
     found: Found, watched: Watched
 ) -> None:
-    seen = Chain("hook", ("closure of hook at x.py:5", ".seen", "[17]"), "list", 200)
+    seen = Chain(
+        "hook",
+        (
+            "__main__",
+            ".net",
+            "._forward_hooks",
+            "[3]",
+            " → seen",
+            "[17]",
+            " in the closure of hook at x.py:5",
+        ),
+        "list",
+        200,
+    )
     graph = Graph(600, 1 << 20, "ReluBackward0")
     (finding,) = found(watched(chains=(seen,), graph=graph), RULE)
     assert finding.message.endswith("that keep 1.00 MiB for a backward pass.")
     assert finding.fix == (
-        "Let the hook keep `.detach()`ed values, empty `closure of hook at x.py:5.seen` in every "
+        "Let the hook keep `.detach()`ed values, empty `seen` in every "
         "step, and remove the hook with `handle.remove()` when it is done."
     )
 

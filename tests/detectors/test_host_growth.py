@@ -13,7 +13,7 @@ Found = Callable[..., tuple[Finding, ...]]
 Watched = Callable[..., LiveBuilder]
 KIB = 1024
 
-ARRAYS = Chain("frame", ("main() at train.py:12", " predictions", "[199]"), "list", 200)
+ARRAYS = Chain("frame", ("predictions", "[199]", " in main at train.py:12"), "list", 200)
 
 
 def test_arrays_that_pile_up_are_told_by_type_and_holder(found: Found, watched: Watched) -> None:
@@ -21,10 +21,10 @@ def test_arrays_that_pile_up_are_told_by_type_and_holder(found: Found, watched: 
     (finding,) = found(b, RULE)
     assert finding.message == (
         "Each step from 1 to 200 keeps 64.0 KiB more in host memory: 200 objects of type "
-        "`numpy.ndarray`, made at train.py:31 and held by `main() at train.py:12 predictions` "
+        "`numpy.ndarray`, made at train.py:31 and held by `predictions` in main at train.py:12 "
         "(list, 200 entries)."
     )
-    assert finding.fix.startswith("Empty `main() at train.py:12 predictions` once its values")
+    assert finding.fix.startswith("Empty `predictions` once its values")
     assert finding.evidence["type"] == "numpy.ndarray"
 
 

@@ -15,7 +15,14 @@ KIB = 1024
 
 ERRORS = Chain(
     "traceback",
-    ("__main__.errors", "[17]", ".__traceback__", " … local 'output' of step at train.py:31"),
+    (
+        "errors",
+        "[17]",
+        ".__traceback__",
+        " in main at train.py:9",
+        " → output",
+        " in step at train.py:31",
+    ),
     "list",
     200,
 )

@@ -16,8 +16,8 @@ Watched = Callable[..., LiveBuilder]
 KIB = 1024
 
 BEHIND = Graph(1400, 12_000 * KIB, "NllLossBackward0")
-LOSSES = (Chain("module-global", ("__main__.losses", "[199]"), "list", 200),)
-HIDDEN = (Chain("frame", ("hidden",)),)
+LOSSES = (Chain("module-global", ("__main__", ".losses", "[199]"), "list", 200),)
+HIDDEN = (Chain("frame", ("hidden", " in main at train.py:12")),)
 
 
 def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
@@ -38,7 +38,7 @@ def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
     assert finding.cost.per_step_bytes == 64 * KIB
     assert finding.cost.bytes == 200 * 64 * KIB
     assert finding.cost.basis == "measured"
-    assert finding.holders == (("__main__.losses", "[199]"),)
+    assert finding.holders == (("__main__", ".losses", "[199]"),)
     assert (finding.locations[0].file, finding.locations[0].line) == ("/home/me/train.py", 31)
     assert finding.evidence["graph_nodes"] == 1400
     assert finding.evidence["graph_saved_bytes"] == 12_000 * KIB

@@ -13,15 +13,13 @@ Found = Callable[..., tuple[Finding, ...]]
 Watched = Callable[..., LiveBuilder]
 KIB = 1024
 
-LRU = Chain("cache", ("functools.lru_cache of positional",), "lru_cache", 200)
+LRU = Chain("cache", ("functools.lru_cache of positional",), "functools._lru_cache_wrapper", 200)
 OWN = Chain("instance", ("__main__.model", "._mask_cache", "[1017]"), "dict", 200)
 
 
 def test_a_cache_of_functools_is_told_with_its_function(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(chains=(LRU,)), RULE)
-    assert "held by `functools.lru_cache of positional` (lru_cache, 200 entries)" in (
-        finding.message
-    )
+    assert "held by `functools.lru_cache of positional` (200 entries)" in (finding.message)
     assert finding.fix == (
         "Bound `functools.lru_cache of positional` (`functools.lru_cache(maxsize=32)`), or ask it "
         "by what comes again: a tensor or the number of a step as an argument is new every time."

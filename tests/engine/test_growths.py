@@ -11,6 +11,7 @@ from profkit.engine.growths import (
     Cause,
     cause_of,
     container_name,
+    container_place,
     graph_share,
     growths_of,
     is_called_cache,
@@ -61,7 +62,7 @@ NODE = Graph(200, 0, "ViewBackward0")
         ({"chains": (chain("cache"),)}, "unbounded-cache"),
         ({"chains": (chain("cache"),), "kind": "host"}, "unbounded-cache"),
         ({"chains": (chain("instance", "__main__.net", "._cache", "['k']"),)}, "unbounded-cache"),
-        ({"chains": (chain("closure", "closure of f at a.py:3", " memo"),)}, "unbounded-cache"),
+        ({"chains": (chain("closure", "memo", "[3]", " in the closure of f"),)}, "unbounded-cache"),
         ({"chains": (chain("unknown"), chain("hook"))}, "forgotten-hook"),
     ],
 )
@@ -95,18 +96,46 @@ def test_the_chain_told_of_is_the_shortest_that_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "name"),
+    ("parts", "name", "place"),
     [
-        (("__main__.history", "[17]"), "history"),
-        (("__main__.history", "[17]", "['loss']"), "history"),
-        (("Net.seen", "['3']"), "Net.seen"),
-        (("__main__.model", ".layers", "[3]", ".cache", "['k']"), "model.layers[3].cache"),
-        (("[0]",), "[0]"),
-        ((), ""),
+        (("__main__", ".history", "[17]"), "history", ""),
+        (("__main__", ".history", "[17]", "['loss']"), "history", ""),
+        (("__main__", ".total"), "total", ""),
+        (("Net", ".seen", "['3']"), "Net.seen", ""),
+        (("__main__", ".model", ".layers", "[3]", ".cache", "['k']"), "model.layers[3].cache", ""),
+        (("__main__", ".log", "[3]", ".loss"), "log", ""),
+        (("losses", "[17]", " in main at a.py:3"), "losses", " in main at a.py:3"),
+        (("losses", " → a member", " in main at a.py:3"), "losses", " in main at a.py:3"),
+        (("hidden", " in main at a.py:3"), "hidden", " in main at a.py:3"),
+        (
+            ("errors", "[17]", ".__traceback__", " in main at a.py:3", " → out", " in f at a.py:9"),
+            "errors",
+            " in main at a.py:3",
+        ),
+        (
+            ("errors", "[17]", ".__traceback__", " → out", " in step at a.py:9"),
+            "errors",
+            "",
+        ),
+        (
+            ("net", ".fc", "._forward_hooks", "[3]", " in main at a.py:3", " → kept", "[7]",
+             " in the closure of hook at a.py:5"),
+            "kept",
+            " in the closure of hook at a.py:5",
+        ),
+        (("__main__", ".f", " → kept", " in the closure of f at a.py:5"), "kept",
+         " in the closure of f at a.py:5"),
+        (("functools.lru_cache of positional",), "functools.lru_cache of positional", ""),
+        (("[0]",), "[0]", ""),
+        ((), "", ""),
     ],
-)
-def test_a_container_is_called_as_in_the_program(parts: tuple[str, ...], name: str) -> None:
-    assert container_name(Chain("module-global", parts)) == name
+)  # fmt: skip
+def test_a_container_is_called_as_in_the_program(
+    parts: tuple[str, ...], name: str, place: str
+) -> None:
+    held = Chain("module-global", parts)
+    assert container_name(held) == name
+    assert container_place(held) == place
 
 
 @pytest.mark.parametrize(
