@@ -4,10 +4,13 @@ Plain data that goes through JSON unchanged: recording writes it, analysis reads
 ends in ``.memory.json.gz``. Sizes are bytes; None is a figure that is not known.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Final, Literal
 
 from profkit.model.where import Frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = "profkit.memory/1"
 
@@ -176,3 +179,18 @@ class LiveMemory:
     devices: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
     schema: str = SCHEMA
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The looks as a DataFrame: a row each, a column a figure, ``<NA>`` where not taken.
+
+        ``tensor_bytes`` is the sum over all devices.
+        """
+        import pandas as pd
+
+        table = pd.DataFrame([asdict(look) for look in self.looks], columns=_LOOK_COLUMNS)
+        by_device = table["tensor_bytes"]
+        table["tensor_bytes"] = [sum(each.values()) if each else None for each in by_device]
+        return table.astype("Int64")
+
+
+_LOOK_COLUMNS: Final = [each.name for each in fields(Look)]

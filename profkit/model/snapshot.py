@@ -241,3 +241,37 @@ class MemorySnapshot:
     devices: tuple[int, ...] = ()
     driver: tuple[DeviceBytes, ...] = ()
     notes: SnapshotNotes = field(default_factory=SnapshotNotes)
+
+    def to_pandas(self, table: Literal["blocks", "history"] = "blocks") -> "pd.DataFrame":
+        """The blocks as they stand, or the history, as a DataFrame: a row each.
+
+        Args:
+            table: ``blocks``: ``device``, ``segment``, ``address``, ``n_bytes``,
+                ``requested_bytes``, ``state`` and ``stack``. ``history``: ``device``, ``action``,
+                ``address``, ``n_bytes``, ``stream``, ``time_us`` and ``stack``. Both with ``file``,
+                ``line`` and ``function`` of the innermost frame, and ``<NA>`` for what a row does
+                not have.
+        """
+        import pandas as pd
+
+        rows = self.blocks if table == "blocks" else self.history
+        columns: dict[str, Any] = {}
+        if table == "blocks":
+            columns["device"] = self.segments.device[self.blocks.segment]
+        for each in fields(rows):
+            values = getattr(rows, each.name)
+            if each.name in _WORDS:
+                columns[each.name] = np.array(_WORDS[each.name], dtype=object)[values]
+            elif isinstance(values, np.ndarray):
+                columns[each.name] = pd.arrays.IntegerArray(values, values == MISSING)
+        innermost = [self.stacks.of(stack)[:1] for stack in range(len(self.stacks))]
+        for name in ("file", "line", "function"):
+            known = [getattr(frames[0], name) if frames else None for frames in innermost]
+            columns[name] = np.array([*known, None], dtype=object)[rows.stack]
+        return pd.DataFrame(columns).astype({"line": "Int64"})
+
+
+_WORDS: Final = {
+    "state": tuple(state.name.lower() for state in State),
+    "action": tuple(action.name.lower() for action in Action),
+}
