@@ -11,7 +11,8 @@ Example:
 """
 
 from profkit.testing.live_builder import LiveBuilder
+from profkit.testing.snapshot_builder import SnapshotBuilder
 from profkit.testing.trace_builder import TraceBuilder
 from profkit.testing.trace_format import Format
 
-__all__ = ["Format", "LiveBuilder", "TraceBuilder"]
+__all__ = ["Format", "LiveBuilder", "SnapshotBuilder", "TraceBuilder"]

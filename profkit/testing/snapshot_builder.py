@@ -1,0 +1,324 @@
+"""A program's use of device memory as a snapshot of torch's allocator, with the exact truth."""
+
+import gzip
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from profkit.testing.device_memory import (
+    COMMON_POOL,
+    Block,
+    DeviceMemory,
+    OutOfDeviceMemoryError,
+    Pool,
+    Segment,
+)
+
+Layout = Literal["segments", "2.0", "2.3", "2.8"]
+FrameLike = tuple[str, int, str]
+
+_STEP_US: Final = 10
+_FIRST_US: Final = 1_700_000_000_000_000
+_DIVISIONS: Final = {str(1 << power): 0 for power in range(16)}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What stood on a device at one moment: the truth that a reader has to find again.
+
+    Attributes:
+        n_entries: Entries of its history up to then, those that are lost since included.
+        active_bytes: Lengths of the active blocks.
+        reserved_bytes: What the allocator had from the driver.
+        blocks: Address, length, requested length and stack (innermost frame first) of every
+            active block, by address.
+        holes: Address and length of every free block, by address.
+    """
+
+    n_entries: int
+    active_bytes: int
+    reserved_bytes: int
+    blocks: tuple[tuple[int, int, int, tuple[FrameLike, ...]], ...]
+    holes: tuple[tuple[int, int], ...]
+
+
+@dataclass
+class SnapshotBuilder:
+    """Builds a snapshot by letting a program allocate and free.
+
+    Every call is one of the allocator, as torch's own would do it.
+
+    Attributes:
+        total_bytes: What each device has.
+        outside_bytes: What of it other programs and libraries hold.
+        expandable: ``expandable_segments``.
+        max_split_bytes: ``max_split_size``, or None.
+        max_entries: How many entries a device's history keeps, the latest ones.
+        with_stacks: Whether stacks are kept.
+        device: The device that calls are for.
+    """
+
+    total_bytes: int = 80 << 30
+    outside_bytes: int = 0
+    expandable: bool = False
+    max_split_bytes: int | None = None
+    max_entries: int = 1 << 20
+    with_stacks: bool = True
+    device: int = 0
+    _memory: dict[int, DeviceMemory] = field(default_factory=dict, repr=False)
+    _entries: dict[int, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
+    _stacks: list[tuple[FrameLike, ...]] = field(default_factory=list, repr=False)
+    _frames: list[FrameLike] = field(default_factory=list, repr=False)
+    _annotations: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    _recording: bool = field(default=True, repr=False)
+    _now_us: int = field(default=_FIRST_US, repr=False)
+
+    @contextmanager
+    def frame(self, file: str, line: int, function: str) -> Iterator[None]:
+        """A call of a function around a block; the innermost one comes first in stacks."""
+        self._frames.insert(0, (file, line, function))
+        try:
+            yield
+        finally:
+            self._frames.pop(0)
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """A block that runs before history is recorded: no entries, and blocks without stacks."""
+        self._recording, before = False, self._recording
+        try:
+            yield
+        finally:
+            self._recording = before
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """A named region, as ``record_function`` tells the allocator."""
+        self._annotate(name, "START")
+        try:
+            yield
+        finally:
+            self._annotate(name, "END")
+
+    def alloc(self, n_bytes: int, *, stream: int = 0, pool: Pool = COMMON_POOL) -> Block:
+        """Allocate a tensor.
+
+        Args:
+            n_bytes: Its length.
+            stream: The stream that it is for.
+            pool: Id of a memory pool; a private one for a CUDA graph.
+
+        Raises:
+            OutOfDeviceMemoryError: The device has no room for it; the history says so.
+        """
+        return self._of_device().malloc(n_bytes, stream=stream, pool=pool, stack=self._stack())
+
+    def alloc_or_none(self, n_bytes: int, *, stream: int = 0) -> Block | None:
+        """The same, or None where the device has no room."""
+        try:
+            return self.alloc(n_bytes, stream=stream)
+        except OutOfDeviceMemoryError:
+            return None
+
+    def free(self, *blocks: Block) -> None:
+        """Free tensors."""
+        for block in blocks:
+            self._of_device().free(block, self._stack())
+
+    def record_stream(self, block: Block, stream: int) -> None:
+        """``tensor.record_stream(stream)``: after its free a block stays active until then."""
+        block.streams.add(stream)
+
+    def finish(self, stream: int) -> None:
+        """Let the work of a stream be done: what was freed and only waited for it ends."""
+        for segment in self._of_device().segments:
+            for block in [each for each in segment.blocks if stream in each.streams]:
+                block.streams.discard(stream)
+                if block.state == "active_pending_free" and not block.streams:
+                    self._of_device().complete(block, self._stack())
+
+    def empty_cache(self) -> None:
+        """``torch.cuda.empty_cache()``."""
+        with self.frame(
+            "/venv/lib/python3.12/site-packages/torch/cuda/memory.py", 218, "empty_cache"
+        ):
+            self._of_device().release(self._stack())
+
+    def moment(self) -> Moment:
+        """What stands on the current device now."""
+        memory = self._of_device()
+        blocks = sorted(
+            (block for segment in memory.segments for block in segment.blocks),
+            key=lambda block: block.address,
+        )
+        active = [block for block in blocks if block.state != "inactive"]
+        return Moment(
+            n_entries=len(self._entries[self.device]),
+            active_bytes=sum(block.n_bytes for block in active),
+            reserved_bytes=memory.reserved_bytes,
+            blocks=tuple(
+                (
+                    block.address,
+                    block.n_bytes,
+                    block.requested_bytes,
+                    () if block.stack is None else self._stacks[block.stack],
+                )
+                for block in active
+            ),
+            holes=tuple((b.address, b.n_bytes) for b in blocks if b.state == "inactive"),
+        )
+
+    def _of_device(self) -> DeviceMemory:
+        device = self.device
+        if device not in self._memory:
+            self._entries[device] = []
+
+            def told(action: str, address: int, n_bytes: int, stream: int, stack: int | None,
+                     pool: Pool) -> None:  # fmt: skip
+                self._tell(device, action, address, n_bytes, stream, stack, pool)
+
+            self._memory[device] = DeviceMemory(
+                told, self.total_bytes, self.outside_bytes, self.expandable, self.max_split_bytes
+            )
+        return self._memory[device]
+
+    def _stack(self) -> int | None:
+        if not self._recording or not self.with_stacks or not self._frames:
+            return None
+        self._stacks.append(tuple(self._frames))
+        return len(self._stacks) - 1
+
+    def _annotate(self, name: str, stage: str) -> None:
+        self._now_us += _STEP_US
+        self._annotations.append(
+            {"name": name, "stage": stage, "device": self.device, "time_us": self._now_us}
+        )
+
+    def _tell(
+        self, device: int, action: str, address: int, n_bytes: int, stream: int,
+        stack: int | None, pool: Pool,
+    ) -> None:  # fmt: skip
+        if not self._recording:
+            return
+        self._now_us += _STEP_US
+        where = {"device_free": address} if action == "oom" else {"addr": address}
+        entry = {
+            "action": action, **where, "size": n_bytes, "stream": stream,
+            "time_us": self._now_us, "compile_context": "N/A", "user_metadata": "",
+            "pool_id": pool, "_stack": stack,
+        }  # fmt: skip
+        self._entries[device].append(entry)
+
+    def to_dict(self, layout: Layout = "2.8") -> Any:  # noqa: ANN401  (a list or a dictionary)
+        """The snapshot as ``torch.cuda.memory._snapshot()`` gives it.
+
+        Args:
+            layout: Of which age: ``segments``, a bare list before 2.0; ``2.0`` with traces;
+                ``2.3`` with settings and times; ``2.8`` with annotations and pools.
+        """
+        shared = [[_frame(each) for each in stack] for stack in self._stacks]
+        segments = [
+            self._segment(device, segment, shared, layout)
+            for device, memory in sorted(self._memory.items())
+            for segment in memory.segments
+        ]
+        if layout == "segments":
+            return segments
+        n_devices = max(self._memory, default=-1) + 1
+        traces = [
+            [self._entry(each, shared, layout) for each in self._kept(device)]
+            for device in range(n_devices)
+        ]
+        whole: dict[str, Any] = {"segments": segments, "device_traces": traces}
+        if layout in {"2.3", "2.8"}:
+            whole["allocator_settings"] = self._settings()
+        if layout == "2.8":
+            whole["external_annotations"] = self._annotations
+        return whole
+
+    def to_bytes(self, layout: Layout = "2.8") -> bytes:
+        """The same as a pickle of protocol 4, as torch dumps it."""
+        return pickle.dumps(self.to_dict(layout), protocol=4)
+
+    def write(self, path: str | Path, layout: Layout = "2.8") -> Path:
+        """Write the snapshot to a file, gzipped when the name ends in ``.gz``.
+
+        Returns:
+            The path.
+        """
+        place, raw = Path(path), self.to_bytes(layout)
+        place.write_bytes(gzip.compress(raw, mtime=0) if place.suffix == ".gz" else raw)
+        return place
+
+    def _kept(self, device: int) -> Iterable[Mapping[str, Any]]:
+        entries = self._entries.get(device, [])
+        return entries[max(0, len(entries) - self.max_entries) :]
+
+    def _entry(
+        self, entry: Mapping[str, Any], shared: list[list[dict[str, Any]]], layout: Layout
+    ) -> dict[str, Any]:
+        later = {"compile_context", "user_metadata", "pool_id"} if layout != "2.8" else set()
+        hidden = later | ({"time_us"} if layout == "2.0" else set()) | {"_stack"}
+        found = {key: value for key, value in entry.items() if key not in hidden}
+        if entry["_stack"] is not None:
+            found["frames"] = shared[entry["_stack"]]
+        return found
+
+    def _segment(
+        self, device: int, segment: Segment, shared: list[list[dict[str, Any]]], layout: Layout
+    ) -> dict[str, Any]:
+        active = [block for block in segment.blocks if block.state != "inactive"]
+        allocated = [block for block in active if block.state == "active_allocated"]
+        found: dict[str, Any] = {
+            "device": device,
+            "address": segment.address,
+            "total_size": segment.n_bytes,
+            "allocated_size": sum(block.n_bytes for block in allocated),
+            "active_size": sum(block.n_bytes for block in active),
+            "requested_size": sum(block.requested_bytes for block in active),
+            "stream": segment.stream,
+            "segment_type": "small" if segment.is_small else "large",
+            "blocks": [_block(block, shared, layout) for block in segment.blocks],
+        }
+        if layout == "segments":
+            return found
+        found["frames"] = [] if segment.stack is None else shared[segment.stack]
+        if layout != "2.0":
+            found["is_expandable"] = segment.is_expandable
+        if layout == "2.8":
+            found["segment_pool_id"] = segment.pool
+        return found
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True" if self.expandable else "",
+            "max_split_size": -1 if self.max_split_bytes is None else self.max_split_bytes,
+            "garbage_collection_threshold": 0.0,
+            "expandable_segments": self.expandable,
+            "roundup_power2_divisions": dict(_DIVISIONS),
+        }
+
+
+def _frame(frame: FrameLike) -> dict[str, Any]:
+    file, line, function = frame
+    return {"filename": file, "line": line, "name": function}
+
+
+def _block(block: Block, shared: list[list[dict[str, Any]]], layout: Layout) -> dict[str, Any]:
+    frames = [] if block.stack is None else shared[block.stack]
+    if layout == "segments":
+        found: dict[str, Any] = {"size": block.n_bytes, "state": block.state}
+        if block.stack is not None and block.state != "inactive":
+            last = {"addr": block.address, "real_size": block.requested_bytes, "frames": frames}
+            found["history"] = [last]
+        return found
+    return {
+        "address": block.address,
+        "size": block.n_bytes,
+        "requested_size": block.requested_bytes,
+        "state": block.state,
+        "frames": frames,
+    }
