@@ -17,7 +17,7 @@ _LIBRARY_FOLDER: Final = re.compile(
     re.IGNORECASE,
 )
 _GENERATED: Final = re.compile(
-    r"^<|(^|[/\\])torchinductor_|[/\\]torch_compile_debug[/\\]|\.fxgraph"
+    r"^<(?!ipython-input)|(^|[/\\])torchinductor_|[/\\]torch_compile_debug[/\\]|\.fxgraph"
 )
 _ALWAYS_LIBRARIES: Final = frozenset(
     {

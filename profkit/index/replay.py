@@ -17,6 +17,21 @@ _GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """Begins and ends of what has an address, by their places in a device's history.
+
+    Attributes:
+        begin: Places of the begins. Shape ``(a,)``.
+        end: For each the place of what ended it, or -1. Shape ``(a,)``.
+        earlier_ends: Places of the ends of what began before the first row.
+    """
+
+    begin: Rows
+    end: Rows
+    earlier_ends: Rows
+
+
+@dataclass(frozen=True)
 class DeviceReplay:
     """The history of one device.
 
@@ -48,6 +63,11 @@ class DeviceReplay:
         """The first place in ``active_bytes`` of the most that was active."""
         return int(self.active_bytes.argmax())
 
+    @property
+    def end(self) -> int:
+        """The place behind the last row: what stands in the snapshot."""
+        return len(self.rows)
+
 
 def replay(snapshot: MemorySnapshot) -> tuple[DeviceReplay, ...]:
     """Play the history of every device.
@@ -67,18 +87,18 @@ def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
     end = Action.FREE_COMPLETED
     if not (action == end).any():
         end = Action.FREE_REQUESTED
-    alloc, free, earlier = _paired(history.address[rows], action, end)
+    pairs = paired(history.address[rows], action, Action.ALLOC, end)
     here = segments.device == device
     is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
     active = int(blocks.n_bytes[is_active & here[blocks.segment]].sum())
     return DeviceReplay(
         device=device,
         rows=rows,
-        alloc=alloc,
-        free=free,
-        earlier_frees=earlier,
-        active_bytes=_levels(active, n_bytes, action == Action.ALLOC, action == end),
-        reserved_bytes=_levels(
+        alloc=pairs.begin,
+        free=pairs.end,
+        earlier_frees=pairs.earlier_ends,
+        active_bytes=levels(active, n_bytes, action == Action.ALLOC, action == end),
+        reserved_bytes=levels(
             int(segments.total_bytes[here].sum()),
             n_bytes,
             np.isin(action, _TAKES),
@@ -87,27 +107,43 @@ def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
     )
 
 
-def _levels(in_the_end: int, n_bytes: Int64s, ups: Mask, downs: Mask) -> Int64s:
-    """What there was before each change and in the end, from what there is in the end."""
-    change = np.where(ups, n_bytes, 0) - np.where(downs, n_bytes, 0)
-    levels = np.zeros(len(n_bytes) + 1, dtype=np.int64)
-    np.cumsum(change, out=levels[1:])
-    levels += in_the_end - levels[-1]
-    return levels
+def levels(in_the_end: int, n_bytes: Int64s, ups: Mask, downs: Mask) -> Int64s:
+    """What there was before each change and in the end, from what there is in the end.
 
+    Args:
+        in_the_end: Bytes in the end.
+        n_bytes: Bytes of each change. Shape ``(n,)``.
+        ups: Which of them add. Shape ``(n,)``.
+        downs: Which of them take away. Shape ``(n,)``.
 
-def _paired(address: Int64s, action: UInt8s, end: Action) -> tuple[Rows, Rows, Rows]:
-    """Allocations, what ended each, and ends without an allocation.
-
-    Of one address the changes are in turn an allocation and its end, since an address is given
-    away again only after that.
+    Returns:
+        Bytes. Shape ``(n+1,)``.
     """
-    changes = np.flatnonzero((action == Action.ALLOC) | (action == end))
+    change = np.where(ups, n_bytes, 0) - np.where(downs, n_bytes, 0)
+    found = np.zeros(len(n_bytes) + 1, dtype=np.int64)
+    np.cumsum(change, out=found[1:])
+    found += in_the_end - found[-1]
+    return found
+
+
+def paired(address: Int64s, action: UInt8s, begin: Action, end: Action) -> Pairs:
+    """Begins, what ended each, and ends without a begin.
+
+    Of one address the changes are in turn a begin and its end, since an address is given away
+    again only after that.
+
+    Args:
+        address: Addresses of all entries of a device's history, in the order of time.
+        action: What each of them is.
+        begin: The action that begins.
+        end: The action that ends.
+    """
+    changes = np.flatnonzero((action == begin) | (action == end))
     order = changes[np.argsort(address[changes], kind="stable")]
-    begins = action[order] == Action.ALLOC
+    begins = action[order] == begin
     follows = np.zeros(len(order), dtype=np.bool_)
     follows[1:] = begins[:-1] & ~begins[1:] & (address[order][1:] == address[order][:-1])
-    free = np.full(len(action), NO_ROW, dtype=np.intp)
-    free[order[:-1][follows[1:]]] = order[follows]
-    alloc = np.flatnonzero(action == Action.ALLOC)
-    return alloc, free[alloc], np.sort(order[~begins & ~follows])
+    ended = np.full(len(action), NO_ROW, dtype=np.intp)
+    ended[order[:-1][follows[1:]]] = order[follows]
+    began = np.flatnonzero(action == begin)
+    return Pairs(began, ended[began], np.sort(order[~begins & ~follows]))

@@ -52,6 +52,7 @@ def test_a_frame_is_read_from_its_name() -> None:
         (r"C:\Users\u\venv\Lib\site-packages\x\y.py", False),
         ("threading.py", False),
         ("<string>", False),
+        ("<ipython-input-3-0a1b2c>", True),
         ("<frozen importlib._bootstrap>", False),
         ("/var/torchinductor_u/ab/cabc.py", False),
     ],

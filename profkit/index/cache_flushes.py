@@ -1,0 +1,130 @@
+"""The times that an allocator gave cached memory back to the driver, and who made it do so."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from profkit.index.replay import DeviceReplay
+from profkit.model.events import Int32s, Int64s, Mask, Rows
+from profkit.model.snapshot import NO_STACK, Action, MemorySnapshot, Stacks, UInt8s
+
+_FREES: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_ASKS: Final = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+_MAKES_ROOM: Final = (*_ASKS, Action.OOM)
+_TAKES: Final = (*_ASKS, Action.ALLOC)
+_EMPTIES: Final = ("empty_cache", "emptyCache")
+
+
+class Cause(IntEnum):
+    """Who made the allocator give memory back."""
+
+    UNKNOWN = 0
+    """Nothing tells."""
+    ASKED = 1
+    """``empty_cache`` is in the stack."""
+    FULL = 2
+    """A request that found no room: the allocator frees what it caches, and asks again."""
+
+
+@dataclass(frozen=True)
+class Flushes:
+    """Runs of frees of segments with nothing between them, in the order of time.
+
+    Attributes:
+        first: Place of the first free of each. Shape ``(f,)``.
+        last: Place of the last.
+        n_bytes: Bytes that it gave back.
+        asked_again_bytes: What was asked of the driver after it, and before the next one or the
+            end; at most ``n_bytes``.
+        n_asked_again: In how many calls.
+        cause: A :class:`Cause`.
+        stack: Stack of the first free.
+    """
+
+    first: Rows
+    last: Rows
+    n_bytes: Int64s
+    asked_again_bytes: Int64s
+    n_asked_again: Int64s
+    cause: Int32s
+    stack: Int32s
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def n_calls(self) -> Int64s:
+        """How many segments each gave back. Shape ``(f,)``."""
+        return np.asarray(self.last - self.first + 1)
+
+
+def cache_flushes(snapshot: MemorySnapshot, replay: DeviceReplay) -> Flushes:
+    """Find every run of frees of segments.
+
+    Args:
+        snapshot: The snapshot.
+        replay: The history of one device.
+    """
+    history, rows = snapshot.history, replay.rows
+    action, n_bytes, stack = history.action[rows], history.n_bytes[rows], history.stack[rows]
+    frees = np.isin(action, _FREES)
+    begins = frees.copy()
+    begins[1:] &= ~frees[:-1]
+    ends = frees.copy()
+    ends[:-1] &= ~frees[1:]
+    first, last = np.flatnonzero(begins), np.flatnonzero(ends)
+    given = _sum_between(np.where(frees, n_bytes, 0), first, last + 1)
+    until = np.append(first[1:], len(rows))
+    asks = np.isin(action, _ASKS)
+    asked = _sum_between(np.where(asks, n_bytes, 0), last + 1, until)
+    return Flushes(
+        first=first,
+        last=last,
+        n_bytes=given,
+        asked_again_bytes=np.minimum(asked, given),
+        n_asked_again=_sum_between(asks.astype(np.int64), last + 1, until),
+        cause=_causes(action, stack, first, last, _emptying(snapshot.stacks)),
+        stack=stack[first],
+    )
+
+
+def _sum_between(values: Int64s, start: Rows, end: Rows) -> Int64s:
+    total = np.concatenate(([0], np.cumsum(values)))
+    return np.asarray(total[end] - total[start])
+
+
+def _emptying(stacks: Stacks) -> Mask:
+    """Stacks in which the cache is emptied on purpose. Shape ``(k,)``."""
+    telling = np.fromiter(
+        (any(word in frame.function for word in _EMPTIES) for frame in stacks.frames),
+        np.bool_,
+        len(stacks.frames),
+    )
+    found = np.zeros(len(stacks), dtype=np.bool_)
+    of_stack = np.repeat(np.arange(len(stacks)), np.diff(stacks.start))
+    found[of_stack[telling[stacks.frame]]] = True
+    return found
+
+
+def _causes(action: UInt8s, stack: Int32s, first: Rows, last: Rows, emptying: Mask) -> Int32s:
+    """What made each run happen.
+
+    Before it gives memory back for want of room, the allocator records nothing of the request; so
+    the run stands right before the request's own entry, of the same stack where stacks are kept.
+    ``empty_cache`` recorded no stack before torch 2.1: then only a run right after an allocation
+    is surely none of it, since a program frees before it empties.
+    """
+    following = np.minimum(last + 1, len(action) - 1)
+    makes_room = (last + 1 < len(action)) & np.isin(action[following], _MAKES_ROOM)
+    own = stack[first]
+    known = own != NO_STACK
+    before = np.maximum(first - 1, 0)
+    after_a_take = (first > 0) & np.isin(action[before], _TAKES)
+    found = np.full(len(first), int(Cause.UNKNOWN), dtype=np.int32)
+    found[makes_room & known & (stack[following] == own)] = Cause.FULL
+    found[makes_room & ~known & after_a_take] = Cause.FULL
+    if len(emptying):
+        found[known & emptying[np.where(known, own, 0)]] = Cause.ASKED
+    return found

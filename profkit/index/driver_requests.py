@@ -1,0 +1,162 @@
+"""What an allocator asked of the driver, and whether it could have done without.
+
+Free memory can serve a request only where it is of the same pool: that of small requests (up to
+1 MiB) or that of the others, of one stream, of the common pool or of one private pool. So bytes
+are counted by pool.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.index.replay import DeviceReplay
+from profkit.index.standing import born
+from profkit.model.events import NO_ROW, Int64s, Mask, Rows
+from profkit.model.snapshot import Action, MemorySnapshot, State
+
+SMALL_BYTES: Final = 1 << 20
+"""The longest request that goes to a pool of small ones (``kSmallSize``)."""
+SMALL_SEGMENT_BYTES: Final = 2 << 20
+"""The length of every segment of such a pool (``kSmallBuffer``)."""
+LARGE_PAGE_BYTES: Final = 20 << 20
+"""By how much an expandable segment of large blocks grows (``kLargeBuffer``)."""
+BLOCK_BYTES: Final = 512
+"""What lengths of blocks are rounded up to (``kMinBlockSize``)."""
+
+
+@dataclass(frozen=True)
+class DriverRequests:
+    """The times that one device's allocator asked the driver for memory, in the order of time.
+
+    Attributes:
+        place: Places in the device's history. Shape ``(r,)``.
+        n_bytes: What the driver gave.
+        needed_bytes: The request that made it necessary, rounded as a block is.
+        free_bytes: What was reserved and not active in the same pool.
+        pool: A number that tells pools apart; see :attr:`peak_active_bytes`.
+        peak_active_bytes: By pool the most that was active in it at once. Shape ``(p,)``.
+        is_small_pool: By pool whether it is one of small requests.
+    """
+
+    place: Rows
+    n_bytes: Int64s
+    needed_bytes: Int64s
+    free_bytes: Int64s
+    pool: Rows
+    peak_active_bytes: Int64s
+    is_small_pool: Mask
+
+    @property
+    def is_forced(self) -> Mask:
+        """Which of them found enough free memory in the pool, in pieces too short. ``(r,)``."""
+        return np.asarray(self.free_bytes >= self.needed_bytes)
+
+    @property
+    def tight_bytes(self) -> int:
+        """What would be reserved at most if free memory always were in one piece.
+
+        So it is, nearly, in expandable segments, which grow and shrink by pages: each pool's most
+        active bytes, up to a whole page.
+        """
+        page = np.where(self.is_small_pool, SMALL_SEGMENT_BYTES, LARGE_PAGE_BYTES)
+        return int((-(-self.peak_active_bytes // page) * page).sum())
+
+
+def driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> DriverRequests:
+    """Every request of one device, with what was free in its pool.
+
+    Args:
+        snapshot: The snapshot.
+        replay: The history of the device.
+    """
+    history = snapshot.history
+    rows = replay.rows
+    action = history.action[rows]
+    asks = np.isin(action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    gives = np.isin(action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+    ends = np.zeros(len(rows), dtype=np.bool_)
+    ends[replay.free[replay.free != NO_ROW]] = True
+    ends[replay.earlier_frees] = True
+    begins = action == Action.ALLOC
+    n_bytes = history.n_bytes[rows].copy()
+    own, since = born(snapshot, replay)
+    kept = since != NO_ROW
+    rounded = begins | ends
+    n_bytes[rounded] = -(-n_bytes[rounded] // BLOCK_BYTES) * BLOCK_BYTES
+    n_bytes[since[kept]] = snapshot.blocks.n_bytes[own[kept]]
+    place = np.flatnonzero(asks | gives | begins | ends)
+    is_block = (begins | ends)[place]
+    pool, end_active, end_reserved, is_small = _pools(
+        snapshot, replay, place, n_bytes[place], is_block
+    )
+    sign = np.where((asks | begins)[place], 1, -1)
+    change = n_bytes[place] * sign
+    active = _levels_by_group(pool, np.where(is_block, change, 0), end_active)
+    reserved = _levels_by_group(pool, np.where(is_block, 0, change), end_reserved)
+    peak = end_active.copy()
+    np.maximum.at(peak, pool, active)
+    asked = np.flatnonzero(asks[place])
+    following = np.minimum(place[asked] + 1, len(rows) - 1)
+    needed = np.where(begins[following], n_bytes[following], n_bytes[place[asked]])
+    return DriverRequests(
+        place=place[asked],
+        n_bytes=n_bytes[place[asked]],
+        needed_bytes=needed,
+        free_bytes=(reserved - active)[asked],
+        pool=pool[asked],
+        peak_active_bytes=peak,
+        is_small_pool=is_small,
+    )
+
+
+def _pools(
+    snapshot: MemorySnapshot, replay: DeviceReplay, place: Rows, n_bytes: Int64s, is_block: Mask
+) -> tuple[Rows, Int64s, Int64s, Mask]:
+    """The pool of each change, and by pool what is active and reserved in the end.
+
+    Returns:
+        Numbers of pools of shape ``(c,)``; active bytes, reserved bytes, and whether it is a pool
+        of small requests, of shape ``(p,)``.
+    """
+    segments, blocks, history = snapshot.segments, snapshot.blocks, snapshot.history
+    here = np.flatnonzero(segments.device == replay.device)
+    here = here[np.argsort(segments.address[here], kind="stable")]
+    address = history.address[replay.rows[place]]
+    small = np.where(is_block, n_bytes <= SMALL_BYTES, n_bytes == SMALL_SEGMENT_BYTES)
+    private = np.zeros(len(place), dtype=np.int64)
+    if len(here):
+        at = np.searchsorted(segments.address[here], address, side="right") - 1
+        holder = here[np.maximum(at, 0)]
+        inside = (at >= 0) & (address < segments.address[holder] + segments.total_bytes[holder])
+        # A segment that still stands says itself which pool it is of, unless it is an expandable
+        # one of another pool that has taken the address since; then so it was before.
+        small[inside] = ~segments.is_large[holder[inside]]
+        private[inside] = segments.pool[holder[inside]]
+    stream = np.concatenate((history.stream[replay.rows[place]], segments.stream[here]))
+    key = np.stack(
+        (stream, np.concatenate((private, segments.pool[here])),
+         np.concatenate((small, ~segments.is_large[here])))
+    )  # fmt: skip
+    kinds, number = np.unique(key, axis=1, return_inverse=True)
+    number = number.reshape(-1)
+    of_segment = number[len(place) :]
+    active, reserved = np.zeros((2, kinds.shape[1]), dtype=np.int64)
+    np.add.at(reserved, of_segment, segments.total_bytes[here])
+    is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
+    of = np.full(len(segments), NO_ROW, dtype=np.intp)
+    of[here] = of_segment
+    row = np.flatnonzero(is_active & (of[blocks.segment] != NO_ROW))
+    np.add.at(active, of[blocks.segment[row]], blocks.n_bytes[row])
+    return number[: len(place)], active, reserved, kinds[2] == 1
+
+
+def _levels_by_group(group: Rows, change: Int64s, in_the_end: Int64s) -> Int64s:
+    """Within each group what there was before each change, from what there is in the end."""
+    order = np.argsort(group, kind="stable")
+    total = np.cumsum(change[order])
+    last = np.searchsorted(group[order], np.arange(len(in_the_end)), side="right") - 1
+    found = np.empty(len(group), dtype=np.int64)
+    # What comes from a change on, it included, is what the group gains from before it to the end.
+    found[order] = in_the_end[group[order]] - (total[last[group[order]]] - total + change[order])
+    return found
