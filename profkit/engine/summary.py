@@ -9,6 +9,7 @@ from profkit.engine.windows import windows
 from profkit.index.breakdown import breakdown, device_parts, host_parts
 from profkit.index.calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.index.intervals import covered_within, union
+from profkit.index.waits import outermost_of
 from profkit.model.events import MISSING, Category
 from profkit.model.report import (
     Breakdown,
@@ -30,6 +31,9 @@ _STEPS_ARE = {
     "entry": "entries of the profiled block",
     "whole": "the whole run",
 }
+
+_KINDS = {"xpu": "xpu", "privateuse1": "privateuseone", "hpu": "hpu", "mtia": "mtia"}
+"""Kinds of devices by the first word of their makers' categories (``xpu_runtime``)."""
 
 
 def source_of(ctx: Context) -> Source:
@@ -137,7 +141,8 @@ def _idle_times(by_cause: dict[IdleCause, int]) -> tuple[IdleTime, ...]:
 
 def _device_kind(ctx: Context) -> str:
     """How PyTorch calls the devices: ROCm's are ``cuda`` too, Intel's ``xpu``."""
-    return "xpu" if "xpu_runtime" in ctx.trace.notes.categories else "cuda"
+    makers = {written.partition("_")[0] for written in ctx.trace.notes.categories}
+    return next((kind for maker, kind in _KINDS.items() if maker in makers), "cuda")
 
 
 def _steps(ctx: Context) -> tuple[StepSummary, ...]:
@@ -162,7 +167,8 @@ def _steps(ctx: Context) -> tuple[StepSummary, ...]:
 
 def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
     events = ctx.events
-    rows = np.union1d(EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events)).astype(np.intp)
+    named = np.union1d(EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events)).astype(np.intp)
+    rows = outermost_of(events, ctx.tree, named)
     found = []
     for name in np.unique(events.name[rows]).tolist():
         here = rows[events.name[rows] == name]

@@ -9,7 +9,8 @@ import numpy as np
 from profkit.model.events import MISSING, Int64s, Mask, MemoryTable, Rows
 
 DEVICE_TYPES: Final = {
-    0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia", 20: "privateuseone",
+    0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia",
+    20: "privateuseone",
 }  # fmt: skip
 """PyTorch calls ROCm's devices ``cuda`` too. Source: ``c10/core/DeviceType.h``."""
 

@@ -127,7 +127,7 @@ def outermost_of(events: EventTable, tree: CallTree, calls: Rows) -> Rows:
     """
     wanted = np.zeros(len(events), dtype=np.bool_)
     wanted[calls] = True
-    return calls[tree.below(wanted)[calls] == NO_ROW]
+    return np.asarray(calls[tree.below(wanted)[calls] == NO_ROW])
 
 
 def reads(events: EventTable, tree: CallTree) -> Mask:

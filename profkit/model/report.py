@@ -201,7 +201,7 @@ class SyncSummary:
 
     Attributes:
         call: Such as ``cudaStreamSynchronize``.
-        n_calls: Calls.
+        n_calls: Calls, without those that another synchronizing call made (its driver's).
         total_ns: Sum of their lengths on the host.
     """
 

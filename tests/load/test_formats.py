@@ -18,6 +18,7 @@ from profkit.model.events import MISSING, EventTable
 from profkit.model.report import Report
 from profkit.testing import Format, TraceBuilder
 from profkit.testing.recording import Event
+from profkit.testing.trace_vendors import Vendor
 
 
 def program(b: TraceBuilder, n_steps: int = 3) -> TraceBuilder:
@@ -127,6 +128,21 @@ def test_a_program_has_the_same_figures_in_every_format(form: Format, tmp_path: 
     memory = load(other).memory
     assert memory.n_bytes.tolist() == [512] * 3
     assert memory.ts_ns.tolist() == load(tmp_path / "today.json").memory.ts_ns.tolist()
+
+
+@pytest.mark.parametrize(
+    ("vendor", "label"),
+    [("cuda", "cuda:0"), ("rocm", "cuda:0"), ("xpu", "xpu:0"), ("hpu", "hpu:0"),
+     ("privateuse1", "privateuseone:0")],
+)  # fmt: skip
+def test_a_device_is_called_what_pytorch_calls_it(
+    vendor: Vendor, label: str, tmp_path: Path
+) -> None:
+    b = program(TraceBuilder(memory=True))
+    summary = analyze(b.write(tmp_path / "t.json", Format(vendor=vendor)), strict=True).summary
+    assert [device.device for device in summary.devices] == [label]
+    assert summary.memory is not None
+    assert [peak.device for peak in summary.memory.peak] == [label]
 
 
 def test_of_hpu_kernels_are_known_and_of_mtia_the_host_alone(tmp_path: Path) -> None:

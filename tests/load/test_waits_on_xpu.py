@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profkit.load.open import load
+from profkit.load.open import load_trace
 from profkit.model.events import Category, EventTable
 
 
@@ -26,7 +26,7 @@ OP = event("cpu_op", "aten::item", 10, 20, 0.0, 10.0)
 def read(tmp_path: Path, *events: Any) -> EventTable:  # noqa: ANN401
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    return load(path).events
+    return load_trace(path).events
 
 
 def thread_of(events: EventTable, row: int) -> tuple[str, str]:
