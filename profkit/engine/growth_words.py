@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from profkit.engine.growths import container_name, container_place, principal
-from profkit.engine.wording import at
+from profkit.engine.wording import at, counted
 from profkit.model.live import Growth
 from profkit.model.where import Location
 from profkit.names import middle_cut
@@ -89,7 +89,7 @@ def held_by(growth: Growth) -> str:
     kind = chain.container.rpartition(".")[2]
     about = [kind] if kind and not kind.startswith("_") else []
     if chain.container and chain.container_len is not None:
-        about.append(count(chain.container_len, "entry", "entries"))
+        about.append(counted(chain.container_len, "entry", "entries"))
     what = f"{code(container_name(chain))}{container_place(chain)}"
     return f"{what} ({', '.join(about)})" if about else what
 
@@ -101,10 +101,10 @@ def objects(growth: Growth) -> str:
         growth: What grows.
     """
     if growth.kind == "host":
-        return f"{count(growth.n, 'object')} of type {code(growth.type)}"
+        return f"{counted(growth.n, 'object')} of type {code(growth.type)}"
     shape = f" of shape {growth.shape}" if growth.shape else ""
     behind = "the autograd graph behind " if growth.kind == "graph" else ""
-    return f"{behind}{count(growth.n, 'tensor')}{shape}"
+    return f"{behind}{counted(growth.n, 'tensor')}{shape}"
 
 
 def graph_behind(growth: Growth) -> str:
@@ -118,7 +118,7 @@ def graph_behind(growth: Growth) -> str:
         return ""
     whom = "it" if growth.n == 1 else "them"
     least = "" if graph.is_exact else "at least "
-    nodes = f"Behind {whom} hang {least}{count(graph.n_nodes, 'graph node')}"
+    nodes = f"Behind {whom} hang {least}{counted(graph.n_nodes, 'graph node')}"
     if not graph.saved_bytes:
         return f"{nodes}."
     return f"{nodes} that keep {least}{format_bytes(graph.saved_bytes)} for a backward pass."
@@ -170,17 +170,6 @@ def code(name: str) -> str:
         name: A name from the user's program.
     """
     return f"`{middle_cut(name.replace('`', chr(39)), _LONGEST_NAME)}`"
-
-
-def count(n: int, one: str, many: str = "") -> str:
-    """``1 entry``, ``300 entries``.
-
-    Args:
-        n: How many.
-        one: The word for one.
-        many: The word for several; by default with an s.
-    """
-    return f"{format_count(n)} {one if n == 1 else many or f'{one}s'}"
 
 
 def sentences(*parts: str) -> str:

@@ -70,3 +70,14 @@ def tensor_method(ctx: Context, row: int) -> str | None:
         return None
     match = _METHOD.match(ctx.events.name_of(parent))
     return match[1] if match else None
+
+
+def counted(n: int, one: str, many: str = "") -> str:
+    """``1 entry``, ``300 entries``.
+
+    Args:
+        n: How many.
+        one: The word for one.
+        many: The word for several; by default with an s.
+    """
+    return f"{format_count(n)} {one if n == 1 else many or f'{one}s'}"

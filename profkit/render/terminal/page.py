@@ -1,25 +1,16 @@
-"""The report as one screen of text, for a terminal or, without colours, for a file.
+"""One report on its way to the screen, section by section."""
 
-From top to bottom: the verdict, where a step's time goes, what to change and what each change
-gives back, the kernels and operators that take longest, what could not be checked, and what the
-recording itself did to the figures.
-"""
-
-import io
 import posixpath
-import re
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from profkit.engine.renderer import RendererInfo
 from profkit.engine.verdict import (
     busiest_ops,
     cost_text,
@@ -32,20 +23,26 @@ from profkit.engine.verdict import (
     verdict,
     whole_words,
 )
+from profkit.engine.wording import counted
 from profkit.model.finding import Finding
 from profkit.model.report import Breakdown, Report
 from profkit.model.where import Location
 from profkit.names import middle_cut, short_kernel, short_path, visible
+from profkit.render.terminal.layout import (
+    FIGURE_WIDTH,
+    INDENT,
+    LABEL_WIDTH,
+    Options,
+    bar,
+    both_ends,
+    grid,
+    hanging,
+    heading,
+    indented,
+    prose,
+)
 from profkit.units import format_count, format_ns, format_share
 
-INFO = RendererInfo(name="text", suffix=".txt", media_type="text/plain")
-
-_WIDEST: Final = 120
-"""Longer lines are hard to read; a wider terminal stays empty at the right."""
-_NARROWEST: Final = 40
-_INDENT: Final = 4
-_LABEL_WIDTH: Final = 27
-_FIGURE_WIDTH: Final = 8
 _TINY_SHARE: Final = 0.01
 """Parts of a step below this share one line."""
 _STRETCH_WORTH_SAYING: Final = 0.05
@@ -54,66 +51,9 @@ _SEVERITY_STYLE: Final = {"error": "bold red", "warning": "yellow", "note": "cya
 _PART_STYLE: Final = {"compute": "green", "communication": "magenta", "copy": "cyan"}
 _IDLE_STYLE: Final = "red"
 _WORK_STYLE: Final = "green"
-_ASCII: Final = str.maketrans("█▒…·µ", "#.~-u")
-_GLUE: Final = "\ue000"
-"""Stands for a blank that no line may end at; of private use, so it comes from no name."""
-_FIGURE: Final = re.compile(r"(\d) ((?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b)")
 
 
-@dataclass(frozen=True)
-class Options:
-    """How the text is laid out.
-
-    Attributes:
-        width: Columns to fill.
-        color: Whether to use terminal colours; otherwise it is plain text.
-        unicode: Whether the reader can show more than ASCII.
-        top: How many findings, kernels and operators to show.
-        verbose: Whether to show all findings, their evidence, and every table.
-        base: An absolute folder; paths inside are shown relative to it.
-    """
-
-    width: int = 100
-    color: bool = False
-    unicode: bool = True
-    top: int = 5
-    verbose: bool = False
-    base: str = ""
-
-
-def render(report: Report, options: Options) -> bytes:
-    """The report as text in UTF-8, or in ASCII without ``unicode``.
-
-    Args:
-        report: The report.
-        options: The layout.
-    """
-    width = max(_NARROWEST, min(options.width, _WIDEST))
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=options.color,
-        color_system="standard" if options.color else None,
-        no_color=not options.color,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-        force_jupyter=False,
-    )
-    page = _Page(report, options, width)
-    with console.capture() as captured:
-        for part in page.parts():
-            console.print(part)
-    text = "".join(
-        f"{line.rstrip()}\n" for line in captured.get().replace(_GLUE, " ").rstrip("\n").split("\n")
-    )
-    if options.unicode:
-        return text.encode("utf-8", "backslashreplace")
-    return text.translate(_ASCII).encode("ascii", "backslashreplace")
-
-
-class _Page:
+class Page:
     """One report on its way to the screen."""
 
     def __init__(self, report: Report, options: Options, width: int) -> None:
@@ -125,7 +65,7 @@ class _Page:
         """Everything on the page, from top to bottom."""
         yield self.header()
         yield ""
-        yield Text(_prose(verdict(self.report)), style="bold")
+        yield Text(prose(verdict(self.report)), style="bold")
         for section in self.sections():
             shown = list(section())
             if shown:
@@ -142,7 +82,7 @@ class _Page:
     def header(self) -> Text:
         """What was analyzed, on one line where it fits."""
         words = [visible(word) for word in (f"profkit {self.report.profkit}", *origin(self.report))]
-        room = max(self.width - cell_len(" · ".join((*words, ""))), _LABEL_WIDTH)
+        room = max(self.width - cell_len(" · ".join((*words, ""))), LABEL_WIDTH)
         if self.report.source.path:
             words.insert(1, middle_cut(self.path(self.report.source.path), room))
         return Text(" · ".join(words), style="dim", overflow="fold")
@@ -173,13 +113,13 @@ class _Page:
         if breakdown is None or not breakdown.total_ns:
             return
         yield self.time_heading(breakdown)
-        table = _grid()
-        label_width = min(_LABEL_WIDTH, self.width // 3)
+        table = grid()
+        label_width = min(LABEL_WIDTH, self.width // 3)
         table.add_column(width=label_width, no_wrap=True)
-        table.add_column(justify="right", width=_FIGURE_WIDTH)
+        table.add_column(justify="right", width=FIGURE_WIDTH)
         table.add_column(justify="right", width=5)
         table.add_column(no_wrap=True, overflow="crop")
-        room = max(8, self.width - label_width - _FIGURE_WIDTH - 5 - 5 - 1)
+        room = max(8, self.width - label_width - FIGURE_WIDTH - 5 - 5 - 1)
         before = 0.0
         tiny = []
         for part in breakdown.parts:
@@ -187,27 +127,27 @@ class _Page:
             if part.share >= _TINY_SHARE:
                 idle = part.kind.startswith(("idle-", "data", "python"))
                 style = _PART_STYLE.get(part.kind, _IDLE_STYLE if idle else _WORK_STYLE)
-                bar = _bar(before, part.share, room, "▒" if idle else "█")
+                shown = bar(before, part.share, room, "▒" if idle else "█")
                 share = format_share(part.share)
-                table.add_row(part_label(part.kind), format_ns(ns), share, Text(bar, style=style))
+                table.add_row(part_label(part.kind), format_ns(ns), share, Text(shown, style=style))
             elif part.ns:
                 tiny.append(f"{part_label(part.kind)} {format_ns(ns)}")
             before += part.share
         yield Padding(table, (0, 0, 0, 2))
         if tiny:
-            yield _hanging("smaller parts: ", ", ".join(tiny), "dim")
+            yield hanging("smaller parts: ", ", ".join(tiny), "dim")
 
     def time_heading(self, breakdown: Breakdown) -> Text:
         """``A step: 174 ms`` with the shortest and the longest step."""
         if breakdown.per_step_ns is None:
-            return _heading(whole_words(self.report), format_ns(breakdown.total_ns))
+            return heading(whole_words(self.report), format_ns(breakdown.total_ns))
         figures = format_ns(breakdown.per_step_ns)
         lengths = [step.dur_ns for step in self.report.summary.steps]
         if len(lengths) > 1:
             shortest, longest = format_ns(min(lengths)), format_ns(max(lengths))
             spread = f": {shortest} to {longest}" if shortest != longest else ""
             figures += f" (mean of {len(lengths)}{spread})"
-        return _heading("A step", figures)
+        return heading("A step", figures)
 
     def findings(self) -> Iterable[RenderableType]:
         """What to change, most costly first."""
@@ -215,7 +155,7 @@ class _Page:
         if not every:
             return
         shown = every if self.options.verbose else every[: self.options.top]
-        yield _heading("What to change", f"{format_count(len(every))} found, most costly first")
+        yield heading("What to change", f"{format_count(len(every))} found, most costly first")
         for number, finding in enumerate(shown, start=1):
             yield from self.finding(number, finding)
         hidden = len(every) - len(shown)
@@ -232,22 +172,22 @@ class _Page:
         left.append(finding.severity, style=_SEVERITY_STYLE[finding.severity])
         name = f" {visible(finding.name)} {visible(finding.rule)}"
         fits = left.cell_len + cell_len(name) <= self.width
-        left.append(name if fits else f" {middle_cut(visible(finding.rule), _FIGURE_WIDTH)}")
-        yield from _both_ends(left, Text(cost_text(self.report, finding), "bold"), self.width)
+        left.append(name if fits else f" {middle_cut(visible(finding.rule), FIGURE_WIDTH)}")
+        yield from both_ends(left, Text(cost_text(self.report, finding), "bold"), self.width)
         doubt = "" if finding.confidence == "high" else f" ({finding.confidence} confidence)"
-        yield _indented(finding.message + doubt)
+        yield indented(finding.message + doubt)
         if finding.fix:
-            yield _hanging("fix: ", finding.fix, "green")
+            yield hanging("fix: ", finding.fix, "green")
         for chain in finding.holders[: None if self.options.verbose else 1]:
-            yield _hanging("held by: ", "".join(chain), "dim")
+            yield hanging("held by: ", "".join(chain), "dim")
         others = [each for each in map(self.place, finding.locations[1:]) if each]
         listed = others if self.options.verbose else others[:_MORE_PLACES]
         rest = f" and {len(others) - len(listed)} more" if len(others) > len(listed) else ""
         if listed:
-            yield _hanging("also at: ", ", ".join(listed) + rest, "dim")
+            yield hanging("also at: ", ", ".join(listed) + rest, "dim")
         if self.options.verbose and finding.evidence:
             figures = (f"{key} {value}" for key, value in finding.evidence.items())
-            yield _hanging("evidence: ", "; ".join(figures), "dim")
+            yield hanging("evidence: ", "; ".join(figures), "dim")
 
     def kernels(self) -> Iterable[RenderableType]:
         """The kernels that take longest."""
@@ -289,31 +229,31 @@ class _Page:
 
     def name_width(self) -> int:
         """Columns for a kernel's or an operator's name."""
-        return max(16, (self.width - 3 * (_FIGURE_WIDTH + 1)) * 11 // 20)
+        return max(16, (self.width - 3 * (FIGURE_WIDTH + 1)) * 11 // 20)
 
     def table(self, *titles: str) -> Table:
         """A table whose first column holds names and whose last column says where."""
-        table = _grid(show_header=True, header_style="bold")
+        table = grid(show_header=True, header_style="bold")
         figures = titles[1:-1]
-        rest = self.width - self.name_width() - 1 - len(figures) * (_FIGURE_WIDTH + 1)
+        rest = self.width - self.name_width() - 1 - len(figures) * (FIGURE_WIDTH + 1)
         table.add_column(titles[0], width=self.name_width(), no_wrap=True, overflow="ellipsis")
         for title in figures:
-            table.add_column(title, justify="right", width=_FIGURE_WIDTH, no_wrap=True)
+            table.add_column(title, justify="right", width=FIGURE_WIDTH, no_wrap=True)
         table.add_column(titles[-1], width=max(rest - 1, 8), no_wrap=True, overflow="ellipsis")
         return table
 
     def details(self) -> Iterable[RenderableType]:
         """Devices and memory, and what else was counted: a line each."""
         for line in facts(self.report, everything=self.options.verbose):
-            yield _indented(line, 0)
+            yield indented(line, 0)
 
     def unchecked(self) -> Iterable[RenderableType]:
         """Which rules could not look, by what they lacked."""
         if self.report.unchecked:
             count = len(self.report.unchecked)
-            yield _heading("Not checked", f"{_n(count, 'rule')} could not look")
+            yield heading("Not checked", f"{counted(count, 'rule')} could not look")
         for reason, ids in unchecked_by_reason(self.report):
-            yield _hanging("- ", f"{reason} ({ids})", "", _INDENT // 2)
+            yield hanging("- ", f"{reason} ({ids})", "", INDENT // 2)
 
     def recording(self) -> Iterable[RenderableType]:
         """What the recording itself did to the figures."""
@@ -322,74 +262,22 @@ class _Page:
         for fault in self.report.health:
             style = _SEVERITY_STYLE[fault.severity]
             text = f"{fault.message} {fault.fix}"
-            lines.append(_hanging(f"{fault.severity} {fault.rule}: ", text, style, _INDENT // 2))
+            lines.append(hanging(f"{fault.severity} {fault.rule}: ", text, style, INDENT // 2))
         if source.stretch_share is not None and source.stretch_share >= _STRETCH_WORTH_SAYING:
-            lines.append(_indented(stretch_text(source.stretch_share), 2))
+            lines.append(indented(stretch_text(source.stretch_share), 2))
         if source.lines_from == "other-step":
             text = "Times are from steps without stacks; lines are from another step of the loop."
-            lines.append(_indented(text, 2))
+            lines.append(indented(text, 2))
         if lines:
-            yield _heading("The recording", "")
+            yield heading("The recording", "")
             yield from lines
 
     def next_commands(self) -> Iterable[RenderableType]:
         """What to type next."""
         if self.report.findings:
             rule = visible(self.report.findings[0].rule)
-            yield _hanging("next: ", f"profkit rules {rule} says why, and how to fix it", "dim", 0)
+            yield hanging("next: ", f"profkit rules {rule} says why, and how to fix it", "dim", 0)
         path = self.report.source.path
         if path.endswith((".pt.trace.json", ".pt.trace.json.gz")):
             folder = posixpath.dirname(short_path(path, self.options.base)) or "."
-            yield _hanging("timeline: ", f"tensorboard --logdir {shlex.quote(folder)}", "dim", 0)
-
-
-def _grid(*, show_header: bool = False, header_style: str = "") -> Table:
-    return Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=show_header,
-                 header_style=header_style)  # fmt: skip
-
-
-def _heading(title: str, figures: str) -> Text:
-    return Text(title, style="bold").append(
-        _prose(f": {figures}") if figures else "", style="not bold"
-    )
-
-
-def _indented(text: str, indent: int = _INDENT) -> RenderableType:
-    return Padding(Text(_prose(text), overflow="fold"), (0, 0, 0, indent))
-
-
-def _hanging(lead: str, text: str, style: str, indent: int = _INDENT) -> RenderableType:
-    """A paragraph after a lead word, its further lines under its first."""
-    table = Table.grid(padding=0)
-    table.add_column(width=min(cell_len(lead), _LABEL_WIDTH), no_wrap=True, overflow="fold")
-    table.add_column(overflow="fold")
-    table.add_row(Text(visible(lead), style=style), Text(_prose(text)))
-    return Padding(table, (0, 0, 0, indent))
-
-
-def _both_ends(left: Text, right: Text, width: int) -> Iterable[RenderableType]:
-    """Two texts at the ends of a line, or below each other where they do not fit."""
-    room = width - left.cell_len - right.cell_len
-    if not right.plain:
-        yield left
-    elif room >= 2:  # noqa: PLR2004  (two blanks keep them apart)
-        yield left.append(" " * room).append_text(right)
-    else:
-        yield left
-        yield Padding(right, (0, 0, 0, _INDENT))
-
-
-def _prose(text: str) -> str:
-    """A sentence in one paragraph, whose figures no line end parts from their units."""
-    return _FIGURE.sub(rf"\1{_GLUE}\2", visible(" ".join(text.split())))
-
-
-def _bar(before: float, share: float, room: int, glyph: str) -> str:
-    """A bar in its place in the whole: at least one column, however small its share."""
-    start = min(round(before * room), room - 1)
-    end = max(start + 1, min(round((before + share) * room), room))
-    return " " * start + glyph * (end - start)
-
-
-def _n(count: int, one: str, many: str = "") -> str:
-    return f"{format_count(count)} {one if count == 1 else many or f'{one}s'}"
+            yield hanging("timeline: ", f"tensorboard --logdir {shlex.quote(folder)}", "dim", 0)
