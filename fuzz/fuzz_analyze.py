@@ -27,13 +27,18 @@ FORMATS = (
     Format(array=True, absolute=True),
     Format(old=True, absolute=True, events_first=True),
     Format(vendor="rocm-7.1"),
-    Format(vendor="xpu"),
+    Format(vendor="xpu", extras=True),
+    Format(vendor="xpu", edges=True, moments="I"),
+    Format(vendor="privateuse1", moments="X", text_ids=True),
+    Format(vendor="mtia", extras=True, layout="kineto"),
+    Format(vendor="hpu", edges=True),
 )
 WORDS = (
-    '"traceEvents":', '"ph":"X"', '"ph":"B"', '"ph":"E"', '"ph":"i"', '"ph":"M"', '"args":',
-    '"ts":', '"dur":', '"cat":"kernel"', '"cat":"cpu_op"', '"cat":"cuda_runtime"', '"[memory]"',
-    '"External id":', '"correlation":', '"stream":', '"device":', '"baseTimeNanoseconds":',
-    '"profkit":', '"deviceProperties":', '"distributedInfo":', "ProfilerStep#1", "NaN", "1e308",
+    '"traceEvents":', '"ph":"X"', '"ph":"B"', '"ph":"E"', '"ph":"i"', '"ph":"I"', '"ph":"M"',
+    '"args":', '"ts":', '"dur":', '"cat":"kernel"', '"cat":"cpu_op"', '"cat":"cuda_runtime"',
+    '"cat":"xpu_sync"', '"Type":"HOST_EVENT"', '"pid":-1', '"[memory]"', '"External id":',
+    '"correlation":', '"stream":', '"device":', '"baseTimeNanoseconds":', '"profkit":',
+    '"deviceProperties":', '"distributedInfo":', "ProfilerStep#1", "NaN", "1e308",
     "-9223372036854775808", "18446744073709551615", "\\ud800", "\\u001b[31m", "torch\\profiler",
 )  # fmt: skip
 

@@ -216,10 +216,11 @@ quick = settings(
 )
 
 
-def built(body: list[int]) -> TraceBuilder:
-    b = TraceBuilder()
+def built(body: list[int], idle_ns: int = 0) -> TraceBuilder:
+    b = TraceBuilder(now_ns=idle_ns)
     with b.step():
         for number in body:
+            b.advance(idle_ns)
             ACTIONS[number](b)
     return b
 
@@ -257,11 +258,16 @@ def read_back(events: EventTable) -> list[Row]:
 
 
 @quick
-@given(body=bodies, look=looks, packing=st.sampled_from([".json", *PACKED]))
+@given(
+    body=bodies,
+    look=looks,
+    packing=st.sampled_from([".json", *PACKED]),
+    idle_ns=st.integers(0, 2000),
+)
 def test_any_program_survives_being_written_and_read(
-    body: list[int], look: Format, packing: str, tmp_path: Path
+    body: list[int], look: Format, packing: str, idle_ns: int, tmp_path: Path
 ) -> None:
-    b = built(body)
+    b = built(body, 0 if look.times == "integer" else idle_ns)
     form = replace(look, old=False, extras=False)
     trace = load(b.write(tmp_path / f"t{packing}", form, n_members=3))
     assert read_back(trace.events) == written(b)

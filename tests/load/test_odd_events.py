@@ -138,6 +138,27 @@ def test_copies_by_kernels_written_as_two_are_copies(tmp_path: Path) -> None:
     assert trace.events.category.tolist() == [Category.MEMCPY]
 
 
+@pytest.mark.parametrize("kind", ["B", "X", "i"])
+@pytest.mark.parametrize("mark", ["", '"'], ids=["numbers", "strings"])
+def test_times_since_1970_are_exact_whatever_the_events_and_the_type(
+    kind: str, mark: str, tmp_path: Path
+) -> None:
+    first, last = (f"{mark}1682725898236567.{part}{mark}" for part in ("101", "999"))
+    more = {"name": "[memory]", "args": {"Bytes": 1}} if kind == "i" else {"dur": 0.5}
+    texts = [
+        json.dumps(edge(ph, 0.5, **more)).replace('"ts": 0.5', f'"ts": {ts}')
+        for ph, ts in ((kind, first), ("E" if kind == "B" else kind, last))
+    ]
+    (tmp_path / "t.json").write_text("[" + ", ".join(texts) + "]")
+    trace = load(tmp_path / "t.json")
+    assert trace.base_ns == 1682725898236567101
+    assert {
+        "B": trace.events.dur_ns.tolist() == [898],
+        "X": trace.events.ts_ns.tolist() == [0, 898],
+        "i": trace.memory.ts_ns.tolist() == [0, 898],
+    }[kind]
+
+
 def test_an_odd_event_among_those_written_as_two_takes_no_value_of_another(tmp_path: Path) -> None:
     sane = [event(float(i), args={"External id": i}) for i in range(30)]
     odd = event(5.0, -3.0, name="odd", args={"External id": 99})

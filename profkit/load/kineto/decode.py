@@ -7,11 +7,20 @@ import msgspec
 
 from profkit.load.kineto.batch import Batch, Vocabulary, to_columns
 from profkit.load.kineto.cut import UNREADABLE, Text, salvage
-from profkit.load.kineto.schema import BATCH, EVENT, EXACT_BATCH, EXACT_EVENT, Complete
+from profkit.load.kineto.schema import (
+    BATCH,
+    EVENT,
+    EXACT_BATCH,
+    EXACT_EVENT,
+    Complete,
+    Edge,
+    Instant,
+)
 from profkit.load.stages import Stages
 
-_MANY_DIGITS: Final = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
-"""Absolute microseconds with decimals: more digits than a float holds."""
+_MANY_DIGITS: Final = re.compile(rb'"ts"\s*:\s*"?\d{14,}\.\d')
+"""Absolute microseconds with decimals: more digits than a float holds. Also as a string."""
+_TIMED: Final = (Complete, Edge, Instant)
 _FLOAT_HOLDS_DECIMALS_US: Final = 2**43
 """Up to here, 101 days, a float is nearer than half a nanosecond to three decimals."""
 
@@ -88,8 +97,8 @@ _NOT_CONVERTED: Final = (msgspec.ValidationError, UnicodeEncodeError)
 
 def _needs_digits(events: list[Any]) -> bool:
     """Whether times are so large that a float does not hold the decimals they may have."""
-    timed = next((e for e in events if isinstance(e, Complete)), None)
-    return timed is not None and timed.ts >= _FLOAT_HOLDS_DECIMALS_US
+    timed = (e.ts for e in events if isinstance(e, _TIMED) and e.ts is not None)
+    return next(timed, 0.0) >= _FLOAT_HOLDS_DECIMALS_US
 
 
 def _forgiven(event: Any, kind: Any) -> Any:  # noqa: ANN401  (whatever the file has there)
