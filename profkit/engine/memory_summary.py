@@ -39,6 +39,9 @@ def _with_steps(summary: MemorySummary, live: LiveMemory) -> MemorySummary:
         summary,
         steps=tuple(map(_watched, live.looks)),
         n_watched_steps=live.n_steps,
+        n_judged_steps=live.n_judged_steps,
+        n_growths=len(live.growths) if live.n_judged_steps else None,
+        not_seen=live.not_seen,
         watch_ns=live.cost.total_ns,
         watch_share=live.cost.share,
     )

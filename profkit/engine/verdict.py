@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from profkit.engine.memory_words import memory_facts, memory_sentences, nothing_in_memory
 from profkit.model.finding import Finding
 from profkit.model.report import Breakdown, DeviceSummary, OpSummary, Report
 from profkit.names import visible
@@ -111,7 +112,8 @@ def verdict(report: Report) -> str:
         report: The report.
     """
     breakdown = report.summary.breakdown
-    sentences = [_length_and_work(report, breakdown)]
+    of_memory = [] if breakdown is not None else memory_sentences(report)
+    sentences = of_memory or [_length_and_work(report, breakdown)]
     sentences += _biggest_costs(report) or [_nothing_found(report)]
     troubled = [each for each in report.health if each.severity != "note"]
     if troubled:
@@ -199,6 +201,8 @@ def _inline(title: str) -> str:
 
 
 def _nothing_found(report: Report) -> str:
+    if report.summary.breakdown is None and memory_sentences(report):
+        return nothing_in_memory(report)
     if report.findings:
         small = any(finding.cost.ns for finding in report.findings)
         cost = "takes a hundredth of it" if small else "has a cost that could be measured"
@@ -245,9 +249,7 @@ def facts(report: Report, *, everything: bool) -> list[str]:
         for device in summary.devices
         if device.span_ns and (everything or len(summary.devices) > 1 or device.communication_ns)
     ]
-    if summary.memory is not None and summary.memory.peak:
-        peaks = (f"{format_bytes(peak.bytes)} on {peak.device}" for peak in summary.memory.peak)
-        lines.append(f"memory at its peak: {', '.join(peaks)}")
+    lines += memory_facts(report)
     return [*lines, *_counts(report)] if everything else lines
 
 

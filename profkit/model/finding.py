@@ -20,9 +20,11 @@ class Cost:
 
     Attributes:
         ns: Nanoseconds over the whole window that the cure can give back, or None.
-        bytes: Bytes over the whole window, or None.
+        bytes: Bytes over the whole window, or None; of what grows in a watched program, all that
+            there was of it at the last look.
         per_step_ns: ``ns`` divided by the number of steps, or None without steps.
-        per_step_bytes: ``bytes`` divided by the number of steps, or None without steps.
+        per_step_bytes: ``bytes`` divided by the number of steps, or None without steps; of what
+            grows in a watched program, by how much a step it grew.
         basis: ``measured``: the time is in the recording and goes away with the cure;
             ``upper-bound``: at most this; ``estimate``: worked out from a model.
     """

@@ -23,16 +23,20 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class AllocationSite:
-    """All blocks that one stack allocated and that stand at one moment.
+    """All blocks that one line allocated for one use, and that stand at one moment.
 
     Attributes:
-        location: The innermost line of it in the user's own code.
-        stack: Its Python frames, innermost first.
+        location: The line: the innermost one of the user's own code; else of an installed package;
+            else of torch. None of it is known where no stack was kept.
+        stack: The Python frames of the stack with most of the bytes, innermost first.
         n: Blocks.
         bytes: Their lengths together.
         category: What they are used for (``parameter``, ``gradient``, ``optimizer-state``,
             ``activation``, ``input``, ``workspace``, ``communication``), by the evidence of the
             stack; ``unknown`` where there is none.
+        size_class: The lengths of most of its bytes, as the allocator tells them apart: ``small``
+            up to 1 MiB, ``medium`` below 10 MiB, ``large``.
+        is_earlier: Whether they were allocated before the first kept entry of the history.
     """
 
     location: Location
@@ -40,6 +44,8 @@ class AllocationSite:
     n: int
     bytes: int
     category: str = "unknown"
+    size_class: str = "large"
+    is_earlier: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,11 +56,77 @@ class OomSummary:
         bytes: What was asked for.
         device_free_bytes: What the driver said was free on the device, or None.
         location: The line that asked, or None.
+        reason: ``exhaustion``: what PyTorch held was in use. ``fragmentation``: much of it was free
+            in pieces, and would have been enough. ``limit``: the driver had enough. None: not
+            looked at.
+        missing_bytes: What the driver lacked for it, or None where its figure was not kept.
+        reserved_bytes: What PyTorch held then, or None.
+        active_bytes: What of it was in use, or None.
+        largest_hole_bytes: The longest free piece that the request could have had, or None.
+        sites: What stood then, the most bytes first.
     """
 
     bytes: int
     device_free_bytes: int | None
     location: Location | None = None
+    reason: str | None = None
+    missing_bytes: int | None = None
+    reserved_bytes: int | None = None
+    active_bytes: int | None = None
+    largest_hole_bytes: int | None = None
+    sites: tuple[AllocationSite, ...] = ()
+
+
+@dataclass(frozen=True)
+class MemoryPoint:
+    """The most of a stretch of a device's history.
+
+    Attributes:
+        entry: Entries of the history before its end.
+        time_us: Microseconds from the first entry to its end, or None where times were not kept.
+        active_bytes: The most that was active in it.
+        reserved_bytes: The most that was reserved in it.
+    """
+
+    entry: int
+    time_us: int | None
+    active_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True)
+class RegionMemory:
+    """All entries of one named region, as ``record_function`` marks them.
+
+    Attributes:
+        name: Its name.
+        n: Entries.
+        peak_active_bytes: The most that was active in any of them.
+        left_bytes: What they left active, all together; negative where they freed more.
+    """
+
+    name: str
+    n: int
+    peak_active_bytes: int
+    left_bytes: int
+
+
+@dataclass(frozen=True)
+class PinningSite:
+    """Live blocks of one line that hold free memory in place.
+
+    Attributes:
+        location: The line.
+        n: Blocks with free memory beside them.
+        bytes: Their lengths together.
+        pinned_bytes: Free bytes beside them, within the same segments; what lies between two
+            blocks counts half for each.
+    """
+
+    location: Location
+    n: int
+    bytes: int
+    pinned_bytes: int
 
 
 @dataclass(frozen=True)
@@ -80,6 +152,13 @@ class SnapshotDevice:
         top_sites: What stands in the end by stack, the most bytes first.
         peak_sites: What stood at the peak, likewise.
         oom: Requests that could not be met, in order.
+        rounding_bytes: What active blocks are longer than what was asked for.
+        releasable_bytes: Free bytes of segments without a live block: an emptied cache gives them
+            back to the driver.
+        pinned_bytes: Free bytes of the other segments.
+        pins: What holds those in place, the most bytes first.
+        timeline: The history in stretches of equally many entries.
+        regions: Named regions, the most active bytes first.
     """
 
     device: str
@@ -99,6 +178,12 @@ class SnapshotDevice:
     top_sites: tuple[AllocationSite, ...] = ()
     peak_sites: tuple[AllocationSite, ...] = ()
     oom: tuple[OomSummary, ...] = ()
+    rounding_bytes: int = 0
+    releasable_bytes: int = 0
+    pinned_bytes: int = 0
+    pins: tuple[PinningSite, ...] = ()
+    timeline: tuple[MemoryPoint, ...] = ()
+    regions: tuple[RegionMemory, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +222,9 @@ class MemorySummary:
         devices: A snapshot's devices, by ordinal.
         steps: The steps of a program that was watched.
         n_watched_steps: How many steps were watched; ``steps`` are thinned out over long runs.
+        n_judged_steps: Steps over which growth could be judged; 0 when there were too few.
+        n_growths: Things that grow with every step, those included that are too small to tell.
+        not_seen: What could not be watched, a sentence each.
         watch_ns: What watching cost in all.
         watch_share: The same as a share of the time watched.
     """
@@ -149,5 +237,8 @@ class MemorySummary:
     devices: tuple[SnapshotDevice, ...] = ()
     steps: tuple[WatchedStep, ...] = ()
     n_watched_steps: int | None = None
+    n_judged_steps: int | None = None
+    n_growths: int | None = None
+    not_seen: tuple[str, ...] = ()
     watch_ns: int | None = None
     watch_share: float | None = None

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from profkit.engine.memory_words import courses, not_seen, shows_courses, sites, use_of
 from profkit.engine.renderer import RendererInfo
 from profkit.engine.verdict import (
     busiest_ops,
@@ -21,7 +22,7 @@ from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.model.where import Location
 from profkit.names import short_kernel, short_path, visible
-from profkit.units import format_count, format_ns, format_share
+from profkit.units import format_bytes, format_count, format_ns, format_share
 
 INFO = RendererInfo(name="md", suffix=".md", media_type="text/markdown")
 
@@ -58,6 +59,7 @@ def render(report: Report, options: Options) -> bytes:
         _prose(verdict(report)),
         *_time(report),
         *_findings(report, options, most),
+        *_memory(report, options, most),
         *_tables(report, options, most),
         *_list("Counted", facts(report, everything=options.verbose)),
         *_list("Not checked", (f"{reason} ({ids})" for reason, ids in unchecked_by_reason(report))),
@@ -97,7 +99,8 @@ def _findings(report: Report, options: Options, most: int | None) -> Iterator[st
 
 
 def _finding(report: Report, number: int, finding: Finding, base: str) -> str:
-    where = _place(finding.locations[0], base) if finding.locations else ""
+    holder = "".join(finding.holders[0]) if finding.holders else ""
+    where = _place(finding.locations[0], base) if finding.locations else _code(holder)
     cost = cost_text(report, finding)
     head = " · ".join(
         part
@@ -112,7 +115,9 @@ def _finding(report: Report, number: int, finding: Finding, base: str) -> str:
     lines = [f"{number}. {head}", _prose(finding.message)]
     if finding.fix:
         lines.append(f"*Fix:* {_prose(finding.fix)}")
-    lines += [f"*Held by:* {_code(''.join(chain))}" for chain in finding.holders[:1]]
+    if finding.holders:
+        held = (_code("".join(chain)) for chain in finding.holders)
+        lines.append(f"*Held by:* {', and by '.join(held)}")
     others = [place for place in (_place(each, base) for each in finding.locations[1:]) if place]
     if others:
         lines.append(f"*Also at:* {', '.join(others)}")
@@ -163,12 +168,43 @@ def _tables(report: Report, options: Options, most: int | None) -> Iterator[str]
         yield _table(("operator", "calls", "total", "self", "on device", "line"), operators)
 
 
+def _memory(report: Report, options: Options, most: int | None) -> Iterator[str]:
+    every = courses(report)
+    if every and shows_courses(report):
+        yield "## Memory by step"
+        rows = [
+            (
+                course.name,
+                format_bytes(course.first_bytes),
+                format_bytes(course.last_bytes),
+                format_bytes(course.highest_bytes),
+                course.drawn(_BAR),
+            )
+            for course in every
+        ]
+        yield _table(("memory", "first", "last", "highest", "course"), rows)
+    for each in sites(report, everything=options.verbose):
+        yield f"## {_prose(each.title)}: {format_bytes(each.total_bytes)}"
+        found = [
+            (
+                _place(site.location, options.base) or "no line known",
+                format_count(site.n),
+                format_bytes(site.bytes),
+                format_share(each.share(site)),
+                _prose(use_of(site)),
+            )
+            for site in each.sites[:most]
+        ]
+        yield _table(("allocated at", "blocks", "bytes", "share", "used for"), found)
+
+
 def _recording(report: Report) -> Iterator[str]:
     for fault in report.health:
         yield f"{fault.severity} {fault.rule}: {fault.message} {fault.fix}"
     stretch = report.source.stretch_share
     if stretch is not None:
         yield stretch_text(stretch)
+    yield from not_seen(report)
 
 
 def _origin(report: Report, options: Options) -> str:
@@ -189,7 +225,10 @@ def _list(title: str, items: Iterable[str]) -> Iterator[str]:
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose cells are Markdown already; figures stand to the right."""
     bar = "\\|"
-    right = {"time", "share", "calls", "total", "self", "on device"}
+    right = {
+        "time", "share", "calls", "total", "self", "on device",
+        "first", "last", "highest", "blocks", "bytes",
+    }  # fmt: skip
     lines = [
         f"| {' | '.join(titles)} |",
         f"|{'|'.join('--:' if title in right else '---' for title in titles)}|",

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from profkit.engine.memory_words import courses, not_seen, shows_courses, sites, use_of
 from profkit.engine.verdict import (
     busiest_ops,
     cost_text,
@@ -41,12 +42,14 @@ from profkit.render.terminal.layout import (
     indented,
     prose,
 )
-from profkit.units import format_count, format_ns, format_share
+from profkit.units import format_bytes, format_count, format_ns, format_share
 
 _TINY_SHARE: Final = 0.01
 """Parts of a step below this share one line."""
 _STRETCH_WORTH_SAYING: Final = 0.05
 _MORE_PLACES: Final = 3
+_MOST_COLUMNS: Final = 24
+"""A longer course of memory says no more."""
 _SEVERITY_STYLE: Final = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _PART_STYLE: Final = {"compute": "green", "communication": "magenta", "copy": "cyan"}
 _IDLE_STYLE: Final = "red"
@@ -75,8 +78,8 @@ class Page:
     def sections(self) -> tuple[Callable[[], Iterable[RenderableType]], ...]:
         """The parts that are shown only where they have something to say."""
         return (
-            self.time, self.findings, self.kernels, self.operators, self.details,
-            self.unchecked, self.recording, self.next_commands,
+            self.time, self.findings, self.memory, self.sites, self.kernels, self.operators,
+            self.details, self.unchecked, self.recording, self.next_commands,
         )  # fmt: skip
 
     def header(self) -> Text:
@@ -165,9 +168,7 @@ class Page:
 
     def finding(self, number: int, finding: Finding) -> Iterable[RenderableType]:
         """One finding: where and what it costs, what happens, what to write instead."""
-        place = self.place(finding.locations[0]) if finding.locations else "no line known"
-        if cell_len(place) > self.width // 2:
-            place = middle_cut(visible(finding.locations[0].place), self.width // 2)
+        place = self.head_place(finding)
         left = Text(f"{number:>2}  ").append(place, style="bold").append("  ")
         left.append(finding.severity, style=_SEVERITY_STYLE[finding.severity])
         name = f" {visible(finding.name)} {visible(finding.rule)}"
@@ -178,8 +179,7 @@ class Page:
         yield indented(finding.message + doubt)
         if finding.fix:
             yield hanging("fix: ", finding.fix, "green")
-        for chain in finding.holders[: None if self.options.verbose else 1]:
-            yield hanging("held by: ", "".join(chain), "dim")
+        yield from self.holders(finding)
         others = [each for each in map(self.place, finding.locations[1:]) if each]
         listed = others if self.options.verbose else others[:_MORE_PLACES]
         rest = f" and {len(others) - len(listed)} more" if len(others) > len(listed) else ""
@@ -188,6 +188,61 @@ class Page:
         if self.options.verbose and finding.evidence:
             figures = (f"{key} {value}" for key, value in finding.evidence.items())
             yield hanging("evidence: ", "; ".join(figures), "dim")
+
+    def head_place(self, finding: Finding) -> str:
+        """What a finding's heading begins with: its line, else who holds what it is about."""
+        if not finding.locations:
+            holder = "".join(finding.holders[0]) if finding.holders else ""
+            return middle_cut(visible(holder), self.width // 2) or "no line known"
+        place = self.place(finding.locations[0])
+        if cell_len(place) > self.width // 2:
+            return middle_cut(visible(finding.locations[0].place), self.width // 2)
+        return place
+
+    def holders(self, finding: Finding) -> Iterable[RenderableType]:
+        """The chains of who holds what a finding is about, the shortest first."""
+        shown = finding.holders[: None if self.options.verbose else 1]
+        hidden = len(finding.holders) - len(shown)
+        for chain in shown:
+            more = f" and {counted(hidden, 'other')}" if hidden else ""
+            yield hanging("held by: ", "".join(chain) + more, "dim")
+
+    def memory(self) -> Iterable[RenderableType]:
+        """How a watched program's memory went: first, last, highest, and its course."""
+        if not shows_courses(self.report):
+            return
+        every = courses(self.report)
+        if not every:
+            return
+        table = self.table("Memory by step", "first", "last", "highest", "course")
+        room = self.width - self.name_width() - 3 * (FIGURE_WIDTH + 1) - 2
+        for course in every:
+            table.add_row(
+                course.name,
+                format_bytes(course.first_bytes),
+                format_bytes(course.last_bytes),
+                format_bytes(course.highest_bytes),
+                Text(course.drawn(max(min(room, _MOST_COLUMNS), FIGURE_WIDTH)), style="cyan"),
+            )
+        yield table
+
+    def sites(self) -> Iterable[RenderableType]:
+        """What stood on each device of a snapshot, by the line that allocated it."""
+        for number, each in enumerate(sites(self.report, everything=self.options.verbose)):
+            if number:
+                yield ""
+            yield heading(each.title, format_bytes(each.total_bytes))
+            table = self.table("allocated at", "blocks", "bytes", "share", "used for")
+            for site in each.sites[: None if self.options.verbose else self.options.top]:
+                place = self.place(site.location) or "no line known"
+                table.add_row(
+                    middle_cut(place, self.name_width()),
+                    format_count(site.n),
+                    format_bytes(site.bytes),
+                    format_share(each.share(site)),
+                    use_of(site),
+                )
+            yield table
 
     def kernels(self) -> Iterable[RenderableType]:
         """The kernels that take longest."""
@@ -265,6 +320,7 @@ class Page:
             lines.append(hanging(f"{fault.severity} {fault.rule}: ", text, style, INDENT // 2))
         if source.stretch_share is not None and source.stretch_share >= _STRETCH_WORTH_SAYING:
             lines.append(indented(stretch_text(source.stretch_share), 2))
+        lines += [indented(sentence, 2) for sentence in not_seen(self.report)]
         if source.lines_from == "other-step":
             text = "Times are from steps without stacks; lines are from another step of the loop."
             lines.append(indented(text, 2))
