@@ -7,12 +7,13 @@ from functools import cached_property
 import numpy as np
 
 from profkit.index.communication import communication
+from profkit.index.device_memory import DeviceMemory, device_memories
 from profkit.index.idle import IdleByCause, host_activity, idle_by_cause
 from profkit.index.intervals import Intervals, union
 from profkit.index.launches import Launches, join_launches
 from profkit.index.live_bytes import Allocations, pair_allocations
 from profkit.index.nesting import CallTree, call_tree
-from profkit.index.replay import DeviceReplay, replay
+from profkit.index.replay import replay
 from profkit.index.source import NO_FRAME, SourceMap, map_source
 from profkit.index.steps import NO_STEP, Steps, find_steps
 from profkit.index.streams import DeviceActivity, device_activity
@@ -130,14 +131,16 @@ class Context:
         return pair_allocations(self.trace.memory)
 
     @cached_property
-    def replays(self) -> tuple[DeviceReplay, ...]:
-        """The history of every device of the snapshot, played again; empty without one."""
-        return () if self.snapshot is None else replay(self.snapshot)
+    def device_memories(self) -> tuple[DeviceMemory, ...]:
+        """What the snapshot tells of every device; empty without one."""
+        return (
+            () if self.snapshot is None else device_memories(self.snapshot, replay(self.snapshot))
+        )
 
     def relate(self) -> None:
         """Work out what every report needs, so that no rule is charged for it."""
         _ = (self.launches, self.source, self.idle_causes, self.waits, self.allocations)
-        _ = self.replays
+        _ = self.device_memories
 
     @property
     def has_device_work(self) -> bool:

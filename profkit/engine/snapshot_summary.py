@@ -1,27 +1,56 @@
 """A snapshot's figures, each by its definition in ``profkit.model.memory_summary``."""
 
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
 from profkit.engine.context import Context
+from profkit.index.allocation_use import USES
+from profkit.index.device_memory import DeviceMemory
+from profkit.index.layout import Layout
+from profkit.index.marked_regions import marked_regions
+from profkit.index.pinning import pins_of
 from profkit.index.replay import DeviceReplay
+from profkit.index.shortage import Shortage
+from profkit.index.stack_lines import StackLines
+from profkit.index.standing import SIZE_CLASSES, Sites
 from profkit.model.events import MISSING
-from profkit.model.memory_summary import OomSummary, SnapshotDevice
-from profkit.model.snapshot import Action, MemorySnapshot, State
+from profkit.model.memory_summary import (
+    AllocationSite,
+    MemoryPoint,
+    OomSummary,
+    PinningSite,
+    RegionMemory,
+    SnapshotDevice,
+)
+from profkit.model.snapshot import MemorySnapshot, State
+
+MAX_SITES: Final = 20
+"""So many lines tell where memory is; a hundred more hold the last few bytes."""
+MAX_SITES_OF_OOM: Final = 8
+MAX_PINS: Final = 10
+MAX_REGIONS: Final = 20
+MAX_POINTS: Final = 120
+"""So many points are more than a terminal has columns."""
 
 
 def snapshot_devices(ctx: Context) -> tuple[SnapshotDevice, ...]:
     """The figures of every device."""
-    if ctx.snapshot is None:
-        return ()
-    return tuple(_device(ctx.snapshot, replay) for replay in ctx.replays)
+    return tuple(map(_device, ctx.device_memories))
 
 
-def _device(snapshot: MemorySnapshot, replay: DeviceReplay) -> SnapshotDevice:
+def _device(memory: DeviceMemory) -> SnapshotDevice:
+    snapshot, replay, lines = memory.snapshot, memory.replay, memory.lines
     segments, blocks, history = snapshot.segments, snapshot.blocks, snapshot.history
     here = segments.device == replay.device
-    state = blocks.state[here[blocks.segment]]
-    n_bytes = blocks.n_bytes[here[blocks.segment]]
+    of_device = here[blocks.segment]
+    state = blocks.state[of_device]
+    n_bytes = blocks.n_bytes[of_device]
     free = n_bytes[state == State.INACTIVE]
+    layout = memory.layout
     return SnapshotDevice(
-        device=f"cuda:{replay.device}",
+        device=memory.label,
         n_segments=int(here.sum()),
         n_blocks=len(state),
         reserved_bytes=int(segments.total_bytes[here].sum()),
@@ -35,17 +64,97 @@ def _device(snapshot: MemorySnapshot, replay: DeviceReplay) -> SnapshotDevice:
         n_live_from_window=len(replay.live),
         live_from_window_bytes=int(history.n_bytes[replay.rows[replay.live]].sum()),
         n_frees_of_earlier=len(replay.earlier_frees),
-        oom=_ooms(snapshot, replay),
+        top_sites=allocation_sites(memory.sites_at(replay.end), lines, MAX_SITES),
+        peak_sites=allocation_sites(memory.sites_at(replay.peak), lines, MAX_SITES),
+        oom=tuple(_oom(memory, each) for each in memory.shortages),
+        rounding_bytes=_rounding(snapshot, replay.device),
+        releasable_bytes=layout.releasable_bytes,
+        pinned_bytes=layout.pinned_bytes,
+        pins=pinning_sites(layout, lines)[:MAX_PINS],
+        timeline=tuple(_timeline(snapshot, replay)),
+        regions=_regions(snapshot, replay),
     )
 
 
-def _ooms(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[OomSummary, ...]:
-    history = snapshot.history
-    rows = replay.rows[history.action[replay.rows] == Action.OOM]
+def allocation_sites(sites: Sites, lines: StackLines, limit: int) -> tuple[AllocationSite, ...]:
+    """The first of some sites, as a report has them.
+
+    Args:
+        sites: The sites.
+        lines: The lines of the snapshot's stacks.
+        limit: How many.
+    """
     return tuple(
-        OomSummary(
-            bytes=int(history.n_bytes[row]),
-            device_free_bytes=None if free_bytes == MISSING else int(free_bytes),
+        AllocationSite(
+            location=lines.location(int(sites.line[i])),
+            stack=lines.python(int(sites.stack[i])),
+            n=int(sites.n[i]),
+            bytes=int(sites.n_bytes[i]),
+            category=USES[sites.use[i]],
+            size_class=SIZE_CLASSES[sites.size_class[i]],
+            is_earlier=bool(sites.is_earlier[i]),
         )
-        for row, free_bytes in zip(rows, history.free_bytes.at(rows), strict=True)
+        for i in range(min(len(sites), limit))
+    )
+
+
+def pinning_sites(layout: Layout, lines: StackLines) -> tuple[PinningSite, ...]:
+    """What holds free memory in place, as a report has it."""
+    pins = pins_of(layout, lines)
+    return tuple(
+        PinningSite(
+            location=lines.location(int(pins.line[i])),
+            n=int(pins.n[i]),
+            bytes=int(pins.n_bytes[i]),
+            pinned_bytes=int(pins.pinned_bytes[i]),
+        )
+        for i in range(len(pins))
+    )
+
+
+def _oom(memory: DeviceMemory, shortage: Shortage) -> OomSummary:
+    return OomSummary(
+        bytes=shortage.asked_bytes,
+        device_free_bytes=shortage.device_free_bytes,
+        location=next(iter(memory.locations([shortage.stack])), None),
+        reason=shortage.reason,
+        missing_bytes=shortage.missing_bytes,
+        reserved_bytes=shortage.reserved_bytes,
+        active_bytes=shortage.active_bytes,
+        largest_hole_bytes=shortage.largest_hole_bytes,
+        sites=allocation_sites(memory.sites_at(shortage.place), memory.lines, MAX_SITES_OF_OOM),
+    )
+
+
+def _rounding(snapshot: MemorySnapshot, device: int) -> int:
+    blocks = snapshot.blocks
+    here = snapshot.segments.device[blocks.segment] == device
+    asked = blocks.requested_bytes
+    # What was asked for is not in every layout: 0 or missing is no request.
+    known = here & (blocks.state != State.INACTIVE) & (asked > 0) & (asked <= blocks.n_bytes)
+    return int((blocks.n_bytes[known] - asked[known]).sum())
+
+
+def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[MemoryPoint]:
+    n = replay.end
+    if not n:
+        return
+    times = snapshot.history.time_us[replay.rows]
+    known = int(times.min()) != MISSING
+    bounds = np.unique(np.linspace(0, n, min(n, MAX_POINTS) + 1).astype(np.int64))
+    active = np.maximum.reduceat(replay.active_bytes, bounds[:-1])
+    reserved = np.maximum.reduceat(replay.reserved_bytes, bounds[:-1])
+    for i, end in enumerate(bounds[1:].tolist()):
+        yield MemoryPoint(
+            entry=end,
+            time_us=int(times[end - 1] - times[0]) if known else None,
+            active_bytes=max(int(active[i]), int(replay.active_bytes[end])),
+            reserved_bytes=max(int(reserved[i]), int(replay.reserved_bytes[end])),
+        )
+
+
+def _regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[RegionMemory, ...]:
+    return tuple(
+        RegionMemory(each.name, each.n, each.peak_active_bytes, each.left_bytes)
+        for each in marked_regions(snapshot, replay)[:MAX_REGIONS]
     )

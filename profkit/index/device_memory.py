@@ -1,0 +1,99 @@
+"""All that a snapshot tells of one device's memory, worked out when it is first asked."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from profkit.index.cache_flushes import Flushes, cache_flushes
+from profkit.index.driver_requests import DriverRequests, driver_requests
+from profkit.index.layout import Layout, layout_at, layout_in_the_end
+from profkit.index.replay import DeviceReplay
+from profkit.index.shortage import Shortage, shortages
+from profkit.index.stack_lines import StackLines, stack_lines
+from profkit.index.standing import Sites, Standing, sites_of, standing_at
+from profkit.model.snapshot import MemorySnapshot
+from profkit.model.where import Location
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """One device of a snapshot.
+
+    Attributes:
+        snapshot: The snapshot.
+        replay: The device's history, played again.
+        lines: The telling lines of the snapshot's stacks.
+    """
+
+    snapshot: MemorySnapshot
+    replay: DeviceReplay
+    lines: StackLines
+    _standing: dict[int, Standing] = field(default_factory=dict, repr=False, compare=False)
+    _sites: dict[int, Sites] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def label(self) -> str:
+        """As PyTorch writes it: ``cuda:0``. The snapshot does not tell of another kind."""
+        return f"cuda:{self.replay.device}"
+
+    @cached_property
+    def requests(self) -> DriverRequests:
+        """What was asked of the driver."""
+        return driver_requests(self.snapshot, self.replay)
+
+    @cached_property
+    def flushes(self) -> Flushes:
+        """When cached memory was given back."""
+        return cache_flushes(self.snapshot, self.replay)
+
+    @cached_property
+    def shortages(self) -> tuple[Shortage, ...]:
+        """Requests that could not be met."""
+        return shortages(self.snapshot, self.replay)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where everything lies in the end."""
+        return layout_in_the_end(self.snapshot, self.replay.device)
+
+    def layout_at(self, place: int) -> Layout:
+        """Where everything lay before a row of the history; where that is lost, in the end."""
+        return layout_at(self.snapshot, self.replay, place) or self.layout
+
+    def standing_at(self, place: int) -> Standing:
+        """What stands before a row of the history, or in the end."""
+        if place not in self._standing:
+            self._standing[place] = standing_at(self.snapshot, self.replay, place)
+        return self._standing[place]
+
+    def sites_at(self, place: int) -> Sites:
+        """The same by line and use."""
+        if place not in self._sites:
+            self._sites[place] = sites_of(self.standing_at(place), self.lines)
+        return self._sites[place]
+
+    def locations(self, stacks: Iterable[int]) -> tuple[Location, ...]:
+        """The telling lines of some stacks, each once, the one of most stacks first.
+
+        Args:
+            stacks: Numbers of stacks; those without a line are passed over.
+        """
+        line = self.lines.of(np.fromiter(stacks, np.int32))
+        found, n = np.unique(line[line >= 0], return_counts=True)
+        order = np.argsort(-n, kind="stable")
+        return tuple(self.lines.location(int(each)) for each in found[order])
+
+
+def device_memories(
+    snapshot: MemorySnapshot, replays: tuple[DeviceReplay, ...]
+) -> tuple[DeviceMemory, ...]:
+    """Every device of a snapshot, by ordinal.
+
+    Args:
+        snapshot: The snapshot.
+        replays: The history of each device, played again.
+    """
+    lines = stack_lines(snapshot.stacks)
+    return tuple(DeviceMemory(snapshot, replay, lines) for replay in replays)

@@ -1,0 +1,128 @@
+"""Requests that could not be met, and what stood in their way."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from profkit.index.driver_requests import SMALL_BYTES, SMALL_SEGMENT_BYTES
+from profkit.index.layout import layout_at
+from profkit.index.replay import DeviceReplay
+from profkit.model.events import MISSING
+from profkit.model.snapshot import Action, MemorySnapshot
+
+Reason = Literal["exhaustion", "fragmentation", "limit"]
+
+_OWN_SEGMENT_BYTES: Final = 10 << 20
+_SHARED_SEGMENT_BYTES: Final = 20 << 20
+_ROUND_BYTES: Final = 2 << 20
+_MUCH_SHARE: Final = 0.1
+"""With less than this of its memory in pieces an allocator is full, not fragmented."""
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """One request that could not be met, at the moment when it was given up.
+
+    By then the allocator had given all segments that were wholly free back to the driver.
+
+    Attributes:
+        place: Its place in the device's history.
+        stack: The stack that asked.
+        asked_bytes: What was asked for.
+        needed_bytes: What the driver would have had to give for it.
+        device_free_bytes: What the driver said was free on the device, or None.
+        reserved_bytes: What the allocator had from the driver.
+        active_bytes: What of it was in use.
+        largest_hole_bytes: The longest free piece that the request could have had; None where it
+            cannot be known any more.
+    """
+
+    place: int
+    stack: int
+    asked_bytes: int
+    needed_bytes: int
+    device_free_bytes: int | None
+    reserved_bytes: int
+    active_bytes: int
+    largest_hole_bytes: int | None
+
+    @property
+    def in_pieces_bytes(self) -> int:
+        """What was free within segments that live blocks held."""
+        return self.reserved_bytes - self.active_bytes
+
+    @property
+    def missing_bytes(self) -> int | None:
+        """What the driver lacked; 0 where it had enough, None where that is not known."""
+        if self.device_free_bytes is None:
+            return None
+        return max(0, self.needed_bytes - self.device_free_bytes)
+
+    @property
+    def fits_in_one_piece(self) -> bool:
+        """Whether what was free in pieces would have made up for what the driver lacked."""
+        missing = self.needed_bytes if self.missing_bytes is None else self.missing_bytes
+        return self.in_pieces_bytes >= missing
+
+    @property
+    def reason(self) -> Reason:
+        """Why there was no room.
+
+        ``limit``: the driver had enough; so a limit of the program's own was reached, or others
+        gave memory back a moment too late. ``fragmentation``: much of what the allocator held was
+        free in pieces, and would have been enough. ``exhaustion``: it was in use.
+        """
+        if self.missing_bytes == 0:
+            return "limit"
+        much = self.in_pieces_bytes >= _MUCH_SHARE * self.reserved_bytes
+        return "fragmentation" if much and self.fits_in_one_piece else "exhaustion"
+
+
+def shortages(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Shortage, ...]:
+    """Every request of a device that could not be met, in order.
+
+    Args:
+        snapshot: The snapshot.
+        replay: The history of the device.
+    """
+    action = snapshot.history.action[replay.rows]
+    return tuple(
+        _shortage(snapshot, replay, place)
+        for place in np.flatnonzero(action == Action.OOM).tolist()
+    )
+
+
+def needed_bytes(asked_bytes: int) -> int:
+    """What the allocator asks the driver for, to serve a request that no free block can.
+
+    Args:
+        asked_bytes: The request.
+
+    Source: ``c10/cuda/CUDACachingAllocator.cpp`` (``get_allocation_size``).
+    """
+    if asked_bytes <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if asked_bytes < _OWN_SEGMENT_BYTES:
+        return _SHARED_SEGMENT_BYTES
+    return -(-asked_bytes // _ROUND_BYTES) * _ROUND_BYTES
+
+
+def _shortage(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> Shortage:
+    history = snapshot.history
+    row = replay.rows[place]
+    asked, free = int(history.n_bytes[row]), int(history.free_bytes.at(row.reshape(1))[0])
+    layout = layout_at(snapshot, replay, place)
+    stream = int(history.stream[row])
+    small = asked <= SMALL_BYTES
+    hole = None if layout is None else layout.largest_hole_bytes(stream, is_small=small)
+    return Shortage(
+        place=place,
+        stack=int(history.stack[row]),
+        asked_bytes=asked,
+        needed_bytes=needed_bytes(asked),
+        device_free_bytes=None if free == MISSING else free,
+        reserved_bytes=int(replay.reserved_bytes[place]),
+        active_bytes=int(replay.active_bytes[place]),
+        largest_hole_bytes=hole,
+    )

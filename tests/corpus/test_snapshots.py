@@ -1,0 +1,151 @@
+"""Real snapshots of other people: every figure as a slow, independent program worked it out."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from profkit.api import analyze
+from profkit.engine.context import Context
+from profkit.load.open import load
+from profkit.model.events import NO_ROW
+from profkit.model.report import Report
+from profkit.model.snapshot import MemorySnapshot
+
+CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
+SAME = (
+    "n_segments",
+    "n_blocks",
+    "reserved_bytes",
+    "allocated_bytes",
+    "active_bytes",
+    "inactive_bytes",
+    "largest_free_block_bytes",
+    "n_trace_events",
+    "n_live_from_window",
+    "live_from_window_bytes",
+    "n_frees_of_earlier",
+)
+RANKS = [f"cornell-sysphotonics-rank{rank}-memory-snapshot.pickle.gz" for rank in range(4)]
+
+needs_corpus = pytest.mark.skipif(
+    not CORPUS.is_dir(), reason="the corpus of real snapshots is not here (set PROFKIT_CORPUS)"
+)
+
+
+def _expected() -> list[dict[str, Any]]:
+    listed = CORPUS / "expected.jsonl"
+    lines = listed.read_text().splitlines() if listed.is_file() else []
+    return [entry for line in lines if (entry := json.loads(line))["kind"] == "snapshot"]
+
+
+EXPECTED = _expected()
+each_snapshot = pytest.mark.parametrize(
+    "expected", EXPECTED, ids=[entry["file"].removesuffix(".pickle.gz") for entry in EXPECTED]
+)
+_reports: dict[str, Report] = {}
+_contexts: dict[str, Context] = {}
+
+
+def report_of(file: str) -> Report:
+    if file not in _reports:
+        _reports[file] = analyze(CORPUS / "snapshots" / file, strict=True)
+    return _reports[file]
+
+
+def context_of(file: str) -> Context:
+    if file not in _contexts:
+        snapshot = load(CORPUS / "snapshots" / file)
+        assert isinstance(snapshot, MemorySnapshot)
+        _contexts[file] = Context(snapshot=snapshot)
+    return _contexts[file]
+
+
+@needs_corpus
+def test_the_corpus_lists_every_snapshot_in_its_folder() -> None:
+    listed = {entry["file"] for entry in EXPECTED}
+    assert listed == {path.name for path in (CORPUS / "snapshots").iterdir()}
+
+
+@needs_corpus
+@each_snapshot
+def test_figures_agree_to_the_byte(expected: dict[str, Any]) -> None:
+    memory = report_of(expected["file"]).summary.memory
+    assert memory is not None
+    found = {device.device.partition(":")[2]: device for device in memory.devices}
+    assert set(found) == set(expected["devices"])
+    for ordinal, figures in expected["devices"].items():
+        device = found[ordinal]
+        assert {key: getattr(device, key) for key in SAME} == {key: figures[key] for key in SAME}
+        assert device.peak_active_bytes == figures["window_peak_active_bytes"]
+        ooms = [(each.bytes, each.device_free_bytes) for each in device.oom]
+        assert ooms == [(each["size"], each["device_free"]) for each in figures["oom"]]
+
+
+@needs_corpus
+@each_snapshot
+def test_what_stood_at_the_peak_and_in_the_end_adds_up(expected: dict[str, Any]) -> None:
+    for memory in context_of(expected["file"]).device_memories:
+        snapshot, replay = memory.snapshot, memory.replay
+        in_the_end = memory.sites_at(replay.end)
+        assert int(in_the_end.n_bytes.sum()) == int(replay.active_bytes[-1])
+        # The history tells what was asked for, the snapshot what was given: what came after the
+        # peak and still stands had been taken away from the level by the former alone.
+        late = replay.alloc[(replay.free == NO_ROW) & (replay.alloc >= replay.peak)]
+        of_block = dict(
+            zip(snapshot.blocks.address.tolist(), snapshot.blocks.n_bytes.tolist(), strict=True)
+        )
+        rows = replay.rows[late]
+        given = sum(of_block[each] for each in snapshot.history.address[rows].tolist())
+        rounded = given - int(snapshot.history.n_bytes[rows].sum())
+        at_peak = int(memory.sites_at(replay.peak).n_bytes.sum())
+        assert at_peak + rounded == int(replay.active_bytes.max())
+
+
+@needs_corpus
+@each_snapshot
+def test_what_is_free_can_be_given_back_or_is_held_in_place(expected: dict[str, Any]) -> None:
+    memory = report_of(expected["file"]).summary.memory
+    assert memory is not None
+    for device in memory.devices:
+        assert device.releasable_bytes + device.pinned_bytes == device.inactive_bytes
+    for each in context_of(expected["file"]).device_memories:
+        assert int(each.layout.pinned_by_block.sum()) == each.layout.pinned_bytes
+
+
+@needs_corpus
+@each_snapshot
+def test_the_layout_played_back_to_the_first_entry_fits_its_segments(
+    expected: dict[str, Any],
+) -> None:
+    for each in context_of(expected["file"]).device_memories:
+        if each.snapshot.notes.n_odd_segments or not each.replay.end:
+            continue
+        for place in np.linspace(0, each.replay.end, 9).astype(int).tolist():
+            layout = each.layout_at(place)
+            free = int(layout.segment_bytes.sum() - layout.block_bytes.sum())
+            assert int(layout.hole_bytes.sum()) == free
+            assert int(layout.segment_bytes.sum()) == int(each.replay.reserved_bytes[place])
+
+
+@needs_corpus
+@pytest.mark.parametrize("file", RANKS, ids=lambda name: name.split("-")[2])
+def test_the_ranks_that_ran_out_of_memory_are_explained(file: str) -> None:
+    report = report_of(file)
+    memory = report.summary.memory
+    assert memory is not None
+    (device,) = memory.devices
+    (oom,) = device.oom
+    assert (oom.bytes, oom.device_free_bytes) == (4_202_692_608, 4_028_760_064)
+    assert oom.reserved_bytes == 37_073_453_056
+    assert oom.missing_bytes == 4_202_692_608 - 4_028_760_064
+    assert oom.reason == "exhaustion"
+    assert oom.location is not None
+    assert oom.location.place == "loss.py:21"
+    # Two lines of the feed-forward's forward pass, 32 layers of 224 MiB each.
+    assert (oom.sites[0].location.place, oom.sites[0].category) == ("model.py:340", "activation")
+    assert oom.sites[0].n == 64
+    assert oom.sites[0].bytes == 64 * 224 << 20
