@@ -10,7 +10,7 @@ import pytest
 from profkit.load import stream
 from profkit.load.kineto import read, shares
 from profkit.model.trace import Trace
-from profkit.testing import TraceBuilder
+from profkit.testing import Format, TraceBuilder
 
 
 def builder() -> TraceBuilder:
@@ -63,6 +63,31 @@ def test_a_packed_file_is_shared_likewise(
     packed = tmp_path / "t.json.gz"
     packed.write_bytes(gzip.compress(trace_file.read_bytes(), 1))
     assert plain(read_by(packed, 2, monkeypatch)) == plain(read_by(trace_file, 1, monkeypatch))
+
+
+def test_events_written_as_two_are_shared_likewise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = TraceBuilder(memory=True)
+    for number in range(6_000):
+        args = {"Collective name": f"collective {number % 40}"}
+        ident = built.call("LaunchKernel", 1_000)
+        built.kernel(f"k{number % 90}", 1_000, correlation=ident, **args)
+        built.alloc(64)
+    path = tmp_path / "t.json"
+    path.write_bytes(built.to_bytes(Format(edges=True, moments="I")))
+    assert path.stat().st_size > 1.1 * stream.CHUNK_BYTES
+    alone, together = (read_by(path, n, monkeypatch) for n in (1, 3))
+    assert plain(together) == plain(alone)
+    assert together.notes == alone.notes
+    assert together.notes.n_unpaired == 0
+    collectives = [
+        [trace.events.names[number] for number in trace.events.collective.values.tolist()]
+        for trace in (alone, together)
+    ]
+    assert len(collectives[0]) == 6_000
+    assert collectives[0] == collectives[1]
+    assert together.memory.ts_ns.tolist() == alone.memory.ts_ns.tolist()
 
 
 def test_a_file_with_an_odd_batch_is_read_by_one_process(
