@@ -33,7 +33,7 @@ def describe(name: str, steps: StepKind) -> CaptureInfo:
         python=platform.python_version(),
         cuda=torch.version.cuda or getattr(torch.version, "hip", None),
         driver=_driver(),
-        devices=_devices(torch),
+        devices=devices(torch),
         rank=rank,
         world_size=world_size,
         host=socket.gethostname(),
@@ -56,7 +56,7 @@ def ranks() -> tuple[int | None, int | None]:
     return None, None
 
 
-def _devices(torch: Any) -> list[str]:  # noqa: ANN401  (the module)
+def devices(torch: Any) -> list[str]:  # noqa: ANN401  (the module)
     """Names of the devices, without waking a runtime that the program does not use."""
     found: list[str] = []
     for kind in ("cuda", "xpu"):

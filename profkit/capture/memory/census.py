@@ -1,0 +1,323 @@
+# ruff: noqa: SLF001  (torch has weak references to storages, and no public names for them)
+"""Which tensors are alive, without holding any of them and without looking at every object.
+
+Every tensor is born into Python's youngest generation. So it is enough to look through the young
+ones at a boundary, and right before the collector moves them on; what was seen once is followed by
+a weak reference to its storage. While that exists no other storage can have its address, and
+torch itself frees the bytes as if it did not. Only the first look goes through all objects.
+
+Source: ``torch.multiprocessing.reductions.StorageWeakRef``; ``gc.callbacks``.
+"""
+
+import contextlib
+import gc
+import os
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Container, Iterator
+from typing import Any, Final, NamedTuple
+
+from profkit.capture.memory import looks
+from profkit.capture.memory.graphs import past_user_code
+
+_PINNED_FROM_BYTES: Final = 4096
+"""Smaller host tensors are not asked whether they are pinned."""
+_AGE: Final = 2
+"""Steps that a storage outlives to be one that stays: a loop's variables live into the next."""
+_ODD_DIMENSIONS: Final = -1
+_YOUNG_GENERATIONS: Final = (0, 1)
+_ALWAYS_MOVED_ON: Final = (3, 14)
+"""Since then every collection moves young objects among the old ones."""
+
+
+def _always() -> bool:
+    return True
+
+
+def _nobody(_: int) -> None:
+    """Nobody wants to know."""
+
+
+class Kind(NamedTuple):
+    """What tells one sort of tensors from another.
+
+    Attributes:
+        device: ``cpu``, ``pinned``, ``cuda:0``.
+        type: Name of the Python type.
+        dtype: Such as ``float32``.
+        dimensions: How many; -1 for a subclass, which may compute them.
+        has_graph: Whether autograd made it.
+    """
+
+    device: str
+    type: str
+    dtype: str
+    dimensions: int
+    has_graph: bool
+
+
+class Entry:
+    """A storage that is alive.
+
+    Attributes:
+        born: The step whose end first saw it.
+        bytes: Its bytes.
+        kind: Of the tensor through which it was first seen.
+        is_aged: Whether it has outlived the step that made it, and the next one.
+    """
+
+    __slots__ = ("born", "bytes", "is_aged", "kind")
+
+    def __init__(self, born: int, n_bytes: int, kind: Kind) -> None:
+        self.born = born
+        self.bytes = n_bytes
+        self.kind = kind
+        self.is_aged = False
+
+
+class Amount(NamedTuple):
+    """How much there is of one kind.
+
+    Attributes:
+        aged_bytes: Bytes of those that have outlived the step that made them, and the next one.
+        aged_n: How many those are.
+        bytes: Bytes of all.
+        n: How many those are.
+    """
+
+    aged_bytes: int
+    aged_n: int
+    bytes: int
+    n: int
+
+
+class Census:
+    """Follows the storages of a program's tensors from look to look.
+
+    Args:
+        affords: Asked before the young objects are looked through for a collection.
+        told: Is told afterwards when that began.
+
+    Attributes:
+        n_full: How often all objects were looked through.
+        n_missed: How often the collector moved young objects on unseen since the last full look.
+    """
+
+    def __init__(
+        self, affords: Callable[[], bool] = _always, told: Callable[[int], None] = _nobody
+    ) -> None:
+        self._affords = affords
+        self._told = told
+        self.n_full = 0
+        self.n_missed = 0
+        self._entries: dict[int, Entry] = {}
+        self._kinds: dict[Kind, Kind] = {}
+        self._graphs: dict[int, weakref.ref[Any]] = {}
+        self._types: set[int] = set()
+        self._seen: deque[list[_Seen | None]] = deque()
+        self._pid = os.getpid()
+        self._is_watching = False
+
+    def begin(self) -> None:
+        """Watch the collector from now on."""
+        self._is_watching = True
+        gc.callbacks.append(self._before_collection)
+
+    def end(self) -> None:
+        """Let go of the collector and of everything followed."""
+        self._is_watching = False
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._before_collection)
+        free = _storages()._free_weak_ref
+        for address in self._entries:
+            free(address)
+        self._entries.clear()
+        self._graphs.clear()
+        self._seen.clear()
+
+    def look(self, step: int, *, full: bool = False) -> dict[Kind, Amount]:
+        """How much there is of each kind now.
+
+        Args:
+            step: The step that has ended.
+            full: Look through all objects, not the young ones alone.
+        """
+        with quiet_collector(), past_user_code():
+            self._learn_types()
+            self.n_full += full
+            self.n_missed = 0 if full else self.n_missed
+            self._take_in(self._tensors(full=full), step)
+            return self._count(step)
+
+    def roots(self) -> list[Any]:
+        """Tensors that are alive and have a graph; let go of them soon."""
+        dead = [key for key, reference in self._graphs.items() if reference() is None]
+        for key in dead:
+            del self._graphs[key]
+        return [tensor for ref in self._graphs.values() if (tensor := ref()) is not None]
+
+    def entry(self, address: int) -> Entry | None:
+        """What is known of a storage.
+
+        Args:
+            address: The address of torch's own object for it.
+        """
+        return self._entries.get(address)
+
+    def entries(self) -> Iterator[tuple[int, Entry]]:
+        """Address and entry of each storage that was alive at the last look."""
+        yield from self._entries.items()
+
+    def tensors(self) -> list[Any]:
+        """Every tensor that Python's collector knows of; let go of them soon."""
+        self._learn_types()
+        return self._tensors(full=True)
+
+    def _tensors(self, *, full: bool) -> list[Any]:
+        types = self._types
+        if full:
+            return [one for one in gc.get_objects() if id(type(one)) in types]
+        found: list[Any] = []
+        for generation in _YOUNG_GENERATIONS:
+            young = gc.get_objects(generation=generation)
+            found += [one for one in young if id(type(one)) in types]
+        return found
+
+    def _before_collection(self, phase: str, info: dict[str, int]) -> None:
+        """Look at the young ones before they are moved among the old ones, unseen for ever."""
+        if phase != "start" or not self._is_watching or self._pid != os.getpid():
+            return
+        if info["generation"] == 0 and sys.version_info < _ALWAYS_MOVED_ON:
+            return
+        if not self._affords():
+            self.n_missed += 1
+            return
+        began_ns = time.perf_counter_ns()
+        with contextlib.suppress(Exception), past_user_code():
+            self._seen.append([_seen(one) for one in self._tensors(full=False)])
+        self._told(began_ns)
+
+    def _learn_types(self) -> None:
+        """Which types are tensors, by id alone: the user's classes come and go."""
+        import torch
+
+        found: set[int] = set()
+        pending: list[type] = [torch.Tensor]
+        while pending:
+            one = pending.pop()
+            found.add(id(one))
+            pending.extend(type.__subclasses__(one))
+        self._types = found
+
+    def _take_in(self, tensors: list[Any], step: int) -> None:
+        """Begin to follow what is not followed yet."""
+        while self._seen:
+            for seen in self._seen.popleft():
+                if seen is not None:
+                    self._follow(seen, step)
+        for tensor in tensors:
+            seen = _seen(tensor, self._entries)
+            if seen is not None:
+                self._follow(seen, step)
+
+    def _follow(self, seen: "_Seen", step: int) -> None:
+        if seen.address in self._entries:
+            _storages()._free_weak_ref(seen.address)
+        else:
+            kind = self._kinds.setdefault(seen.kind, seen.kind)
+            self._entries[seen.address] = Entry(step, seen.bytes, kind)
+        if seen.graph is not None:
+            self._graphs[id(seen.graph)] = seen.graph
+
+    def _count(self, step: int) -> dict[Kind, Amount]:
+        """Sum up what is alive, and forget what is not."""
+        alive_now = _storages()._new_with_weak_ptr
+        counted: dict[Kind, list[int]] = {}
+        dead = []
+        for address, entry in self._entries.items():
+            storage = alive_now(address)
+            if storage is None:
+                dead.append(address)
+                continue
+            entry.bytes = storage.nbytes()
+            if not entry.is_aged and entry.born <= step - _AGE:
+                entry.is_aged = True
+                entry.kind = self._with_pinned(entry.kind, storage)
+            sums = counted.setdefault(entry.kind, [0, 0, 0, 0])
+            sums[2] += entry.bytes
+            sums[3] += 1
+            if entry.is_aged:
+                sums[0] += entry.bytes
+                sums[1] += 1
+        for address in dead:
+            del self._entries[address]
+            _storages()._free_weak_ref(address)
+        return {kind: Amount(*sums) for kind, sums in counted.items()}
+
+    def _with_pinned(self, kind: Kind, storage: Any) -> Kind:  # noqa: ANN401
+        """The kind of a storage that has stayed; only now it is worth asking if it is pinned."""
+        if kind.device != "cpu" or storage.nbytes() < _PINNED_FROM_BYTES:
+            return kind
+        if not looks.is_device_in_use() or not storage.is_pinned():
+            return kind
+        pinned = kind._replace(device="pinned")
+        return self._kinds.setdefault(pinned, pinned)
+
+
+class _Seen(NamedTuple):
+    """What a look takes of a tensor: a weak reference to its storage, by address, and its kind."""
+
+    address: int
+    bytes: int
+    kind: Kind
+    graph: "weakref.ref[Any] | None"
+
+
+def _seen(tensor: Any, known: Container[int] = ()) -> _Seen | None:  # noqa: ANN401
+    """Take note of a tensor; None for one without a storage, or with a known one and no graph.
+
+    Args:
+        tensor: Of any kind; subclasses are not asked for what they may compute.
+        known: Addresses of storages that are followed already.
+    """
+    import torch
+
+    base: Any = torch.Tensor
+    try:
+        storage: Any = base.untyped_storage(tensor)
+        address, n_bytes = storage._cdata, storage.nbytes()
+        made = base.grad_fn.__get__(tensor) is not None
+        graph = weakref.ref(tensor) if made else None
+        if address in known and graph is None:
+            return None
+        plain = type(tensor) in {base, torch.nn.Parameter}
+        kind = Kind(
+            str(storage.device),
+            type(tensor).__name__,
+            str(base.dtype.__get__(tensor)).removeprefix("torch."),
+            base.dim(tensor) if plain else _ODD_DIMENSIONS,
+            made,
+        )
+        return _Seen(storage._weak_ref(), n_bytes, kind, graph)
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+        return None
+
+
+@contextlib.contextmanager
+def quiet_collector() -> Iterator[None]:
+    """Keep the collector from starting of itself, which would move objects while one looks."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _storages() -> Any:  # noqa: ANN401  (its weak references are no public names)
+    import torch
+
+    return torch.UntypedStorage

@@ -1,0 +1,188 @@
+"""A closer look at what grows: who holds it, what hangs behind it, and which line made it.
+
+It goes through all objects, so it is taken only once growth is seen, and rarely again: while the
+program still runs, since the variables of its functions are gone when it has ended.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from profkit.capture.memory import graphs, holders
+from profkit.capture.memory.attributes import module_of, type_name
+from profkit.capture.memory.births import Births, Place, Stack
+from profkit.capture.memory.census import Census, Entry, Kind, quiet_collector
+from profkit.capture.memory.graphs import past_user_code
+from profkit.model.live import Chain, Graph
+
+_EXAMPLES: Final = 3
+"""Objects of a group whose holders are looked for: the newest, one of the middle, the oldest."""
+_MOST_GROUPS: Final = 8
+"""Groups looked at, those with the most bytes first."""
+_MOST_CHAINS: Final = 3
+
+Group = tuple[Kind, Place | None]
+"""Tensors of one kind that one line made; None where the line was not seen."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a closer look has seen of a group.
+
+    Attributes:
+        step: The step at whose end it was taken.
+        stack: Where the tensors are made; empty if that was not seen.
+        shape: Of the newest one.
+        type: Name of its Python type.
+        chains: Who holds them, the shortest chain first.
+        graph: The graph behind all of them, each node once; None without one.
+        cycle: Types along the unreachable cycle that holds them; empty where something else does.
+    """
+
+    step: int
+    stack: Stack = ()
+    shape: str = ""
+    type: str = ""
+    chains: tuple[Chain, ...] = ()
+    graph: Graph | None = None
+    cycle: tuple[str, ...] = ()
+
+
+class CloserLook:
+    """One closer look.
+
+    Args:
+        census: What is alive.
+        births: Which lines are known.
+        step: The step that has ended.
+        since: What was there at the end of this step is not looked at: it did not grow.
+    """
+
+    def __init__(self, census: Census, births: Births, step: int, since: int) -> None:
+        self._census = census
+        self._births = births
+        self._step = step
+        self._since = since
+
+    def groups(self, kinds: Collection[Kind]) -> dict[Group, Sight]:
+        """Look at everything of some kinds that has stayed.
+
+        Args:
+            kinds: The kinds that grow.
+        """
+        members = self._members(kinds)
+        with quiet_collector(), past_user_code():
+            wanted = {address for entries in members.values() for address, _ in entries}
+            found = _by_storage(self._census.tensors(), wanted)
+            chosen = {group: _examples(entries, found) for group, entries in members.items()}
+            targets = [tensor for examples in chosen.values() for tensor in examples]
+            own = {id(found), id(targets), id(chosen), *map(id, chosen.values())}
+            held = iter(holders.chains(targets, own=own, limit=_MOST_CHAINS))
+            sights = {}
+            for group, examples in chosen.items():
+                chains = [chain for _, each in zip(examples, held, strict=False) for chain in each]
+                tensors = [found[address] for address, _ in members[group] if address in found]
+                sights[group] = self._sight(group, examples, chains, tensors)
+            return sights
+
+    def deepest(self) -> tuple[Kind, Sight] | None:
+        """The tensor behind which most of all graph nodes hang, or None without graphs."""
+        with quiet_collector(), past_user_code():
+            roots = self._census.roots()
+            walk = graphs.Walk()
+            most, deepest = 0, None
+            for tensor in roots:
+                before = walk.n_nodes
+                for _ in walk.nodes([graphs.grad_fn_of(tensor)]):
+                    pass
+                if walk.n_nodes - before > most:
+                    most, deepest = walk.n_nodes - before, tensor
+            del walk
+            storage = None if deepest is None else graphs.storage_of(deepest)
+            entry = None if storage is None else self._census.entry(storage[0])
+            if deepest is None or storage is None or entry is None:
+                return None
+            targets = [deepest]
+            chains = holders.chains(targets, own={id(roots), id(targets)}, limit=_MOST_CHAINS)
+            stack = self._births.stack_of(storage[0]) if self._is_sampled(entry) else ()
+            graph = graphs.behind(deepest, counted={storage[0]})
+            return entry.kind, Sight(
+                self._step, stack, _shape(deepest), _type(deepest), chains[0], graph
+            )
+
+    def _members(self, kinds: Collection[Kind]) -> dict[Group, list[tuple[int, Entry]]]:
+        """Storages by group; of a kind whose lines are known in part, those with a line alone."""
+        members: dict[Group, list[tuple[int, Entry]]] = {}
+        for address, entry in self._census.entries():
+            if entry.kind in kinds and entry.is_aged and entry.born > self._since:
+                stack = self._births.stack_of(address) if self._is_sampled(entry) else ()
+                place = stack[0] if stack else None
+                members.setdefault((entry.kind, place), []).append((address, entry))
+        lined = {kind for kind, place in members if place is not None}
+        for kind in lined:
+            members.pop((kind, None), None)
+        largest = sorted(members, key=lambda group: -sum(e.bytes for _, e in members[group]))
+        return {group: members[group] for group in largest[:_MOST_GROUPS]}
+
+    def _is_sampled(self, entry: Entry) -> bool:
+        return entry.born in self._births.steps
+
+    def _sight(
+        self, group: Group, examples: list[Any], chains: Iterable[Chain], tensors: list[Any]
+    ) -> Sight:
+        newest = examples[0] if examples else None
+        storage = None if newest is None else graphs.storage_of(newest)
+        stack = () if storage is None or group[1] is None else self._births.stack_of(storage[0])
+        unique = {chain.parts: chain for chain in chains}
+        shortest = sorted(unique.values(), key=lambda chain: len(chain.parts))
+        return Sight(
+            self._step,
+            stack,
+            "" if newest is None else _shape(newest),
+            group[0].type if newest is None else _type(newest),
+            tuple(shortest[:_MOST_CHAINS]),
+            _graph_behind(tensors) if group[0].has_graph else None,
+        )
+
+
+def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
+    """For each wanted storage a tensor on it; the last one that was made, of several."""
+    found = {}
+    for tensor in tensors:
+        storage = graphs.storage_of(tensor)
+        if storage is not None and storage[0] in wanted:
+            found[storage[0]] = tensor
+    return found
+
+
+def _examples(entries: list[tuple[int, Entry]], found: dict[int, Any]) -> list[Any]:
+    """A few tensors of a group, the newest first."""
+    here = sorted((entry.born, address) for address, entry in entries if address in found)
+    places = sorted({len(here) - 1, len(here) // 2, 0} - {-1}, reverse=True)[:_EXAMPLES]
+    return [found[here[place][1]] for place in places if here]
+
+
+def _graph_behind(tensors: list[Any]) -> Graph | None:
+    """The graph behind some tensors together, each node and storage once."""
+    roots = [node for one in tensors if (node := graphs.grad_fn_of(one)) is not None]
+    if not roots:
+        return None
+    walk = graphs.Walk()
+    counted = {storage[0] for one in tensors if (storage := graphs.storage_of(one)) is not None}
+    n_bytes = sum(walk.bytes_kept_by(node, counted) for node in walk.nodes(roots))
+    return Graph(walk.n_nodes, n_bytes, type(roots[-1]).__name__, is_exact=walk.is_exact)
+
+
+def _shape(tensor: Any) -> str:  # noqa: ANN401
+    """Such as ``(120, 3) float32``; the type alone for a subclass, which may compute its shape."""
+    import torch
+
+    base: Any = torch.Tensor
+    dtype = str(base.dtype.__get__(tensor)).removeprefix("torch.")
+    if type(tensor) not in {base, torch.nn.Parameter}:
+        return dtype
+    return f"{tuple(base.size(tensor))} {dtype}"
+
+
+def _type(tensor: Any) -> str:  # noqa: ANN401
+    return f"{module_of(type(tensor))}.{type_name(type(tensor))}"
