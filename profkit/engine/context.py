@@ -19,6 +19,7 @@ from profkit.index.steps import NO_STEP, Steps, find_steps
 from profkit.index.streams import DeviceActivity, device_activity
 from profkit.index.waiting import data_waits
 from profkit.index.waits import Waits, find_waits
+from profkit.load.heap import give_back
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
 from profkit.model.finding import Basis, Cost
 from profkit.model.live import LiveMemory
@@ -138,9 +139,20 @@ class Context:
         )
 
     def relate(self) -> None:
-        """Work out what every report needs, so that no rule is charged for it."""
-        _ = (self.launches, self.source, self.idle_causes, self.waits, self.allocations)
-        _ = self.device_memories
+        """Work out what every report needs, so that no rule is charged for it.
+
+        What one relation needed on the way is given back to the system before the next.
+        """
+        for relation in (
+            "launches",
+            "source",
+            "idle_causes",
+            "waits",
+            "allocations",
+            "device_memories",
+        ):
+            getattr(self, relation)
+            give_back()
 
     @property
     def has_device_work(self) -> bool:

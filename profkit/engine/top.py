@@ -1,12 +1,13 @@
 """Kernels, operators and regions by the time they take."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.nesting import self_ns
-from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, OpSummary, RegionSummary
 
 MOST = 100
@@ -34,24 +35,33 @@ class _Group:
     """
 
     name: str
-    places: Rows
+    places: Int32s
     total_ns: int
 
 
-def _by_name(ctx: Context, rows: Rows) -> list[_Group]:
+def _by_name(ctx: Context, rows: Rows | Int32s) -> list[_Group]:
     """Group rows by name: by total length, the longest first, then by name."""
-    names, lengths = ctx.events.name[rows], ctx.events.dur_ns[rows]
-    order = np.argsort(names, kind="stable")
-    found, first = np.unique(names[order], return_index=True)
-    totals = np.add.reduceat(lengths[order], first) if len(rows) else lengths
+    events = ctx.events
+    totals = _by_number(events, events.name[rows], events.dur_ns[rows])
+    order = np.argsort(events.name[rows], kind="stable").astype(np.int32)
+    ordered = events.name[rows[order]]
+    first = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     groups = [
-        _Group(ctx.events.names[name], places, int(total))
-        for name, places, total in zip(found, np.split(order, first[1:]), totals, strict=False)
+        _Group(events.names[ordered[begin]], order[begin:end], int(totals[ordered[begin]]))
+        for begin, end in itertools.pairwise((0, *first.tolist(), len(order)))
+        if end > begin
     ]
     return sorted(groups, key=lambda group: (-group.total_ns, group.name))
 
 
-def _heaviest(rows: Rows, key: Int32s, weights: Int64s) -> int:
+def _by_number(events: EventTable, names: Int32s, lengths: Int64s) -> Int64s:
+    """Sum of lengths by the number of a name. An entry a name."""
+    totals = np.zeros(len(events.names), dtype=np.int64)
+    np.add.at(totals, names, lengths)
+    return totals
+
+
+def _heaviest(rows: Rows | Int32s, key: Int32s, weights: Int64s) -> int:
     """Of groups of rows with the same key the heaviest; its first row."""
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     totals = np.zeros(len(first), dtype=np.int64)
@@ -92,13 +102,14 @@ def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
     """Operators by total time, then name."""
     events, launches = ctx.events, ctx.launches
     is_op: Mask = events.category == Category.OP
-    rows = np.flatnonzero(is_op)
+    rows = np.flatnonzero(is_op).astype(np.int32)
+    groups = _by_name(ctx, rows)[:MOST]
     own = self_ns(events, ctx.tree, is_op)
-    device = np.zeros(len(events), dtype=np.int64)
     launched = launches.op != NO_ROW
-    np.add.at(device, launches.op[launched], events.dur_ns[launches.work[launched]])
+    work, ops = launches.work[launched], launches.op[launched]
+    device = _by_number(events, events.name[ops], events.dur_ns[work])
     found = []
-    for group in _by_name(ctx, rows)[:MOST]:
+    for group in groups:
         here = rows[group.places]
         heaviest = _heaviest(here, ctx.source.frame[here], events.dur_ns[here])
         found.append(
@@ -107,7 +118,7 @@ def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
                 n_calls=len(here),
                 total_ns=group.total_ns,
                 self_ns=int(own[here].sum()),
-                device_ns=int(device[here].sum()),
+                device_ns=int(device[events.name[here[0]]]),
                 location=ctx.location(heaviest),
             )
         )

@@ -85,9 +85,13 @@ def covered_within(covered: Intervals, starts_ns: Int64s, ends_ns: Int64s) -> In
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """The time that both cover."""
-    if not len(a) or not len(b):
-        return EMPTY
-    return complement(unite(complement(a, *_hull(a, b)), complement(b, *_hull(a, b))), *_hull(a, b))
+    # Of b's stretches, which end after a stretch of a starts, and start before it ends.
+    first = np.searchsorted(b.ends_ns, a.starts_ns, side="right")
+    n_met = np.maximum(np.searchsorted(b.starts_ns, a.ends_ns, side="left") - first, 0)
+    of_a = np.repeat(np.arange(len(a)), n_met)
+    of_b = np.arange(len(of_a)) + np.repeat(first - (np.cumsum(n_met) - n_met), n_met)
+    starts = np.maximum(a.starts_ns[of_a], b.starts_ns[of_b])
+    return Intervals(starts, np.minimum(a.ends_ns[of_a], b.ends_ns[of_b]))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:

@@ -49,9 +49,12 @@ def join_launches(events: EventTable, innermost_op: Int32s) -> Launches:
     calls = _launching(events)
     launch = match_first(events.correlation.at(calls), calls, events.correlation.at(work))
     op = np.where(launch == NO_ROW, NO_ROW, innermost_op[launch]).astype(np.int32)
-    ops = events.rows_of(Category.OP)
-    by_id = match_first(events.external_id.at(ops), ops, events.external_id.at(work))
-    return Launches(work=work, launch=launch, op=np.where(op == NO_ROW, by_id, op))
+    alone = op == NO_ROW
+    if alone.any():
+        ops = events.rows_of(Category.OP)
+        wanted = events.external_id.at(work[alone])
+        op[alone] = match_first(events.external_id.at(ops), ops, wanted)
+    return Launches(work=work, launch=launch, op=op)
 
 
 def _launching(events: EventTable) -> Rows:

@@ -33,16 +33,15 @@ class Lent:
 
 def lend(events: EventTable, tree: CallTree, steps: Steps, lines: OpLines) -> Lent:
     """Find for every operator, annotation and lone call its entry in the recorded lines."""
-    entry = np.full(len(events), NOTHING, dtype=np.int32)
-    places = np.arange(len(lines.name), dtype=np.intp)
     like = _like_an_entry(events, tree, steps)
-    rows = np.flatnonzero(like)
+    entry = _by_sequence(events, tree, steps, lines, like)
     if lines.same_window:
+        places = np.arange(len(lines.name), dtype=np.intp)
         ids = np.array(lines.external_id, dtype=np.int64)
         ids[ids < 0] = MISSING
-        entry[rows] = match_first(ids, places, events.external_id.at(rows))
-        rows = rows[entry[rows] == NOTHING]
-    entry[rows] = _by_sequence(events, tree, steps, lines, like, rows)
+        rows = np.flatnonzero(like)
+        by_id = match_first(ids, places, events.external_id.at(rows))
+        entry[rows] = np.where(by_id != NOTHING, by_id, entry[rows])
     return Lent(entry)
 
 
@@ -55,26 +54,29 @@ def _like_an_entry(events: EventTable, tree: CallTree, steps: Steps) -> Mask:
 
 
 def _by_sequence(
-    events: EventTable, tree: CallTree, steps: Steps, lines: OpLines, like: Mask, rows: Rows
-) -> npt.NDArray[np.int32]:
-    """The entries of some rows, by path of names and count within the step."""
-    found = np.full(len(rows), NOTHING, dtype=np.int32)
-    if not len(rows) or not lines.name:
-        return found
+    events: EventTable, tree: CallTree, steps: Steps, lines: OpLines, like: Mask
+) -> Int32s:
+    """The entry of every row, by path of names and count within the step. Shape ``(n,)``."""
+    entry = np.full(len(events), NOTHING, dtype=np.int32)
+    if not lines.name:
+        return entry
     lent_paths, numbers = _lent_paths(lines)
     path = _own_paths(events, tree, like, lines, numbers)
     table = _LentTable(lent_paths, np.array(lines.frame, np.int64))
-    known = np.flatnonzero(path != NOTHING).astype(np.int32)
-    path = path[known]
-    at_ns = events.ts_ns[known]
-    order = np.argsort(at_ns, kind="stable")
-    known, path, at_ns = known[order], path[order], at_ns[order]
-    del order
-    entry = np.full(len(events), NOTHING, dtype=np.int32)
-    for piece in _pieces(len(known), np.searchsorted(at_ns, steps.starts_ns)):
-        step = steps.of(at_ns[piece])
-        entry[known[piece]] = table.look_up_in_order(path[piece], step)
-    return entry[rows]
+    known = _by_start(events, np.flatnonzero(path != NOTHING).astype(np.int32))
+    begins = np.searchsorted(events.ts_ns[known], steps.starts_ns)
+    for piece in _pieces(len(known), begins):
+        here = known[piece]
+        entry[here] = table.look_up_in_order(path[here], steps.of(events.ts_ns[here]))
+    return entry
+
+
+def _by_start(events: EventTable, rows: Int32s) -> Int32s:
+    """The rows in the order of time, in which most recordings have them already."""
+    starts = events.ts_ns[rows]
+    if (starts[1:] >= starts[:-1]).all():
+        return rows
+    return rows[np.argsort(starts, kind="stable")]
 
 
 def _pieces(n: int, begins: Rows) -> Iterator[slice]:

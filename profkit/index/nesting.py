@@ -71,10 +71,10 @@ class CallTree:
 
     def below(self, wanted: Mask) -> Int32s:
         """For every row the innermost wanted row that encloses it, itself not included."""
-        found = self.nearest(wanted)
-        own = np.flatnonzero(wanted)
-        above = self.parent[own]
-        found[own] = np.where(above == NO_ROW, NO_ROW, found[above])
+        found = np.full(len(wanted), NO_ROW, dtype=np.int32)
+        for level in self.levels[1:]:
+            above = self.parent[level]
+            found[level] = np.where(wanted[above], above, found[above])
         return found
 
 

@@ -75,6 +75,14 @@ def test_the_peak_is_the_allocators_own_highest_figure() -> None:
     assert peaks(table([(1, 8)])) == {}
 
 
+def test_every_device_has_its_own_peak() -> None:
+    moves = table([(1, 8), (2, 8), (3, 8), (1, -8)], [8, 30, MISSING, 9])
+    kinds = {"device_type": [1, 0, 1, 1], "device": [1, -1, 1, 0]}
+    apart = {key: np.array(column, dtype=np.int32) for key, column in kinds.items()}
+    found = peaks(MemoryTable(**{**vars(moves), **apart}))
+    assert list(found.items()) == [("cpu", 30), ("cuda:0", 9), ("cuda:1", 8)]
+
+
 def test_devices_are_called_as_pytorch_calls_them() -> None:
     assert [device_label(0, -1), device_label(6, 2), device_label(12, 0)] == [
         "cpu", "cuda:2", "xpu:0"

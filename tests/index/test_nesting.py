@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profkit.index import nesting
 from profkit.index.nesting import CallTree, call_tree, self_ns
 from profkit.load.open import load_trace as load
 from profkit.model.events import NO_ROW, Category, EventTable, Lane, SparseColumn
@@ -71,6 +73,36 @@ def test_the_parent_is_the_shortest_span_around_whatever_the_order(
     for i in range(len(spans)):
         above = enclosing(spans, i)
         assert found.depth[i] == (0 if above == NO_ROW else found.depth[above] + 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(0, 1)),
+        min_size=1,
+        max_size=25,
+    ),
+    st.integers(1, 5),
+)
+def test_a_tree_is_the_same_in_pieces_as_in_one(
+    spans: list[tuple[int, int, int]], piece: int
+) -> None:
+    events = table([(start, start + length) for start, length, _ in spans], [s[2] for s in spans])
+    whole = call_tree(events)
+    among = np.arange(len(spans)) % 3 > 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nesting, "_PIECE", piece)
+        pieces = call_tree(events)
+        own = self_ns(events, pieces, among)
+    assert pieces.rows.tolist() == whole.rows.tolist()
+    assert pieces.parent.tolist() == whole.parent.tolist()
+    assert pieces.depth.tolist() == whole.depth.tolist()
+    assert own.tolist() == self_ns(events, whole, among).tolist()
+
+
+def test_rows_are_by_thread_then_start_then_the_longer_then_the_file() -> None:
+    spans = [(5, 6), (0, 3), (0, 9), (0, 3), (2, 4)]
+    assert tree(spans, [0, 1, 1, 1, 0]).rows.tolist() == [4, 0, 2, 1, 3]
 
 
 def test_threads_do_not_nest_in_one_another() -> None:

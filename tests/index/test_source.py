@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from profkit.engine.context import Context
+from profkit.index import lent as lent_lines
 from profkit.index.frames import Ownership, parse_frame
 from profkit.load.open import load_trace as load
 from profkit.model.capture_info import CaptureInfo, OpLines
@@ -167,6 +168,23 @@ LENT = [
 
 def test_lent_lines_are_joined_by_path_and_count_in_every_step(read: Read) -> None:
     assert lent(read, op_lines(LENT), [STEP, STEP]) == [[5, 6, 8], [5, 6, 8]]
+
+
+def test_lent_lines_are_the_same_however_many_steps_are_joined_at_once(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fewer = [("aten::relu", "aten::clamp"), ("aten::linear", "aten::addmm")]
+    steps = [STEP, fewer, STEP, STEP]
+    whole = lent(read, op_lines(LENT), steps)
+    assert whole == [[5, 6, 8], [6, None], [5, 6, 8], [5, 6, 8]]
+    for piece in (1, 5, 13):
+        monkeypatch.setattr(lent_lines, "_PIECE", piece)
+        assert lent(read, op_lines(LENT), steps) == whole
+
+
+def test_what_lies_below_an_operator_that_no_line_knows_has_none_either(read: Read) -> None:
+    strange = [("aten::strange", "aten::addmm"), *STEP]
+    assert lent(read, op_lines(LENT), [strange]) == [[None, 5, 6, 8]]
 
 
 def test_a_step_that_did_something_else_gets_no_line_that_could_be_wrong(read: Read) -> None:

@@ -106,7 +106,9 @@ def assemble(share: Share, words: Vocabulary) -> Tables:
     complete = {key: _taken([b.complete for b in batches], key) for key in _COMPLETE}
     memory = {key: _taken([b.memory for b in batches], key) for key in (*_PLACED, *MEMORY)}
     edges = {key: _taken([b.edges for b in batches], key) for key in (*_EDGES, "begins", *SPARSE)}
-    return _tables(complete, sparse, memory, edges, words)
+    tables = _tables(complete, sparse, memory, edges, words)
+    give_back()
+    return tables
 
 
 def _tables(
