@@ -130,6 +130,31 @@ def test_a_program_has_the_same_figures_in_every_format(form: Format, tmp_path: 
     assert memory.ts_ns.tolist() == load(tmp_path / "today.json").memory.ts_ns.tolist()
 
 
+@pytest.mark.parametrize("edges", [False, True])
+@pytest.mark.parametrize("vendor", ["rocm", "rocm-7.1", "xpu", "privateuse1"])
+def test_rules_judge_the_waits_of_every_vendor_as_they_do_cuda_s(
+    vendor: Vendor,
+    edges: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    b = TraceBuilder()
+    for _ in range(6):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=400_000)
+            b.item()
+            b.advance(300_000)
+            b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=400_000)
+            b.synchronize()
+            b.advance(200_000)
+    form = Format(vendor=vendor, edges=edges)
+    cuda, other = (
+        analyze(b.write(tmp_path / "t.json", each), strict=True) for each in (Format(), form)
+    )
+    found = [(f.name, f.n, f.cost.ns, f.confidence) for f in cuda.findings]
+    assert {name for name, _, _, _ in found} == {"item-sync", "explicit-synchronize"}
+    assert [(f.name, f.n, f.cost.ns, f.confidence) for f in other.findings] == found
+
+
 @pytest.mark.parametrize(
     ("vendor", "label"),
     [("cuda", "cuda:0"), ("rocm", "cuda:0"), ("xpu", "xpu:0"), ("hpu", "hpu:0"),
