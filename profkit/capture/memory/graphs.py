@@ -9,7 +9,7 @@ and ``torch/csrc/autograd/python_cpp_function.h``.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from profkit.capture.memory.attributes import namespace_of
@@ -19,10 +19,11 @@ LIMIT: Final = 500_000
 """Nodes after which a walk stops: some seconds, and far beyond the graph of any one step."""
 
 _RAW: Final = "_raw_saved_"
+_LEAF: Final = "variable"
+"""What the node that adds up a leaf's gradient calls the leaf."""
+
 _PACKED_DEPTH: Final = 3
 """How deep a tensor may lie within what the user's hook packed: ``(device, (tensor, True))``."""
-
-_saved_names: dict[type, tuple[str, ...]] = {}
 
 
 def grad_fn_of(tensor: Any) -> Any | None:  # noqa: ANN401
@@ -61,14 +62,15 @@ def storage_of(tensor: Any) -> tuple[int, int] | None:  # noqa: ANN401
     Args:
         tensor: A tensor.
     """
+    with past_user_code():
+        return _storage(tensor)
+
+
+def past_user_code() -> AbstractContextManager[object]:
+    """While it is open, torch answers for tensors itself and asks no ``__torch_function__``."""
     import torch
 
-    try:
-        with torch._C.DisableTorchFunction():  # noqa: SLF001  (the one way past the user's code)
-            storage = torch.Tensor.untyped_storage(tensor)
-            return int(storage._cdata), int(storage.nbytes())  # noqa: SLF001
-    except (RuntimeError, NotImplementedError, TypeError):
-        return None
+    return torch._C.DisableTorchFunction()  # noqa: SLF001  (there is no other way)
 
 
 def behind(node_or_tensor: Any, *, counted: set[int], limit: int = LIMIT) -> Graph:  # noqa: ANN401
@@ -86,7 +88,8 @@ def behind(node_or_tensor: Any, *, counted: set[int], limit: int = LIMIT) -> Gra
     if node is None:
         return Graph(0, 0, "")
     walk = Walk(limit)
-    n_bytes = sum(_kept_by(one, counted) for one in walk.nodes([node]))
+    with past_user_code():
+        n_bytes = sum(walk.bytes_kept_by(one, counted) for one in walk.nodes([node]))
     return Graph(walk.n_nodes, n_bytes, type(node).__name__, is_exact=walk.is_exact)
 
 
@@ -100,7 +103,9 @@ def kept_bytes(tensors: Iterable[Any], *, counted: set[int], limit: int = LIMIT)
         limit: Nodes after which the walk stops.
     """
     roots = (node for tensor in tensors if (node := grad_fn_of(tensor)) is not None)
-    return sum(_kept_by(one, counted) for one in Walk(limit).nodes(roots))
+    walk = Walk(limit)
+    with past_user_code():
+        return sum(walk.bytes_kept_by(one, counted) for one in walk.nodes(roots))
 
 
 def is_tensor(thing: object) -> bool:
@@ -132,6 +137,8 @@ class Walk:
         # A node's Python side is made anew when it is asked for after it has died, so an id is
         # an identity only for as long as the object is held.
         self._seen: dict[int, Any] = {}
+        # Kept no longer than the walk: a program may make a new class of nodes every step.
+        self._kinds: dict[type, tuple[tuple[str, ...], bool]] = {}
 
     def nodes(self, roots: Iterable[Any]) -> Iterator[Any]:
         """Every node behind ``roots``, those included, that this walk has not met before.
@@ -153,6 +160,52 @@ class Walk:
                 yield node
                 pending.extend(following(node))
 
+    def saved_by(self, node: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401
+        """What a node keeps, by the name that it has there.
+
+        Tensors as they are, and where the user's hook packed one, what it packed. Of the user's
+        own functions also the attributes that they set on ``ctx``.
+
+        Args:
+            node: A node.
+        """
+        names, is_own = self._kind(type(node))
+        for name in names:
+            value = _attribute(node, name)
+            if type(value) is tuple:
+                for place, one in enumerate(value):
+                    yield f"{name.removeprefix(_RAW)}[{place}]", _attribute(one, "data")
+            elif name != _LEAF:
+                yield name.removeprefix(_RAW), _attribute(value, "data")
+            else:
+                yield name, value
+        if is_own:
+            yield from ctx_attributes(node).items()
+
+    def bytes_kept_by(self, node: Any, counted: set[int]) -> int:  # noqa: ANN401
+        """Bytes of the storages that one node keeps and that are not counted yet.
+
+        Args:
+            node: A node.
+            counted: Addresses of the storages that are; those counted now are added.
+        """
+        total = 0
+        for _, kept in self.saved_by(node):
+            for tensor in (kept,) if is_tensor(kept) else _packed_in(kept):
+                storage = _storage(tensor)
+                if storage is not None and storage[0] not in counted:
+                    counted.add(storage[0])
+                    total += storage[1]
+        return total
+
+    def _kind(self, kind: type) -> tuple[tuple[str, ...], bool]:
+        """The names under which nodes of a class keep things, and if it is the user's own."""
+        known = self._kinds.get(kind)
+        if known is None:
+            names = (name for name in dir(kind) if name.startswith(_RAW) or name == _LEAF)
+            known = self._kinds[kind] = tuple(names), _is_own_function(kind)
+        return known
+
 
 def following(node: Any) -> list[Any]:  # noqa: ANN401
     """The nodes that backward visits after this one.
@@ -166,84 +219,51 @@ def following(node: Any) -> list[Any]:  # noqa: ANN401
         return []
 
 
-def saved_by(node: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401
-    """What a node keeps, by the name that it has there.
-
-    Tensors as they are, and where the user's hook packed one, what it packed. Of the user's own
-    functions also the attributes that they set on ``ctx``.
-
-    Args:
-        node: A node.
-    """
-    kind = type(node)
-    if kind not in _saved_names:
-        _saved_names[kind] = tuple(
-            name for name in dir(kind) if name.startswith(_RAW) or name == "variable"
-        )
-    for name in _saved_names[kind]:
-        value = _attribute(node, name)
-        if value is None:
-            continue
-        label = name.removeprefix(_RAW)
-        if type(value) is tuple:
-            for place, one in enumerate(value):
-                yield f"{label}[{place}]", _raw(one)
-        else:
-            yield label, value if name == "variable" else _raw(value)
-    for label, value in ctx_attributes(node).items():
-        yield label, value
-
-
 def ctx_attributes(node: object) -> dict[str, object]:
     """What the user's own function has set on its ``ctx``, which is the node.
 
     Args:
         node: A node.
     """
+    return dict(namespace_of(node) or {}) if _is_own_function(type(node)) else {}
+
+
+def _is_own_function(kind: type) -> bool:
     import torch
 
-    if not issubclass(type(node), torch.autograd.function.BackwardCFunction):
-        return {}
-    return dict(namespace_of(node) or {})
-
-
-def _raw(saved: Any) -> object:  # noqa: ANN401
-    """What is in a saved variable; None when backward has freed it."""
-    return _attribute(saved, "data")
+    return issubclass(kind, torch.autograd.function.BackwardCFunction)
 
 
 def _attribute(owner: Any, name: str) -> Any | None:  # noqa: ANN401
-    """An attribute of one of torch's own classes; None where it is freed or not to be had."""
+    """An attribute of one of torch's own classes; None where backward has freed it."""
     try:
         return getattr(owner, name)
     except (AttributeError, RuntimeError):
         return None
 
 
-def _kept_by(node: Any, counted: set[int]) -> int:  # noqa: ANN401
-    """Bytes of the storages that one node keeps and that are not counted yet."""
-    total = 0
-    for _, kept in saved_by(node):
-        for tensor in _tensors_in(kept):
-            storage = storage_of(tensor)
-            if storage is not None and storage[0] not in counted:
-                counted.add(storage[0])
-                total += storage[1]
-    return total
-
-
-def _tensors_in(kept: object) -> Iterator[object]:
-    """A tensor, or those within what a hook packed."""
-    level: list[object] = [kept]
+def _packed_in(kept: object) -> Iterator[object]:
+    """The tensors within what a hook packed."""
+    level: list[Any] = [kept]
     for _ in range(_PACKED_DEPTH):
-        yield from (one for one in level if is_tensor(one))
-        inner: list[Iterable[object]] = []
+        inner: list[Any] = []
         for one in level:
             if type(one) in {tuple, list}:
-                inner.append(one)  # type: ignore[arg-type]
+                inner.extend(one)
             elif type(one) is dict:
-                inner.append(one.values())
-        level = list(chain.from_iterable(inner))
+                inner.extend(one.values())
+        yield from (one for one in inner if is_tensor(one))
+        level = inner
+
+
+def _storage(tensor: Any) -> tuple[int, int] | None:  # noqa: ANN401
+    import torch
+
+    try:
+        storage = torch.Tensor.untyped_storage(tensor)
+        return storage._cdata, storage.nbytes()  # noqa: SLF001
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
 
 
 def _read(tensor: Any, name: str) -> Any | None:  # noqa: ANN401
@@ -251,7 +271,7 @@ def _read(tensor: Any, name: str) -> Any | None:  # noqa: ANN401
     import torch
 
     try:
-        with torch._C.DisableTorchFunction():  # noqa: SLF001  (the one way past the user's code)
+        with past_user_code():
             return getattr(torch.Tensor, name).__get__(tensor)
     except (RuntimeError, AttributeError, TypeError):
         return None

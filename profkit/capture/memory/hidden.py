@@ -12,12 +12,10 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory import graphs
+from profkit.capture.memory.heap import unlisted
 
 NODE_LIMIT: Final = 100_000
 """Graph nodes that are looked through: about a second."""
-
-_BATCH: Final = 512
-_UNLISTED: Final = (dict, tuple)
 
 
 class Link(NamedTuple):
@@ -94,7 +92,7 @@ def _from_graphs(tensors: list[Any], wanted: dict[int, object]) -> Iterator[Link
                 return
             if wanted.pop(id(node), None) is not None:
                 yield Link(tensor, id(node), ".grad_fn" if node is root else ".grad_fn → …")
-            for name, kept in graphs.saved_by(node):
+            for name, kept in walk.saved_by(node):
                 if wanted.pop(id(kept), None) is not None:
                     saver = f"{name!r} saved by {type(node).__name__}"
                     yield Link(tensor, id(kept), f".grad_fn → {saver}")
@@ -102,37 +100,6 @@ def _from_graphs(tensors: list[Any], wanted: dict[int, object]) -> Iterator[Link
 
 def _from_unlisted(wanted: dict[int, object], skip: Collection[int]) -> Iterator[Link]:
     """Arrays of objects, and the dicts and tuples that the collector does not list."""
-    numpy = sys.modules.get("numpy")
-    array: type | None = getattr(numpy, "ndarray", None)
-    kinds = _UNLISTED if array is None else (*_UNLISTED, array)
-    seen = set(skip)
-    everything = gc.get_objects()
-    for start in range(0, len(everything), _BATCH):
-        pending = _of_kinds(gc.get_referents(*everything[start : start + _BATCH]), kinds)
-        while pending:
-            container = pending.pop()
-            if id(container) in seen or gc.is_tracked(container):
-                continue
-            seen.add(id(container))
-            contents = contents_of(container)
-            for one in wanted.keys() & set(map(id, contents)):
-                yield Link(container, one, "")
-            pending.extend(_of_kinds(contents, kinds))
-
-
-def _of_kinds(things: list[object], kinds: tuple[type, ...]) -> list[object]:
-    return [one for one in things if type(one) in kinds]
-
-
-def contents_of(container: Any) -> list[object]:  # noqa: ANN401
-    """What a container holds: of an array of objects its elements, in the order of memory.
-
-    Args:
-        container: A dict, tuple or array.
-    """
-    if type(container) in _UNLISTED:
-        return gc.get_referents(container)
-    if not container.dtype.hasobject or container.dtype.kind != "O":
-        return []
-    flat: list[object] = container.ravel(order="A").tolist()
-    return flat
+    for container in unlisted(gc.get_objects(), skip):
+        for one in wanted.keys() & set(map(id, container.contents)):
+            yield Link(container.thing, one, "")

@@ -1,0 +1,65 @@
+"""The containers that Python's collector does not list.
+
+A dict or tuple whose contents could be part of no cycle, such as a dict from names to arrays, is
+not tracked; an array of objects never is. Each is found from what refers to it.
+"""
+
+import gc
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+BATCH: Final = 512
+"""Objects whose references are taken at once."""
+
+_UNLISTED: Final = (dict, tuple)
+
+
+class Container(NamedTuple):
+    """A container that the collector does not list.
+
+    Attributes:
+        thing: The container.
+        contents: What it holds; of an array of objects its elements, of a dict its keys too.
+    """
+
+    thing: object
+    contents: list[object]
+
+
+def unlisted(objects: Sequence[object], skip: Collection[int] = ()) -> Iterator[Container]:
+    """The containers that some objects refer to and that the collector does not list, each once.
+
+    Args:
+        objects: The objects, such as all that the collector lists.
+        skip: Ids of containers to leave out.
+    """
+    kinds = {*_UNLISTED, *_array_type()}
+    seen = set(skip)
+    for start in range(0, len(objects), BATCH):
+        held = gc.get_referents(*objects[start : start + BATCH])
+        pending = [one for one in held if type(one) in kinds]
+        while pending:
+            thing = pending.pop()
+            if gc.is_tracked(thing) or id(thing) in seen:
+                continue
+            seen.add(id(thing))
+            contents = _contents(thing)
+            yield Container(thing, contents)
+            pending.extend(one for one in contents if type(one) in kinds)
+
+
+def _array_type() -> tuple[type, ...]:
+    """NumPy's array, where the program has loaded it."""
+    loaded: Any = sys.modules.get("numpy")
+    found = None if loaded is None else vars(loaded).get("ndarray")
+    return (found,) if isinstance(found, type) else ()
+
+
+def _contents(container: Any) -> list[object]:  # noqa: ANN401
+    if type(container) in _UNLISTED:
+        return gc.get_referents(container)
+    if container.dtype.kind != "O":
+        return []
+    flat: list[object] = container.ravel(order="K").tolist()
+    return flat

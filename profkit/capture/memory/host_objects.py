@@ -1,0 +1,190 @@
+"""Host memory that no tensor owns: texts, bytes, arrays, and the containers that hold them.
+
+Sizes are shallow, as ``sys.getsizeof`` gives them, and asked of Python's own types alone: a class
+of the program's may have a ``__sizeof__`` of its own, and is measured as the type that it extends.
+"""
+
+import array
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from profkit.capture.memory.attributes import full_name, module_of, mro_of
+from profkit.capture.memory.heap import unlisted
+from profkit.capture.memory.keys import size_of
+from profkit.capture.memory.unreachable import quiet_collector
+
+MIN_ENTRIES: Final = 8
+"""Entries from which a container is worth following: most of a program's have fewer for ever."""
+
+WITHIN_LIMIT: Final = 200_000
+"""Objects within a container that are measured: a tenth of a second."""
+
+_LEAVES: Final[dict[type, int]] = {
+    kind: n for n, kind in enumerate((bytes, bytearray, str, array.array, np.ndarray))
+}
+"""What the collector does not list, and programs fill memory with."""
+
+_NOT_WITHIN: Final = ("module", "type", "function", "builtin_function_or_method", "code", "frame")
+"""What a container shares with the rest of the program, and does not keep."""
+
+_BATCH: Final = 4096
+"""Objects whose references are taken at once."""
+
+_FLAGS: Final = type.__dict__["__flags__"]
+_HEAP_TYPE: Final = 1 << 9
+"""``Py_TPFLAGS_HEAPTYPE``: made at run time."""
+
+_Numbers = npt.NDArray[np.int64]
+
+
+class Held(NamedTuple):
+    """A container that may grow.
+
+    Attributes:
+        thing: The container.
+        type: Its type's name.
+        length: Its entries.
+        bytes: Its own bytes, without its contents.
+    """
+
+    thing: object
+    type: str
+    length: int
+    bytes: int
+
+
+def by_type() -> dict[str, tuple[int, int]]:
+    """All objects of the program, by the name of their type: how many, and their bytes.
+
+    Returns:
+        Number and bytes. Numbers are left out, and so is what a tensor or a file owns and an
+        array only looks into.
+    """
+    with quiet_collector():
+        objects = gc.get_objects()
+        sizes = _Sizes()
+        for one in objects:
+            sizes.add(one)
+        places = range(0, len(objects), _BATCH)
+        leaves = [_leaves_in(gc.get_referents(*objects[n : n + _BATCH])) for n in places]
+        inner: list[object] = []
+        for container in unlisted(objects):
+            if type(container.thing) is not np.ndarray:
+                sizes.add(container.thing)
+            inner.extend(one for one in container.contents if type(one) in _LEAVES)
+        leaves.append(_leaves_in(inner))
+        return sizes.by_name() | _leaves_by_name(leaves)
+
+
+def containers(min_entries: int = MIN_ENTRIES) -> Iterator[Held]:
+    """The lists, dicts, sets and the like that have some entries.
+
+    Args:
+        min_entries: Entries from which a container is given.
+    """
+    objects = gc.get_objects()
+    yield from _worth_following(objects, min_entries)
+    yield from _worth_following((one.thing for one in unlisted(objects)), min_entries)
+
+
+def bytes_within(container: object, limit: int = WITHIN_LIMIT) -> int:
+    """Bytes of a container and of all that is within it, each object once, without tensors.
+
+    Args:
+        container: The container.
+        limit: Objects after which measuring stops.
+    """
+    total = 0
+    seen = {id(container)}
+    pending = [container]
+    while pending and len(seen) < limit:
+        thing = pending.pop()
+        total += _size(thing)
+        for one in gc.get_referents(thing):
+            if id(one) not in seen and _is_within(one):
+                seen.add(id(one))
+                pending.append(one)
+    return total
+
+
+class _Sizes:
+    """Number and bytes of objects by their type."""
+
+    def __init__(self) -> None:
+        self._measure: dict[type, Callable[[Any], int]] = {}
+        self._n: dict[type, int] = {}
+        self._bytes: dict[type, int] = {}
+
+    def add(self, thing: object) -> None:
+        """Count an object."""
+        kind = type(thing)
+        measure = self._measure.get(kind)
+        if measure is None:
+            measure = self._measure[kind] = _measure_of(kind)
+            self._n[kind] = self._bytes[kind] = 0
+        self._n[kind] += 1
+        self._bytes[kind] += measure(thing)
+
+    def by_name(self) -> dict[str, tuple[int, int]]:
+        """Number and bytes by the type's name; classes of one name together."""
+        totals: dict[str, tuple[int, int]] = {}
+        for kind, n in self._n.items():
+            before = totals.get(full_name(kind), (0, 0))
+            totals[full_name(kind)] = (before[0] + n, before[1] + self._bytes[kind])
+        return totals
+
+
+def _measure_of(kind: type) -> Callable[[Any], int]:
+    """How instances of a type are measured: as the first type of Python's own that they extend."""
+    own = next(cls for cls in mro_of(kind) if _is_pythons_own(cls))
+    if own is kind:
+        return sys.getsizeof
+    return vars(own).get("__sizeof__", object.__sizeof__)
+
+
+def _is_pythons_own(cls: type) -> bool:
+    """Whether a class was not made by a class statement of the program or of a library."""
+    if not _FLAGS.__get__(cls) & _HEAP_TYPE:
+        return True
+    top = module_of(cls).partition(".")[0]
+    return top in sys.stdlib_module_names and top != "__main__"
+
+
+def _size(thing: object) -> int:
+    """Bytes of an object; of an array with its data, unless they belong to something else."""
+    return _measure_of(type(thing))(thing)
+
+
+def _leaves_in(held: list[object]) -> _Numbers:
+    """Of what is in none of the collector's lists: ids, sizes, and which type it is."""
+    found = [one for one in held if type(one) in _LEAVES]
+    columns = (map(id, found), map(sys.getsizeof, found), map(_LEAVES.get, map(type, found)))
+    return np.array([np.fromiter(column, np.int64, len(found)) for column in columns])
+
+
+def _leaves_by_name(noted: list[_Numbers]) -> dict[str, tuple[int, int]]:
+    """Number and bytes by type, each object once, however many refer to it."""
+    columns = np.concatenate(noted, axis=1)
+    _, first = np.unique(columns[0], return_index=True)
+    _, sizes, kinds = columns[:, first]
+    return {
+        full_name(kind): (int((kinds == place).sum()), int(sizes[kinds == place].sum()))
+        for kind, place in _LEAVES.items()
+    }
+
+
+def _worth_following(things: Iterable[object], min_entries: int) -> Iterator[Held]:
+    for thing in things:
+        length = size_of(thing)
+        if length is not None and length >= min_entries:
+            yield Held(thing, full_name(type(thing)), length, _size(thing))
+
+
+def _is_within(thing: object) -> bool:
+    kind = type(thing)
+    return kind.__name__ not in _NOT_WITHIN and not issubclass(kind, type)
