@@ -40,9 +40,23 @@ def lend(events: EventTable, tree: CallTree, steps: Steps, lines: OpLines) -> Le
         ids = np.array(lines.external_id, dtype=np.int64)
         ids[ids < 0] = MISSING
         rows = np.flatnonzero(like)
-        by_id = match_first(ids, places, events.external_id.at(rows))
+        by_id = match_first(ids, places, _operator_ids(events, rows))
         entry[rows] = np.where(by_id != NOTHING, by_id, entry[rows])
     return Lent(entry)
+
+
+def _operator_ids(events: EventTable, rows: Rows) -> Int64s:
+    """The operator that some rows are or belong to, by id, or :data:`MISSING`. Shape of ``rows``.
+
+    Where the profiler knows no operator of a call it may write the call's own correlation instead,
+    which is the number of any operator or none.
+
+    Source: ``libkineto/src/output_json.cpp`` (``handleActivity``), for the calls of all vendors but
+    CUDA's and PrivateUse1's.
+    """
+    ids = events.external_id.at(rows)
+    ids[ids == events.correlation.at(rows)] = MISSING
+    return ids
 
 
 def _like_an_entry(events: EventTable, tree: CallTree, steps: Steps) -> Mask:

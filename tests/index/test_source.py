@@ -14,6 +14,7 @@ from profkit.model.capture_info import CaptureInfo, OpLines
 from profkit.model.events import Category
 from profkit.model.where import Location
 from profkit.testing import TraceBuilder
+from profkit.testing.recording import Event
 
 Read = Callable[[TraceBuilder], Context]
 
@@ -211,6 +212,23 @@ def test_lines_of_the_same_window_are_joined_by_id(read: Read) -> None:
     ctx = read(builder)
     assert [where(ctx, "aten::mm", nth).line for nth in (0, 1)] == [4, 3]
     assert ctx.source.origin == "window"
+
+
+def test_a_call_of_no_operator_gets_no_line_by_the_number_of_its_own(read: Read) -> None:
+    lines = op_lines([("aten::mm", -1, 3), ("aten::mm", -1, 4)], same_window=True)
+    lines.external_id[:] = [1, 2]
+    builder = TraceBuilder(stacks=True)
+    for _ in range(2):
+        builder.compute("aten::mm", 100)
+    for ident in (1, 2):
+        args = {"correlation": ident, "External id": ident}
+        at_ns = builder.now_ns + ident * 100
+        builder.events.append(Event("X", "urQueueFinish", "xpu_runtime", 1, 1, at_ns, 50, args))
+    builder.capture = CaptureInfo(version="1", name="train", lines=lines)
+    ctx = read(builder)
+    assert [where(ctx, "aten::mm", nth).line for nth in (0, 1)] == [3, 4]
+    calls = ctx.events.rows_of(Category.RUNTIME).tolist()
+    assert [ctx.location(row).line for row in calls] == [None, None]
 
 
 def test_the_origin_of_lent_lines_is_said(read: Read) -> None:
