@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine.memory_words import memory_facts, memory_sentences, nothing_in_memory
+from profkit.engine.memory_text import memory_facts, memory_sentences, nothing_in_memory
 from profkit.model.finding import Finding
 from profkit.model.report import Breakdown, DeviceSummary, OpSummary, Report
 from profkit.names import visible
@@ -249,7 +249,7 @@ def facts(report: Report, *, everything: bool) -> list[str]:
         for device in summary.devices
         if device.span_ns and (everything or len(summary.devices) > 1 or device.communication_ns)
     ]
-    lines += memory_facts(report)
+    lines += memory_facts(report, everything=everything)
     return [*lines, *_counts(report)] if everything else lines
 
 

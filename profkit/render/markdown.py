@@ -5,7 +5,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from profkit.engine.memory_words import courses, not_seen, shows_courses, sites, use_of
+from profkit.engine.memory_text import (
+    Course,
+    courses,
+    device_courses,
+    not_seen,
+    place_of,
+    shows_courses,
+    sites,
+    use_of,
+)
 from profkit.engine.renderer import RendererInfo
 from profkit.engine.verdict import (
     busiest_ops,
@@ -169,25 +178,14 @@ def _tables(report: Report, options: Options, most: int | None) -> Iterator[str]
 
 
 def _memory(report: Report, options: Options, most: int | None) -> Iterator[str]:
-    every = courses(report)
-    if every and shows_courses(report):
-        yield "## Memory by step"
-        rows = [
-            (
-                course.name,
-                format_bytes(course.first_bytes),
-                format_bytes(course.last_bytes),
-                format_bytes(course.highest_bytes),
-                course.drawn(_BAR),
-            )
-            for course in every
-        ]
-        yield _table(("memory", "first", "last", "highest", "course"), rows)
+    if shows_courses(report):
+        yield from _courses("Memory by step", courses(report))
+    yield from _courses("Memory over the history", device_courses(report))
     for each in sites(report, everything=options.verbose):
         yield f"## {_prose(each.title)}: {format_bytes(each.total_bytes)}"
         found = [
             (
-                _place(site.location, options.base) or "no line known",
+                _line(site.location, options.base) or _prose(place_of(site)),
                 format_count(site.n),
                 format_bytes(site.bytes),
                 format_share(each.share(site)),
@@ -196,6 +194,23 @@ def _memory(report: Report, options: Options, most: int | None) -> Iterator[str]
             for site in each.sites[:most]
         ]
         yield _table(("allocated at", "blocks", "bytes", "share", "used for"), found)
+
+
+def _courses(title: str, every: list[Course]) -> Iterator[str]:
+    if not every:
+        return
+    yield f"## {title}"
+    rows = [
+        (
+            _prose(course.name),
+            format_bytes(course.first_bytes),
+            format_bytes(course.last_bytes),
+            format_bytes(course.highest_bytes),
+            course.drawn(_BAR),
+        )
+        for course in every
+    ]
+    yield _table(("memory", "first", "last", "highest", "course"), rows)
 
 
 def _recording(report: Report) -> Iterator[str]:

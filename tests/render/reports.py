@@ -1,7 +1,17 @@
 """Reports made by hand: a GPU run, a CPU run, and the odd ones that renderers must survive."""
 
 from profkit.model.finding import Cost, Finding, Unchecked
-from profkit.model.memory_summary import MemorySummary, PeakMemory
+from profkit.model.memory_summary import (
+    AllocationSite,
+    MemoryPoint,
+    MemorySummary,
+    OomSummary,
+    PeakMemory,
+    PinningSite,
+    RegionMemory,
+    SnapshotDevice,
+    WatchedStep,
+)
 from profkit.model.report import (
     Breakdown,
     CopySummary,
@@ -18,7 +28,7 @@ from profkit.model.report import (
     TimePart,
 )
 from profkit.model.trace import RecordedWith
-from profkit.model.where import Location
+from profkit.model.where import Frame, Location
 
 MS = 1_000_000
 
@@ -205,6 +215,104 @@ def cpu_report() -> Report:
     )  # fmt: skip
 
 
+MIB = 1 << 20
+
+
+def grown() -> Finding:
+    """A finding on a live object, whose line is not known."""
+    return Finding(
+        rule="MEM004",
+        name="growing-container",
+        severity="warning",
+        confidence="medium",
+        title="Tensors pile up with every step",
+        message="Each step from 1 to 300 keeps 2.00 MiB more in host memory: 300 tensors, held by "
+        "`history` in main at train.py:12 (list, 300 entries).",
+        fix="Empty `history` once its tensors are used.",
+        n=300,
+        cost=Cost(bytes=600 * MIB, per_step_bytes=2 * MIB, basis="estimate"),
+        holders=(
+            ("history", "[17]", " in main at train.py:12"),
+            ("__main__", ".trainer", ".log", "['step 17']"),
+            ("functools.lru_cache of positional",),
+        ),
+        evidence={"container_len": 300},
+    )
+
+
+def watched_memory(n_growths: int | None = 1) -> MemorySummary:
+    """Three hundred steps of a program in which host memory and tensors grow."""
+    return MemorySummary(
+        steps=tuple(
+            WatchedStep(step, (400 + 2 * step) * MIB, 2 * step * MIB, step << 10, 0, None)
+            for step in range(1, 301, 23)
+        ),
+        n_watched_steps=300,
+        n_judged_steps=300 if n_growths is not None else 0,
+        n_growths=n_growths,
+        not_seen=("Steps 3 to 5 were recorded, and not looked at.",),
+        watch_ns=24 * MS,
+        watch_share=0.004,
+    )
+
+
+def watched_report() -> Report:
+    """A program whose memory was watched and grows, without a trace."""
+    return Report(
+        profkit="0.1.0",
+        source=source(path="", kind="live", n_events=0, steps_are="optimizer steps"),
+        summary=Summary(0, memory=watched_memory()),
+        findings=(grown(),),
+        unchecked=(Unchecked("SYN001", "There is no trace.", "Record one."),),
+    )
+
+
+def sites_of(*mib: int) -> tuple[AllocationSite, ...]:
+    """Allocations by one line each, of so many MiB."""
+    uses = ("activation", "optimizer-state", "unknown")
+    return tuple(
+        AllocationSite(
+            Location("/home/me/project/lib/model.py", 10 + n, "forward"),
+            (Frame("/home/me/project/lib/model.py", 10 + n, "forward"),),
+            n + 1,
+            size * MIB,
+            uses[n % len(uses)],
+        )
+        for n, size in enumerate(mib)
+    )
+
+
+def snapshot_report(n_devices: int = 1) -> Report:
+    """A snapshot of devices that ran out of memory."""
+    line = Location("/home/me/project/train.py", 21, "main")
+    earlier = AllocationSite(Location(), (), 40, 3000 * MIB, "unknown", "large", is_earlier=True)
+    devices = tuple(
+        SnapshotDevice(
+            f"cuda:{n}", 284, 900, (35_000 + n) * MIB, 34_000 * MIB, 34_000 * MIB, 1000 * MIB,
+            112 * MIB, 3274, 34_500 * MIB, 35_000 * MIB, 600, 31_000 * MIB, 12,
+            top_sites=(*sites_of(14_000, 1002), earlier),
+            peak_sites=(*sites_of(14_336, 1002, 1), earlier),
+            oom=(
+                OomSummary(4004 * MIB, 3840 * MIB, line, "fragmentation", 164 * MIB, 35_000 * MIB,
+                           34_000 * MIB, 112 * MIB, (*sites_of(14_300, 1002), earlier)),
+            ),
+            releasable_bytes=200 * MIB,
+            pinned_bytes=800 * MIB,
+            pins=(PinningSite(line, 3, 64 * MIB, 500 * MIB),),
+            timeline=tuple(MemoryPoint(100 * k, 5 * k, k * 860 * MIB, k * 875 * MIB)
+                           for k in range(1, 41)),
+            regions=(RegionMemory("forward", 2, 30_000 * MIB, -5 * MIB),),
+        )
+        for n in range(n_devices)
+    )  # fmt: skip
+    return Report(
+        profkit="0.1.0",
+        source=source(path="/home/me/project/oom.pickle", kind="snapshot", torch=None, devices=()),
+        summary=Summary(0, memory=MemorySummary(devices=devices)),
+        unchecked=(Unchecked("SYN001", "There is no trace.", "Record one."),),
+    )
+
+
 def empty_report() -> Report:
     """A recording that holds nothing, and rules that found nothing."""
     return Report("0.1.0", source(path="", kind="live", devices=(), torch=None), Summary(0))
@@ -229,6 +337,22 @@ def many_findings() -> Report:
     return Report(report.profkit, report.source, report.summary, (starved(), leak()) * 5000)
 
 
+def hostile_memory(text: str) -> MemorySummary:
+    """Memory whose every name is one hostile text."""
+    where = Location(text, 1, text)
+    sites = (AllocationSite(where, (Frame(text, 1, text),), 1, 1, text),)
+    nowhere = (AllocationSite(Location(function=text), (), 1, 1, text),)
+    device = SnapshotDevice(
+        text, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+        top_sites=sites, peak_sites=nowhere, oom=(OomSummary(1, 1, where, text, sites=sites),),
+        pins=(PinningSite(where, 1, 1, 1),), regions=(RegionMemory(text, 1, 1, 1),),
+        timeline=(MemoryPoint(1, 1, 1, 1), MemoryPoint(2, 1, 1, 1)),
+    )  # fmt: skip
+    return MemorySummary(
+        1, 1, 1, 1, (PeakMemory(text, 1),), (device,), watched_memory().steps, 1, 1, 1, (text,)
+    )
+
+
 def hostile_report(text: str) -> Report:
     """A report in which every name and every sentence is one hostile text."""
     where = Location(text, 1, text, text, text, text)
@@ -249,7 +373,7 @@ def hostile_report(text: str) -> Report:
             regions=(RegionSummary(text, 1, MS, MS),),
             syncs=(SyncSummary(text, 1, MS),),
             copies=(CopySummary(text, 1, MS, None),),
-            memory=MemorySummary(1, 1, 1, 1, (PeakMemory(text, 1),)),
+            memory=hostile_memory(text),
             breakdown=breakdown(1, on_device=True, compute=8 * MS, idle_host=2 * MS),
         ),
         findings=(finding,),

@@ -106,7 +106,7 @@ def known_figures(tree: dict[str, Any]) -> set[str]:
         if isinstance(leaf, str):
             known.update(FIGURE.findall(leaf))
         elif isinstance(leaf, int | float) and not isinstance(leaf, bool):
-            known |= {format_ns(leaf), format_bytes(leaf), format_count(round(leaf))}
+            known |= {format_ns(leaf), format_bytes(abs(leaf)), format_count(round(leaf))}
             shares.append(leaf)
     breakdown = tree["summary"]["breakdown"]
     if breakdown:
@@ -121,10 +121,25 @@ def known_figures(tree: dict[str, Any]) -> set[str]:
         ]
     for device in tree["summary"]["devices"]:
         shares += [device[key] / device["span_ns"] for key in device if key.endswith("_ns")]
+    memory = tree["summary"]["memory"] or {"devices": []}
+    for device in memory["devices"]:
+        totals = [device[key] for key in device if key.endswith("_bytes")]
+        every = [*device["top_sites"], *device["peak_sites"]]
+        every += [site for oom in device["oom"] for site in oom["sites"]]
+        shares += [site["bytes"] / total for site in every for total in totals if total]
     return known | {format_share(share) for share in shares}
 
 
-@pytest.mark.parametrize("report", [reports.gpu_report(), reports.cpu_report()], ids=("gpu", "cpu"))
+REPORTS = {
+    "gpu": reports.gpu_report(),
+    "cpu": reports.cpu_report(),
+    "watched": reports.watched_report(),
+    "snapshot": reports.snapshot_report(),
+    "snapshot of two": reports.snapshot_report(2),
+}
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
 def test_every_figure_shown_is_in_the_json(module: Renderer, report: Report) -> None:
     tree = json.loads(render(next(each for each in EVERY if each.INFO.name == "json"), report))

@@ -31,6 +31,8 @@ def test_the_shipped_schema_is_that_of_the_dataclasses() -> None:
         reports.cpu_report(),
         reports.empty_report(),
         reports.unchecked_report(),
+        reports.watched_report(),
+        reports.snapshot_report(2),
         *(reports.hostile_report(text) for text in reports.HOSTILE),
     ],
 )

@@ -33,8 +33,16 @@ def test_it_begins_with_the_verdict() -> None:
     )
 
 
+REPORTS = {
+    "gpu": reports.gpu_report(),
+    "cpu": reports.cpu_report(),
+    "watched": reports.watched_report(),
+    "snapshot": reports.snapshot_report(2),
+}
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
-@pytest.mark.parametrize("report", [reports.gpu_report(), reports.cpu_report()], ids=("gpu", "cpu"))
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
 def test_no_line_is_wider_than_the_terminal(report: Report, width: int) -> None:
     lines = text(report, width=width, verbose=True).splitlines()
     assert [line for line in lines if cell_len(line) > width] == []

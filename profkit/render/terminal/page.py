@@ -11,7 +11,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from profkit.engine.memory_words import courses, not_seen, shows_courses, sites, use_of
+from profkit.engine.memory_text import (
+    Course,
+    courses,
+    device_courses,
+    not_seen,
+    place_of,
+    shows_courses,
+    sites,
+    use_of,
+)
 from profkit.engine.verdict import (
     busiest_ops,
     cost_text,
@@ -48,6 +57,8 @@ _TINY_SHARE: Final = 0.01
 """Parts of a step below this share one line."""
 _STRETCH_WORTH_SAYING: Final = 0.05
 _MORE_PLACES: Final = 3
+_BYTES_WIDTH: Final = 9
+"""As long as ``1,002 MiB``."""
 _MOST_COLUMNS: Final = 24
 """A longer course of memory says no more."""
 _SEVERITY_STYLE: Final = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -194,10 +205,12 @@ class Page:
         if not finding.locations:
             holder = "".join(finding.holders[0]) if finding.holders else ""
             return middle_cut(visible(holder), self.width // 2) or "no line known"
-        place = self.place(finding.locations[0])
-        if cell_len(place) > self.width // 2:
-            return middle_cut(visible(finding.locations[0].place), self.width // 2)
-        return place
+        return self.fitting_place(finding.locations[0], self.width // 2)
+
+    def fitting_place(self, where: Location, width: int) -> str:
+        """A location with its path where that fits, else with the file's name alone."""
+        place = self.place(where)
+        return place if cell_len(place) <= width else middle_cut(visible(where.place), width)
 
     def holders(self, finding: Finding) -> Iterable[RenderableType]:
         """The chains of who holds what a finding is about, the shortest first."""
@@ -208,17 +221,21 @@ class Page:
             yield hanging("held by: ", "".join(chain) + more, "dim")
 
     def memory(self) -> Iterable[RenderableType]:
-        """How a watched program's memory went: first, last, highest, and its course."""
-        if not shows_courses(self.report):
-            return
-        every = courses(self.report)
+        """How a watched program's memory went, or that of a snapshot's devices."""
+        if shows_courses(self.report):
+            yield from self.courses("Memory by step", courses(self.report))
+        yield from self.courses("Memory over the history", device_courses(self.report))
+
+    def courses(self, title: str, every: list[Course]) -> Iterable[RenderableType]:
+        """A table of figures: first, last, highest, and how they went between."""
         if not every:
             return
-        table = self.table("Memory by step", "first", "last", "highest", "course")
-        room = self.width - self.name_width() - 3 * (FIGURE_WIDTH + 1) - 2
+        table = self.table(title, "first", "last", "highest", "course", figure=_BYTES_WIDTH)
+        name_width = self.name_width(_BYTES_WIDTH)
+        room = self.width - name_width - 3 * (_BYTES_WIDTH + 1) - 2
         for course in every:
             table.add_row(
-                course.name,
+                middle_cut(visible(course.name), name_width),
                 format_bytes(course.first_bytes),
                 format_bytes(course.last_bytes),
                 format_bytes(course.highest_bytes),
@@ -231,12 +248,18 @@ class Page:
         for number, each in enumerate(sites(self.report, everything=self.options.verbose)):
             if number:
                 yield ""
-            yield heading(each.title, format_bytes(each.total_bytes))
-            table = self.table("allocated at", "blocks", "bytes", "share", "used for")
+            yield heading(visible(each.title), format_bytes(each.total_bytes))
+            titles = ("allocated at", "blocks", "bytes", "share", "used for")
+            table, name_width = (
+                self.table(*titles, figure=_BYTES_WIDTH),
+                self.name_width(_BYTES_WIDTH),
+            )
             for site in each.sites[: None if self.options.verbose else self.options.top]:
-                place = self.place(site.location) or "no line known"
+                place = place_of(site)
+                if site.location.line is not None:
+                    place = self.fitting_place(site.location, name_width)
                 table.add_row(
-                    middle_cut(place, self.name_width()),
+                    middle_cut(place, name_width),
                     format_count(site.n),
                     format_bytes(site.bytes),
                     format_share(each.share(site)),
@@ -282,18 +305,18 @@ class Page:
             )
         yield table
 
-    def name_width(self) -> int:
-        """Columns for a kernel's or an operator's name."""
-        return max(16, (self.width - 3 * (FIGURE_WIDTH + 1)) * 11 // 20)
+    def name_width(self, figure: int = FIGURE_WIDTH) -> int:
+        """Columns for a name beside three figures."""
+        return max(16, (self.width - 3 * (figure + 1)) * 11 // 20)
 
-    def table(self, *titles: str) -> Table:
+    def table(self, *titles: str, figure: int = FIGURE_WIDTH) -> Table:
         """A table whose first column holds names and whose last column says where."""
         table = grid(show_header=True, header_style="bold")
-        figures = titles[1:-1]
-        rest = self.width - self.name_width() - 1 - len(figures) * (FIGURE_WIDTH + 1)
-        table.add_column(titles[0], width=self.name_width(), no_wrap=True, overflow="ellipsis")
+        figures, name = titles[1:-1], self.name_width(figure)
+        rest = self.width - name - 1 - len(figures) * (figure + 1)
+        table.add_column(titles[0], width=name, no_wrap=True, overflow="ellipsis")
         for title in figures:
-            table.add_column(title, justify="right", width=FIGURE_WIDTH, no_wrap=True)
+            table.add_column(title, justify="right", width=figure, no_wrap=True)
         table.add_column(titles[-1], width=max(rest - 1, 8), no_wrap=True, overflow="ellipsis")
         return table
 

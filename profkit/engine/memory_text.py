@@ -1,0 +1,338 @@
+"""Memory in words and rows: what a snapshot holds, and how a watched program's memory went."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from profkit.engine.wording import at, counted
+from profkit.model.memory_summary import (
+    AllocationSite,
+    MemorySummary,
+    OomSummary,
+    SnapshotDevice,
+    WatchedStep,
+)
+from profkit.model.report import Report
+from profkit.names import visible
+from profkit.units import format_bytes, format_share
+
+_COURSES: Final = (
+    ("host memory", "host_rss_bytes"),
+    ("tensors", "tensor_bytes"),
+    ("kept for backward", "graph_bytes"),
+    ("allocated on devices", "allocated_bytes"),
+    ("reserved on devices", "reserved_bytes"),
+)
+_USES: Final = {
+    "parameter": "parameters",
+    "gradient": "gradients",
+    "optimizer-state": "optimizer state",
+    "activation": "activations",
+    "input": "inputs",
+    "workspace": "workspaces",
+    "communication": "communication",
+    "unknown": "",
+}
+_WHY: Final = {
+    "exhaustion": "; what PyTorch had was in use",
+    "fragmentation": "; PyTorch had enough that was free, but in pieces",
+    "limit": "; the device had enough, and a limit stood in the way",
+}
+_LEVELS: Final = "▁▂▃▄▅▆▇█"
+_FLAT_SHARE: Final = 0.01
+"""What changes by less of its highest than this is drawn as flat."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """How one figure of a watched program went.
+
+    Attributes:
+        name: What it is, in a word or two.
+        steps: The steps that it is known of.
+        values_bytes: It, after each of them.
+    """
+
+    name: str
+    steps: tuple[int, ...]
+    values_bytes: tuple[int, ...]
+
+    @property
+    def first_bytes(self) -> int:
+        """What it was first."""
+        return self.values_bytes[0]
+
+    @property
+    def last_bytes(self) -> int:
+        """What it was in the end."""
+        return self.values_bytes[-1]
+
+    @property
+    def highest_bytes(self) -> int:
+        """The most that it was."""
+        return max(self.values_bytes)
+
+    def drawn(self, width: int) -> str:
+        """It over the steps, as a row of bars from its lowest to its highest.
+
+        Args:
+            width: Columns.
+        """
+        low, high = min(self.values_bytes), self.highest_bytes
+        if high - low <= high * _FLAT_SHARE:
+            return _LEVELS[0] * width
+        top = len(_LEVELS) - 1
+        return "".join(_LEVELS[round((n - low) / (high - low) * top)] for n in self._spread(width))
+
+    def _spread(self, width: int) -> Iterator[int]:
+        """The last known value at each of so many steps, evenly apart."""
+        first, last, place = self.steps[0], self.steps[-1], 0
+        for column in range(width):
+            step = first + (last - first) * (column + 1) / width
+            while place + 1 < len(self.steps) and self.steps[place + 1] <= step:
+                place += 1
+            yield self.values_bytes[place]
+
+
+@dataclass(frozen=True)
+class Sites:
+    """What stood on a device at one moment, by the line that allocated it.
+
+    Attributes:
+        title: Which device and moment.
+        total_bytes: What stood in all.
+        sites: By stack, the most bytes first.
+    """
+
+    title: str
+    total_bytes: int
+    sites: tuple[AllocationSite, ...]
+
+    def share(self, site: AllocationSite) -> float:
+        """A site's bytes as a share of all.
+
+        Args:
+            site: One of the sites.
+        """
+        return site.bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+def use_of(site: AllocationSite) -> str:
+    """What a site's blocks are used for, in a word; empty where that is not known.
+
+    Args:
+        site: A site.
+    """
+    return _USES.get(site.category, visible(site.category))
+
+
+def place_of(site: AllocationSite) -> str:
+    """What to say of a site whose line is not known: why it is not.
+
+    Args:
+        site: A site.
+    """
+    if site.is_earlier:
+        return "before the history began"
+    return visible(site.location.function or "") or "no stack kept"
+
+
+def courses(report: Report) -> list[Course]:
+    """How each known figure of a watched program went; those that stay at nothing are left out.
+
+    Args:
+        report: The report.
+    """
+    memory = report.summary.memory
+    found = [] if memory is None else [_course(memory.steps, *each) for each in _COURSES]
+    return [each for each in found if len(each.steps) > 1 and each.highest_bytes]
+
+
+def device_courses(report: Report) -> list[Course]:
+    """How the memory of a snapshot's devices went over the history that it kept.
+
+    Args:
+        report: The report.
+    """
+    memory = report.summary.memory
+    devices = [each for each in memory.devices if len(each.timeline) > 1] if memory else []
+    found = []
+    for device in devices:
+        entries = tuple(point.entry for point in device.timeline)
+        active = tuple(point.active_bytes for point in device.timeline)
+        found.append(Course(f"{device.device} in use", entries, active))
+        if len(devices) == 1:
+            reserved = tuple(point.reserved_bytes for point in device.timeline)
+            found.append(Course(f"{device.device} reserved", entries, reserved))
+    return found
+
+
+def _course(steps: tuple[WatchedStep, ...], name: str, figure: str) -> Course:
+    known = [(each.step, n) for each in steps if (n := getattr(each, figure)) is not None]
+    return Course(name, tuple(step for step, _ in known), tuple(n for _, n in known))
+
+
+def sites(report: Report, *, everything: bool) -> list[Sites]:
+    """What stood on each device when memory ran out, else at its peak, else in the end.
+
+    Args:
+        report: The report.
+        everything: Whether to tell of all three.
+    """
+    memory = report.summary.memory
+    found: list[Sites] = []
+    for device in memory.devices if memory else ():
+        told: dict[tuple[AllocationSite, ...], Sites] = {}
+        for each in _moments(device):
+            told.setdefault(each.sites, each)
+        told.pop((), None)
+        found += list(told.values())[: None if everything else 1]
+    return found
+
+
+def _moments(device: SnapshotDevice) -> Iterator[Sites]:
+    for oom in device.oom[-1:]:
+        title = f"On {device.device} when {format_bytes(oom.bytes)} could not be had"
+        yield Sites(title, oom.active_bytes or device.active_bytes, oom.sites)
+    yield Sites(f"On {device.device} at its peak", device.peak_active_bytes, device.peak_sites)
+    yield Sites(f"On {device.device} in the end", device.active_bytes, device.top_sites)
+
+
+def memory_sentences(report: Report) -> list[str]:
+    """What a report without times comes down to; nothing where nothing is known of memory.
+
+    Args:
+        report: The report.
+    """
+    memory = report.summary.memory
+    if memory is None:
+        return []
+    if memory.devices:
+        return list(_of_snapshot(memory))
+    went = " and ".join(map(_went, courses(report)[:2]))
+    steps = counted(memory.n_watched_steps or 0, "step")
+    return [f"Over {steps} {went}."] if went else []
+
+
+def _went(course: Course) -> str:
+    first, last = format_bytes(course.first_bytes), format_bytes(course.last_bytes)
+    if first == last:
+        return f"{course.name} stayed at {last}"
+    return f"{course.name} went from {first} to {last}"
+
+
+def _of_snapshot(memory: MemorySummary) -> Iterator[str]:
+    fullest = max(memory.devices, key=lambda device: device.reserved_bytes)
+    name = f"{fullest.device} has"
+    if len(memory.devices) > 1:
+        name = f"Of {len(memory.devices)} devices {fullest.device} is the fullest, with"
+    had = (
+        f"{format_bytes(fullest.reserved_bytes)} reserved and {format_bytes(fullest.active_bytes)}"
+    )
+    peak = ""
+    if fullest.peak_active_bytes > fullest.active_bytes:
+        peak = f", and {format_bytes(fullest.peak_active_bytes)} at the peak"
+    yield f"{name} {had} in use{peak}."
+    for device in memory.devices:
+        if device.oom:
+            yield _out_of_memory(device, device.oom[-1])
+
+
+def _out_of_memory(device: SnapshotDevice, oom: OomSummary) -> str:
+    place = at(oom.location) if oom.location else ""
+    free = ""
+    if oom.device_free_bytes is not None:
+        free = f" while {format_bytes(oom.device_free_bytes)} were free on the device"
+    why = _WHY.get(oom.reason or "", "")
+    if oom.reason == "fragmentation" and oom.largest_hole_bytes is not None:
+        why += f" of at most {format_bytes(oom.largest_hole_bytes)}"
+    return f"{device.device} could not give {format_bytes(oom.bytes)}{place}{free}{why}."
+
+
+def nothing_in_memory(report: Report) -> str:
+    """What to say of a report on memory whose findings name no cost."""
+    if report.findings:
+        return "No finding is more than a note."
+    memory = report.summary.memory
+    if memory is not None and memory.n_growths == 0:
+        return "Nothing grows with every step."
+    return "No rule found anything to change."
+
+
+def memory_facts(report: Report, *, everything: bool) -> Iterator[str]:
+    """What was counted of memory, a line each.
+
+    Args:
+        report: The report.
+        everything: Whether to tell also of regions and of what holds free memory in place.
+    """
+    memory = report.summary.memory
+    if memory is None:
+        return
+    if memory.peak:
+        peaks = (f"{format_bytes(peak.bytes)} on {peak.device}" for peak in memory.peak)
+        yield f"memory at its peak: {', '.join(peaks)}"
+    for device in memory.devices:
+        yield from _of_device(device, everything=everything)
+    if memory.n_watched_steps:
+        yield "; ".join(_watched(report, memory))
+
+
+def _of_device(device: SnapshotDevice, *, everything: bool) -> Iterator[str]:
+    yield (
+        f"{device.device}: {format_bytes(device.reserved_bytes)} reserved in "
+        f"{counted(device.n_segments, 'segment')}, {format_bytes(device.active_bytes)} in use, "
+        f"largest free block {format_bytes(device.largest_free_block_bytes)}, "
+        f"{counted(device.n_trace_events, 'entry', 'entries')} of history"
+    )
+    if device.inactive_bytes:
+        yield (
+            f"{device.device}: of the free memory {format_bytes(device.releasable_bytes)} can go "
+            f"back to the driver, {format_bytes(device.pinned_bytes)} are held in place by blocks "
+            "in use"
+        )
+    for pin in device.pins if everything else ():
+        yield (
+            f"{pin.location.place} holds {format_bytes(pin.pinned_bytes)} in place by "
+            f"{counted(pin.n, 'block')} of {format_bytes(pin.bytes)}"
+        )
+    for region in device.regions if everything else ():
+        left = f"left {format_bytes(region.left_bytes)} behind"
+        if region.left_bytes < 0:
+            left = f"freed {format_bytes(-region.left_bytes)} more than they took"
+        yield (
+            f"region {region.name}: {counted(region.n, 'entry', 'entries')}, at most "
+            f"{format_bytes(region.peak_active_bytes)} in use, {left}"
+        )
+
+
+def _watched(report: Report, memory: MemorySummary) -> Iterator[str]:
+    steps = counted(memory.n_watched_steps or 0, "step")
+    went = "" if shows_courses(report) else ", ".join(map(_went, courses(report)))
+    yield f"memory over {steps}: {went}" if went else f"memory was watched over {steps}"
+    if memory.n_growths == 0:
+        yield "nothing grows with every step"
+    if memory.watch_share is not None:
+        yield f"watching cost {format_share(memory.watch_share)} of the time"
+
+
+def not_seen(report: Report) -> tuple[str, ...]:
+    """What could not be watched of a program's memory, a sentence each.
+
+    Args:
+        report: The report.
+    """
+    memory = report.summary.memory
+    return memory.not_seen if memory is not None else ()
+
+
+def shows_courses(report: Report) -> bool:
+    """Whether the course of memory is worth more than a line: it grows, or it is all there is.
+
+    Args:
+        report: The report.
+    """
+    memory = report.summary.memory
+    if memory is None or not memory.steps:
+        return False
+    return bool(memory.n_growths) or report.summary.breakdown is None

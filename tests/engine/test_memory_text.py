@@ -1,0 +1,120 @@
+"""What is said of memory follows from the figures alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from profkit.engine.memory_text import Course, courses, memory_sentences, sites, use_of
+from profkit.engine.verdict import facts, verdict
+from profkit.model.memory_summary import AllocationSite, MemorySummary, WatchedStep
+from profkit.model.report import Report, Summary
+from profkit.model.where import Location
+from tests.render import reports
+
+MIB = 1 << 20
+
+
+def watched(*host_mib: int, n_growths: int | None = 0) -> Report:
+    steps = tuple(
+        WatchedStep(step, n * MIB, None, None, None, None) for step, n in enumerate(host_mib, 1)
+    )
+    memory = MemorySummary(steps=steps, n_watched_steps=len(steps), n_growths=n_growths)
+    return Report("0.1.0", reports.source(path="", kind="live"), Summary(0, memory=memory))
+
+
+def test_a_watched_program_is_told_from_its_first_step_to_its_last() -> None:
+    said = verdict(reports.watched_report())
+    assert said == (
+        "Over 300 steps host memory went from 402 MiB to 1,000 MiB and tensors went from 2.00 MiB "
+        "to 600 MiB. Tensors pile up with every step, about 2.00 MiB a step."
+    )
+
+
+def test_memory_that_stays_is_said_to_stay() -> None:
+    assert verdict(watched(100, 130, 100)) == (
+        "Over 3 steps host memory stayed at 100 MiB. Nothing grows with every step."
+    )
+
+
+def test_growth_that_could_not_be_judged_is_not_denied() -> None:
+    assert "grows" not in verdict(watched(100, 130, n_growths=None))
+    assert not any(
+        "grows" in fact for fact in facts(watched(1, 2, n_growths=None), everything=True)
+    )
+
+
+def test_notes_alone_are_said_to_be_no_more() -> None:
+    note = replace(reports.grown(), severity="note")
+    report = replace(reports.watched_report(), findings=(note,))
+    assert verdict(report).endswith("No finding is more than a note.")
+
+
+def test_a_snapshot_that_ran_out_of_memory_says_what_was_asked_and_why_not() -> None:
+    assert verdict(reports.snapshot_report()).startswith(
+        "cuda:0 has 34.2 GiB reserved and 33.2 GiB in use, and 33.7 GiB at the peak. cuda:0 could "
+        "not give 3.91 GiB at train.py:21 while 3.75 GiB were free on the device; PyTorch had "
+        "enough that was free, but in pieces of at most 112 MiB."
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "end"),
+    [
+        ("exhaustion", "on the device; what PyTorch had was in use."),
+        ("limit", "on the device; the device had enough, and a limit stood in the way."),
+        (None, "were free on the device."),
+        ("not yet known", "were free on the device."),
+    ],
+)
+def test_each_reason_has_its_words(reason: str | None, end: str) -> None:
+    report = reports.snapshot_report()
+    assert report.summary.memory is not None
+    (device,) = report.summary.memory.devices
+    other = replace(device, oom=(replace(device.oom[0], reason=reason),))
+    memory = replace(report.summary.memory, devices=(other,))
+    said = memory_sentences(replace(report, summary=Summary(0, memory=memory)))
+    assert said[1].endswith(end)
+
+
+def test_of_several_devices_the_fullest_is_told() -> None:
+    assert verdict(reports.snapshot_report(3)).startswith(
+        "Of 3 devices cuda:2 is the fullest, with 34.2 GiB reserved and 33.2 GiB in use"
+    )
+
+
+def test_figures_that_were_never_taken_or_stay_at_nothing_have_no_course() -> None:
+    names = [course.name for course in courses(reports.watched_report())]
+    assert names == ["host memory", "tensors", "kept for backward"]
+    assert courses(watched(100)) == []
+    assert courses(reports.empty_report()) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "drawn"),
+    [
+        ((0, 7), 2, "▁█"),
+        ((0, 1, 2, 3, 4, 5, 6, 7), 7, "▂▃▄▅▆▇█"),
+        ((0, 7, 0), 2, "█▁"),
+        ((1000, 1005), 4, "▁▁▁▁"),
+        ((5, 5, 5), 3, "▁▁▁"),
+        ((0, 0, 100), 4, "▁▁▁█"),
+    ],
+)
+def test_a_course_is_drawn_from_its_lowest_to_its_highest(
+    values: tuple[int, ...], width: int, drawn: str
+) -> None:
+    assert Course("host", tuple(range(1, len(values) + 1)), values).drawn(width) == drawn
+
+
+def test_looks_far_apart_hold_until_the_next_one() -> None:
+    assert Course("host", (1, 10, 100), (0, 7, 0)).drawn(10) == "█████████▁"
+
+
+def test_shares_are_of_what_stood_at_that_moment() -> None:
+    (at_oom,) = sites(reports.snapshot_report(), everything=False)
+    assert at_oom.share(at_oom.sites[0]) == pytest.approx(14_300 / 34_000)
+
+
+def test_a_use_that_has_no_word_yet_is_shown_as_it_is() -> None:
+    assert use_of(AllocationSite(Location(), (), 1, 1, "scratch")) == "scratch"
+    assert use_of(AllocationSite(Location(), (), 1, 1, "unknown")) == ""
