@@ -5,7 +5,7 @@ from typing import Final, Protocol
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.growth_words import line_of
-from profkit.engine.growths import principal
+from profkit.engine.growths import all_bytes, is_about, principal, step_bytes
 from profkit.engine.wording import known
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.live import Growth
@@ -57,7 +57,7 @@ def growth_finding(
     Returns:
         None where the growth is too small to tell.
     """
-    if growth.per_step_bytes < limits.min_step_bytes:
+    if step_bytes(growth) < limits.min_step_bytes:
         return None
     n_steps = ctx.live.n_judged_steps if ctx.live is not None else 0
     sure = _confidence(growth, n_steps, limits)
@@ -69,9 +69,9 @@ def growth_finding(
         locations=known(line_of(growth)),
         n=max(growth.n, 1),
         cost=Cost(
-            bytes=growth.bytes,
-            per_step_bytes=growth.per_step_bytes,
-            basis="estimate" if growth.stack_is == "unknown" else "measured",
+            bytes=all_bytes(growth),
+            per_step_bytes=step_bytes(growth),
+            basis="estimate" if is_about(growth) or growth.stack_is == "unknown" else "measured",
         ),
         holders=tuple(chain.parts for chain in growth.chains),
         evidence=_evidence(growth, n_steps),
@@ -86,9 +86,10 @@ def _confidence(growth: Growth, n_steps: int, limits: Limits) -> Confidence:
 
 
 def _severity(growth: Growth, sure: Confidence, limits: Limits) -> Severity:
-    if growth.per_step_bytes >= limits.error_step_bytes and sure == "high":
+    grown = step_bytes(growth)
+    if grown >= limits.error_step_bytes and sure == "high":
         return "error"
-    return "warning" if growth.per_step_bytes >= limits.warning_step_bytes else "note"
+    return "warning" if grown >= limits.warning_step_bytes else "note"
 
 
 def _evidence(growth: Growth, n_steps: int) -> dict[str, EvidenceValue]:

@@ -3,7 +3,14 @@
 import re
 from typing import Final
 
-from profkit.engine.growths import container_name, container_place, principal
+from profkit.engine.growths import (
+    container_name,
+    container_place,
+    is_about,
+    node_step_bytes,
+    principal,
+    step_bytes,
+)
 from profkit.engine.wording import at, counted
 from profkit.model.live import Growth
 from profkit.model.where import Location
@@ -58,8 +65,11 @@ def how_fast(growth: Growth) -> str:
         growth: What grows.
     """
     first, last = format_count(growth.first_step), format_count(growth.last_step)
-    amount = format_bytes(growth.per_step_bytes)
-    where = _WHERE.get(growth.device, f"the memory of {growth.device}")
+    amount = f"{'about ' if is_about(growth) else ''}{format_bytes(step_bytes(growth))}"
+    is_on_host = growth.device in _WHERE or node_step_bytes(growth) > growth.per_step_bytes
+    where = f"the memory of {growth.device}"
+    if is_on_host:
+        where = _WHERE.get(growth.device, "host memory")
     return f"Each step from {first} to {last} keeps {amount} more in {where}"
 
 

@@ -95,6 +95,29 @@ def graph_bytes(graph: Graph) -> int:
     return graph.saved_bytes + NODE_BYTES * graph.n_nodes
 
 
+def node_step_bytes(growth: Growth) -> int:
+    """About what the nodes alone of the graph behind take, a step of those that grew."""
+    if growth.graph is None:
+        return 0
+    n_steps = max(growth.last_step - growth.first_step + 1, 1)
+    return round(NODE_BYTES * growth.graph.n_nodes / n_steps)
+
+
+def step_bytes(growth: Growth) -> int:
+    """By how much it grows a step, nodes included."""
+    return growth.per_step_bytes + node_step_bytes(growth)
+
+
+def all_bytes(growth: Growth) -> int:
+    """How much of it there was at the last look, nodes included."""
+    return growth.bytes + (NODE_BYTES * growth.graph.n_nodes if growth.graph else 0)
+
+
+def is_about(growth: Growth) -> bool:
+    """Whether what is known of its nodes' size alone makes its size an estimate."""
+    return node_step_bytes(growth) > _GRAPH_SHARE * step_bytes(growth)
+
+
 def container_name(chain: Chain) -> str:
     """What grows, as the user calls it: ``history`` of ``__main__.history[17]``.
 

@@ -71,7 +71,7 @@ class Growth:
         kind: What grows.
         device: ``cpu``, ``cuda:0``, ``pinned``; ``host`` for what no tensor owns.
         per_step_bytes: By how much a step, judged over the steps watched; with what the graph
-            behind them keeps, where there is one.
+            behind them saved, where there is one, but not its nodes themselves.
         bytes: How much of it there was at the last look, likewise.
         n: How many objects that was.
         first_step: The first step of the stretch that grew.

@@ -16,6 +16,7 @@ Watched = Callable[..., LiveBuilder]
 KIB = 1024
 
 BEHIND = Graph(1400, 12_000 * KIB, "NllLossBackward0")
+SAVED = Graph(0, 12_000 * KIB, "NllLossBackward0")
 LOSSES = (Chain("module-global", ("__main__", ".losses", "[199]"), "list", 200),)
 HIDDEN = (Chain("frame", ("hidden", " in main at train.py:12")),)
 
@@ -28,15 +29,15 @@ def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
     )
     (finding,) = found(b, RULE)
     assert finding.message == (
-        "Each step from 1 to 200 keeps 64.0 KiB more in host memory: 200 tensors of shape () "
+        "Each step from 1 to 200 keeps 67.5 KiB more in host memory: 200 tensors of shape () "
         "float32, made at train.py:31 and held by `losses` (list, 200 entries). Behind them hang "
         "1,400 graph nodes that keep 11.7 MiB for a backward pass."
     )
     assert finding.fix == (
         "Write `losses.append(measure(net(x), y).item())`: then nothing is kept but the value."
     )
-    assert finding.cost.per_step_bytes == 64 * KIB
-    assert finding.cost.bytes == 200 * 64 * KIB
+    assert finding.cost.per_step_bytes == 64 * KIB + 1400 * 512 // 200
+    assert finding.cost.bytes == 200 * 64 * KIB + 1400 * 512
     assert finding.cost.basis == "measured"
     assert finding.holders == (("__main__", ".losses", "[199]"),)
     assert (finding.locations[0].file, finding.locations[0].line) == ("/home/me/train.py", 31)
@@ -100,12 +101,12 @@ def test_one_number_with_a_chain_of_nodes_is_told_as_one(found: Found, watched: 
 def test_no_graph_is_kept_on_purpose_so_little_of_it_is_a_warning(
     found: Found, watched: Watched, per_step_bytes: int, severity: str
 ) -> None:
-    (finding,) = found(watched(graph=BEHIND, per_step_bytes=per_step_bytes), RULE)
+    (finding,) = found(watched(graph=SAVED, per_step_bytes=per_step_bytes), RULE)
     assert finding.severity == severity
 
 
 def test_less_than_a_kib_a_step_is_not_worth_telling(found: Found, watched: Watched) -> None:
-    assert found(watched(graph=BEHIND, per_step_bytes=1023), RULE) == ()
+    assert found(watched(graph=SAVED, per_step_bytes=1023), RULE) == ()
 
 
 @pytest.mark.parametrize(
@@ -147,13 +148,23 @@ def test_tensors_without_a_graph_are_another_rules(found: Found, watched: Watche
 def test_several_lines_are_several_findings_the_larger_first(
     found: Found, watched: Watched
 ) -> None:
-    b = watched(graph=BEHIND)
-    (small,) = b.build().growths
-    b.add(Growth("graph", "cuda:0", 1 << 20, 200 << 20, 1, 5, 200, graph=BEHIND))
+    b = watched(graph=SAVED)
+    b.add(Growth("graph", "cuda:0", 1 << 20, 200 << 20, 1, 5, 200, graph=SAVED))
     first, second = found(b, RULE)
     assert (first.cost.per_step_bytes, second.cost.per_step_bytes) == (1 << 20, 64 * KIB)
     assert "Each step from 5 to 200 keeps 1.00 MiB more in the memory of cuda:0" in first.message
-    assert second.cost.bytes == small.bytes
+
+
+def test_nodes_that_saved_nothing_take_host_memory_too(found: Found, watched: Watched) -> None:
+    b = watched(kind="graph", device="cuda:0", per_step_bytes=0, bytes=4, n=1,
+                graph=Graph(2400, 0, "AddBackward0"))  # fmt: skip
+    (finding,) = found(b, RULE)
+    assert finding.message.startswith(
+        "Each step from 1 to 200 keeps about 6.00 KiB more in host memory: the autograd graph "
+    )
+    assert finding.cost.per_step_bytes == 2400 * 512 // 200
+    assert finding.cost.basis == "estimate"
+    assert finding.severity == "warning"
 
 
 def test_a_program_that_was_not_watched_could_not_look(analyzed: Analyzed) -> None:
