@@ -10,6 +10,7 @@ from profkit.index.breakdown import breakdown, device_parts, host_parts
 from profkit.index.calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.index.intervals import covered_within, union
 from profkit.index.waits import outermost_of
+from profkit.load.heap import give_back
 from profkit.model.events import MISSING, Category
 from profkit.model.report import (
     Breakdown,
@@ -95,6 +96,7 @@ def summarize(ctx: Context, claimed_ns: int) -> Summary:
     """
     if not ctx.has_trace:
         return Summary(window_ns=0, memory=memory_summary(ctx))
+    give_back()  # what the rules held
     return Summary(
         window_ns=ctx.window_ns,
         devices=_devices(ctx),

@@ -43,9 +43,9 @@ def _orphans(events: EventTable, launches: Launches) -> tuple[Rows, Int64s]:
     work, has = launches.work, launches.launch != NO_ROW
     stream = events.stream.at(work)
     stream = np.where(stream == MISSING, events.lane[work], stream)
-    keys = np.stack((device_of(events, work).astype(np.int64), stream))
-    _, group = np.unique(keys, axis=1, return_inverse=True)
-    group = group.reshape(-1)
+    streams, stream_number = np.unique(stream, return_inverse=True)
+    both = device_of(events, work).astype(np.int64) * len(streams) + stream_number
+    group = np.unique(both, return_inverse=True)[1]
     never = np.iinfo(np.int64).max
     first_ns = np.full(int(group.max(initial=-1)) + 1, never, dtype=np.int64)
     np.minimum.at(first_ns, group[has], events.ts_ns[work[has]])

@@ -3,6 +3,8 @@
 import gzip
 import json
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,26 @@ def test_whole_microseconds_since_1970_are_exact(write: Write) -> None:
 def test_three_decimals_survive_the_float_that_they_are_read_as(nanoseconds: list[int]) -> None:
     as_read = [float(f"{ns // 1000}.{ns % 1000:03d}") for ns in nanoseconds]
     assert to_ns(as_read).tolist() == nanoseconds
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.decimals(-4_500_000_000_000_000, 4_500_000_000_000_000, places=4),
+            st.sampled_from([Decimal("NaN"), Decimal("Infinity"), Decimal("1e30"), None]),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_decimals_become_the_nearest_nanosecond_and_what_is_no_time_is_missing(
+    microseconds: list[Decimal | None],
+) -> None:
+    for us, found in zip(microseconds, to_ns(microseconds).tolist(), strict=True):
+        if us is None or not us.is_finite() or us > 10**16:
+            assert found == MISSING
+        else:
+            assert abs(Fraction(found) - Fraction(us) * 1000) <= Fraction(1, 2)
 
 
 def test_ids_beyond_63_bits_still_join() -> None:

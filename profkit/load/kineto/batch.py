@@ -52,6 +52,7 @@ MEMORY: Final = (
 _ALLOCATION: Final = "[memory]"
 _NO_NUMBER: Final = -1
 _MICROSECOND: Final = 1000
+_EXACT_MICROSECOND: Final = Decimal(_MICROSECOND)
 _NAME: Final = attrgetter("name")
 _CATEGORY: Final = attrgetter("cat")
 _LANE: Final = attrgetter("pid", "tid")
@@ -100,8 +101,7 @@ def to_ns(microseconds: list[Any]) -> Int64s:
     a number, beyond the years that nanoseconds count) becomes :data:`MISSING`.
     """
     if microseconds and not isinstance(microseconds[0], (int, float)):
-        exact = [_exact_ns(us) for us in microseconds]
-        return np.array(exact, dtype=np.int64)
+        return _exact_times_ns(microseconds)
     values = np.array(microseconds, dtype=np.float64)
     sane = np.abs(values) < _LONGEST_US
     values = np.where(sane, values, 0.0)
@@ -113,6 +113,19 @@ def to_ns(microseconds: list[Any]) -> Int64s:
 
 _LONGEST_US: Final = 4.6e15
 """Half of what an integer of nanoseconds counts, so that a start and a length can be added."""
+
+
+def _exact_times_ns(microseconds: list[Any]) -> Int64s:
+    """Decimals as integer nanoseconds: all at once where all are times, else one by one."""
+    try:
+        scaled = map(_EXACT_MICROSECOND.__mul__, microseconds)
+        times = np.array(list(map(int, map(Decimal.to_integral_value, scaled))), dtype=np.int64)
+    except (ArithmeticError, TypeError, ValueError):
+        pass
+    else:
+        if (np.abs(times) < _LONGEST_US * _MICROSECOND).all():
+            return times
+    return np.array([_exact_ns(us) for us in microseconds], dtype=np.int64)
 
 
 def _exact_ns(us: Any) -> int:  # noqa: ANN401  (a Decimal, or None)
@@ -237,10 +250,10 @@ def to_columns(events: list[Any], words: Vocabulary) -> Batch:
     if complete in present:
         at = [i for i, kind in enumerate(kinds) if kind is complete]
         allocations += _add_complete(batch, [events[i] for i in at], at, words)
-    if any(issubclass(kind, Instant) for kind in present):
-        allocations += [
-            i for i, e in enumerate(events) if isinstance(e, Instant) and _is_allocation(e)
-        ]
+    instants = {kind for kind in present if issubclass(kind, Instant)}
+    if instants:
+        at = [i for i, kind in enumerate(kinds) if kind in instants]
+        allocations += [i for i in at if _is_allocation(events[i])]
     if allocations:
         allocations.sort()
         _add_memory(batch, [events[i] for i in allocations], allocations, words)
