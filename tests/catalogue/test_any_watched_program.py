@@ -1,0 +1,124 @@
+"""Whatever grows in a watched program, it is told once, by one rule, and can be shown."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from profkit.api import analyze, render
+from profkit.engine.detector import Needs, Rule
+from profkit.engine.growths import cause_of, step_bytes
+from profkit.engine.registry import rules
+from profkit.model.live import Chain, Graph, Growth
+from profkit.model.where import Frame
+from profkit.testing import LiveBuilder
+
+WATCHING = tuple(rule for rule in rules() if Needs.LIVE in rule.INFO.needs)
+names = st.text(max_size=30) | st.sampled_from(
+    ["losses", "[3]", "['k']", " → kept", " in main at a.py:3", ".cache", "._forward_hooks", "`"]
+)
+frames = st.builds(
+    Frame, names, st.integers(1, 10**6), names, st.sampled_from(["line", "function"])
+)
+chains = st.builds(
+    Chain,
+    st.sampled_from(["module-global", "closure", "cache", "traceback", "hook", "thread",
+                     "generator", "context", "optimizer", "unknown"]),
+    st.lists(names, max_size=6).map(tuple),
+    names,
+    st.none() | st.integers(0, 10**9),
+)  # fmt: skip
+graphs = st.builds(Graph, st.integers(0, 10**7), st.integers(0, 10**13), names, st.booleans())
+growths = st.builds(
+    Growth,
+    kind=st.sampled_from(["tensors", "graph", "garbage", "host"]),
+    device=st.sampled_from(["cpu", "cuda:0", "pinned", "host"]),
+    per_step_bytes=st.integers(0, 10**12),
+    bytes=st.integers(0, 10**13),
+    n=st.integers(0, 10**7),
+    first_step=st.integers(1, 100),
+    last_step=st.integers(100, 10**6),
+    type=names,
+    stack=st.lists(frames, max_size=3).map(tuple),
+    stack_is=st.sampled_from(["seen", "node", "unknown"]),
+    code=names | st.sampled_from(["losses.append(loss)", "total += loss", "x = f(y)"]),
+    chains=st.lists(chains, max_size=3).map(tuple),
+    graph=st.none() | graphs,
+    cycle=st.lists(names, max_size=4).map(tuple),
+    shape=names | st.sampled_from(["() float32", "(3, 0) bool", "(10000000000, 9) int64"]),
+)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(grown=st.lists(growths, max_size=5), n_judged_steps=st.integers(1, 400))
+def test_any_growth_is_told_by_its_rule_and_can_be_shown(
+    tmp_path: Path, grown: list[Growth], n_judged_steps: int
+) -> None:
+    builder = LiveBuilder(n_judged_steps=n_judged_steps)
+    for each in grown:
+        builder.add(each)
+    report = analyze(builder.write(tmp_path / "any.memory.json.gz"), strict=True)
+    least = {rule.INFO.name: rule.Thresholds().min_step_bytes for rule in WATCHING}
+    expected = [cause_of(each) for each in grown if step_bytes(each) >= least[cause_of(each)]]
+    assert sorted(finding.name for finding in report.findings) == sorted(expected)
+    for finding in report.findings:
+        assert finding.message.endswith(".")
+        assert finding.fix.endswith(".")
+        assert finding.n >= 1
+    for name, options in (("text", {"width": 40, "verbose": True}), ("md", {}), ("json", {})):
+        assert render(report, name, **options)
+
+
+def everything_at_once() -> LiveBuilder:
+    """A program with every kind of growth."""
+    builder = LiveBuilder()
+    line = (Frame("train.py", 31, "main"),)
+    mine = ("__main__", ".kept", "[3]")
+
+    def add(kind: str, device: str, holder: str, graph: Graph | None = None) -> None:
+        chains = () if kind == "garbage" else (Chain(holder, mine, "list", 200),)  # type: ignore[arg-type]
+        builder.add(
+            Growth(kind, device, 1 << 20, 200 << 20, 200, 1, 200, stack=line, stack_is="seen",  # type: ignore[arg-type]
+                   chains=chains, graph=graph, cycle=("A", "dict", "A"))
+        )  # fmt: skip
+
+    add("tensors", "cpu", "module-global", Graph(1400, 190 << 20, "MeanBackward0"))
+    add("tensors", "cpu", "module-global")
+    add("tensors", "cpu", "hook")
+    add("garbage", "cpu", "")
+    add("tensors", "cpu", "traceback")
+    add("tensors", "cpu", "cache")
+    add("host", "host", "module-global")
+    add("tensors", "pinned", "module-global")
+    return builder
+
+
+def test_growths_that_come_together_are_told_once_each(tmp_path: Path) -> None:
+    report = analyze(everything_at_once().write(tmp_path / "t.memory.json.gz"), strict=True)
+    assert sorted(finding.rule for finding in report.findings) == [
+        rule.INFO.id for rule in WATCHING
+    ]
+    assert {finding.severity for finding in report.findings} == {"warning"}
+    assert {finding.confidence for finding in report.findings} == {"high"}
+
+
+def test_nothing_is_told_of_a_program_in_which_nothing_grows(tmp_path: Path) -> None:
+    report = analyze(LiveBuilder().write(tmp_path / "t.memory.json.gz"), strict=True)
+    assert report.findings == ()
+    assert not {rule.INFO.id for rule in WATCHING} & {each.rule for each in report.unchecked}
+
+
+@pytest.mark.parametrize("rule", WATCHING, ids=lambda rule: rule.INFO.name)
+def test_rules_on_growth_have_the_limits_that_their_findings_are_judged_by(rule: Rule) -> None:
+    assert {field.name for field in fields(rule.Thresholds)} == {
+        "min_step_bytes", "warning_step_bytes", "error_step_bytes", "sure_steps_count",
+    }  # fmt: skip
+    limits = rule.Thresholds()
+    assert limits.min_step_bytes <= limits.warning_step_bytes <= limits.error_step_bytes
