@@ -19,10 +19,13 @@ from typing import Any, Final
 
 from profkit.capture import current, talk
 from profkit.capture.deadline import Deadline
+from profkit.capture.memory.boundaries import Boundaries, Turn
+from profkit.capture.memory.watch import Watcher
 from profkit.capture.options import Options
 from profkit.capture.schedule import Schedule
 from profkit.capture.session import Session
 from profkit.model.capture_info import StepKind
+from profkit.model.live import LiveMemory
 
 LOADER_PATIENCE: Final = 3
 """Batches without an optimizer's step after which the loader's turns are the steps."""
@@ -40,11 +43,15 @@ class Plan:
         name: The name of the trace.
         options: What to record.
         schedule: Which steps.
+        traces: Whether steps are recorded.
+        watches: Whether memory is watched over all steps.
     """
 
     name: str
     options: Options
     schedule: Schedule
+    traces: bool = True
+    watches: bool = True
 
 
 class StepFinder:
@@ -52,6 +59,9 @@ class StepFinder:
 
     Args:
         plan: What to record.
+
+    Attributes:
+        saw_torch: Whether the program has imported torch.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -61,7 +71,9 @@ class StepFinder:
         self._deadline: Deadline | None = None
         self._undo: dict[str, Callable[[], None]] = {}
         self._n_batches = 0
+        self._boundaries = Boundaries(self._watcher) if plan.watches else None
         self._home = (os.getpid(), threading.get_ident())
+        self._saw_module = False
         self.saw_torch = False
 
     @property
@@ -76,7 +88,14 @@ class StepFinder:
             self._watch()
         except (ImportError, AttributeError) as error:
             talk.warn("this torch does not let its steps be watched.", error)
-        self._restart("whole", replace(self._plan.options, stacks=False), OPS_SECONDS)
+        if self._plan.traces:
+            self._restart("whole", replace(self._plan.options, stacks=False), OPS_SECONDS)
+
+    def memory(self) -> LiveMemory | None:
+        """What was seen of the program's memory; it is watched no longer. None without steps."""
+        watcher = None if self._boundaries is None else self._boundaries.watcher
+        self._boundaries = None
+        return None if watcher is None or self._home[0] != os.getpid() else watcher.finish()
 
     def finish(self, stopped_by: str = "") -> None:
         """End the recording with the program, and put everything back that was watched.
@@ -94,6 +113,7 @@ class StepFinder:
         """Put everything back, and write nothing: there is no program to record."""
         if self._session is not None:
             self._session.abandon()
+        self.memory()
         self.finish()
 
     def _watch(self) -> None:
@@ -102,7 +122,7 @@ class StepFinder:
         from torch.utils.data import dataloader
 
         self._undo["modules"] = register_module_forward_pre_hook(self._on_module).remove
-        self._undo["optimizers"] = register_optimizer_step_post_hook(self._on_first_step).remove
+        self._undo["optimizers"] = register_optimizer_step_post_hook(self._on_optimizer).remove
         loader: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  (torch has no hook for it)
         turn = loader.__next__
 
@@ -126,24 +146,42 @@ class StepFinder:
         """Whether this is the thread that began: other threads and forked workers are let be."""
         return self._home == (os.getpid(), threading.get_ident())
 
-    def _on_module(self, _module: object, _inputs: object) -> None:
+    def _on_module(self, module: object, _inputs: object) -> None:
         """The first call of a module: what comes now is the program's own work."""
         if not self._is_home():
             return
-        self._unwatch("modules")
-        if self._kind == "whole" and self._plan.options.stacks:
-            self._restart("whole", self._plan.options, STACKS_SECONDS)
+        if not self._saw_module:
+            self._saw_module = True
+            if self._kind == "whole" and self._plan.options.stacks:
+                self._restart("whole", self._plan.options, STACKS_SECONDS)
+        if self._boundaries is None:
+            self._unwatch("modules")
+        else:
+            self._boundaries.module_called(module, recorded=self._is_recorded())
 
-    def _on_first_step(self, optimizer: Any, _args: object, _kwargs: object) -> None:  # noqa: ANN401
-        """An optimizer has stepped for the first time: from here on its steps are the steps.
+    def _on_optimizer(self, optimizer: Any, _args: object, _kwargs: object) -> None:  # noqa: ANN401
+        """An optimizer has stepped; from the first time on its steps are the steps."""
+        if not self._is_home():
+            return
+        if self._boundaries is not None:
+            self._boundaries.optimizer_stepped(optimizer, recorded=self._is_recorded())
+        self._unwatch("loaders")
+        self._unwatch("modules")
+        if self._kind != "optimizer":
+            self._on_first_step(optimizer)
+        elif self._boundaries is not None and self._boundaries.is_any_optimizer:
+            self._on_step()
+        if self._boundaries is None:
+            self._unwatch("optimizers")
+
+    def _on_first_step(self, optimizer: Any) -> None:  # noqa: ANN401
+        """Follow the first optimizer.
 
         torch calls this within its own annotation of the step. The steps that follow end outside
         of it, after the optimizer's ``step()`` has returned.
         """
-        if not self._is_home() or (self._session is not None and self._session.is_done):
+        if self._session is None or self._session.is_done:
             return
-        for name in ("optimizers", "loaders", "modules"):
-            self._unwatch(name)
         whole_step = optimizer.step
 
         def step(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -164,12 +202,36 @@ class StepFinder:
         """A loader is asked for a batch."""
         if not self._is_home():
             return
+        if self._boundaries is not None:
+            self._boundaries.batch_asked(recorded=self._is_recorded())
         self._n_batches += 1
         if self._kind == "loader":
             self._on_step()
         elif self._n_batches > LOADER_PATIENCE:
             self._unwatch("modules")
-            self._restart("loader", self._plan.options)
+            if self._session is not None:
+                self._restart("loader", self._plan.options)
+
+    def _is_recorded(self) -> bool:
+        """Whether a step is being recorded. A run without steps is, as a whole, for a while."""
+        session = self._session
+        return session is not None and session.is_recording and self._kind != "whole"
+
+    def _may_sample(self) -> bool:
+        """Whether lines may be sampled, which a recording would be full of.
+
+        A run without steps has been recorded long enough when its memory is seen to grow.
+        """
+        if self._session is None or self._session.is_done:
+            return True
+        if self._kind == "whole":
+            self._call_off()
+            self._session.freeze()
+            return True
+        return False
+
+    def _watcher(self, turn: Turn) -> Watcher:
+        return Watcher(self._plan.name, turn, may_sample=self._may_sample)
 
     def _on_step(self) -> None:
         if self._session is None or not self._is_home():
@@ -177,7 +239,8 @@ class StepFinder:
         self._session.step()
         if self._session.is_done:
             for name in list(self._undo):
-                self._unwatch(name)
+                if self._boundaries is None or name == "optimizer":
+                    self._unwatch(name)
 
     def _restart(self, kind: StepKind, options: Options, seconds: float | None = None) -> None:
         """Record anew, now that more is known; what was recorded before is dropped."""

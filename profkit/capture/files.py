@@ -4,7 +4,8 @@ r"""Where a trace goes and how it gets there.
 folder above is a logdir of TensorBoard and this one a folder of ranks.
 
 Source: torch-tb-profiler takes the worker and the span from file names that match
-``^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$`` (``consts.WORKER_PATTERN``).
+``^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$`` (``consts.WORKER_PATTERN``). What was watched of a
+program's memory lies beside its trace under another ending, which that passes over.
 """
 
 import codecs
@@ -21,7 +22,10 @@ import msgspec
 from isal import igzip_threaded
 
 from profkit.errors import CaptureError
+from profkit.load.live import SUFFIX as MEMORY_SUFFIX
+from profkit.load.live import encode
 from profkit.model.capture_info import CaptureInfo
+from profkit.model.live import LiveMemory
 
 SUFFIX: Final = ".pt.trace.json.gz"
 _CHUNK: Final = 1 << 20
@@ -61,6 +65,16 @@ def trace_file(folder: Path, rank: int | None) -> Path:
     if rank is not None:
         worker += f"_rank{rank}"
     return folder / f"{worker}.{time.time_ns()}{SUFFIX}"
+
+
+def memory_file(trace: str | Path) -> Path:
+    """The file for what was watched of a program's memory, beside its trace.
+
+    Args:
+        trace: The trace's file, whether there is one or not.
+    """
+    path = Path(trace)
+    return path.with_name(path.name.removesuffix(SUFFIX) + MEMORY_SUFFIX)
 
 
 @contextlib.contextmanager
@@ -127,6 +141,20 @@ def write_trace(exported: Path, target: Path, info: CaptureInfo) -> None:
             sink.write(clean(rest))
             while chunk := source.read(_CHUNK):
                 sink.write(clean(chunk))
+
+
+def write_memory(live: LiveMemory, target: Path) -> None:
+    """Compress what was watched of a program's memory into place.
+
+    Args:
+        live: What was watched.
+        target: The file to be.
+
+    Raises:
+        OSError: If it cannot be written; nothing is left behind then.
+    """
+    with beside(target) as partial, _gzip_writer(partial) as sink:
+        sink.write(encode(live))
 
 
 class _Utf8:

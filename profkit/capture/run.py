@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profkit.capture import current, program
+from profkit.capture import current, environment, files, program, talk
 from profkit.capture.discover_steps import Plan, StepFinder
-from profkit.capture.options import Options
 from profkit.capture.schedule import Schedule
 from profkit.capture.steps import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
 from profkit.capture.torch_import import TorchImport
@@ -51,52 +50,94 @@ class Outcome:
     Attributes:
         error: What the program raised, with its own frames alone, or None.
         path: The trace file, or None.
-        why_not: Why there is no trace, in a sentence.
+        why_not: Why there is neither trace nor memory, in a sentence.
+        memory: The file of what was watched of the program's memory, or None.
     """
 
     error: BaseException | None
     path: str | None
     why_not: str = ""
+    memory: str | None = None
+
+    @property
+    def files(self) -> list[str]:
+        """What there is to report on."""
+        return [file for file in (self.path, self.memory) if file is not None]
 
 
 def run(
     target: Target,
-    options: Options,
-    schedule: Schedule = DEFAULT_SCHEDULE,
+    plan: Plan,
     killed: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
-    """Run a program in this process and record some of its steps.
+    """Run a program in this process, record some of its steps and watch its memory.
 
     Args:
         target: The program.
-        options: What to record.
-        schedule: Which steps.
-        killed: Called when SIGTERM is about to end the process, after the trace is written.
+        plan: What to record.
+        killed: Called when SIGTERM is about to end the process, after everything is written.
 
     Raises:
         UsageError: If the program is not there.
     """
-    began_in = Path.cwd()
-    finder = StepFinder(Plan(target.title, options, schedule))
-    watcher = TorchImport(finder.torch_is_there)
+    running = _Run(plan)
 
     def ended_early(_by: str) -> None:
         if killed is not None:
-            killed(Outcome(None, _found(finder.path, began_in), _why_not(finder)))
+            killed(running.outcome(None))
 
     if current.is_on:
-        watcher.watch()
+        running.imports.watch()
         current.when_killed = ended_early
     try:
         error = target.run()
-        finder.finish(_reason(error))
+        running.finder.finish(_reason(error))
     except UsageError:
-        finder.drop()
+        running.finder.drop()
         raise
     finally:
-        watcher.stop()
+        running.imports.stop()
         current.when_killed = None
-    return Outcome(error, _found(finder.path, began_in), _why_not(finder))
+    return running.outcome(error)
+
+
+class _Run:
+    """One run and what it leaves.
+
+    Args:
+        plan: What to record.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.finder = StepFinder(plan)
+        self.imports = TorchImport(self.finder.torch_is_there)
+        self._plan = plan
+        self._began_in = Path.cwd()
+
+    def outcome(self, error: BaseException | None) -> Outcome:
+        """How it ended; what was seen of memory is written now.
+
+        Args:
+            error: What the program raised, or None.
+        """
+        path = _found(self.finder.path, self._began_in)
+        memory = self._write_memory(path)
+        why_not = "" if path or memory else _why_not(self.finder)
+        return Outcome(error, path, why_not, memory)
+
+    def _write_memory(self, path: str | None) -> str | None:
+        live = self.finder.memory()
+        if live is None:
+            return None
+        folder = self._began_in / files.trace_folder(self._plan.options.folder, self._plan.name)
+        trace = path or files.trace_file(folder, environment.ranks()[0])
+        target = files.memory_file(trace)
+        try:
+            files.write_memory(live, target)
+        except OSError as error:
+            talk.warn("what was seen of the program's memory could not be written.", error)
+            return None
+        return str(target)
 
 
 def _found(path: str | None, began_in: Path) -> str | None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 @click.option("--dir", "folder", metavar="DIR",
               help="Folder for traces; $PROFKIT_DIR, else traces.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the report there as JSON too.")
-@click.option("--no-trace", is_flag=True, help="Run the program without recording it.")
+@click.option("--no-trace", is_flag=True, help="Do not record steps.")
+@click.option("--no-leaks", is_flag=True, help="Do not watch memory.")
 @click.argument("program", metavar="PROGRAM")
 @click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def command(  # noqa: PLR0913  (one argument an option)
@@ -39,31 +40,30 @@ def command(  # noqa: PLR0913  (one argument an option)
     folder: str | None,
     json_file: str | None,
     no_trace: bool,
+    no_leaks: bool,
     program: str,
     args: tuple[str, ...],
 ) -> int:
     """Run PROGRAM with its ARGS as python would, record some of its steps, and report.
 
     Steps are those of its optimizer, else the turns of its DataLoader's loop, else the whole run.
-    The report goes to stderr and the exit code is the program's own.
+    Memory is watched over all of them. The report goes to stderr and the exit code is the
+    program's own.
     """
-    from profkit.capture import current
+    from profkit.capture.discover_steps import Plan
     from profkit.capture.options import Options
     from profkit.capture.run import Target, run
     from profkit.capture.schedule import Schedule
 
     if json_file is not None:
         json_file = _checked(json_file)
-    if no_trace:
-        current.is_on = False
-    outcome = run(
-        Target(program, args, is_module),
-        Options(folder=folder, quiet=True),
-        Schedule(wait, warmup, active),
-        killed=lambda ended: _report(ended, json_file),
-    )
+    target = Target(program, args, is_module)
+    schedule = Schedule(wait, warmup, active)
+    options = Options(folder=folder, quiet=True)
+    plan = Plan(target.title, options, schedule, traces=not no_trace, watches=not no_leaks)
+    outcome = run(target, plan, killed=lambda ended: _report(ended, json_file))
     _show_error(outcome.error)
-    if not no_trace:
+    if not (no_trace and no_leaks):
         _report(outcome, json_file)
     return _leave_like(outcome.error)
 
@@ -90,11 +90,11 @@ def _report(outcome: "Outcome", json_file: str | None) -> None:
     from profkit.cli._exits import say_error
     from profkit.errors import ProfkitError
 
-    if outcome.path is None:
+    if not outcome.files:
         click.echo(f"profkit: {outcome.why_not}", err=True)
         return
     try:
-        report = analyze(outcome.path)
+        report = analyze(outcome.files)
         width = _terminal_width()
         text = render(report, "text", color=sys.stderr.isatty(), width=width)
         click.echo(text.decode(), err=True, nl=False)

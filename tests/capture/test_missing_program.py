@@ -5,8 +5,9 @@ import torch
 from torch.utils.data import dataloader
 
 import profkit
+from profkit.capture.discover_steps import Plan
 from profkit.capture.options import DEFAULTS
-from profkit.capture.run import Target, run
+from profkit.capture.run import DEFAULT_SCHEDULE, Target, run
 from profkit.errors import UsageError
 
 
@@ -17,7 +18,7 @@ def test_a_program_that_is_not_there_leaves_nothing_behind(
     monkeypatch.chdir(tmp_path)
     turn = dataloader._BaseDataLoaderIter.__next__
     with pytest.raises(UsageError, match="There is no"):
-        run(target, DEFAULTS)
+        run(target, Plan(target.title, DEFAULTS, DEFAULT_SCHEDULE))
     assert dataloader._BaseDataLoaderIter.__next__ is turn
     assert not torch.autograd.profiler._is_profiler_enabled
     assert list(tmp_path.rglob("*")) == []

@@ -28,6 +28,10 @@ _CLOSER_APART: Final = 5
 """Steps between closer looks, at least; then half as many again as there have been."""
 
 
+def _always() -> bool:
+    return True
+
+
 class Watcher:
     """Watches one stretch of a program.
 
@@ -35,13 +39,20 @@ class Watcher:
         name: Its name.
         steps_are: What a step is, in a word.
         budget: What watching may cost.
+        may_sample: Asked before lines are sampled, which would disturb a recording.
 
     Attributes:
         n_steps: Steps that have ended.
         is_busy: Whether it is at work itself.
     """
 
-    def __init__(self, name: str, steps_are: str, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        steps_are: str,
+        budget: Budget | None = None,
+        may_sample: Callable[[], bool] = _always,
+    ) -> None:
         self.name = name
         self.steps_are = steps_are
         self.n_steps = 0
@@ -51,6 +62,7 @@ class Watcher:
         self._clock = Clock(budget or Budget())
         self._census = Census(self._clock.affords_collector, self._clock.went_through_young)
         self._births = Births()
+        self._may_sample = may_sample
         self._series = Series()
         self._resident = looks.Resident()
         self._sights: dict[Group, Sight] = {}
@@ -83,6 +95,12 @@ class Watcher:
         live = self._told()
         self._guarded(self._let_go)
         return live
+
+    def drop(self) -> None:
+        """Let go of everything, and say nothing."""
+        if self._births.is_on:
+            self._births.end()
+        self._guarded(self._let_go)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do something in the user's process; what goes wrong ends the watching alone."""
@@ -190,7 +208,12 @@ class Watcher:
         known = {kind for kind, place in self._sights if place is not None}
         deepest_known = self._deepest is not None and bool(self._deepest[1].stack)
         wanted = bool(suspected - known) or not (suspected or deepest_known)
-        return wanted and self._n_samplings < len(_SAMPLED_STEPS) and self._births.can_begin()
+        return (
+            wanted
+            and self._n_samplings < len(_SAMPLED_STEPS)
+            and self._births.can_begin()
+            and self._may_sample()
+        )
 
     def _sample(self) -> None:
         """Sample the step that begins now."""
