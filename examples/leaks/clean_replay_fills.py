@@ -1,0 +1,67 @@
+"""Learns to balance from a memory of its last moves, which is full after two fifths of the run.
+
+Nothing leaks: the memory has an end. ``replay_without_end.py`` is the same without one.
+
+Run: ``python examples/leaks/clean_replay_fills.py [STEPS] [CAPACITY]``
+"""
+
+import random
+import sys
+from collections import deque
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Transition(NamedTuple):
+    """What was seen, what was done, and what came of it."""
+
+    state: Tensor
+    action: int
+    reward: float
+    after: Tensor
+
+
+def look(angle: float) -> Tensor:
+    """Four pictures of a pole that leans."""
+    rows = torch.arange(21.0)
+    return torch.stack([torch.outer(torch.cos(rows * (angle + i)), rows) for i in range(4)])
+
+
+def learn(net: nn.Module, optimizer: torch.optim.Optimizer, memories: list[Transition]) -> float:
+    """One step of Q-learning; its loss."""
+    states = torch.stack([one.state.flatten() for one in memories])
+    afters = torch.stack([one.after.flatten() for one in memories])
+    actions = torch.tensor([[one.action] for one in memories])
+    rewards = torch.tensor([one.reward for one in memories])
+    with torch.no_grad():
+        goal = rewards + 0.9 * net(afters).max(1).values
+    loss = nn.functional.mse_loss(net(states).gather(1, actions).squeeze(1), goal)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def play(steps: int, capacity: int) -> None:
+    """Balance and learn."""
+    torch.manual_seed(43)
+    chance = random.Random(43)  # noqa: S311  (a game, not secrets)
+    net = nn.Sequential(nn.Linear(4 * 21 * 21, 32), nn.ReLU(), nn.Linear(32, 2))
+    optimizer = torch.optim.RMSprop(net.parameters(), lr=1e-4)
+    memory: deque[Transition] = deque(maxlen=capacity)
+    angle = 0.0
+    for step in range(steps):
+        state = look(angle)
+        action = chance.randrange(2)
+        angle = 0.95 * angle + (0.05 if action else -0.05)
+        memory.append(Transition(state, action, -abs(angle), look(angle)))
+        loss = learn(net, optimizer, chance.choices(memory, k=16))
+        if step % 60 == 0:
+            print(f"step {step}: loss {loss:.4f}, angle {angle:+.2f}")
+
+
+if __name__ == "__main__":
+    arguments = [int(one) for one in sys.argv[1:]]
+    play(*(arguments + [250, 100][len(arguments) :]))

@@ -1,0 +1,48 @@
+"""Trains a model of textures, and puts off the saving of its samples until there is time for it.
+
+The fault: what is put off is a ``functools.partial`` of the function and its arguments. There is
+no time for it before the end, so every sample waits in memory.
+
+Run: ``python examples/leaks/deferred_saves.py [STEPS]``
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+deferred: list[Callable[[], int]] = []
+
+
+def save(texture: Tensor, *, step: int) -> int:
+    """Write a texture to nowhere; its size."""
+    return step * 0 + len(bytes(texture.mul(255).byte().flatten().tolist()))
+
+
+def defer(action: Callable[..., int], *arguments: Tensor, step: int) -> None:
+    """Do something later."""
+    deferred.append(functools.partial(action, *arguments, step=step))  # fault: too much later
+
+
+def run(steps: int) -> int:
+    """Train, then do what was put off; how many bytes that was."""
+    torch.manual_seed(29)
+    model = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.Tanh(), nn.Conv2d(6, 1, 3, padding=1))
+    optimizer = torch.optim.Rprop(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        seed = torch.rand(4, 1, 64, 64)
+        texture = model(seed)
+        loss = (texture.roll(1, -1) - seed).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            sample = torch.sigmoid(model(seed))  # made here
+        defer(save, sample, step=step)
+    return sum(action() for action in deferred[:4])
+
+
+if __name__ == "__main__":
+    print(f"{run(int(sys.argv[1]) if len(sys.argv) > 1 else 90)} bytes saved")

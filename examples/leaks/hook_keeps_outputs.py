@@ -1,0 +1,63 @@
+"""Trains while a forward hook watches one layer for units that have died.
+
+The fault: the hook puts every output of the layer into a list of its own. The list lives in the
+hook's closure, where the training loop cannot even see it.
+
+Run: ``python examples/leaks/hook_keeps_outputs.py [STEPS]``
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def watch_dead_units(layer: nn.Module) -> Callable[[], float]:
+    """Watch a layer's outputs; the function that is returned says what share of units is dead."""
+    kept: list[Tensor] = []
+
+    def remember(_module: nn.Module, _inputs: Any, output: Tensor) -> None:  # noqa: ANN401
+        kept.append(output.detach())  # fault: kept as long as the hook
+
+    layer.register_forward_hook(remember)
+
+    def share_of_dead() -> float:
+        alive = torch.stack([(output > 0).any(0) for output in kept]).any(0)
+        return 1 - alive.float().mean().item()
+
+    return share_of_dead
+
+
+class Net(nn.Module):
+    """Two layers and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(24, 200)
+        self.act = nn.ReLU()
+        self.head = nn.Linear(200, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One number for each row."""
+        return self.head(self.act(self.first(x)))  # made here
+
+
+def main(steps: int) -> None:
+    """Train, then count the dead."""
+    torch.manual_seed(6)
+    net = Net()
+    dead = watch_dead_units(net.act)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
+    for _ in range(steps):
+        x = torch.randn(80, 24)
+        loss = nn.functional.huber_loss(net(x), x.prod(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"{dead():.0%} of the units are dead after {steps} steps")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 200)

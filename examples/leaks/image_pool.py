@@ -1,0 +1,76 @@
+"""Trains a generator against a critic that also sees pictures made earlier.
+
+The fault: the pool keeps the pictures as the generator made them, and ``retain_graph=True`` keeps
+what their graphs had saved: each picture in the pool keeps one whole pass through the generator.
+
+Run: ``python examples/leaks/image_pool.py [--steps N] [--batch N]``
+"""
+
+import argparse
+import random
+
+import torch
+from torch import Tensor, nn
+
+SHARE_OF_FRESH = 0.5
+
+
+class Generator(nn.Module):
+    """Makes pictures of noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grow = nn.Linear(8, 16 * 7 * 7)
+        self.up = nn.ConvTranspose2d(16, 8, 4, stride=2, padding=1)
+        self.out = nn.ConvTranspose2d(8, 1, 4, stride=2, padding=1)
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Pictures of 28 x 28."""
+        x = torch.relu(self.grow(noise)).view(-1, 16, 7, 7)  # made here
+        x = torch.relu(self.up(x))  # made here
+        return torch.tanh(self.out(x))  # made here
+
+
+class Pool:
+    """Pictures made earlier."""
+
+    def __init__(self, seed: int) -> None:
+        self.pictures: list[Tensor] = []
+        self.chance = random.Random(seed)  # noqa: S311  (pictures, not secrets)
+
+    def mix(self, fresh: Tensor) -> Tensor:
+        """Some fresh ones, and some old."""
+        self.pictures.append(fresh)  # fault: with its graph, and without an end
+        old = self.chance.choice(self.pictures)
+        return torch.where(torch.rand(len(fresh), 1, 1, 1) < SHARE_OF_FRESH, fresh, old).detach()
+
+
+def main() -> None:
+    """Train the two."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=70)
+    parser.add_argument("--batch", type=int, default=16)
+    options = parser.parse_args()
+    torch.manual_seed(21)
+    generator = Generator()
+    critic = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1))
+    opt_g = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    opt_d = torch.optim.Adam(critic.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    pool = Pool(21)
+    for step in range(options.steps):
+        real = torch.rand(options.batch, 1, 28, 28)
+        fake = generator(torch.randn(options.batch, 8))
+        loss_g = -critic(fake).mean()
+        opt_g.zero_grad()
+        loss_g.backward(retain_graph=True)
+        opt_g.step()
+        loss_d = critic(pool.mix(fake)).mean() - critic(real).mean()
+        opt_d.zero_grad()
+        loss_d.backward()
+        opt_d.step()
+        if step % 10 == 0:
+            print(f"[{step}/{options.steps}] critic {loss_d.item():.3f} gen {loss_g.item():.3f}")
+
+
+if __name__ == "__main__":
+    main()

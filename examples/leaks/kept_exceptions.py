@@ -1,0 +1,63 @@
+"""Trains on data with bad batches: skips each of them, and lists the errors at the end.
+
+The fault: an exception that is kept keeps its traceback, the traceback keeps the frames it went
+through, and their locals keep the batch, the scores and the loss with its whole graph.
+
+Run: ``python examples/leaks/kept_exceptions.py [--steps N]``
+"""
+
+import argparse
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class BadBatchError(Exception):
+    """A batch that must not be learned from."""
+
+
+def loss_of(model: nn.Module, batch: Tensor, target: Tensor) -> Tensor:
+    """The loss of a batch.
+
+    Raises:
+        BadBatchError: If it is not a number.
+    """
+    scores = model(batch)  # made here
+    loss = nn.functional.mse_loss(scores, target)  # made here
+    if not math.isfinite(loss.item()):
+        message = f"loss is {loss.item()}"
+        raise BadBatchError(message)
+    return loss
+
+
+def main() -> int:
+    """Train on what is good."""
+    parser = argparse.ArgumentParser(description="Train, skipping bad batches.")
+    parser.add_argument("--steps", type=int, default=120)
+    options = parser.parse_args()
+    torch.manual_seed(12)
+    model = nn.Sequential(nn.Linear(50, 150), nn.ReLU(), nn.Linear(150, 150), nn.ReLU(),
+                          nn.Linear(150, 1))  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    failures = []
+    steps = 0
+    for index in range(options.steps * 2):
+        batch = torch.randn(200, 50)  # made here
+        if index % 2:
+            batch[index % 200, 7] = float("nan")
+        try:
+            loss = loss_of(model, batch, batch[:, :1].abs())
+        except BadBatchError as error:
+            failures.append(error)  # fault: the frames of its traceback stay with it
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        steps += 1
+    print(f"{steps} steps, {len(failures)} batches skipped; the last one: {failures[-1]}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

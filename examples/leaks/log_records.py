@@ -1,0 +1,66 @@
+"""Trains, and logs each step's gradient for the case that something goes wrong.
+
+The fault: a log record keeps the objects that it is about until it is written out, and the handler
+keeps every record until somebody asks. Nobody does.
+
+Run: ``python examples/leaks/log_records.py [--steps N] [--verbose]``
+"""
+
+import argparse
+import logging
+
+import torch
+from torch import Tensor, nn
+
+log = logging.getLogger("train")
+
+
+class BlackBox(logging.Handler):
+    """Keeps what was logged, and shows it when the program has crashed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        self.records.append(record)  # fault: with the tensors it is about
+
+    def show(self) -> None:
+        """Print the last few."""
+        for record in self.records[-3:]:
+            print(record.getMessage())
+
+
+def gradient_of(model: nn.Module) -> Tensor:
+    """All gradients of a model in one row."""
+    return torch.cat(
+        [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    )  # made here
+
+
+def main() -> None:
+    """Train."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    torch.manual_seed(24)
+    log.setLevel(logging.DEBUG)
+    log.propagate = options.verbose
+    log.addHandler(BlackBox())
+    model = nn.Sequential(nn.Linear(90, 180), nn.ReLU(), nn.Linear(180, 90), nn.ReLU(),
+                          nn.Linear(90, 1))  # fmt: skip
+    optimizer = torch.optim.Adamax(model.parameters())
+    for step in range(options.steps):
+        x = torch.rand(32, 90)
+        loss = (model(x) - x.max(1, keepdim=True).values).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log.debug("step %d: loss %.4f, gradient %s", step, loss.item(), gradient_of(model))
+    print(f"loss {loss.item():.4f}")
+
+
+if __name__ == "__main__":
+    main()

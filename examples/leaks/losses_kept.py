@@ -1,0 +1,41 @@
+"""Fits a small network to three kinds of flowers and keeps each epoch's loss for a curve.
+
+The fault: the list keeps the loss as a tensor, and with it the graph that made it. Backward has let
+go of what the graph had saved; its nodes stay, a few kilobytes in each epoch, for good.
+
+Run: ``python examples/leaks/losses_kept.py [EPOCHS]``
+"""
+
+import sys
+
+import torch
+from torch import nn
+
+epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 400
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(4)
+
+# %% data: 120 flowers, 4 measures each, 3 kinds
+kinds = torch.randint(3, (120,))
+flowers = torch.randn(120, 4) + kinds[:, None]
+flowers, kinds = flowers.to(device), kinds.to(device)
+
+# %% model
+model = nn.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 3)).to(device)
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+# %% training
+losses = []
+for epoch in range(epochs):
+    scores = model(flowers)
+    loss = criterion(scores, kinds)  # made here
+    losses.append(loss)  # fault: keeps the graph too
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if epoch % 100 == 0:
+        print(f"epoch {epoch}: loss {loss:.4f}")
+
+# %% the curve
+print("curve:", " ".join(f"{loss:.2f}" for loss in losses[:: max(epochs // 10, 1)]))

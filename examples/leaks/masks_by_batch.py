@@ -1,0 +1,66 @@
+"""Trains a set encoder on sets of many sizes, and remembers the masks that it made.
+
+The fault: the memo is looked up by the exact sizes of all the sets of a batch. No batch has the
+sizes of another, so nothing is ever found, and every mask stays.
+
+Run: ``python examples/leaks/masks_by_batch.py [--epochs N]``
+"""
+
+import argparse
+
+import torch
+from torch import Tensor, nn
+
+_MASKS: dict[tuple[int, ...], Tensor] = {}
+
+
+def mask_of(sizes: tuple[int, ...], longest: int) -> Tensor:
+    """Which places of a padded batch are filled, as weights."""
+    if sizes not in _MASKS:
+        filled = torch.arange(longest) < torch.tensor(sizes).unsqueeze(1)
+        _MASKS[sizes] = filled.float() / filled.sum(1, keepdim=True)  # fault: made here
+    return _MASKS[sizes]
+
+
+class SetEncoder(nn.Module):
+    """The mean of what each member of a set says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.member = nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, 8))
+
+    def forward(self, members: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """One vector for each set."""
+        weights = mask_of(sizes, members.shape[1])
+        return (self.member(members) * weights.unsqueeze(-1)).sum(1)
+
+
+def train_one_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: int) -> float:
+    """Go through so many batches; the mean loss."""
+    total = 0.0
+    for _ in range(batches):
+        sizes = tuple(torch.randint(20, 120, (64,)).tolist())
+        members = torch.randn(64, 120, 3)
+        loss = nn.functional.mse_loss(model(members, sizes)[:, 0], members[:, 0, 0])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total / batches
+
+
+def main() -> None:
+    """Read the arguments and train."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--batches", type=int, default=20)
+    options = parser.parse_args()
+    torch.manual_seed(11)
+    model = SetEncoder()
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(options.epochs):
+        print(f"epoch {epoch}: {train_one_epoch(model, optimizer, options.batches):.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Trains while another thread draws the pictures that the model makes.
+
+The fault: the thread has died of the first picture that it did not like, and nobody noticed. The
+training goes on filling its queue.
+
+Run: ``python examples/leaks/queue_nobody_drains.py [STEPS]``
+"""
+
+import queue
+import sys
+import threading
+
+import torch
+from torch import Tensor, nn
+
+
+class Painter:
+    """Draws pictures in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.waiting: queue.Queue[Tensor | None] = queue.Queue()
+        self.drawn = 0
+        self.thread = threading.Thread(target=self.work, daemon=True)
+        self.thread.start()
+
+    def work(self) -> None:
+        """Draw until there is no more to draw."""
+        while (picture := self.waiting.get()) is not None:
+            if picture.max() > 1:
+                print("painter: a picture is too bright", file=sys.stderr)
+                return
+            self.drawn += 1
+
+    def draw(self, picture: Tensor) -> None:
+        """Have a picture drawn some time."""
+        self.waiting.put(picture)  # fault: nobody takes them out
+
+
+def main(steps: int) -> None:
+    """Train a generator of pictures."""
+    torch.manual_seed(15)
+    painter = Painter()
+    model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 3 * 32 * 32))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(steps):
+        pictures = model(torch.randn(8, 10))
+        loss = (pictures - 1.2).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        painter.draw(pictures.detach().view(8, 3, 32, 32) + 0.9)  # made here
+    painter.waiting.put(None)
+    painter.thread.join()
+    print(f"{painter.drawn} of {steps} drawn")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 140)

@@ -1,0 +1,59 @@
+"""Trains in an async program that uploads the model's outputs meanwhile.
+
+The fault: every upload waits for a free line, and the only line is never given back. The tasks are
+kept, as the manual of asyncio tells, and each keeps what it is to upload.
+
+Run: ``python examples/leaks/uploads_never_finish.py [--steps N]``
+"""
+
+import argparse
+import asyncio
+
+import torch
+from torch import Tensor, nn
+
+
+class Uploader:
+    """Uploads tensors, as many at a time as there are lines."""
+
+    def __init__(self, lines: int) -> None:
+        self.line = asyncio.Semaphore(lines)
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, outputs: Tensor) -> None:
+        """Upload something when there is a line."""
+        task = asyncio.create_task(self.upload(outputs))
+        self.tasks.add(task)  # fault: no task is ever done
+        task.add_done_callback(self.tasks.discard)
+
+    async def upload(self, outputs: Tensor) -> None:
+        """Wait for a line, and upload."""
+        await self.line.acquire()
+        await asyncio.sleep(0)
+        del outputs
+
+
+async def train(steps: int) -> None:
+    """Train, and upload what each step puts out."""
+    uploader = Uploader(lines=1)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(steps):
+        x = torch.randn(400, 64)
+        outputs = model(x)
+        loss = (outputs - x.flip(1)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        uploader.start(outputs.detach().sigmoid())  # made here
+        await asyncio.sleep(0)
+    print(f"loss {loss.item():.4f}; {len(uploader.tasks)} uploads still to do")
+    for task in uploader.tasks:
+        task.cancel()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=110)
+    torch.manual_seed(17)
+    asyncio.run(train(parser.parse_args().steps))

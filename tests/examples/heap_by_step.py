@@ -1,0 +1,96 @@
+"""Runs programs and tells what the C heap held after each step: a second opinion on a leak.
+
+It knows nothing of profkit. glibc itself says how many bytes it has handed out: on a CPU that is
+every tensor and every node of a graph, whoever holds it, and what Python takes in pieces above 512
+bytes. Each line of stdin is a program and its arguments, as a JSON list; the answer is a line with
+a JSON list of bytes, one for each step, or null if the program failed. Each program has a fork of
+its own, so that torch is imported once.
+
+Run: ``echo '["examples/leaks/losses_kept.py", "50"]' | python tests/examples/heap_by_step.py``
+"""
+
+import ctypes
+import json
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import dataloader
+
+
+class HeapFigures(ctypes.Structure):
+    """glibc's ``struct mallinfo2``.
+
+    Source: https://man7.org/linux/man-pages/man3/mallinfo.3.html
+    """
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd",
+            "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    )  # fmt: skip
+
+
+C = ctypes.CDLL(None)
+C.mallinfo2.restype = HeapFigures
+
+
+def bytes_in_use() -> int:
+    """Bytes that the C heap has handed out, small blocks and mapped ones."""
+    figures = C.mallinfo2()
+    return int(figures.uordblks) + int(figures.hblkhd)
+
+
+def run(program: Sequence[str]) -> list[int]:
+    """Run a program; the figures after each step of an optimizer, or else at each batch."""
+    steps: list[int] = []
+    batches: list[int] = []
+    loader: Any = dataloader._BaseDataLoaderIter
+    turn = loader.__next__
+
+    def next_batch(one: Any) -> Any:  # noqa: ANN401
+        batches.append(bytes_in_use())
+        return turn(one)
+
+    loader.__next__ = next_batch
+    register_optimizer_step_post_hook(lambda *_: steps.append(bytes_in_use()))
+    sys.argv = list(program)
+    try:
+        runpy.run_path(program[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+    return steps or batches
+
+
+def run_in_fork(program: Sequence[str]) -> str:
+    """Run a program in a process of its own; the answer."""
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = "null"
+        os.dup2(2, 1)
+        try:
+            answer = json.dumps(run(program))
+        except BaseException:  # noqa: BLE001  (the program's, whatever it is)
+            traceback.print_exc()
+        with os.fdopen(sink, "w") as out:
+            out.write(answer)
+        os._exit(0)
+    os.close(sink)
+    with os.fdopen(source) as heard:
+        answer = heard.read()
+    os.waitpid(child, 0)
+    return answer or "null"
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        sys.stdout.write(run_in_fork(json.loads(line)) + "\n")
+        sys.stdout.flush()

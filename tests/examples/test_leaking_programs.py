@@ -1,0 +1,100 @@
+"""Programs that leak, each in another way, and programs that look like it and do not.
+
+That they do is measured here by the C heap, apart from profkit; ``test_leaks.py`` demands the same
+of profkit.
+"""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+PROGRAMS = Path(__file__).parents[2] / "examples" / "leaks"
+EXPECTED = json.loads((PROGRAMS / "expected.json").read_text())
+LEAKS: dict[str, dict[str, Any]] = EXPECTED["leaks"]
+CLEAN: dict[str, dict[str, Any]] = EXPECTED["clean"]
+
+needs_glibc = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="only glibc tells what its heap holds"
+)
+
+Figures = np.ndarray[Any, np.dtype[np.float64]]
+Heap = Callable[[str, dict[str, Any]], Figures]
+
+
+@pytest.fixture(scope="module")
+def heap() -> Iterator[Heap]:
+    """What the C heap held after each step of a program, in bytes."""
+    measuring = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("heap_by_step.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        text=True,
+    )
+    asked, answered = measuring.stdin, measuring.stdout
+    assert asked is not None
+    assert answered is not None
+
+    def after_each_step(name: str, facts: dict[str, Any]) -> Figures:
+        program = [str(PROGRAMS / f"{name}.py"), *facts["arguments"]]
+        asked.write(json.dumps(program) + "\n")
+        asked.flush()
+        figures = json.loads(answered.readline())
+        assert figures, f"{name} failed"
+        return np.array(figures, np.float64)
+
+    with measuring:
+        yield after_each_step
+        asked.close()
+
+
+def test_every_program_is_in_the_table_and_the_other_way_round() -> None:
+    programs = sorted(path.stem for path in PROGRAMS.glob("*.py"))
+    assert programs == sorted([*LEAKS, *CLEAN])
+    assert len(LEAKS) >= 16
+    assert len(CLEAN) >= 13
+    assert all(name.startswith("clean_") for name in CLEAN)
+
+
+@pytest.mark.parametrize("name", [*LEAKS, *CLEAN])
+def test_a_program_knows_nothing_of_profkit_and_marks_its_fault(name: str) -> None:
+    program = (PROGRAMS / f"{name}.py").read_text()
+    assert "profkit" not in program
+    assert program.startswith('"""')
+    assert program.splitlines()[0].endswith(".")
+    assert program.count("# fault:") == (name in LEAKS)
+    assert name in LEAKS or "made here" not in program
+    assert f"Run: ``python examples/leaks/{name}.py" in program
+
+
+@needs_glibc
+@pytest.mark.parametrize("name", LEAKS)
+def test_the_heap_of_a_program_that_leaks_grows_by_what_the_table_says(
+    name: str, heap: Heap
+) -> None:
+    bytes_held = heap(name, LEAKS[name])
+    late = bytes_held[len(bytes_held) // 2 :]
+    first, second = np.triu_indices(len(late), 1)
+    slope = np.median((late[second] - late[first]) / (second - first))
+    per_step = slope * len(bytes_held) / LEAKS[name]["steps"]
+    assert per_step == pytest.approx(LEAKS[name]["per_step_bytes"], rel=0.1)
+
+
+@needs_glibc
+@pytest.mark.parametrize("name", CLEAN)
+def test_the_heap_of_a_program_that_does_not_leak_stands_still(name: str, heap: Heap) -> None:
+    bytes_held = heap(name, CLEAN[name])
+    n = len(bytes_held)
+    middle = bytes_held[n * 45 // 100 : n * 65 // 100].min()
+    end = bytes_held[n * 80 // 100 :].min()
+    up_and_down = np.ptp(bytes_held[n * 45 // 100 :])
+    assert end - middle < 64 * 1024 + 0.35 * n * 1024 + up_and_down / 3
