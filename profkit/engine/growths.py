@@ -96,11 +96,8 @@ def graph_bytes(graph: Graph) -> int:
 
 
 def node_step_bytes(growth: Growth) -> int:
-    """About what the nodes alone of the graph behind take, a step of those that grew."""
-    if growth.graph is None:
-        return 0
-    n_steps = max(growth.last_step - growth.first_step + 1, 1)
-    return round(NODE_BYTES * growth.graph.n_nodes / n_steps)
+    """About what the nodes alone of the graph behind take a step."""
+    return round(NODE_BYTES * growth.nodes_per_step)
 
 
 def step_bytes(growth: Growth) -> int:

@@ -83,6 +83,7 @@ class Growth:
         code: The text of the first frame's line, without its indent; empty if not known.
         chains: Who holds it, the shortest chain first.
         graph: The graph behind all of them together, each node once, at the last look; or None.
+        nodes_per_step: Nodes that it gains a step; 0 where that was not judged.
         cycle: Types along an unreachable cycle, the first one repeated at the end; for garbage.
         shape: Of a typical one, such as ``(120, 3) float32``; empty if not a tensor.
     """
@@ -100,6 +101,7 @@ class Growth:
     code: str = ""
     chains: tuple[Chain, ...] = ()
     graph: Graph | None = None
+    nodes_per_step: float = 0.0
     cycle: tuple[str, ...] = ()
     shape: str = ""
 

@@ -46,6 +46,7 @@ growths = st.builds(
     code=names | st.sampled_from(["losses.append(loss)", "total += loss", "x = f(y)"]),
     chains=st.lists(chains, max_size=3).map(tuple),
     graph=st.none() | graphs,
+    nodes_per_step=st.floats(0, 1e6),
     cycle=st.lists(names, max_size=4).map(tuple),
     shape=names | st.sampled_from(["() float32", "(3, 0) bool", "(10000000000, 9) int64"]),
 )

@@ -25,8 +25,9 @@ def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
     found: Found, watched: Watched
 ) -> None:
     b = watched(
-        chains=LOSSES, graph=BEHIND, shape="() float32", code="losses.append(measure(net(x), y))"
-    )
+        chains=LOSSES, graph=BEHIND, nodes_per_step=7.0, shape="() float32",
+        code="losses.append(measure(net(x), y))",
+    )  # fmt: skip
     (finding,) = found(b, RULE)
     assert finding.message == (
         "Each step from 1 to 200 keeps 67.5 KiB more in host memory: 200 tensors of shape () "
@@ -36,7 +37,7 @@ def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
     assert finding.fix == (
         "Write `losses.append(measure(net(x), y).item())`: then nothing is kept but the value."
     )
-    assert finding.cost.per_step_bytes == 64 * KIB + 1400 * 512 // 200
+    assert finding.cost.per_step_bytes == 64 * KIB + 7 * 512
     assert finding.cost.bytes == 200 * 64 * KIB + 1400 * 512
     assert finding.cost.basis == "measured"
     assert finding.holders == (("__main__", ".losses", "[199]"),)
@@ -157,12 +158,12 @@ def test_several_lines_are_several_findings_the_larger_first(
 
 def test_nodes_that_saved_nothing_take_host_memory_too(found: Found, watched: Watched) -> None:
     b = watched(kind="graph", device="cuda:0", per_step_bytes=0, bytes=4, n=1,
-                graph=Graph(2400, 0, "AddBackward0"))  # fmt: skip
+                graph=Graph(2400, 0, "AddBackward0"), nodes_per_step=12.5)  # fmt: skip
     (finding,) = found(b, RULE)
     assert finding.message.startswith(
-        "Each step from 1 to 200 keeps about 6.00 KiB more in host memory: the autograd graph "
+        "Each step from 1 to 200 keeps about 6.25 KiB more in host memory: the autograd graph "
     )
-    assert finding.cost.per_step_bytes == 2400 * 512 // 200
+    assert finding.cost.per_step_bytes == 6400
     assert finding.cost.basis == "estimate"
     assert finding.severity == "warning"
 

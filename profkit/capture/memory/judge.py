@@ -52,7 +52,7 @@ def judge(evidence: Evidence) -> tuple[Growth, ...]:
     found = list(_tensors(evidence, nodes))
     if nodes is not None and not any(growth.graph is not None for growth in found):
         found += _one_graph(evidence, nodes)
-    merged = _merged(found)
+    merged = _with_nodes(_merged(found), nodes)
     merged.sort(key=lambda growth: -growth.per_step_bytes)
     return tuple(merged[:_MOST_GROWTHS])
 
@@ -176,6 +176,19 @@ def _with_sight(growth: Growth, sight: Sight, place: Place | None, evidence: Evi
         cycle=sight.cycle,
         shape=sight.shape,
     )
+
+
+def _with_nodes(found: list[Growth], nodes: Trend | None) -> list[Growth]:
+    """Growths with the nodes that their graphs gain a step, shared out by how many they have."""
+    total = sum(growth.graph.n_nodes for growth in found if growth.graph is not None)
+    if nodes is None or not total:
+        return found
+    return [
+        replace(each, nodes_per_step=nodes.per_step * each.graph.n_nodes / total)
+        if each.graph is not None
+        else each
+        for each in found
+    ]
 
 
 def _merged(found: list[Growth]) -> list[Growth]:
