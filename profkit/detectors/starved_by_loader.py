@@ -49,7 +49,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import idle_in_windows, positions, windows_ns
+from profkit.engine.windows import MAX_POSITIONS, idle_in_windows, positions, windows_ns
 from profkit.engine.wording import at, known, time_each_step
 from profkit.index.intervals import covered_within, intersect
 from profkit.index.wait_cost import first_of_each
@@ -110,8 +110,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         cost=ctx.cost(total_ns, basis="upper-bound" if ctx.has_device_work else "measured"),
         evidence={
             "loader": loader,
-            "loader_ns": [int(ns) for ns in waited_ns],
-            "device_idle_ns": [int(ns) for ns in starved_ns] if ctx.has_device_work else None,
+            "loader_ns": waited_ns[:MAX_POSITIONS].tolist(),
+            "device_idle_ns": starved_ns[:MAX_POSITIONS].tolist() if ctx.has_device_work else None,
             "events": positions(ctx, rows),
         },
         claims=first_of_each(waiting, steps.starts_ns, steps.ends_ns, waited_ns),

@@ -38,6 +38,13 @@ def test_it_costs_the_time_in_the_loader(found: Found) -> None:
     assert finding.evidence["device_idle_ns"] == [400_000, 400_000, 500_000]
 
 
+def test_its_evidence_is_of_the_first_steps_however_many_there_are(found: Found) -> None:
+    (finding,) = found(training([400_000] * 50), RULE)
+    assert finding.cost.ns == 50 * 400_000
+    assert finding.evidence["loader_ns"] == [400_000] * 20
+    assert finding.evidence["device_idle_ns"] == [400_000] + [300_000] * 19
+
+
 def test_it_names_the_loop_and_what_to_write(found: Found) -> None:
     (finding,) = found(training([500_000] * 2, stacks=True), RULE)
     assert (finding.locations[0].file, finding.locations[0].line) == ("train.py", 5)
