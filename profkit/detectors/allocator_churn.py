@@ -2,7 +2,8 @@
 
 What it finds:
     ``cudaMalloc`` and ``cudaFree`` (HIP's likewise, and the driver calls behind expandable
-    segments) in most of the steps after the first.
+    segments) in most of the steps after the first. In a snapshot's history: requests that again and
+    again find no room, so that the allocator gives its cache back to the driver and asks anew.
 
 Why it matters:
     PyTorch keeps freed memory and hands it out again without asking the driver. A call of the
@@ -31,7 +32,8 @@ Use instead:
 
 Reads:
     Runtime and driver calls (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the steps, the
-    devices' busy time in nanoseconds, the user's lines.
+    devices' busy time in nanoseconds, the user's lines; or the frees and allocations of segments in
+    a snapshot's history (lengths in bytes) and their stacks.
 
 When it is wrong:
     A program whose inputs grow from step to step needs more memory each time. Libraries with
@@ -52,19 +54,21 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import judge, positions
+from profkit.engine.windows import MAX_POSITIONS, judge, positions
 from profkit.engine.wording import known, time_each_step
+from profkit.index.cache_flushes import Cause
 from profkit.index.calls import ALLOCATOR, names_matching
+from profkit.index.device_memory import DeviceMemory
 from profkit.model.events import Rows
-from profkit.model.finding import Finding
-from profkit.units import format_count
+from profkit.model.finding import Cost, Finding
+from profkit.units import format_bytes, format_count, format_times
 
 INFO = RuleInfo(
     id="MEM002",
     name="allocator-churn",
     title="Device memory is allocated anew in each step",
     severity="warning",
-    needs=frozenset({Needs.STEPS, Needs.DEVICE}),
+    needs=frozenset({Needs.DRIVER_CALLS}),
     since="0.1.0",
 )
 
@@ -80,12 +84,15 @@ class Thresholds:
             new memory; in half of the steps it is a habit.
         min_wait_share: Share of the steps that must pass in the calls.
         warning_share: Share of the steps that can be given back from which it is a warning.
+        min_flushes_count: Times in a snapshot's history that a request found no room. Once or
+            twice the largest batch may have come, or the first evaluation.
     """
 
     min_later_steps_count: int = 2
     min_steps_share: float = 0.5
     min_wait_share: float = 0.001
     warning_share: float = 0.01
+    min_flushes_count: int = 3
 
 
 _DEVICE_MEMORY: Final = re.compile(
@@ -96,7 +103,16 @@ MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding if later steps call the driver for memory."""
+    """Yield a finding for later steps that call the driver, and for a device without room."""
+    if len(ctx.steps) and ctx.has_device_work:
+        yield from _in_steps(ctx, thresholds)
+    for memory in ctx.device_memories:
+        full = np.flatnonzero(memory.flushes.cause == Cause.FULL)
+        if len(full) >= thresholds.min_flushes_count:
+            yield _for_want_of_room(memory, full)
+
+
+def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     n_later = len(ctx.steps) - 1
     calls = _calls_in_later_steps(ctx)
     if n_later < thresholds.min_later_steps_count or not len(calls):
@@ -148,4 +164,35 @@ def _fix(n_frees: int) -> str:
     return (
         "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or pad the batches to a few "
         "sizes, so that freed blocks fit again."
+    )
+
+
+def _for_want_of_room(memory: DeviceMemory, full: Rows) -> Finding:
+    flushes, replay = memory.flushes, memory.replay
+    given, again = int(flushes.n_bytes[full].sum()), int(flushes.asked_again_bytes[full].sum())
+    following = np.minimum(flushes.last[full] + 1, replay.end - 1)
+    return INFO.finding(
+        severity="warning",
+        confidence="high",
+        message=(
+            f"{format_times(len(full)).capitalize()} a request found no room on {memory.label}: "
+            f"the allocator gave {format_bytes(given)} of its cache back to the driver, in "
+            f"{format_count(int(flushes.n_calls[full].sum()))} calls that wait for the device, and "
+            f"asked for {format_bytes(again)} of it anew."
+        ),
+        fix=(
+            "The device is nearly full: use a smaller batch, keep fewer tensors, or set "
+            "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, so that cached pieces fit."
+        ),
+        locations=memory.locations(memory.snapshot.history.stack[replay.rows[following]].tolist())[
+            :MAX_LINES
+        ],
+        n=len(full),
+        cost=Cost(bytes=again),
+        evidence={
+            "device": memory.label,
+            "given_back_bytes": given,
+            "asked_again_bytes": again,
+            "entries": flushes.first[full][:MAX_POSITIONS].tolist(),
+        },
     )

@@ -28,6 +28,8 @@ class Needs(Enum):
     """A snapshot of the allocator's memory."""
     HISTORY = "history"
     """A snapshot that has kept what the allocator did."""
+    DRIVER_CALLS = "driver-calls"
+    """Steps in which a device worked, or a snapshot that has kept what the allocator did."""
     LIVE = "live"
     """The running program's memory, watched over enough steps to judge growth."""
 

@@ -1,269 +1,98 @@
-"""Memory in words and rows: what a snapshot holds, and how a watched program's memory went."""
+"""Parts of sentences about device memory, in the user's own lines and figures."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from profkit.engine.wording import at, counted
-from profkit.model.memory_summary import (
-    AllocationSite,
-    MemorySummary,
-    OomSummary,
-    SnapshotDevice,
-    WatchedStep,
-)
-from profkit.model.report import Report
-from profkit.names import visible
-from profkit.units import format_bytes, format_count, format_share
+from profkit.index.device_memory import DeviceMemory
+from profkit.model.memory_summary import AllocationSite, PinningSite
+from profkit.model.where import Location
+from profkit.units import format_bytes, format_count
 
-_COURSES: Final = (
-    ("host memory", "host_rss_bytes"),
-    ("tensors", "tensor_bytes"),
-    ("kept for backward", "graph_bytes"),
-    ("allocated on devices", "allocated_bytes"),
-    ("reserved on devices", "reserved_bytes"),
-)
-_USES: Final = {
-    "parameter": "parameters",
-    "gradient": "gradients",
-    "optimizer-state": "optimizer state",
-    "activation": "activations",
-    "input": "inputs",
-    "workspace": "workspaces",
-    "communication": "communication",
-    "unknown": "",
-}
-_LEVELS: Final = "▁▂▃▄▅▆▇█"
-_FLAT_SHARE: Final = 0.01
-"""What changes by less of its highest than this is drawn as flat."""
+_TELLING_SHARE: Final = 0.05
+"""What holds less than this in place is not worth a reader's time."""
+EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
-@dataclass(frozen=True)
-class Course:
-    """How one figure of a watched program went.
-
-    Attributes:
-        name: What it is, in a word or two.
-        steps: The steps that it is known of.
-        values_bytes: It, after each of them.
-    """
-
-    name: str
-    steps: tuple[int, ...]
-    values_bytes: tuple[int, ...]
-
-    @property
-    def first_bytes(self) -> int:
-        """What it was first."""
-        return self.values_bytes[0]
-
-    @property
-    def last_bytes(self) -> int:
-        """What it was in the end."""
-        return self.values_bytes[-1]
-
-    @property
-    def highest_bytes(self) -> int:
-        """The most that it was."""
-        return max(self.values_bytes)
-
-    def drawn(self, width: int) -> str:
-        """It over the steps, as a row of bars from its lowest to its highest.
-
-        Args:
-            width: Columns.
-        """
-        low, high = min(self.values_bytes), self.highest_bytes
-        if high - low <= high * _FLAT_SHARE:
-            return _LEVELS[0] * width
-        top = len(_LEVELS) - 1
-        return "".join(_LEVELS[round((n - low) / (high - low) * top)] for n in self._spread(width))
-
-    def _spread(self, width: int) -> Iterator[int]:
-        """The last known value at each of so many steps, evenly apart."""
-        first, last, place = self.steps[0], self.steps[-1], 0
-        for column in range(width):
-            step = first + (last - first) * (column + 1) / width
-            while place + 1 < len(self.steps) and self.steps[place + 1] <= step:
-                place += 1
-            yield self.values_bytes[place]
+def blocks(n: int) -> str:
+    """``1 block``, ``1,200 blocks``."""
+    return "1 block" if n == 1 else f"{format_count(n)} blocks"
 
 
-@dataclass(frozen=True)
-class Sites:
-    """What stood on a device at one moment, by the line that allocated it.
-
-    Attributes:
-        title: Which device and moment.
-        total_bytes: What stood in all.
-        sites: By stack, the most bytes first.
-    """
-
-    title: str
-    total_bytes: int
-    sites: tuple[AllocationSite, ...]
-
-    def share(self, site: AllocationSite) -> float:
-        """A site's bytes as a share of all.
-
-        Args:
-            site: One of the sites.
-        """
-        return site.bytes / self.total_bytes if self.total_bytes else 0.0
-
-
-def use_of(site: AllocationSite) -> str:
-    """What a site's blocks are used for, in a word; empty where that is not known.
+def line_of(location: Location, *, is_earlier: bool = False) -> str:
+    """``train.py:12``, or what is known of memory without a line.
 
     Args:
-        site: A site.
+        location: Where it was allocated.
+        is_earlier: Whether that was before the history began.
     """
-    return _USES.get(site.category, visible(site.category))
+    if location.file is not None:
+        return location.place
+    return "what was allocated before the recording" if is_earlier else "an unknown line"
 
 
-def courses(report: Report) -> list[Course]:
-    """How each known figure of a watched program went; those that stay at nothing are left out.
+def held(site: AllocationSite) -> str:
+    """``model.py:340 (14.0 GiB in 64 blocks, activation)``."""
+    use = "" if site.category == "unknown" else f", {site.category}"
+    where = line_of(site.location, is_earlier=site.is_earlier)
+    return f"{where} ({format_bytes(site.bytes)} in {blocks(site.n)}{use})"
+
+
+def pinned(site: PinningSite) -> str:
+    """``2.00 MiB in 1 block of train.py:31``."""
+    return f"{format_bytes(site.bytes)} in {blocks(site.n)} of {line_of(site.location)}"
+
+
+def telling_pins(pins: Sequence[PinningSite]) -> list[PinningSite]:
+    """Those that have a line and hold a good part of the free memory in place.
 
     Args:
-        report: The report.
+        pins: All of them.
     """
-    memory = report.summary.memory
-    found = [] if memory is None else [_course(memory.steps, *each) for each in _COURSES]
-    return [each for each in found if len(each.steps) > 1 and each.highest_bytes]
+    least = _TELLING_SHARE * sum(pin.pinned_bytes for pin in pins)
+    return [pin for pin in pins if pin.location.file is not None and pin.pinned_bytes >= least]
 
 
-def _course(steps: tuple[WatchedStep, ...], name: str, figure: str) -> Course:
-    known = [(each.step, n) for each in steps if (n := getattr(each, figure)) is not None]
-    return Course(name, tuple(step for step, _ in known), tuple(n for _, n in known))
+def listed(parts: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    if len(parts) < 2:  # noqa: PLR2004  (one alone)
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def sites(report: Report, *, everything: bool) -> list[Sites]:
-    """What stood on each device at its peak, or in the end where no peak is known.
+def lines_of(sites: Iterable[AllocationSite | PinningSite]) -> tuple[Location, ...]:
+    """The lines of some sites that are known, each once, in their order."""
+    known = (site.location for site in sites if site.location.file is not None)
+    return tuple(dict.fromkeys(known))
+
+
+def is_expandable(memory: DeviceMemory) -> bool:
+    """Whether a device's allocator has expandable segments: by its settings or by its segments."""
+    segments = memory.snapshot.segments
+    here = segments.device == memory.replay.device
+    set_so = memory.snapshot.settings.get("expandable_segments") is True
+    return set_so or bool(segments.is_expandable[here].any())
+
+
+def pieces_fix(memory: DeviceMemory) -> str:
+    """What to do about free memory in pieces, with what it would come to where that is known.
 
     Args:
-        report: The report.
-        everything: Whether to tell of both.
+        memory: The device.
     """
-    memory = report.summary.memory
-    found = []
-    for device in memory.devices if memory else ():
-        if device.peak_sites:
-            title = f"On {device.device} at its peak"
-            found.append(Sites(title, device.peak_active_bytes, device.peak_sites))
-        if device.top_sites and (everything or not device.peak_sites):
-            title = f"On {device.device} in the end"
-            found.append(Sites(title, device.active_bytes, device.top_sites))
-    return found
-
-
-def memory_sentences(report: Report) -> list[str]:
-    """What a report without times comes down to; nothing where nothing is known of memory.
-
-    Args:
-        report: The report.
-    """
-    memory = report.summary.memory
-    if memory is None:
-        return []
-    if memory.devices:
-        return list(_of_snapshot(memory))
-    went = " and ".join(map(_went, courses(report)[:2]))
-    steps = counted(memory.n_watched_steps or 0, "step")
-    return [f"Over {steps} {went}."] if went else []
-
-
-def _went(course: Course) -> str:
-    first, last = format_bytes(course.first_bytes), format_bytes(course.last_bytes)
-    if first == last:
-        return f"{course.name} stayed at {last}"
-    return f"{course.name} went from {first} to {last}"
-
-
-def _of_snapshot(memory: MemorySummary) -> Iterator[str]:
-    fullest = max(memory.devices, key=lambda device: device.reserved_bytes)
-    name = f"{fullest.device} has"
-    if len(memory.devices) > 1:
-        name = f"Of {len(memory.devices)} devices {fullest.device} is the fullest, with"
-    had = (
-        f"{format_bytes(fullest.reserved_bytes)} reserved and {format_bytes(fullest.active_bytes)}"
-    )
-    peak = ""
-    if fullest.peak_active_bytes > fullest.active_bytes:
-        peak = f", and {format_bytes(fullest.peak_active_bytes)} at the peak"
-    yield f"{name} {had} in use{peak}."
-    for device in memory.devices:
-        if device.oom:
-            yield _out_of_memory(device, device.oom[-1])
-
-
-def _out_of_memory(device: SnapshotDevice, oom: OomSummary) -> str:
-    place = at(oom.location) if oom.location else ""
-    free = ""
-    if oom.device_free_bytes is not None:
-        free = f" while {format_bytes(oom.device_free_bytes)} were free on the device"
-    return f"{device.device} could not give {format_bytes(oom.bytes)}{place}{free}."
-
-
-def nothing_in_memory(report: Report) -> str:
-    """What to say of a report on memory whose findings name no cost."""
-    if report.findings:
-        return "No finding is more than a note."
-    memory = report.summary.memory
-    if memory is not None and memory.n_growths == 0:
-        return "Nothing grows with every step."
-    return "No rule found anything to change."
-
-
-def memory_facts(report: Report) -> Iterator[str]:
-    """What was counted of memory, a line each.
-
-    Args:
-        report: The report.
-    """
-    memory = report.summary.memory
-    if memory is None:
-        return
-    if memory.peak:
-        peaks = (f"{format_bytes(peak.bytes)} on {peak.device}" for peak in memory.peak)
-        yield f"memory at its peak: {', '.join(peaks)}"
-    for device in memory.devices:
-        yield (
-            f"{device.device}: {format_bytes(device.reserved_bytes)} reserved in "
-            f"{counted(device.n_segments, 'segment')}, {format_bytes(device.active_bytes)} in use, "
-            f"largest free block {format_bytes(device.largest_free_block_bytes)}, "
-            f"{format_count(device.n_trace_events)} entries of history"
+    tight = format_bytes(memory.requests.tight_bytes)
+    if not is_expandable(memory):
+        return (
+            f"Set `{EXPANDABLE}`: about {tight} would do then. Allocate what lives long before "
+            f"what comes and goes."
         )
-    if memory.n_watched_steps:
-        yield "; ".join(_watched(report, memory))
-
-
-def _watched(report: Report, memory: MemorySummary) -> Iterator[str]:
-    steps = counted(memory.n_watched_steps or 0, "step")
-    went = "" if shows_courses(report) else ", ".join(map(_went, courses(report)))
-    yield f"memory over {steps}: {went}" if went else f"memory was watched over {steps}"
-    if memory.n_growths == 0:
-        yield "nothing grows with every step"
-    if memory.watch_share is not None:
-        yield f"watching cost {format_share(memory.watch_share)} of the time"
-
-
-def not_seen(report: Report) -> tuple[str, ...]:
-    """What could not be watched of a program's memory, a sentence each.
-
-    Args:
-        report: The report.
-    """
-    memory = report.summary.memory
-    return memory.not_seen if memory is not None else ()
-
-
-def shows_courses(report: Report) -> bool:
-    """Whether the course of memory is worth more than a line: it grows, or it is all there is.
-
-    Args:
-        report: The report.
-    """
-    memory = report.summary.memory
-    if memory is None or not memory.steps:
-        return False
-    return bool(memory.n_growths) or report.summary.breakdown is None
+    limit = memory.snapshot.settings.get("max_split_size")
+    if isinstance(limit, int) and limit > 0:
+        return (
+            f"Take `max_split_size_mb` ({format_bytes(limit)} here) out of "
+            f"`PYTORCH_CUDA_ALLOC_CONF`: no shorter request may have a free block beyond it, and "
+            f"about {tight} would do without. Free what stands between, or allocate it first."
+        )
+    return (
+        f"Allocate what lives long before what comes and goes, and pad changing sizes to a few: "
+        f"about {tight} would do if free memory were in one piece."
+    )

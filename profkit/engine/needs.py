@@ -38,6 +38,10 @@ _LACKING: Final = {
         "The snapshot has no history of what the allocator did.",
         "Call torch.cuda.memory._record_memory_history() before what you want to see.",
     ),
+    Needs.DRIVER_CALLS: (
+        "The recording has no steps in which a device worked, and no history of its allocator.",
+        "Record steps with profkit.trace on a machine with a GPU, or a snapshot with history.",
+    ),
     Needs.LIVE: (
         "The program's memory was not watched over enough steps.",
         "Run the program with profkit run.",
@@ -49,7 +53,7 @@ _NO_TRACE: Final = (
     "There is no trace, only what is known of memory.",
     "Record one with profkit.trace, or with torch.profiler.",
 )
-_NOT_OF_A_TRACE: Final = frozenset({Needs.SNAPSHOT, Needs.HISTORY, Needs.LIVE})
+_NOT_OF_A_TRACE: Final = frozenset({Needs.SNAPSHOT, Needs.HISTORY, Needs.DRIVER_CALLS, Needs.LIVE})
 
 
 def looks_at_a_trace(needs: frozenset[Needs]) -> bool:
@@ -79,6 +83,10 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
         Needs.MEMORY_ADDRESSES: lambda: ctx.allocations.has_addresses,
         Needs.SNAPSHOT: lambda: ctx.snapshot is not None,
         Needs.HISTORY: lambda: ctx.snapshot is not None and len(ctx.snapshot.history) > 0,
+        Needs.DRIVER_CALLS: lambda: (
+            (len(ctx.steps) > 0 and ctx.has_device_work)
+            or (ctx.snapshot is not None and len(ctx.snapshot.history) > 0)
+        ),
         Needs.LIVE: lambda: ctx.live is not None and ctx.live.n_judged_steps > 0,
     }
     for need in Needs:

@@ -30,8 +30,8 @@ _PYTHON: Final[tuple[tuple[Use, str, str], ...]] = (
     # An optimizer's own files, and the wrapper that torch puts around every step, the user's too.
     ("optimizer-state",
      r"(torch|apex|bitsandbytes|timm)[/\\](optim|optimizers)[/\\](?!lr_scheduler|swa_utils)", r""),
-    ("gradient", r"torch[/\\](_tensor|autograd[/\\](__init__|graph))\.py$", r"backward"),
-    ("gradient", r"torch[/\\]autograd[/\\]function\.py$", r"^apply$"),
+    # Of custom functions the user's own: ``apply`` is around their forward passes too.
+    ("gradient", r"", r"^(backward|_engine_run_backward)$"),
     ("parameter", r"torch[/\\]nn[/\\]modules[/\\]module\.py$",
      r"^(_apply|convert|to|to_empty|cuda|half|float|double|bfloat16|load_state_dict)$"),
     ("parameter", r"torch[/\\]nn[/\\](init|parameter)\.py$", r""),

@@ -113,8 +113,9 @@ def _causes(action: UInt8s, stack: Int32s, first: Rows, last: Rows, emptying: Ma
 
     Before it gives memory back for want of room, the allocator records nothing of the request; so
     the run stands right before the request's own entry, of the same stack where stacks are kept.
-    ``empty_cache`` recorded no stack before torch 2.1: then only a run right after an allocation
-    is surely none of it, since a program frees before it empties.
+    Before torch 2.1 no run has a stack. Then one right after an allocation is surely none of
+    ``empty_cache``, since a program frees before it empties; and where there is such a one, the
+    others before requests are taken to be like it.
     """
     following = np.minimum(last + 1, len(action) - 1)
     makes_room = (last + 1 < len(action)) & np.isin(action[following], _MAKES_ROOM)
@@ -124,7 +125,8 @@ def _causes(action: UInt8s, stack: Int32s, first: Rows, last: Rows, emptying: Ma
     after_a_take = (first > 0) & np.isin(action[before], _TAKES)
     found = np.full(len(first), int(Cause.UNKNOWN), dtype=np.int32)
     found[makes_room & known & (stack[following] == own)] = Cause.FULL
-    found[makes_room & ~known & after_a_take] = Cause.FULL
+    if (makes_room & ~known & after_a_take).any():
+        found[makes_room & ~known] = Cause.FULL
     if len(emptying):
         found[known & emptying[np.where(known, own, 0)]] = Cause.ASKED
     return found

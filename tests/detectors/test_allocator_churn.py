@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from profkit.model.finding import Finding
 from profkit.model.report import Report
-from profkit.testing import TraceBuilder
+from profkit.testing import SnapshotBuilder, TraceBuilder
+from profkit.testing.device_memory import MIB
 
 RULE = "allocator-churn"
 Found = Callable[..., tuple[Finding, ...]]
@@ -70,3 +71,35 @@ def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=100_000)
     (unchecked,) = analyzed(b, RULE).unchecked
     assert unchecked.rule == "MEM002"
+
+
+def nearly_full(n: int = 4, *, stacks: bool = True) -> SnapshotBuilder:
+    """Two tensors in turn that do not fit beside each other's segments."""
+    b = SnapshotBuilder(total_bytes=100 * MIB, with_stacks=stacks)
+    for number in range(n):
+        with b.frame("train.py", 5, "main"):
+            b.free(b.alloc((60 + 2 * number) * MIB))
+            small = b.alloc(1)
+        with b.frame("train.py", 6, "main"):
+            b.free(b.alloc((80 + 2 * number) * MIB), small)
+    return b
+
+
+def test_a_snapshot_shows_requests_that_find_no_room_again_and_again(found: Found) -> None:
+    (finding,) = found(nearly_full(), RULE)
+    # Each first tensor but one finds room in the segment of the second before it; no second does.
+    assert finding.n == 4
+    assert finding.evidence["given_back_bytes"] == (60 + 80 + 82 + 84) * MIB
+    assert finding.evidence["asked_again_bytes"] == (60 + 80 + 82 + 84) * MIB
+    assert finding.severity == "warning"
+    assert [location.place for location in finding.locations] == ["train.py:6"]
+    assert "smaller batch" in finding.fix
+
+
+def test_a_snapshot_without_stacks_shows_them_too(found: Found) -> None:
+    (finding,) = found(nearly_full(stacks=False), RULE)
+    assert finding.n == 4
+
+
+def test_a_snapshot_in_which_it_happens_once_is_left_alone(found: Found) -> None:
+    assert found(nearly_full(1), RULE) == ()

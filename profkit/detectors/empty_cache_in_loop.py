@@ -1,0 +1,132 @@
+"""MEM012 empty-cache-in-loop: the cache is emptied again and again, and filled again each time.
+
+What it finds:
+    ``torch.cuda.empty_cache()`` that gives memory back to the driver several times in a snapshot's
+    history, where most of it is asked of the driver again before the next time.
+
+Why it matters:
+    An emptied cache never lets a program use more memory: what is cached is free for every next
+    tensor, and PyTorch empties the cache by itself before it gives a request up. But each segment
+    that is given back and asked for again costs two calls of the driver, and freeing one waits
+    until the device is done.
+
+How to fix it:
+    Take ``torch.cuda.empty_cache()`` out of the loop. It has its place once, between two phases of
+    a program, or before another process needs the device.
+
+Example:
+    ::
+
+        for batch in loader:
+            train_step(batch)
+            torch.cuda.empty_cache()
+
+Use instead:
+    ::
+
+        for batch in loader:
+            train_step(batch)
+
+Reads:
+    The frees and allocations of segments in the allocator's history (lengths in bytes), and their
+    stacks.
+
+When it is wrong:
+    Where another process shares the device and needs the memory in between. Before torch 2.1 the
+    history does not tell who gave memory back; then a garbage collection of the allocator
+    (``garbage_collection_threshold``) looks the same, and the confidence is lower.
+
+Source:
+    "Memory management" in PyTorch's CUDA semantics (``empty_cache``);
+    ``c10/cuda/CUDACachingAllocator.cpp`` (``emptyCache``, ``release_cached_blocks``); ``cudaFree``
+    in the CUDA Runtime API reference.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.wording import at
+from profkit.index.cache_flushes import Cause
+from profkit.index.device_memory import DeviceMemory
+from profkit.model.events import Rows
+from profkit.model.finding import Cost, Finding
+from profkit.model.where import Location
+from profkit.units import format_bytes, format_count, format_times
+
+INFO = RuleInfo(
+    id="MEM012",
+    name="empty-cache-in-loop",
+    title="The cache is emptied in a loop",
+    severity="warning",
+    needs=frozenset({Needs.SNAPSHOT, Needs.HISTORY}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When emptying the cache is a loop.
+
+    Attributes:
+        min_flushes_count: Times that it was emptied and filled again. Once or twice lies between
+            phases of a program, such as training and evaluation.
+        min_again_share: Share of what was given back that is asked for again before the next time.
+    """
+
+    min_flushes_count: int = 3
+    min_again_share: float = 0.5
+
+
+MAX_ENTRIES = 20
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding for each device whose cache is emptied in a loop."""
+    for memory in ctx.device_memories:
+        flushes = memory.flushes
+        again = flushes.asked_again_bytes >= thresholds.min_again_share * flushes.n_bytes
+        asked = np.flatnonzero(again & (flushes.cause == Cause.ASKED))
+        # A request that finds no room is another matter, even where no stack tells of it.
+        unknown = np.flatnonzero(again & (flushes.cause == Cause.UNKNOWN))
+        if not len(asked) and not (flushes.cause == Cause.FULL).any():
+            asked = unknown
+        if len(asked) >= thresholds.min_flushes_count:
+            yield _finding(memory, asked)
+
+
+def _finding(memory: DeviceMemory, asked: Rows) -> Finding:
+    flushes = memory.flushes
+    locations = memory.locations(flushes.stack[asked].tolist())
+    sure = bool((flushes.cause[asked] == Cause.ASKED).all())
+    given, again = int(flushes.n_bytes[asked].sum()), int(flushes.asked_again_bytes[asked].sum())
+    n_frees, n_allocs = int(flushes.n_calls[asked].sum()), int(flushes.n_asked_again[asked].sum())
+    what = f"`torch.cuda.empty_cache()`{at(locations[0] if locations else Location())}"
+    return INFO.finding(
+        severity="warning",
+        confidence="high" if sure else "medium",
+        message=(
+            f"{what if sure else 'The allocator'} gave memory of {memory.label} back to the driver "
+            f"{format_times(len(asked))}, {format_bytes(given / len(asked))} each time, and "
+            f"{format_bytes(again / len(asked))} of it was asked for again before the next: "
+            f"{format_count(n_frees)} frees and {format_count(n_allocs)} allocations by the driver."
+        ),
+        fix=(
+            "Take `torch.cuda.empty_cache()` out of the loop: cached memory is free for the next "
+            "tensors, and PyTorch empties the cache by itself before it runs out."
+        ),
+        locations=locations,
+        n=len(asked),
+        cost=Cost(bytes=again),
+        evidence={
+            "device": memory.label,
+            "given_back_bytes": given,
+            "asked_again_bytes": again,
+            "n_driver_frees": n_frees,
+            "n_driver_allocations": n_allocs,
+            "entries": flushes.first[asked][:MAX_ENTRIES].tolist(),
+        },
+    )

@@ -1,0 +1,173 @@
+"""MEM011 fragmentation: much device memory is free, in pieces that no request fits.
+
+What it finds:
+    Requests that made PyTorch take more from the driver although enough was free in the same pool,
+    in pieces each too short, where that has left a good part of what PyTorch holds unused; and the
+    lines whose live blocks hold most of those pieces apart.
+
+Why it matters:
+    A tensor needs its memory in one stretch, and nothing moves the tensors that stand between free
+    pieces. What is free in pieces is lost to this program and to all others on the device, until a
+    request fails with memory "free".
+
+How to fix it:
+    Set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``: segments then grow where they are,
+    instead of new ones being begun. Allocate what lives long before what comes and goes. Pad
+    batches of changing sizes to a few sizes.
+
+Example:
+    ::
+
+        for batch in loader:  # each batch a little longer than the last
+            features.append(model(batch).mean(0))  # a small tensor stays in each large segment
+
+Use instead:
+    ::
+
+        features = torch.empty(len(loader), width, device="cuda")
+        for i, batch in enumerate(loader):
+            features[i] = model(batch).mean(0)
+
+Reads:
+    The history of the allocator (requests, frees, segments; lengths in bytes), segments and blocks,
+    and their stacks.
+
+When it is wrong:
+    Of blocks that were freed before the snapshot the history tells what was asked for; what a large
+    block was given beyond that, up to 1 MiB, is counted as free. What expandable segments would
+    save is an estimate: each pool's most active bytes, up to a page.
+
+Source:
+    "Memory management" in PyTorch's CUDA semantics (``expandable_segments``,
+    ``max_split_size_mb``); ``c10/cuda/CUDACachingAllocator.cpp`` (``get_free_block``,
+    ``should_split``); pytorch #193400.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.memory_words import lines_of, listed, pieces_fix, pinned, telling_pins
+from profkit.engine.snapshot_summary import pinning_sites
+from profkit.index.cache_trend import is_growing
+from profkit.index.device_memory import DeviceMemory
+from profkit.model.finding import Cost, Finding
+from profkit.model.memory_summary import PinningSite
+from profkit.units import format_bytes, format_count, format_share
+
+INFO = RuleInfo(
+    id="MEM011",
+    name="fragmentation",
+    title="Much memory is free in pieces that nothing fits",
+    severity="note",
+    needs=frozenset({Needs.SNAPSHOT, Needs.HISTORY}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When memory in pieces is a finding.
+
+    Attributes:
+        min_pieces_bytes: What is reserved beyond what requests would need if free memory always
+            were in one piece. Half a gibibyte is nothing on devices of today.
+        min_pieces_share: The same as a share of the most that was reserved. A tenth or so is the
+            usual price of a first step, whose requests come in no order.
+        warning_share: Share from which it is a warning: as much is lost as is used.
+    """
+
+    min_pieces_bytes: int = 512 << 20
+    min_pieces_share: float = 0.2
+    warning_share: float = 0.5
+
+
+MAX_LINES: Final = 3
+MAX_ENTRIES: Final = 20
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding for each device with much memory in pieces."""
+    for memory in ctx.device_memories:
+        # Where it grows on and on that is told instead, with its causes, by the rule for it.
+        if not memory.requests.is_forced.any() or is_growing(memory.replay):
+            continue
+        most, pieces = _in_pieces(memory)
+        if pieces < max(thresholds.min_pieces_bytes, thresholds.min_pieces_share * most):
+            continue
+        yield _finding(memory, most, pieces, warns=pieces >= thresholds.warning_share * most)
+
+
+def _in_pieces(memory: DeviceMemory) -> tuple[int, int]:
+    """The most that was reserved, and what of it was only so because free memory was in pieces.
+
+    What was reserved before the history began was for requests that are not known.
+    """
+    reserved = memory.replay.reserved_bytes
+    most = int(reserved.max())
+    return most, most - max(memory.requests.tight_bytes, int(reserved[0]))
+
+
+def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Finding:
+    requests = memory.requests
+    forced = np.flatnonzero(requests.is_forced)
+    worst = int(forced[requests.needed_bytes[forced].argmax()])
+    place = int(requests.place[worst])
+    pins = pinning_sites(memory.layout_at(place), memory.lines)
+    asking = memory.locations([int(memory.snapshot.history.stack[memory.replay.rows[place]])])
+    return INFO.finding(
+        severity="warning" if warns else "note",
+        confidence="medium",
+        message=_message(memory, most, pieces, worst, pins),
+        fix=pieces_fix(memory),
+        locations=tuple(dict.fromkeys((*asking, *lines_of(telling_pins(pins)))))[:MAX_LINES],
+        n=len(forced),
+        cost=Cost(bytes=pieces, basis="estimate"),
+        evidence={
+            "device": memory.label,
+            "reserved_bytes": most,
+            "active_bytes": int(memory.replay.active_bytes.max()),
+            "reserved_in_one_piece_bytes": requests.tight_bytes,
+            "pinned_bytes": memory.layout_at(place).pinned_bytes,
+            "n_forced": len(forced),
+            "n_requests": len(requests.place),
+            "largest_forced_bytes": int(requests.needed_bytes[worst]),
+            "free_then_bytes": int(requests.free_bytes[worst]),
+            "entries": requests.place[forced][:MAX_ENTRIES].tolist(),
+        },
+    )
+
+
+def _message(
+    memory: DeviceMemory, most: int, pieces: int, worst: int, pins: tuple[PinningSite, ...]
+) -> str:
+    requests = memory.requests
+    n_forced = int(requests.is_forced.sum())
+    text = (
+        f"PyTorch came to hold {format_bytes(most)} of {memory.label} for at most "
+        f"{format_bytes(int(memory.replay.active_bytes.max()))} in use at once: about "
+        f"{format_bytes(pieces)} ({format_share(pieces / most)}) only because free memory was in "
+        f"pieces. {format_count(n_forced)} of {format_count(len(requests.place))} requests to the "
+        f"driver found enough free, but not in one piece; the largest asked for "
+        f"{format_bytes(int(requests.needed_bytes[worst]))} with "
+        f"{format_bytes(int(requests.free_bytes[worst]))} free in its pool."
+    )
+    return f"{text} {_what_holds_it(memory, worst, pins)}"
+
+
+def _what_holds_it(memory: DeviceMemory, worst: int, pins: tuple[PinningSite, ...]) -> str:
+    """Live blocks that stand between the pieces; or none do, and segments are too short."""
+    layout = memory.layout_at(int(memory.requests.place[worst]))
+    held, whole = layout.pinned_bytes, layout.releasable_bytes
+    known = telling_pins(pins)[:MAX_LINES]
+    if held < whole or not known:
+        return (
+            f"Then {format_bytes(whole)} of all that was free lay in whole segments, and "
+            f"{format_bytes(held)} between live blocks."
+        )
+    by_lines = format_bytes(sum(site.pinned_bytes for site in known))
+    return f"{listed([pinned(site) for site in known])} held {by_lines} in place then."

@@ -1,0 +1,122 @@
+"""cache-growth finds an allocator that takes ever more for no more in use, and says why."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import SnapshotBuilder, TraceBuilder
+from profkit.testing.device_memory import MIB
+
+RULE = "cache-growth"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def fenced(n_cycles: int = 70, *, max_split_bytes: int | None = 64 * MIB) -> SnapshotBuilder:
+    """The case of pytorch #193400.
+
+    Each cycle fills a stretch of 200 MiB of an expandable segment with tensors below
+    ``max_split_size``, puts a tensor of 2 MiB behind it that stays, and frees the stretch. It
+    merges to a block beyond ``max_split_size``, which no such tensor may have again, and behind
+    the fence it is not what the segment grows from.
+    """
+    b = SnapshotBuilder(expandable=True, max_split_bytes=max_split_bytes)
+    with b.frame("train.py", 30, "main"):
+        with b.frame("model.py", 4, "weights"):
+            b.alloc(126 * MIB)
+        for _ in range(n_cycles):
+            with b.frame("model.py", 9, "work"):
+                held = [b.alloc(50 * MIB) for _ in range(4)]
+            with b.frame("train.py", 31, "main"):
+                b.alloc(2 * MIB)
+            b.free(*held)
+    return b
+
+
+def test_a_live_block_that_fences_free_memory_is_named(found: Found) -> None:
+    b = fenced()
+    moment = b.moment()
+    assert moment.active_bytes == (126 + 70 * 2) * MIB == 266 * MIB
+    assert moment.reserved_bytes >= 14_060 * MIB
+    (finding,) = found(b, RULE)
+    assert (finding.severity, finding.confidence) == ("warning", "high")
+    assert finding.evidence["reserved_bytes"] == moment.reserved_bytes
+    assert finding.evidence["active_bytes"] == (126 + 69 * 2 + 200 + 2) * MIB
+    assert finding.locations[0].place == "train.py:31"
+    assert "blocks of train.py:31" in finding.message
+    assert "max_split_size_mb" in finding.fix
+    assert "64.0 MiB here" in finding.fix
+    assert finding.cost.bytes is not None
+    assert 10_000 * MIB < finding.cost.bytes < moment.reserved_bytes
+
+
+def test_it_is_told_once(found: Found) -> None:
+    assert len(found(fenced(), RULE)) == 1
+    assert found(fenced(), "fragmentation") == ()
+
+
+def test_without_the_limit_the_memory_is_used_again(found: Found) -> None:
+    b = fenced(max_split_bytes=None)
+    assert b.moment().reserved_bytes < 500 * MIB
+    assert found(b, RULE) == ()
+
+
+def test_ever_new_sizes_with_small_tensors_that_stay_grow_the_cache(found: Found) -> None:
+    b = SnapshotBuilder()
+    with b.frame("train.py", 8, "main"):
+        for n in range(40):
+            with b.frame("net.py", 3, "forward"):
+                work = b.alloc((100 + 10 * n) * MIB)
+            b.free(work)
+            with b.frame("keep.py", 5, "keep"):
+                b.alloc(12 * MIB)
+    (finding,) = found(b, RULE)
+    assert finding.locations[0].place == "keep.py:5"
+    assert "expandable_segments" in finding.fix
+
+
+def test_streams_with_caches_of_their_own_are_told_apart_from_pieces(found: Found) -> None:
+    b = SnapshotBuilder()
+    with b.frame("train.py", 8, "main"):
+        for stream in range(40):
+            b.free(b.alloc(64 * MIB, stream=stream))
+    (finding,) = found(b, RULE)
+    assert finding.confidence == "medium"
+    assert "40 pools" in finding.message
+    assert "stream" in finding.fix
+    assert finding.evidence["active_rise_bytes"] == 0
+
+
+def test_a_cache_that_fills_at_first_is_left_alone(found: Found) -> None:
+    b = SnapshotBuilder()
+    for _ in range(40):
+        b.free(*[b.alloc(size * MIB) for size in (300, 200, 500)])
+    assert found(b, RULE) == ()
+
+
+def test_a_program_that_needs_more_is_left_alone(found: Found) -> None:
+    b = SnapshotBuilder()
+    for _ in range(40):
+        b.alloc(300 * MIB)
+        b.free(b.alloc(200 * MIB))
+    assert found(b, RULE) == ()
+
+
+def test_one_larger_batch_is_no_growth(found: Found) -> None:
+    b = SnapshotBuilder()
+    for n in range(40):
+        b.free(*[b.alloc((900 if n == 30 else 300) * MIB) for _ in range(2)])
+    assert found(b, RULE) == ()
+
+
+def test_a_trace_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "MEM010"
+
+
+def test_a_snapshot_without_history_could_not_look(analyzed: Analyzed) -> None:
+    b = SnapshotBuilder()
+    with b.unrecorded():
+        b.alloc(MIB)
+    (unchecked,) = analyzed(b, RULE).unchecked
+    assert "history" in unchecked.reason

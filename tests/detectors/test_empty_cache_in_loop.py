@@ -1,0 +1,77 @@
+"""empty-cache-in-loop finds a cache that is emptied and filled again and again."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import SnapshotBuilder, TraceBuilder
+from profkit.testing.device_memory import MIB
+
+RULE = "empty-cache-in-loop"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def training(n: int = 5, *, empties: bool = True, stacks: bool = True) -> SnapshotBuilder:
+    """Steps with two temporary tensors in segments of their own."""
+    b = SnapshotBuilder(with_stacks=stacks)
+    with b.frame("train.py", 3, "main"):
+        b.alloc(64 * MIB)
+        for _ in range(n):
+            with b.frame("net.py", 8, "forward"):
+                held = [b.alloc(30 * MIB), b.alloc(50 * MIB)]
+            b.free(*held)
+            if empties:
+                with b.frame("train.py", 9, "main"):
+                    b.empty_cache()
+    return b
+
+
+def test_it_tells_the_line_and_what_is_asked_for_again(found: Found) -> None:
+    (finding,) = found(training(), RULE)
+    # The last of the five is not followed by another step.
+    assert finding.n == 4
+    assert finding.evidence["given_back_bytes"] == 4 * 80 * MIB
+    assert finding.evidence["asked_again_bytes"] == finding.cost.bytes == 4 * 80 * MIB
+    assert finding.evidence["n_driver_frees"] == finding.evidence["n_driver_allocations"] == 8
+    assert (finding.severity, finding.confidence) == ("warning", "high")
+    assert [location.place for location in finding.locations] == ["train.py:9"]
+    assert "`torch.cuda.empty_cache()` at train.py:9" in finding.message
+
+
+def test_the_cure_is_silent(found: Found) -> None:
+    assert found(training(empties=False), RULE) == ()
+
+
+def test_now_and_then_is_no_loop(found: Found) -> None:
+    assert found(training(3), RULE) == ()
+    assert len(found(training(3), RULE, min_flushes_count=2)) == 1
+
+
+def test_what_nobody_asks_for_again_was_rightly_given_back(found: Found) -> None:
+    b = SnapshotBuilder()
+    for n in range(8):
+        b.free(b.alloc((90 - 10 * n) * MIB))
+        b.empty_cache()
+        b.alloc(1)
+    assert found(b, RULE, min_again_share=0.9) == ()
+
+
+def test_without_stacks_the_confidence_is_lower(found: Found) -> None:
+    (finding,) = found(training(stacks=False), RULE)
+    assert finding.confidence == "medium"
+    assert finding.locations == ()
+
+
+def test_an_allocator_that_finds_no_room_is_another_rules_matter(found: Found) -> None:
+    b = SnapshotBuilder(total_bytes=100 * MIB)
+    for _ in range(5):
+        b.free(b.alloc(60 * MIB))
+        b.free(b.alloc(80 * MIB))
+        b.free(b.alloc(90 * MIB))
+    assert found(b, RULE) == ()
+
+
+def test_a_trace_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "MEM012"

@@ -1,0 +1,92 @@
+"""fragmentation finds memory that is free in pieces which no request fits."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import SnapshotBuilder, TraceBuilder
+from profkit.testing.device_memory import MIB
+
+RULE = "fragmentation"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def in_pieces(n: int = 20) -> SnapshotBuilder:
+    """A tensor of 20 MiB stays in every segment of 100 MiB; then one of 1 GiB is asked for."""
+    b = SnapshotBuilder()
+    with b.frame("train.py", 3, "main"):
+        b.free(*[b.alloc(100 * MIB) for _ in range(n)])
+        for _ in range(n):
+            with b.frame("keep.py", 5, "keep"):
+                b.alloc(20 * MIB)
+            with b.frame("work.py", 8, "work"):
+                rest = b.alloc(80 * MIB)
+            b.record_stream(rest, 7)
+            b.free(rest)
+        b.finish(7)
+        with b.frame("large.py", 9, "large"):
+            b.alloc(1024 * MIB)
+    return b
+
+
+def test_it_tells_pieces_lines_and_what_would_do(found: Found) -> None:
+    (finding,) = found(in_pieces(), RULE)
+    # 20 segments of 100 MiB were reserved, and 1 GiB more although 1,600 MiB of them were free.
+    assert finding.evidence["reserved_bytes"] == 3024 * MIB
+    assert finding.evidence["largest_forced_bytes"] == 1024 * MIB
+    assert finding.evidence["free_then_bytes"] == 1600 * MIB
+    assert finding.evidence["pinned_bytes"] == 1600 * MIB
+    # The most at once were the 2,000 MiB of the beginning, in pages of 20 MiB.
+    assert finding.evidence["reserved_in_one_piece_bytes"] == 2000 * MIB
+    assert finding.cost.bytes == 1024 * MIB
+    assert finding.cost.basis == "estimate"
+    assert [each.place for each in finding.locations] == ["large.py:9", "keep.py:5"]
+    assert "400 MiB in 20 blocks of keep.py:5 held 1.56 GiB in place then" in finding.message
+    assert "expandable_segments" in finding.fix
+    assert "1.95 GiB would do" in finding.fix
+
+
+def test_what_is_lost_decides_how_much_it_matters(found: Found) -> None:
+    (finding,) = found(in_pieces(), RULE)
+    assert finding.severity == "note"
+    (finding,) = found(in_pieces(), RULE, warning_share=0.3)
+    assert finding.severity == "warning"
+
+
+def test_expandable_segments_cure_it(found: Found) -> None:
+    b = SnapshotBuilder(expandable=True)
+    with b.frame("train.py", 3, "main"):
+        held = [b.alloc(100 * MIB) for _ in range(20)]
+        b.free(*held)
+        b.alloc(1024 * MIB)
+    assert found(b, RULE) == ()
+    assert b.moment().reserved_bytes == 2000 * MIB
+
+
+def test_a_cache_that_was_needed_once_is_no_loss(found: Found) -> None:
+    b = SnapshotBuilder()
+    b.free(*[b.alloc(512 * MIB) for _ in range(20)])
+    b.alloc(MIB)
+    assert found(b, RULE) == ()
+
+
+def test_what_was_reserved_before_the_history_is_not_judged(found: Found) -> None:
+    b = SnapshotBuilder()
+    with b.unrecorded():
+        b.free(*[b.alloc(512 * MIB) for _ in range(20)])
+    b.alloc(600 * MIB)
+    assert found(b, RULE) == ()
+
+
+def test_pieces_of_whole_segments_are_told_as_such(found: Found) -> None:
+    b = SnapshotBuilder()
+    b.free(*[b.alloc(100 * MIB) for _ in range(20)])
+    b.alloc(1024 * MIB)
+    (finding,) = found(b, RULE)
+    assert "1.95 GiB of all that was free lay in whole segments, and 0 B" in finding.message
+
+
+def test_a_trace_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "MEM011"

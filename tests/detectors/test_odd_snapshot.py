@@ -1,0 +1,82 @@
+"""odd-snapshot says what in a snapshot cannot be trusted, and what it lacks."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+from profkit.api import analyze
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import SnapshotBuilder, TraceBuilder
+from profkit.testing.device_memory import MIB
+
+RULE = "odd-snapshot"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def program(max_entries: int = 1000) -> SnapshotBuilder:
+    b = SnapshotBuilder(max_entries=max_entries)
+    with b.frame("train.py", 3, "main"):
+        for _ in range(10):
+            b.free(b.alloc(8 * MIB))
+            b.alloc(3 * MIB)
+    return b
+
+
+def test_a_whole_snapshot_is_left_alone(found: Found) -> None:
+    assert found(program(), RULE) == ()
+
+
+def test_segments_that_are_not_the_sum_of_their_blocks_are_told(tmp_path: Path) -> None:
+    whole = program().to_dict()
+    whole["segments"][0]["allocated_size"] += 512
+    whole["segments"][1]["blocks"].append("no block")
+    path = tmp_path / "odd.pickle"
+    path.write_bytes(pickle.dumps(whole, protocol=4))
+    (finding,) = analyze(path, select=[RULE], strict=True).health
+    assert finding.severity == "warning"
+    assert finding.evidence == {"n_odd_segments": 1, "n_skipped": 1}
+
+
+def test_a_ring_that_was_too_short_is_told_by_blocks_whose_allocation_is_lost(found: Found) -> None:
+    (finding,) = found(program(max_entries=12), RULE)
+    assert finding.severity == "note"
+    # Each turn has four or five entries; three blocks of the ten are among the last twelve.
+    assert finding.n == 7
+    assert finding.evidence["n_bytes"] == 7 * 3 * MIB
+    assert "max_entries" in finding.fix
+
+
+def test_what_was_allocated_before_recording_is_not_lost(found: Found) -> None:
+    b = SnapshotBuilder()
+    with b.unrecorded():
+        b.alloc(30 * MIB)
+    with b.frame("train.py", 3, "main"):
+        b.alloc(3 * MIB)
+    assert found(b, RULE) == ()
+
+
+def test_memory_without_stacks_is_told(found: Found) -> None:
+    b = SnapshotBuilder(with_stacks=False)
+    b.alloc(30 * MIB)
+    (finding,) = found(b, RULE)
+    assert finding.severity == "note"
+    assert finding.evidence == {"without_stack_bytes": 30 * MIB, "active_bytes": 30 * MIB}
+
+
+def test_a_snapshot_without_history_and_stacks_is_told(found: Found) -> None:
+    b = SnapshotBuilder()
+    with b.unrecorded():
+        b.alloc(30 * MIB)
+    (finding,) = found(b, RULE)
+    assert "no line can be named" in finding.message
+
+
+def test_an_empty_device_lacks_nothing(found: Found) -> None:
+    assert found(SnapshotBuilder(), RULE) == ()
+
+
+def test_a_trace_is_unchecked(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "PRF007"

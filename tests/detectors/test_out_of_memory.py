@@ -1,0 +1,137 @@
+"""out-of-memory explains requests that found no room, from the allocator's history."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import SnapshotBuilder, TraceBuilder
+from profkit.testing.device_memory import MIB
+
+RULE = "out-of-memory"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+GIB = 1 << 30
+
+
+def full(total_bytes: int = 8 * GIB) -> SnapshotBuilder:
+    """Activations of 6 GiB, parameters of 1 GiB, and a request of 2 GiB."""
+    b = SnapshotBuilder(total_bytes=total_bytes)
+    module = "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py"
+    with b.frame("/home/u/train.py", 9, "main"):
+        with b.frame(module, 900, "_apply"):
+            b.alloc(GIB)
+        with b.frame(module, 1775, "_call_impl"), b.frame("/home/u/net.py", 30, "forward"):
+            for _ in range(6):
+                b.alloc(GIB)
+        with b.frame("/home/u/loss.py", 4, "loss"):
+            b.alloc_or_none(2 * GIB)
+    return b
+
+
+def test_a_full_device_is_told_with_what_fills_it(found: Found) -> None:
+    (finding,) = found(full(), RULE)
+    assert finding.severity == "error"
+    assert finding.evidence["reason"] == "exhaustion"
+    assert finding.evidence["asked_bytes"] == 2 * GIB
+    assert finding.evidence["device_free_bytes"] == GIB
+    assert finding.evidence["missing_bytes"] == finding.cost.bytes == GIB
+    assert finding.evidence["active_bytes"] == finding.evidence["reserved_bytes"] == 7 * GIB
+    assert [location.place for location in finding.locations] == [
+        "loss.py:4", "net.py:30", "train.py:9",
+    ]  # fmt: skip
+    assert "net.py:30 (6.00 GiB in 6 blocks, activation)" in finding.message
+    assert "The device is full" in finding.message
+
+
+def test_the_advice_comes_in_the_order_of_bytes(found: Found) -> None:
+    (finding,) = found(full(), RULE)
+    parts = finding.fix.removeprefix("In the order of bytes: ").split("; ")
+    assert [part.split(" ", 3)[:3] for part in parts] == [
+        ["6.00", "GiB", "activations:"],
+        ["2.00", "GiB", "loss.py:4:"],
+        ["1.00", "GiB", "parameters:"],
+    ]
+
+
+def in_pieces() -> SnapshotBuilder:
+    """Every other one of 60 blocks of 128 MiB is freed, then 1 GiB is asked for."""
+    b = SnapshotBuilder(total_bytes=7680 * MIB)
+    with b.frame("train.py", 7, "main"):
+        # Neighbours of 64 MiB in one segment: what is freed of it cannot be given back.
+        whole = [b.alloc(128 * MIB) for _ in range(60)]
+        b.free(*whole)
+        halves = [b.alloc(64 * MIB) for _ in range(120)]
+        b.free(*halves[::2])
+    with b.frame("train.py", 20, "main"):
+        b.alloc_or_none(GIB)
+    return b
+
+
+def test_memory_in_pieces_is_told_from_a_full_device(found: Found) -> None:
+    (finding,) = found(in_pieces(), RULE)
+    assert finding.evidence["reason"] == "fragmentation"
+    assert finding.evidence["reserved_bytes"] == 7680 * MIB
+    assert finding.evidence["in_pieces_bytes"] == 60 * 64 * MIB
+    assert finding.evidence["largest_hole_bytes"] == 64 * MIB
+    assert "The memory is in pieces" in finding.message
+    assert "In one piece they would have been enough." in finding.message
+    assert "expandable_segments" in finding.fix
+
+
+def test_what_other_programs_hold_is_told_as_far_as_it_is_known(found: Found) -> None:
+    b = SnapshotBuilder(total_bytes=8 * GIB, outside_bytes=6 * GIB)
+    b.alloc(GIB)
+    b.alloc_or_none(3 * GIB)
+    (finding,) = found(b, RULE)
+    assert finding.evidence["device_free_bytes"] == GIB
+    assert "more than these 2.00 GiB, the rest is other programs'" in finding.message
+
+
+def test_a_driver_with_enough_left_points_to_a_limit(found: Found) -> None:
+    b = full()
+    entry = b.to_dict()["device_traces"][0][-1]
+    assert entry["action"] == "oom"
+    (finding,) = found(_Changed(b, 3 * GIB), RULE)
+    assert finding.evidence["reason"] == "limit"
+    assert "set_per_process_memory_fraction" in finding.fix
+
+
+class _Changed(SnapshotBuilder):
+    """The same snapshot, the driver of which had other bytes left at the request."""
+
+    def __init__(self, built: SnapshotBuilder, device_free_bytes: int) -> None:
+        self.__dict__.update(built.__dict__)
+        for entry in self._entries[0]:
+            if entry["action"] == "oom":
+                entry["device_free"] = device_free_bytes
+
+
+def test_what_was_freed_after_the_failed_request_is_counted_as_it_stood_then(found: Found) -> None:
+    b = SnapshotBuilder(total_bytes=8 * GIB)
+    with b.frame("train.py", 5, "main"):
+        kept = [b.alloc(GIB) for _ in range(7)]
+    b.alloc_or_none(2 * GIB)
+    b.free(*kept)
+    b.empty_cache()
+    (finding,) = found(b, RULE)
+    assert finding.evidence["active_bytes"] == 7 * GIB
+    assert "train.py:5 (7.00 GiB in 7 blocks)" in finding.message
+
+
+def test_requests_of_one_line_are_one_finding(found: Found) -> None:
+    b = full()
+    with b.frame("/home/u/loss.py", 4, "loss"):
+        b.alloc_or_none(3 * GIB)
+    (finding,) = found(b, RULE)
+    assert finding.n == 2
+    assert finding.evidence["asked_bytes"] == 3 * GIB
+
+
+def test_a_program_with_room_is_left_alone(found: Found) -> None:
+    assert found(full(total_bytes=80 * GIB), RULE) == ()
+
+
+def test_a_trace_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "MEM017"

@@ -1,0 +1,79 @@
+"""peak-dominated-by-one-line tells by how much the peak would be lower without a line's tensors."""
+
+from collections.abc import Callable
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import SnapshotBuilder, TraceBuilder
+
+RULE = "peak-dominated-by-one-line"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+GIB = 1 << 30
+MODULE = "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py"
+
+
+def attention(*, spike_bytes: int = 4 * GIB) -> SnapshotBuilder:
+    """Parameters of 2 GiB; each layer keeps 1 GiB, and has a tensor of its own for a while."""
+    b = SnapshotBuilder()
+    with b.frame("train.py", 2, "main"), b.frame(MODULE, 900, "_apply"):
+        b.alloc(2 * GIB)
+    for line in (10, 20):
+        with b.frame(MODULE, 1775, "_call_impl"):
+            with b.frame("net.py", line, "forward"):
+                b.alloc(GIB)
+            with b.frame("net.py", 15, "attend"):
+                b.free(b.alloc(spike_bytes))
+    return b
+
+
+def test_it_tells_what_the_peak_would_be_without_the_line(found: Found) -> None:
+    (finding,) = found(attention(), RULE)
+    # With it 2 + 2 + 4 GiB at once; without it the parameters and both layers' own.
+    assert finding.evidence["peak_bytes"] == 8 * GIB
+    assert finding.evidence["peak_without_bytes"] == 4 * GIB
+    assert finding.cost.bytes == 4 * GIB
+    assert finding.cost.basis == "upper-bound"
+    assert finding.severity == "note"
+    assert finding.locations[0].place == "net.py:15"
+    assert finding.evidence["category"] == "activation"
+    assert finding.n == 1
+
+
+def test_a_peak_with_another_one_beside_it_is_not_lowered(found: Found) -> None:
+    b = attention(spike_bytes=GIB)
+    with b.frame("other.py", 1, "late"):
+        b.free(b.alloc(GIB))
+    assert found(b, RULE) == ()
+
+
+def test_parameters_and_optimizer_state_make_no_peak(found: Found) -> None:
+    b = SnapshotBuilder()
+    with b.frame("train.py", 2, "main"), b.frame(MODULE, 900, "_apply"):
+        b.alloc(2 * GIB)
+    optimizer = "/venv/lib/python3.12/site-packages/torch/optim/adamw.py"
+    with b.frame("train.py", 9, "main"), b.frame(optimizer, 150, "_init_group"):
+        b.alloc(4 * GIB)
+    assert found(b, RULE) == ()
+
+
+def test_what_was_there_before_the_recording_makes_no_peak(found: Found) -> None:
+    b = SnapshotBuilder(max_entries=3)
+    with b.frame("load.py", 2, "weights"):
+        b.alloc(8 * GIB)
+    with b.frame("train.py", 2, "main"):
+        b.free(b.alloc(512))
+    assert found(b, RULE) == ()
+
+
+def test_a_small_program_has_nothing_to_gain(found: Found) -> None:
+    b = SnapshotBuilder()
+    with b.frame("train.py", 2, "main"):
+        b.free(b.alloc(1 << 20))
+    assert found(b, RULE) == ()
+
+
+def test_a_trace_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "MEM015"
