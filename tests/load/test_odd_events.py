@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from profkit.load.kineto.cut import Text, cut
 from profkit.load.open import load_trace as load
 from profkit.model.events import MISSING, Category
 from profkit.model.trace import Trace
@@ -157,6 +158,32 @@ def test_times_since_1970_are_exact_whatever_the_events_and_the_type(
         "X": trace.events.ts_ns.tolist() == [0, 898],
         "i": trace.memory.ts_ns.tolist() == [0, 898],
     }[kind]
+
+
+@pytest.mark.parametrize("broken", ["", '{"ph": "X", "name": "C:\\q", "ts": 1, "dur": 1},'])
+def test_times_since_1970_are_exact_where_keys_and_lists_follow_and_where_a_batch_is_broken(
+    broken: str, tmp_path: Path
+) -> None:
+    listed = json.dumps(event(0.5, 1.5)).replace('"ts": 0.5', '"ts": 1682725898236567.101')
+    after = {"deviceProperties": [{"id": 0, "name": "H200"}], "distributedInfo":
+             {"rank": 3, "pg_config": [{"pg_name": "0"}]}, "traceName": "x"}  # fmt: skip
+    text = f'{{"traceEvents": [{listed}, {broken} {listed}], {json.dumps(after)[1:]}'
+    (tmp_path / "t.json").write_text(text)
+    trace = load(tmp_path / "t.json")
+    sane = trace.events.ts_ns[trace.events.dur_ns == 1_500]
+    assert set((sane + trace.base_ns).tolist()) == {1682725898236567101}
+    assert (trace.devices[0].name, trace.rank) == ("H200", 3)
+    assert not trace.notes.truncated
+
+
+def test_a_list_of_objects_behind_the_events_is_not_taken_for_their_end() -> None:
+    events = [event(float(i), args={"list": [{"a": 1}], "b": 2}) for i in range(40)]
+    after = {"pg_config": [{"pg_name": "0"}], "z": {"y": [{"x": [{}]}]}, "w": 1}
+    data = json.dumps({"traceEvents": events, **after}).encode()
+    text = Text()
+    (batch,) = cut([data], text)
+    assert json.loads(batch) == events
+    assert json.loads(text.head + b"]" + text.tail) == {"traceEvents": [], **after}
 
 
 def test_an_odd_event_among_those_written_as_two_takes_no_value_of_another(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ _END_CANDIDATES: Final = 16
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for text that is no JSON, is not UTF-8, or nests too deep."""
 _DECODER: Final = json.JSONDecoder(strict=False)
+_EXACT_DECODER: Final = json.JSONDecoder(strict=False, parse_float=str)
+"""It leaves numbers with decimals as they are written."""
 
 
 @dataclass
@@ -148,7 +150,9 @@ def _last_batches(pending: bytes, text: Text) -> Iterator[bytes]:
         text.tail += pending.lstrip()[1:]
         return
     ends = [m.end() for m in _AFTER_EVENTS.finditer(pending)]
-    for end in reversed(ends[-_END_CANDIDATES:]):
+    # The first that fits: a list among the keys that follow ends like the list of events does, and
+    # from within an event the rest of the text closes more than it opens.
+    for end in ends[-_END_CANDIDATES:]:
         after = pending[end:].lstrip()[1:]
         if _is_tail(after, bare=text.bare):
             text.complete = True
@@ -190,13 +194,18 @@ class Salvaged:
     ended: bool
 
 
-def salvage(batch: bytes) -> Salvaged:
+def salvage(batch: bytes, *, exact: bool = False) -> Salvaged:
     """Read a batch (a JSON list that may end too early) event by event: slower, and forgiving.
+
+    Args:
+        batch: The text.
+        exact: Numbers with decimals shall be strings, and so keep their digits.
 
     Invalid escapes (Windows paths that were written unescaped) are taken literally, bytes that
     are not UTF-8 are replaced, control characters within strings are let through, and an event
     that is broken is passed over.
     """
+    decoder = _EXACT_DECODER if exact else _DECODER
     text = _BAD_ESCAPE.sub(r"\\\\", batch[1:-1].decode("utf-8", "replace"))
     events: list[Any] = []
     at = 0
@@ -208,7 +217,7 @@ def salvage(batch: bytes) -> Salvaged:
         if text[at] == "]":
             return Salvaged(events, text[at + 1 :].encode("utf-8", "replace"), ended=True)
         try:
-            event, at = _DECODER.raw_decode(text, at)
+            event, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
             following = _BETWEEN_TEXT.search(text, at)
             if _ran_out(error, text, at) or following is None:

@@ -69,13 +69,15 @@ class Reader:
         try:
             found: list[Any] = decoder.decode(batch)
         except UNREADABLE:
+            # A batch is salvaged once, since that tells where the events end.
+            self._exact = self._exact or _MANY_DIGITS.search(batch) is not None
             return self._salvaged(batch)
         return found
 
     def _salvaged(self, batch: bytes) -> list[Any]:
         """The events of a batch that is not as it should be."""
         self.clean = False
-        salvaged = salvage(batch)
+        salvaged = salvage(batch, exact=self._exact)
         if salvaged.ended:
             self._text.complete = True
             self._text.tail += salvaged.rest
