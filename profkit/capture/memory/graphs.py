@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from profkit.capture.memory.attributes import namespace_of
+from profkit.capture.memory.attributes import namespace_of, type_name
 from profkit.model.live import Graph
 
 LIMIT: Final = 500_000
@@ -90,7 +90,7 @@ def behind(node_or_tensor: Any, *, counted: set[int], limit: int = LIMIT) -> Gra
     walk = Walk(limit)
     with past_user_code():
         n_bytes = sum(walk.bytes_kept_by(one, counted) for one in walk.nodes([node]))
-    return Graph(walk.n_nodes, n_bytes, type(node).__name__, is_exact=walk.is_exact)
+    return Graph(walk.n_nodes, n_bytes, type_name(type(node)), is_exact=walk.is_exact)
 
 
 def kept_bytes(tensors: Iterable[Any], *, counted: set[int], limit: int = LIMIT) -> int:
@@ -138,7 +138,7 @@ class Walk:
         # an identity only for as long as the object is held.
         self._seen: dict[int, Any] = {}
         # Kept no longer than the walk: a program may make a new class of nodes every step.
-        self._kinds: dict[type, tuple[tuple[str, ...], bool]] = {}
+        self._kinds: dict[int, tuple[tuple[str, ...], bool]] = {}
 
     def nodes(self, roots: Iterable[Any]) -> Iterator[Any]:
         """Every node behind ``roots``, those included, that this walk has not met before.
@@ -200,10 +200,10 @@ class Walk:
 
     def _kind(self, kind: type) -> tuple[tuple[str, ...], bool]:
         """The names under which nodes of a class keep things, and if it is the user's own."""
-        known = self._kinds.get(kind)
+        known = self._kinds.get(id(kind))
         if known is None:
             names = (name for name in dir(kind) if name.startswith(_RAW) or name == _LEAF)
-            known = self._kinds[kind] = tuple(names), _is_own_function(kind)
+            known = self._kinds[id(kind)] = tuple(names), _is_own_function(kind)
         return known
 
 
@@ -248,7 +248,7 @@ def _packed_in(kept: object) -> Iterator[object]:
     for _ in range(_PACKED_DEPTH):
         inner: list[Any] = []
         for one in level:
-            if type(one) in {tuple, list}:
+            if type(one) is tuple or type(one) is list:
                 inner.extend(one)
             elif type(one) is dict:
                 inner.extend(one.values())

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 BATCH: Final = 512
 """Objects whose references are taken at once."""
 
-_UNLISTED: Final = (dict, tuple)
+_UNLISTED: Final = frozenset({id(dict), id(tuple)})
+"""Ids of types: a type's own hash may be a metaclass's of the program."""
 
 
 class Container(NamedTuple):
@@ -34,11 +35,11 @@ def unlisted(objects: Sequence[object], skip: Collection[int] = ()) -> Iterator[
         objects: The objects, such as all that the collector lists.
         skip: Ids of containers to leave out.
     """
-    kinds = {*_UNLISTED, *_array_type()}
+    kinds = {*_UNLISTED, *map(id, _array_type())}
     seen = set(skip)
     for start in range(0, len(objects), BATCH):
         held = gc.get_referents(*objects[start : start + BATCH])
-        pending = [one for one in held if type(one) in kinds]
+        pending = [one for one in held if id(type(one)) in kinds]
         while pending:
             thing = pending.pop()
             if gc.is_tracked(thing) or id(thing) in seen:
@@ -46,7 +47,7 @@ def unlisted(objects: Sequence[object], skip: Collection[int] = ()) -> Iterator[
             seen.add(id(thing))
             contents = _contents(thing)
             yield Container(thing, contents)
-            pending.extend(one for one in contents if type(one) in kinds)
+            pending.extend(one for one in contents if id(type(one)) in kinds)
 
 
 def _array_type() -> tuple[type, ...]:
@@ -57,7 +58,7 @@ def _array_type() -> tuple[type, ...]:
 
 
 def _contents(container: Any) -> list[object]:  # noqa: ANN401
-    if type(container) in _UNLISTED:
+    if id(type(container)) in _UNLISTED:
         return gc.get_referents(container)
     if container.dtype.kind != "O":
         return []

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory import graphs
+from profkit.capture.memory.attributes import type_name
 from profkit.capture.memory.heap import unlisted
 
 NODE_LIMIT: Final = 100_000
@@ -55,13 +56,14 @@ def live_tensors() -> list[Any]:
     """All tensors that Python knows of."""
     import torch
 
-    is_tensor: dict[type, bool] = {}
+    # By the id of the type: its own hash may be a metaclass's of the program.
+    is_tensor: dict[int, bool] = {}
     found = []
     for one in gc.get_objects():
         kind = type(one)
-        known = is_tensor.get(kind)
+        known = is_tensor.get(id(kind))
         if known is None:
-            known = is_tensor[kind] = issubclass(kind, torch.Tensor)
+            known = is_tensor[id(kind)] = issubclass(kind, torch.Tensor)
         if known:
             found.append(one)
     return found
@@ -94,7 +96,7 @@ def _from_graphs(tensors: list[Any], wanted: dict[int, object]) -> Iterator[Link
                 yield Link(tensor, id(node), ".grad_fn" if node is root else ".grad_fn → …")
             for name, kept in walk.saved_by(node):
                 if wanted.pop(id(kept), None) is not None:
-                    saver = f"{name!r} saved by {type(node).__name__}"
+                    saver = f"{name!r} saved by {type_name(type(node))}"
                     yield Link(tensor, id(kept), f".grad_fn → {saver}")
 
 

@@ -9,7 +9,7 @@ from profkit.capture.memory.search import Found, Search
 from profkit.model.live import Chain
 
 BUDGET_S: Final = 2.0
-"""Seconds of a search that has millions of objects to go through; others take milliseconds."""
+"""Seconds of work of a search that has millions of objects to go through; others take milliseconds."""
 
 _Path = tuple[Root, list[object]]
 
@@ -31,7 +31,7 @@ def chains(
         targets: The objects. The sequence itself is no holder.
         own: Ids of the caller's objects, which are no holders either.
         limit: Chains wanted of each target.
-        budget_s: Seconds after which the search stops with what it has.
+        budget_s: Seconds of work after which the search stops with what it has.
 
     Returns:
         The chains of each target: those that begin in the program before those that begin in a

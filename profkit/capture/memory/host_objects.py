@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from profkit.capture.memory.attributes import full_name, module_of, mro_of
+from profkit.capture.memory.attributes import full_name, module_of, mro_of, type_name
 from profkit.capture.memory.heap import unlisted
 from profkit.capture.memory.keys import size_of
 from profkit.capture.memory.unreachable import quiet_collector
@@ -24,10 +24,10 @@ MIN_ENTRIES: Final = 8
 WITHIN_LIMIT: Final = 200_000
 """Objects within a container that are measured: a tenth of a second."""
 
-_LEAVES: Final[dict[type, int]] = {
-    kind: n for n, kind in enumerate((bytes, bytearray, str, array.array, np.ndarray))
-}
-"""What the collector does not list, and programs fill memory with."""
+_LEAF_TYPES: Final = (bytes, bytearray, str, array.array, np.ndarray)
+_LEAVES: Final = {id(kind): n for n, kind in enumerate(_LEAF_TYPES)}
+"""What the collector does not list, and programs fill memory with; types go by their ids, as a
+type's own hash may be a metaclass's of the program."""
 
 _NOT_WITHIN: Final = ("module", "type", "function", "builtin_function_or_method", "code", "frame")
 """What a container shares with the rest of the program, and does not keep."""
@@ -76,7 +76,7 @@ def by_type() -> dict[str, tuple[int, int]]:
         for container in unlisted(objects):
             if type(container.thing) is not np.ndarray:
                 sizes.add(container.thing)
-            inner.extend(one for one in container.contents if type(one) in _LEAVES)
+            inner.extend(one for one in container.contents if id(type(one)) in _LEAVES)
         leaves.append(_leaves_in(inner))
         return sizes.by_name() | _leaves_by_name(leaves)
 
@@ -116,16 +116,18 @@ class _Sizes:
     """Number and bytes of objects by their type."""
 
     def __init__(self) -> None:
-        self._measure: dict[type, Callable[[Any], int]] = {}
-        self._n: dict[type, int] = {}
-        self._bytes: dict[type, int] = {}
+        self._kinds: dict[int, type] = {}
+        self._measure: dict[int, Callable[[Any], int]] = {}
+        self._n: dict[int, int] = {}
+        self._bytes: dict[int, int] = {}
 
     def add(self, thing: object) -> None:
         """Count an object."""
-        kind = type(thing)
+        kind = id(type(thing))
         measure = self._measure.get(kind)
         if measure is None:
-            measure = self._measure[kind] = _measure_of(kind)
+            measure = self._measure[kind] = _measure_of(type(thing))
+            self._kinds[kind] = type(thing)
             self._n[kind] = self._bytes[kind] = 0
         self._n[kind] += 1
         self._bytes[kind] += measure(thing)
@@ -134,8 +136,9 @@ class _Sizes:
         """Number and bytes by the type's name; classes of one name together."""
         totals: dict[str, tuple[int, int]] = {}
         for kind, n in self._n.items():
-            before = totals.get(full_name(kind), (0, 0))
-            totals[full_name(kind)] = (before[0] + n, before[1] + self._bytes[kind])
+            name = full_name(self._kinds[kind])
+            before = totals.get(name, (0, 0))
+            totals[name] = (before[0] + n, before[1] + self._bytes[kind])
         return totals
 
 
@@ -162,8 +165,12 @@ def _size(thing: object) -> int:
 
 def _leaves_in(held: list[object]) -> _Numbers:
     """Of what is in none of the collector's lists: ids, sizes, and which type it is."""
-    found = [one for one in held if type(one) in _LEAVES]
-    columns = (map(id, found), map(sys.getsizeof, found), map(_LEAVES.get, map(type, found)))
+    found = [one for one in held if id(type(one)) in _LEAVES]
+    columns = (
+        map(id, found),
+        map(sys.getsizeof, found),
+        map(_LEAVES.get, map(id, map(type, found))),
+    )
     return np.array([np.fromiter(column, np.int64, len(found)) for column in columns])
 
 
@@ -174,7 +181,7 @@ def _leaves_by_name(noted: list[_Numbers]) -> dict[str, tuple[int, int]]:
     _, sizes, kinds = columns[:, first]
     return {
         full_name(kind): (int((kinds == place).sum()), int(sizes[kinds == place].sum()))
-        for kind, place in _LEAVES.items()
+        for place, kind in enumerate(_LEAF_TYPES)
     }
 
 
@@ -187,4 +194,4 @@ def _worth_following(things: Iterable[object], min_entries: int) -> Iterator[Hel
 
 def _is_within(thing: object) -> bool:
     kind = type(thing)
-    return kind.__name__ not in _NOT_WITHIN and not issubclass(kind, type)
+    return type_name(kind) not in _NOT_WITHIN and not issubclass(kind, type)

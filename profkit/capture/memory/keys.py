@@ -16,7 +16,7 @@ MAX_KEY: Final = 40
 """Characters of a key."""
 
 _BIG_INT_BITS: Final = 128
-_PLAIN: Final = frozenset({bool, float, complex, type(None)})
+_PLAIN: Final = (bool, float, complex, type(None))
 _SEQUENCES: Final = (list, tuple, deque)
 _GROWING: Final = (list, dict, set, deque, bytearray)
 
@@ -88,7 +88,7 @@ def key_text(key: object, depth: int = 2) -> str:
         return middle_cut(visible(repr(start)), MAX_KEY)
     if kind is int:
         return repr(key) if key.bit_length() <= _BIG_INT_BITS else "<int>"  # type: ignore[attr-defined]
-    if kind in _PLAIN:
+    if any(kind is one for one in _PLAIN):
         return repr(key)
     if kind is tuple and depth:
         shown = [key_text(one, depth - 1) for one in key[:4]]  # type: ignore[index]

@@ -9,7 +9,18 @@ import functools
 import gc
 import sys
 from collections.abc import Callable, Sequence
-from types import CellType, CodeType, FrameType, FunctionType, MethodType, TracebackType
+from types import (
+    AsyncGeneratorType,
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    TracebackType,
+)
 from typing import Any, Final
 
 from profkit.capture.memory import torch_links
@@ -30,8 +41,12 @@ from profkit.model.live import HolderKind
 
 Path = Sequence[object]
 
-_RUNNERS: Final = {"generator": "gi", "coroutine": "cr", "async_generator": "ag"}
-"""Types of functions that stop and go on, and what their attributes begin with."""
+_RUNNERS: Final[tuple[tuple[type, str, str], ...]] = (
+    (GeneratorType, "gi", "generator"),
+    (CoroutineType, "cr", "coroutine"),
+    (AsyncGeneratorType, "ag", "async generator"),
+)
+"""Types of functions that stop and go on, what their attributes begin with, and their name."""
 
 _THREADS: Final = frozenset(
     {
@@ -55,7 +70,9 @@ def link(path: Path) -> Reached:
         found = namer(path)
         if found is not None:
             return found
-    return Reached(f" → its {type_name(type(path[1]))}", 1)
+    # A function that waits is named by its variable, which comes next.
+    text = "" if _is_runner(path[1]) else f" → its {type_name(type(path[1]))}"
+    return Reached(text, 1)
 
 
 def owner(thing: object) -> str:
@@ -64,7 +81,7 @@ def owner(thing: object) -> str:
     Args:
         thing: The object.
     """
-    if type(thing).__name__ in _RUNNERS or type(thing) is FrameType:
+    if _is_runner(thing) or type(thing) is FrameType:
         return ""  # The variable within it, and where it runs, say it all.
     return f"a {full_name(type(thing))} that no name leads to"
 
@@ -89,12 +106,15 @@ def _from_class(path: Path) -> Reached | None:
 
 def _from_function(path: Path) -> Reached | None:
     function = path[0]
-    if type(function) is not FunctionType or not path[3:]:
+    if type(function) is not FunctionType:
         return None
-    closure, cell = function.__closure__, path[2]
-    if closure is None or path[1] is not closure or type(cell) is not CellType:
+    if function.__defaults__ is path[1]:
+        return Reached(".__defaults__", 1)
+    if function.__kwdefaults__ is path[1]:
+        return Reached(".__kwdefaults__", 1)
+    if function.__closure__ is not path[1] or not path[3:]:
         return None
-    name = function.__code__.co_freevars[index_of(closure, cell) or 0]
+    name = function.__code__.co_freevars[index_of(path[1], path[2]) or 0]
     where = f" in the closure of {place_of(function.__code__)}"
     return Reached(name, 3, stretch=True, where=where, kind="closure")
 
@@ -112,7 +132,7 @@ def _from_cache(path: Path) -> Reached | None:
     name = place_of(code).partition(" at ")[0] if code else full_name(type(wrapped))
     length = 1
     while length < len(path) - 1 and (
-        type(path[length]) is dict or "lru_list_elem" in type(path[length]).__name__
+        type(path[length]) is dict or "lru_list_elem" in type_name(type(path[length]))
     ):
         length += 1
     return Reached(f"functools.lru_cache of {name}", length, restarts=True, kind="cache")
@@ -143,16 +163,14 @@ def _from_frame(path: Path) -> Reached | None:
 
 
 def _from_runner(path: Path) -> Reached | None:
-    kind = type(path[0]).__name__
-    prefix = _RUNNERS.get(kind)
-    if prefix is None or full_name(type(path[0])) != kind:
-        return None
     runner: Any = path[0]
+    if not _is_runner(runner):
+        return None
+    prefix, words = next(names for kind, *names in _RUNNERS if type(runner) is kind)
     frame: FrameType | None = getattr(runner, f"{prefix}_frame")
     code: CodeType = getattr(runner, f"{prefix}_code")
     if frame is None or frame is path[1]:
         return Reached("", 1, kind="generator")
-    words = kind.replace("_", " ")
     return _local(path, frame, f" in {words} {place_of(code)}", "generator")
 
 
@@ -167,13 +185,17 @@ def _local(path: Path, frame: FrameType, where: str, kind: HolderKind | None) ->
     return Reached("what is being worked out", 1, stretch=True, where=where, kind=kind)
 
 
+def _is_runner(thing: object) -> bool:
+    return any(type(thing) is kind for kind, *_ in _RUNNERS)
+
+
 def _from_cell(path: Path) -> Reached | None:
     return Reached("", 1) if type(path[0]) is CellType else None
 
 
 def _from_method(path: Path) -> Reached | None:
     method = path[0]
-    if type(method) is MethodType or type(method).__name__ == "builtin_function_or_method":
+    if type(method) is MethodType or type(method) is BuiltinFunctionType:
         owner_of: Any = method
         return Reached(".__self__", 1) if owner_of.__self__ is path[1] else None
     return None

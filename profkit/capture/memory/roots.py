@@ -105,6 +105,8 @@ class Roots:
             is_library = in_library(code.co_filename, self._libraries)
             where = f" in {frames.place_of(code)}"
             for name, value in frames.locals_of(frame).items():
+                if name.startswith("."):
+                    continue  # What a comprehension goes over has no name in the program.
                 root = Root("frame", name, where, is_library)
                 known = self._held.get(id(value))
                 if known is None or (known.is_library and not is_library):

@@ -10,16 +10,19 @@ Source: ``gc.get_referrers`` and ``gc.get_referents`` of Python's library refere
 import gc
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from profkit.capture.memory import hidden
 from profkit.capture.memory.attributes import is_class
 from profkit.capture.memory.roots import Root, Roots
 
-MAX_LEVELS: Final = 40
-"""Links of a chain. Nested modules take three links each, and models nest some ten deep."""
+MAX_LEVELS: Final = 200
+"""Links of a chain. Nested modules take three links each, and models nest some ten deep; a list
+whose nodes refer to each other takes as many as it is long, and more than this says no more."""
 
 _BREADTH: Final = 192
 """Objects asked about in one pass: each costs a comparison with every reference there is."""
@@ -57,7 +60,7 @@ class Search:
         targets: Ids of the objects whose holders are wanted; the caller holds them meanwhile.
         own: Ids of objects that are never holders.
         limit: Holders wanted for each target.
-        budget_s: Seconds after which it stops with what it has.
+        budget_s: Seconds of work after which it stops with what it has.
     """
 
     def __init__(
@@ -66,11 +69,12 @@ class Search:
         self.found = Found(nodes={id(target): target for target in targets})
         self._targets = list(self.found.nodes)
         self._limit = limit
-        self._until = time.perf_counter() + budget_s
+        self._until = time.thread_time() + budget_s
         self._roots = Roots()
         self._skip = {*own, id(targets), id(self.found.nodes), id(self.__dict__)}
         self._level_of_root: dict[int, int] = {}
         self._ours: set[int] = set()
+        self._asked: set[int] = set()
 
     def run(self) -> Found:
         """Search until every target has its holders, or there is nothing more to ask."""
@@ -80,8 +84,9 @@ class Search:
                 self._settle(identity, level)
             frontier = self._open(frontier, level)
             if not frontier:
+                self._settle_nameless()
                 return self.found
-            if time.perf_counter() > self._until:
+            if time.thread_time() > self._until:
                 break
             frontier = self._ask(frontier)
         self.found.is_exact = False
@@ -89,6 +94,7 @@ class Search:
 
     def _ask(self, frontier: list[int]) -> list[int]:
         """Who refers to these; the ids of those that were not known."""
+        self._asked.update(frontier)
         new = self._note(gc.get_referrers(*(self.found.nodes[one] for one in frontier)), frontier)
         lost = {
             one: self.found.nodes[one]
@@ -99,9 +105,6 @@ class Search:
             for link in hidden.links_to(lost, self._skip | {id(lost)}):
                 new.extend(self._add(link.holder, [link.held]))
                 self.found.labels[id(link.holder), link.held] = link.label
-            for one in lost:
-                if not self.found.up.get(one):
-                    self._settle_lost(one)
         return new
 
     def _note(self, referrers: list[object], frontier: list[int]) -> list[int]:
@@ -143,13 +146,17 @@ class Search:
             self.found.roots[identity] = root
             self._level_of_root[identity] = level
 
-    def _settle_lost(self, identity: int) -> None:
-        """What nothing refers to, and is yet alive, is held by running code or by C."""
-        if identity in self._targets or identity in self.found.roots:
+    def _settle_nameless(self) -> None:
+        """Note what running code or C holds: more refers to it than what was found."""
+        if not self._unsettled(MAX_LEVELS):
             return
-        thing = self.found.nodes[identity]
-        if sys.getrefcount(thing) > _OF_SEARCH_ALONE and not self._roots.is_ours(thing):
-            self.found.roots[identity] = Root("unknown", "")
+        nodes = self.found.nodes
+        held = chain.from_iterable(gc.get_referents(thing) for thing in nodes.values())
+        counts = Counter(map(id, held))
+        beside = {one for _, one in self.found.labels}.union(self._targets, self._ours)
+        for identity in self._asked - beside - self.found.roots.keys():
+            if sys.getrefcount(nodes[identity]) > counts[identity] + _OF_SEARCH_ALONE:
+                self.found.roots[identity] = Root("unknown", "")
 
     def _open(self, frontier: list[int], level: int) -> list[int]:
         """Those of a frontier that may still lead to a holder that is wanted."""
@@ -207,11 +214,9 @@ def _most_telling(referrers: list[object], roots: Roots) -> Iterable[object]:
 
 
 def _references_of_a_search() -> int:
-    """What the search itself holds of an object that nothing else refers to."""
+    """How many references to an object are counted that the search alone holds."""
     nodes = {0: object()}
-    thing = nodes[0]
-    return sys.getrefcount(thing)
+    return sys.getrefcount(nodes[0])
 
 
-_OF_SEARCH_ALONE: Final = _references_of_a_search() + 1
-"""And the one of the objects that lead nowhere."""
+_OF_SEARCH_ALONE: Final = _references_of_a_search()
