@@ -194,7 +194,8 @@ def _moments(device: SnapshotDevice) -> Iterator[Sites]:
     for oom in device.oom[-1:]:
         title = f"On {device.device} when {format_bytes(oom.bytes)} could not be had"
         yield Sites(title, oom.active_bytes or device.active_bytes, oom.sites)
-    yield Sites(f"On {device.device} at its peak", device.peak_active_bytes, device.peak_sites)
+    if device.n_trace_events:
+        yield Sites(f"On {device.device} at its peak", device.peak_active_bytes, device.peak_sites)
     yield Sites(f"On {device.device} in the end", device.active_bytes, device.top_sites)
 
 
@@ -249,6 +250,16 @@ def _out_of_memory(device: SnapshotDevice, oom: OomSummary) -> str:
     return f"{device.device} could not give {format_bytes(oom.bytes)}{place}{free}{why}."
 
 
+def ran_out(report: Report) -> bool:
+    """Whether a snapshot tells of a request that could not be met: then that is all there is.
+
+    Args:
+        report: The report.
+    """
+    memory = report.summary.memory
+    return memory is not None and any(device.oom for device in memory.devices)
+
+
 def nothing_in_memory(report: Report) -> str:
     """What to say of a report on memory whose findings name no cost."""
     if report.findings:
@@ -279,11 +290,13 @@ def memory_facts(report: Report, *, everything: bool) -> Iterator[str]:
 
 
 def _of_device(device: SnapshotDevice, *, everything: bool) -> Iterator[str]:
+    history = "no history"
+    if device.n_trace_events:
+        history = f"{counted(device.n_trace_events, 'entry', 'entries')} of history"
     yield (
         f"{device.device}: {format_bytes(device.reserved_bytes)} reserved in "
         f"{counted(device.n_segments, 'segment')}, {format_bytes(device.active_bytes)} in use, "
-        f"largest free block {format_bytes(device.largest_free_block_bytes)}, "
-        f"{counted(device.n_trace_events, 'entry', 'entries')} of history"
+        f"largest free block {format_bytes(device.largest_free_block_bytes)}, {history}"
     )
     if device.inactive_bytes:
         yield (

@@ -3,7 +3,12 @@
 from collections.abc import Iterator
 from typing import Final
 
-from profkit.engine.memory_text import memory_facts, memory_sentences, nothing_in_memory
+from profkit.engine.memory_text import (
+    memory_facts,
+    memory_sentences,
+    nothing_in_memory,
+    ran_out,
+)
 from profkit.model.finding import Finding
 from profkit.model.report import Breakdown, DeviceSummary, OpSummary, Report
 from profkit.names import visible
@@ -114,7 +119,8 @@ def verdict(report: Report) -> str:
     breakdown = report.summary.breakdown
     of_memory = [] if breakdown is not None else memory_sentences(report)
     sentences = of_memory or [_length_and_work(report, breakdown)]
-    sentences += _biggest_costs(report) or [_nothing_found(report)]
+    if not (of_memory and ran_out(report)):
+        sentences += _biggest_costs(report) or [_nothing_found(report)]
     troubled = [each for each in report.health if each.severity != "note"]
     if troubled:
         sentences.append(f"Trust the figures less: {_inline(troubled[0].title)}.")

@@ -50,7 +50,7 @@ def test_notes_alone_are_said_to_be_no_more() -> None:
 
 
 def test_a_snapshot_that_ran_out_of_memory_says_what_was_asked_and_why_not() -> None:
-    assert verdict(reports.snapshot_report()).startswith(
+    assert verdict(reports.snapshot_report()) == (
         "cuda:0 has 34.2 GiB reserved and 33.2 GiB in use, and 33.7 GiB at the peak. cuda:0 could "
         "not give 3.91 GiB at train.py:21 while 3.75 GiB were free on the device; PyTorch had "
         "enough that was free, but in pieces of at most 112 MiB."
@@ -118,3 +118,15 @@ def test_shares_are_of_what_stood_at_that_moment() -> None:
 def test_a_use_that_has_no_word_yet_is_shown_as_it_is() -> None:
     assert use_of(AllocationSite(Location(), (), 1, 1, "scratch")) == "scratch"
     assert use_of(AllocationSite(Location(), (), 1, 1, "unknown")) == ""
+
+
+def test_a_snapshot_without_history_has_no_peak() -> None:
+    report = reports.snapshot_report()
+    assert report.summary.memory is not None
+    (device,) = report.summary.memory.devices
+    bare = replace(device, n_trace_events=0, oom=(), timeline=())
+    memory = replace(report.summary.memory, devices=(bare,))
+    report = replace(report, summary=Summary(0, memory=memory))
+    assert [each.title for each in sites(report, everything=True)] == ["On cuda:0 in the end"]
+    assert facts(report, everything=False)[0].endswith("largest free block 112 MiB, no history")
+    assert verdict(report).endswith("at the peak. No rule found anything to change.")

@@ -49,7 +49,8 @@ def test_an_example_knows_nothing_of_profkit_and_marks_its_fault(name: str) -> N
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_planted_fault_is_found_at_its_line(name: str, tmp_path: Path) -> None:
     report = report_on(name, tmp_path)
-    found = [one for one in report["findings"] if one["rule"] == PROGRAMS[name]["rule"]]
+    rule = PROGRAMS[name].get("watched_rule", PROGRAMS[name]["rule"])
+    found = [one for one in report["findings"] if one["rule"] == rule]
     assert found, report["findings"]
     places = [(Path(place["file"]).name, place["line"]) for place in found[0]["locations"]]
     line = fault_line((EXAMPLES / f"{name}.py").read_text())
