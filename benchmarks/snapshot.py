@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from analyze import run
+from benchmarks.analyze import run
 
 AIM_TIME: Final = 2.0
 AIM_MEMORY: Final = 1.2

@@ -78,8 +78,9 @@ def main(folder: str, seconds: str) -> None:
     """
     corpus = prepare(Path(folder))
 
-    def unpickled(chunks: Chunks, _stages: Stages) -> Answer:
-        return answer(io.BytesIO(b"".join(chunks)), MemoryLimit().allow)
+    def unpickled(chunks: Chunks, stages: Stages) -> Answer:
+        with stages.stage("unpickle"):
+            return answer(io.BytesIO(b"".join(chunks)), MemoryLimit().allow)
 
     read._unpickled = unpickled  # noqa: SLF001  (in this process, so that its coverage is seen)
     with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
