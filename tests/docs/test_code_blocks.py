@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from profkit.testing import SnapshotBuilder
 from tests.docs.blocks import ROOT, blocks, commands
 from tests.tensorboard.server import serving
 
 PAGES = ["README.md", "docs/guide.md"]
-COMMANDS = [pytest.param(command, id=place) for page in PAGES for command, place in commands(page)]
+COMMANDS = [
+    pytest.param(command, id=place)
+    for page in [*PAGES, "docs/memory.md"]
+    for command, place in commands(page)
+]
 PRELUDE = """
 import torch
 
@@ -41,6 +46,10 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = (ROOT / "examples" / "leak_cured.py").read_text()
     (folder / "train.py").write_text(program.replace("default=200", "default=30"))
     shutil.copytree(ROOT / "traces" / "starved_loader_cured", folder / "traces" / "train")
+    snapshot = SnapshotBuilder()
+    with snapshot.frame("train.py", 31, "main"):
+        snapshot.alloc(1 << 30)
+    snapshot.write(folder / "oom.pickle")
     return folder
 
 
