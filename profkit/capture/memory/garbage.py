@@ -1,13 +1,14 @@
 """Tensors that unreachable cycles hold until the garbage collector comes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from profkit.capture.memory import graphs
 from profkit.capture.memory.cycles import Cycles
+from profkit.capture.memory.frames import locals_of, running
 from profkit.capture.memory.hidden import live_tensors
-from profkit.capture.memory.unreachable import quiet_collector, unreachable
+from profkit.capture.memory.unreachable import quiet_collector, survey
 
 EXAMPLES: Final = 3
 """Tensors of a group that are given as examples, the largest first."""
@@ -51,16 +52,24 @@ def waiting() -> Garbage:
     It costs one to two microseconds for each object that Python's collector tracks.
     """
     with quiet_collector():
-        things = unreachable()
+        found = survey()
+        things = found.unreachable
         places = [n for n, thing in enumerate(things) if graphs.is_tensor(thing)]
         if not places:
             return Garbage(0, 0, ())
-        return _grouped(things, places)
+        # A tensor that nothing in Python refers to is kept by C++: as the base of a view, by a
+        # graph. Whether it stays depends on those, which are asked one by one.
+        beside = {id(thing) for thing in found.held_once} - _ids_of_locals()
+        beside |= {id(things[place]) for place in places}
+        sizes = _Sizes([one for one in live_tensors() if id(one) not in beside])
+        return _grouped(things, places, sizes)
 
 
-def _grouped(things: Sequence[object], places: list[int]) -> Garbage:
-    waiting_ids = {id(things[place]) for place in places}
-    sizes = _Sizes(one for one in live_tensors() if id(one) not in waiting_ids)
+def _ids_of_locals() -> set[int]:
+    return {id(value) for frame in running() for value in locals_of(frame).values()}
+
+
+def _grouped(things: Sequence[object], places: list[int], sizes: "_Sizes") -> Garbage:
     cycles = Cycles(things)
     by_cycle: dict[tuple[str, ...], list[tuple[int, int]]] = {}
     for place in places:
@@ -83,13 +92,15 @@ class _Sizes:
         live: The tensors that stay.
     """
 
-    def __init__(self, live: Iterable[Any]) -> None:
+    def __init__(self, live: Sequence[Any]) -> None:
         self._counted: set[int] = set()
         self._walk = graphs.Walk()
-        stay = list(live)
-        for tensor in stay:
+        for tensor in live:
             self._storage(tensor)
-        for tensor in stay:
+            gradient = graphs.gradient_of(tensor)
+            if gradient is not None:
+                self._storage(gradient)
+        for tensor in live:
             self._graph(tensor)
 
     def freed_with(self, tensor: Any) -> int:  # noqa: ANN401
