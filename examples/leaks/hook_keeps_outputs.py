@@ -7,27 +7,23 @@ Run: ``python examples/leaks/hook_keeps_outputs.py [STEPS]``
 """
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
-def watch_dead_units(layer: nn.Module) -> Callable[[], float]:
-    """Watch a layer's outputs; the function that is returned says what share of units is dead."""
+def watch_dead_units(layer: nn.Module, every: int) -> None:
+    """Print now and then which share of a layer's units has been dead so far."""
     kept: list[Tensor] = []
 
     def remember(_module: nn.Module, _inputs: Any, output: Tensor) -> None:  # noqa: ANN401
         kept.append(output.detach())  # fault: kept as long as the hook
+        if len(kept) % every == 0:
+            alive = torch.stack([(output > 0).any(0) for output in kept]).any(0)
+            print(f"{1 - alive.float().mean().item():.0%} of the units are dead")
 
     layer.register_forward_hook(remember)
-
-    def share_of_dead() -> float:
-        alive = torch.stack([(output > 0).any(0) for output in kept]).any(0)
-        return 1 - alive.float().mean().item()
-
-    return share_of_dead
 
 
 class Net(nn.Module):
@@ -45,10 +41,10 @@ class Net(nn.Module):
 
 
 def main(steps: int) -> None:
-    """Train, then count the dead."""
+    """Train."""
     torch.manual_seed(6)
     net = Net()
-    dead = watch_dead_units(net.act)
+    watch_dead_units(net.act, every=50)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.02)
     for _ in range(steps):
         x = torch.randn(80, 24)
@@ -56,7 +52,7 @@ def main(steps: int) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    print(f"{dead():.0%} of the units are dead after {steps} steps")
+    print(f"{steps} steps, loss {loss.item():.4f}")
 
 
 if __name__ == "__main__":
