@@ -34,9 +34,8 @@ class BlackBox(logging.Handler):
 
 def gradient_of(model: nn.Module) -> Tensor:
     """All gradients of a model in one row."""
-    return torch.cat(
-        [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-    )  # made here
+    gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return torch.cat(gradients)  # made here
 
 
 def main() -> None:

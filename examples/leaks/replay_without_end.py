@@ -64,9 +64,8 @@ class Agent:
 def look(angle: float) -> Tensor:
     """Four pictures of a pole that leans."""
     rows = torch.arange(21.0)
-    return torch.stack(
-        [torch.outer(torch.cos(rows * (angle + i)), rows) for i in range(4)]
-    )  # made here
+    pictures = [torch.outer(torch.cos(rows * (angle + i)), rows) for i in range(4)]
+    return torch.stack(pictures)  # made here
 
 
 def play(steps: int) -> None:
