@@ -93,23 +93,27 @@ MAX_ENTRIES: Final = 20
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding for each device with much memory in pieces."""
     for memory in ctx.device_memories:
-        # Where it grows on and on that is told instead, with its causes, by the rule for it.
-        if not memory.requests.is_forced.any() or is_growing(memory.replay):
+        most = int(memory.replay.reserved_bytes.max())
+        least = max(thresholds.min_pieces_bytes, thresholds.min_pieces_share * most)
+        # What is in use at once bounds what would do from below, and costs nothing to know. Where
+        # the cache grows on and on that is told instead, with its causes, by the rule for it.
+        if _beyond(memory, 0) < least or is_growing(memory.replay):
             continue
-        most, pieces = _in_pieces(memory)
-        if pieces < max(thresholds.min_pieces_bytes, thresholds.min_pieces_share * most):
+        if not memory.requests.is_forced.any():
             continue
-        yield _finding(memory, most, pieces, warns=pieces >= thresholds.warning_share * most)
+        pieces = _beyond(memory, memory.requests.tight_bytes)
+        if pieces >= least:
+            yield _finding(memory, most, pieces, warns=pieces >= thresholds.warning_share * most)
 
 
-def _in_pieces(memory: DeviceMemory) -> tuple[int, int]:
-    """The most that was reserved, and what of it was only so because free memory was in pieces.
+def _beyond(memory: DeviceMemory, would_do_bytes: int) -> int:
+    """The most that was reserved, less what would do, what was in use, and what was there before.
 
     What was reserved before the history began was for requests that are not known.
     """
-    reserved = memory.replay.reserved_bytes
-    most = int(reserved.max())
-    return most, most - max(memory.requests.tight_bytes, int(reserved[0]))
+    replay = memory.replay
+    needed = max(would_do_bytes, int(replay.active_bytes.max()), int(replay.reserved_bytes[0]))
+    return int(replay.reserved_bytes.max()) - needed
 
 
 def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Finding:

@@ -69,22 +69,21 @@ def cache_flushes(snapshot: MemorySnapshot, replay: DeviceReplay) -> Flushes:
     """
     history, rows = snapshot.history, replay.rows
     action, n_bytes, stack = history.action[rows], history.n_bytes[rows], history.stack[rows]
-    frees = np.isin(action, _FREES)
-    begins = frees.copy()
-    begins[1:] &= ~frees[:-1]
-    ends = frees.copy()
-    ends[:-1] &= ~frees[1:]
-    first, last = np.flatnonzero(begins), np.flatnonzero(ends)
-    given = _sum_between(np.where(frees, n_bytes, 0), first, last + 1)
-    until = np.append(first[1:], len(rows))
-    asks = np.isin(action, _ASKS)
-    asked = _sum_between(np.where(asks, n_bytes, 0), last + 1, until)
+    frees = np.flatnonzero(np.isin(action, _FREES))
+    asks = np.flatnonzero(np.isin(action, _ASKS))
+    apart = np.diff(frees) > 1
+    starts = np.flatnonzero(np.concatenate(([True], apart))) if len(frees) else frees
+    first = frees[starts]
+    last = frees[np.append(starts[1:], len(frees)) - 1] if len(frees) else frees
+    asked_from = np.searchsorted(asks, last)
+    asked_to = np.searchsorted(asks, np.append(first[1:], len(rows))) if len(first) else asked_from
+    given = _sum_between(n_bytes[frees], starts, np.append(starts[1:], len(frees))[: len(first)])
     return Flushes(
         first=first,
         last=last,
         n_bytes=given,
-        asked_again_bytes=np.minimum(asked, given),
-        n_asked_again=_sum_between(asks.astype(np.int64), last + 1, until),
+        asked_again_bytes=np.minimum(_sum_between(n_bytes[asks], asked_from, asked_to), given),
+        n_asked_again=asked_to - asked_from,
         cause=_causes(action, stack, first, last, _emptying(snapshot.stacks)),
         stack=stack[first],
     )

@@ -63,6 +63,19 @@ class DriverRequests:
         return int((-(-self.peak_active_bytes // page) * page).sum())
 
 
+_NOTHING: Final = np.zeros(0, dtype=np.int64)
+_NONE: Final = DriverRequests(
+    place=np.zeros(0, dtype=np.intp),
+    n_bytes=_NOTHING,
+    needed_bytes=_NOTHING,
+    free_bytes=_NOTHING,
+    pool=np.zeros(0, dtype=np.intp),
+    peak_active_bytes=_NOTHING,
+    is_small_pool=np.zeros(0, dtype=np.bool_),
+)
+"""Where nothing was asked for, pools are not looked at either."""
+
+
 def driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> DriverRequests:
     """Every request of one device, with what was free in its pool.
 
@@ -74,6 +87,8 @@ def driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> DriverReq
     rows = replay.rows
     action = history.action[rows]
     asks = np.isin(action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    if not asks.any():
+        return _NONE
     gives = np.isin(action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
     ends = np.zeros(len(rows), dtype=np.bool_)
     ends[replay.free[replay.free != NO_ROW]] = True
@@ -125,37 +140,50 @@ def _pools(
     address = history.address[replay.rows[place]]
     small = np.where(is_block, n_bytes <= SMALL_BYTES, n_bytes == SMALL_SEGMENT_BYTES)
     private = np.zeros(len(place), dtype=np.int64)
+    # A segment that still stands tells its pool. Without private pools a block's length tells it
+    # as well, and there are many blocks.
+    asked = np.arange(len(place)) if len(snapshot.pools) > 1 else np.flatnonzero(~is_block)
     if len(here):
-        at = np.searchsorted(segments.address[here], address, side="right") - 1
+        at = np.searchsorted(segments.address[here], address[asked], side="right") - 1
         holder = here[np.maximum(at, 0)]
-        inside = (at >= 0) & (address < segments.address[holder] + segments.total_bytes[holder])
-        # A segment that still stands says itself which pool it is of, unless it is an expandable
-        # one of another pool that has taken the address since; then so it was before.
-        small[inside] = ~segments.is_large[holder[inside]]
-        private[inside] = segments.pool[holder[inside]]
+        end = segments.address[holder] + segments.total_bytes[holder]
+        inside = (at >= 0) & (address[asked] < end)
+        small[asked[inside]] = ~segments.is_large[holder[inside]]
+        private[asked[inside]] = segments.pool[holder[inside]]
     stream = np.concatenate((history.stream[replay.rows[place]], segments.stream[here]))
-    key = np.stack(
-        (stream, np.concatenate((private, segments.pool[here])),
-         np.concatenate((small, ~segments.is_large[here])))
-    )  # fmt: skip
-    kinds, number = np.unique(key, axis=1, return_inverse=True)
-    number = number.reshape(-1)
+    pools = np.concatenate((private, segments.pool[here].astype(np.int64)))
+    kind = np.concatenate((small, ~segments.is_large[here]))
+    # One number for each of the three together; there are few pools, and few streams.
+    key = (_numbered(stream) * (len(snapshot.pools) + 1) + pools) * 2 + kind
+    number = _numbered(key)
+    n_pools = int(number.max(initial=-1)) + 1
+    is_small = np.zeros(n_pools, dtype=np.bool_)
+    is_small[number] = kind
     of_segment = number[len(place) :]
-    active, reserved = np.zeros((2, kinds.shape[1]), dtype=np.int64)
+    active, reserved = np.zeros((2, n_pools), dtype=np.int64)
     np.add.at(reserved, of_segment, segments.total_bytes[here])
     is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
     of = np.full(len(segments), NO_ROW, dtype=np.intp)
     of[here] = of_segment
     row = np.flatnonzero(is_active & (of[blocks.segment] != NO_ROW))
     np.add.at(active, of[blocks.segment[row]], blocks.n_bytes[row])
-    return number[: len(place)], active, reserved, kinds[2] == 1
+    return number[: len(place)], active, reserved, is_small
+
+
+def _numbered(values: Int64s) -> Int64s:
+    """Equal values as equal numbers from 0 on. Shape of ``values``."""
+    if not len(values) or int(values.min()) == int(values.max()):
+        return np.zeros(len(values), dtype=np.int64)
+    return np.unique(values, return_inverse=True)[1].reshape(-1)
 
 
 def _levels_by_group(group: Rows, change: Int64s, in_the_end: Int64s) -> Int64s:
     """Within each group what there was before each change, from what there is in the end."""
-    order = np.argsort(group, kind="stable")
+    few = len(in_the_end) <= np.iinfo(np.int16).max
+    # NumPy sorts short integers by radix.
+    order = np.argsort(group.astype(np.int16) if few else group, kind="stable")
     total = np.cumsum(change[order])
-    last = np.searchsorted(group[order], np.arange(len(in_the_end)), side="right") - 1
+    last = np.cumsum(np.bincount(group, minlength=len(in_the_end))) - 1
     found = np.empty(len(group), dtype=np.int64)
     # What comes from a change on, it included, is what the group gains from before it to the end.
     found[order] = in_the_end[group[order]] - (total[last[group[order]]] - total + change[order])

@@ -10,8 +10,10 @@ from profkit.index.replay import DeviceReplay
 from profkit.model.events import MISSING, Int64s
 from profkit.model.snapshot import Annotation, MemorySnapshot
 
-MAX_ENTRIES: Final = 100_000
-"""So many regions are looked at; a region each operator makes more, and no table of them helps."""
+MAX_ENTRIES: Final = 20_000
+"""So many begins and ends are looked at; regions of every operator make more, and no table of
+those helps."""
+_CHUNK: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,31 @@ def _entries(notes: list[Annotation], times: Int64s) -> Iterator[tuple[str, int,
 
 
 def _highest(levels: Int64s, start: Int64s, end: Int64s) -> Int64s:
-    """The highest level from each start to each end, both included. Shape of ``start``."""
-    pairs = np.stack((start, end + 1), axis=1).reshape(-1)
-    # A last level beyond all ends keeps every index in range; it is in no stretch.
+    """The highest level from each start to each end, both included. Shape of ``start``.
+
+    Regions may be long and nested, so what lies wholly within one is looked up by chunks.
+    """
+    first, last = start // _CHUNK + 1, end // _CHUNK
+    head_end = np.minimum(first * _CHUNK, end + 1)
+    tail_start = np.maximum(last * _CHUNK, start)
+    found = np.maximum(_over(levels, start, head_end), _over(levels, tail_start, end + 1))
+    whole = np.maximum.reduceat(levels, np.arange(0, len(levels), _CHUNK))
+    n = last - first
+    power = 0
+    # ``whole`` holds the highest level of as many chunks from each on as the power of two says.
+    while (n >= 1 << power).any():
+        here = (n >> power == 1).nonzero()[0]
+        begin, stop = first[here], last[here] - (1 << power)
+        found[here] = np.maximum(found[here], np.maximum(whole[begin], whole[stop]))
+        step = 1 << power
+        whole = np.maximum(whole[:-step], whole[step:]) if step < len(whole) else whole
+        power += 1
+    return found
+
+
+def _over(levels: Int64s, start: Int64s, stop: Int64s) -> Int64s:
+    """The highest level from each start up to each stop, which is beyond it. Shape of ``start``."""
+    # A last level beyond all stops keeps every index in range; it is in no stretch.
     padded = np.append(levels, np.iinfo(np.int64).min)
+    pairs = np.stack((start, stop), axis=1).reshape(-1)
     return np.asarray(np.maximum.reduceat(padded, pairs)[::2])

@@ -280,14 +280,14 @@ class DeviceMemory:
             self.segments.remove(segment)
 
 
-def segment_bytes(size: int) -> int:
+def segment_bytes(n_bytes: int) -> int:
     """What is asked of the driver for a request that no block can serve.
 
     Args:
-        size: The request, rounded as a block is.
+        n_bytes: The request, rounded as a block is.
     """
-    if size <= SMALL_BYTES:
+    if n_bytes <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
-    if size < OWN_SEGMENT_BYTES:
+    if n_bytes < OWN_SEGMENT_BYTES:
         return LARGE_SEGMENT_BYTES
-    return -(-size // ROUND_BYTES) * ROUND_BYTES
+    return -(-n_bytes // ROUND_BYTES) * ROUND_BYTES
