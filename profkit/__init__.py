@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from profkit.api import analyze as analyze
+    from profkit.api import compare as compare
     from profkit.api import render as render
     from profkit.capture.steps import steps as steps
     from profkit.capture.trace import trace as trace
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "Report": "profkit.model.report",
     "analyze": "profkit.api",
+    "compare": "profkit.api",
     "load": "profkit.load.open",
     "render": "profkit.api",
     "steps": "profkit.capture.steps",
@@ -25,7 +27,7 @@ _HOMES: Final = {
 }
 """Each public name and the module that defines it."""
 
-__all__ = ["Report", "__version__", "analyze", "load", "render", "steps", "trace"]
+__all__ = ["Report", "__version__", "analyze", "compare", "load", "render", "steps", "trace"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (a name may stand for anything)

@@ -3,8 +3,11 @@
 import os
 import time
 from collections.abc import Iterable
+from pathlib import Path as FilePath
 from typing import Any, Final
 
+from profkit.engine.compare import Side
+from profkit.engine.compare import compare as differ
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.registry import chosen, rules
@@ -13,10 +16,14 @@ from profkit.engine.runner import Told, report_on, run_rules
 from profkit.engine.thresholds import Overrides
 from profkit.errors import UsageError
 from profkit.load.open import load
+from profkit.load.report import read_report
+from profkit.load.stream import place_of
+from profkit.model.difference import Difference
 from profkit.model.live import LiveMemory
 from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
+from profkit.render import _difference
 
 Path = str | os.PathLike[str]
 
@@ -104,11 +111,51 @@ def _report(
     return report
 
 
-def render(report: Report, format: str = "text", **options: Any) -> bytes:  # noqa: A002, ANN401  (the word of the command line; each renderer has its own options)
-    """A report in some format.
+def compare(
+    before: Path | Report,
+    after: Path | Report,
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    limit_bytes: int | None = None,
+) -> Difference:
+    """Say what appeared, went, grew and shrank from one recording to another.
+
+    Two memory snapshots are compared by stack, in bytes; traces and reports by step time, findings
+    and kernels.
 
     Args:
-        report: The report.
+        before: A snapshot, a trace, or a report: as it is, or saved as JSON.
+        after: Another one of the same kind.
+        select: Rules to run, as in :func:`profkit.analyze`.
+        ignore: Rules not to run, likewise.
+        limit_bytes: As in :func:`profkit.load`.
+
+    Raises:
+        LoadError: A file cannot be read, or is none of these.
+        UsageError: They are of two kinds, or there is no such rule.
+    """
+    wanted = chosen(rules(), select, ignore)
+    return differ(_side(before, wanted, limit_bytes), _side(after, wanted, limit_bytes))
+
+
+def _side(what: Path | Report, wanted: tuple[Rule, ...], limit_bytes: int | None) -> Side:
+    if isinstance(what, Report):
+        return Side(what)
+    place = place_of(what)
+    is_folder = isinstance(place, FilePath) and place.is_dir()
+    saved = None if is_folder else read_report(place, limit_bytes)
+    if saved is not None:
+        return Side(saved)
+    ctx = _context([what], limit_bytes, _nobody)
+    return Side(_report(ctx, wanted, {}, strict=False, told=_nobody), ctx.snapshot)
+
+
+def render(report: Report | Difference, format: str = "text", **options: Any) -> bytes:  # noqa: A002, ANN401  (the word of the command line; each renderer has its own options)
+    """A report, or what changed between two recordings, in some format.
+
+    Args:
+        report: The report, or what :func:`profkit.compare` says.
         format: The renderer's name, such as ``text``, ``json``, ``md``.
         **options: What the renderer can be told, such as ``width=80``; those that it does not
             have are passed over.
@@ -116,5 +163,10 @@ def render(report: Report, format: str = "text", **options: Any) -> bytes:  # no
     Raises:
         UsageError: There is no such format.
     """
+    if isinstance(report, Difference):
+        if format not in _difference.FORMATS:
+            there = ", ".join(_difference.FORMATS)
+            raise UsageError(f"There is no {format!r} of a difference.", f"There are {there}.")
+        return _difference.shown(report, format, options)
     module = renderer(format)
     return module.render(report, module.Options(**accepted(module, options)))

@@ -1,0 +1,64 @@
+"""``profkit diff``: what changed from one recording to another."""
+
+import click
+
+from profkit.cli._choices import Size, split_rules
+from profkit.cli._output import STDOUT, check_target, deliver, layout
+from profkit.model.finding import SEVERITIES
+
+
+@click.command(
+    short_help="Say what changed from one recording to another.",
+    epilog="\b\nExample: profkit diff before.snapshot.pickle.gz after.snapshot.pickle.gz",
+)
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="AFTER")
+@click.option("--format", "format_", type=click.Choice(("json", "md", "text")), default="text",
+              help="How to show it.")  # fmt: skip
+@click.option("-o", "--output", metavar="FILE", default=STDOUT, help="Where to; - is stdout.")
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@click.option("--select", metavar="RULE", multiple=True, callback=split_rules,
+              help="Only these rules: ids, names, or families such as SYN.")  # fmt: skip
+@click.option("--ignore", metavar="RULE", multiple=True, callback=split_rules,
+              help="All rules but these.")  # fmt: skip
+@click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
+              help="How many changes of each kind to show.")  # fmt: skip
+@click.option("--fail-on", type=click.Choice(SEVERITIES),
+              help="Exit with 1 if a finding at least this severe appeared or grew.")  # fmt: skip
+@click.option("--max-bytes", metavar="SIZE", type=Size(),
+              help="How large a file may be when it is unpacked, such as 20GiB.")  # fmt: skip
+@click.option("--verbose", "-v", is_flag=True, help="Show all changes, memory with its stacks.")
+def command(  # noqa: PLR0913  (one argument an option)
+    *,
+    before: str,
+    after: str,
+    format_: str,
+    output: str,
+    force: bool,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    top: int,
+    fail_on: str | None,
+    max_bytes: int | None,
+    verbose: bool,
+) -> int:
+    """Say what appeared, went, grew and shrank from BEFORE to AFTER.
+
+    Both are memory snapshots, which are compared by stack in bytes; or traces, or reports that
+    profkit analyze saved as JSON, which are compared by step time, findings and kernels.
+    """
+    from profkit.api import compare, render
+
+    check_target(output, force=force)
+    difference = compare(before, after, select=select, ignore=ignore, limit_bytes=max_bytes)
+    product = render(difference, format_, **layout(output), top=top, verbose=verbose)
+    deliver(product, output, force=force)
+    if fail_on is None:
+        return 0
+    enough = SEVERITIES[SEVERITIES.index(fail_on) :]
+    return int(
+        any(
+            change.what in {"appeared", "grew"} and change.severity in enough
+            for change in difference.of_kind("finding")
+        )
+    )

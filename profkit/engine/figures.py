@@ -1,0 +1,112 @@
+"""The figures of two reports, side by side."""
+
+from collections.abc import Iterator, Mapping
+from statistics import median_low
+from typing import Final
+
+from profkit.model.difference import Figure, Unit
+from profkit.model.report import Report, Summary
+
+_SNAPSHOT: Final = (
+    "active_bytes", "allocated_bytes", "reserved_bytes", "inactive_bytes",
+    "largest_free_block_bytes", "peak_active_bytes", "peak_reserved_bytes", "n_segments",
+    "n_blocks",
+)  # fmt: skip
+_DEVICE: Final = (
+    "busy_ns", "idle_ns", "compute_ns", "communication_ns", "memcpy_ns", "n_kernels", "n_memcpy",
+)  # fmt: skip
+_STEP: Final = ("gpu_busy_ns", "gpu_idle_ns", "data_wait_ns", "sync_ns")
+_WATCHED: Final = (
+    "host_rss_bytes", "tensor_bytes", "graph_bytes", "allocated_bytes", "reserved_bytes",
+)  # fmt: skip
+
+Key = tuple[str, str | None]
+"""A figure's name, and its device or None."""
+
+
+def side_by_side(before: Report, after: Report) -> tuple[Figure, ...]:
+    """The figures that at least one of two reports tells and that are not 0 in both.
+
+    Args:
+        before: The first report.
+        after: The second one.
+    """
+    per_step = bool(before.summary.steps and after.summary.steps)
+    names = renamed_devices(before, after)
+    old = {
+        (name, names.get(device or "", device)): value
+        for (name, device), value in _figures(before.summary, per_step=per_step)
+    }
+    new = dict(_figures(after.summary, per_step=per_step))
+    return tuple(
+        Figure(name, device, _unit(name), old.get((name, device)), new.get((name, device)))
+        for name, device in {**new, **old}
+        if old.get((name, device)) or new.get((name, device))
+    )
+
+
+def renamed_devices(before: Report, after: Report) -> Mapping[str, str]:
+    """What devices are called after: where each side has one alone, as two ranks do, it is that.
+
+    Args:
+        before: The first report.
+        after: The second one.
+    """
+    old, new = _devices(before.summary), _devices(after.summary)
+    return dict(zip(old, new, strict=True)) if len(old) == len(new) == 1 and old != new else {}
+
+
+def _devices(summary: Summary) -> tuple[str, ...]:
+    if summary.memory is not None and summary.memory.devices:
+        return tuple(each.device for each in summary.memory.devices)
+    return tuple(each.device for each in summary.devices)
+
+
+def _unit(name: str) -> Unit:
+    whole = name.removesuffix("_per_step")
+    if whole.endswith("_bytes"):
+        return "bytes"
+    return "ns" if whole.endswith("_ns") else "count"
+
+
+def _figures(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | None]]:
+    yield from _of_steps(summary, per_step=per_step)
+    yield from _of_devices(summary, per_step=per_step)
+    yield from _of_memory(summary)
+
+
+def _of_steps(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | None]]:
+    steps = summary.steps
+    if not per_step:
+        if summary.window_ns:
+            yield ("window_ns", None), summary.window_ns
+        return
+    # The first step is often longer than the rest; the median does not mind.
+    yield ("step_ns", None), median_low(step.dur_ns for step in steps)
+    for name in _STEP:
+        lengths = [getattr(step, name) for step in steps]
+        if None not in lengths:
+            yield (f"{name}_per_step", None), round(sum(lengths) / len(steps))
+
+
+def _of_devices(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | None]]:
+    n_steps = len(summary.steps) if per_step else 1
+    ending = "_per_step" if per_step else ""
+    for device in summary.devices:
+        for name in _DEVICE:
+            yield (name + ending, device.device), round(getattr(device, name) / n_steps)
+
+
+def _of_memory(summary: Summary) -> Iterator[tuple[Key, int | None]]:
+    memory = summary.memory
+    if memory is None:
+        return
+    for device in memory.devices:
+        for name in _SNAPSHOT:
+            yield (name, device.device), getattr(device, name)
+    for peak in memory.peak:
+        yield ("peak_bytes", peak.device), peak.bytes
+    if memory.unfreed_bytes is not None:
+        yield ("unfreed_bytes", None), memory.unfreed_bytes
+    for name in _WATCHED if memory.steps else ():
+        yield (name, None), getattr(memory.steps[-1], name)

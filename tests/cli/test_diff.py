@@ -1,0 +1,97 @@
+"""``profkit diff`` says what changed, and fails a build where a finding appeared."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profkit.cli.main import main
+from profkit.testing import TraceBuilder
+from tests.index.snapshots import write
+
+LINE = ("/home/me/train.py", 30, "step")
+
+
+def training(wait_ns: int) -> TraceBuilder:
+    b = TraceBuilder(stacks=True)
+    for _ in range(4):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            if wait_ns:
+                b.load(wait_ns)
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=900_000)
+            b.advance(900_000)
+    return b
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> tuple[str, str]:
+    """Two traces: one whose steps wait for data, and its cure."""
+    slow = training(5_000_000).write(tmp_path / "slow.pt.trace.json.gz")
+    return str(slow), str(training(0).write(tmp_path / "cured.pt.trace.json.gz"))
+
+
+def test_two_snapshots_are_compared_by_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = write(tmp_path / "a.pickle", [([LINE], 4096)])
+    after = write(tmp_path / "b.pickle", [([LINE], 4096), ([LINE], 5 << 30)])
+    assert main(["diff", str(before), str(after)]) == 0
+    captured = capsys.readouterr()
+    (row,) = [line for line in captured.out.splitlines() if line.startswith("  grew")]
+    assert row == "  grew      +5.00 GiB  1 to 2 blocks on cuda:0  /home/me/train.py:30 in step"
+    assert captured.err == ""
+
+
+def test_the_cure_shows_as_time_saved_and_a_finding_gone(
+    traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", *traces]) == 0
+    out = capsys.readouterr().out
+    assert "A step takes 910 µs instead of 5.91 ms: 5.00 ms (85%) less." in out
+    assert "Findings: 1 went." in out
+    assert "DAT001 starved-by-loader" in out
+
+
+def test_a_build_fails_where_a_finding_appeared_and_not_where_it_went(
+    traces: tuple[str, str],
+) -> None:
+    slow, cured = traces
+    assert main(["diff", cured, slow, "--fail-on", "warning"]) == 1
+    assert main(["diff", cured, slow, "--fail-on", "error"]) == 0
+    assert main(["diff", slow, cured, "--fail-on", "note"]) == 0
+    assert main(["diff", slow, slow, "--fail-on", "note"]) == 0
+    assert main(["diff", cured, slow, "--fail-on", "note", "--ignore", "DAT"]) == 0
+
+
+def test_json_goes_to_a_file_and_a_file_that_is_there_stays(
+    traces: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "diff.json"
+    assert main(["diff", *traces, "--format", "json", "-o", str(target)]) == 0
+    tree = json.loads(target.read_text())
+    assert tree["schema"] == "profkit.difference/1"
+    assert [each["what"] for each in tree["changes"] if each["kind"] == "finding"] == ["went"]
+    assert main(["diff", *traces, "-o", str(target)]) == 5
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_trace_and_a_snapshot_are_refused_with_exit_code_2(
+    traces: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snapshot = write(tmp_path / "a.pickle", [([LINE], 4096)])
+    assert main(["diff", traces[0], str(snapshot)]) == 2
+    assert "Compare two of one kind." in capsys.readouterr().err
+
+
+def test_a_missing_file_is_refused_with_exit_code_3(
+    traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", traces[0], "no/such/file"]) == 3
+    assert "There is no file no/such/file" in capsys.readouterr().err
+
+
+def test_a_folder_of_traces_is_refused_with_what_to_do(
+    traces: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", traces[0], str(tmp_path)]) == 3
+    assert "hint:" in capsys.readouterr().err
