@@ -7,7 +7,10 @@ not tracked; an array of objects never is. Each is found from what refers to it.
 import gc
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
+
+from profkit.capture.memory.frames import locals_of, running
 
 BATCH: Final = 512
 """Objects whose references are taken at once."""
@@ -28,8 +31,25 @@ class Container(NamedTuple):
     contents: list[object]
 
 
+def variables() -> list[object]:
+    """What the local variables of all functions that run are: the collector does not see them."""
+    return [value for frame in running() for value in locals_of(frame).values()]
+
+
+def contents_of(thing: object) -> list[object]:
+    """What an object refers to, with the keys of a dict that the collector leaves out.
+
+    Args:
+        thing: Any object.
+    """
+    held = gc.get_referents(thing)
+    return [*held, *list(thing)] if type(thing) is dict else held
+
+
 def unlisted(objects: Sequence[object], skip: Collection[int] = ()) -> Iterator[Container]:
-    """The containers that some objects refer to and that the collector does not list, each once.
+    """The containers that the collector does not list, each once.
+
+    Those that some objects or the variables of running functions refer to.
 
     Args:
         objects: The objects, such as all that the collector lists.
@@ -37,8 +57,8 @@ def unlisted(objects: Sequence[object], skip: Collection[int] = ()) -> Iterator[
     """
     kinds = {*_UNLISTED, *map(id, _array_type())}
     seen = set(skip)
-    for start in range(0, len(objects), BATCH):
-        held = gc.get_referents(*objects[start : start + BATCH])
+    batches = (objects[start : start + BATCH] for start in range(0, len(objects), BATCH))
+    for held in chain([variables()], (gc.get_referents(*batch) for batch in batches)):
         pending = [one for one in held if id(type(one)) in kinds]
         while pending:
             thing = pending.pop()
@@ -59,7 +79,7 @@ def _array_type() -> tuple[type, ...]:
 
 def _contents(container: Any) -> list[object]:  # noqa: ANN401
     if id(type(container)) in _UNLISTED:
-        return gc.get_referents(container)
+        return contents_of(container)
     if container.dtype.kind != "O":
         return []
     flat: list[object] = container.ravel(order="K").tolist()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.capture.memory.attributes import full_name, module_of, mro_of, type_name
-from profkit.capture.memory.heap import unlisted
+from profkit.capture.memory.heap import contents_of, unlisted, variables
 from profkit.capture.memory.keys import size_of
 from profkit.capture.memory.unreachable import quiet_collector
 
@@ -72,7 +72,11 @@ def by_type() -> dict[str, tuple[int, int]]:
             sizes.add(one)
         places = range(0, len(objects), _BATCH)
         leaves = [_leaves_in(gc.get_referents(*objects[n : n + _BATCH])) for n in places]
-        inner: list[object] = []
+        inner = [one for one in variables() if id(type(one)) in _LEAVES]
+        for one in objects:
+            # The collector leaves out keys that are texts.
+            if type(one) is dict and len(one) >= MIN_ENTRIES:
+                inner.extend(key for key in list(one) if type(key) is str)
         for container in unlisted(objects):
             if type(container.thing) is not np.ndarray:
                 sizes.add(container.thing)
@@ -105,7 +109,7 @@ def bytes_within(container: object, limit: int = WITHIN_LIMIT) -> int:
     while pending and len(seen) < limit:
         thing = pending.pop()
         total += _size(thing)
-        for one in gc.get_referents(thing):
+        for one in contents_of(thing):
             if id(one) not in seen and _is_within(one):
                 seen.add(id(one))
                 pending.append(one)
@@ -136,7 +140,8 @@ class _Sizes:
         """Number and bytes by the type's name; classes of one name together."""
         totals: dict[str, tuple[int, int]] = {}
         for kind, n in self._n.items():
-            name = full_name(self._kinds[kind])
+            # The same text each time: who keeps these figures keeps no new names with them.
+            name = sys.intern(full_name(self._kinds[kind]))
             before = totals.get(name, (0, 0))
             totals[name] = (before[0] + n, before[1] + self._bytes[kind])
         return totals

@@ -213,12 +213,8 @@ def test_cycles_of_one_make_are_one_group_the_most_bytes_first() -> None:
     del kept
     found = waiting()
     assert [(group.bytes, group.n) for group in found.groups] == [(400, 1), (60, 5)]
-    sizes = [tensor.numel() for tensor in found.groups[1].examples if _is_tensor(tensor)]
-    assert sizes == [5, 4, 3]
-
-
-def _is_tensor(thing: object) -> bool:
-    return isinstance(thing, torch.Tensor)
+    examples = found.groups[1].examples
+    assert [one.numel() for one in examples if isinstance(one, torch.Tensor)] == [5, 4, 3]
 
 
 edges = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=30)

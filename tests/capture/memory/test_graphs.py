@@ -247,7 +247,7 @@ def test_a_walk_keeps_nothing_of_the_graph_alive() -> None:
 
 def test_a_class_of_nodes_is_forgotten_with_its_last_node() -> None:
     def once() -> weakref.ref[type]:
-        own = type("Own", (_Scale,), {})
+        own: Any = type("Own", (_Scale,), {})
         loss = own.apply(torch.ones(3, requires_grad=True))
         graphs.behind(loss, counted=set())
         return weakref.ref(own)
@@ -261,7 +261,7 @@ class _Refuses(torch.Tensor):
     calls: Sequence[object] = ()
 
     @classmethod
-    def __torch_function__(  # type: ignore[override]
+    def __torch_function__(
         cls, function: object, types: object, args: object = (), kwargs: object = None
     ) -> object:
         cls.calls = [*cls.calls, function]
