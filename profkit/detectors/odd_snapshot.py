@@ -1,9 +1,9 @@
 """PRF007 odd-snapshot: the snapshot contradicts itself, or was recorded with parts missing.
 
 What it finds:
-    Segments whose blocks do not add up to them, or to what they say of themselves; entries that
-    are no segment, block or event; a history that has lost its beginning, as a ring that is too
-    short does; and allocations without a stack.
+    Segments whose blocks do not add up to them, or to what they say of themselves; blocks that are
+    shorter than what was asked for; entries that are no segment, block or event; a history that has
+    lost its beginning, as a ring that is too short does; and allocations without a stack.
 
 Why it matters:
     Where blocks do not add up no figure can be trusted. Where the history's beginning is lost the
@@ -79,14 +79,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     snapshot = ctx.snapshot
     if snapshot is None:
         return
-    if snapshot.notes.n_odd_segments or snapshot.notes.n_skipped:
-        yield _contradicts_itself(snapshot)
+    n_short = int((snapshot.blocks.requested_bytes > snapshot.blocks.n_bytes).sum())
+    if snapshot.notes.n_odd_segments or snapshot.notes.n_skipped or n_short:
+        yield _contradicts_itself(snapshot, n_short)
     for memory in ctx.device_memories:
         yield from _lost_beginning(memory, thresholds)
     yield from _without_stacks(ctx.device_memories, thresholds)
 
 
-def _contradicts_itself(snapshot: MemorySnapshot) -> Finding:
+def _contradicts_itself(snapshot: MemorySnapshot, n_short: int) -> Finding:
     notes = snapshot.notes
     parts = []
     if notes.n_odd_segments:
@@ -96,13 +97,19 @@ def _contradicts_itself(snapshot: MemorySnapshot) -> Finding:
         )
     if notes.n_skipped:
         parts.append(f"{format_count(notes.n_skipped)} entries are none that torch writes")
+    if n_short:
+        parts.append(f"{blocks(n_short)} are shorter than what was asked for")
     return INFO.finding(
         severity="warning",
         confidence="high",
         message=f"{' and '.join(parts)}: the snapshot's figures contradict each other.",
         fix="Dump the snapshot again; one that another program has changed cannot be trusted.",
-        n=notes.n_odd_segments + notes.n_skipped,
-        evidence={"n_odd_segments": notes.n_odd_segments, "n_skipped": notes.n_skipped},
+        n=notes.n_odd_segments + notes.n_skipped + n_short,
+        evidence={
+            "n_odd_segments": notes.n_odd_segments,
+            "n_skipped": notes.n_skipped,
+            "n_short_blocks": n_short,
+        },
     )
 
 

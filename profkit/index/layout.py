@@ -16,6 +16,7 @@ from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State
 
 _MAPS = (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
+_OF_SEGMENTS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, *_MAPS)
 
 
 @dataclass(frozen=True)
@@ -148,10 +149,11 @@ def layout_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> Lay
     Returns:
         None where expandable segments grew or shrank since: of these only ends are known.
     """
-    action = snapshot.history.action[replay.rows]
-    later = action[place:]
-    if not np.isin(later, (Action.ALLOC, Action.FREE_COMPLETED, Action.SEGMENT_FREE,
-                           Action.SEGMENT_ALLOC, *_MAPS)).any():  # fmt: skip
+    later = snapshot.history.action[replay.rows[place:]]
+    moves = any(
+        (places >= place).any() for places in (replay.alloc, replay.free, replay.earlier_frees)
+    )
+    if not moves and not np.isin(later, _OF_SEGMENTS).any():
         return layout_in_the_end(snapshot, replay.device)
     if np.isin(later, _MAPS).any():
         return None

@@ -82,15 +82,13 @@ def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
     history, blocks, segments = snapshot.history, snapshot.blocks, snapshot.segments
     rows = np.flatnonzero(history.device == device)
     action, n_bytes = history.action[rows], history.n_bytes[rows]
-    # A free is complete when no stream uses the block any more. Where completions were not kept
-    # (skip_actions), requests have to do.
-    end = Action.FREE_COMPLETED
-    if not (action == end).any():
-        end = Action.FREE_REQUESTED
-    pairs = paired(history.address[rows], action, Action.ALLOC, end)
     here = segments.device == device
+    own = here[blocks.segment]
+    n_pending = int((own & (blocks.state == State.PENDING_FREE)).sum())
+    end = _end_of_block(action, n_pending)
+    pairs = paired(history.address[rows], action, Action.ALLOC, end)
     is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
-    active = int(blocks.n_bytes[is_active & here[blocks.segment]].sum())
+    active = int(blocks.n_bytes[is_active & own].sum())
     return DeviceReplay(
         device=device,
         rows=rows,
@@ -105,6 +103,19 @@ def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
             np.isin(action, _GIVES),
         ),
     )
+
+
+def _end_of_block(action: UInt8s, n_pending: int) -> Action:
+    """The action that ends a block.
+
+    A free is complete when no stream uses the block any more. Where completions were not kept
+    (``skip_actions``) requests have to do: then there are none, and more requests than blocks that
+    still wait for a stream.
+    """
+    if (action == Action.FREE_COMPLETED).any():
+        return Action.FREE_COMPLETED
+    n_requests = int((action == Action.FREE_REQUESTED).sum())
+    return Action.FREE_REQUESTED if n_requests > n_pending else Action.FREE_COMPLETED
 
 
 def levels(in_the_end: int, n_bytes: Int64s, ups: Mask, downs: Mask) -> Int64s:

@@ -32,11 +32,12 @@ def test_segments_that_are_not_the_sum_of_their_blocks_are_told(tmp_path: Path) 
     whole = program().to_dict()
     whole["segments"][0]["allocated_size"] += 512
     whole["segments"][1]["blocks"].append("no block")
+    whole["segments"][1]["blocks"][0]["requested_size"] = 90 * MIB
     path = tmp_path / "odd.pickle"
     path.write_bytes(pickle.dumps(whole, protocol=4))
     (finding,) = analyze(path, select=[RULE], strict=True).health
     assert finding.severity == "warning"
-    assert finding.evidence == {"n_odd_segments": 1, "n_skipped": 1}
+    assert finding.evidence == {"n_odd_segments": 1, "n_skipped": 1, "n_short_blocks": 1}
 
 
 def test_a_ring_that_was_too_short_is_told_by_blocks_whose_allocation_is_lost(found: Found) -> None:

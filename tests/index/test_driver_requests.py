@@ -1,0 +1,210 @@
+"""What an allocator asked of the driver, what it gave back, and what was free in the right pool."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profkit.engine.context import Context
+from profkit.index.cache_flushes import Cause
+from profkit.index.cache_trend import cache_trend, is_growing
+from profkit.index.device_memory import DeviceMemory
+from profkit.index.marked_regions import marked_regions
+from profkit.index.shortage import needed_bytes
+from profkit.load.memory.columns import columns_of
+from profkit.model.snapshot import MemorySnapshot
+from profkit.testing import SnapshotBuilder
+from profkit.testing.device_memory import MIB, Block, segment_bytes
+
+SIZES = (512, 700_416, MIB, MIB + 512, 3 * MIB, 12 * MIB, 64 * MIB)
+
+
+def memory_of(b: SnapshotBuilder) -> DeviceMemory:
+    """What a builder's snapshot of one device tells."""
+    columns = columns_of(b.to_dict(), len(b.to_bytes()))
+    fields: dict[str, Any] = {
+        name: getattr(columns, name)
+        for name in ("segments", "blocks", "history", "stacks", "pools", "annotations", "settings")
+    }
+    (memory,) = Context(snapshot=MemorySnapshot("built", devices=(0,), **fields)).device_memories
+    return memory
+
+
+class Watched(SnapshotBuilder):
+    """Notes what is free in the pool of every request before the driver is asked."""
+
+    def free_in_pool(self, n_bytes: int, stream: int) -> int:
+        small = n_bytes <= MIB
+        return sum(
+            block.n_bytes
+            for segment in self._of_device().segments
+            if (segment.stream, segment.is_small, segment.pool) == (stream, small, (0, 0))
+            for block in segment.blocks
+            if block.state == "inactive"
+        )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    program=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 1000), st.sampled_from((0, 7))), max_size=50
+    ),
+    expandable=st.booleans(),
+)
+def test_what_was_free_in_the_pool_of_each_request_is_found(
+    program: list[tuple[int, int, int]],
+    expandable: bool,  # noqa: FBT001
+) -> None:
+    b = Watched(expandable=expandable)
+    held: list[Block] = []
+    expected = []
+    for kind, choice, stream in program:
+        if kind <= 3:
+            n_bytes = SIZES[choice % len(SIZES)]
+            before, free = b.moment().reserved_bytes, b.free_in_pool(n_bytes, stream)
+            held.append(b.alloc(n_bytes, stream=stream))
+            grown = b.moment().reserved_bytes - before
+            if grown:
+                expected.append((grown, n_bytes, free))
+        elif kind == 4 and held:
+            b.free(held.pop(choice % len(held)))
+        elif kind == 5:
+            b.empty_cache()
+    if not b.to_dict()["device_traces"]:
+        return
+    requests = memory_of(b).requests
+    found = zip(
+        requests.n_bytes.tolist(),
+        requests.needed_bytes.tolist(),
+        requests.free_bytes.tolist(),
+        strict=True,
+    )
+    for (n_bytes, needed, free), truth in zip(found, expected, strict=True):
+        assert (n_bytes, needed) == truth[:2]
+        # A large block that was given more than was asked for, and is gone, counts as shorter.
+        assert 0 <= free - truth[2] <= len(program) * MIB
+
+
+@pytest.mark.parametrize(
+    "n_bytes", [1, MIB, MIB + 1, 9 * MIB, 10 * MIB, 10 * MIB + 1, 4_202_692_608]
+)
+def test_what_a_request_needs_of_the_driver_is_what_torch_asks_for(n_bytes: int) -> None:
+    assert needed_bytes(n_bytes) == segment_bytes(n_bytes)
+
+
+def test_private_pools_and_streams_are_no_help_to_each_other() -> None:
+    b = SnapshotBuilder()
+    b.free(b.alloc(100 * MIB, pool=(0, 1)))
+    b.free(b.alloc(100 * MIB, stream=7))
+    b.free(b.alloc(60 * MIB))
+    b.alloc(80 * MIB)
+    requests = memory_of(b).requests
+    assert requests.free_bytes.tolist() == [0, 0, 0, 60 * MIB]
+    assert not requests.is_forced.any()
+    assert requests.tight_bytes == (100 + 100 + 80) * MIB
+
+
+def test_flushes_are_told_apart_by_who_made_them() -> None:
+    b = SnapshotBuilder(total_bytes=100 * MIB)
+    with b.frame("train.py", 3, "main"):
+        b.free(b.alloc(60 * MIB))
+        b.empty_cache()
+        b.free(b.alloc(60 * MIB))
+        b.alloc(80 * MIB)
+    flushes = memory_of(b).flushes
+    assert flushes.cause.tolist() == [Cause.ASKED, Cause.FULL]
+    assert flushes.n_bytes.tolist() == [60 * MIB, 60 * MIB]
+    assert flushes.asked_again_bytes.tolist() == [60 * MIB, 60 * MIB]
+    assert flushes.n_calls.tolist() == [1, 1]
+    assert flushes.n_asked_again.tolist() == [1, 1]
+
+
+def test_without_stacks_a_flush_after_a_free_is_not_known() -> None:
+    b = SnapshotBuilder(with_stacks=False)
+    b.free(b.alloc(60 * MIB))
+    b.empty_cache()
+    b.alloc(60 * MIB)
+    assert memory_of(b).flushes.cause.tolist() == [Cause.UNKNOWN]
+
+
+def test_a_device_without_flushes_has_none() -> None:
+    b = SnapshotBuilder()
+    b.alloc(1)
+    assert len(memory_of(b).flushes) == 0
+
+
+def test_growth_is_reserved_memory_that_rises_while_what_is_in_use_does_not() -> None:
+    b = SnapshotBuilder()
+    for n in range(1, 41):
+        b.free(b.alloc(n * 64 * MIB, stream=n % 4))
+    memory = memory_of(b)
+    trend = cache_trend(memory.replay)
+    assert trend is not None
+    levels, active = memory.replay.reserved_bytes, memory.replay.active_bytes
+    assert trend.reserved_rise_bytes == int(levels.max()) - int(levels[: trend.start].max())
+    assert trend.active_rise_bytes == int(active.max()) - int(active[: trend.start].max())
+    assert trend.n_rises == 6
+    assert is_growing(memory.replay)
+
+
+def test_a_short_history_shows_no_trend() -> None:
+    b = SnapshotBuilder()
+    b.alloc(1)
+    assert cache_trend(memory_of(b).replay) is None
+    assert not is_growing(memory_of(b).replay)
+
+
+def test_a_region_has_its_peak_and_what_it_left() -> None:
+    b = SnapshotBuilder()
+    b.alloc(12 * MIB)
+    kept = []
+    for _ in range(3):
+        with b.region("step"):
+            with b.region("forward"):
+                b.free(b.alloc(40 * MIB))
+                kept.append(b.alloc(20 * MIB))
+            b.free(b.alloc(16 * MIB))
+    found = {each.name: each for each in marked_regions(*_parts(b))}
+    assert list(found) == ["forward", "step"] or list(found) == ["step", "forward"]
+    # In the third one 12 MiB stand from before, 40 from the first two, and 40 and 20 come to it.
+    # A block of 40 MiB is split, so that the next 20 come out of it.
+    peak = (12 + 20 + 20 + 40) * MIB
+    assert (found["forward"].n, found["forward"].peak_active_bytes) == (3, peak)
+    assert found["step"].peak_active_bytes == peak
+    assert found["forward"].left_bytes == found["step"].left_bytes == 60 * MIB
+
+
+def test_a_region_that_began_before_the_history_is_left_out() -> None:
+    b = SnapshotBuilder(max_entries=4)
+    with b.region("setup"):
+        b.alloc(12 * MIB)
+        b.alloc(14 * MIB)
+        with b.region("late"):
+            b.alloc(16 * MIB)
+    assert [each.name for each in marked_regions(*_parts(b))] == ["late"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    spans=st.lists(
+        st.tuples(st.integers(0, 30_000), st.integers(0, 30_000)), min_size=1, max_size=20
+    ),
+    seed=st.integers(0, 1000),
+)
+def test_the_highest_level_of_long_regions_is_that_of_a_plain_search(
+    spans: list[tuple[int, int]], seed: int
+) -> None:
+    from profkit.index.marked_regions import _highest
+
+    levels = np.random.default_rng(seed).integers(0, 1 << 40, 30_001)
+    start = np.array([min(span) for span in spans])
+    end = np.array([max(span) for span in spans])
+    plain = [int(levels[low : high + 1].max()) for low, high in zip(start, end, strict=True)]
+    assert _highest(levels, start, end).tolist() == plain
+
+
+def _parts(b: SnapshotBuilder) -> tuple[MemorySnapshot, Any]:
+    memory = memory_of(b)
+    return memory.snapshot, memory.replay
