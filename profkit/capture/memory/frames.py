@@ -73,6 +73,12 @@ def locals_of(frame: FrameType) -> dict[str, object]:
     return values
 
 
+def forget_locals() -> None:
+    """Empty the answers that frames still keep, once nothing else of profkit's holds them."""
+    for frame in running():
+        locals_of(frame)
+
+
 def _references_to_an_answer() -> int:
     """What a frame, a variable and an argument count for."""
     frame = sys._getframe()  # noqa: SLF001

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from profkit.capture.memory import naming
+from profkit.capture.memory import frames, naming
 from profkit.capture.memory.roots import Root
 from profkit.capture.memory.search import Found, Search
 from profkit.model.live import Chain
@@ -38,7 +38,10 @@ def chains(
         library, the shortest first.
     """
     found = Search(targets, own, limit, budget_s).run()
-    return [_chains_of(found, id(target), limit) for target in targets]
+    chains_of_all = [_chains_of(found, id(target), limit) for target in targets]
+    del found
+    frames.forget_locals()
+    return chains_of_all
 
 
 def _chains_of(found: Found, target: int, limit: int) -> tuple[Chain, ...]:

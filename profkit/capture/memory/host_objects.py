@@ -82,6 +82,9 @@ def by_type() -> dict[str, tuple[int, int]]:
                 sizes.add(container.thing)
             inner.extend(one for one in container.contents if id(type(one)) in _LEAVES)
         leaves.append(_leaves_in(inner))
+        # The list of all objects lists the cell that it is in: a cycle, until it is empty.
+        objects.clear()
+        inner.clear()
         return sizes.by_name() | _leaves_by_name(leaves)
 
 
