@@ -22,7 +22,7 @@ class Backbone(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Features of tokens."""
-        return self.table(tokens).mean(1)
+        return self.table(tokens).mean(1)  # made here
 
 
 class FineTuning:
