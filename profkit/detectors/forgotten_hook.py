@@ -85,12 +85,8 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each hook or line of hooks."""
-    for growth in growths_of(ctx, "forgotten-hook"):
-        found = growth_finding(
-            INFO, ctx, growth, thresholds, message=told(growth), fix=_fix(growth)
-        )
-        if found is not None:
-            yield found
+    for group in growths_of(ctx, "forgotten-hook"):
+        yield from growth_finding(INFO, ctx, group, thresholds, message=told, fix=_fix)
 
 
 def _fix(growth: Growth) -> str:

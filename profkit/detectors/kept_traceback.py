@@ -82,12 +82,8 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line whose tensors hang on kept exceptions."""
-    for growth in growths_of(ctx, "kept-traceback"):
-        found = growth_finding(
-            INFO, ctx, growth, thresholds, message=_message(growth), fix=_fix(growth)
-        )
-        if found is not None:
-            yield found
+    for group in growths_of(ctx, "kept-traceback"):
+        yield from growth_finding(INFO, ctx, group, thresholds, message=_message, fix=_fix)
 
 
 def _message(growth: Growth) -> str:

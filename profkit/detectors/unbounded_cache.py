@@ -84,12 +84,8 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each cache that grows."""
-    for growth in growths_of(ctx, "unbounded-cache"):
-        found = growth_finding(
-            INFO, ctx, growth, thresholds, message=told(growth), fix=_fix(growth)
-        )
-        if found is not None:
-            yield found
+    for group in growths_of(ctx, "unbounded-cache"):
+        yield from growth_finding(INFO, ctx, group, thresholds, message=told, fix=_fix)
 
 
 def _fix(growth: Growth) -> str:

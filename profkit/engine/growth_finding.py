@@ -1,17 +1,21 @@
 """What grows as a finding: how severe, how sure, what it costs, and what it rests on."""
 
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.growth_words import line_of
-from profkit.engine.growths import all_bytes, is_about, principal, step_bytes
-from profkit.engine.wording import known
+from profkit.engine.growth_words import line_of, sentences
+from profkit.engine.growths import all_bytes, is_about, principal, step_bytes, together
+from profkit.engine.wording import counted, known
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.live import Growth
 
 _DOUBT: Final[dict[int, Confidence]] = {0: "high", 1: "medium"}
 _MOST_FRAMES: Final = 20
+_MOST_CHAINS: Final = 3
+Words = Callable[[Growth], str]
+"""Says something of what grows."""
 
 
 class Limits(Protocol):
@@ -42,38 +46,47 @@ class Limits(Protocol):
 
 
 def growth_finding(
-    info: RuleInfo, ctx: Context, growth: Growth, limits: Limits, *, message: str, fix: str
-) -> Finding | None:
-    """A finding on something that grows.
+    info: RuleInfo,
+    ctx: Context,
+    group: tuple[Growth, ...],
+    limits: Limits,
+    *,
+    message: Words,
+    fix: Words,
+) -> Iterator[Finding]:
+    """A finding on what one holder keeps, or none where it grows too little to tell.
 
     Args:
         info: The rule's card.
         ctx: What was recorded; with watched memory.
-        growth: What grows.
+        group: What grows, the most bytes a step first.
         limits: The rule's thresholds.
-        message: What was found.
-        fix: What to write instead.
-
-    Returns:
-        None where the growth is too small to tell.
+        message: Says what was found.
+        fix: Says what to write instead.
     """
+    growth = together(group)
     if step_bytes(growth) < limits.min_step_bytes:
-        return None
+        return
     n_steps = ctx.live.n_judged_steps if ctx.live is not None else 0
     sure = _confidence(growth, n_steps, limits)
-    return info.finding(
+    lines = known(*dict.fromkeys(map(line_of, group)))
+    others = counted(len(lines) - 1, "more line")
+    more = f"{others} make{'s' if len(lines) == 2 else ''} what is kept there."  # noqa: PLR2004
+    chains = dict.fromkeys(chain.parts for each in group for chain in each.chains)
+    is_estimate = is_about(growth) or growth.stack_is == "unknown"
+    yield info.finding(
         severity=_severity(growth, sure, limits),
         confidence=sure,
-        message=message,
-        fix=fix,
-        locations=known(line_of(growth)),
+        message=sentences(message(growth), more if len(lines) > 1 else ""),
+        fix=fix(growth),
+        locations=lines,
         n=max(growth.n, 1),
         cost=Cost(
             bytes=all_bytes(growth),
             per_step_bytes=step_bytes(growth),
-            basis="estimate" if is_about(growth) or growth.stack_is == "unknown" else "measured",
+            basis="estimate" if is_estimate else "measured",
         ),
-        holders=tuple(chain.parts for chain in growth.chains),
+        holders=tuple(chains)[:_MOST_CHAINS],
         evidence=_evidence(growth, n_steps),
     )
 

@@ -7,6 +7,7 @@ from profkit.engine.growths import (
     container_name,
     container_place,
     is_about,
+    kept_step_bytes,
     node_step_bytes,
     principal,
     step_bytes,
@@ -118,7 +119,7 @@ def objects(growth: Growth) -> str:
 
 
 def graph_behind(growth: Growth) -> str:
-    """``Behind them hang 4,200 graph nodes that keep 2.10 MiB for a backward pass.``, or nothing.
+    """``Each step adds 7 graph nodes, which keep 64.0 KiB for a backward pass.``, or nothing.
 
     Args:
         growth: What grows.
@@ -126,12 +127,17 @@ def graph_behind(growth: Growth) -> str:
     graph = growth.graph
     if graph is None or not graph.n_nodes:
         return ""
+    if growth.nodes_per_step >= 1:
+        kept = kept_step_bytes(growth)
+        nodes = f"Each step adds {counted(round(growth.nodes_per_step), 'graph node')}"
+        keeping = f", which keep {format_bytes(kept)} for a backward pass" if kept else ""
+        return f"{nodes}{keeping}."
     whom = "it" if growth.n == 1 else "them"
     least = "" if graph.is_exact else "at least "
     nodes = f"Behind {whom} hang {least}{counted(graph.n_nodes, 'graph node')}"
-    if not graph.saved_bytes:
-        return f"{nodes}."
-    return f"{nodes} that keep {least}{format_bytes(graph.saved_bytes)} for a backward pass."
+    saved = format_bytes(graph.saved_bytes)
+    keeping = f" that keep {least}{saved} for a backward pass" if graph.saved_bytes else ""
+    return f"{nodes}{keeping}."
 
 
 def times_its_own(growth: Growth) -> int:

@@ -1,7 +1,7 @@
 """Which rule tells of what grows, so that each growth is told once and none is lost."""
 
 import re
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final, Literal
 
 from profkit.engine.context import Context
@@ -33,15 +33,48 @@ _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LAST_NAME: Final = re.compile(r"(\w+)\W*$")
 
 
-def growths_of(ctx: Context, cause: Cause) -> Iterator[Growth]:
-    """What grows for a reason, in the order in which it was recorded.
+def growths_of(ctx: Context, cause: Cause) -> list[tuple[Growth, ...]]:
+    """What grows for a reason, the most bytes a step first; what one holder keeps, together.
 
     Args:
         ctx: What was recorded; with watched memory.
         cause: The name of the rule that asks.
     """
-    if ctx.live is not None:
-        yield from (growth for growth in ctx.live.growths if cause_of(growth) == cause)
+    groups: dict[object, list[Growth]] = {}
+    for growth in ctx.live.growths if ctx.live is not None else ():
+        if cause_of(growth) == cause:
+            groups.setdefault(_holder(growth), []).append(growth)
+    found = (tuple(sorted(group, key=step_bytes, reverse=True)) for group in groups.values())
+    return sorted(found, key=lambda group: -sum(map(step_bytes, group)))
+
+
+def _holder(growth: Growth) -> object:
+    """What tells growths of one holder from those of another; those of none are all apart."""
+    chain = principal(growth)
+    if chain is None or not container_name(chain):
+        return id(growth)
+    return growth.kind, growth.device, container_name(chain), container_place(chain)
+
+
+def together(group: tuple[Growth, ...]) -> Growth:
+    """What one holder keeps as one growth: by the line that makes most of it.
+
+    Args:
+        group: Growths of one holder, the most bytes a step first.
+    """
+    most = group[0]
+    graphs = [each.graph for each in group if each.graph is not None]
+    return replace(
+        most,
+        per_step_bytes=sum(each.per_step_bytes for each in group),
+        bytes=sum(each.bytes for each in group),
+        n=sum(each.n for each in group),
+        first_step=min(each.first_step for each in group),
+        last_step=max(each.last_step for each in group),
+        graph=max(graphs, key=graph_bytes, default=None),
+        nodes_per_step=sum(each.nodes_per_step for each in group),
+        shape=most.shape if len({each.shape for each in group}) == 1 else "",
+    )
 
 
 def cause_of(growth: Growth) -> Cause:
@@ -85,6 +118,9 @@ def graph_share(growth: Growth) -> float:
         return 1.0
     if growth.graph is None:
         return 0.0
+    if growth.nodes_per_step and growth.graph.n_nodes:
+        kept = kept_step_bytes(growth) + node_step_bytes(growth)
+        return min(kept / max(step_bytes(growth), 1), 1.0)
     kept = graph_bytes(growth.graph)
     own = max(growth.bytes - growth.graph.saved_bytes, 0)
     return kept / (kept + own) if kept else 0.0
@@ -93,6 +129,13 @@ def graph_share(growth: Growth) -> float:
 def graph_bytes(graph: Graph) -> int:
     """What a graph takes: what it saved, and about what its nodes take themselves."""
     return graph.saved_bytes + NODE_BYTES * graph.n_nodes
+
+
+def kept_step_bytes(growth: Growth) -> int:
+    """What the nodes that the graph behind gains in a step have saved, as all of them have."""
+    if growth.graph is None or not growth.graph.n_nodes:
+        return 0
+    return round(growth.graph.saved_bytes * growth.nodes_per_step / growth.graph.n_nodes)
 
 
 def node_step_bytes(growth: Growth) -> int:

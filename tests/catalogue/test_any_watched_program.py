@@ -1,6 +1,7 @@
 """Whatever grows in a watched program, it is told once, by one rule, and can be shown."""
 
 from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profkit.api import analyze, render
+from profkit.engine.context import Context
 from profkit.engine.detector import Needs, Rule
-from profkit.engine.growths import cause_of, step_bytes
+from profkit.engine.growths import growths_of, step_bytes, together
 from profkit.engine.registry import rules
 from profkit.model.live import Chain, Graph, Growth
 from profkit.model.where import Frame
@@ -67,7 +69,13 @@ def test_any_growth_is_told_by_its_rule_and_can_be_shown(
         builder.add(each)
     report = analyze(builder.write(tmp_path / "any.memory.json.gz"), strict=True)
     least = {rule.INFO.name: rule.Thresholds().min_step_bytes for rule in WATCHING}
-    expected = [cause_of(each) for each in grown if step_bytes(each) >= least[cause_of(each)]]
+    ctx = Context(live=builder.build())
+    expected = [
+        name
+        for name in map(attrgetter("INFO.name"), WATCHING)
+        for group in growths_of(ctx, name)
+        if step_bytes(together(group)) >= least[name]
+    ]
     assert sorted(finding.name for finding in report.findings) == sorted(expected)
     for finding in report.findings:
         assert finding.message.endswith(".")

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from profkit.model.finding import Finding
-from profkit.model.live import Chain, Graph
+from profkit.model.live import Chain, Graph, Growth
 from profkit.model.report import Report
+from profkit.model.where import Frame
 from profkit.testing import LiveBuilder
 
 RULE = "kept-traceback"
@@ -39,6 +40,28 @@ def test_kept_exceptions_are_told_with_the_frames_they_hold(found: Found, watche
         "let go of its frames with `error.with_traceback(None)`."
     )
     assert finding.holders == (ERRORS.parts,)
+
+
+def test_all_that_one_list_of_exceptions_keeps_is_one_finding(
+    found: Found, watched: Watched
+) -> None:
+    def local(name: str) -> Chain:
+        parts = (*ERRORS.parts[:4], f" → {name}", ERRORS.parts[5])
+        return Chain("traceback", parts, "list", 200)
+
+    b = watched(chains=(local("output"),), shape="(64, 256) float32")
+    for line, name in ((12, "batch"), (13, "target"), (13, "target")):
+        b.add(
+            Growth("tensors", "cpu", 1024 * line, 200 * 1024 * line, 200, 1, 200,
+                   stack=(Frame("/home/me/train.py", line, "load"),), chains=(local(name),))
+        )  # fmt: skip
+    (finding,) = found(b, RULE)
+    assert [place.line for place in finding.locations] == [31, 13, 12]
+    assert finding.cost.per_step_bytes == (64 + 12 + 13 + 13) * 1024
+    assert finding.n == 800
+    assert [chain[4] for chain in finding.holders] == [" → output", " → target", " → batch"]
+    assert finding.message.endswith("2 more lines make what is kept there.")
+    assert ": 800 tensors, made at train.py:31 and held by `errors` in main at" in finding.message
 
 
 def test_what_no_traceback_holds_is_another_rules(found: Found, watched: Watched) -> None:

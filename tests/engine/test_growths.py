@@ -16,6 +16,7 @@ from profkit.engine.growths import (
     growths_of,
     is_called_cache,
     principal,
+    together,
 )
 from profkit.engine.registry import rules
 from profkit.model.live import Chain, Graph, Growth
@@ -181,8 +182,37 @@ def test_every_growth_is_told_exactly_once(grown: list[Growth]) -> None:
     for each in grown:
         builder.add(each)
     ctx = Context(live=builder.build())
-    told = [each for cause in CAUSES for each in growths_of(ctx, cause)]
+    told = [each for cause in CAUSES for group in growths_of(ctx, cause) for each in group]
     assert sorted(map(id, told)) == sorted(map(id, ctx.live.growths if ctx.live else ()))
+
+
+def test_what_one_holder_keeps_is_told_together() -> None:
+    mine, other = chain(), chain("module-global", "__main__.others", "[3]")
+    small = growth(per_step_bytes=KIB, chains=(mine,), shape="(3,) float32", first_step=5)
+    large = growth(per_step_bytes=9 * KIB, chains=(mine,), shape="() float32", last_step=300)
+    apart = growth(per_step_bytes=20 * KIB, chains=(other,))
+    nobody = growth(per_step_bytes=2 * KIB, chains=())
+    builder = LiveBuilder(n_looks=1)
+    for each in (small, large, apart, nobody, replace(nobody)):
+        builder.add(each)
+    groups = growths_of(Context(live=builder.build()), "growing-container")
+    assert groups[:2] == [(apart,), (large, small)]
+    assert groups[2:] == [(nobody,), (nobody,)]
+    one = together(groups[1])
+    assert (one.per_step_bytes, one.n, one.first_step, one.last_step) == (10 * KIB, 400, 1, 300)
+    assert (one.shape, one.stack) == ("", large.stack)
+
+
+def test_a_growth_alone_stays_as_it_is() -> None:
+    alone = growth(graph=LARGE, shape="() float32", nodes_per_step=7.0)
+    assert together((alone,)) == alone
+
+
+def test_a_graph_counts_by_what_a_step_adds_to_it_where_that_is_known() -> None:
+    seen_early = Graph(8, 48_000, "MeanBackward0")
+    late = growth(per_step_bytes=36_004, bytes=97 * 36_004, n=97, graph=seen_early)
+    assert graph_share(late) < 0.1
+    assert graph_share(replace(late, nodes_per_step=6.0)) > 0.9
 
 
 def test_every_cause_is_a_rule() -> None:
@@ -190,4 +220,4 @@ def test_every_cause_is_a_rule() -> None:
 
 
 def test_without_watched_memory_nothing_grows() -> None:
-    assert list(growths_of(Context(), "host-growth")) == []
+    assert growths_of(Context(), "host-growth") == []
