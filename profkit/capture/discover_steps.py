@@ -231,7 +231,14 @@ class StepFinder:
         return False
 
     def _watcher(self, turn: Turn) -> Watcher:
-        return Watcher(self._plan.name, turn, may_sample=self._may_sample)
+        return Watcher(
+            self._plan.name, turn, may_sample=self._may_sample, is_alone=self._is_recording_over
+        )
+
+    def _is_recording_over(self) -> bool:
+        if self._session is None or self._session.is_done:
+            return True
+        return self._kind == "whole" and not self._session.is_recording
 
     def _on_step(self) -> None:
         if self._session is None or not self._is_home():

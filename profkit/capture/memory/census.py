@@ -13,14 +13,15 @@ import contextlib
 import gc
 import os
 import sys
-import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory import looks
+from profkit.capture.memory.budget import Clock
 from profkit.capture.memory.graphs import past_user_code
+from profkit.capture.memory.unreachable import quiet_collector
 
 _PINNED_FROM_BYTES: Final = 4096
 """Smaller host tensors are not asked whether they are pinned."""
@@ -30,14 +31,6 @@ _ODD_DIMENSIONS: Final = -1
 _YOUNG_GENERATIONS: Final = (0, 1)
 _ALWAYS_MOVED_ON: Final = (3, 14)
 """Since then every collection moves young objects among the old ones."""
-
-
-def _always() -> bool:
-    return True
-
-
-def _nobody(_: int) -> None:
-    """Nobody wants to know."""
 
 
 class Kind(NamedTuple):
@@ -97,19 +90,15 @@ class Census:
     """Follows the storages of a program's tensors from look to look.
 
     Args:
-        affords: Asked before the young objects are looked through for a collection.
-        told: Is told afterwards when that began.
+        clock: Says what is within the budget.
 
     Attributes:
         n_full: How often all objects were looked through.
         n_missed: How often the collector moved young objects on unseen since the last full look.
     """
 
-    def __init__(
-        self, affords: Callable[[], bool] = _always, told: Callable[[int], None] = _nobody
-    ) -> None:
-        self._affords = affords
-        self._told = told
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
         self.n_full = 0
         self.n_missed = 0
         self._entries: dict[int, Entry] = {}
@@ -191,13 +180,11 @@ class Census:
             return
         if info["generation"] == 0 and sys.version_info < _ALWAYS_MOVED_ON:
             return
-        if not self._affords():
+        if not self._clock.affords("collector"):
             self.n_missed += 1
             return
-        began_ns = time.perf_counter_ns()
-        with contextlib.suppress(Exception), past_user_code():
+        with contextlib.suppress(Exception), self._clock.spending("collector"), past_user_code():
             self._seen.append([_seen(one) for one in self._tensors(full=False)])
-        self._told(began_ns)
 
     def _learn_types(self) -> None:
         """Which types are tensors, by id alone: the user's classes come and go."""
@@ -303,18 +290,6 @@ def _seen(tensor: Any, known: Container[int] = ()) -> _Seen | None:  # noqa: ANN
         return _Seen(storage._weak_ref(), n_bytes, kind, graph)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return None
-
-
-@contextlib.contextmanager
-def quiet_collector() -> Iterator[None]:
-    """Keep the collector from starting of itself, which would move objects while one looks."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _storages() -> Any:  # noqa: ANN401  (its weak references are no public names)

@@ -5,14 +5,16 @@ program still runs, since the variables of its functions are gone when it has en
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from profkit.capture.memory import graphs, holders
 from profkit.capture.memory.attributes import module_of, type_name
 from profkit.capture.memory.births import Births, Place, Stack
-from profkit.capture.memory.census import Census, Entry, Kind, quiet_collector
+from profkit.capture.memory.census import Census, Entry, Kind
+from profkit.capture.memory.garbage import Garbage, waiting
 from profkit.capture.memory.graphs import past_user_code
+from profkit.capture.memory.unreachable import quiet_collector
 from profkit.model.live import Chain, Graph
 
 _EXAMPLES: Final = 3
@@ -47,6 +49,11 @@ class Sight:
     graph: Graph | None = None
     cycle: tuple[str, ...] = ()
 
+    @property
+    def is_in_graph(self) -> bool:
+        """Whether only the graph behind another tensor holds them."""
+        return bool(self.chains) and all(_is_through_graph(chain) for chain in self.chains)
+
 
 class CloserLook:
     """One closer look.
@@ -64,13 +71,16 @@ class CloserLook:
         self._step = step
         self._since = since
 
-    def groups(self, kinds: Collection[Kind]) -> dict[Group, Sight]:
+    def groups(
+        self, kinds: Collection[Kind], made_anew: Collection[Kind] = ()
+    ) -> dict[Group, Sight]:
         """Look at everything of some kinds that has stayed.
 
         Args:
-            kinds: The kinds that grow.
+            kinds: Kinds of which there is more and more.
+            made_anew: Kinds of which the largest one is looked at, however young it is.
         """
-        members = self._members(kinds)
+        members = {**self._members(kinds), **self._largest(made_anew)}
         with quiet_collector(), past_user_code():
             wanted = {address for entries in members.values() for address, _ in entries}
             found = _by_storage(self._census.tensors(), wanted)
@@ -78,11 +88,16 @@ class CloserLook:
             targets = [tensor for examples in chosen.values() for tensor in examples]
             own = {id(found), id(targets), id(chosen), *map(id, chosen.values())}
             held = iter(holders.chains(targets, own=own, limit=_MOST_CHAINS))
+            garbage: Garbage | None = None
             sights = {}
             for group, examples in chosen.items():
                 chains = [chain for _, each in zip(examples, held, strict=False) for chain in each]
                 tensors = [found[address] for address, _ in members[group] if address in found]
-                sights[group] = self._sight(group, examples, chains, tensors)
+                cycle: tuple[str, ...] = ()
+                if examples and not chains:
+                    garbage = garbage or waiting()
+                    cycle = _cycle_of(examples, garbage)
+                sights[group] = replace(self._sight(group, examples, chains, tensors), cycle=cycle)
             return sights
 
     def deepest(self) -> tuple[Kind, Sight] | None:
@@ -105,10 +120,18 @@ class CloserLook:
             targets = [deepest]
             chains = holders.chains(targets, own={id(roots), id(targets)}, limit=_MOST_CHAINS)
             stack = self._births.stack_of(storage[0]) if self._is_sampled(entry) else ()
-            graph = graphs.behind(deepest, counted={storage[0]})
+            graph = graphs.behind(deepest, counted=self._apart())
             return entry.kind, Sight(
                 self._step, stack, _shape(deepest), _type(deepest), chains[0], graph
             )
+
+    def _apart(self) -> set[int]:
+        """Storages that a graph does not keep of itself: those that were there from the start."""
+        return {
+            address
+            for address, entry in self._census.entries()
+            if entry.born <= self._since or entry.kind.type == "Parameter"
+        }
 
     def _members(self, kinds: Collection[Kind]) -> dict[Group, list[tuple[int, Entry]]]:
         """Storages by group; of a kind whose lines are known in part, those with a line alone."""
@@ -123,6 +146,19 @@ class CloserLook:
             members.pop((kind, None), None)
         largest = sorted(members, key=lambda group: -sum(e.bytes for _, e in members[group]))
         return {group: members[group] for group in largest[:_MOST_GROUPS]}
+
+    def _largest(self, kinds: Collection[Kind]) -> dict[Group, list[tuple[int, Entry]]]:
+        largest: dict[Kind, tuple[int, Entry]] = {}
+        for address, entry in self._census.entries():
+            if entry.kind in kinds and (
+                entry.kind not in largest or entry.bytes > largest[entry.kind][1].bytes
+            ):
+                largest[entry.kind] = address, entry
+        found: dict[Group, list[tuple[int, Entry]]] = {}
+        for kind, (address, entry) in largest.items():
+            stack = self._births.stack_of(address) if self._is_sampled(entry) else ()
+            found[kind, stack[0] if stack else None] = [(address, entry)]
+        return found
 
     def _is_sampled(self, entry: Entry) -> bool:
         return entry.born in self._births.steps
@@ -141,8 +177,21 @@ class CloserLook:
             "" if newest is None else _shape(newest),
             group[0].type if newest is None else _type(newest),
             tuple(shortest[:_MOST_CHAINS]),
-            _graph_behind(tensors) if group[0].has_graph else None,
+            _graph_behind(tensors, self._apart()) if group[0].has_graph else None,
         )
+
+
+def _is_through_graph(chain: Chain) -> bool:
+    return any(part.startswith(".grad_fn") for part in chain.parts)
+
+
+def _cycle_of(examples: list[Any], garbage: Garbage) -> tuple[str, ...]:
+    """The cycle that holds tensors that nothing else holds; empty where none is known."""
+    ours = {id(one) for one in examples}
+    for group in garbage.groups:
+        if ours.intersection(map(id, group.examples)):
+            return group.cycle
+    return garbage.groups[0].cycle if garbage.groups else ()
 
 
 def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
@@ -162,13 +211,13 @@ def _examples(entries: list[tuple[int, Entry]], found: dict[int, Any]) -> list[A
     return [found[here[place][1]] for place in places if here]
 
 
-def _graph_behind(tensors: list[Any]) -> Graph | None:
+def _graph_behind(tensors: list[Any], counted: set[int]) -> Graph | None:
     """The graph behind some tensors together, each node and storage once."""
     roots = [node for one in tensors if (node := graphs.grad_fn_of(one)) is not None]
     if not roots:
         return None
     walk = graphs.Walk()
-    counted = {storage[0] for one in tensors if (storage := graphs.storage_of(one)) is not None}
+    counted |= {storage[0] for one in tensors if (storage := graphs.storage_of(one)) is not None}
     n_bytes = sum(walk.bytes_kept_by(node, counted) for node in walk.nodes(roots))
     return Graph(walk.n_nodes, n_bytes, type(roots[-1]).__name__, is_exact=walk.is_exact)
 

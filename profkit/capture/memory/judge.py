@@ -8,6 +8,7 @@ from typing import Final
 from profkit.capture.memory.births import Births, Place, frames_of
 from profkit.capture.memory.census import Census, Entry, Kind
 from profkit.capture.memory.closer import Group, Sight
+from profkit.capture.memory.host import HostGrowth
 from profkit.capture.memory.series import (
     LEAST_NODES_PER_STEP,
     LEAST_PER_STEP,
@@ -33,6 +34,7 @@ class Evidence:
         births: Which lines are known.
         sights: The last closer look at each group.
         deepest: The last closer look at the tensor with the deepest graph.
+        host: Host memory that no tensor owns and that grows, or None.
     """
 
     series: Series
@@ -40,6 +42,7 @@ class Evidence:
     births: Births
     sights: Mapping[Group, Sight]
     deepest: tuple[Kind, Sight] | None = None
+    host: HostGrowth | None = None
 
 
 def judge(evidence: Evidence) -> tuple[Growth, ...]:
@@ -50,11 +53,58 @@ def judge(evidence: Evidence) -> tuple[Growth, ...]:
     """
     nodes = growth_of(evidence.series.nodes(), LEAST_NODES_PER_STEP)
     found = list(_tensors(evidence, nodes))
-    if nodes is not None and not any(growth.graph is not None for growth in found):
-        found += _one_graph(evidence, nodes)
-    merged = _with_nodes(_merged(found), nodes)
+    within = [growth for growth in found if _is_in_graph(growth)]
+    found = [growth for growth in found if not _is_in_graph(growth)]
+    behind = [place for place, growth in enumerate(found) if growth.graph is not None]
+    if not behind and (within or nodes is not None):
+        behind = [len(found)]
+        found += _one_graph(evidence, nodes, within)
+    if behind and len(found) > behind[0]:
+        found[behind[0]] = _with_what_hangs_behind(found[behind[0]], within, nodes)
+    merged = _merged(found)
+    if evidence.host is not None:
+        merged.append(_host(evidence.host))
     merged.sort(key=lambda growth: -growth.per_step_bytes)
     return tuple(merged[:_MOST_GROWTHS])
+
+
+def _is_in_graph(growth: Growth) -> bool:
+    """Whether only the graph behind another tensor holds what grows."""
+    return bool(growth.chains) and all(
+        any(part.startswith(".grad_fn") for part in chain.parts) for chain in growth.chains
+    )
+
+
+def _with_what_hangs_behind(growth: Growth, within: list[Growth], nodes: Trend | None) -> Growth:
+    """A growth with what its graph keeps, some of it in tensors that are alive themselves.
+
+    What a step's nodes keep is what all nodes keep, shared out among them.
+    """
+    if growth.graph is None:
+        return growth
+    alive = sum(one.per_step_bytes for one in within)
+    nodes_per_step = 0.0 if nodes is None else nodes.per_step
+    kept = growth.graph.saved_bytes * nodes_per_step / max(growth.graph.n_nodes, 1)
+    return replace(
+        growth,
+        per_step_bytes=growth.per_step_bytes + max(alive, round(kept)),
+        bytes=growth.bytes + max(growth.graph.saved_bytes, sum(one.bytes for one in within)),
+        nodes_per_step=nodes_per_step,
+    )
+
+
+def _host(host: HostGrowth) -> Growth:
+    return Growth(
+        kind="host",
+        device="host",
+        per_step_bytes=round(host.per_step_bytes),
+        bytes=host.bytes,
+        n=host.n,
+        first_step=host.first_step,
+        last_step=host.last_step,
+        type=host.type,
+        chains=host.chains,
+    )
 
 
 def _tensors(evidence: Evidence, nodes: Trend | None) -> Iterator[Growth]:
@@ -97,7 +147,7 @@ def _by_line(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[Growth]:
             first_step=trend.first_step,
             last_step=trend.last_step,
         )
-        yield _with_sight(growth, sight, place, evidence)
+        yield _with_sight(growth, sight, place)
 
 
 def _shares(births: Births, stayed: list[tuple[int, Entry]]) -> dict[Place | None, float]:
@@ -117,7 +167,8 @@ def _one_that_grows(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[Gr
     if not entries:
         return
     _, largest = max(entries, key=lambda one: one[1].bytes)
-    sight = next((s for (k, _), s in evidence.sights.items() if k == kind), Sight(0))
+    seen = [sight for (one, _), sight in evidence.sights.items() if one == kind]
+    sight = max(seen, key=lambda one: (bool(one.stack), one.step), default=Sight(0))
     yield _with_sight(
         Growth(
             kind="tensors",
@@ -130,43 +181,35 @@ def _one_that_grows(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[Gr
         ),
         sight,
         sight.stack[0] if sight.stack else None,
-        evidence,
     )
 
 
-def _one_graph(evidence: Evidence, nodes: Trend) -> Iterator[Growth]:
+def _one_graph(evidence: Evidence, nodes: Trend | None, within: list[Growth]) -> Iterator[Growth]:
     """A graph that becomes deeper and deeper behind one tensor."""
     if evidence.deepest is None:
+        yield from within
         return
     kind, sight = evidence.deepest
-    kept = growth_of(evidence.series.figures("graph_bytes"), 1.0)
     yield _with_sight(
         Growth(
             kind="graph",
             device=kind.device,
-            per_step_bytes=0 if kept is None else round(kept.per_step),
-            bytes=0 if sight.graph is None else sight.graph.saved_bytes,
+            per_step_bytes=0,
+            bytes=0,
             n=1,
-            first_step=nodes.first_step,
-            last_step=nodes.last_step,
+            first_step=within[0].first_step if nodes is None else nodes.first_step,
+            last_step=within[0].last_step if nodes is None else nodes.last_step,
         ),
         sight,
         sight.stack[0] if sight.stack else None,
-        evidence,
     )
 
 
-def _with_sight(growth: Growth, sight: Sight, place: Place | None, evidence: Evidence) -> Growth:
+def _with_sight(growth: Growth, sight: Sight, place: Place | None) -> Growth:
     """A growth with what the closer look at it has seen."""
-    extra = 0
-    if growth.kind == "tensors" and sight.graph is not None:
-        kept = growth_of(evidence.series.figures("graph_bytes"), 1.0)
-        extra = 0 if kept is None else round(kept.per_step)
     stack = frames_of(sight.stack) if sight.stack else frames_of((place,) if place else ())
     return replace(
         growth,
-        per_step_bytes=growth.per_step_bytes + extra,
-        bytes=growth.bytes + (sight.graph.saved_bytes if sight.graph and extra else 0),
         type=sight.type or growth.type,
         stack=stack,
         stack_is="seen" if stack else "unknown",
@@ -176,19 +219,6 @@ def _with_sight(growth: Growth, sight: Sight, place: Place | None, evidence: Evi
         cycle=sight.cycle,
         shape=sight.shape,
     )
-
-
-def _with_nodes(found: list[Growth], nodes: Trend | None) -> list[Growth]:
-    """Growths with the nodes that their graphs gain a step, shared out by how many they have."""
-    total = sum(growth.graph.n_nodes for growth in found if growth.graph is not None)
-    if nodes is None or not total:
-        return found
-    return [
-        replace(each, nodes_per_step=nodes.per_step * each.graph.n_nodes / total)
-        if each.graph is not None
-        else each
-        for each in found
-    ]
 
 
 def _merged(found: list[Growth]) -> list[Growth]:
@@ -213,6 +243,8 @@ def _merged(found: list[Growth]) -> list[Growth]:
 
 
 def _key(growth: Growth) -> object:
+    if growth.kind == "garbage":
+        return growth.kind, growth.device, growth.cycle
     if growth.stack:
         return growth.kind, growth.device, growth.stack[0]
     if growth.chains:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,22 +17,52 @@ LEAST_PER_STEP: Final = 1024.0
 """Bytes a step below which tensors are not said to grow: a gigabyte takes a million steps."""
 LEAST_NODES_PER_STEP: Final = 0.5
 """Graph nodes a step, likewise: less than one in two steps is no graph that is kept each step."""
+_BYTES_A_TENSOR: Final = 2500
+"""What a tensor takes beside its storage, with the entry of a container that holds it: at most."""
+_BYTES_A_NODE: Final = 700
+"""What a node of a graph takes, at most: 580 bytes for an addition with torch 2.13."""
 _NOTHING: Final = Amount(0, 0, 0, 0)
 
 
-@dataclass(frozen=True)
-class Seen:
-    """One look.
+class Seen(NamedTuple):
+    """One look, kept small: hundreds of these are held, and count as memory of the program.
 
     Attributes:
-        figures: Its figures, as they are reported.
+        step: The step that had ended.
+        ts_ns: Nanoseconds since watching began.
         amounts: How much there is of each kind of tensors.
         n_nodes: Nodes of all graphs, or None where they were not walked.
+        graph_bytes: What they keep beyond live tensors, likewise.
+        rss_bytes: Resident memory.
+        heap_bytes: What C's allocator and Python's have given out, or None where they do not tell.
+        allocated_bytes: What the devices' allocators have given out.
+        reserved_bytes: What those have reserved.
     """
 
-    figures: Look
+    step: int
+    ts_ns: int
     amounts: dict[Kind, Amount]
     n_nodes: int | None = None
+    graph_bytes: int | None = None
+    rss_bytes: int | None = None
+    heap_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+
+    def figures(self) -> Look:
+        """As it is reported."""
+        by_device: dict[str, int] = {}
+        for kind, amount in self.amounts.items():
+            by_device[kind.device] = by_device.get(kind.device, 0) + amount.bytes
+        return Look(
+            step=self.step,
+            ts_ns=self.ts_ns,
+            host_rss_bytes=self.rss_bytes,
+            tensor_bytes=by_device,
+            graph_bytes=self.graph_bytes,
+            allocated_bytes=self.allocated_bytes,
+            reserved_bytes=self.reserved_bytes,
+        )
 
 
 @dataclass
@@ -47,6 +77,8 @@ class Series:
 
     def add(self, seen: Seen) -> None:
         """Keep one more look; of too many, every other one of the older half."""
+        if self.seen and self.seen[-1].amounts == seen.amounts:
+            seen = seen._replace(amounts=self.seen[-1].amounts)
         self.seen.append(seen)
         if len(self.seen) > MOST_LOOKS:
             half = MOST_LOOKS // 2
@@ -68,24 +100,28 @@ class Series:
 
     def nodes(self) -> tuple[Int64s, Floats]:
         """Steps at which graphs were walked, and their nodes."""
-        known = [(one.figures.step, one.n_nodes) for one in self.seen if one.n_nodes is not None]
+        known = [(one.step, one.n_nodes) for one in self.seen if one.n_nodes is not None]
         return _columns(known)
 
-    def figures(self, name: str) -> tuple[Int64s, Floats]:
-        """Steps at which a figure was taken, and the figure.
-
-        Args:
-            name: An attribute of :class:`~profkit.model.live.Look`.
-        """
+    def host(self) -> tuple[Int64s, Floats]:
+        """Steps, and what is given out beyond tensors and graphs, with what they take besides."""
         known = [
-            (one.figures.step, int(value))
+            (one.step, one.heap_bytes - _explained(one))
             for one in self.seen
-            if (value := getattr(one.figures, name)) is not None
+            if one.heap_bytes is not None and one.n_nodes is not None
         ]
         return _columns(known)
 
     def _steps(self) -> Int64s:
-        return np.array([one.figures.step for one in self.seen], dtype=np.int64)
+        return np.array([one.step for one in self.seen], dtype=np.int64)
+
+
+def _explained(seen: Seen) -> int:
+    """Host memory that tensors and graphs account for."""
+    on_host = [amount for kind, amount in seen.amounts.items() if kind.device == "cpu"]
+    n = sum(amount.n for amount in seen.amounts.values())
+    n_bytes = sum(amount.bytes for amount in on_host) + (seen.graph_bytes or 0)
+    return n_bytes + n * _BYTES_A_TENSOR + (seen.n_nodes or 0) * _BYTES_A_NODE
 
 
 def _columns(known: list[tuple[int, int]]) -> tuple[Int64s, Floats]:
@@ -109,8 +145,18 @@ def growth_of(series: tuple[Int64s, Floats], least: float) -> Trend | None:
 
 
 def suspects(series: Series) -> set[Kind]:
-    """Kinds of which there was more and more at the last looks."""
+    """Kinds of which more and more has stayed at the last looks."""
     return {kind for kind in series.kinds() if _is_suspect(series, kind)}
+
+
+def made_anew(series: Series) -> set[Kind]:
+    """Kinds of which all together grow, and not what stays: made anew, larger each time."""
+    return {
+        kind
+        for kind in series.kinds()
+        if growth_of(series.of(kind, lambda amount: amount.bytes), LEAST_PER_STEP) is not None
+        and growth_of(series.of(kind, lambda amount: amount.aged_bytes), LEAST_PER_STEP) is None
+    }
 
 
 def _is_suspect(series: Series, kind: Kind) -> bool:

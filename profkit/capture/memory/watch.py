@@ -6,24 +6,31 @@ through; only where growth is seen are lines sampled for a few steps, and holder
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Final
 
 from profkit.capture import environment, talk
 from profkit.capture.memory import graphs, judge, looks
 from profkit.capture.memory.births import Births
-from profkit.capture.memory.budget import Budget, Clock
-from profkit.capture.memory.census import Census, Kind, quiet_collector
+from profkit.capture.memory.budget import Budget, Clock, Work
+from profkit.capture.memory.census import Census, Kind
 from profkit.capture.memory.closer import CloserLook, Group, Sight
-from profkit.capture.memory.series import Seen, Series, suspects
+from profkit.capture.memory.host import LEAST_PER_STEP, Heap, HostObjects
+from profkit.capture.memory.series import Seen, Series, growth_of, made_anew, suspects
+from profkit.capture.memory.unreachable import quiet_collector
 from profkit.index.trend import MIN_POINTS, MIN_STEPS, is_rising
-from profkit.model.live import Growth, LiveMemory, Look
+from profkit.model.live import Growth, LiveMemory
 
 _LOOKS_APART: Final = 33
 """Looks lie apart by this part of the steps so far: each step first, a few hundred looks in all."""
 _SAMPLED_STEPS: Final = (3, 6, 12)
 """Steps whose lines are sampled, the first time and again where those did not tell."""
+_MOST_NODES: Final = 20_000
+"""Nodes of all graphs that are walked at a look, some 60 ms: with more, enough has been seen."""
+_BYTES_APART: Final = 8
+"""Looks at which it is asked what graphs keep, which takes five times as long."""
+_CHECKED_APART: Final = 8
+"""Looks at which it is asked whether something is made anew, larger each time."""
 _CLOSER_APART: Final = 5
 """Steps between closer looks, at least; then half as many again as there have been."""
 
@@ -40,6 +47,7 @@ class Watcher:
         steps_are: What a step is, in a word.
         budget: What watching may cost.
         may_sample: Asked before lines are sampled, which would disturb a recording.
+        is_alone: Asked whether no recording is going on, which takes memory of its own.
 
     Attributes:
         n_steps: Steps that have ended.
@@ -52,6 +60,7 @@ class Watcher:
         steps_are: str,
         budget: Budget | None = None,
         may_sample: Callable[[], bool] = _always,
+        is_alone: Callable[[], bool] = _always,
     ) -> None:
         self.name = name
         self.steps_are = steps_are
@@ -59,14 +68,19 @@ class Watcher:
         self.is_busy = False
         self._pid = os.getpid()
         self._next = 1
-        self._clock = Clock(budget or Budget())
-        self._census = Census(self._clock.affords_collector, self._clock.went_through_young)
+        self._clock = Clock(budget)
+        self._census = Census(self._clock)
         self._births = Births()
         self._may_sample = may_sample
+        self._is_alone = is_alone
+        self._heap = Heap()
+        self._host = HostObjects()
+        self._host_from = 0
         self._series = Series()
         self._resident = looks.Resident()
         self._sights: dict[Group, Sight] = {}
         self._deepest: tuple[Kind, Sight] | None = None
+        self._made_anew: set[Kind] = set()
         self._sample_until = 0
         self._n_samplings = 0
         self._closer_from = 0
@@ -117,88 +131,96 @@ class Watcher:
             self.is_busy = False
 
     def _at_boundary(self) -> None:
-        began_ns = time.perf_counter_ns()
         if not self._first:
-            self._begin(began_ns)
-            return
-        sampled = self._births.is_on
-        self._clock.step_ended(began_ns, self.n_steps, sampled=sampled)
-        if sampled:
-            self._births.end(self.n_steps)
-        elif not self._clock.affords_look():
-            self._next = self.n_steps + 1
-            return
-        full = self._census.n_missed > 0 and self._clock.affords_full()
-        self._look(full=full)
-        if sampled:
-            self._births.forget(lambda address: self._census.entry(address) is not None)
-        self._clock.looked(began_ns, full=full)
-        if self.n_steps < self._sample_until:
-            self._sample()
+            self._first = self.n_steps
+            self._census.begin()
+            self._look("first")
         else:
-            self._think()
+            sampled = self._births.is_on
+            self._clock.step_ended(self.n_steps, sampled=sampled)
+            if sampled:
+                self._births.end(self.n_steps)
+            elif not self._clock.affords("look"):
+                self._next = self.n_steps + 1
+                return
+            full = self._census.n_missed > 0 and self._clock.affords("full")
+            self._look("full" if full else "look")
+            if sampled:
+                self._births.forget(lambda address: self._census.entry(address) is not None)
+            if self.n_steps < self._sample_until:
+                self._sample()
+            else:
+                self._think()
         self._clock.step_begins(self.n_steps)
 
-    def _begin(self, began_ns: int) -> None:
-        self._first = self.n_steps
-        self._clock.begin(began_ns)
-        self._census.begin()
-        self._look(full=True)
-        self._clock.looked_first(began_ns)
-        self._clock.step_begins(self.n_steps)
-
-    def _look(self, *, full: bool) -> None:
-        amounts = self._census.look(self.n_steps, full=full)
+    def _look(self, work: Work) -> None:
+        with self._clock.spending(work):
+            amounts = self._census.look(self.n_steps, full=work != "look")
         n_nodes, graph_bytes = self._graphs()
-        allocated, reserved = looks.device_bytes()
-        by_device: dict[str, int] = {}
-        for kind, amount in amounts.items():
-            by_device[kind.device] = by_device.get(kind.device, 0) + amount.bytes
-        figures = Look(
-            step=self.n_steps,
-            ts_ns=self._clock.watched_ns(),
-            host_rss_bytes=self._resident.read(),
-            tensor_bytes=by_device,
-            graph_bytes=graph_bytes,
-            allocated_bytes=allocated,
-            reserved_bytes=reserved,
+        alone = self._is_alone()
+        self._series.add(
+            Seen(
+                self.n_steps,
+                self._clock.watched_ns(),
+                amounts,
+                n_nodes,
+                graph_bytes,
+                self._resident.read() if alone else None,
+                self._heap.read() if alone else None,
+                *looks.device_bytes(),
+            )
         )
-        self._series.add(Seen(figures, amounts, n_nodes))
         self._next = self.n_steps + max(1, self.n_steps // _LOOKS_APART)
 
     def _graphs(self) -> tuple[int | None, int | None]:
         """Nodes of all graphs and what they keep beyond live tensors; None where it is too dear."""
-        if not self._clock.affords_graphs():
+        if not self._clock.affords("graphs"):
             return None, None
-        began_ns = time.perf_counter_ns()
-        with quiet_collector(), graphs.past_user_code():
+        with self._clock.spending("graphs"), quiet_collector(), graphs.past_user_code():
             roots = self._census.roots()
             nodes = [node for one in roots if (node := graphs.grad_fn_of(one)) is not None]
-            counted = {address for address, _ in self._census.entries()}
-            walk = graphs.Walk()
-            n_bytes = sum(walk.bytes_kept_by(node, counted) for node in walk.nodes(nodes))
-            n_nodes = walk.n_nodes
-            del roots, nodes, walk
-        self._clock.walked(began_ns)
-        return n_nodes, n_bytes
+            walk = graphs.Walk(_MOST_NODES)
+            n_bytes = 0
+            if len(self._series.seen) % _BYTES_APART:
+                for _ in walk.nodes(nodes):
+                    pass
+            else:
+                counted = {address for address, _ in self._census.entries()}
+                n_bytes = sum(walk.bytes_kept_by(node, counted) for node in walk.nodes(nodes))
+            if not walk.is_exact:
+                return None, None
+            return walk.n_nodes, None if len(self._series.seen) % _BYTES_APART else n_bytes
 
     def _think(self) -> None:
         """Decide whether what was seen is worth a closer look, and lines before it."""
         suspected = suspects(self._series)
+        if len(self._series.seen) % _CHECKED_APART == 0:
+            self._made_anew = made_anew(self._series)
+        grows = bool(suspected or self._made_anew or self._graph_rises())
         if self._sample_until:
             self._sample_until = 0
             self._look_closer(suspected)
-        elif (
-            (suspected or self._graph_rises())
-            and self.n_steps >= self._closer_from
-            and self._clock.affords_closer()
-        ):
-            if self._wants_lines(suspected):
+        elif grows and self._may_look_closer():
+            if self._wants_lines(suspected | self._made_anew):
                 self._sample_until = self.n_steps + _SAMPLED_STEPS[self._n_samplings]
                 self._n_samplings += 1
                 self._sample()
             else:
                 self._look_closer(suspected)
+        elif self.n_steps >= self._host_from and self._clock.affords("host"):
+            self._look_at_host()
+
+    def _may_look_closer(self) -> bool:
+        return self.n_steps >= self._closer_from and self._clock.affords("closer")
+
+    def _look_at_host(self) -> None:
+        """Go through Python's objects if host memory has begun to grow beyond what is explained."""
+        self._host_from = self.n_steps + max(_CLOSER_APART, self.n_steps // 4)
+        if growth_of(self._series.host(), LEAST_PER_STEP) is None:
+            return
+        with self._clock.spending("host"):
+            own = [one.amounts for one in self._series.seen]
+            self._host.take(self.n_steps, {id(one): one for one in own}.values())
 
     def _graph_rises(self) -> bool:
         return is_rising(self._series.nodes()[1])
@@ -222,27 +244,34 @@ class Watcher:
             self._next = self.n_steps + 1
 
     def _look_closer(self, suspected: set[Kind]) -> None:
-        began_ns = time.perf_counter_ns()
-        closer = CloserLook(self._census, self._births, self.n_steps, self._first)
-        if suspected:
-            self._sights.update(closer.groups(suspected))
-        if self._graph_rises():
-            self._deepest = closer.deepest() or self._deepest
+        with self._clock.spending("closer"):
+            closer = CloserLook(self._census, self._births, self.n_steps, self._first)
+            if suspected or self._made_anew:
+                self._sights.update(closer.groups(suspected, self._made_anew))
+            if self._graph_rises() or any(sight.is_in_graph for sight in self._sights.values()):
+                self._deepest = closer.deepest() or self._deepest
         self._closer_from = self.n_steps + max(_CLOSER_APART, self.n_steps // 2)
-        self._clock.looked_closer(began_ns)
 
     def _last_look(self) -> None:
         """Look closer at what had no closer look yet, while the program's modules are there."""
-        suspected = suspects(self._series) - {kind for kind, _ in self._sights}
-        if suspected or (self._graph_rises() and self._deepest is None):
+        seen = {kind for kind, _ in self._sights}
+        suspected = suspects(self._series) - seen
+        self._made_anew = made_anew(self._series) - seen
+        unknown = self._graph_rises() and self._deepest is None
+        if suspected or self._made_anew or unknown:
             self._look_closer(suspected)
 
     def _told(self) -> LiveMemory:
         evidence = judge.Evidence(
-            self._series, self._census, self._births, self._sights, self._deepest
+            self._series,
+            self._census,
+            self._births,
+            self._sights,
+            self._deepest,
+            self._host.growth(),
         )
         growths: tuple[Growth, ...] = ()
-        steps = [one.figures.step for one in self._series.seen]
+        steps = [one.step for one in self._series.seen]
         is_judged = len(steps) >= MIN_POINTS and steps[-1] - steps[0] >= MIN_STEPS
         if is_judged:
             growths = judge.judge(evidence)
@@ -252,11 +281,11 @@ class Watcher:
             steps_are=self.steps_are,
             n_steps=self.n_steps,
             watched_ns=self._clock.watched_ns(),
-            looks=tuple(one.figures for one in self._series.seen),
+            looks=tuple(one.figures() for one in self._series.seen),
             growths=growths,
             n_judged_steps=steps[-1] - steps[0] if is_judged else 0,
             not_seen=tuple(self._not_seen),
-            cost=self._clock.cost(self._census.n_full),
+            cost=self._clock.cost(),
             torch=None if torch is None else str(torch.__version__),
             devices=() if torch is None else tuple(environment.devices(torch)),
             argv=tuple(sys.argv),
