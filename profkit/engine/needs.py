@@ -43,7 +43,7 @@ _LACKING: Final = {
         "Record steps with profkit.trace on a machine with a GPU, or a snapshot with history.",
     ),
     Needs.LIVE: (
-        "The program's memory was not watched over enough steps.",
+        "The program's memory was not watched.",
         "Run the program with profkit run.",
     ),
 }
@@ -52,6 +52,10 @@ _LACKING: Final = {
 _NO_TRACE: Final = (
     "There is no trace, only what is known of memory.",
     "Record one with profkit.trace, or with torch.profiler.",
+)
+_TOO_FEW_STEPS: Final = (
+    "The program's memory was watched over too few steps to tell growth from a warm-up.",
+    "Let it run for more steps.",
 )
 _NOT_OF_A_TRACE: Final = frozenset({Needs.SNAPSHOT, Needs.HISTORY, Needs.DRIVER_CALLS, Needs.LIVE})
 
@@ -91,5 +95,6 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
     }
     for need in Needs:
         if need in needs and not met[need]():
-            return _LACKING[need]
+            is_short = need is Needs.LIVE and ctx.live is not None
+            return _TOO_FEW_STEPS if is_short else _LACKING[need]
     return None

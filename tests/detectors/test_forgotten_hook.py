@@ -60,7 +60,7 @@ def test_what_no_hook_holds_is_another_rules(found: Found, watched: Watched) -> 
     assert found(watched(), RULE) == ()
 
 
-def test_a_program_that_was_not_watched_could_not_look(analyzed: Analyzed) -> None:
+def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM005"
-    assert "profkit run" in unchecked.how
+    assert unchecked.how == "Let it run for more steps."

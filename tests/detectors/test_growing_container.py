@@ -96,7 +96,7 @@ def test_an_unknown_holder_is_not_made_up(found: Found, watched: Watched) -> Non
     assert finding.holders == ()
 
 
-def test_a_program_that_was_not_watched_could_not_look(analyzed: Analyzed) -> None:
+def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM004"
-    assert "profkit run" in unchecked.how
+    assert unchecked.how == "Let it run for more steps."

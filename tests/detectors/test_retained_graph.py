@@ -168,7 +168,7 @@ def test_nodes_that_saved_nothing_take_host_memory_too(found: Found, watched: Wa
     assert finding.severity == "warning"
 
 
-def test_a_program_that_was_not_watched_could_not_look(analyzed: Analyzed) -> None:
+def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM003"
-    assert "profkit run" in unchecked.how
+    assert unchecked.how == "Let it run for more steps."

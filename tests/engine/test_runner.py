@@ -1,7 +1,7 @@
 """Running rules: what a rule lacks, what it costs, what happens when it crashes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +19,7 @@ from profkit.errors import InternalError, PluginError, UsageError
 from profkit.load.open import load_trace as load
 from profkit.model.finding import Cost, Finding
 from profkit.model.where import Location
-from profkit.testing import TraceBuilder
+from profkit.testing import LiveBuilder, TraceBuilder
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,17 @@ def test_every_need_has_words_for_when_it_is_not_met(tmp_path: Path) -> None:
         lack = lacking(empty, frozenset({need}))
         assert lack is not None
         assert all(sentence.endswith(".") for sentence in lack)
+
+
+def test_memory_that_was_not_watched_and_that_of_too_few_steps_are_told_apart(
+    ctx: Context,
+) -> None:
+    growth = [rule(needs=frozenset({Needs.LIVE}))]
+    (not_watched,) = run_rules(ctx, growth, {}, told=nobody).unchecked
+    assert not_watched.how == "Run the program with profkit run."
+    short = replace(ctx, live=LiveBuilder(n_steps=4, n_judged_steps=0).build())
+    (too_few,) = run_rules(short, growth, {}, told=nobody).unchecked
+    assert too_few.how == "Let it run for more steps."
 
 
 def test_a_rule_that_crashes_is_unchecked_and_keeps_what_it_had_found(ctx: Context) -> None:
