@@ -1,7 +1,7 @@
 """Ten-line synthetic recordings, for profkit's own tests and the authors of rules and renderers.
 
-Traces by ``TraceBuilder``, snapshots of an allocator by ``SnapshotBuilder``, the watched memory of a
-program by ``LiveBuilder``; each writes the file that a reader finds.
+Traces by ``TraceBuilder``, snapshots of an allocator by ``SnapshotBuilder``, the watched memory of
+a program by ``LiveBuilder``; each writes the file that a reader finds.
 
 Example:
     >>> from profkit.testing import TraceBuilder
