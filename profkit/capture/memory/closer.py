@@ -189,9 +189,9 @@ def _cycle_of(examples: list[Any], garbage: Garbage) -> tuple[str, ...]:
     """The cycle that holds tensors that nothing else holds; empty where none is known."""
     ours = {id(one) for one in examples}
     for group in garbage.groups:
-        if ours.intersection(map(id, group.examples)):
+        if not ours.isdisjoint(group.ids):
             return group.cycle
-    return garbage.groups[0].cycle if garbage.groups else ()
+    return ()
 
 
 def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:

@@ -23,12 +23,14 @@ class Group:
         bytes: Of the storages that would be freed, each once.
         n: How many tensors.
         examples: Some of the tensors, the largest first. Holding one holds up its collection.
+        ids: Ids of all of the tensors.
     """
 
     cycle: tuple[str, ...]
     bytes: int
     n: int
     examples: tuple[object, ...]
+    ids: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def _grouped(things: Sequence[object], places: list[int], sizes: "_Sizes") -> Ga
 def _group(cycle: tuple[str, ...], sized: list[tuple[int, int]], things: Sequence[object]) -> Group:
     largest = sorted(sized, reverse=True)[:EXAMPLES]
     examples = tuple(things[place] for _, place in largest)
-    return Group(cycle, sum(size for size, _ in sized), len(sized), examples)
+    ids = frozenset(id(things[place]) for _, place in sized)
+    return Group(cycle, sum(size for size, _ in sized), len(sized), examples, ids)
 
 
 class _Sizes:

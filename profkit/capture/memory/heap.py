@@ -1,7 +1,8 @@
 """The containers that Python's collector does not list.
 
 A dict or tuple whose contents could be part of no cycle, such as a dict from names to arrays, is
-not tracked; an array of objects never is. Each is found from what refers to it.
+not tracked. An array never is, though it may hold objects, or look into a tensor's memory and so
+keep the tensor. Each is found from what refers to it.
 """
 
 import gc
@@ -24,7 +25,7 @@ class Container(NamedTuple):
 
     Attributes:
         thing: The container.
-        contents: What it holds; of an array of objects its elements, of a dict its keys too.
+        contents: What it holds; of a dict its keys too, of an array its base and its elements.
     """
 
     thing: object
@@ -80,7 +81,5 @@ def _array_type() -> tuple[type, ...]:
 def _contents(container: Any) -> list[object]:  # noqa: ANN401
     if id(type(container)) in _UNLISTED:
         return contents_of(container)
-    if container.dtype.kind != "O":
-        return []
-    flat: list[object] = container.ravel(order="K").tolist()
-    return flat
+    base = [] if container.base is None else [container.base]
+    return base + container.ravel(order="K").tolist() if container.dtype.kind == "O" else base

@@ -9,14 +9,19 @@ come to an object that nothing seems to hold.
 import gc
 import sys
 from collections.abc import Collection, Iterator
+from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory import graphs
 from profkit.capture.memory.attributes import type_name
-from profkit.capture.memory.heap import unlisted
+from profkit.capture.memory.heap import unlisted, variables
 
-NODE_LIMIT: Final = 100_000
-"""Graph nodes that are looked through: about a second."""
+NODE_LIMIT: Final = 60_000
+"""Graph nodes that are looked through in one go: about half a second."""
+
+_NEWEST: Final = 32
+_HEADS: Final = 3
+"""Of how many of the newest tensors the names are preferred."""
 
 
 class Link(NamedTuple):
@@ -45,7 +50,7 @@ def links_to(wanted: dict[int, object], skip: Collection[int]) -> list[Link]:
         tensors = [one for one in live_tensors() if id(one) not in skip]
         links += _from_tensors(tensors, wanted)
         missing = {one: wanted[one] for one in wanted.keys() - {link.held for link in links}}
-        links += _from_graphs(tensors, missing)
+        links += _from_graphs(tensors, missing, {*skip, id(missing), id(wanted)})
     missing = {one: wanted[one] for one in wanted.keys() - {link.held for link in links}}
     if missing:
         links += _from_unlisted(missing, {*skip, id(missing), id(wanted)})
@@ -82,22 +87,51 @@ def _from_tensors(tensors: list[Any], wanted: dict[int, object]) -> Iterator[Lin
             yield Link(tensor, id(base), "._base")
 
 
-def _from_graphs(tensors: list[Any], wanted: dict[int, object]) -> Iterator[Link]:
+def _from_graphs(tensors: list[Any], wanted: dict[int, object], skip: set[int]) -> Iterator[Link]:
     """What nodes have saved, and nodes of the user's own functions."""
+    roots = [(tensor, node) for tensor in tensors if (node := graphs.grad_fn_of(tensor))]
+    if not roots or not wanted:
+        return
+    roots.sort(key=lambda one: -_number_of(one[1]))
+    skip |= {id(tensors), *map(id, roots)}
+    # Where one graph is part of another, a name is wanted that the program still uses: that of
+    # the newest tensors that something in Python holds.
+    for tensor, node in _named(roots[:_NEWEST], skip)[:_HEADS]:
+        yield from _behind(tensor, node, graphs.Walk(NODE_LIMIT // _HEADS), wanted)
     walk = graphs.Walk(NODE_LIMIT)
-    for tensor in tensors:
-        root = graphs.grad_fn_of(tensor)
-        if root is None:
-            continue
-        for node in walk.nodes([root]):
-            if not wanted:
-                return
-            if wanted.pop(id(node), None) is not None:
-                yield Link(tensor, id(node), ".grad_fn" if node is root else ".grad_fn → …")
-            for name, kept in walk.saved_by(node):
-                if wanted.pop(id(kept), None) is not None:
-                    saver = f"{name!r} saved by {type_name(type(node))}"
-                    yield Link(tensor, id(kept), f".grad_fn → {saver}")
+    for tensor, node in roots:
+        yield from _behind(tensor, node, walk, wanted)
+
+
+def _number_of(node: Any) -> int:  # noqa: ANN401
+    """A node's number in the order in which they were made; 0 where torch does not tell."""
+    ask = getattr(node, "_sequence_nr", None)
+    return 0 if ask is None else int(ask())
+
+
+def _named(roots: list[tuple[Any, Any]], skip: set[int]) -> list[tuple[Any, Any]]:
+    """Those of some tensors that an object of Python's or a variable holds."""
+    held = set(map(id, variables()))
+    for referrer in gc.get_referrers(*(tensor for tensor, _ in roots)):
+        if id(referrer) not in skip and type(referrer) is not FrameType:
+            held.update(map(id, gc.get_referents(referrer)))
+    return [(tensor, node) for tensor, node in roots if id(tensor) in held]
+
+
+def _behind(
+    tensor: object, root: object, walk: graphs.Walk, wanted: dict[int, object]
+) -> Iterator[Link]:
+    """What the graph behind one tensor keeps of what is wanted."""
+    for node in walk.nodes([root]):
+        if id(node) in wanted:
+            yield Link(tensor, id(node), ".grad_fn" if node is root else ".grad_fn → …")
+        for name, kept in walk.saved_by(node):
+            saver = f"{name!r} saved by {type_name(type(node))}"
+            if id(kept) in wanted:
+                yield Link(tensor, id(kept), f".grad_fn → {saver}")
+            base = graphs.base_of(kept) if graphs.is_tensor(kept) else None
+            if base is not None and id(base) in wanted:
+                yield Link(tensor, id(base), f".grad_fn → the base of {saver}")
 
 
 def _from_unlisted(wanted: dict[int, object], skip: Collection[int]) -> Iterator[Link]:

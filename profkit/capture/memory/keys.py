@@ -66,6 +66,15 @@ def array_index_of(array: Any, held: object) -> tuple[int, ...] | None:  # noqa:
     return next((place for place, element in level if element is held), None)
 
 
+def base_of_array(array: Any) -> object:  # noqa: ANN401
+    """What an array looks into, such as another array or a tensor, or None.
+
+    Args:
+        array: Any object.
+    """
+    return array.base if full_name(type(array)) == "numpy.ndarray" else None
+
+
 def subscript(key: object) -> str:
     """How a key reads: ``['k']``, ``[3]``, ``[(0, 'a')]``, ``[<Parameter>]``.
 

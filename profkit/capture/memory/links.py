@@ -35,7 +35,7 @@ from profkit.capture.memory.attributes import (
     type_name,
 )
 from profkit.capture.memory.frames import locals_of, place_of
-from profkit.capture.memory.keys import array_index_of, index_of, key_of, subscript
+from profkit.capture.memory.keys import array_index_of, base_of_array, index_of, key_of, subscript
 from profkit.capture.memory.reached import Reached
 from profkit.model.live import HolderKind
 
@@ -250,14 +250,20 @@ def _from_container(path: Path) -> Reached | None:
     if issubclass(type(holder), (set, frozenset)):
         return Reached(" → a member", 1)
     place = index_of(holder, held)
-    if place is None and (numbers := array_index_of(holder, held)):
-        return Reached(f"[{', '.join(map(str, numbers))}]", 1)
     if place is None:
         return None if kind is None else Reached(" → an item", 1, kind=kind)
     fields = class_namespace(type(holder)).get("_fields")
     if type(holder) is not tuple and type(fields) is tuple and place < len(fields):
         return Reached(f".{fields[place]}", 1)
     return Reached(f"[{place}]", 1)
+
+
+def _from_array(path: Path) -> Reached | None:
+    """An array's elements, and what it looks into."""
+    if base_of_array(path[0]) is path[1]:
+        return Reached(".base", 1)
+    numbers = array_index_of(path[0], path[1])
+    return None if numbers is None else Reached(f"[{', '.join(map(str, numbers))}]", 1)
 
 
 def _attribute(key: tuple[object] | None) -> str:
@@ -285,5 +291,6 @@ _NAMERS: Final[tuple[Callable[[Path], Reached | None], ...]] = (
     torch_links.from_node,
     _from_instance,
     _from_slots,
+    _from_array,
     _from_container,
 )

@@ -94,7 +94,11 @@ def chain(
     while place < len(path) - 1:
         _measure(text, path, place)
         label = (labels or {}).get((id(path[place]), id(path[place + 1])))
-        link = Reached(label, 1, kind=_kind_of_label(label)) if label else links.link(path[place:])
+        if label:
+            _write_label(text, label)
+            place += 1
+            continue
+        link = links.link(path[place:])
         _write(text, link)
         place += link.length
     text.close()
@@ -111,9 +115,14 @@ def _begin(text: _Text, first: object, root: Root) -> None:
     text.where = root.where
 
 
-def _kind_of_label(label: str) -> HolderKind | None:
-    """Something that a graph keeps is kept for backward, as what is on ``ctx`` is."""
-    return "context" if label.startswith(".grad_fn →") else None
+def _write_label(text: _Text, label: str) -> None:
+    """A link of torch's: an attribute, and what a graph keeps as a stretch of its own."""
+    attribute, _, kept = label.partition(" → ")
+    text.add(attribute)
+    if kept:
+        # It is kept for backward, as what is on ``ctx`` is.
+        text.note_kind("context")
+        text.begin(kept, "")
 
 
 def _write(text: _Text, link: Reached) -> None:

@@ -213,6 +213,7 @@ def test_cycles_of_one_make_are_one_group_the_most_bytes_first() -> None:
     del kept
     found = waiting()
     assert [(group.bytes, group.n) for group in found.groups] == [(400, 1), (60, 5)]
+    assert len(found.groups[1].ids) == 5
     examples = found.groups[1].examples
     assert [one.numel() for one in examples if isinstance(one, torch.Tensor)] == [5, 4, 3]
 

@@ -266,6 +266,12 @@ CASES = {
         ("module-global", "", None),
         "grid[1, 2] = None",
     ),
+    "an array that looks into a tensor": (
+        "arrays = {'a': torch.zeros(2).numpy()}\nwatched(arrays['a'].base)",
+        "world.arrays['a'].base",
+        ("module-global", "dict", 1),
+        "arrays.clear()",
+    ),
     "an iterator": (
         "again = [itertools.chain((made(),), (1,))]",
         "world.again[0] → its tuple_iterator → its tuple[0][0]",
@@ -457,6 +463,21 @@ def test_a_library_that_alone_holds_it_is_named(world: World) -> None:
         assert [text(chain) for chain in of(module)] == ["colorsys._kept[0]"]
     finally:
         del vars(colorsys)["_kept"]
+    assert module.ref() is None
+
+
+def test_a_hidden_state_of_an_earlier_step_hangs_on_the_one_that_the_program_uses(
+    world: World,
+) -> None:
+    module = world(
+        "net = nn.GRU(2, 2)\nbox = Holder()\nbox.state = None\nfor n in range(4):\n"
+        "    out, box.state = net(torch.zeros(1, 1, 2), box.state)\n    del out\n"
+        "    if n == 1:\n        watched(box.state)\n"
+    )
+    (chain,) = of(module)
+    assert text(chain).startswith("world.box.state.grad_fn → ")
+    assert chain.kind == "context"
+    module.box.state = module.box.state.detach()
     assert module.ref() is None
 
 
