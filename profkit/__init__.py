@@ -9,25 +9,34 @@ if TYPE_CHECKING:
     from profkit.api import analyze as analyze
     from profkit.api import compare as compare
     from profkit.api import render as render
+    from profkit.capture.memory.guard import no_leak as no_leak
+    from profkit.capture.memory.scope import memory as memory
     from profkit.capture.steps import steps as steps
     from profkit.capture.trace import trace as trace
+    from profkit.errors import LeakError as LeakError
     from profkit.load.open import load as load
     from profkit.model.report import Report as Report
 
 __version__ = "0.1.0"
 
 _HOMES: Final = {
+    "LeakError": "profkit.errors",
     "Report": "profkit.model.report",
     "analyze": "profkit.api",
     "compare": "profkit.api",
     "load": "profkit.load.open",
+    "memory": "profkit.capture.memory.scope",
+    "no_leak": "profkit.capture.memory.guard",
     "render": "profkit.api",
     "steps": "profkit.capture.steps",
     "trace": "profkit.capture.trace",
 }
 """Each public name and the module that defines it."""
 
-__all__ = ["Report", "__version__", "analyze", "compare", "load", "render", "steps", "trace"]
+__all__ = [
+    "LeakError", "Report", "__version__", "analyze", "compare", "load", "memory", "no_leak",
+    "render", "steps", "trace",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (a name may stand for anything)
@@ -54,8 +63,8 @@ def _teach_captures_to_report() -> None:
     """Tell captures, which stand below the analysis and cannot import it, how to reach it."""
     from profkit.capture import reports
 
-    def analyze(path: str) -> "Report":
-        report: Report = __getattr__("analyze")(path)
+    def analyze(paths: list[str]) -> "Report":
+        report: Report = __getattr__("analyze")(paths)
         return report
 
     reports.analyze = analyze

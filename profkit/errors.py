@@ -13,6 +13,8 @@
     │   ├── RefusedPickleError               it is a pickle that names code
     │   └── TooLargeError                    it is larger than allowed
     ├── CaptureError                     4   recording is not possible
+    ├── GuardError                       4   the program does what a guard forbids
+    │   └── LeakError                        its memory grows with every step
     ├── OutputError                      5   a result cannot be written
     ├── PluginError                      6   a third party's rule or renderer is wrong
     └── InternalError                   70   a bug in profkit
@@ -98,6 +100,26 @@ class CaptureError(ProfkitError):
     """Recording cannot start or stop. Inside a user's program this becomes a warning."""
 
     exit_code = 4
+
+
+class GuardError(ProfkitError):
+    """The program does what a guard around it forbids."""
+
+    exit_code = 4
+
+
+class LeakError(GuardError):
+    """Memory grows with every step within ``profkit.no_leak``.
+
+    Args:
+        message: What grows most, the line that makes it, and who holds it.
+        hint: What else grows.
+        growths: All that grows, as :class:`profkit.model.live.Growth`, the most bytes first.
+    """
+
+    def __init__(self, message: str, hint: str = "", growths: tuple[object, ...] = ()) -> None:
+        super().__init__(message, hint)
+        self.growths = growths
 
 
 class OutputError(ProfkitError):

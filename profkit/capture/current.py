@@ -24,8 +24,11 @@ is_on: bool = os.environ.get("PROFKIT", "1").strip().lower() not in {"0", "off",
 session: Session | None = None
 """The capture that is open now."""
 
-when_killed: Callable[[str], None] | None = None
+when_killed: Callable[[str], object] | None = None
 """Called after a capture that SIGTERM ended early has been written."""
+
+step_listeners: Final[list[Callable[[], None]]] = []
+"""Told of every ``step()`` of every ``profkit.trace``, whether it is recorded or not."""
 
 n_recorded: Final[dict[str, int]] = {}
 """How often each name was recorded; one more than its limit once that has been said."""
@@ -95,7 +98,13 @@ def leave(entered: Session, stopped_by: str = "") -> None:
     with _lock:
         if session is entered:
             session = None
-    signals.unwatch()
+    signals.unwatch(_finish_early)
+
+
+def step_ended() -> None:
+    """Tell those who listen that a step has ended."""
+    for listener in step_listeners:
+        listener()
 
 
 def _region_in(outer: Session, name: str) -> contextlib.AbstractContextManager[Any] | None:
@@ -140,7 +149,7 @@ def _forget_in_child() -> None:
         is_on = False
         session.over = True
         session = None
-        signals.unwatch()
+        signals.unwatch(_finish_early)
 
 
 atexit.register(_finish_early, "exit")

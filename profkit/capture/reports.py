@@ -9,15 +9,15 @@ from collections.abc import Callable
 from profkit.errors import CaptureError
 from profkit.model.report import Report
 
-analyze: Callable[[str], Report] | None = None
-"""Makes the report of a trace file."""
+analyze: Callable[[list[str]], Report] | None = None
+"""Makes the report of the files of one program."""
 
 
-def report_of(path: str) -> Report:
-    """The report of a trace file.
+def report_of(*paths: str) -> Report:
+    """The report of what a capture wrote.
 
     Args:
-        path: The file that a capture wrote.
+        *paths: Its files.
 
     Raises:
         CaptureError: If nothing has set :data:`analyze`.
@@ -25,6 +25,6 @@ def report_of(path: str) -> Report:
     if analyze is None:
         raise CaptureError(
             "This capture does not know how to analyze its trace.",
-            f"Import profkit itself, or call profkit.analyze({path!r}).",
+            f"Import profkit itself, or call profkit.analyze({paths[0]!r}).",
         )
-    return analyze(path)
+    return analyze(list(paths))

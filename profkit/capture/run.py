@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profkit.capture import current, environment, files, program, talk
+from profkit.capture import current, environment, files, program, signals, talk
 from profkit.capture.discover_steps import Plan, StepFinder
 from profkit.capture.schedule import Schedule
 from profkit.capture.steps import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
@@ -82,13 +82,16 @@ def run(
     """
     running = _Run(plan)
 
-    def ended_early(_by: str) -> None:
+    def ended_early(_by: str) -> bool:
         if killed is not None:
             killed(running.outcome(None))
+        return True
 
     if current.is_on:
         running.imports.watch()
         current.when_killed = ended_early
+        if plan.watches and not plan.traces:
+            signals.watch(ended_early)
     try:
         error = target.run()
         running.finder.finish(_reason(error))
@@ -98,6 +101,7 @@ def run(
     finally:
         running.imports.stop()
         current.when_killed = None
+        signals.unwatch(ended_early)
     return running.outcome(error)
 
 

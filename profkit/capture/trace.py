@@ -42,7 +42,9 @@ class Idle:
         return function
 
     def step(self) -> None:
-        """Do nothing."""
+        """Tell those who watch memory; nothing is recorded."""
+        if current.step_listeners:
+            current.step_ended()
 
 
 IDLE = Idle()
@@ -200,6 +202,8 @@ class Trace:
         entered = self._entered[-1] if self._entered else None
         if isinstance(entered, Session):
             entered.step()
+        if current.step_listeners:
+            current.step_ended()
 
     @property
     def is_recording(self) -> bool:

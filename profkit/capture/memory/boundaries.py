@@ -1,7 +1,8 @@
 """Where a watched program's steps end, as far as its optimizers, loaders and modules tell.
 
 An optimizer's step is a step; of several optimizers that of the first one. Without an optimizer
-it is a turn of a DataLoader's loop, and without both a call of the first module.
+it is a turn of a DataLoader's loop, and without both a call of the first module. What the program
+itself says comes before all of them.
 """
 
 import contextlib
@@ -11,12 +12,12 @@ from typing import Final, Literal
 
 from profkit.capture.memory.watch import Watcher
 
-Turn = Literal["module", "loader", "optimizer"]
+Turn = Literal["module", "loader", "optimizer", "user"]
 """What ends a step, the surest last."""
 
-_PATIENCE: Final[dict[Turn, int]] = {"module": 6, "loader": 3, "optimizer": 0}
+_PATIENCE: Final[dict[Turn, int]] = {"module": 6, "loader": 3, "optimizer": 0, "user": 0}
 """How often it must have happened before it counts, since a surer one may come."""
-_ORDER: Final[tuple[Turn, ...]] = ("module", "loader", "optimizer")
+_ORDER: Final[tuple[Turn, ...]] = ("module", "loader", "optimizer", "user")
 _FOREIGN_STEPS: Final = 8
 """Steps of other optimizers in a row after which the first one is taken to be gone."""
 
@@ -55,6 +56,10 @@ class Boundaries:
         """
         if self._leads(optimizer):
             self._ended("optimizer", recorded=recorded)
+
+    def told(self) -> None:
+        """The program itself says that a step has ended."""
+        self._ended("user", recorded=False)
 
     def batch_asked(self, *, recorded: bool) -> None:
         """A loader is asked for its next batch."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from profkit.capture import environment, talk
+from profkit.capture import environment, signals, talk
 from profkit.capture.memory import graphs, judge, looks
 from profkit.capture.memory.births import Births
 from profkit.capture.memory.budget import Budget, Clock, Work
@@ -51,7 +51,6 @@ class Watcher:
 
     Attributes:
         n_steps: Steps that have ended.
-        is_busy: Whether it is at work itself.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Watcher:
         self.name = name
         self.steps_are = steps_are
         self.n_steps = 0
-        self.is_busy = False
         self._pid = os.getpid()
         self._next = 1
         self._clock = Clock(budget)
@@ -88,6 +86,11 @@ class Watcher:
         self._failed = False
         self._not_seen: list[str] = []
 
+    @property
+    def is_home(self) -> bool:
+        """Whether this is the process that began, and no forked child."""
+        return self._pid == os.getpid()
+
     def step(self) -> None:
         """A step has ended."""
         self.n_steps += 1
@@ -100,12 +103,15 @@ class Watcher:
         if self._births.is_on:
             self._births.end()
 
+    def judged(self) -> tuple[Growth, ...]:
+        """What has grown so far; nothing while there are too few steps to tell."""
+        return self._judge()[0]
+
     def finish(self) -> LiveMemory:
         """Say what was seen, and let go of everything."""
         if self._births.is_on:
             self._births.end()
-        if not self.is_busy:
-            self._guarded(self._last_look)
+        self._guarded(self._last_look)
         live = self._told()
         self._guarded(self._let_go)
         return live
@@ -118,17 +124,15 @@ class Watcher:
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Do something in the user's process; what goes wrong ends the watching alone."""
-        if self._failed or self._pid != os.getpid():
+        if self._failed or not self.is_home:
             return
-        self.is_busy = True
         try:
-            work()
+            with signals.held():
+                work()
         except Exception as error:  # noqa: BLE001  (a bug of ours must not end the user's program)
             self._failed = True
             self._not_seen.append(f"Watching ended at step {self.n_steps}: {error}")
             talk.warn("profkit stopped watching memory.", error)
-        finally:
-            self.is_busy = False
 
     def _at_boundary(self) -> None:
         if not self._first:
@@ -261,7 +265,11 @@ class Watcher:
         if suspected or self._made_anew or unknown:
             self._look_closer(suspected)
 
-    def _told(self) -> LiveMemory:
+    def _judge(self) -> tuple[tuple[Growth, ...], int]:
+        """What has grown, and over how many steps that could be judged."""
+        steps = [one.step for one in self._series.seen]
+        if len(steps) < MIN_POINTS or steps[-1] - steps[0] < MIN_STEPS:
+            return (), 0
         evidence = judge.Evidence(
             self._series,
             self._census,
@@ -270,11 +278,10 @@ class Watcher:
             self._deepest,
             self._host.growth(),
         )
-        growths: tuple[Growth, ...] = ()
-        steps = [one.step for one in self._series.seen]
-        is_judged = len(steps) >= MIN_POINTS and steps[-1] - steps[0] >= MIN_STEPS
-        if is_judged:
-            growths = judge.judge(evidence)
+        return judge.judge(evidence), steps[-1] - steps[0]
+
+    def _told(self) -> LiveMemory:
+        growths, n_judged_steps = self._judge()
         torch = sys.modules.get("torch")
         return LiveMemory(
             name=self.name,
@@ -283,7 +290,7 @@ class Watcher:
             watched_ns=self._clock.watched_ns(),
             looks=tuple(one.figures() for one in self._series.seen),
             growths=growths,
-            n_judged_steps=steps[-1] - steps[0] if is_judged else 0,
+            n_judged_steps=n_judged_steps,
             not_seen=tuple(self._not_seen),
             cost=self._clock.cost(),
             torch=None if torch is None else str(torch.__version__),

@@ -1,0 +1,278 @@
+"""``profkit.memory``: a block, or a function's calls, whose memory is watched from step to step."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+
+from profkit.capture import current, environment, files, talk, wrappers
+from profkit.capture.memory import cuda_history, oom
+from profkit.capture.memory.boundaries import Boundaries, Turn
+from profkit.capture.memory.watch import Watcher
+from profkit.capture.reports import report_of
+from profkit.errors import CaptureError, UsageError
+from profkit.model.live import Growth, LiveMemory, Look
+from profkit.model.report import Report
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_DEFAULT_NAME: Final = "memory"
+
+
+class IdleMemory:
+    """A ``profkit.memory`` that watches nothing; all share one object."""
+
+    __slots__ = ()
+
+    path: None = None
+    report: None = None
+    timeline: tuple[Look, ...] = ()
+    growths: tuple[Growth, ...] = ()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
+        return None
+
+    def __call__(self, function: Function) -> Function:
+        """Leave a function as it is."""
+        return function
+
+    def step(self) -> None:
+        """Do nothing."""
+
+
+IDLE: Final = IdleMemory()
+_n_written: Final[dict[str, int]] = {}
+"""How often each name was watched."""
+
+
+class Memory:
+    """One use of ``profkit.memory``, as a context manager or a decorator.
+
+    Args:
+        name: The name of the file's folder, or None: then a decorated function's own.
+        limit: How often the name is watched in this process.
+        folder: The folder for files, or None for ``$PROFKIT_DIR``, else ``traces``.
+        quiet: Say nothing but warnings.
+
+    Attributes:
+        path: The file, once the block has ended; None when nothing was watched.
+        snapshot: The snapshot of CUDA's memory with its history, where there is one.
+    """
+
+    def __init__(self, name: str | None, limit: int, folder: str | None, *, quiet: bool) -> None:
+        self.path: str | None = None
+        self.snapshot: str | None = None
+        self._name = name
+        self._limit = limit
+        self._folder = folder
+        self._quiet = quiet
+        self._steps: FoundSteps | None = None
+        self._live: LiveMemory | None = None
+        self._report: Report | None = None
+        self._device = contextlib.ExitStack()
+
+    def __enter__(self) -> "Self":
+        name = self._name or _DEFAULT_NAME
+        if current.is_on and _n_written.get(name, 0) < self._limit and self._steps is None:
+            _n_written[name] = _n_written.get(name, 0) + 1
+            self._device.enter_context(oom.watch(self._folder, name, quiet=self._quiet))
+            self._device.enter_context(cuda_history.recording())
+            self._steps = FoundSteps(lambda turn: Watcher(name, turn))
+            self._steps.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        steps, self._steps = self._steps, None
+        if steps is None:
+            return
+        self._live = steps.end()
+        self._report = None
+        with self._device:
+            if self._live is not None:
+                self._write(self._live)
+
+    def __call__(self, function: Function) -> Function:
+        """Watch every call of a function, as long as the limit lasts.
+
+        Args:
+            function: The function to decorate.
+
+        Raises:
+            UsageError: If it is no function.
+        """
+        if not callable(function):
+            raise UsageError(f"profkit.memory decorates functions, and {function!r} is none.")
+        name = self._name or str(getattr(function, "__qualname__", _DEFAULT_NAME))
+        short = name.rsplit("<locals>.", 1)[-1]
+        made = Memory(short, self._limit, self._folder, quiet=self._quiet)
+        return cast("Function", wrappers.wrap(function, made._again))
+
+    def _again(self) -> "Memory":
+        return Memory(self._name, self._limit, self._folder, quiet=self._quiet)
+
+    def step(self) -> None:
+        """Say that a step has ended. Does nothing outside the block."""
+        if self._steps is not None:
+            self._steps.told()
+
+    @property
+    def timeline(self) -> tuple[Look, ...]:
+        """The figures at the steps' ends, once the block has ended."""
+        return () if self._live is None else self._live.looks
+
+    @property
+    def growths(self) -> tuple[Growth, ...]:
+        """What grows, the most bytes a step first, once the block has ended."""
+        return () if self._live is None else self._live.growths
+
+    @property
+    def report(self) -> Report | None:
+        """The report, made when it is first asked for; None when nothing was watched.
+
+        Raises:
+            LoadError: If the file cannot be read any more.
+        """
+        if self._report is None and self.path is not None:
+            found = [file for file in (self.path, self.snapshot) if file is not None]
+            self._report = report_of(*found)
+        return self._report
+
+    def _write(self, live: LiveMemory) -> None:
+        folder = files.trace_folder(self._folder, live.name)
+        trace = files.trace_file(folder, environment.ranks()[0])
+        target = files.memory_file(trace)
+        try:
+            files.write_memory(live, target)
+        except OSError as error:
+            talk.warn("what was seen of memory could not be written.", error)
+            return
+        self.path = str(target)
+        self._write_snapshot(trace)
+        talk.note(f"watched “{live.name}”; next: profkit analyze {target}", quiet=self._quiet)
+
+    def _write_snapshot(self, trace: Path) -> None:
+        """Write down CUDA's memory too, where the program has used any."""
+        if not cuda_history.is_kept():
+            return
+        with contextlib.suppress(CaptureError):  # nothing was allocated: there is nothing to tell
+            try:
+                self.snapshot = str(cuda_history.dump(cuda_history.snapshot_beside(trace)))
+            except OSError as error:
+                talk.warn("the snapshot of CUDA's memory could not be written.", error)
+
+
+class FoundSteps:
+    """The steps of a block: those that it tells, else those of its optimizers.
+
+    Args:
+        watch: Makes the watcher, once it is known what a step is.
+    """
+
+    def __init__(self, watch: Callable[[Turn], Watcher]) -> None:
+        self._boundaries = Boundaries(watch)
+        self._thread = threading.get_ident()
+        self._unhook: Callable[[], None] | None = None
+
+    @property
+    def watcher(self) -> Watcher | None:
+        """The watcher, or None before the first step."""
+        return self._boundaries.watcher
+
+    def begin(self) -> None:
+        """Listen for steps."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        current.step_listeners.append(self.told)
+        self._unhook = register_optimizer_step_post_hook(self._on_optimizer).remove
+
+    def end(self) -> LiveMemory | None:
+        """Listen no longer; what was seen, or None without steps or in a forked child."""
+        with contextlib.suppress(ValueError):
+            current.step_listeners.remove(self.told)
+        if self._unhook is not None:
+            self._unhook()
+        watcher = self._boundaries.watcher
+        return None if watcher is None or not watcher.is_home else watcher.finish()
+
+    def told(self) -> None:
+        """The program says that a step has ended."""
+        if self._thread == threading.get_ident():
+            self._boundaries.told()
+
+    def _on_optimizer(self, optimizer: object, _args: object, _kwargs: object) -> None:
+        if self._thread == threading.get_ident():
+            self._boundaries.optimizer_stepped(optimizer, recorded=is_recorded())
+
+
+def is_recorded() -> bool:
+    """Whether a capture records at this moment, and must not be disturbed."""
+    return current.session is not None and current.session.is_recording
+
+
+@overload
+def memory(name: Function, /) -> Function: ...
+
+
+@overload
+def memory(
+    name: str | None = None, /, *, limit: int = 3, dir: str | None = None, quiet: bool = False
+) -> Memory | IdleMemory: ...
+
+
+def memory(
+    name: Any = None,
+    /,
+    *,
+    limit: int = 3,
+    dir: str | None = None,
+    quiet: bool = False,
+) -> Any:
+    """Watch the memory of a block, or of a function's calls, from step to step.
+
+    ::
+
+        with profkit.memory("epoch") as m:
+            for batch in loader:
+                train_step(batch)
+                m.step()
+        print(m.report)
+
+    What grows with every step is told with the line that makes it and who holds it. Steps end with
+    ``m.step()``, or with ``step()`` of a ``profkit.trace`` within; without either they are those of
+    the optimizer. On CUDA the allocator's history is kept meanwhile and written as a snapshot.
+
+    Args:
+        name: A name for the folder and the report. A decorated function's own if left out.
+        limit: How many blocks of this name are watched in this process.
+        dir: Folder for files (default ``$PROFKIT_DIR``, else ``traces``).
+        quiet: No line on stderr about where the file is.
+
+    Returns:
+        A context manager and decorator with ``step()``, and with ``path``, ``report``,
+        ``timeline`` and ``growths`` once the block has ended. A bare ``@profkit.memory`` returns
+        the decorated function.
+
+    Raises:
+        UsageError: If an argument makes no sense.
+    """
+    bare = callable(name)
+    if not current.is_on:
+        return name if bare else IDLE
+    if bare:
+        return Memory(None, limit, dir, quiet=quiet)(name)
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"The name of a watched block is a text, and {name!r} is none.")
+    return Memory(name, limit, dir, quiet=quiet)
