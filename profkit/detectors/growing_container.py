@@ -65,8 +65,8 @@ _FIXES: Final = {
         "`put` waits, or empty it."
     ),
     "generator": (
-        "What holds them has begun and never ends: run {0} to its end, or `close()` it, and keep "
-        "no list of such."
+        "They are variables of generators or coroutines that have begun and never end: run what "
+        "{0} holds to its end, or `close()` it."
     ),
     "context": (
         "Save tensors by `ctx.save_for_backward`, which lets go of them after `backward()`; what "
@@ -118,10 +118,10 @@ def _fix(growth: Growth) -> str:
         return "Keep a `.clone()` of the part, so that the rest of the storage can go."
     chain, name = principal(growth), own_name(growth)
     what = code(name) if name else "what holds them"
-    if chain is None or chain.kind not in _FIXES:
-        away = "" if growth.device == "cpu" else ", or move them to the host with `.cpu()`"
-        return (
-            f"Empty {what} once its tensors are used, or keep the last ones alone "
-            f"(`collections.deque(maxlen=100)`){away}."
-        )
-    return _FIXES[chain.kind].format(what)
+    if chain is not None and chain.kind in _FIXES:
+        return _FIXES[chain.kind].format(what)
+    last = "keep the last ones alone (`collections.deque(maxlen=100)`)"
+    if chain is not None and chain.container.lower().endswith("dict"):
+        last = "drop its oldest entry when a new one comes"
+    away = "" if growth.device == "cpu" else ", or move them to the host with `.cpu()`"
+    return f"Empty {what} once its tensors are used, or {last}{away}."

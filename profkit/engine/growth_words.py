@@ -99,8 +99,10 @@ def held_by(growth: Growth) -> str:
         return ""
     kind = chain.container.rpartition(".")[2]
     about = [kind] if kind and not kind.startswith("_") else []
-    if chain.container and chain.container_len is not None:
-        about.append(counted(chain.container_len, "entry", "entries"))
+    # It may have been counted before the last of them came.
+    n_entries = chain.container_len or 0
+    if kind and n_entries >= max(growth.n, 1):
+        about.append(counted(n_entries, "entry", "entries"))
     what = f"{code(container_name(chain))}{container_place(chain)}"
     return f"{what} ({', '.join(about)})" if about else what
 

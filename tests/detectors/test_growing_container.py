@@ -80,6 +80,23 @@ def test_the_fix_depends_on_the_holder(
     assert words in finding.fix
 
 
+@pytest.mark.parametrize("container", ["dict", "collections.OrderedDict", "mine.Dict"])
+def test_a_dict_can_drop_its_oldest_entry(found: Found, watched: Watched, container: str) -> None:
+    held = (Chain("module-global", ("__main__", "._MASKS", "[(70, 79)]"), container, 200),)
+    (finding,) = found(watched(chains=held), RULE)
+    assert finding.fix == (
+        "Empty `_MASKS` once its tensors are used, or drop its oldest entry when a new one comes."
+    )
+
+
+def test_entries_counted_before_the_last_of_them_came_are_not_told(
+    found: Found, watched: Watched
+) -> None:
+    held = (Chain("module-global", ("__main__", ".kept", "[5]"), "list", 6),)
+    (finding,) = found(watched(chains=held), RULE)
+    assert finding.message.endswith("held by `kept` (list).")
+
+
 def test_a_small_growth_is_a_note_and_a_tiny_one_nothing(found: Found, watched: Watched) -> None:
     assert found(watched(per_step_bytes=4096), RULE)[0].severity == "note"
     assert found(watched(per_step_bytes=4095), RULE) == ()
