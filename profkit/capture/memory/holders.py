@@ -6,10 +6,11 @@ from typing import Final
 from profkit.capture.memory import frames, naming
 from profkit.capture.memory.roots import Root
 from profkit.capture.memory.search import Found, Search
+from profkit.capture.memory.torch_links import is_a
 from profkit.model.live import Chain
 
 BUDGET_S: Final = 2.0
-"""Seconds of work of a search that has millions of objects to go through; others take milliseconds."""
+"""Seconds of work of a search among millions of objects; others take milliseconds."""
 
 _Path = tuple[Root, list[object]]
 
@@ -35,7 +36,8 @@ def chains(
 
     Returns:
         The chains of each target: those that begin in the program before those that begin in a
-        library, the shortest first.
+        library, what the program keeps before a variable that is a tensor itself, and among
+        those the shortest first.
     """
     found = Search(targets, own, limit, budget_s).run()
     chains_of_all = [_chains_of(found, id(target), limit) for target in targets]
@@ -54,9 +56,15 @@ def _chains_of(found: Found, target: int, limit: int) -> tuple[Chain, ...]:
     return tuple(named.values())
 
 
-def _rank(path: _Path) -> tuple[int, int]:
+def _rank(path: _Path) -> tuple[int, bool, int]:
+    """The program's own first, then what it keeps longest, then the nearest.
+
+    A variable that is a tensor itself, such as the loss, is a new tensor in the next step; what
+    it holds is held by what the program keeps from step to step.
+    """
     root, things = path
-    return _distance_from_program(root), len(things)
+    is_of_a_step = root.kind == "frame" and is_a(things[0], "torch", "Tensor")
+    return _distance_from_program(root), is_of_a_step, len(things)
 
 
 def _distance_from_program(root: Root) -> int:

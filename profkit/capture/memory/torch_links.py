@@ -26,7 +26,7 @@ def from_module(path: Path) -> Reached | None:
     Args:
         path: The rest of a path, the holder first.
     """
-    if not _is_a(path[0], "torch.nn", "Module"):
+    if not is_a(path[0], "torch.nn", "Module"):
         return None
     length = 2 if path[1] is namespace_of(path[0]) else 1
     if len(path) <= length:
@@ -51,7 +51,7 @@ def from_optimizer(path: Path) -> Reached | None:
     Args:
         path: The rest of a path, the holder first.
     """
-    if not _is_a(path[0], "torch.optim", "Optimizer"):
+    if not is_a(path[0], "torch.optim", "Optimizer"):
         return None
     length = 2 if path[1] is namespace_of(path[0]) else 1
     if len(path) <= length:
@@ -69,7 +69,7 @@ def from_tensor(path: Path) -> Reached | None:
     Args:
         path: The rest of a path, the holder first.
     """
-    if not _is_a(path[0], "torch", "Tensor") or path[1] is namespace_of(path[0]):
+    if not is_a(path[0], "torch", "Tensor") or path[1] is namespace_of(path[0]):
         return None
     if graphs.grad_fn_of(path[0]) is path[1]:
         return Reached(".grad_fn", 1)
@@ -84,7 +84,7 @@ def from_node(path: Path) -> Reached | None:
     Args:
         path: The rest of a path, the holder first.
     """
-    if not _is_a(path[0], "torch.autograd.function", "BackwardCFunction"):
+    if not is_a(path[0], "torch.autograd.function", "BackwardCFunction"):
         return None
     function = type_name(type(path[0])).removesuffix("Backward")
     where = f" on the ctx of {function}"
@@ -99,8 +99,14 @@ def from_node(path: Path) -> Reached | None:
     return Reached(name, length, stretch=True, where=where, kind="context")
 
 
-def _is_a(thing: object, module: str, name: str) -> bool:
-    """Whether something is an instance of one of torch's classes, by its type alone."""
+def is_a(thing: object, module: str, name: str) -> bool:
+    """Whether something is an instance of one of torch's classes, by its type alone.
+
+    Args:
+        thing: Any object.
+        module: The class's module; when it is not loaded there are no instances.
+        name: The class's name in it.
+    """
     loaded: Any = sys.modules.get(module)
     cls = None if loaded is None else vars(loaded).get(name)
     return isinstance(cls, type) and issubclass(type(thing), cls)

@@ -481,6 +481,20 @@ def test_a_hidden_state_of_an_earlier_step_hangs_on_the_one_that_the_program_use
     assert module.ref() is None
 
 
+def test_what_a_graph_keeps_is_told_by_what_lasts_and_not_by_the_variable_of_one_step(
+    world: World,
+) -> None:
+    module = world(
+        "net = nn.GRU(2, 2)\ndef main(look):\n    box = Holder()\n    box.inner = Holder()\n"
+        "    box.inner.state = None\n    for n in range(4):\n"
+        "        out, box.inner.state = net(torch.zeros(1, 1, 2), box.inner.state)\n"
+        "        scores = out.sum()\n        if n == 1:\n"
+        "            watched(box.inner.state)\n    return look()\n"
+    )
+    (chain, *_) = module.main(lambda: of(module))
+    assert text(chain).startswith("box.inner.state.grad_fn in main at world.py:18 → ")
+
+
 def test_neither_the_callers_objects_nor_profkits_are_holders(world: World) -> None:
     module = world("history = [made()]\n")
     own = {"kept": [module.ref()]}
