@@ -47,7 +47,7 @@ from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.memory_words import blocks
 from profkit.index.device_memory import DeviceMemory
 from profkit.model.finding import Finding
-from profkit.model.snapshot import NO_STACK, MemorySnapshot
+from profkit.model.snapshot import NO_STACK, MemorySnapshot, State
 from profkit.units import format_bytes, format_count, format_share
 
 INFO = RuleInfo(
@@ -79,7 +79,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     snapshot = ctx.snapshot
     if snapshot is None:
         return
-    n_short = int((snapshot.blocks.requested_bytes > snapshot.blocks.n_bytes).sum())
+    blocks_in = snapshot.blocks
+    # A free block may still say what was asked for when it was in use.
+    active = blocks_in.state != State.INACTIVE
+    n_short = int((active & (blocks_in.requested_bytes > blocks_in.n_bytes)).sum())
     if snapshot.notes.n_odd_segments or snapshot.notes.n_skipped or n_short:
         yield _contradicts_itself(snapshot, n_short)
     for memory in ctx.device_memories:

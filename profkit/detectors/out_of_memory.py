@@ -97,10 +97,12 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _finding(memory: DeviceMemory, line: Location | None, shortages: list[Shortage]) -> Finding:
     told = max(shortages, key=lambda each: each.missing_bytes or 0)
+    went_on = bool((memory.replay.alloc > shortages[-1].place).any())
     sites = allocation_sites(memory.sites_at(told.place), memory.lines, _LINES_TO_SUM)
     asked_at = line or Location()
     return INFO.finding(
-        severity="error",
+        # A program that goes on has caught the error, as those do that look for the largest batch.
+        severity="warning" if went_on else "error",
         confidence="high" if told.device_free_bytes is not None else "medium",
         message=_message(memory, asked_at, told, sites, len(shortages)),
         fix=_fix(memory, asked_at, told, sites),
@@ -117,6 +119,7 @@ def _finding(memory: DeviceMemory, line: Location | None, shortages: list[Shorta
             "active_bytes": told.active_bytes,
             "in_pieces_bytes": told.in_pieces_bytes,
             "largest_hole_bytes": told.largest_hole_bytes,
+            "went_on": went_on,
             "entries": [each.place for each in shortages[:20]],
         },
     )

@@ -19,6 +19,7 @@ from profkit.model.events import MISSING
 from profkit.model.memory_summary import (
     AllocationSite,
     MemoryPoint,
+    MemoryUse,
     OomSummary,
     PinningSite,
     RegionMemory,
@@ -67,6 +68,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         top_sites=allocation_sites(memory.sites_at(replay.end), lines, MAX_SITES),
         peak_sites=allocation_sites(memory.sites_at(replay.peak), lines, MAX_SITES),
         oom=tuple(_oom(memory, each) for each in memory.shortages),
+        peak_uses=_uses(memory.sites_at(replay.peak)),
         rounding_bytes=_rounding(snapshot, replay.device),
         releasable_bytes=layout.releasable_bytes,
         pinned_bytes=layout.pinned_bytes,
@@ -96,6 +98,14 @@ def allocation_sites(sites: Sites, lines: StackLines, limit: int) -> tuple[Alloc
         )
         for i in range(min(len(sites), limit))
     )
+
+
+def _uses(sites: Sites) -> tuple[MemoryUse, ...]:
+    n, n_bytes = np.zeros((2, len(USES)), dtype=np.int64)
+    np.add.at(n, sites.use, sites.n)
+    np.add.at(n_bytes, sites.use, sites.n_bytes)
+    order = [use for use in np.argsort(-n_bytes, kind="stable").tolist() if n[use]]
+    return tuple(MemoryUse(USES[use], int(n[use]), int(n_bytes[use])) for use in order)
 
 
 def pinning_sites(layout: Layout, lines: StackLines) -> tuple[PinningSite, ...]:
@@ -147,7 +157,7 @@ def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[Memory
     for i, end in enumerate(bounds[1:].tolist()):
         yield MemoryPoint(
             entry=end,
-            time_us=int(times[end - 1] - times[0]) if known else None,
+            time_us=int(times[end - 1]) - int(times[0]) if known else None,
             active_bytes=max(int(active[i]), int(replay.active_bytes[end])),
             reserved_bytes=max(int(reserved[i]), int(replay.reserved_bytes[end])),
         )

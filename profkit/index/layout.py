@@ -6,6 +6,7 @@ in place by the live blocks around them: nothing moves a tensor.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -108,6 +109,20 @@ class Layout:
         return np.asarray(np.maximum(found, 0), dtype=np.intp)
 
 
+_NO_BYTES: Final = np.zeros(0, dtype=np.int64)
+_NOTHING: Final = Layout(
+    segment_address=_NO_BYTES,
+    segment_bytes=_NO_BYTES,
+    segment_stream=_NO_BYTES,
+    is_small=np.zeros(0, dtype=np.bool_),
+    block_address=_NO_BYTES,
+    block_bytes=_NO_BYTES,
+    block_stack=np.zeros(0, dtype=np.int32),
+    hole_address=_NO_BYTES,
+    hole_bytes=_NO_BYTES,
+)
+
+
 def layout_in_the_end(snapshot: MemorySnapshot, device: int) -> Layout:
     """The layout that the snapshot itself holds.
 
@@ -158,6 +173,9 @@ def layout_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> Lay
     if np.isin(later, _MAPS).any():
         return None
     address, n_bytes, stream, is_small = _segments_at(snapshot, replay, place)
+    if not len(address):
+        # Nothing stands where nothing is reserved, whatever a broken history says.
+        return _NOTHING
     standing = standing_at(snapshot, replay, place)
     order = np.argsort(standing.address, kind="stable")
     begins, lengths = standing.address[order], standing.n_bytes[order]
@@ -194,8 +212,8 @@ def _segments_at(
     since = np.full(len(here), NO_ROW, dtype=np.intp)
     live = pairs.begin[pairs.end == NO_ROW]
     at = np.searchsorted(segments.address[here], history.address[rows[live]])
-    known = at < len(here)
-    hit = known & (segments.address[here[np.where(known, at, 0)]] == history.address[rows[live]])
+    live, at = live[at < len(here)], at[at < len(here)]
+    hit = segments.address[here[at]] == history.address[rows[live]]
     since[at[hit]] = live[hit]
     own = here[since < place]
     passing = pairs.begin[(pairs.begin < place) & (pairs.end >= place)]

@@ -49,6 +49,21 @@ class AllocationSite:
 
 
 @dataclass(frozen=True)
+class MemoryUse:
+    """All blocks of one use that stand at one moment.
+
+    Attributes:
+        category: As in :class:`AllocationSite`.
+        n: Blocks.
+        bytes: Their lengths together.
+    """
+
+    category: str
+    n: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class OomSummary:
     """A request that could not be met.
 
@@ -152,6 +167,7 @@ class SnapshotDevice:
         top_sites: What stands in the end by stack, the most bytes first.
         peak_sites: What stood at the peak, likewise.
         oom: Requests that could not be met, in order.
+        peak_uses: What stood at the peak by category, the most bytes first; all of it.
         rounding_bytes: What active blocks are longer than what was asked for.
         releasable_bytes: Free bytes of segments without a live block: an emptied cache gives them
             back to the driver.
@@ -178,6 +194,7 @@ class SnapshotDevice:
     top_sites: tuple[AllocationSite, ...] = ()
     peak_sites: tuple[AllocationSite, ...] = ()
     oom: tuple[OomSummary, ...] = ()
+    peak_uses: tuple[MemoryUse, ...] = ()
     rounding_bytes: int = 0
     releasable_bytes: int = 0
     pinned_bytes: int = 0

@@ -128,6 +128,14 @@ def test_requests_of_one_line_are_one_finding(found: Found) -> None:
     assert finding.evidence["asked_bytes"] == 3 * GIB
 
 
+def test_a_program_that_caught_the_error_and_went_on_is_warned(found: Found) -> None:
+    b = full()
+    b.alloc(512)
+    (finding,) = found(b, RULE)
+    assert finding.severity == "warning"
+    assert finding.evidence["went_on"] is True
+
+
 def test_a_program_with_room_is_left_alone(found: Found) -> None:
     assert found(full(total_bytes=80 * GIB), RULE) == ()
 

@@ -32,6 +32,8 @@ from profkit.model.snapshot import (
 Entry = dict[str, Any]
 
 _INT64: Final = np.iinfo(np.int64)
+_MOST_BYTES: Final = 1 << 48
+"""More than any device has, and little enough for a few thousand of them to be added up."""
 _STATES: Final = {
     "active_allocated": State.ALLOCATED,
     "inactive": State.INACTIVE,
@@ -137,6 +139,11 @@ def _integer(value: Any, missing: int) -> int:  # noqa: ANN401  (whatever a pick
     return int(value) if _INT64.min < value <= _INT64.max else missing
 
 
+def _lengths(entries: Sequence[Entry], key: str) -> npt.NDArray[np.int64]:
+    """A column of lengths in bytes; what no memory can have is cut to the nearest that it can."""
+    return np.clip(_integers(entries, key), 0, _MOST_BYTES)
+
+
 def _small(entries: Sequence[Entry], key: str) -> npt.NDArray[np.int32]:
     """A column of small integers, such as ordinals of devices."""
     wide = _integers(entries, key)
@@ -167,9 +174,9 @@ def _segments(
     return SegmentTable(
         device=_small(entries, "device"),
         address=_integers(entries, "address"),
-        total_bytes=_integers(entries, "total_size"),
-        allocated_bytes=_integers(entries, "allocated_size"),
-        active_bytes=_integers(entries, "active_size"),
+        total_bytes=_lengths(entries, "total_size"),
+        allocated_bytes=_lengths(entries, "allocated_size"),
+        active_bytes=_lengths(entries, "active_size"),
         stream=_integers(entries, "stream"),
         is_large=_flags(entries, lambda each: each.get("segment_type") == "large"),
         is_expandable=_flags(entries, lambda each: each.get("is_expandable") is True),
@@ -195,7 +202,7 @@ def _blocks(
     blocks = list(chain.from_iterable(of_segment))
     n_odd = sum(len(_list(each, "blocks")) for each in entries) - len(blocks)
     segment = np.repeat(np.arange(len(entries), dtype=np.int32), n_blocks)
-    n_bytes = _integers(blocks, "size")
+    n_bytes = _lengths(blocks, "size")
     before = np.cumsum(n_bytes) - n_bytes
     first = np.repeat(np.cumsum(n_blocks, dtype=np.int64) - n_blocks, n_blocks)
     follows = segments.address[segment] + before - (before[first] if len(first) else 0)
@@ -242,7 +249,7 @@ def _history(traces: list[list[Any]], numbers: StackNumbers) -> tuple[HistoryTab
         device=device,
         action=action,
         address=address,
-        n_bytes=_integers(kept, "size"),
+        n_bytes=_lengths(kept, "size"),
         stream=_integers(kept, "stream"),
         time_us=_integers(kept, "time_us", MISSING),
         stack=numbers.of(each.get("frames") for each in kept),
