@@ -36,6 +36,7 @@ _USES: Final = {
 _WHY: Final = {
     "exhaustion": "; what PyTorch had was in use",
     "fragmentation": "; PyTorch had enough that was free, but in pieces",
+    "outside": "; much of the device was not PyTorch's",
     "limit": "; the device had enough, and a limit stood in the way",
 }
 _LEVELS: Final = "▁▂▃▄▅▆▇█"

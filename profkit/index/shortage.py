@@ -8,16 +8,20 @@ import numpy as np
 from profkit.index.driver_requests import SMALL_BYTES, SMALL_SEGMENT_BYTES
 from profkit.index.layout import layout_at
 from profkit.index.replay import DeviceReplay
+from profkit.model.device_bytes import DeviceBytes
 from profkit.model.events import MISSING
 from profkit.model.snapshot import Action, MemorySnapshot
 
-Reason = Literal["exhaustion", "fragmentation", "limit"]
+Reason = Literal["exhaustion", "fragmentation", "limit", "outside"]
 
 _OWN_SEGMENT_BYTES: Final = 10 << 20
 _SHARED_SEGMENT_BYTES: Final = 20 << 20
 _ROUND_BYTES: Final = 2 << 20
 _MUCH_SHARE: Final = 0.1
 """With less than this of its memory in pieces an allocator is full, not fragmented."""
+_OUTSIDE_SHARE: Final = 0.25
+"""A CUDA context and libraries take a gibibyte or two; with more than this of a device somebody
+else is on it."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Shortage:
         active_bytes: What of it was in use.
         largest_hole_bytes: The longest free piece that the request could have had; None where it
             cannot be known any more.
+        driver: What the driver said of the device when the snapshot was taken, or None: only
+            profkit's own snapshots have it.
     """
 
     place: int
@@ -46,6 +52,7 @@ class Shortage:
     reserved_bytes: int
     active_bytes: int
     largest_hole_bytes: int | None
+    driver: DeviceBytes | None = None
 
     @property
     def in_pieces_bytes(self) -> int:
@@ -60,6 +67,13 @@ class Shortage:
         return max(0, self.needed_bytes - self.device_free_bytes)
 
     @property
+    def outside_bytes(self) -> int | None:
+        """What of the device was not this allocator's and not free; None where not known."""
+        if self.driver is None or self.device_free_bytes is None:
+            return None
+        return max(0, self.driver.total_bytes - self.device_free_bytes - self.reserved_bytes)
+
+    @property
     def fits_in_one_piece(self) -> bool:
         """Whether what was free in pieces would have made up for what the driver lacked."""
         missing = self.needed_bytes if self.missing_bytes is None else self.missing_bytes
@@ -70,11 +84,17 @@ class Shortage:
         """Why there was no room.
 
         ``limit``: the driver had enough; so a limit of the program's own was reached, or others
-        gave memory back a moment too late. ``fragmentation``: much of what the allocator held was
-        free in pieces, and would have been enough. ``exhaustion``: it was in use.
+        gave memory back a moment too late. ``outside``: a good part of the device was not this
+        allocator's, and would have been enough. ``fragmentation``: much of what the allocator held
+        was free in pieces, and would have been enough. ``exhaustion``: it was in use.
         """
         if self.missing_bytes == 0:
             return "limit"
+        outside = self.outside_bytes
+        if self.driver is not None and outside is not None:
+            much = outside >= _OUTSIDE_SHARE * self.driver.total_bytes
+            if much and outside >= (self.missing_bytes or 0):
+                return "outside"
         much = self.in_pieces_bytes >= _MUCH_SHARE * self.reserved_bytes
         return "fragmentation" if much and self.fits_in_one_piece else "exhaustion"
 
@@ -125,4 +145,5 @@ def _shortage(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> Sho
         reserved_bytes=int(replay.reserved_bytes[place]),
         active_bytes=int(replay.active_bytes[place]),
         largest_hole_bytes=hole,
+        driver=next((each for each in snapshot.driver if each.device == replay.device), None),
     )

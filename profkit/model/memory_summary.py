@@ -72,8 +72,9 @@ class OomSummary:
         device_free_bytes: What the driver said was free on the device, or None.
         location: The line that asked, or None.
         reason: ``exhaustion``: what PyTorch held was in use. ``fragmentation``: much of it was free
-            in pieces, and would have been enough. ``limit``: the driver had enough. None: not
-            looked at.
+            in pieces, and would have been enough. ``outside``: a good part of the device was
+            others', and would have been enough. ``limit``: the driver had enough. None: not looked
+            at.
         missing_bytes: What the driver lacked for it, or None where its figure was not kept.
         reserved_bytes: What PyTorch held then, or None.
         active_bytes: What of it was in use, or None.

@@ -1,7 +1,11 @@
 """out-of-memory explains requests that found no room, from the allocator's history."""
 
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 
+from profkit.api import analyze
+from profkit.model.device_bytes import SNAPSHOT_KEY
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import SnapshotBuilder, TraceBuilder
@@ -86,6 +90,27 @@ def test_what_other_programs_hold_is_told_as_far_as_it_is_known(found: Found) ->
     (finding,) = found(b, RULE)
     assert finding.evidence["device_free_bytes"] == GIB
     assert "more than these 2.00 GiB, the rest is other programs'" in finding.message
+
+
+def test_what_others_hold_is_told_where_the_driver_was_asked(tmp_path: Path) -> None:
+    b = SnapshotBuilder(total_bytes=8 * GIB, outside_bytes=6 * GIB)
+    with b.frame("train.py", 3, "main"):
+        b.alloc(GIB)
+        b.alloc_or_none(3 * GIB)
+    driver = {
+        "device": 0, "total_bytes": 8 * GIB, "free_bytes": GIB, "torch_bytes": GIB,
+        "process_bytes": 2 * GIB, "others_bytes": 5 * GIB,
+    }  # fmt: skip
+    path = tmp_path / "oom.pickle"
+    path.write_bytes(pickle.dumps({**b.to_dict(), SNAPSHOT_KEY: {"devices": [driver]}}))
+    (finding,) = analyze(path, select=[RULE], strict=True).findings
+    assert finding.evidence["reason"] == "outside"
+    assert finding.evidence["outside_bytes"] == 6 * GIB
+    assert finding.message.endswith(
+        "6.00 GiB of the device's 8.00 GiB were held outside PyTorch: 5.00 GiB by other programs "
+        "and 1.00 GiB by libraries of this program."
+    )
+    assert finding.fix.startswith("In the order of bytes: 6.00 GiB outside PyTorch: see with")
 
 
 def test_a_driver_with_enough_left_points_to_a_limit(found: Found) -> None:
