@@ -127,7 +127,7 @@ def forward_of_backward(events: EventTable, tree: CallTree) -> Int32s:
     if not len(rows):
         return forward
     numbers = events.sequence.at(rows)
-    backward = _is_backward(events, rows)
+    backward = backward_rows(events)[rows]
     makers, wanted = rows[~backward], rows[backward]
     if not len(makers) or not len(wanted):
         return forward
@@ -141,8 +141,8 @@ def forward_of_backward(events: EventTable, tree: CallTree) -> Int32s:
     return np.where(row == NO_ROW, NO_ROW, forward[row]).astype(np.int32)
 
 
-def _is_backward(events: EventTable, rows: Int32s) -> Mask:
-    """Which operators with a sequence number are backward ones. Shape of ``rows``.
+def backward_rows(events: EventTable) -> Mask:
+    """Which rows are operators of a backward pass that say of which node. Shape ``(n,)``.
 
     ``Fwd thread id`` is on both where both run on one thread, so the name tells: autograd's own
     wrapper, and nodes, whose names end in ``Backward`` and a number.
@@ -156,8 +156,11 @@ def _is_backward(events: EventTable, rows: Int32s) -> Mask:
         dtype=np.bool_,
         count=len(events.names),
     )
+    found = np.zeros(len(events), dtype=np.bool_)
+    rows = events.sequence.rows
     forward_thread = events.forward_thread.at(rows)
-    return np.asarray(named[events.name[rows]] & (forward_thread != MISSING))
+    found[rows] = named[events.name[rows]] & (forward_thread != MISSING)
+    return found
 
 
 def _inherited(own: Int32s, tree: CallTree) -> Int32s:

@@ -39,6 +39,8 @@ EXPECTED = {
     "KER001": "launch-bound",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
+    "MEM013": "graph-in-inference",
+    "MEM014": "zeroed-gradients",
     "MEM003": "retained-graph",
     "MEM004": "growing-container",
     "MEM005": "forgotten-hook",

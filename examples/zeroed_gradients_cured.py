@@ -1,0 +1,41 @@
+"""Trains a wide network on small batches.
+
+The cure of ``zeroed_gradients.py``: gradients are let go, and the backward pass writes them anew.
+
+Run: ``python examples/zeroed_gradients_cured.py [STEPS]``
+"""
+
+import argparse
+
+import torch
+from torch import nn
+
+SEED = 7
+FEATURES, HIDDEN, CLASSES, BATCH = 256, 1024, 10, 16
+
+
+def main() -> None:
+    """Read the arguments and train."""
+    parser = argparse.ArgumentParser(description="Train, letting gradients go.")
+    parser.add_argument("steps", nargs="?", type=int, default=100)
+    options = parser.parse_args()
+    torch.manual_seed(SEED)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network = nn.Sequential(
+        nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(),
+        nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES),
+    ).to(device)  # fmt: skip
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    measure = nn.CrossEntropyLoss()
+    features = torch.randn(BATCH, FEATURES, device=device)
+    labels = torch.randint(CLASSES, (BATCH,), device=device)
+    for _ in range(options.steps):
+        optimizer.zero_grad()
+        measure(network(features), labels).backward()
+        optimizer.step()
+    with torch.no_grad():
+        print(f"loss: {measure(network(features), labels).item():.4f}")
+
+
+if __name__ == "__main__":
+    main()

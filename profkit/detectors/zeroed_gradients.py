@@ -1,0 +1,143 @@
+"""MEM014 zeroed-gradients: gradients are filled with zeros instead of let go.
+
+What it finds:
+    ``optimizer.zero_grad(set_to_none=False)``: a fill of every gradient in every step, within the
+    region that PyTorch marks as ``Optimizer.zero_grad``. Before PyTorch 2.0 this was the default.
+
+Why it matters:
+    The fills take time and bandwidth for nothing: the backward pass could write the gradients
+    instead of adding to zeros, which reads them once more. And the gradients stand through the
+    whole forward pass, where memory is wanted for activations. The cost is the time of the fills.
+
+How to fix it:
+    Call ``optimizer.zero_grad()`` without the argument, or with ``set_to_none=True`` before
+    PyTorch 2.0. Code that reads ``parameter.grad`` between steps must then expect ``None``.
+
+Example:
+    ::
+
+        optimizer.zero_grad(set_to_none=False)
+        loss_fn(model(x), y).backward()
+
+Use instead:
+    ::
+
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+
+Reads:
+    Annotations and operators (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the device work
+    that they launched, the steps, the user's lines.
+
+When it is wrong:
+    A program that replays its backward pass as a CUDA graph may need gradients that stay where
+    they are; so may libraries that keep views of them in buffers of their own. There it is a note
+    at most to know of.
+
+Source:
+    ``torch.optim.Optimizer.zero_grad`` in PyTorch's API reference (``set_to_none``); "Use
+    parameter.grad = None instead of model.zero_grad()" in PyTorch's Performance Tuning Guide;
+    ``torch/optim/optimizer.py`` (``zero_grad``).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.windows import in_windows, positions, windows_ns
+from profkit.engine.wording import at, how_often, known, time_each_step
+from profkit.index.calls import names_matching
+from profkit.index.intervals import Intervals, union
+from profkit.model.events import NO_ROW, Category, Rows
+from profkit.model.finding import Finding
+
+INFO = RuleInfo(
+    id="MEM014",
+    name="zeroed-gradients",
+    title="Gradients are filled with zeros in each step",
+    severity="note",
+    needs=frozenset({Needs.OPS}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When fills of gradients are a finding.
+
+    Attributes:
+        min_time_share: Share of the steps that the fills must take. A network of a few small
+            tensors is none the worse for it.
+        warning_share: From this share on it is a warning.
+    """
+
+    min_time_share: float = 0.001
+    warning_share: float = 0.02
+
+
+_ZERO_GRAD: Final = re.compile(r"^Optimizer\.zero_grad#")
+_FILL: Final = re.compile(r"^aten::(zero_|_foreach_zero_)$")
+MAX_LINES: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding if optimizers fill gradients with zeros."""
+    fills = _fills(ctx)
+    if not len(fills):
+        return
+    spent = _spent(ctx, fills)
+    whole_ns = windows_ns(ctx)
+    if not spent.total_ns or spent.total_ns < thresholds.min_time_share * whole_ns:
+        return
+    lines = sorted(ctx.by_line(fills), key=lambda each: -int(ctx.events.dur_ns[each[1]].sum()))
+    locations = known(*(location for location, _ in lines[:MAX_LINES]))
+    is_warning = spent.total_ns >= thresholds.warning_share * whole_ns
+    where = "on the GPU" if ctx.has_device_work else "on the host"
+    yield INFO.finding(
+        severity="warning" if is_warning else "note",
+        confidence="high",
+        message=(
+            f"Gradients are filled with zeros{at(locations[0]) if locations else ''}, "
+            f"{how_often(ctx, len(fills))}: {time_each_step(ctx, spent.total_ns)} {where}."
+        ),
+        fix=(
+            "Call `zero_grad()` without `set_to_none=False`: gradients are let go, and the "
+            "backward pass writes them anew. Before PyTorch 2.0 ask for `set_to_none=True`."
+        ),
+        locations=locations,
+        n=len(fills),
+        cost=ctx.cost(spent.total_ns, basis="upper-bound" if ctx.has_device_work else "measured"),
+        evidence={"n_fills": len(fills), "events": positions(ctx, fills)},
+        claims=spent.pairs(),
+    )
+
+
+def _fills(ctx: Context) -> Rows:
+    """Operators that fill with zeros within an optimizer's ``zero_grad``, each once."""
+    events = ctx.events
+    marks = names_matching(events.names, _ZERO_GRAD)[events.name] & np.isin(
+        events.category, (Category.ANNOTATION, Category.OP)
+    )
+    fills = names_matching(events.names, _FILL)[events.name] & (events.category == Category.OP)
+    inside = ctx.tree.nearest(marks) != NO_ROW
+    # A fill of several may be put together of fills of one.
+    rows = np.flatnonzero(fills & inside & (ctx.tree.below(fills) == NO_ROW))
+    return np.asarray(rows[in_windows(ctx, rows)])
+
+
+def _spent(ctx: Context, fills: Rows) -> Intervals:
+    """Time of the device work that the fills launched; without a device, their own."""
+    events = ctx.events
+    if not ctx.has_device_work:
+        return union(events.ts_ns[fills], events.end_ns[fills])
+    wanted = np.zeros(len(events), dtype=np.bool_)
+    wanted[fills] = True
+    op = ctx.launches.op
+    launched = (op != NO_ROW) & (ctx.tree.nearest(wanted) != NO_ROW)[op]
+    work = ctx.launches.work[launched]
+    return union(events.ts_ns[work], events.end_ns[work])

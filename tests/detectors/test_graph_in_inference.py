@@ -1,0 +1,246 @@
+"""graph-in-inference finds graphs that are built and dropped, and no graph that may be used yet."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "graph-in-inference"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+MIB = 1 << 20
+LAYERS = 4
+
+
+class Program:
+    """A network of four layers, each of which keeps a mebibyte for its backward."""
+
+    def __init__(self, *, stacks: bool = True) -> None:
+        self.b = TraceBuilder(stacks=stacks, memory=True, device_names=())
+        self.n_nodes = 0
+        self.stacks = stacks
+
+    def frame(self, file: str, line: int, function: str) -> AbstractContextManager[object]:
+        """A Python call, where the recording has stacks."""
+        return self.b.frame(file, line, function) if self.stacks else nullcontext()
+
+    def forward(self, *, gradients: bool = True) -> tuple[list[int], list[int]]:
+        """One forward pass: its nodes, and what they keep."""
+        nodes, kept = [], []
+        with self.frame("net.py", 5, "forward"):
+            for _ in range(LAYERS):
+                with self.b.op("aten::linear", sequence=self.n_nodes if gradients else None):
+                    kept.append(self.b.alloc(MIB, device=None))
+                    self.b.advance(1_000)
+                nodes.append(self.n_nodes)
+                self.n_nodes += gradients
+        return nodes, kept
+
+    def backward(self, nodes: list[int], kept: list[int], *, tells: bool = True) -> None:
+        """A backward pass through some nodes, which lets go of what they kept."""
+        for node, block in zip(reversed(nodes), reversed(kept), strict=True):
+            name = "autograd::engine::evaluate_function: AddmmBackward0"
+            with self.b.op(name, sequence=node if tells else None, self_ns=1_000) as event:
+                event.args = {**(event.args or {}), "Fwd thread id": 1}
+                self.b.free(block)
+
+    def train(self, *, tells: bool = True) -> None:
+        with self.frame("train.py", 10, "train"):
+            self.backward(*self.forward(), tells=tells)
+            with self.b.annotation("Optimizer.step#SGD.step"):
+                self.b.advance(500)
+
+    def evaluate(self, *, gradients: bool = True, loss: bool = True) -> list[int]:
+        """A forward pass and a loss beside it; what is kept."""
+        with self.frame("train.py", 40, "evaluate"):
+            _, kept = self.forward(gradients=gradients)
+            if loss:
+                with self.b.op("aten::mse_loss", sequence=self.n_nodes if gradients else None):
+                    self.b.advance(500)
+                self.n_nodes += gradients
+        return kept
+
+    def drop(self, kept: list[int]) -> None:
+        for block in kept:
+            self.b.free(block)
+
+
+def training(*, gradients: bool, dropped: bool = True, n_steps: int = 3) -> TraceBuilder:
+    program = Program()
+    for _ in range(n_steps):
+        with program.b.step():
+            program.train()
+            kept = program.evaluate(gradients=gradients)
+            if dropped:
+                program.drop(kept)
+    with program.b.step():
+        program.train()
+    return program.b
+
+
+def test_an_evaluation_with_gradients_on_is_found_at_its_own_line(found: Found) -> None:
+    # Each evaluation makes five nodes and keeps four mebibytes: one layer's own is read by the
+    # loss and then its result.
+    (finding,) = found(training(gradients=True), RULE)
+    assert finding.n == 3 * (LAYERS + 1)
+    assert finding.cost.bytes == LAYERS * MIB
+    assert finding.cost.basis == "upper-bound"
+    assert finding.severity == "warning"
+    assert finding.confidence == "high"
+    (where,) = finding.locations
+    assert (where.file, where.line, where.function) == ("train.py", 40, "evaluate")
+    assert finding.message == (
+        "A graph is built in evaluate (train.py:40) that no backward pass uses: 15 nodes, about "
+        "3.8 times a step, which kept up to 4.00 MiB at one time until they were dropped."
+    )
+
+
+def test_without_gradients_it_is_cured(found: Found) -> None:
+    assert found(training(gradients=False), RULE) == ()
+
+
+def test_a_graph_that_is_kept_is_a_leak_and_not_this(found: Found) -> None:
+    assert found(training(gradients=True, dropped=False), RULE) == ()
+
+
+def test_inference_alone_is_found_without_any_backward_pass(found: Found) -> None:
+    program = Program()
+    for _ in range(3):
+        with program.b.step():
+            program.drop(program.evaluate())
+    (finding,) = found(program.b, RULE)
+    # Where one pass follows another, what the last layer took is gone too soon to be told apart.
+    assert finding.cost.bytes == (LAYERS - 1) * MIB
+
+
+def test_a_training_step_that_the_recording_cuts_off_is_silent(found: Found) -> None:
+    program = Program()
+    for _ in range(3):
+        with program.b.step():
+            program.train()
+    with program.b.frame("train.py", 10, "train"):
+        program.forward()
+    assert found(program.b, RULE) == ()
+
+
+def test_losses_that_are_summed_and_go_backward_together_are_silent(found: Found) -> None:
+    program = Program()
+    for _ in range(2):
+        graphs = []
+        for _ in range(3):
+            with program.b.step():
+                graphs.append(program.forward())
+        with program.b.step():
+            for graph in graphs:
+                program.backward(*graph)
+    assert found(program.b, RULE) == ()
+
+
+def test_a_backward_pass_beyond_the_recording_is_silent(found: Found) -> None:
+    program = Program()
+    for _ in range(3):
+        with program.b.step():
+            program.evaluate()
+    assert found(program.b, RULE) == ()
+
+
+def test_a_backward_pass_that_does_not_tell_its_nodes_may_have_used_them(found: Found) -> None:
+    program = Program()
+    for _ in range(3):
+        with program.b.step():
+            program.train(tells=False)
+    assert found(program.b, RULE) == ()
+
+
+def test_what_a_backward_pass_computes_again_is_no_graph_of_its_own(found: Found) -> None:
+    program = Program()
+    for _ in range(3):
+        with program.b.step():
+            nodes, kept = program.forward()
+            name = "autograd::engine::evaluate_function: CheckpointBackward"
+            with program.b.op(name, sequence=nodes[-1]) as event:
+                event.args = {**(event.args or {}), "Fwd thread id": 1}
+                program.drop(program.evaluate())
+            program.backward(nodes, kept)
+    assert found(program.b, RULE) == ()
+
+
+def test_a_figure_beside_the_loss_is_too_little(found: Found) -> None:
+    program = Program()
+    for _ in range(3):
+        with program.b.step():
+            nodes, kept = program.forward()
+            for _ in range(2):
+                with program.b.op("aten::softmax", sequence=program.n_nodes):
+                    block = program.b.alloc(MIB, device=None)
+                    program.b.advance(1_000)
+                program.n_nodes += 1
+            program.backward(nodes, kept)
+            program.b.free(block)
+    assert found(program.b, RULE) == ()
+
+
+def test_operators_with_gradients_on_that_make_no_node_are_no_graph(found: Found) -> None:
+    program = Program()
+    for _ in range(3):
+        with program.b.step():
+            kept = []
+            for _ in range(9):
+                with program.b.op("aten::linear", sequence=7):
+                    kept.append(program.b.alloc(MIB, device=None))
+                    program.b.advance(1_000)
+            program.drop(kept)
+    assert found(program.b, RULE) == ()
+
+
+def test_small_graphs_are_no_news_and_larger_ones_a_note(found: Found) -> None:
+    slow = training(gradients=True)
+    assert found(slow, RULE, min_kept_bytes=5 * MIB) == ()
+    (finding,) = found(slow, RULE, warning_kept_bytes=5 * MIB)
+    assert finding.severity == "note"
+
+
+def test_evaluation_outside_the_steps_does_not_count(found: Found) -> None:
+    program = Program()
+    for _ in range(3):
+        with program.b.step():
+            program.train()
+        program.drop(program.evaluate())
+    assert found(program.b, RULE) == ()
+
+
+def test_without_lines_the_operator_is_named(found: Found) -> None:
+    program = Program(stacks=False)
+    for _ in range(3):
+        with program.b.step():
+            program.train()
+            program.drop(program.evaluate())
+    (finding,) = found(program.b, RULE)
+    assert finding.confidence == "medium"
+    assert finding.locations[0].op in {"aten::linear", "aten::mse_loss"}
+
+
+def test_of_two_lines_that_evaluate_one_network_both_are_named(found: Found) -> None:
+    program = Program()
+    for _ in range(3):
+        with program.b.step():
+            program.train()
+            program.drop(program.evaluate())
+            with program.b.frame("train.py", 60, "sample"):
+                _, kept = program.forward()
+                for _ in range(2):
+                    with program.b.op("aten::exp", sequence=program.n_nodes):
+                        program.b.advance(10)
+                    program.n_nodes += 1
+            program.drop(kept)
+    (finding,) = found(program.b, RULE)
+    assert [where.line for where in finding.locations] == [60, 40]
+
+
+def test_without_allocations_it_could_not_look(
+    analyzed: Analyzed, host_alone: TraceBuilder
+) -> None:
+    (unchecked,) = analyzed(host_alone, RULE).unchecked
+    assert unchecked.rule == "MEM013"

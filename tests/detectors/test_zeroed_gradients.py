@@ -1,0 +1,115 @@
+"""zeroed-gradients finds gradients that are filled with zeros, and states what the fills take."""
+
+from collections.abc import Callable
+
+import pytest
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "zeroed-gradients"
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+MARK = "Optimizer.zero_grad#SGD.zero_grad"
+
+
+def on_device(*, fill_ns: int = 30_000, n_gradients: int = 2, mark: str = MARK) -> TraceBuilder:
+    """Steps of a millisecond that fill some gradients first, each by a fill of its own."""
+    b = TraceBuilder(stacks=True)
+    for _ in range(4):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            with b.annotation(mark):
+                for _ in range(n_gradients):
+                    with b.op("aten::zero_"):
+                        b.fill(1 << 20, fill_ns)
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=900_000)
+            b.synchronize()
+    return b
+
+
+def on_host(fill_ns: int) -> TraceBuilder:
+    b = TraceBuilder(stacks=True, device_names=())
+    for _ in range(4):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            with b.annotation(MARK), b.op("aten::zero_"), b.op("aten::fill_"):
+                b.advance(fill_ns)
+            b.compute("aten::mm", 900_000)
+    return b
+
+
+def test_it_costs_the_time_of_the_fills_on_the_device(found: Found) -> None:
+    (finding,) = found(on_device(), RULE)
+    assert finding.cost.per_step_ns == 2 * 30_000
+    assert finding.cost.basis == "upper-bound"
+    assert sum(end - start for start, end in finding.claims) == finding.cost.ns == 8 * 30_000
+    assert finding.n == 8
+    assert finding.severity == "warning"
+    (where,) = finding.locations
+    assert (where.file, where.line) == ("train.py", 10)
+    assert finding.message == (
+        "Gradients are filled with zeros in train_step (train.py:10), twice a step: 60.0 µs a "
+        "step on the GPU."
+    )
+
+
+def test_one_kernel_for_all_gradients_is_found_too(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            with b.annotation(MARK):
+                b.launch("aten::_foreach_zero_", kernel="multi_tensor", host_ns=9_000,
+                         device_ns=40_000)  # fmt: skip
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=900_000)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert (finding.n, finding.cost.per_step_ns) == (3, 40_000)
+
+
+def test_a_fill_made_of_fills_counts_once(found: Found) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step():
+            with b.annotation(MARK), b.op("aten::_foreach_zero_"):
+                b.compute("aten::zero_", 50_000)
+                b.compute("aten::zero_", 50_000)
+            b.compute("aten::mm", 400_000)
+    (finding,) = found(b, RULE)
+    assert (finding.n, finding.cost.per_step_ns) == (3, 100_000)
+
+
+def test_letting_gradients_go_is_the_cure(found: Found) -> None:
+    assert found(on_device(n_gradients=0), RULE) == ()
+
+
+@pytest.mark.parametrize("mark", ["Optimizer.step#SGD.step", "zero_grad", "my zero_ region"])
+def test_zeros_filled_elsewhere_are_no_gradients(found: Found, mark: str) -> None:
+    assert found(on_device(mark=mark), RULE) == ()
+
+
+def test_on_the_host_it_costs_the_operators_time(found: Found) -> None:
+    (finding,) = found(on_host(100_000), RULE)
+    assert finding.cost.per_step_ns == 100_000
+    assert finding.cost.basis == "measured"
+    assert "on the host" in finding.message
+
+
+def test_little_time_is_a_note_and_next_to_none_is_no_news(found: Found) -> None:
+    (finding,) = found(on_host(5_000), RULE)
+    assert finding.severity == "note"
+    assert found(on_host(500), RULE) == ()
+
+
+def test_fills_outside_the_steps_do_not_count(found: Found) -> None:
+    b = on_device(n_gradients=0)
+    for _ in range(3):
+        with b.annotation(MARK), b.op("aten::zero_"):
+            b.fill(1 << 20, 900_000)
+    assert found(b, RULE) == ()
+
+
+def test_without_operators_it_could_not_look(
+    analyzed: Analyzed, device_alone: TraceBuilder
+) -> None:
+    (unchecked,) = analyzed(device_alone, RULE).unchecked
+    assert unchecked.rule == "MEM014"
