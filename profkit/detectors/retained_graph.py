@@ -9,7 +9,7 @@ Why it matters:
     A tensor that came out of a network holds the graph of all operators that led to it, and each
     of them holds what it saved for the backward pass: activations, inputs, masks. As long as one
     number at the end is kept, all of it is. After ``backward()`` the saved tensors go, but the
-    nodes stay, half a KiB each.
+    nodes stay, three quarters of a KiB each.
 
 How to fix it:
     Keep numbers: ``.item()``; where tensors are wanted, ``.detach()`` them; compute what is never

@@ -57,16 +57,18 @@ _TOO_FEW_STEPS: Final = (
     "The program's memory was watched over too few steps to tell growth from a warm-up.",
     "Let it run for more steps.",
 )
-_NOT_OF_A_TRACE: Final = frozenset({Needs.SNAPSHOT, Needs.HISTORY, Needs.DRIVER_CALLS, Needs.LIVE})
+_NEVER_IN_A_TRACE: Final = frozenset({Needs.SNAPSHOT, Needs.HISTORY, Needs.LIVE})
+_WITHOUT_A_TRACE: Final = _NEVER_IN_A_TRACE | {Needs.DRIVER_CALLS}
+"""What else than a trace may hold."""
 
 
 def looks_at_a_trace(needs: frozenset[Needs]) -> bool:
-    """Whether a rule looks at a trace, and not at what else may be known of memory.
+    """Whether a trace may hold what a rule needs, and not only what else is known of memory.
 
     Args:
         needs: What the rule must have.
     """
-    return not needs & _NOT_OF_A_TRACE
+    return not needs & _NEVER_IN_A_TRACE
 
 
 def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
@@ -76,7 +78,7 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
         ctx: The recording.
         needs: What a rule must have.
     """
-    if not ctx.has_trace and looks_at_a_trace(needs):
+    if not ctx.has_trace and not needs & _WITHOUT_A_TRACE:
         return _NO_TRACE
     met = {
         Needs.OPS: lambda: bool((ctx.innermost_op >= 0).any()),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from profkit.engine.growths import NODE_BYTES
 from profkit.model.finding import Finding
 from profkit.model.live import Chain, Graph, Growth
 from profkit.model.report import Report
@@ -30,15 +31,15 @@ def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
     )  # fmt: skip
     (finding,) = found(b, RULE)
     assert finding.message == (
-        "Each step from 1 to 200 keeps 67.5 KiB more in host memory: 200 tensors of shape () "
+        "Each step from 1 to 200 keeps 69.2 KiB more in host memory: 200 tensors of shape () "
         "float32, made at train.py:31 and held by `losses` (list, 200 entries). Each step adds 7 "
         "graph nodes, which keep 60.0 KiB for a backward pass."
     )
     assert finding.fix == (
         "Write `losses.append(measure(net(x), y).item())`: then nothing is kept but the value."
     )
-    assert finding.cost.per_step_bytes == 64 * KIB + 7 * 512
-    assert finding.cost.bytes == 200 * 64 * KIB + 1400 * 512
+    assert finding.cost.per_step_bytes == 64 * KIB + 7 * NODE_BYTES
+    assert finding.cost.bytes == 200 * 64 * KIB + 1400 * NODE_BYTES
     assert finding.cost.basis == "measured"
     assert finding.holders == (("__main__", ".losses", "[199]"),)
     assert (finding.locations[0].file, finding.locations[0].line) == ("/home/me/train.py", 31)
@@ -161,9 +162,9 @@ def test_nodes_that_saved_nothing_take_host_memory_too(found: Found, watched: Wa
                 graph=Graph(2400, 0, "AddBackward0"), nodes_per_step=12.5)  # fmt: skip
     (finding,) = found(b, RULE)
     assert finding.message.startswith(
-        "Each step from 1 to 200 keeps about 6.25 KiB more in host memory: the autograd graph "
+        "Each step from 1 to 200 keeps about 9.38 KiB more in host memory: the autograd graph "
     )
-    assert finding.cost.per_step_bytes == 6400
+    assert finding.cost.per_step_bytes == 12.5 * NODE_BYTES
     assert finding.cost.basis == "estimate"
     assert finding.severity == "warning"
 

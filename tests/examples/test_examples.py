@@ -12,8 +12,9 @@ import pytest
 from traces.record import EXAMPLES, PROGRAMS, fault_line
 
 ROOT = Path(__file__).parents[2]
-FAULTY = [name for name, facts in PROGRAMS.items() if facts["rule"]]
-CURED = [name for name, facts in PROGRAMS.items() if not facts["rule"]]
+RULES = {name: facts.get("watched_rule", facts["rule"]) for name, facts in PROGRAMS.items()}
+FAULTY = [name for name, rule in RULES.items() if rule]
+CURED = [name for name, rule in RULES.items() if not rule]
 
 
 def report_on(name: str, folder: Path, *more: str) -> dict[str, Any]:
@@ -42,15 +43,14 @@ def test_every_program_is_in_the_table_and_the_other_way_round() -> None:
 def test_an_example_knows_nothing_of_profkit_and_marks_its_fault(name: str) -> None:
     program = (EXAMPLES / f"{name}.py").read_text()
     assert "import profkit" not in program
-    assert (fault_line(program) is not None) == bool(PROGRAMS[name]["rule"])
+    assert (fault_line(program) is not None) == bool(RULES[name])
     assert program.count("# fault:") <= 1
 
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_planted_fault_is_found_at_its_line(name: str, tmp_path: Path) -> None:
     report = report_on(name, tmp_path)
-    rule = PROGRAMS[name].get("watched_rule", PROGRAMS[name]["rule"])
-    found = [one for one in report["findings"] if one["rule"] == rule]
+    found = [one for one in report["findings"] if one["rule"] == RULES[name]]
     assert found, report["findings"]
     places = [(Path(place["file"]).name, place["line"]) for place in found[0]["locations"]]
     line = fault_line((EXAMPLES / f"{name}.py").read_text())
