@@ -54,6 +54,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.shortage_words import no_room, no_room_fix
 from profkit.engine.windows import MAX_POSITIONS, judge, positions
 from profkit.engine.wording import known, time_each_step
 from profkit.index.cache_flushes import Cause
@@ -61,7 +62,7 @@ from profkit.index.calls import ALLOCATOR, names_matching
 from profkit.index.device_memory import DeviceMemory
 from profkit.model.events import Rows
 from profkit.model.finding import Cost, Finding
-from profkit.units import format_bytes, format_count, format_times
+from profkit.units import format_count
 
 INFO = RuleInfo(
     id="MEM002",
@@ -174,16 +175,8 @@ def _for_want_of_room(memory: DeviceMemory, full: Rows) -> Finding:
     return INFO.finding(
         severity="warning",
         confidence="high",
-        message=(
-            f"{format_times(len(full)).capitalize()} a request found no room on {memory.label}: "
-            f"the allocator gave {format_bytes(given)} of its cache back to the driver, in "
-            f"{format_count(int(flushes.n_calls[full].sum()))} calls that wait for the device, and "
-            f"asked for {format_bytes(again)} of it anew."
-        ),
-        fix=(
-            "The device is nearly full: use a smaller batch, keep fewer tensors, or set "
-            "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, so that cached pieces fit."
-        ),
+        message=no_room(memory, full, again),
+        fix=no_room_fix(memory),
         locations=memory.locations(memory.snapshot.history.stack[replay.rows[following]].tolist())[
             :MAX_LINES
         ],

@@ -3,7 +3,8 @@
 What it finds:
     Requests that made PyTorch take more from the driver although enough was free in the same pool,
     in pieces each too short, where that has left a good part of what PyTorch holds unused; and the
-    lines whose live blocks hold most of those pieces apart.
+    lines whose live blocks hold most of those pieces apart. Also blocks that are much longer than
+    what was asked for.
 
 Why it matters:
     A tensor needs its memory in one stretch, and nothing moves the tensors that stand between free
@@ -79,11 +80,14 @@ class Thresholds:
         min_pieces_share: The same as a share of the most that was reserved. A tenth or so is the
             usual price of a first step, whose requests come in no order.
         warning_share: Share from which it is a warning: as much is lost as is used.
+        min_rounding_share: Share of what is in use that is rounding alone. Without settings of the
+            program's own it is a few hundredths.
     """
 
     min_pieces_bytes: int = 512 << 20
     min_pieces_share: float = 0.2
     warning_share: float = 0.5
+    min_rounding_share: float = 0.1
 
 
 MAX_LINES: Final = 3
@@ -97,13 +101,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         least = max(thresholds.min_pieces_bytes, thresholds.min_pieces_share * most)
         # What is in use at once bounds what would do from below, and costs nothing to know. Where
         # the cache grows on and on that is told instead, with its causes, by the rule for it.
-        if _beyond(memory, 0) < least or is_growing(memory.replay):
-            continue
-        if not memory.requests.is_forced.any():
-            continue
-        pieces = _beyond(memory, memory.requests.tight_bytes)
-        if pieces >= least:
-            yield _finding(memory, most, pieces, warns=pieces >= thresholds.warning_share * most)
+        if _beyond(memory, 0) >= least and not is_growing(memory.replay):
+            pieces = _beyond(memory, memory.requests.tight_bytes)
+            if memory.requests.is_forced.any() and pieces >= least:
+                warns = pieces >= thresholds.warning_share * most
+                yield _finding(memory, most, pieces, warns=warns)
+        active = int(memory.replay.active_bytes[-1])
+        rounding_share = thresholds.min_rounding_share * active
+        if memory.rounding_bytes >= max(thresholds.min_pieces_bytes, rounding_share):
+            yield _rounding(memory, active)
 
 
 def _beyond(memory: DeviceMemory, would_do_bytes: int) -> int:
@@ -143,6 +149,22 @@ def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Fi
             "free_then_bytes": int(requests.free_bytes[worst]),
             "entries": requests.place[forced][:MAX_ENTRIES].tolist(),
         },
+    )
+
+
+def _rounding(memory: DeviceMemory, active: int) -> Finding:
+    lost = memory.rounding_bytes
+    return INFO.finding(
+        severity="note",
+        confidence="high",
+        message=(
+            f"{format_bytes(lost)} of the {format_bytes(active)} in use on {memory.label} "
+            f"({format_share(lost / active)}) is rounding: blocks are that much longer than what "
+            f"was asked for."
+        ),
+        fix="Take `roundup_power2_divisions` out of `PYTORCH_CUDA_ALLOC_CONF`, or raise it.",
+        cost=Cost(bytes=lost),
+        evidence={"device": memory.label, "rounding_bytes": lost, "active_bytes": active},
     )
 
 

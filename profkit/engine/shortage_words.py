@@ -5,9 +5,10 @@ from typing import Final
 from profkit.engine.memory_words import EXPANDABLE, held, is_expandable, line_of, listed
 from profkit.index.device_memory import DeviceMemory
 from profkit.index.shortage import Shortage
+from profkit.model.events import Rows
 from profkit.model.memory_summary import AllocationSite
 from profkit.model.where import Location
-from profkit.units import format_bytes, format_times
+from profkit.units import format_bytes, format_count, format_times
 
 MAX_LINES: Final = 3
 """So many lines, and so many ways, are named."""
@@ -124,3 +125,43 @@ def what_to_change(
         return "Use a smaller batch, and record the history with stacks to see what holds memory."
     chosen = "; ".join(f"{format_bytes(n_bytes)} {way}" for n_bytes, way in ways[:MAX_LINES])
     return f"In the order of bytes: {chosen}."
+
+
+def no_room(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
+    """How often requests made the allocator give its cache back, and what that came to.
+
+    Args:
+        memory: The device.
+        full: Such runs, as places in :attr:`DeviceMemory.flushes`.
+        again_bytes: What of it was asked of the driver again.
+    """
+    flushes = memory.flushes
+    threshold = _threshold(memory)
+    why = "" if threshold is None else f" within `garbage_collection_threshold` ({threshold})"
+    return (
+        f"{format_times(len(full)).capitalize()} a request found no room{why} on {memory.label}: "
+        f"the allocator gave {format_bytes(int(flushes.n_bytes[full].sum()))} of its cache back to "
+        f"the driver, in {format_count(int(flushes.n_calls[full].sum()))} calls that wait for the "
+        f"device, and asked for {format_bytes(again_bytes)} of it anew."
+    )
+
+
+def no_room_fix(memory: DeviceMemory) -> str:
+    """What to do about it.
+
+    Args:
+        memory: The device.
+    """
+    if _threshold(memory) is not None:
+        return (
+            "Raise `garbage_collection_threshold` in `PYTORCH_CUDA_ALLOC_CONF`, or take it out: "
+            "the allocator frees its cache by itself before it gives a request up."
+        )
+    pieces = "" if is_expandable(memory) else f", or set `{EXPANDABLE}`, so that cached pieces fit"
+    return f"The device is nearly full: use a smaller batch, keep fewer tensors{pieces}."
+
+
+def _threshold(memory: DeviceMemory) -> float | None:
+    """``garbage_collection_threshold``, where the program has set one."""
+    value = memory.snapshot.settings.get("garbage_collection_threshold")
+    return float(value) if isinstance(value, int | float) and value > 0 else None

@@ -69,7 +69,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         peak_sites=allocation_sites(memory.sites_at(replay.peak), lines, MAX_SITES),
         oom=tuple(_oom(memory, each) for each in memory.shortages),
         peak_uses=_uses(memory.sites_at(replay.peak)),
-        rounding_bytes=_rounding(snapshot, replay.device),
+        rounding_bytes=memory.rounding_bytes,
         releasable_bytes=layout.releasable_bytes,
         pinned_bytes=layout.pinned_bytes,
         pins=pinning_sites(layout, lines)[:MAX_PINS],
@@ -134,15 +134,6 @@ def _oom(memory: DeviceMemory, shortage: Shortage) -> OomSummary:
         largest_hole_bytes=shortage.largest_hole_bytes,
         sites=allocation_sites(memory.sites_at(shortage.place), memory.lines, MAX_SITES_OF_OOM),
     )
-
-
-def _rounding(snapshot: MemorySnapshot, device: int) -> int:
-    blocks = snapshot.blocks
-    here = snapshot.segments.device[blocks.segment] == device
-    asked = blocks.requested_bytes
-    # What was asked for is not in every layout: 0 or missing is no request.
-    known = here & (blocks.state != State.INACTIVE) & (asked > 0) & (asked <= blocks.n_bytes)
-    return int((blocks.n_bytes[known] - asked[known]).sum())
 
 
 def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[MemoryPoint]:

@@ -13,7 +13,7 @@ from profkit.index.replay import DeviceReplay
 from profkit.index.shortage import Shortage, shortages
 from profkit.index.stack_lines import StackLines, stack_lines
 from profkit.index.standing import Sites, Standing, sites_of, standing_at
-from profkit.model.snapshot import MemorySnapshot
+from profkit.model.snapshot import MemorySnapshot, State
 from profkit.model.where import Location
 
 
@@ -57,6 +57,16 @@ class DeviceMemory:
     def layout(self) -> Layout:
         """Where everything lies in the end."""
         return layout_in_the_end(self.snapshot, self.replay.device)
+
+    @cached_property
+    def rounding_bytes(self) -> int:
+        """What active blocks are longer than what was asked for, in the end."""
+        blocks = self.snapshot.blocks
+        here = self.snapshot.segments.device[blocks.segment] == self.replay.device
+        asked = blocks.requested_bytes
+        # What was asked for is not in every layout: 0 or missing is no request.
+        known = here & (blocks.state != State.INACTIVE) & (asked > 0) & (asked <= blocks.n_bytes)
+        return int((blocks.n_bytes[known] - asked[known]).sum())
 
     def layout_at(self, place: int) -> Layout:
         """Where everything lay before a row of the history; where that is lost, in the end."""

@@ -1,7 +1,10 @@
 """allocator-churn finds steps that call the driver for memory after the first."""
 
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 
+from profkit.api import analyze
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import SnapshotBuilder, TraceBuilder
@@ -103,3 +106,13 @@ def test_a_snapshot_without_stacks_shows_them_too(found: Found) -> None:
 
 def test_a_snapshot_in_which_it_happens_once_is_left_alone(found: Found) -> None:
     assert found(nearly_full(1), RULE) == ()
+
+
+def test_a_threshold_of_the_programs_own_is_named(tmp_path: Path) -> None:
+    whole = nearly_full().to_dict()
+    whole["allocator_settings"]["garbage_collection_threshold"] = 0.6
+    path = tmp_path / "s.pickle"
+    path.write_bytes(pickle.dumps(whole))
+    (finding,) = analyze(path, select=[RULE], strict=True).findings
+    assert "within `garbage_collection_threshold` (0.6)" in finding.message
+    assert "garbage_collection_threshold" in finding.fix

@@ -87,6 +87,19 @@ def test_pieces_of_whole_segments_are_told_as_such(found: Found) -> None:
     assert "1.95 GiB of all that was free lay in whole segments, and 0 B" in finding.message
 
 
+def test_blocks_much_longer_than_their_requests_are_told(found: Found) -> None:
+    b = SnapshotBuilder()
+    held = [b.alloc(16 * MIB) for _ in range(400)]
+    b.free(*held)
+    for _ in range(400):
+        b.alloc(15 * MIB)
+    # The rest of each block, 1 MiB, is not split off.
+    assert found(b, RULE) == ()
+    (finding,) = found(b, RULE, min_pieces_bytes=256 * MIB, min_rounding_share=0.05)
+    assert finding.evidence["rounding_bytes"] == finding.cost.bytes == 400 * MIB
+    assert finding.evidence["active_bytes"] == 6400 * MIB
+
+
 def test_a_trace_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "MEM011"
