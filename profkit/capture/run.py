@@ -6,6 +6,7 @@ from pathlib import Path
 
 from profkit.capture import current, environment, files, program, signals, talk
 from profkit.capture.discover_steps import Plan, StepFinder
+from profkit.capture.memory import oom
 from profkit.capture.schedule import Schedule
 from profkit.capture.steps import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
 from profkit.capture.torch_import import TorchImport
@@ -52,17 +53,19 @@ class Outcome:
         path: The trace file, or None.
         why_not: Why there is neither trace nor memory, in a sentence.
         memory: The file of what was watched of the program's memory, or None.
+        snapshot: The snapshot of CUDA's memory from when it ran out, or None.
     """
 
     error: BaseException | None
     path: str | None
     why_not: str = ""
     memory: str | None = None
+    snapshot: str | None = None
 
     @property
     def files(self) -> list[str]:
         """What there is to report on."""
-        return [file for file in (self.path, self.memory) if file is not None]
+        return [file for file in (self.path, self.memory, self.snapshot) if file is not None]
 
 
 def run(
@@ -100,6 +103,7 @@ def run(
         raise
     finally:
         running.imports.stop()
+        running.shortage.__exit__(None, None, None)
         current.when_killed = None
         signals.unwatch(ended_early)
     return running.outcome(error)
@@ -114,9 +118,18 @@ class _Run:
 
     def __init__(self, plan: Plan) -> None:
         self.finder = StepFinder(plan)
-        self.imports = TorchImport(self.finder.torch_is_there)
+        self.imports = TorchImport(self._torch_is_there)
         self._plan = plan
         self._began_in = Path.cwd()
+        folder = self._began_in / files.trace_folder(plan.options.folder, plan.name).parent
+        self.shortage = oom.watch(
+            str(folder), plan.name, quiet=plan.options.quiet, stacks_of="alloc"
+        )
+
+    def _torch_is_there(self) -> None:
+        self.finder.torch_is_there()
+        if self._plan.watches:
+            self.shortage.__enter__()
 
     def outcome(self, error: BaseException | None) -> Outcome:
         """How it ended; what was seen of memory is written now.
@@ -127,7 +140,7 @@ class _Run:
         path = _found(self.finder.path, self._began_in)
         memory = self._write_memory(path)
         why_not = "" if path or memory else _why_not(self.finder)
-        return Outcome(error, path, why_not, memory)
+        return Outcome(error, path, why_not, memory, self.shortage.path)
 
     def _write_memory(self, path: str | None) -> str | None:
         live = self.finder.memory()

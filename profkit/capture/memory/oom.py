@@ -45,6 +45,7 @@ class Watch:
         folder: As in :func:`profkit.capture.files.trace_folder`.
         name: The capture's name.
         quiet: Say nothing but warnings.
+        stacks_of: As in :class:`~profkit.capture.memory.cuda_history.Recording`.
 
     Attributes:
         path: The snapshot that was written, or None.
@@ -54,14 +55,22 @@ class Watch:
     path: str | None = None
     n_seen: int = 0
 
-    def __init__(self, folder: str | None, name: str, *, quiet: bool = False) -> None:
-        self._asked = (folder, name, quiet)
+    def __init__(
+        self,
+        folder: str | None,
+        name: str,
+        *,
+        quiet: bool = False,
+        stacks_of: cuda_history.StacksOf = "all",
+    ) -> None:
+        self._asked = (folder, name, stacks_of)
+        self._quiet = quiet
         self._open: _Open | None = None
 
     def __enter__(self) -> "Self":
         if cuda_history.is_possible():
-            folder, name, _ = self._asked
-            history = cuda_history.Recording(started=self._begin)
+            folder, name, stacks_of = self._asked
+            history = cuda_history.Recording(started=self._begin, stacks_of=stacks_of)
             self._open = _Open(_absolute(files.trace_folder(folder, name)), history)
             history.__enter__()
         return self
@@ -102,11 +111,17 @@ class Watch:
         self.path = str(cuda_history.dump(target, {device: limit_bytes}))
         talk.note(
             f"CUDA's memory ran out; next: profkit analyze {self.path}",
-            quiet=self._asked[-1],
+            quiet=self._quiet,
         )
 
 
-def watch(folder: str | None, name: str, *, quiet: bool = False) -> Watch:
+def watch(
+    folder: str | None,
+    name: str,
+    *,
+    quiet: bool = False,
+    stacks_of: cuda_history.StacksOf = "all",
+) -> Watch:
     """Keep the allocator's history, and write a snapshot when memory runs out.
 
     Does nothing without CUDA, and waits where the program has not started it.
@@ -115,8 +130,9 @@ def watch(folder: str | None, name: str, *, quiet: bool = False) -> Watch:
         folder: The folder for captures, or None for ``$PROFKIT_DIR``, else ``traces``.
         name: The capture's name.
         quiet: Say nothing but warnings.
+        stacks_of: Of what to keep stacks: ``all``, or for less ``alloc``.
     """
-    return Watch(folder, name, quiet=quiet)
+    return Watch(folder, name, quiet=quiet, stacks_of=stacks_of)
 
 
 def _attach() -> None:
