@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.capture import environment, files, profiler, signals, talk
+from profkit.capture.heap import give_back
 from profkit.capture.lines import Lines, lines_of
 from profkit.capture.options import Options
 from profkit.capture.schedule import Phase, Schedule
@@ -199,9 +200,15 @@ class Session:
 
     def _finish_cycle(self, stopped_by: str, open_step: str) -> None:
         main, self._main = self._main, None
-        if main is not None:
-            self._write(main, stopped_by, open_step)
-        self._lender = None
+        try:
+            if main is not None:
+                self._write(main, stopped_by, open_step)
+        finally:
+            for recording in (main, self._lender):
+                if recording is not None:
+                    recording.forget()
+            self._lender = None
+            give_back()
 
     def _lines(self, main: profiler.Recording) -> Lines | None:
         """The lines of a window: its own, those of the step that lends, or those of before."""
@@ -294,9 +301,13 @@ class Session:
         self._attempt(self._close_mark)
         self._attempt(self._discard_main)
         for recording in (self._main, self._lender):
-            if recording is not None and recording.is_started and not recording.is_stopped:
+            if recording is None:
+                continue
+            if recording.is_started and not recording.is_stopped:
                 self._attempt(recording.stop)
+            recording.forget()
         self._main = self._lender = None
+        give_back()
 
     @staticmethod
     def _attempt(action: Callable[[], None]) -> None:

@@ -32,7 +32,7 @@ class Budget:
 
     free_s: dict[Work, float] = field(
         default_factory=lambda: {
-            "full": 0.0, "look": 0.06, "graphs": 0.1, "closer": 1.0, "host": 1.0, "collector": 0.03,
+            "full": 0.0, "look": 0.06, "graphs": 0.1, "closer": 1.5, "host": 6.0, "collector": 0.03,
         }
     )  # fmt: skip
     share: dict[Work, float] = field(

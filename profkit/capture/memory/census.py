@@ -15,7 +15,7 @@ import os
 import sys
 import weakref
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory import looks
@@ -68,6 +68,9 @@ class Entry:
         self.bytes = n_bytes
         self.kind = kind
         self.is_aged = False
+
+
+_NONE_KNOWN: Final[Mapping[int, Entry]] = {}
 
 
 class Amount(NamedTuple):
@@ -210,11 +213,15 @@ class Census:
                 self._follow(seen, step)
 
     def _follow(self, seen: "_Seen", step: int) -> None:
-        if seen.address in self._entries:
-            _storages()._free_weak_ref(seen.address)
-        else:
-            kind = self._kinds.setdefault(seen.kind, seen.kind)
+        kind = self._kinds.setdefault(seen.kind, seen.kind)
+        entry = self._entries.get(seen.address)
+        if entry is None:
             self._entries[seen.address] = Entry(step, seen.bytes, kind)
+        else:
+            _storages()._free_weak_ref(seen.address)
+            if entry.born == step:
+                # Of several tensors on one storage it must not be chance which one counts.
+                entry.kind = max(entry.kind, kind, key=_precedence)
         if seen.graph is not None:
             self._graphs[id(seen.graph)] = seen.graph
 
@@ -262,12 +269,16 @@ class _Seen(NamedTuple):
     graph: "weakref.ref[Any] | None"
 
 
-def _seen(tensor: Any, known: Container[int] = ()) -> _Seen | None:  # noqa: ANN401
-    """Take note of a tensor; None for one without a storage, or with a known one and no graph.
+def _precedence(kind: Kind) -> tuple[bool, int, str]:
+    return kind.has_graph, kind.dimensions, kind.type
+
+
+def _seen(tensor: Any, known: Mapping[int, Entry] = _NONE_KNOWN) -> _Seen | None:  # noqa: ANN401
+    """Take note of a tensor; None for one without a storage, or with an aged one and no graph.
 
     Args:
         tensor: Of any kind; subclasses are not asked for what they may compute.
-        known: Addresses of storages that are followed already.
+        known: The storages that are followed already, by address.
     """
     import torch
 
@@ -277,7 +288,7 @@ def _seen(tensor: Any, known: Container[int] = ()) -> _Seen | None:  # noqa: ANN
         address, n_bytes = storage._cdata, storage.nbytes()
         made = base.grad_fn.__get__(tensor) is not None
         graph = weakref.ref(tensor) if made else None
-        if address in known and graph is None:
+        if graph is None and address in known and known[address].is_aged:
             return None
         plain = type(tensor) in {base, torch.nn.Parameter}
         kind = Kind(

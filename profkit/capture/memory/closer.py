@@ -81,24 +81,35 @@ class CloserLook:
             made_anew: Kinds of which the largest one is looked at, however young it is.
         """
         members = {**self._members(kinds), **self._largest(made_anew)}
-        with quiet_collector(), past_user_code():
+        with quiet_collector():
+            sights, unheld = self._held(members)
+            # Nothing is held here any more: what is looked at is else no garbage.
+            garbage = waiting() if unheld else None
+            if garbage is not None:
+                for group, ours in unheld.items():
+                    sights[group] = replace(sights[group], cycle=_cycle_of(ours, garbage))
+            return sights
+
+    def _held(
+        self, members: dict[Group, list[tuple[int, Entry]]]
+    ) -> tuple[dict[Group, Sight], dict[Group, set[int]]]:
+        """Who holds what, and the ids of the tensors that nobody holds."""
+        with past_user_code():
             wanted = {address for entries in members.values() for address, _ in entries}
             found = _by_storage(self._census.tensors(), wanted)
             chosen = {group: _examples(entries, found) for group, entries in members.items()}
             targets = [tensor for examples in chosen.values() for tensor in examples]
             own = {id(found), id(targets), id(chosen), *map(id, chosen.values())}
             held = iter(holders.chains(targets, own=own, limit=_MOST_CHAINS))
-            garbage: Garbage | None = None
             sights = {}
+            unheld = {}
             for group, examples in chosen.items():
                 chains = [chain for _, each in zip(examples, held, strict=False) for chain in each]
                 tensors = [found[address] for address, _ in members[group] if address in found]
-                cycle: tuple[str, ...] = ()
+                sights[group] = self._sight(group, examples, chains, tensors)
                 if examples and not chains:
-                    garbage = garbage or waiting()
-                    cycle = _cycle_of(examples, garbage)
-                sights[group] = replace(self._sight(group, examples, chains, tensors), cycle=cycle)
-            return sights
+                    unheld[group] = {id(one) for one in examples}
+            return sights, unheld
 
     def deepest(self) -> tuple[Kind, Sight] | None:
         """The tensor behind which most of all graph nodes hang, or None without graphs."""
@@ -185,13 +196,17 @@ def _is_through_graph(chain: Chain) -> bool:
     return any(part.startswith(".grad_fn") for part in chain.parts)
 
 
-def _cycle_of(examples: list[Any], garbage: Garbage) -> tuple[str, ...]:
-    """The cycle that holds tensors that nothing else holds; empty where none is known."""
-    ours = {id(one) for one in examples}
+def _cycle_of(ours: set[int], garbage: Garbage) -> tuple[str, ...]:
+    """The cycle that holds tensors that nothing else holds; empty where none is known.
+
+    Args:
+        ours: Their ids.
+        garbage: What waits for the collector.
+    """
     for group in garbage.groups:
-        if not ours.isdisjoint(group.ids):
+        if ours.intersection(map(id, group.examples)):
             return group.cycle
-    return ()
+    return garbage.groups[0].cycle if garbage.groups else ()
 
 
 def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:

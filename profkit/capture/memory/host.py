@@ -1,16 +1,11 @@
 """Host memory that no tensor owns: whether it grows, of what, and in which container.
 
-The allocator of C says at once how much it has given out; resident memory would not do, since
-what the program frees stays resident and is used again unseen. Only where that grows beyond what
-tensors and graphs explain are Python's objects gone through, a few times, some steps apart.
-
-Source: ``mallinfo2(3)``; ``sys.getallocatedblocks``.
+Only where what is given out grows beyond what tensors and graphs explain are Python's objects gone
+through, a few times, some steps apart.
 """
 
-import contextlib
-import ctypes
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,17 +13,15 @@ import numpy as np
 
 from profkit.capture.memory import holders, host_objects
 from profkit.capture.memory.unreachable import quiet_collector
-from profkit.index.trend import median_slope
+from profkit.index.trend import Trend, median_slope
 from profkit.model.live import Chain
 
 LEAST_PER_STEP: Final = 8192.0
 """Bytes a step below which host memory is not said to grow: objects come and go all the time."""
-_BYTES_A_BLOCK: Final = 64
-"""Of Python's own allocator, which says only how many blocks it has given out, of 16 to 512."""
-_MIN_TAKES: Final = 3
-_MOST_TAKES: Final = 8
-_LEAST_PACE: Final = 0.4
-"""Between two takes a type grows at least at this share of its median pace."""
+_MIN_TAKES: Final = 2
+_MOST_TAKES: Final = 4
+_LEAST_EXPLAINED: Final = 0.3
+"""The share of the growth that Python's objects must account for: a library's own is not told."""
 _MOST_MEASURED: Final = 16
 """Containers that are measured, those with the most new entries first."""
 _MOST_CONTAINERS: Final = 4
@@ -38,34 +31,6 @@ _LEAST_ENTRIES_PER_STEP: Final = 0.25
 _LEAST_OF_GROWTH: Final = 0.2
 """The share of all growth that a container must hold to be told of."""
 _NOT_THE_PROGRAMS: Final = ("profkit.", "torch.", "weakref", "cell", "frame")
-
-
-class _Mallinfo(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
-            "fordblks", "keepcost",
-        )
-    ]  # fmt: skip
-
-
-class Heap:
-    """Asks the allocators how many bytes are given out."""
-
-    def __init__(self) -> None:
-        self._ask: Callable[[], _Mallinfo] | None = None
-        with contextlib.suppress(OSError, AttributeError):
-            ask = ctypes.CDLL(None).mallinfo2
-            ask.restype = _Mallinfo
-            self._ask = ask
-
-    def read(self) -> int | None:
-        """Bytes given out by C's allocator and Python's; None where C's does not tell."""
-        if self._ask is None:
-            return None
-        told = self._ask()
-        return int(told.uordblks + told.hblkhd) + _BYTES_A_BLOCK * sys.getallocatedblocks()
 
 
 @dataclass(frozen=True)
@@ -102,11 +67,11 @@ class HostGrowth:
 
     Attributes:
         type: The type that grows most.
-        per_step_bytes: What all types grow by.
-        bytes: What there is of that type at the last take beyond the first.
-        n: How many objects of it, likewise.
-        first_step: The first take's step.
-        last_step: The last one's.
+        per_step_bytes: What is given out more, of all types.
+        bytes: What is given out more over the stretch.
+        n: Objects of that type that this is, at the pace of the takes.
+        first_step: The first step of the stretch that grew.
+        last_step: The last step of it.
         chains: Who holds the containers that grow; empty where none was found.
     """
 
@@ -149,37 +114,39 @@ class HostObjects:
             if len(self._takes) > _MOST_TAKES:
                 del self._takes[1]
 
-    def growth(self) -> HostGrowth | None:
-        """What grew from each take to the next at about the same pace, or None."""
-        if len(self._takes) < _MIN_TAKES:
+    def growth(self, trend: Trend | None) -> HostGrowth | None:
+        """What grew between the takes, if host memory grows for good.
+
+        Args:
+            trend: The growth of what is given out beyond tensors and graphs.
+        """
+        if trend is None or len(self._takes) < _MIN_TAKES:
             return None
         paces = {name: self._pace(name) for name in self._takes[-1].by_type}
-        rising = {name: pace for name, pace in paces.items() if pace > 0}
-        total = sum(rising.values())
-        if total < LEAST_PER_STEP:
+        most = max(paces, key=lambda name: paces[name])
+        explained = sum(pace for pace in paces.values() if pace > 0)
+        if paces[most] <= 0 or explained < _LEAST_EXPLAINED * trend.per_step:
             return None
-        most = max(rising, key=lambda name: rising[name])
+        n_steps = trend.last_step - trend.first_step
         first, last = self._takes[0], self._takes[-1]
-        n, n_bytes = last.by_type[most]
-        n_before, bytes_before = first.by_type.get(most, (0, 0))
+        n = last.by_type[most][0] - first.by_type.get(most, (0, 0))[0]
         return HostGrowth(
             type=most,
-            per_step_bytes=total,
-            bytes=n_bytes - bytes_before,
-            n=max(n - n_before, 1),
-            first_step=first.step,
-            last_step=last.step,
-            chains=self._chains(total),
+            per_step_bytes=trend.per_step,
+            bytes=round(trend.per_step * n_steps),
+            n=max(round(n * n_steps / (last.step - first.step)), 1),
+            first_step=trend.first_step,
+            last_step=trend.last_step,
+            chains=self._chains(explained),
         )
 
     def _pace(self, name: str) -> float:
-        """Bytes a step of one type, 0 unless it rose between all takes and did not slow down."""
+        """Bytes a step of one type, 0 unless it rose between all takes."""
         if name.startswith(_NOT_THE_PROGRAMS):
             return 0.0
         steps = np.array([take.step for take in self._takes])
         sizes = np.array([take.by_type.get(name, (0, 0))[1] for take in self._takes], np.float64)
-        paces = np.diff(sizes) / np.diff(steps)
-        if paces.min() <= 0 or paces.min() < _LEAST_PACE * np.median(paces):
+        if not (np.diff(sizes) > 0).all():
             return 0.0
         return median_slope(steps, sizes)
 

@@ -7,15 +7,17 @@ through; only where growth is seen are lines sampled for a few steps, and holder
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from profkit.capture import environment, signals, talk
+from profkit.capture.heap import Heap
 from profkit.capture.memory import graphs, judge, looks
 from profkit.capture.memory.births import Births
 from profkit.capture.memory.budget import Budget, Clock, Work
 from profkit.capture.memory.census import Census, Kind
 from profkit.capture.memory.closer import CloserLook, Group, Sight
-from profkit.capture.memory.host import LEAST_PER_STEP, Heap, HostObjects
+from profkit.capture.memory.host import LEAST_PER_STEP, HostObjects
 from profkit.capture.memory.series import Seen, Series, growth_of, made_anew, suspects
 from profkit.capture.memory.unreachable import quiet_collector
 from profkit.index.trend import MIN_POINTS, MIN_STEPS, is_rising
@@ -29,6 +31,8 @@ _MOST_NODES: Final = 20_000
 """Nodes of all graphs that are walked at a look, some 60 ms: with more, enough has been seen."""
 _BYTES_APART: Final = 8
 """Looks at which it is asked what graphs keep, which takes five times as long."""
+_ENOUGH_TAKES: Final = 3
+"""Takes of the host's objects, which cost more than anything else."""
 _CHECKED_APART: Final = 8
 """Looks at which it is asked whether something is made anew, larger each time."""
 _CLOSER_APART: Final = 5
@@ -220,7 +224,10 @@ class Watcher:
     def _look_at_host(self) -> None:
         """Go through Python's objects if host memory has begun to grow beyond what is explained."""
         self._host_from = self.n_steps + max(_CLOSER_APART, self.n_steps // 4)
-        if growth_of(self._series.host(), LEAST_PER_STEP) is None:
+        if (
+            self._host.n_takes >= _ENOUGH_TAKES
+            or growth_of(self._series.host(), LEAST_PER_STEP) is None
+        ):
             return
         with self._clock.spending("host"):
             own = [one.amounts for one in self._series.seen]
@@ -232,8 +239,8 @@ class Watcher:
     def _wants_lines(self, suspected: set[Kind]) -> bool:
         """Whether lines are still wanted, and can be had without the program noticing."""
         known = {kind for kind, place in self._sights if place is not None}
-        deepest_known = self._deepest is not None and bool(self._deepest[1].stack)
-        wanted = bool(suspected - known) or not (suspected or deepest_known)
+        graph_known = self._deepest is not None and bool(self._deepest[1].stack)
+        wanted = bool(suspected - known) or (self._has_deep_graph() and not graph_known)
         return (
             wanted
             and self._n_samplings < len(_SAMPLED_STEPS)
@@ -252,9 +259,14 @@ class Watcher:
             closer = CloserLook(self._census, self._births, self.n_steps, self._first)
             if suspected or self._made_anew:
                 self._sights.update(closer.groups(suspected, self._made_anew))
-            if self._graph_rises() or any(sight.is_in_graph for sight in self._sights.values()):
-                self._deepest = closer.deepest() or self._deepest
-        self._closer_from = self.n_steps + max(_CLOSER_APART, self.n_steps // 2)
+            if self._has_deep_graph():
+                self._deepest = _with_stack(closer.deepest(), self._deepest)
+        complete = all(sight.chains or sight.cycle for sight in self._sights.values())
+        apart = 2 * self.n_steps if complete else self.n_steps // 2
+        self._closer_from = self.n_steps + max(_CLOSER_APART, apart)
+
+    def _has_deep_graph(self) -> bool:
+        return self._graph_rises() or any(sight.is_in_graph for sight in self._sights.values())
 
     def _last_look(self) -> None:
         """Look closer at what had no closer look yet, while the program's modules are there."""
@@ -276,7 +288,7 @@ class Watcher:
             self._births,
             self._sights,
             self._deepest,
-            self._host.growth(),
+            self._host.growth(growth_of(self._series.host(), LEAST_PER_STEP)),
         )
         return judge.judge(evidence), steps[-1] - steps[0]
 
@@ -302,3 +314,12 @@ class Watcher:
         self._births.forget(lambda _: False)
         self._census.end()
         self._resident.close()
+
+
+def _with_stack(
+    newest: tuple[Kind, Sight] | None, before: tuple[Kind, Sight] | None
+) -> tuple[Kind, Sight] | None:
+    """What is seen now of a graph, with the line that was known before."""
+    if newest is None or before is None or newest[1].stack:
+        return newest or before
+    return newest[0], replace(newest[1], stack=before[1].stack)
