@@ -12,12 +12,8 @@ from profkit.testing import SnapshotBuilder
 from tests.docs.blocks import ROOT, blocks, commands
 from tests.tensorboard.server import serving
 
-PAGES = ["README.md", "docs/guide.md"]
-COMMANDS = [
-    pytest.param(command, id=place)
-    for page in [*PAGES, "docs/memory.md"]
-    for command, place in commands(page)
-]
+PAGES = ["README.md", "docs/guide.md", "docs/memory.md"]
+COMMANDS = [pytest.param(command, id=place) for page in PAGES for command, place in commands(page)]
 PRELUDE = """
 import torch
 
@@ -93,7 +89,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path)
     )
     assert finished.returncode == 0, finished.stderr
     assert "Warning" not in finished.stderr
-    assert list((tmp_path / "traces").rglob("*.pt.trace.json.gz"))
+    assert list((tmp_path / "traces").rglob("*.json.gz"))
 
 
 def test_the_readme_shows_a_finding_and_its_fix() -> None:
