@@ -67,7 +67,7 @@ from profkit.units import format_count
 INFO = RuleInfo(
     id="MEM002",
     name="allocator-churn",
-    title="Device memory is allocated anew in each step",
+    title="Device memory is asked of the driver again and again",
     severity="warning",
     needs=frozenset({Needs.DRIVER_CALLS}),
     since="0.1.0",

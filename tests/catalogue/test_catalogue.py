@@ -39,8 +39,6 @@ EXPECTED = {
     "KER001": "launch-bound",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
-    "MEM013": "graph-in-inference",
-    "MEM014": "zeroed-gradients",
     "MEM003": "retained-graph",
     "MEM004": "growing-container",
     "MEM005": "forgotten-hook",
@@ -48,11 +46,19 @@ EXPECTED = {
     "MEM007": "kept-traceback",
     "MEM008": "unbounded-cache",
     "MEM009": "host-growth",
+    "MEM010": "cache-growth",
+    "MEM011": "fragmentation",
+    "MEM012": "empty-cache-in-loop",
+    "MEM013": "graph-in-inference",
+    "MEM014": "zeroed-gradients",
+    "MEM015": "peak-dominated-by-one-line",
     "MEM016": "pinned-growth",
+    "MEM017": "out-of-memory",
     "PRF001": "no-warm-up",
     "PRF002": "carried-in-device-work",
     "PRF003": "no-stacks",
     "PRF004": "lost-device-events",
+    "PRF007": "odd-snapshot",
 }
 """Ids and names are a promise: none is ever given to another rule."""
 
