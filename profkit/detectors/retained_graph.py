@@ -43,14 +43,16 @@ Source:
     autograd mechanics (saved tensors).
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.growth_finding import growth_finding
 from profkit.engine.growth_words import code, is_number, own_name, told
-from profkit.engine.growths import growths_of
+from profkit.engine.growths import growths_of, is_entry, principal
 from profkit.engine.kept_code import is_sum, name_made, without_graph
 from profkit.model.finding import Finding
 from profkit.model.live import Growth
@@ -63,6 +65,9 @@ INFO = RuleInfo(
     needs=frozenset({Needs.LIVE}),
     since="0.1.0",
 )
+
+_NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+"""A variable, or an attribute of one."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,9 @@ def _fix(growth: Growth) -> str:
     line = without_graph(growth.code, is_number=is_number(growth) or is_sum(growth.code))
     if line is not None:
         return f"Write {code(line)}: then nothing is kept but the value."
-    if growth.kind == "graph" and name.isidentifier() and not is_number(growth):
+    chain = principal(growth)
+    is_state = growth.kind == "graph" and chain is not None and not is_entry(chain)
+    if is_state and _NAME.fullmatch(name) and not is_number(growth):
         return f"Cut the graph between the steps: {code(f'{name} = {name}.detach()')}."
     if made is not None:
         into = f" in {code(name)}" if name and name != made else ""

@@ -170,6 +170,15 @@ def container_name(chain: Chain) -> str:
     return name.removeprefix("__main__.").lstrip(".")
 
 
+def is_entry(chain: Chain) -> bool:
+    """Whether what is held is an entry of a container, and not what a name stands for itself.
+
+    Args:
+        chain: Who holds it.
+    """
+    return any(_is_entry(part) for part in chain.parts[1:])
+
+
 def container_place(chain: Chain) -> str:
     """Where its name is known, such as `` in main at train.py:3``; empty for one that is global.
 

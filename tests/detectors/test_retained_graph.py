@@ -61,6 +61,17 @@ def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
             "Cut the graph between the steps: `hidden = hidden.detach()`.",
         ),
         (
+            {"kind": "graph", "n": 1, "chains": (Chain("instance", ("net", ".state", " in f")),)},
+            "Cut the graph between the steps: `net.state = net.state.detach()`.",
+        ),
+        (
+            {"kind": "graph", "n": 1},
+            (
+                "What `losses` keeps needs no graph: keep `.item()` of a number and `.detach()` "
+                "of a tensor, or compute it under `torch.no_grad()`."
+            ),
+        ),
+        (
             {"code": "loss = measure(output, y)", "shape": "() float32"},
             "Keep `loss.item()` in `losses` instead of `loss`.",
         ),
