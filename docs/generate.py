@@ -24,6 +24,7 @@ import profkit
 from profkit.cli.main import group
 from profkit.engine.registry import rules
 from profkit.engine.renderer import renderers
+from profkit.model.difference import Difference
 from profkit.model.report import Report
 
 if typing.TYPE_CHECKING:
@@ -54,6 +55,10 @@ _REPORT: Final = (
     "`profkit/render/report.schema.json`. Times are integer nanoseconds, sizes integer bytes, "
     "shares from 0 to 1; a figure that is not known is null."
 )
+_DIFFERENCE: Final = (
+    "`profkit diff BEFORE AFTER --format json` prints it. Times are integer nanoseconds, sizes "
+    "integer bytes; a figure that is not known is null."
+)
 _HELP_WIDTH: Final = 88
 _NOTE: Final = "<!-- Written by docs/generate.py from the code: change it there. -->\n\n"
 
@@ -64,6 +69,7 @@ def pages() -> dict[str, str]:
     every["rules/README.md"] = catalogue()
     every["commands.md"] = commands()
     every["report.md"] = report_layout()
+    every["difference.md"] = difference_layout()
     every["python.md"] = python_names()
     return {path: _NOTE + text.rstrip() + "\n" for path, text in every.items()}
 
@@ -168,18 +174,41 @@ def report_layout() -> str:
         _REPORT,
         f"The formats of a report are {formats}.",
     ]
-    waiting: list[type[Any]] = [Report]
+    parts += _layouts(Report)
+    return "\n\n".join(parts)
+
+
+def difference_layout() -> str:
+    """The JSON of a difference, likewise; what a report is made of is on its own page."""
+    own = _layouts(Difference, known=tuple(_met(Report)))
+    return "\n\n".join(["# The JSON difference", _DIFFERENCE, *own])
+
+
+def _met(root: type[Any]) -> Iterator[type[Any]]:
+    """A dataclass and all that it is made of, in the order in which they are met."""
+    waiting = [root]
     for kind in waiting:
+        yield kind
+        hints = typing.get_type_hints(kind)
+        for field in dataclasses.fields(kind):
+            waiting += [part for part in _dataclasses_in(hints[field.name]) if part not in waiting]
+
+
+def _layouts(root: type[Any], known: tuple[type[Any], ...] = ()) -> list[str]:
+    """One table a dataclass, without those that another page has."""
+    parts = []
+    for kind in _met(root):
+        if kind in known:
+            continue
         hints = typing.get_type_hints(kind)
         said = attributes(kind)
         parts.append(f"## {kind.__name__}\n\n" + "| Field | Type | Meaning |\n|---|---|---|")
         for field in dataclasses.fields(kind):
             if field.name == "claims":
                 continue
-            waiting += [part for part in _dataclasses_in(hints[field.name]) if part not in waiting]
-            shown = _type_text(hints[field.name])
+            shown = _type_text(hints[field.name], known)
             parts[-1] += f"\n| `{field.name}` | {shown} | {said.get(field.name, '')} |"
-    return "\n\n".join(parts)
+    return parts
 
 
 def _dataclasses_in(hint: Any) -> Iterator[type[Any]]:  # noqa: ANN401  (a type hint of any form)
@@ -189,12 +218,12 @@ def _dataclasses_in(hint: Any) -> Iterator[type[Any]]:  # noqa: ANN401  (a type 
         yield from _dataclasses_in(argument)
 
 
-def _type_text(hint: Any) -> str:  # noqa: ANN401  (a type hint of any form)
-    """A type hint in the words of JSON."""
+def _type_text(hint: Any, elsewhere: tuple[type[Any], ...] = ()) -> str:  # noqa: ANN401  (a type hint of any form)
+    """A type hint in the words of JSON; dataclasses ``elsewhere`` are on the report's page."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return ", ".join(f"`{argument}`" for argument in arguments)
-    inner = [_type_text(argument) for argument in arguments if argument is not Ellipsis]
+    inner = [_type_text(each, elsewhere) for each in arguments if each is not Ellipsis]
     if origin in (types.UnionType, typing.Union):
         return " or ".join(inner)
     if origin is tuple or origin is list:
@@ -204,7 +233,8 @@ def _type_text(hint: Any) -> str:  # noqa: ANN401  (a type hint of any form)
     if hint is type(None):
         return "null"
     names = {str: "string", int: "integer", float: "number", bool: "boolean"}
-    return names.get(hint) or f"[{hint.__name__}](#{hint.__name__.lower()})"
+    page = "report.md" if hint in elsewhere else ""
+    return names.get(hint) or f"[{hint.__name__}]({page}#{hint.__name__.lower()})"
 
 
 def python_names() -> str:
