@@ -146,9 +146,9 @@ def _side(what: Path | Report, wanted: tuple[Rule, ...], limit_bytes: int | None
     is_folder = isinstance(place, FilePath) and place.is_dir()
     saved = None if is_folder else read_report(place, limit_bytes)
     if saved is not None:
-        return Side(saved)
+        return Side(saved, path=str(what))
     ctx = _context([what], limit_bytes, _nobody)
-    return Side(_report(ctx, wanted, {}, strict=False, told=_nobody), ctx.snapshot)
+    return Side(_report(ctx, wanted, {}, strict=False, told=_nobody), ctx.snapshot, str(what))
 
 
 def render(report: Report | Difference, format: str = "text", **options: Any) -> bytes:  # noqa: A002, ANN401  (the word of the command line; each renderer has its own options)

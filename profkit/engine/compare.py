@@ -1,7 +1,7 @@
 """What changed from one recording to another."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from profkit import __version__
@@ -9,7 +9,7 @@ from profkit.engine.changes import call_changes, finding_changes, memory_changes
 from profkit.engine.figures import renamed_devices, side_by_side
 from profkit.errors import UsageError
 from profkit.model.difference import Difference, OneSided
-from profkit.model.report import Report
+from profkit.model.report import Report, Source
 from profkit.model.snapshot import MemorySnapshot
 
 _STRETCH_APART_SHARE: Final = 0.1
@@ -23,10 +23,18 @@ class Side:
     Attributes:
         report: Its report.
         snapshot: The snapshot that the report is of, where it is at hand.
+        path: The file that was given; what was watched of a program does not name its own.
     """
 
     report: Report
     snapshot: MemorySnapshot | None = None
+    path: str = ""
+
+    @property
+    def source(self) -> Source:
+        """What was recorded."""
+        source = self.report.source
+        return source if source.path or not self.path else replace(source, path=self.path)
 
 
 def compare(before: Side, after: Side) -> Difference:
@@ -42,8 +50,8 @@ def compare(before: Side, after: Side) -> Difference:
     old, new = before.report, after.report
     if old.source.kind != new.source.kind:
         raise UsageError(
-            f"{old.source.path or 'The first'} is a {old.source.kind} and "
-            f"{new.source.path or 'the second'} a {new.source.kind}.",
+            f"{before.source.path or 'The first'} is a {old.source.kind} and "
+            f"{after.source.path or 'the second'} a {new.source.kind}.",
             "Compare two of one kind.",
         )
     one_sided = tuple(_one_sided(old, new))
@@ -52,8 +60,8 @@ def compare(before: Side, after: Side) -> Difference:
         changes = memory_changes(before.snapshot, after.snapshot) + changes
     return Difference(
         profkit=__version__,
-        before=old.source,
-        after=new.source,
+        before=before.source,
+        after=after.source,
         figures=side_by_side(old, new),
         changes=(*changes, *call_changes(old, new)),
         one_sided=one_sided,
@@ -87,6 +95,8 @@ def _notes(before: Side, after: Side) -> Iterator[str]:
     for name, side in sides:
         if side.snapshot is not None and not len(side.snapshot.stacks):
             yield f"The snapshot {name} was recorded without stacks."
+        if side.snapshot is None and side.report.source.kind == "snapshot":
+            yield f"The report {name} does not tell of every stack: compare the snapshots instead."
         for fault in side.report.health:
             if fault.severity != "note":
                 yield f"Trust the figures {name} less: {fault.title}."

@@ -108,5 +108,6 @@ def _of_memory(summary: Summary) -> Iterator[tuple[Key, int | None]]:
         yield ("peak_bytes", peak.device), peak.bytes
     if memory.unfreed_bytes is not None:
         yield ("unfreed_bytes", None), memory.unfreed_bytes
-    for name in _WATCHED if memory.steps else ():
-        yield (name, None), getattr(memory.steps[-1], name)
+    for name in _WATCHED:
+        known = [n for step in memory.steps if (n := getattr(step, name)) is not None]
+        yield (name, None), known[-1] if known else None  # not every figure is taken at each step

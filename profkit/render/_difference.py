@@ -19,6 +19,10 @@ _TITLES: Final[tuple[tuple[ChangeKind, str], ...]] = (
     ("kernel", "Kernels"),
     ("operator", "Operators"),
 )
+_LABELS: Final = {
+    "host_rss": "host memory", "tensor": "live tensors", "graph": "autograd graphs",
+    "window": "whole recording", "memcpy": "copies",
+}  # fmt: skip
 _SPECIAL: Final = re.compile(r"[\\`*_\[\]<>~&$@#|]")
 _ASCII: Final = str.maketrans("→·…µ±", ">-~u~")
 _NARROWEST: Final = 40
@@ -82,6 +86,8 @@ def headline(difference: Difference) -> str:
         most = max(every, key=lambda figure: abs(figure.delta or 0))
         sentences.append(_compared(f"Active memory on {visible(most.device or '')} is", most))
         sentences += _largest(difference)
+    elif "host_rss_bytes" in by_name:
+        sentences.append(_compared("Host memory in the end is", by_name["host_rss_bytes"]))
     findings = difference.of_kind("finding")
     counts = [
         f"{format_count(n)} {what}"
@@ -138,7 +144,8 @@ def _label(figure: Figure) -> str:
     """``busy_ns_per_step`` of ``cuda:0`` as ``cuda:0 busy a step``."""
     name = figure.name.removesuffix("_per_step")
     each = " a step" if name != figure.name else ""
-    words = re.sub(r"_(ns|bytes)$", "", name).removeprefix("n_").replace("_", " ") + each
+    plain = re.sub(r"_(ns|bytes)$", "", name).removeprefix("n_")
+    words = _LABELS.get(plain, plain.replace("_", " ")) + each
     return f"{visible(figure.device)} {words}" if figure.device else words
 
 

@@ -1,5 +1,6 @@
 """What changed between two reports: findings, kernels, figures; and what cannot be compared."""
 
+import gzip
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import pytest
 
 import profkit
 from profkit.errors import UsageError
+from profkit.load.live import SUFFIX, encode
 from profkit.model.difference import Change, ChangeKind, Difference
 from profkit.model.finding import Cost, Finding, Unchecked
+from profkit.model.live import LiveMemory, Look
 from profkit.model.report import KernelSummary, OpSummary, Report
 from profkit.model.where import Location
 from profkit.testing import TraceBuilder
@@ -235,3 +238,27 @@ def test_a_saved_report_stands_for_its_trace(tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     saved.write_bytes(profkit.render(profkit.analyze(before), "json"))
     assert profkit.compare(saved, after) == profkit.compare(before, after)
+
+
+def test_saved_reports_of_snapshots_say_that_they_do_not_tell_of_every_stack(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "a.pickle", [([("train.py", 1, "f")], 4096)])
+    report = profkit.analyze(path)
+    assert any("every stack" in note for note in profkit.compare(report, path).notes)
+    assert not any("every stack" in note for note in profkit.compare(path, path).notes)
+
+
+def test_what_was_watched_of_two_runs_is_compared_under_the_names_of_its_files(
+    tmp_path: Path,
+) -> None:
+    paths = []
+    for name, rss in (("a", 1 << 30), ("b", 3 << 30)):
+        looks = (Look(step=8, ts_ns=1, host_rss_bytes=rss), Look(step=9, ts_ns=2))
+        live = LiveMemory("train", "optimizer", n_steps=9, watched_ns=2, looks=looks)
+        paths.append(tmp_path / f"{name}{SUFFIX}")
+        paths[-1].write_bytes(gzip.compress(encode(live)))
+    difference = profkit.compare(*paths)
+    assert difference.before.path == str(paths[0])
+    assert figure(difference, "host_rss_bytes") == (1 << 30, 3 << 30)
+    assert "Host memory in the end is 3.00 GiB instead of 1.00 GiB" in str(difference)
