@@ -207,6 +207,8 @@ def memory_sentences(report: Report) -> list[str]:
         report: The report.
     """
     memory = report.summary.memory
+    if report.source.kind == "snapshot" and (memory is None or not memory.devices):
+        return ["The snapshot holds no memory of any device."]
     if memory is None:
         return []
     if memory.devices:
@@ -228,13 +230,9 @@ def _of_snapshot(memory: MemorySummary) -> Iterator[str]:
     name = f"{fullest.device} has"
     if len(memory.devices) > 1:
         name = f"Of {len(memory.devices)} devices {fullest.device} is the fullest, with"
-    had = (
-        f"{format_bytes(fullest.reserved_bytes)} reserved and {format_bytes(fullest.active_bytes)}"
-    )
-    peak = ""
-    if fullest.peak_active_bytes > fullest.active_bytes:
-        peak = f", and {format_bytes(fullest.peak_active_bytes)} at the peak"
-    yield f"{name} {had} in use{peak}."
+    active, peak = format_bytes(fullest.active_bytes), format_bytes(fullest.peak_active_bytes)
+    more = f", and {peak} at the peak" if peak != active else ""
+    yield f"{name} {format_bytes(fullest.reserved_bytes)} reserved and {active} in use{more}."
     for device in memory.devices:
         if device.oom:
             yield _out_of_memory(device, device.oom[-1])
@@ -268,6 +266,8 @@ def nothing_in_memory(report: Report) -> str:
     memory = report.summary.memory
     if memory is not None and memory.n_growths == 0:
         return "Nothing grows with every step."
+    if report.unchecked:
+        return "The rules that could look found nothing to change."
     return "No rule found anything to change."
 
 

@@ -126,7 +126,26 @@ def test_a_snapshot_without_history_has_no_peak() -> None:
     (device,) = report.summary.memory.devices
     bare = replace(device, n_trace_events=0, oom=(), timeline=())
     memory = replace(report.summary.memory, devices=(bare,))
-    report = replace(report, summary=Summary(0, memory=memory))
+    report = replace(report, summary=Summary(0, memory=memory), unchecked=())
     assert [each.title for each in sites(report, everything=True)] == ["On cuda:0 in the end"]
     assert facts(report, everything=False)[0].endswith("largest free block 112 MiB, no history")
     assert verdict(report).endswith("at the peak. No rule found anything to change.")
+    checked = replace(report, unchecked=reports.unchecked_report().unchecked)
+    assert verdict(checked).endswith("The rules that could look found nothing to change.")
+
+
+def test_a_peak_that_reads_like_the_end_is_not_told() -> None:
+    report = reports.snapshot_report()
+    assert report.summary.memory is not None
+    (device,) = report.summary.memory.devices
+    level = replace(device, peak_active_bytes=device.active_bytes + 1, oom=())
+    memory = replace(report.summary.memory, devices=(level,))
+    said = memory_sentences(replace(report, summary=Summary(0, memory=memory)))
+    assert said == ["cuda:0 has 34.2 GiB reserved and 33.2 GiB in use."]
+
+
+def test_a_snapshot_of_no_device_says_so() -> None:
+    empty = replace(reports.snapshot_report(), summary=Summary(0), unchecked=())
+    assert verdict(empty) == (
+        "The snapshot holds no memory of any device. No rule found anything to change."
+    )
