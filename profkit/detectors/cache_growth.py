@@ -52,7 +52,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.memory_words import lines_of, listed, pieces_fix, pinned, telling_pins
 from profkit.engine.snapshot_summary import pinning_sites
-from profkit.index.cache_trend import CacheTrend, cache_trend, is_growing
+from profkit.index.cache_trend import CacheTrend
 from profkit.index.device_memory import DeviceMemory
 from profkit.model.events import Int32s, Rows
 from profkit.model.finding import Cost, Finding
@@ -90,10 +90,10 @@ MAX_LINES: Final = 3
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding for each device whose cache grows."""
     for memory in ctx.device_memories:
-        trend = cache_trend(memory.replay)
-        if trend is None or not is_growing(memory.replay):
+        trend = memory.trend
+        if trend is None or not trend.is_growing:
             continue
-        least = thresholds.min_growth_share * int(memory.replay.reserved_bytes.max())
+        least = thresholds.min_growth_share * int(memory.reserved_bytes.max())
         if trend.idle_rise_bytes >= max(thresholds.min_growth_bytes, least):
             yield _finding(memory, trend)
 
@@ -108,8 +108,8 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
     layout = memory.layout_at(place)
     pins = telling_pins(pinning_sites(layout, memory.lines))[:MAX_LINES]
     text = (
-        f"PyTorch came to hold {format_bytes(int(replay.reserved_bytes.max()))} of {memory.label} "
-        f"for at most {format_bytes(int(replay.active_bytes.max()))} in use at once: after the "
+        f"PyTorch came to hold {format_bytes(int(memory.reserved_bytes.max()))} of {memory.label} "
+        f"for at most {format_bytes(int(memory.active_bytes.max()))} in use at once: after the "
         f"first quarter of the history it took {format_bytes(trend.reserved_rise_bytes)} more, "
         f"while what is in use rose by {format_bytes(trend.active_rise_bytes)}."
     )
@@ -129,8 +129,8 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
             "device": memory.label,
             "reserved_rise_bytes": trend.reserved_rise_bytes,
             "active_rise_bytes": trend.active_rise_bytes,
-            "reserved_bytes": int(replay.reserved_bytes.max()),
-            "active_bytes": int(replay.active_bytes.max()),
+            "reserved_bytes": int(memory.reserved_bytes.max()),
+            "active_bytes": int(memory.active_bytes.max()),
             "reserved_in_one_piece_bytes": requests.tight_bytes,
             "n_forced": len(forced),
             "n_pools": len(np.unique(requests.pool[later])),

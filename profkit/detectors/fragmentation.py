@@ -54,7 +54,6 @@ from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.memory_words import lines_of, listed, pieces_fix, pinned, telling_pins
 from profkit.engine.snapshot_summary import pinning_sites
-from profkit.index.cache_trend import is_growing
 from profkit.index.device_memory import DeviceMemory
 from profkit.model.finding import Cost, Finding
 from profkit.model.memory_summary import PinningSite
@@ -97,11 +96,11 @@ MAX_ENTRIES: Final = 20
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding for each device with much memory in pieces."""
     for memory in ctx.device_memories:
-        most = int(memory.replay.reserved_bytes.max())
+        most = int(memory.reserved_bytes.max())
         least = max(thresholds.min_pieces_bytes, thresholds.min_pieces_share * most)
         # What is in use at once bounds what would do from below, and costs nothing to know. Where
         # the cache grows on and on that is told instead, with its causes, by the rule for it.
-        if _beyond(memory, 0) >= least and not is_growing(memory.replay):
+        if _beyond(memory, 0) >= least and not memory.is_growing:
             pieces = _beyond(memory, memory.requests.tight_bytes)
             if memory.requests.is_forced.any() and pieces >= least:
                 warns = pieces >= thresholds.warning_share * most
@@ -117,9 +116,8 @@ def _beyond(memory: DeviceMemory, would_do_bytes: int) -> int:
 
     What was reserved before the history began was for requests that are not known.
     """
-    replay = memory.replay
-    needed = max(would_do_bytes, int(replay.active_bytes.max()), int(replay.reserved_bytes[0]))
-    return int(replay.reserved_bytes.max()) - needed
+    in_use, before = int(memory.active_bytes.max()), int(memory.reserved_bytes[0])
+    return int(memory.reserved_bytes.max()) - max(would_do_bytes, in_use, before)
 
 
 def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Finding:
@@ -140,7 +138,7 @@ def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Fi
         evidence={
             "device": memory.label,
             "reserved_bytes": most,
-            "active_bytes": int(memory.replay.active_bytes.max()),
+            "active_bytes": int(memory.active_bytes.max()),
             "reserved_in_one_piece_bytes": requests.tight_bytes,
             "pinned_bytes": memory.layout_at(place).pinned_bytes,
             "n_forced": len(forced),
@@ -175,7 +173,7 @@ def _message(
     n_forced = int(requests.is_forced.sum())
     text = (
         f"PyTorch came to hold {format_bytes(most)} of {memory.label} for at most "
-        f"{format_bytes(int(memory.replay.active_bytes.max()))} in use at once: about "
+        f"{format_bytes(int(memory.active_bytes.max()))} in use at once: about "
         f"{format_bytes(pieces)} ({format_share(pieces / most)}) only because free memory was in "
         f"pieces. {format_count(n_forced)} of {format_count(len(requests.place))} requests to the "
         f"driver found enough free, but not in one piece; the largest asked for "

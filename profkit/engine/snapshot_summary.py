@@ -72,6 +72,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         rounding_bytes=memory.rounding_bytes,
         releasable_bytes=layout.releasable_bytes,
         pinned_bytes=layout.pinned_bytes,
+        private_free_bytes=int(free.sum()) - layout.releasable_bytes - layout.pinned_bytes,
         pins=pinning_sites(layout, lines)[:MAX_PINS],
         timeline=tuple(_timeline(snapshot, replay)),
         regions=_regions(snapshot, replay),

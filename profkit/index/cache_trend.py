@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.replay import DeviceReplay
+from profkit.model.events import Int64s
 
 N_PARTS: Final = 8
 """Parts of equally many entries: enough to tell a rise from a jump."""
@@ -34,25 +34,32 @@ class CacheTrend:
     start: int
 
     @property
+    def is_growing(self) -> bool:
+        """Whether reserved memory rises part after part while active memory hardly does."""
+        rises = self.n_rises >= _MIN_RISES
+        return rises and self.active_rise_bytes <= _ACTIVE_SHARE * self.reserved_rise_bytes
+
+    @property
     def idle_rise_bytes(self) -> int:
         """What was reserved more, and never in use."""
         return max(0, self.reserved_rise_bytes - self.active_rise_bytes)
 
 
-def cache_trend(replay: DeviceReplay) -> CacheTrend | None:
+def cache_trend(active_bytes: Int64s, reserved_bytes: Int64s) -> CacheTrend | None:
     """Compare the parts of a device's history.
 
     Args:
-        replay: The history of one device.
+        active_bytes: What was active before each row and in the end. Shape ``(n+1,)``.
+        reserved_bytes: What was reserved, likewise.
 
     Returns:
         None where it has too few entries for parts.
     """
-    if replay.end < N_PARTS:
+    if len(active_bytes) <= N_PARTS:
         return None
-    bounds = (np.arange(N_PARTS) * (replay.end + 1)) // N_PARTS
-    reserved = np.maximum.accumulate(np.maximum.reduceat(replay.reserved_bytes, bounds))
-    active = np.maximum.accumulate(np.maximum.reduceat(replay.active_bytes, bounds))
+    bounds = (np.arange(N_PARTS) * len(active_bytes)) // N_PARTS
+    reserved = np.maximum.accumulate(np.maximum.reduceat(reserved_bytes, bounds))
+    active = np.maximum.accumulate(np.maximum.reduceat(active_bytes, bounds))
     settled = _SETTLED_PARTS - 1
     return CacheTrend(
         n_rises=int((np.diff(reserved)[settled:] > 0).sum()),
@@ -60,15 +67,3 @@ def cache_trend(replay: DeviceReplay) -> CacheTrend | None:
         active_rise_bytes=int(active[-1] - active[settled]),
         start=int(bounds[_SETTLED_PARTS]),
     )
-
-
-def is_growing(replay: DeviceReplay) -> bool:
-    """Whether reserved memory rises part after part while active memory hardly does.
-
-    Args:
-        replay: The history of one device.
-    """
-    trend = cache_trend(replay)
-    if trend is None or trend.n_rises < _MIN_RISES:
-        return False
-    return trend.active_rise_bytes <= _ACTIVE_SHARE * trend.reserved_rise_bytes

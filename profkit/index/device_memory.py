@@ -7,12 +7,15 @@ from functools import cached_property
 import numpy as np
 
 from profkit.index.cache_flushes import Flushes, cache_flushes
+from profkit.index.cache_trend import CacheTrend, cache_trend
 from profkit.index.driver_requests import DriverRequests, driver_requests
 from profkit.index.layout import Layout, layout_at, layout_in_the_end
+from profkit.index.private_pools import common_levels
 from profkit.index.replay import DeviceReplay
 from profkit.index.shortage import Shortage, shortages
 from profkit.index.stack_lines import StackLines, stack_lines
 from profkit.index.standing import Sites, Standing, sites_of, standing_at
+from profkit.model.events import Int64s
 from profkit.model.snapshot import MemorySnapshot, State
 from profkit.model.where import Location
 
@@ -39,6 +42,30 @@ class DeviceMemory:
         return f"cuda:{self.replay.device}"
 
     @cached_property
+    def _common(self) -> tuple[Int64s, Int64s]:
+        return common_levels(self.snapshot, self.replay)
+
+    @property
+    def active_bytes(self) -> Int64s:
+        """What was active outside private pools, as :attr:`DeviceReplay.active_bytes`."""
+        return self._common[0]
+
+    @property
+    def reserved_bytes(self) -> Int64s:
+        """What was reserved outside private pools, likewise."""
+        return self._common[1]
+
+    @cached_property
+    def trend(self) -> CacheTrend | None:
+        """How these two went on; None where the history is too short to tell."""
+        return cache_trend(self.active_bytes, self.reserved_bytes)
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether the cache rises on and on."""
+        return self.trend is not None and self.trend.is_growing
+
+    @cached_property
     def requests(self) -> DriverRequests:
         """What was asked of the driver."""
         return driver_requests(self.snapshot, self.replay)
@@ -63,9 +90,10 @@ class DeviceMemory:
         """What active blocks are longer than what was asked for, in the end."""
         blocks = self.snapshot.blocks
         here = self.snapshot.segments.device[blocks.segment] == self.replay.device
+        active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
         asked = blocks.requested_bytes
         # What was asked for is not in every layout: 0 or missing is no request.
-        known = here & (blocks.state != State.INACTIVE) & (asked > 0) & (asked <= blocks.n_bytes)
+        known = here & active & (asked > 0) & (asked <= blocks.n_bytes)
         return int((blocks.n_bytes[known] - asked[known]).sum())
 
     def layout_at(self, place: int) -> Layout:

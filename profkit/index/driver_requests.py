@@ -37,6 +37,7 @@ class DriverRequests:
         pool: A number that tells pools apart; see :attr:`peak_active_bytes`.
         peak_active_bytes: By pool the most that was active in it at once. Shape ``(p,)``.
         is_small_pool: By pool whether it is one of small requests.
+        is_private_pool: By pool whether it is a private one, which shares with none.
     """
 
     place: Rows
@@ -46,21 +47,26 @@ class DriverRequests:
     pool: Rows
     peak_active_bytes: Int64s
     is_small_pool: Mask
+    is_private_pool: Mask
 
     @property
     def is_forced(self) -> Mask:
-        """Which of them found enough free memory in the pool, in pieces too short. ``(r,)``."""
-        return np.asarray(self.free_bytes >= self.needed_bytes)
+        """Which of them found enough free memory in the pool, in pieces too short. ``(r,)``.
+
+        What is free in a graph's pool at a moment is no piece: the graph writes to it again.
+        """
+        return np.asarray((self.free_bytes >= self.needed_bytes) & ~self.is_private_pool[self.pool])
 
     @property
     def tight_bytes(self) -> int:
         """What would be reserved at most if free memory always were in one piece.
 
         So it is, nearly, in expandable segments, which grow and shrink by pages: each pool's most
-        active bytes, up to a whole page.
+        active bytes, up to a whole page; private pools aside.
         """
         page = np.where(self.is_small_pool, SMALL_SEGMENT_BYTES, LARGE_PAGE_BYTES)
-        return int((-(-self.peak_active_bytes // page) * page).sum())
+        pages = -(-self.peak_active_bytes // page) * page
+        return int(pages[~self.is_private_pool].sum())
 
 
 _NOTHING: Final = np.zeros(0, dtype=np.int64)
@@ -72,6 +78,7 @@ _NONE: Final = DriverRequests(
     pool=np.zeros(0, dtype=np.intp),
     peak_active_bytes=_NOTHING,
     is_small_pool=np.zeros(0, dtype=np.bool_),
+    is_private_pool=np.zeros(0, dtype=np.bool_),
 )
 """Where nothing was asked for, pools are not looked at either."""
 
@@ -102,7 +109,7 @@ def driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> DriverReq
     n_bytes[since[kept]] = snapshot.blocks.n_bytes[own[kept]]
     place = np.flatnonzero(asks | gives | begins | ends)
     is_block = (begins | ends)[place]
-    pool, end_active, end_reserved, is_small = _pools(
+    pool, end_active, end_reserved, is_small, is_private = _pools(
         snapshot, replay, place, n_bytes[place], is_block
     )
     sign = np.where((asks | begins)[place], 1, -1)
@@ -122,17 +129,18 @@ def driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> DriverReq
         pool=pool[asked],
         peak_active_bytes=peak,
         is_small_pool=is_small,
+        is_private_pool=is_private,
     )
 
 
 def _pools(
     snapshot: MemorySnapshot, replay: DeviceReplay, place: Rows, n_bytes: Int64s, is_block: Mask
-) -> tuple[Rows, Int64s, Int64s, Mask]:
+) -> tuple[Rows, Int64s, Int64s, Mask, Mask]:
     """The pool of each change, and by pool what is active and reserved in the end.
 
     Returns:
-        Numbers of pools of shape ``(c,)``; active bytes, reserved bytes, and whether it is a pool
-        of small requests, of shape ``(p,)``.
+        Numbers of pools of shape ``(c,)``; active bytes, reserved bytes, whether it is a pool of
+        small requests, and whether a private one, of shape ``(p,)``.
     """
     segments, blocks, history = snapshot.segments, snapshot.blocks, snapshot.history
     here = np.flatnonzero(segments.device == replay.device)
@@ -157,8 +165,9 @@ def _pools(
     key = (_numbered(stream) * (len(snapshot.pools) + 1) + pools) * 2 + kind
     number = _numbered(key)
     n_pools = int(number.max(initial=-1)) + 1
-    is_small = np.zeros(n_pools, dtype=np.bool_)
+    is_small, is_private = np.zeros((2, n_pools), dtype=np.bool_)
     is_small[number] = kind
+    is_private[number] = pools != 0
     of_segment = number[len(place) :]
     active, reserved = np.zeros((2, n_pools), dtype=np.int64)
     np.add.at(reserved, of_segment, segments.total_bytes[here])
@@ -167,7 +176,7 @@ def _pools(
     of[here] = of_segment
     row = np.flatnonzero(is_active & (of[blocks.segment] != NO_ROW))
     np.add.at(active, of[blocks.segment[row]], blocks.n_bytes[row])
-    return number[: len(place)], active, reserved, is_small
+    return number[: len(place)], active, reserved, is_small, is_private
 
 
 def _numbered(values: Int64s) -> Int64s:

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from profkit.index.driver_requests import BLOCK_BYTES, SMALL_SEGMENT_BYTES
+from profkit.index.private_pools import is_private
 from profkit.index.replay import DeviceReplay, paired
 from profkit.index.standing import standing_at
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
@@ -29,6 +30,7 @@ class Layout:
         segment_bytes: Its length.
         segment_stream: The stream that it serves.
         is_small: Whether it serves requests up to 1 MiB.
+        is_private: Whether it is of a private pool.
         block_address: Where each live block begins. Shape ``(b,)``.
         block_bytes: Its length.
         block_stack: Stack that allocated it.
@@ -40,6 +42,7 @@ class Layout:
     segment_bytes: Int64s
     segment_stream: Int64s
     is_small: Mask
+    is_private: Mask
     block_address: Int64s
     block_bytes: Int64s
     block_stack: Int32s
@@ -52,11 +55,16 @@ class Layout:
         return self._segment_of(self.hole_address)
 
     @cached_property
-    def is_releasable(self) -> Mask:
-        """Holes in segments without a live block: an emptied cache gives them back. ``(h,)``."""
+    def is_held(self) -> Mask:
+        """Holes in segments that have a live block. ``(h,)``."""
         is_used = np.zeros(len(self.segment_address), dtype=np.bool_)
         is_used[self._segment_of(self.block_address)] = True
-        return np.asarray(~is_used[self.hole_segment])
+        return np.asarray(is_used[self.hole_segment] & ~self.is_private[self.hole_segment])
+
+    @cached_property
+    def is_releasable(self) -> Mask:
+        """Holes in segments without one, private pools aside: they can be given back. ``(h,)``."""
+        return np.asarray(~self.is_held & ~self.is_private[self.hole_segment])
 
     @property
     def releasable_bytes(self) -> int:
@@ -65,8 +73,11 @@ class Layout:
 
     @property
     def pinned_bytes(self) -> int:
-        """What is free and cannot be given back, for the live blocks in the same segment."""
-        return int(self.hole_bytes[~self.is_releasable].sum())
+        """What is free and cannot be given back, for the live blocks in the same segment.
+
+        What is free in private pools is neither: it is kept for the graphs that write there.
+        """
+        return int(self.hole_bytes[self.is_held].sum())
 
     def largest_hole_bytes(self, stream: int, *, is_small: bool) -> int:
         """The longest free block that a request of a stream could have.
@@ -87,7 +98,7 @@ class Layout:
         its only neighbour; so all of them together are :attr:`pinned_bytes`.
         """
         pinned = np.zeros(len(self.block_address), dtype=np.int64)
-        held = np.flatnonzero(~self.is_releasable)
+        held = np.flatnonzero(self.is_held)
         if not len(held):
             return pinned
         segment = self.hole_segment[held]
@@ -115,6 +126,7 @@ _NOTHING: Final = Layout(
     segment_bytes=_NO_BYTES,
     segment_stream=_NO_BYTES,
     is_small=np.zeros(0, dtype=np.bool_),
+    is_private=np.zeros(0, dtype=np.bool_),
     block_address=_NO_BYTES,
     block_bytes=_NO_BYTES,
     block_stack=np.zeros(0, dtype=np.int32),
@@ -142,6 +154,7 @@ def layout_in_the_end(snapshot: MemorySnapshot, device: int) -> Layout:
         segment_bytes=segments.total_bytes[here],
         segment_stream=segments.stream[here],
         is_small=~segments.is_large[here],
+        is_private=segments.pool[here] != 0,
         block_address=blocks.address[live],
         block_bytes=blocks.n_bytes[live],
         block_stack=blocks.stack[live],
@@ -190,6 +203,7 @@ def layout_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> Lay
         segment_bytes=n_bytes,
         segment_stream=stream,
         is_small=is_small,
+        is_private=is_private(snapshot, replay.device, address),
         block_address=begins,
         block_bytes=lengths,
         block_stack=standing.stack[order],

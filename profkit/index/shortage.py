@@ -7,6 +7,7 @@ import numpy as np
 
 from profkit.index.driver_requests import SMALL_BYTES, SMALL_SEGMENT_BYTES
 from profkit.index.layout import layout_at
+from profkit.index.private_pools import common_levels
 from profkit.index.replay import DeviceReplay
 from profkit.model.device_bytes import DeviceBytes
 from profkit.model.events import MISSING
@@ -38,6 +39,8 @@ class Shortage:
         device_free_bytes: What the driver said was free on the device, or None.
         reserved_bytes: What the allocator had from the driver.
         active_bytes: What of it was in use.
+        in_pieces_bytes: What of it was free within segments that live blocks held, private pools
+            aside.
         largest_hole_bytes: The longest free piece that the request could have had; None where it
             cannot be known any more.
         driver: What the driver said of the device when the snapshot was taken, or None: only
@@ -51,13 +54,9 @@ class Shortage:
     device_free_bytes: int | None
     reserved_bytes: int
     active_bytes: int
+    in_pieces_bytes: int
     largest_hole_bytes: int | None
     driver: DeviceBytes | None = None
-
-    @property
-    def in_pieces_bytes(self) -> int:
-        """What was free within segments that live blocks held."""
-        return self.reserved_bytes - self.active_bytes
 
     @property
     def missing_bytes(self) -> int | None:
@@ -132,6 +131,7 @@ def _shortage(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> Sho
     history = snapshot.history
     row = replay.rows[place]
     asked, free = int(history.n_bytes[row]), int(history.free_bytes.at(row.reshape(1))[0])
+    active, reserved = common_levels(snapshot, replay)
     layout = layout_at(snapshot, replay, place)
     stream = int(history.stream[row])
     small = asked <= SMALL_BYTES
@@ -144,6 +144,7 @@ def _shortage(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> Sho
         device_free_bytes=None if free == MISSING else free,
         reserved_bytes=int(replay.reserved_bytes[place]),
         active_bytes=int(replay.active_bytes[place]),
+        in_pieces_bytes=int(reserved[place] - active[place]),
         largest_hole_bytes=hole,
         driver=next((each for each in snapshot.driver if each.device == replay.device), None),
     )

@@ -173,6 +173,8 @@ class SnapshotDevice:
         releasable_bytes: Free bytes of segments without a live block: an emptied cache gives them
             back to the driver.
         pinned_bytes: Free bytes of the other segments.
+        private_free_bytes: Free bytes of private pools, such as those of CUDA graphs, which are
+            neither: a graph writes there again when it is replayed.
         pins: What holds those in place, the most bytes first.
         timeline: The history in stretches of equally many entries.
         regions: Named regions, the most active bytes first.
@@ -199,6 +201,7 @@ class SnapshotDevice:
     rounding_bytes: int = 0
     releasable_bytes: int = 0
     pinned_bytes: int = 0
+    private_free_bytes: int = 0
     pins: tuple[PinningSite, ...] = ()
     timeline: tuple[MemoryPoint, ...] = ()
     regions: tuple[RegionMemory, ...] = ()

@@ -111,6 +111,7 @@ def test_what_is_free_can_be_given_back_or_is_held_in_place(expected: dict[str, 
     memory = report_of(expected["file"]).summary.memory
     assert memory is not None
     for device in memory.devices:
+        assert device.private_free_bytes == 0
         assert device.releasable_bytes + device.pinned_bytes == device.inactive_bytes
     for each in context_of(expected["file"]).device_memories:
         assert int(each.layout.pinned_by_block.sum()) == each.layout.pinned_bytes

@@ -87,6 +87,18 @@ def test_streams_with_caches_of_their_own_are_told_apart_from_pieces(found: Foun
     assert finding.evidence["active_rise_bytes"] == 0
 
 
+def test_the_pools_of_graphs_are_no_cache(found: Found) -> None:
+    b = SnapshotBuilder()
+    b.alloc(64 * MIB)
+    for _ in range(40):
+        # What a capture frees stays in the graph's pool, which writes there at each replay.
+        b.free(b.alloc(100 * MIB, pool=(0, 1)), b.alloc(300 * MIB, pool=(0, 1)))
+        b.alloc(70 * MIB, pool=(0, 1))
+        b.free(b.alloc(5 * MIB))
+    assert found(b, RULE) == ()
+    assert found(b, "fragmentation") == ()
+
+
 def test_a_cache_that_fills_at_first_is_left_alone(found: Found) -> None:
     b = SnapshotBuilder()
     for _ in range(40):

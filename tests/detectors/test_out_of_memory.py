@@ -132,6 +132,17 @@ class _Changed(SnapshotBuilder):
                 entry["device_free"] = device_free_bytes
 
 
+def test_what_is_free_in_a_graphs_pool_is_no_piece(found: Found) -> None:
+    b = SnapshotBuilder(total_bytes=8 * GIB)
+    b.free(b.alloc(3 * GIB, pool=(0, 1)))
+    b.alloc(512, pool=(0, 1))
+    b.alloc(4 * GIB)
+    b.alloc_or_none(2 * GIB)
+    (finding,) = found(b, RULE)
+    assert finding.evidence["in_pieces_bytes"] == 0
+    assert finding.evidence["reason"] == "exhaustion"
+
+
 def test_what_was_freed_after_the_failed_request_is_counted_as_it_stood_then(found: Found) -> None:
     b = SnapshotBuilder(total_bytes=8 * GIB)
     with b.frame("train.py", 5, "main"):

@@ -146,6 +146,17 @@ def test_what_is_free_is_told_by_whether_it_can_be_given_back(tmp_path: Path) ->
     )  # fmt: skip
 
 
+def test_what_is_free_in_a_graphs_pool_is_neither(tmp_path: Path) -> None:
+    b = SnapshotBuilder()
+    b.free(b.alloc(64 * MIB, pool=(0, 1)))
+    b.alloc(5 * MIB, pool=(0, 1))
+    b.free(b.alloc(32 * MIB))
+    device = device_of(b, tmp_path)
+    assert device.private_free_bytes == (64 - 5) * MIB
+    assert (device.releasable_bytes, device.pinned_bytes) == (32 * MIB, 0)
+    assert device.inactive_bytes == (64 - 5 + 32) * MIB
+
+
 def test_rounding_is_what_blocks_have_beyond_their_requests(tmp_path: Path) -> None:
     b = SnapshotBuilder()
     b.free(b.alloc(16 * MIB))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from profkit.engine.context import Context
 from profkit.index.cache_flushes import Cause
-from profkit.index.cache_trend import cache_trend, is_growing
 from profkit.index.device_memory import DeviceMemory
 from profkit.index.marked_regions import marked_regions
 from profkit.index.shortage import needed_bytes
@@ -103,7 +102,24 @@ def test_private_pools_and_streams_are_no_help_to_each_other() -> None:
     requests = memory_of(b).requests
     assert requests.free_bytes.tolist() == [0, 0, 0, 60 * MIB]
     assert not requests.is_forced.any()
-    assert requests.tight_bytes == (100 + 100 + 80) * MIB
+    assert requests.tight_bytes == (100 + 80) * MIB
+
+
+def test_levels_outside_private_pools_leave_those_out_at_every_moment() -> None:
+    b = SnapshotBuilder()
+    with b.unrecorded():
+        b.alloc(12 * MIB, pool=(0, 1))
+    held = b.alloc(14 * MIB)
+    b.free(b.alloc(16 * MIB, pool=(0, 1)))
+    b.free(held)
+    memory = memory_of(b)
+    assert memory.active_bytes.tolist() == [
+        each * MIB for each in (0, 0, 14, 14, 14, 14, 14, 14, 0)
+    ]
+    assert memory.reserved_bytes.tolist() == [
+        each * MIB for each in (0, 14, 14, 14, 14, 14, 14, 14, 14)
+    ]
+    assert int(memory.replay.active_bytes.max()) == (12 + 14 + 16) * MIB
 
 
 def test_flushes_are_told_apart_by_who_made_them() -> None:
@@ -140,20 +156,20 @@ def test_growth_is_reserved_memory_that_rises_while_what_is_in_use_does_not() ->
     for n in range(1, 41):
         b.free(b.alloc(n * 64 * MIB, stream=n % 4))
     memory = memory_of(b)
-    trend = cache_trend(memory.replay)
+    trend = memory.trend
     assert trend is not None
     levels, active = memory.replay.reserved_bytes, memory.replay.active_bytes
     assert trend.reserved_rise_bytes == int(levels.max()) - int(levels[: trend.start].max())
     assert trend.active_rise_bytes == int(active.max()) - int(active[: trend.start].max())
     assert trend.n_rises == 6
-    assert is_growing(memory.replay)
+    assert memory.is_growing
 
 
 def test_a_short_history_shows_no_trend() -> None:
     b = SnapshotBuilder()
     b.alloc(1)
-    assert cache_trend(memory_of(b).replay) is None
-    assert not is_growing(memory_of(b).replay)
+    assert memory_of(b).trend is None
+    assert not memory_of(b).is_growing
 
 
 def test_a_region_has_its_peak_and_what_it_left() -> None:
