@@ -22,6 +22,10 @@ _EXAMPLES: Final = 3
 _MOST_GROUPS: Final = 8
 """Groups looked at, those with the most bytes first."""
 _MOST_CHAINS: Final = 3
+_MOST_ROOTS: Final = 16
+"""Tensors whose graphs are compared: those of a step's own variables are few."""
+_MOST_NODES: Final = 50_000
+_ABOUT_AS_FAR: Final = 0.8
 
 Group = tuple[Kind, Place | None]
 """Tensors of one kind that one line made; None where the line was not seen."""
@@ -37,7 +41,9 @@ class Sight:
         shape: Of the newest one.
         type: Name of its Python type.
         chains: Who holds them, the shortest chain first.
-        graph: The graph behind all of them, each node once; None without one.
+        graph: The graph behind all of them, each node once, and what it keeps beyond tensors that
+            are followed themselves; None without one.
+        is_hidden: Whether no tensor of Python's is on them any more: a graph alone holds them.
         cycle: Types along the unreachable cycle that holds them; empty where something else does.
     """
 
@@ -47,12 +53,17 @@ class Sight:
     type: str = ""
     chains: tuple[Chain, ...] = ()
     graph: Graph | None = None
+    is_hidden: bool = False
     cycle: tuple[str, ...] = ()
 
     @property
     def is_in_graph(self) -> bool:
         """Whether only the graph behind another tensor holds them."""
-        return bool(self.chains) and all(_is_through_graph(chain) for chain in self.chains)
+        return (
+            self.is_hidden
+            or (bool(self.chains)
+            and all(_is_through_graph(chain) for chain in self.chains))
+        )
 
 
 class CloserLook:
@@ -112,37 +123,32 @@ class CloserLook:
             return sights, unheld
 
     def deepest(self) -> tuple[Kind, Sight] | None:
-        """The tensor behind which most of all graph nodes hang, or None without graphs."""
+        """The tensor on which the deepest graph hangs, or None without graphs.
+
+        Of several that reach about as far, the one that reaches the least beyond: what is computed
+        from a state that is never detached reaches all that the state does, and more.
+        """
         with quiet_collector(), past_user_code():
-            roots = self._census.roots()
-            walk = graphs.Walk()
-            most, deepest = 0, None
-            for tensor in roots:
-                before = walk.n_nodes
-                for _ in walk.nodes([graphs.grad_fn_of(tensor)]):
-                    pass
-                if walk.n_nodes - before > most:
-                    most, deepest = walk.n_nodes - before, tensor
-            del walk
-            storage = None if deepest is None else graphs.storage_of(deepest)
+            roots = self._census.roots()[:_MOST_ROOTS]
+            reach = [_n_nodes_behind(tensor) for tensor in roots]
+            far = [place for place, n in enumerate(reach) if n >= _ABOUT_AS_FAR * max(reach)]
+            if not far:
+                return None
+            deepest = roots[min(far, key=reach.__getitem__)]
+            storage = graphs.storage_of(deepest)
             entry = None if storage is None else self._census.entry(storage[0])
-            if deepest is None or storage is None or entry is None:
+            if storage is None or entry is None:
                 return None
             targets = [deepest]
             chains = holders.chains(targets, own={id(roots), id(targets)}, limit=_MOST_CHAINS)
             stack = self._births.stack_of(storage[0]) if self._is_sampled(entry) else ()
-            graph = graphs.behind(deepest, counted=self._apart())
+            graph = graphs.behind(deepest, counted=self._followed())
             return entry.kind, Sight(
                 self._step, stack, _shape(deepest), _type(deepest), chains[0], graph
             )
 
-    def _apart(self) -> set[int]:
-        """Storages that a graph does not keep of itself: those that were there from the start."""
-        return {
-            address
-            for address, entry in self._census.entries()
-            if entry.born <= self._since or entry.kind.type == "Parameter"
-        }
+    def _followed(self) -> set[int]:
+        return {address for address, _ in self._census.entries()}
 
     def _members(self, kinds: Collection[Kind]) -> dict[Group, list[tuple[int, Entry]]]:
         """Storages by group; of a kind whose lines are known in part, those with a line alone."""
@@ -188,8 +194,19 @@ class CloserLook:
             "" if newest is None else _shape(newest),
             group[0].type if newest is None else _type(newest),
             tuple(shortest[:_MOST_CHAINS]),
-            _graph_behind(tensors, self._apart()) if group[0].has_graph else None,
+            _graph_behind(tensors, self._followed()) if group[0].has_graph else None,
+            is_hidden=not examples,
         )
+
+
+def _n_nodes_behind(tensor: Any) -> int:  # noqa: ANN401
+    node = graphs.grad_fn_of(tensor)
+    if node is None:
+        return 0
+    walk = graphs.Walk(_MOST_NODES)
+    for _ in walk.nodes([node]):
+        pass
+    return walk.n_nodes
 
 
 def _is_through_graph(chain: Chain) -> bool:
@@ -232,7 +249,6 @@ def _graph_behind(tensors: list[Any], counted: set[int]) -> Graph | None:
     if not roots:
         return None
     walk = graphs.Walk()
-    counted |= {storage[0] for one in tensors if (storage := graphs.storage_of(one)) is not None}
     n_bytes = sum(walk.bytes_kept_by(node, counted) for node in walk.nodes(roots))
     return Graph(walk.n_nodes, n_bytes, type(roots[-1]).__name__, is_exact=walk.is_exact)
 

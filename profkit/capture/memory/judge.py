@@ -52,9 +52,9 @@ def judge(evidence: Evidence) -> tuple[Growth, ...]:
         evidence: All that the run has shown.
     """
     nodes = growth_of(evidence.series.nodes(), LEAST_NODES_PER_STEP)
-    found = list(_tensors(evidence, nodes))
-    within = [growth for growth in found if _is_in_graph(growth)]
-    found = [growth for growth in found if not _is_in_graph(growth)]
+    seen = list(_tensors(evidence, nodes))
+    within = [growth for growth, sight in seen if sight.is_in_graph]
+    found = [growth for growth, sight in seen if not sight.is_in_graph]
     behind = [place for place, growth in enumerate(found) if growth.graph is not None]
     if not behind and (within or nodes is not None):
         behind = [len(found)]
@@ -68,27 +68,23 @@ def judge(evidence: Evidence) -> tuple[Growth, ...]:
     return tuple(merged[:_MOST_GROWTHS])
 
 
-def _is_in_graph(growth: Growth) -> bool:
-    """Whether only the graph behind another tensor holds what grows."""
-    return bool(growth.chains) and all(
-        any(part.startswith(".grad_fn") for part in chain.parts) for chain in growth.chains
-    )
-
-
 def _with_what_hangs_behind(growth: Growth, within: list[Growth], nodes: Trend | None) -> Growth:
-    """A growth with what its graph keeps, some of it in tensors that are alive themselves.
+    """A growth with what its graph keeps, some of it in tensors that are followed themselves.
 
-    What a step's nodes keep is what all nodes keep, shared out among them.
+    What a step's nodes keep beyond those is what all nodes keep, shared out among them.
     """
     if growth.graph is None:
         return growth
-    alive = sum(one.per_step_bytes for one in within)
     nodes_per_step = 0.0 if nodes is None else nodes.per_step
-    kept = growth.graph.saved_bytes * nodes_per_step / max(growth.graph.n_nodes, 1)
+    beyond = growth.graph.saved_bytes * nodes_per_step / max(growth.graph.n_nodes, 1)
+    kept = growth.graph.saved_bytes + sum(one.bytes for one in within)
     return replace(
         growth,
-        per_step_bytes=growth.per_step_bytes + max(alive, round(kept)),
-        bytes=growth.bytes + max(growth.graph.saved_bytes, sum(one.bytes for one in within)),
+        per_step_bytes=growth.per_step_bytes
+        + sum(one.per_step_bytes for one in within)
+        + round(beyond),
+        bytes=growth.bytes + kept,
+        graph=replace(growth.graph, saved_bytes=kept),
         nodes_per_step=nodes_per_step,
     )
 
@@ -107,7 +103,7 @@ def _host(host: HostGrowth) -> Growth:
     )
 
 
-def _tensors(evidence: Evidence, nodes: Trend | None) -> Iterator[Growth]:
+def _tensors(evidence: Evidence, nodes: Trend | None) -> Iterator[tuple[Growth, Sight]]:
     """Tensors of which there are more and more, or which become larger and larger."""
     series = evidence.series
     for kind in sorted(series.kinds()):
@@ -126,7 +122,7 @@ def _tensors(evidence: Evidence, nodes: Trend | None) -> Iterator[Growth]:
             yield from _one_that_grows(evidence, kind, trend)
 
 
-def _by_line(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[Growth]:
+def _by_line(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[tuple[Growth, Sight]]:
     """What one kind of tensors grows by, shared out among the lines that make what stays."""
     stayed = [
         (address, entry)
@@ -147,7 +143,7 @@ def _by_line(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[Growth]:
             first_step=trend.first_step,
             last_step=trend.last_step,
         )
-        yield _with_sight(growth, sight, place)
+        yield _with_sight(growth, sight, place), sight
 
 
 def _shares(births: Births, stayed: list[tuple[int, Entry]]) -> dict[Place | None, float]:
@@ -161,7 +157,7 @@ def _shares(births: Births, stayed: list[tuple[int, Entry]]) -> dict[Place | Non
     return {place: n / total for place, n in by_place.items()} if total else {None: 1.0}
 
 
-def _one_that_grows(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[Growth]:
+def _one_that_grows(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[tuple[Growth, Sight]]:
     """A tensor that is made anew in every step, larger each time."""
     entries = [(a, e) for a, e in evidence.census.entries() if e.kind == kind]
     if not entries:
@@ -169,7 +165,7 @@ def _one_that_grows(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[Gr
     _, largest = max(entries, key=lambda one: one[1].bytes)
     seen = [sight for (one, _), sight in evidence.sights.items() if one == kind]
     sight = max(seen, key=lambda one: (bool(one.stack), one.step), default=Sight(0))
-    yield _with_sight(
+    growth = _with_sight(
         Growth(
             kind="tensors",
             device=kind.device,
@@ -182,6 +178,7 @@ def _one_that_grows(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[Gr
         sight,
         sight.stack[0] if sight.stack else None,
     )
+    yield growth, sight
 
 
 def _one_graph(evidence: Evidence, nodes: Trend | None, within: list[Growth]) -> Iterator[Growth]:
