@@ -52,7 +52,7 @@ from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.wording import at
 from profkit.index.cache_flushes import Cause
 from profkit.index.device_memory import DeviceMemory
-from profkit.model.events import Rows
+from profkit.model.events import MISSING, Rows
 from profkit.model.finding import Cost, Finding
 from profkit.model.where import Location
 from profkit.units import format_bytes, format_count, format_times
@@ -75,10 +75,15 @@ class Thresholds:
         min_flushes_count: Times that it was emptied and filled again. Once or twice lies between
             phases of a program, such as training and evaluation.
         min_again_share: Share of what was given back that is asked for again before the next time.
+        driver_call_ns: About how long a call of the driver takes: from a tenth of a millisecond to one.
+        warning_share: Share of the time from the first to the last time that all these calls must
+            take, by that, to be a warning. An epoch's end of every few minutes is a note.
     """
 
     min_flushes_count: int = 3
     min_again_share: float = 0.5
+    driver_call_ns: int = 500_000
+    warning_share: float = 0.01
 
 
 MAX_ENTRIES = 20
@@ -95,10 +100,22 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if not len(asked) and not (flushes.cause == Cause.FULL).any():
             asked = unknown
         if len(asked) >= thresholds.min_flushes_count:
-            yield _finding(memory, asked)
+            yield _finding(memory, asked, thresholds)
 
 
-def _finding(memory: DeviceMemory, asked: Rows) -> Finding:
+def _is_rare(memory: DeviceMemory, asked: Rows, thresholds: Thresholds) -> bool:
+    """Whether so much time lies between that the calls of the driver hardly matter."""
+    flushes, replay = memory.flushes, memory.replay
+    times = memory.snapshot.history.time_us[replay.rows]
+    first, last = int(times[flushes.first[asked[0]]]), int(times[flushes.last[asked[-1]]])
+    if MISSING in (first, last):
+        return False
+    n_calls = int(flushes.n_calls[asked].sum() + flushes.n_asked_again[asked].sum())
+    span_ns = (last - first) * 1000
+    return n_calls * thresholds.driver_call_ns < thresholds.warning_share * span_ns
+
+
+def _finding(memory: DeviceMemory, asked: Rows, thresholds: Thresholds) -> Finding:
     flushes = memory.flushes
     locations = memory.locations(flushes.stack[asked].tolist())
     sure = bool((flushes.cause[asked] == Cause.ASKED).all())
@@ -106,7 +123,7 @@ def _finding(memory: DeviceMemory, asked: Rows) -> Finding:
     n_frees, n_allocs = int(flushes.n_calls[asked].sum()), int(flushes.n_asked_again[asked].sum())
     what = f"`torch.cuda.empty_cache()`{at(locations[0] if locations else Location())}"
     return INFO.finding(
-        severity="warning",
+        severity="note" if _is_rare(memory, asked, thresholds) else "warning",
         confidence="high" if sure else "medium",
         message=(
             f"{what if sure else 'The allocator'} gave memory of {memory.label} back to the driver "

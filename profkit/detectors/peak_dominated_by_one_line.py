@@ -3,7 +3,8 @@
 What it finds:
     A line whose tensors make the peak of a device's memory stick out: the whole history played
     again without them has a much lower peak. What was there before the history began, parameters
-    and optimizer state are left out, since they stand at every moment.
+    and optimizer state are left out, since they stand at every moment; so is what stays to the end
+    and does not show what it is for.
 
 Why it matters:
     The peak decides which batch fits. Of all lines this is the one where a change lowers it most,
@@ -81,6 +82,7 @@ class Thresholds:
 
 
 _STAYS: Final = tuple(USES.index(use) for use in ("parameter", "optimizer-state"))
+_UNKNOWN: Final = USES.index("unknown")
 _ADVICE: Final = {
     "activation": (
         "Use a smaller batch or `torch.autocast`, compute it in chunks, or in training put "
@@ -110,7 +112,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _candidates(memory: DeviceMemory, least: float, limit: int) -> list[int]:
     """Lines that hold enough at the peak, of what does not stand at every moment."""
     sites, standing = _at_peak(memory)
-    comes = ~standing.is_earlier & ~np.isin(sites.use, _STAYS)[sites.of_block]
+    use = sites.use[sites.of_block]
+    comes = ~standing.is_earlier & ~np.isin(use, _STAYS) & ((use != _UNKNOWN) | standing.is_freed)
     line = sites.line[sites.of_block]
     comes &= line != NO_LINE
     lines, group = np.unique(line[comes], return_inverse=True)

@@ -1,7 +1,9 @@
 """empty-cache-in-loop finds a cache that is emptied and filled again and again."""
 
 from collections.abc import Callable
+from pathlib import Path
 
+from profkit.api import analyze
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import SnapshotBuilder, TraceBuilder
@@ -37,6 +39,19 @@ def test_it_tells_the_line_and_what_is_asked_for_again(found: Found) -> None:
     assert (finding.severity, finding.confidence) == ("warning", "high")
     assert [location.place for location in finding.locations] == ["train.py:9"]
     assert "`torch.cuda.empty_cache()` at train.py:9" in finding.message
+
+
+def test_once_in_a_long_while_is_worth_a_note(found: Found) -> None:
+    (finding,) = found(training(), RULE, driver_call_ns=1)
+    # Ten microseconds an entry lie between, and 16 calls of the driver of a nanosecond each.
+    assert finding.severity == "note"
+
+
+def test_where_times_were_not_kept_it_may_be_often(tmp_path: Path) -> None:
+    path = training().write(tmp_path / "s.pickle", "2.0")
+    changed = {RULE: {"driver_call_ns": 1}}
+    (finding,) = analyze(path, select=[RULE], thresholds=changed, strict=True).findings
+    assert finding.severity == "warning"
 
 
 def test_the_cure_is_silent(found: Found) -> None:

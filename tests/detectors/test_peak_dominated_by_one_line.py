@@ -58,6 +58,15 @@ def test_parameters_and_optimizer_state_make_no_peak(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
+def test_what_stays_and_does_not_show_its_use_makes_no_peak(found: Found) -> None:
+    b = SnapshotBuilder()
+    with b.frame("load.py", 2, "weights"):
+        b.alloc(4 * GIB)
+    with b.frame("work.py", 3, "work"):
+        b.free(b.alloc(GIB))
+    assert found(b, RULE) == ()
+
+
 def test_what_was_there_before_the_recording_makes_no_peak(found: Found) -> None:
     b = SnapshotBuilder(max_entries=3)
     with b.frame("load.py", 2, "weights"):
