@@ -75,7 +75,7 @@ class Thresholds:
         min_flushes_count: Times that it was emptied and filled again. Once or twice lies between
             phases of a program, such as training and evaluation.
         min_again_share: Share of what was given back that is asked for again before the next time.
-        driver_call_ns: About how long a call of the driver takes: from a tenth of a millisecond to one.
+        driver_call_ns: About how long a call of the driver takes: a tenth of a millisecond to one.
         warning_share: Share of the time from the first to the last time that all these calls must
             take, by that, to be a warning. An epoch's end of every few minutes is a note.
     """

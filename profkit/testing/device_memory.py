@@ -188,41 +188,41 @@ class DeviceMemory:
             if (segment.stream, segment.pool, segment.is_small) == (stream, pool, is_small):
                 yield from segment.blocks
 
-    def _best_fit(self, size: int, stream: int, pool: Pool, *, is_small: bool) -> Block | None:
+    def _best_fit(self, n_bytes: int, stream: int, pool: Pool, *, is_small: bool) -> Block | None:
         """The shortest free block that is long enough, the first of several."""
         fitting = (
             block
             for block in self._blocks(stream, pool, is_small=is_small)
-            if block.state == "inactive" and block.n_bytes >= size
+            if block.state == "inactive" and block.n_bytes >= n_bytes
         )
         best = min(fitting, key=lambda block: (block.n_bytes, block.address), default=None)
         limit = self.max_split_bytes
         if best is None or limit is None or is_small:
             return best
         # A block beyond the limit is for requests beyond it, and for those of nearly its length.
-        if size < limit <= best.n_bytes:
+        if n_bytes < limit <= best.n_bytes:
             return None
-        too_long = size >= limit and best.n_bytes >= size + LARGE_SEGMENT_BYTES
+        too_long = n_bytes >= limit and best.n_bytes >= n_bytes + LARGE_SEGMENT_BYTES
         return None if too_long else best
 
-    def _splits(self, block: Block, size: int) -> bool:
-        rest = block.n_bytes - size
+    def _splits(self, block: Block, n_bytes: int) -> bool:
+        rest = block.n_bytes - n_bytes
         if block.segment.is_small or block.segment.is_expandable:
             return rest >= BLOCK_BYTES
-        below = self.max_split_bytes is None or size < self.max_split_bytes
+        below = self.max_split_bytes is None or n_bytes < self.max_split_bytes
         return below and rest > SMALL_BYTES
 
-    def _cut(self, block: Block, size: int) -> None:
-        rest = Block(block.segment, block.address + size, block.n_bytes - size)
-        block.n_bytes = size
+    def _cut(self, block: Block, n_bytes: int) -> None:
+        rest = Block(block.segment, block.address + n_bytes, block.n_bytes - n_bytes)
+        block.n_bytes = n_bytes
         block.segment.blocks.insert(block.segment.blocks.index(block) + 1, rest)
 
     def _from_driver(
-        self, size: int, stream: int, pool: Pool, stack: int | None, *, is_small: bool
+        self, n_bytes: int, stream: int, pool: Pool, stack: int | None, *, is_small: bool
     ) -> Block | None:
         if self.expandable:
-            return self._map(size, stream, pool, stack, is_small=is_small)
-        length = segment_bytes(size)
+            return self._map(n_bytes, stream, pool, stack, is_small=is_small)
+        length = segment_bytes(n_bytes)
         if length > self.free_bytes:
             return None
         segment = Segment(self._next_address, stream, pool, is_small, False, stack)  # noqa: FBT003
@@ -233,7 +233,7 @@ class DeviceMemory:
         return segment.blocks[0]
 
     def _map(
-        self, size: int, stream: int, pool: Pool, stack: int | None, *, is_small: bool
+        self, n_bytes: int, stream: int, pool: Pool, stack: int | None, *, is_small: bool
     ) -> Block | None:
         """Grow the expandable segment of a pool by pages until its last free block is enough."""
         found = [
@@ -244,9 +244,9 @@ class DeviceMemory:
         last = found[-1].blocks[-1] if found else None
         free_at_end = last.n_bytes if last is not None and last.state == "inactive" else 0
         page = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
-        if last is not None and free_at_end >= size:
+        if last is not None and free_at_end >= n_bytes:
             return last
-        length = -(-(size - free_at_end) // page) * page
+        length = -(-(n_bytes - free_at_end) // page) * page
         if length > self.free_bytes:
             return None
         if not found:
