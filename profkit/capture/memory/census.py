@@ -27,7 +27,6 @@ _PINNED_FROM_BYTES: Final = 4096
 """Smaller host tensors are not asked whether they are pinned."""
 _AGE: Final = 2
 """Steps that a storage outlives to be one that stays: a loop's variables live into the next."""
-_ODD_DIMENSIONS: Final = -1
 _YOUNG_GENERATIONS: Final = (0, 1)
 _ALWAYS_MOVED_ON: Final = (3, 14)
 """Since then every collection moves young objects among the old ones."""
@@ -38,16 +37,15 @@ class Kind(NamedTuple):
 
     Attributes:
         device: ``cpu``, ``pinned``, ``cuda:0``.
-        type: Name of the Python type.
         dtype: Such as ``float32``.
-        dimensions: How many; -1 for a subclass, which may compute them.
+        size_class: The binary digits of the storage's bytes: all tensors on a storage share them,
+            as they do not share a shape.
         has_graph: Whether autograd made it.
     """
 
     device: str
-    type: str
     dtype: str
-    dimensions: int
+    size_class: int
     has_graph: bool
 
 
@@ -57,16 +55,21 @@ class Entry:
     Attributes:
         born: The step whose end first saw it.
         bytes: Its bytes.
-        kind: Of the tensor through which it was first seen.
+        kind: Of the tensor through which it was first seen; without a graph once that tensor is
+            gone and another, such as a detached one, has kept the storage.
+        graph: The tensor with a graph through which it was seen, or None.
+        is_shared: Whether a tensor without a graph was seen on it too.
         is_aged: Whether it has outlived the step that made it, and the next one.
     """
 
-    __slots__ = ("born", "bytes", "is_aged", "kind")
+    __slots__ = ("born", "bytes", "graph", "is_aged", "is_shared", "kind")
 
     def __init__(self, born: int, n_bytes: int, kind: Kind) -> None:
         self.born = born
         self.bytes = n_bytes
         self.kind = kind
+        self.graph: weakref.ref[Any] | None = None
+        self.is_shared = False
         self.is_aged = False
 
 
@@ -216,14 +219,16 @@ class Census:
         kind = self._kinds.setdefault(seen.kind, seen.kind)
         entry = self._entries.get(seen.address)
         if entry is None:
-            self._entries[seen.address] = Entry(step, seen.bytes, kind)
+            entry = self._entries[seen.address] = Entry(step, seen.bytes, kind)
         else:
             _storages()._free_weak_ref(seen.address)
             if entry.born == step:
                 # Of several tensors on one storage it must not be chance which one counts.
                 entry.kind = max(entry.kind, kind, key=_precedence)
         if seen.graph is not None:
-            self._graphs[id(seen.graph)] = seen.graph
+            self._graphs[id(seen.graph)] = entry.graph = seen.graph
+        else:
+            entry.is_shared = True
 
     def _count(self, step: int) -> dict[Kind, Amount]:
         """Sum up what is alive, and forget what is not."""
@@ -238,7 +243,7 @@ class Census:
             entry.bytes = storage.nbytes()
             if not entry.is_aged and entry.born <= step - _AGE:
                 entry.is_aged = True
-                entry.kind = self._with_pinned(entry.kind, storage)
+                entry.kind = self._with_pinned(self._as_kept(entry), storage)
             sums = counted.setdefault(entry.kind, [0, 0, 0, 0])
             sums[2] += entry.bytes
             sums[3] += 1
@@ -249,6 +254,14 @@ class Census:
             del self._entries[address]
             _storages()._free_weak_ref(address)
         return {kind: Amount(*sums) for kind, sums in counted.items()}
+
+    def _as_kept(self, entry: Entry) -> Kind:
+        """The kind of a storage that has stayed: a look within a step also sees its variables."""
+        is_attached = entry.graph is not None and entry.graph() is not None
+        if not entry.kind.has_graph or not entry.is_shared or is_attached:
+            return entry.kind
+        bare = entry.kind._replace(has_graph=False)
+        return self._kinds.setdefault(bare, bare)
 
     def _with_pinned(self, kind: Kind, storage: Any) -> Kind:  # noqa: ANN401
         """The kind of a storage that has stayed; only now it is worth asking if it is pinned."""
@@ -269,8 +282,8 @@ class _Seen(NamedTuple):
     graph: "weakref.ref[Any] | None"
 
 
-def _precedence(kind: Kind) -> tuple[bool, int, str]:
-    return kind.has_graph, kind.dimensions, kind.type
+def _precedence(kind: Kind) -> bool:
+    return kind.has_graph
 
 
 def _seen(tensor: Any, known: Mapping[int, Entry] = _NONE_KNOWN) -> _Seen | None:  # noqa: ANN401
@@ -290,14 +303,8 @@ def _seen(tensor: Any, known: Mapping[int, Entry] = _NONE_KNOWN) -> _Seen | None
         graph = weakref.ref(tensor) if made else None
         if graph is None and address in known and known[address].is_aged:
             return None
-        plain = type(tensor) in {base, torch.nn.Parameter}
-        kind = Kind(
-            str(storage.device),
-            type(tensor).__name__,
-            str(base.dtype.__get__(tensor)).removeprefix("torch."),
-            base.dim(tensor) if plain else _ODD_DIMENSIONS,
-            made,
-        )
+        dtype = str(base.dtype.__get__(tensor)).removeprefix("torch.")
+        kind = Kind(str(storage.device), dtype, n_bytes.bit_length(), made)
         return _Seen(storage._weak_ref(), n_bytes, kind, graph)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return None

@@ -14,6 +14,7 @@ from profkit.capture.memory.births import Births, Place, Stack
 from profkit.capture.memory.census import Census, Entry, Kind
 from profkit.capture.memory.garbage import Garbage, waiting
 from profkit.capture.memory.graphs import past_user_code
+from profkit.capture.memory.series import Sort
 from profkit.capture.memory.unreachable import quiet_collector
 from profkit.model.live import Chain, Graph
 
@@ -59,10 +60,8 @@ class Sight:
     @property
     def is_in_graph(self) -> bool:
         """Whether only the graph behind another tensor holds them."""
-        return (
-            self.is_hidden
-            or (bool(self.chains)
-            and all(_is_through_graph(chain) for chain in self.chains))
+        return self.is_hidden or (
+            bool(self.chains) and all(_is_through_graph(chain) for chain in self.chains)
         )
 
 
@@ -83,13 +82,13 @@ class CloserLook:
         self._since = since
 
     def groups(
-        self, kinds: Collection[Kind], made_anew: Collection[Kind] = ()
+        self, kinds: Collection[Kind], made_anew: Collection[Sort] = ()
     ) -> dict[Group, Sight]:
         """Look at everything of some kinds that has stayed.
 
         Args:
             kinds: Kinds of which there is more and more.
-            made_anew: Kinds of which the largest one is looked at, however young it is.
+            made_anew: Sorts of which the largest one is looked at, however young it is.
         """
         members = {**self._members(kinds), **self._largest(made_anew)}
         with quiet_collector():
@@ -141,7 +140,8 @@ class CloserLook:
                 return None
             targets = [deepest]
             chains = holders.chains(targets, own={id(roots), id(targets)}, limit=_MOST_CHAINS)
-            stack = self._births.stack_of(storage[0]) if self._is_sampled(entry) else ()
+            # It may have been made long ago and been added to in place, in a step that was sampled.
+            stack = self._births.stack_of(storage[0])
             graph = graphs.behind(deepest, counted=self._followed())
             return entry.kind, Sight(
                 self._step, stack, _shape(deepest), _type(deepest), chains[0], graph
@@ -164,17 +164,16 @@ class CloserLook:
         largest = sorted(members, key=lambda group: -sum(e.bytes for _, e in members[group]))
         return {group: members[group] for group in largest[:_MOST_GROUPS]}
 
-    def _largest(self, kinds: Collection[Kind]) -> dict[Group, list[tuple[int, Entry]]]:
-        largest: dict[Kind, tuple[int, Entry]] = {}
+    def _largest(self, sorts: Collection[Sort]) -> dict[Group, list[tuple[int, Entry]]]:
+        largest: dict[Sort, tuple[int, Entry]] = {}
         for address, entry in self._census.entries():
-            if entry.kind in kinds and (
-                entry.kind not in largest or entry.bytes > largest[entry.kind][1].bytes
-            ):
-                largest[entry.kind] = address, entry
+            sort = entry.kind.device, entry.kind.dtype
+            if sort in sorts and (sort not in largest or entry.bytes > largest[sort][1].bytes):
+                largest[sort] = address, entry
         found: dict[Group, list[tuple[int, Entry]]] = {}
-        for kind, (address, entry) in largest.items():
+        for address, entry in largest.values():
             stack = self._births.stack_of(address) if self._is_sampled(entry) else ()
-            found[kind, stack[0] if stack else None] = [(address, entry)]
+            found[entry.kind, stack[0] if stack else None] = [(address, entry)]
         return found
 
     def _is_sampled(self, entry: Entry) -> bool:
@@ -192,7 +191,7 @@ class CloserLook:
             self._step,
             stack,
             "" if newest is None else _shape(newest),
-            group[0].type if newest is None else _type(newest),
+            "" if newest is None else _type(newest),
             tuple(shortest[:_MOST_CHAINS]),
             _graph_behind(tensors, self._followed()) if group[0].has_graph else None,
             is_hidden=not examples,

@@ -13,7 +13,9 @@ from profkit.capture.memory.series import (
     LEAST_NODES_PER_STEP,
     LEAST_PER_STEP,
     Series,
+    Sort,
     growth_of,
+    made_anew,
 )
 from profkit.index.trend import Trend, median_slope
 from profkit.model.live import Chain, Growth
@@ -116,10 +118,8 @@ def _tensors(evidence: Evidence, nodes: Trend | None) -> Iterator[tuple[Growth, 
                 trend = replace(trend, per_step=max(median_slope(*aged), 0.0))
         if trend is not None:
             yield from _by_line(evidence, kind, trend)
-            continue
-        trend = growth_of(series.of(kind, lambda amount: amount.bytes), LEAST_PER_STEP)
-        if trend is not None:
-            yield from _one_that_grows(evidence, kind, trend)
+    for sort, trend in made_anew(series).items():
+        yield from _one_that_grows(evidence, sort, trend)
 
 
 def _by_line(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[tuple[Growth, Sight]]:
@@ -157,18 +157,18 @@ def _shares(births: Births, stayed: list[tuple[int, Entry]]) -> dict[Place | Non
     return {place: n / total for place, n in by_place.items()} if total else {None: 1.0}
 
 
-def _one_that_grows(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[tuple[Growth, Sight]]:
+def _one_that_grows(evidence: Evidence, sort: Sort, trend: Trend) -> Iterator[tuple[Growth, Sight]]:
     """A tensor that is made anew in every step, larger each time."""
-    entries = [(a, e) for a, e in evidence.census.entries() if e.kind == kind]
+    entries = [e for _, e in evidence.census.entries() if (e.kind.device, e.kind.dtype) == sort]
     if not entries:
         return
-    _, largest = max(entries, key=lambda one: one[1].bytes)
-    seen = [sight for (one, _), sight in evidence.sights.items() if one == kind]
+    largest = max(entries, key=lambda entry: entry.bytes)
+    seen = [sight for (one, _), sight in evidence.sights.items() if (one.device, one.dtype) == sort]
     sight = max(seen, key=lambda one: (bool(one.stack), one.step), default=Sight(0))
     growth = _with_sight(
         Growth(
             kind="tensors",
-            device=kind.device,
+            device=sort[0],
             per_step_bytes=round(trend.per_step),
             bytes=largest.bytes,
             n=1,

@@ -24,6 +24,10 @@ _BYTES_A_NODE: Final = 700
 _NOTHING: Final = Amount(0, 0, 0, 0)
 
 
+Sort = tuple[str, str]
+"""Device and dtype: kinds of all sizes."""
+
+
 class Seen(NamedTuple):
     """One look, kept small: hundreds of these are held, and count as memory of the program.
 
@@ -98,6 +102,19 @@ class Series:
         values = [what(one.amounts.get(kind, _NOTHING)) for one in self.seen]
         return self._steps(), np.array(values, dtype=np.float64)
 
+    def of_sort(self, sort: Sort, what: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
+        """Steps, and one figure of all kinds of a sort at each.
+
+        Args:
+            sort: The sort.
+            what: Picks the figure.
+        """
+        values = [
+            sum(what(a) for k, a in one.amounts.items() if (k.device, k.dtype) == sort)
+            for one in self.seen
+        ]
+        return self._steps(), np.array(values, dtype=np.float64)
+
     def nodes(self) -> tuple[Int64s, Floats]:
         """Steps at which graphs were walked, and their nodes."""
         known = [(one.step, one.n_nodes) for one in self.seen if one.n_nodes is not None]
@@ -149,14 +166,15 @@ def suspects(series: Series) -> set[Kind]:
     return {kind for kind in series.kinds() if _is_suspect(series, kind)}
 
 
-def made_anew(series: Series) -> set[Kind]:
-    """Kinds of which all together grow, and not what stays: made anew, larger each time."""
-    return {
-        kind
-        for kind in series.kinds()
-        if growth_of(series.of(kind, lambda amount: amount.bytes), LEAST_PER_STEP) is not None
-        and growth_of(series.of(kind, lambda amount: amount.aged_bytes), LEAST_PER_STEP) is None
-    }
+def made_anew(series: Series) -> dict[Sort, Trend]:
+    """Sorts of which the whole grows, and not what stays: one is made anew, larger each time."""
+    found = {}
+    for sort in {(kind.device, kind.dtype) for kind in series.kinds()}:
+        trend = growth_of(series.of_sort(sort, lambda amount: amount.bytes), LEAST_PER_STEP)
+        aged = series.of_sort(sort, lambda amount: amount.aged_bytes)
+        if trend is not None and growth_of(aged, LEAST_PER_STEP) is None:
+            found[sort] = trend
+    return found
 
 
 def _is_suspect(series: Series, kind: Kind) -> bool:

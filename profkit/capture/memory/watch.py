@@ -18,7 +18,7 @@ from profkit.capture.memory.budget import Budget, Clock, Work
 from profkit.capture.memory.census import Census, Kind
 from profkit.capture.memory.closer import CloserLook, Group, Sight
 from profkit.capture.memory.host import LEAST_PER_STEP, HostObjects
-from profkit.capture.memory.series import Seen, Series, growth_of, made_anew, suspects
+from profkit.capture.memory.series import Seen, Series, Sort, growth_of, made_anew, suspects
 from profkit.capture.memory.unreachable import quiet_collector
 from profkit.index.trend import MIN_POINTS, MIN_STEPS, is_rising
 from profkit.model.live import Growth, LiveMemory
@@ -82,7 +82,7 @@ class Watcher:
         self._resident = looks.Resident()
         self._sights: dict[Group, Sight] = {}
         self._deepest: tuple[Kind, Sight] | None = None
-        self._made_anew: set[Kind] = set()
+        self._made_anew: set[Sort] = set()
         self._sample_until = 0
         self._n_samplings = 0
         self._closer_from = 0
@@ -203,13 +203,13 @@ class Watcher:
         """Decide whether what was seen is worth a closer look, and lines before it."""
         suspected = suspects(self._series)
         if len(self._series.seen) % _CHECKED_APART == 0:
-            self._made_anew = made_anew(self._series)
+            self._made_anew = set(made_anew(self._series))
         grows = bool(suspected or self._made_anew or self._graph_rises())
         if self._sample_until:
             self._sample_until = 0
             self._look_closer(suspected)
         elif grows and self._may_look_closer():
-            if self._wants_lines(suspected | self._made_anew):
+            if self._wants_lines(suspected):
                 self._sample_until = self.n_steps + _SAMPLED_STEPS[self._n_samplings]
                 self._n_samplings += 1
                 self._sample()
@@ -239,8 +239,13 @@ class Watcher:
     def _wants_lines(self, suspected: set[Kind]) -> bool:
         """Whether lines are still wanted, and can be had without the program noticing."""
         known = {kind for kind, place in self._sights if place is not None}
+        known_sorts = {(kind.device, kind.dtype) for kind in known}
         graph_known = self._deepest is not None and bool(self._deepest[1].stack)
-        wanted = bool(suspected - known) or (self._has_deep_graph() and not graph_known)
+        wanted = (
+            bool(suspected - known)
+            or bool(self._made_anew - known_sorts)
+            or (self._has_deep_graph() and not graph_known)
+        )
         return (
             wanted
             and self._n_samplings < len(_SAMPLED_STEPS)
@@ -272,7 +277,9 @@ class Watcher:
         """Look closer at what had no closer look yet, while the program's modules are there."""
         seen = {kind for kind, _ in self._sights}
         suspected = suspects(self._series) - seen
-        self._made_anew = made_anew(self._series) - seen
+        self._made_anew = set(made_anew(self._series)) - {
+            (kind.device, kind.dtype) for kind in seen
+        }
         unknown = self._graph_rises() and self._deepest is None
         if suspected or self._made_anew or unknown:
             self._look_closer(suspected)
