@@ -118,7 +118,9 @@ def _contradicts_itself(snapshot: MemorySnapshot, n_short: int) -> Finding:
 
 def _lost_beginning(memory: DeviceMemory, thresholds: Thresholds) -> Iterator[Finding]:
     """Blocks with a stack were allocated while recording was on; without an entry, it is lost."""
-    if not memory.replay.end:
+    # profkit itself keeps the latest entries alone and begins anew between two windows, on purpose:
+    # every block has its stack.
+    if not memory.replay.end or memory.snapshot.driver:
         return
     standing = memory.standing_at(memory.replay.end)
     lost = standing.is_earlier & (standing.stack != NO_STACK)

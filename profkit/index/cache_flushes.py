@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from profkit.index.replay import DeviceReplay
-from profkit.model.events import Int32s, Int64s, Mask, Rows
+from profkit.model.events import MISSING, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import NO_STACK, Action, MemorySnapshot, Stacks, UInt8s
 
 _FREES: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
@@ -84,7 +84,9 @@ def cache_flushes(snapshot: MemorySnapshot, replay: DeviceReplay) -> Flushes:
         n_bytes=given,
         asked_again_bytes=np.minimum(_sum_between(n_bytes[asks], asked_from, asked_to), given),
         n_asked_again=asked_to - asked_from,
-        cause=_causes(action, stack, first, last, _emptying(snapshot.stacks)),
+        cause=_causes(
+            action, stack, first, last, _emptying(snapshot.stacks), is_old=_is_old(snapshot)
+        ),
         stack=stack[first],
     )
 
@@ -92,6 +94,12 @@ def cache_flushes(snapshot: MemorySnapshot, replay: DeviceReplay) -> Flushes:
 def _sum_between(values: Int64s, start: Rows, end: Rows) -> Int64s:
     total = np.concatenate(([0], np.cumsum(values)))
     return np.asarray(total[end] - total[start])
+
+
+def _is_old(snapshot: MemorySnapshot) -> bool:
+    """Whether the history is of before torch 2.1, which kept no times."""
+    times = snapshot.history.time_us
+    return bool(len(times)) and int(times[0]) == MISSING
 
 
 def _emptying(stacks: Stacks) -> Mask:
@@ -107,14 +115,18 @@ def _emptying(stacks: Stacks) -> Mask:
     return found
 
 
-def _causes(action: UInt8s, stack: Int32s, first: Rows, last: Rows, emptying: Mask) -> Int32s:
+def _causes(
+    action: UInt8s, stack: Int32s, first: Rows, last: Rows, emptying: Mask, *, is_old: bool
+) -> Int32s:
     """What made each run happen.
 
     Before it gives memory back for want of room, the allocator records nothing of the request; so
     the run stands right before the request's own entry, of the same stack where stacks are kept.
-    Before torch 2.1 no run has a stack. Then one right after an allocation is surely none of
-    ``empty_cache``, since a program frees before it empties; and where there is such a one, the
-    others before requests are taken to be like it.
+    Since torch 2.1, which also keeps times, a run without a stack before a request that has one is
+    not for its sake: ``context="alloc"`` keeps the stacks of requests and not that of
+    ``empty_cache``. Before, no run has a stack. There, as where no stacks are kept at all, one
+    right after an allocation is hardly of ``empty_cache``, since a program frees before it empties;
+    and where there is such a one, the others before requests are taken to be like it.
     """
     following = np.minimum(last + 1, len(action) - 1)
     makes_room = (last + 1 < len(action)) & np.isin(action[following], _MAKES_ROOM)
@@ -124,8 +136,9 @@ def _causes(action: UInt8s, stack: Int32s, first: Rows, last: Rows, emptying: Ma
     after_a_take = (first > 0) & np.isin(action[before], _TAKES)
     found = np.full(len(first), int(Cause.UNKNOWN), dtype=np.int32)
     found[makes_room & known & (stack[following] == own)] = Cause.FULL
-    if (makes_room & ~known & after_a_take).any():
-        found[makes_room & ~known] = Cause.FULL
+    guessed = makes_room & ~known & (is_old | (stack[following] == NO_STACK))
+    if (guessed & after_a_take).any():
+        found[guessed] = Cause.FULL
     if len(emptying):
         found[known & emptying[np.where(known, own, 0)]] = Cause.ASKED
     return found

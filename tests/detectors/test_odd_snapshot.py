@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from profkit.api import analyze
+from profkit.model.device_bytes import SNAPSHOT_KEY
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import SnapshotBuilder, TraceBuilder
@@ -47,6 +48,14 @@ def test_a_ring_that_was_too_short_is_told_by_blocks_whose_allocation_is_lost(fo
     assert finding.n == 7
     assert finding.evidence["n_bytes"] == 7 * 3 * MIB
     assert "max_entries" in finding.fix
+
+
+def test_a_history_that_profkit_began_anew_is_whole(tmp_path: Path) -> None:
+    driver = {"device": 0, "total_bytes": 1 << 30, "free_bytes": 1, "torch_bytes": 1}
+    whole = {**program(max_entries=12).to_dict(), SNAPSHOT_KEY: {"devices": [driver]}}
+    path = tmp_path / "own.pickle"
+    path.write_bytes(pickle.dumps(whole))
+    assert analyze(path, select=[RULE], strict=True).health == ()
 
 
 def test_what_was_allocated_before_recording_is_not_lost(found: Found) -> None:

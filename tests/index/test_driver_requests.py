@@ -145,6 +145,20 @@ def test_without_stacks_a_flush_after_a_free_is_not_known() -> None:
     assert memory_of(b).flushes.cause.tolist() == [Cause.UNKNOWN]
 
 
+def test_an_emptied_cache_whose_stack_was_not_kept_is_not_taken_for_want_of_room() -> None:
+    b = SnapshotBuilder()
+    with b.frame("train.py", 3, "main"):
+        b.free(b.alloc(60 * MIB))
+        b.alloc(1)
+    # As with context="alloc": stacks of requests alone.
+    b.with_stacks = False
+    b.empty_cache()
+    b.with_stacks = True
+    with b.frame("train.py", 5, "main"):
+        b.alloc(60 * MIB)
+    assert memory_of(b).flushes.cause.tolist() == [Cause.UNKNOWN]
+
+
 def test_a_device_without_flushes_has_none() -> None:
     b = SnapshotBuilder()
     b.alloc(1)
