@@ -2,7 +2,8 @@
 
 Nodes live in C++ and hide what they hold from Python's collector, so the walk asks them one by
 one. What a node saved is read raw: unpacking would run the user's hooks, which may read a file or
-compute a layer anew. The walk holds the nodes' Python sides while it runs, and nothing after it.
+compute a layer anew. The walk holds the nodes' Python sides while it runs, and nothing after it;
+how deep it may go is a matter of safety (:mod:`profkit.capture.memory.depths`).
 
 Source: ``torch/csrc/autograd/saved_variable.h`` (``get_raw_data``, ``retrieve_unpack_hook_data``)
 and ``torch/csrc/autograd/python_cpp_function.h``.
@@ -12,11 +13,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
+from profkit.capture.memory import depths
 from profkit.capture.memory.attributes import namespace_of, type_name
 from profkit.model.live import Graph
 
-LIMIT: Final = 500_000
-"""Nodes after which a walk stops: some seconds, and far beyond the graph of any one step."""
+LIMIT: Final = 200_000
+"""Nodes after which a walk stops: a second or two, and far beyond the graph of any one step."""
 
 _RAW: Final = "_raw_saved_"
 _LEAF: Final = "variable"
@@ -127,15 +129,15 @@ class Walk:
 
     Attributes:
         n_nodes: Nodes reached so far.
-        is_exact: Whether it has not stopped at its limit.
+        is_exact: Whether it has not stopped at its limit, nor at a depth that is not safe.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.n_nodes = 0
         self.is_exact = True
         self._limit = limit
-        # A node's Python side is made anew when it is asked for after it has died, so an id is
-        # an identity only for as long as the object is held.
+        # A node's Python side may be made anew when it is asked for after it has died, so an id
+        # is an identity only for as long as the object is held.
         self._seen: dict[int, Any] = {}
         # Kept no longer than the walk: a program may make a new class of nodes every step.
         self._kinds: dict[int, tuple[tuple[str, ...], bool]] = {}
@@ -146,10 +148,11 @@ class Walk:
         Args:
             roots: Nodes.
         """
+        deepest = depths.allowed()
         for root in roots:
-            pending = [root]
+            pending = [(root, 0)]
             while pending:
-                node = pending.pop()
+                node, depth = pending.pop()
                 if id(node) in self._seen:
                     continue
                 if self.n_nodes >= self._limit:
@@ -158,7 +161,11 @@ class Walk:
                 self._seen[id(node)] = node
                 self.n_nodes += 1
                 yield node
-                pending.extend(following(node))
+                if depth < deepest:
+                    pending.extend((one, depth + 1) for one in following(node))
+                elif self.is_exact:
+                    self.is_exact = False
+                    depths.note_deep()
 
     def saved_by(self, node: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401
         """What a node keeps, by the name that it has there.

@@ -3,7 +3,7 @@
 A tensor's gradient, base and graph are held in C++. An array of objects is no container to the
 collector, and a dict or tuple in which there is nothing that could be part of a cycle it does not
 even list. Each is found by a pass forward over all objects, made only when a search backward has
-come to an object that nothing seems to hold.
+come to an object that nothing seems to hold. So is the way to what the program has frozen.
 """
 
 import gc
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from profkit.capture.memory import graphs
+from profkit.capture.memory import frozen, graphs
 from profkit.capture.memory.attributes import type_name
 from profkit.capture.memory.heap import unlisted, variables
 
@@ -53,7 +53,10 @@ def links_to(wanted: dict[int, object], skip: Collection[int]) -> list[Link]:
         links += _from_graphs(tensors, missing, {*skip, id(missing), id(wanted)})
     missing = {one: wanted[one] for one in wanted.keys() - {link.held for link in links}}
     if missing:
-        links += _from_unlisted(missing, {*skip, id(missing), id(wanted)})
+        skip = {*skip, id(missing), id(wanted)}
+        links += _from_unlisted(missing, skip)
+        found = {link.held for link in links}
+        links += [Link(*step, "") for step in frozen.steps_to(missing.keys() - found, skip)]
     return links
 
 

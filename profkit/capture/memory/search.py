@@ -75,6 +75,7 @@ class Search:
         self._level_of_root: dict[int, int] = {}
         self._ours: set[int] = set()
         self._asked: set[int] = set()
+        self._beside: set[int] = set()
 
     def run(self) -> Found:
         """Search until every target has its holders, or there is nothing more to ask."""
@@ -104,7 +105,9 @@ class Search:
         if lost:
             for link in hidden.links_to(lost, self._skip | {id(lost)}):
                 new.extend(self._add(link.holder, [link.held]))
-                self.found.labels[id(link.holder), link.held] = link.label
+                self._beside.add(link.held)
+                if link.label:
+                    self.found.labels[id(link.holder), link.held] = link.label
         return new
 
     def _note(self, referrers: list[object], frontier: list[int]) -> list[int]:
@@ -153,8 +156,8 @@ class Search:
         nodes = self.found.nodes
         held = chain.from_iterable(gc.get_referents(thing) for thing in nodes.values())
         counts = Counter(map(id, held))
-        beside = {one for _, one in self.found.labels}.union(self._targets, self._ours)
-        for identity in self._asked - beside - self.found.roots.keys():
+        settled = self._beside.union(self._targets, self._ours, self.found.roots)
+        for identity in self._asked - settled:
             if sys.getrefcount(nodes[identity]) > counts[identity] + _OF_SEARCH_ALONE:
                 self.found.roots[identity] = Root("unknown", "")
 

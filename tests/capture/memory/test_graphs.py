@@ -2,6 +2,8 @@
 
 import gc
 import itertools
+import subprocess
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from profkit.capture.memory import graphs
+from profkit.capture.memory import depths, graphs
 
 WIDTH = 8
 
@@ -226,11 +228,58 @@ def test_a_checkpointed_layer_is_not_computed_anew() -> None:
 def test_a_long_graph_needs_no_recursion_and_stops_at_its_limit() -> None:
     x = torch.ones(1, requires_grad=True)
     total = x * 1
-    for _ in range(30_000):
+    for _ in range(10_000):
         total = total + 1
-    assert graphs.behind(total, counted=set()).n_nodes == 30_002
+    assert graphs.behind(total, counted=set()).n_nodes == 10_002
     short = graphs.behind(total, counted=set(), limit=100)
     assert (short.n_nodes, short.is_exact) == (100, False)
+
+
+DEEP = """
+import sys
+import torch
+from profkit.capture.memory import graphs
+
+n_steps, apart = int(sys.argv[1]), int(sys.argv[2])
+total = torch.ones(2, requires_grad=True) * 1
+for step in range(1, n_steps + 1):
+    total = (total * 2.0).tanh()
+    if step % apart == 0:
+        graph = graphs.behind(total, counted=set())
+print(graph.n_nodes, graph.is_exact)
+del total
+print("ended")
+"""
+
+
+@pytest.mark.parametrize(("n_steps", "apart"), [(60_000, 60_000), (60_000, 500)])
+def test_a_walk_over_a_very_deep_graph_does_not_end_the_program_with_it(
+    n_steps: int, apart: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DEEP, str(n_steps), str(apart)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "ended"
+
+
+def test_how_deep_is_no_matter_where_nodes_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(depths, "_deep_walks", 0)
+    monkeypatch.setattr(depths, "_nodes_keep_their_python_side", lambda: False)
+    assert depths.allowed() == sys.maxsize
+    monkeypatch.setattr(depths, "_nodes_keep_their_python_side", lambda: True)
+    deepest = depths.allowed()
+    assert 1_000 < deepest < 40_000
+    depths.note_deep()
+    assert depths.allowed() < deepest / 100
+    for _ in range(100):
+        depths.note_deep()
+    assert depths.allowed() == 0
 
 
 def test_a_walk_keeps_nothing_of_the_graph_alive() -> None:

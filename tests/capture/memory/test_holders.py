@@ -495,6 +495,17 @@ def test_what_a_graph_keeps_is_told_by_what_lasts_and_not_by_the_variable_of_one
     assert text(chain).startswith("box.inner.state.grad_fn in main at world.py:18 → ")
 
 
+def test_what_the_program_has_frozen_is_found_all_the_same(world: World) -> None:
+    module = world("trainer = Holder()\ntrainer.losses = [made()]\n")
+    gc.freeze()
+    try:
+        assert [text(chain) for chain in of(module)] == ["world.trainer.losses[0]"]
+    finally:
+        gc.unfreeze()
+    module.trainer.losses.clear()
+    assert module.ref() is None
+
+
 def test_neither_the_callers_objects_nor_profkits_are_holders(world: World) -> None:
     module = world("history = [made()]\n")
     own = {"kept": [module.ref()]}

@@ -1,0 +1,84 @@
+"""What a closer look at memory costs: holders, graphs, garbage, host objects.
+
+A program with 100,000 and then a million objects beside torch's own is looked at. Each figure is
+the least of three, in milliseconds, with the time for each object that is alive behind it.
+
+Run it with ``python benchmarks/holders.py``.
+"""
+
+import gc
+import time
+from collections.abc import Callable
+
+import torch
+
+from profkit.capture.memory import garbage, graphs, holders, host_objects
+
+ROUNDS = 3
+SIZES = (100_000, 1_000_000)
+NODES = 100_000
+AIM_US = 0.3
+"""Microseconds an object that the search for a holder may take."""
+
+
+class Node:
+    """Five objects that refer to each other as a program's do."""
+
+    def __init__(self, number: int) -> None:
+        self.fields = {"pair": [number, number + 1], "name": str(number)}
+        self.parts = (number, [number])
+
+
+class Trainer:
+    """Keeps what it has made."""
+
+    def __init__(self) -> None:
+        self.losses = [torch.zeros(3) for _ in range(200)]
+
+
+def least_ms(work: Callable[[], object]) -> float:
+    """The least of some rounds."""
+    lengths = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        work()
+        lengths.append(time.perf_counter() - began)
+    return min(lengths) * 1e3
+
+
+def shown(name: str, work: Callable[[], object], n_objects: int) -> float:
+    """Time some work and print it; microseconds an object."""
+    length = least_ms(work)
+    each = length * 1e3 / n_objects
+    print(f"  {name:<28} {length:8.1f} ms   {each:6.3f} us an object")
+    return each
+
+
+def main() -> None:
+    """Print the figures."""
+    trainer = Trainer()
+    program: list[Node] = []
+    for size in SIZES:
+        program += [Node(n) for n in range(size // 5 - len(program))]
+        n_objects = len(gc.get_objects())
+        print(f"{n_objects:,} objects")
+        each = shown("holders of 1 tensor", lambda: holders.chains(trainer.losses[5:6]), n_objects)
+        shown("holders of 20 tensors", lambda: holders.chains(trainer.losses[5:25]), n_objects)
+        shown("garbage", garbage.waiting, n_objects)
+        shown("host objects", host_objects.by_type, n_objects)
+        print(f"  the aim for one tensor is {AIM_US} us: {'kept' if each <= AIM_US else 'missed'}")
+    weight = torch.zeros(3, requires_grad=True)
+    parts = []
+    for _ in range(NODES // 100):
+        part = weight
+        for _ in range(50):
+            part = (part * 2.0).tanh()
+        parts.append(part)
+    total = torch.stack(parts).sum()
+    print(f"a graph of {NODES:,} nodes")
+    length = least_ms(lambda: graphs.behind(total, counted=set()))
+    print(f"  {'nodes and bytes':<28} {length:8.1f} ms   {length * 1e3 / NODES:6.3f} us a node")
+
+
+if __name__ == "__main__":
+    main()
