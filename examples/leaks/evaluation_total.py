@@ -25,7 +25,7 @@ class Digits(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Scores of the ten classes."""
         x = torch.max_pool2d(torch.relu(self.conv1(x)), 2)  # made here
-        x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)
+        x = torch.max_pool2d(torch.relu(self.conv2(x)), 2)  # made here
         return self.head(x.flatten(1))
 
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-PIECE, FEATURES, HIDDEN = 20, 40, 64
+PIECE, FEATURES, HIDDEN = 12, 40, 320
 ODD = 0.5
 
 
 class Recording(Dataset[Tensor]):
-    """A long recording, cut into pieces of 20 frames."""
+    """A long recording, cut into pieces of 12 frames."""
 
     def __init__(self, pieces: int) -> None:
         self.frames = torch.randn(pieces, PIECE, FEATURES)
