@@ -300,10 +300,13 @@ def _of_device(device: SnapshotDevice, *, everything: bool) -> Iterator[str]:
         f"largest free block {format_bytes(device.largest_free_block_bytes)}, {history}"
     )
     if device.inactive_bytes:
+        private = ""
+        if device.private_free_bytes:
+            private = f", {format_bytes(device.private_free_bytes)} belong to private pools"
         yield (
             f"{device.device}: of the free memory {format_bytes(device.releasable_bytes)} can go "
             f"back to the driver, {format_bytes(device.pinned_bytes)} are held in place by blocks "
-            "in use"
+            f"in use{private}"
         )
     for pin in device.pins if everything else ():
         yield (

@@ -149,3 +149,17 @@ def test_a_snapshot_of_no_device_says_so() -> None:
     assert verdict(empty) == (
         "The snapshot holds no memory of any device. No rule found anything to change."
     )
+
+
+def test_free_memory_is_told_by_who_could_give_it_back() -> None:
+    report = reports.snapshot_report()
+    assert report.summary.memory is not None
+    (device,) = report.summary.memory.devices
+    assert facts(report, everything=False)[1] == (
+        "cuda:0: of the free memory 200 MiB can go back to the driver, 800 MiB are held in place "
+        "by blocks in use"
+    )
+    pools = replace(device, private_free_bytes=3 * MIB)
+    memory = replace(report.summary.memory, devices=(pools,))
+    said = facts(replace(report, summary=Summary(0, memory=memory)), everything=False)[1]
+    assert said.endswith("in use, 3.00 MiB belong to private pools")
