@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profkit.index.pairing import paired
-from profkit.index.stack_lines import stack_lines
-from profkit.model.snapshot import NO_STACK, MemorySnapshot, State
+from profkit.index.stack_lines import is_python, stack_lines
+from profkit.model.snapshot import NO_STACK, MemorySnapshot, Stacks, State
 from profkit.model.where import Frame, Location
 
 
@@ -99,12 +99,13 @@ def standing_stacks(snapshot: MemorySnapshot) -> list[Stack]:
     np.add.at(sums, group.ravel(), n_bytes)
     counts = np.bincount(group.ravel(), minlength=pairs.shape[1])
     lines = stack_lines(snapshot.stacks)
+    telling = lines.of(pairs[1].astype(np.int32))
+    is_pythons = [is_python(frame) for frame in snapshot.stacks.frames]
     found: dict[tuple[int, tuple[Frame, ...]], Stack] = {}
-    for (ordinal, number), total, n in zip(
-        pairs.T.tolist(), sums.tolist(), counts.tolist(), strict=True
+    for (ordinal, number), line, total, n in zip(
+        pairs.T.tolist(), telling.tolist(), sums.tolist(), counts.tolist(), strict=True
     ):
-        frames = lines.python(number) if number != NO_STACK else ()
-        line = int(lines.of(np.array([number], dtype=np.int32))[0])
+        frames = _python_frames(snapshot.stacks, number, is_pythons)
         seen = found.get((ordinal, frames))
         found[ordinal, frames] = Stack(
             device=ordinal,
@@ -114,6 +115,13 @@ def standing_stacks(snapshot: MemorySnapshot) -> list[Stack]:
             n_bytes=total + (seen.n_bytes if seen else 0),
         )
     return list(found.values())
+
+
+def _python_frames(stacks: Stacks, number: int, is_pythons: list[bool]) -> tuple[Frame, ...]:
+    if number == NO_STACK:
+        return ()
+    own = stacks.frame[stacks.start[number] : stacks.start[number + 1]].tolist()
+    return tuple(stacks.frames[each] for each in own if is_pythons[each])
 
 
 def _on_devices_of(news: list[Stack], olds: list[Stack]) -> list[Stack]:
