@@ -1,7 +1,7 @@
 """What a closer look at memory costs: holders, graphs, garbage, host objects.
 
 A program with 100,000 and then a million objects beside torch's own is looked at. Each figure is
-the least of three, in milliseconds, with the time for each object that is alive behind it.
+the least of three, in milliseconds of work, with what that is for each object that is alive.
 
 Run it with ``python benchmarks/holders.py``.
 """
@@ -40,9 +40,9 @@ def least_ms(work: Callable[[], object]) -> float:
     """The least of some rounds."""
     lengths = []
     for _ in range(ROUNDS):
-        began = time.perf_counter()
+        began = time.process_time()
         work()
-        lengths.append(time.perf_counter() - began)
+        lengths.append(time.process_time() - began)
     return min(lengths) * 1e3
 
 

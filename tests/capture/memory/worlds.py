@@ -1,0 +1,37 @@
+"""Programs whose holders are known, and what is found of them."""
+
+from collections.abc import Callable
+from types import ModuleType
+
+from profkit.capture.memory.holders import chains
+from profkit.model.live import Chain
+
+World = Callable[[str], ModuleType]
+
+START = """\
+import asyncio, collections, contextvars, dataclasses, functools, itertools, queue, threading
+import types, weakref
+import numpy as np
+import torch
+from torch import nn
+
+def watched(thing):
+    global ref
+    ref = weakref.ref(thing)
+    return thing
+
+def made():
+    return watched(torch.zeros(2))
+
+class Holder:
+    pass
+"""
+
+
+def of(module: ModuleType, limit: int = 3) -> tuple[Chain, ...]:
+    """The chains of what a program watches."""
+    return chains([module.ref()], limit=limit)[0]
+
+
+def text(chain: Chain) -> str:
+    return "".join(chain.parts)
