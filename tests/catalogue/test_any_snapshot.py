@@ -38,7 +38,9 @@ def report_of(data: Any) -> Report:  # noqa: ANN401  (whatever a pickle holds)
     return report
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(
     program=st.lists(
         st.tuples(st.integers(0, 9), st.integers(0, 1000), st.integers(1, 12)), max_size=40
@@ -151,7 +153,9 @@ annotations = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(
     listed=st.lists(segments, max_size=4),
     traces=st.lists(st.lists(entries, max_size=25), max_size=3),
