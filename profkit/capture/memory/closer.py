@@ -24,7 +24,8 @@ _MOST_GROUPS: Final = 8
 """Groups looked at, those with the most bytes first."""
 _MOST_CHAINS: Final = 3
 _MOST_ROOTS: Final = 16
-"""Tensors whose graphs are compared: those of a step's own variables are few."""
+"""Tensors whose graphs are compared, the oldest and the newest: a sum that is added to in place is
+old, and a state that each step makes anew is young."""
 _MOST_NODES: Final = 50_000
 _ABOUT_AS_FAR: Final = 0.8
 
@@ -125,26 +126,28 @@ class CloserLook:
         """The tensor on which the deepest graph hangs, or None without graphs.
 
         Of several that reach about as far, the one that reaches the least beyond: what is computed
-        from a state that is never detached reaches all that the state does, and more.
+        from a state that is never detached reaches all that the state does, and more. The states
+        before it reach less, and may be alive too; but the graph alone holds them.
         """
         with quiet_collector(), past_user_code():
-            roots = self._census.roots()[:_MOST_ROOTS]
+            roots = _oldest_and_newest(self._census.roots())
             reach = [_n_nodes_behind(tensor) for tensor in roots]
             far = [place for place, n in enumerate(reach) if n >= _ABOUT_AS_FAR * max(reach)]
             if not far:
                 return None
-            deepest = roots[min(far, key=reach.__getitem__)]
+            targets = [roots[place] for place in sorted(far, key=reach.__getitem__)]
+            chains = holders.chains(targets, own={id(roots), id(targets)}, limit=_MOST_CHAINS)
+            chosen = next((place for place, held in enumerate(chains) if _is_named(held)), 0)
+            deepest = targets[chosen]
             storage = graphs.storage_of(deepest)
             entry = None if storage is None else self._census.entry(storage[0])
             if storage is None or entry is None:
                 return None
-            targets = [deepest]
-            chains = holders.chains(targets, own={id(roots), id(targets)}, limit=_MOST_CHAINS)
             # It may have been made long ago and been added to in place, in a step that was sampled.
             stack = self._births.stack_of(storage[0])
             graph = graphs.behind(deepest, counted=self._followed())
             return entry.kind, Sight(
-                self._step, stack, _shape(deepest), _type(deepest), chains[0], graph
+                self._step, stack, _shape(deepest), _type(deepest), chains[chosen], graph
             )
 
     def _followed(self) -> set[int]:
@@ -206,6 +209,16 @@ def _n_nodes_behind(tensor: Any) -> int:  # noqa: ANN401
     for _ in walk.nodes([node]):
         pass
     return walk.n_nodes
+
+
+def _oldest_and_newest(roots: list[Any]) -> list[Any]:
+    half = _MOST_ROOTS // 2
+    return roots if len(roots) <= _MOST_ROOTS else roots[:half] + roots[-half:]
+
+
+def _is_named(chains: Iterable[Chain]) -> bool:
+    """Whether something else than a graph holds a tensor."""
+    return any(not _is_through_graph(chain) for chain in chains)
 
 
 def _is_through_graph(chain: Chain) -> bool:
