@@ -138,20 +138,22 @@ def _oom(memory: DeviceMemory, shortage: Shortage) -> OomSummary:
 
 
 def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[MemoryPoint]:
+    """The state before the history and after it, and the most of each stretch between them."""
     n = replay.end
     if not n:
         return
     times = snapshot.history.time_us[replay.rows]
     known = int(times.min()) != MISSING
-    bounds = np.unique(np.linspace(0, n, min(n, MAX_POINTS) + 1).astype(np.int64))
-    active = np.maximum.reduceat(replay.active_bytes, bounds[:-1])
-    reserved = np.maximum.reduceat(replay.reserved_bytes, bounds[:-1])
-    for i, end in enumerate(bounds[1:].tolist()):
+    bounds = np.unique(np.linspace(1, n, min(n, MAX_POINTS - 1)).astype(np.int64))
+    starts = np.array([0, *bounds[:-1].tolist(), n])
+    active = np.maximum.reduceat(replay.active_bytes, starts)
+    reserved = np.maximum.reduceat(replay.reserved_bytes, starts)
+    for i, entry in enumerate([0, *(bounds[1:] - 1).tolist(), n]):
         yield MemoryPoint(
-            entry=end,
-            time_us=int(times[end - 1]) - int(times[0]) if known else None,
-            active_bytes=max(int(active[i]), int(replay.active_bytes[end])),
-            reserved_bytes=max(int(reserved[i]), int(replay.reserved_bytes[end])),
+            entry=entry,
+            time_us=int(times[max(entry - 1, 0)]) - int(times[0]) if known else None,
+            active_bytes=int(active[i]),
+            reserved_bytes=int(reserved[i]),
         )
 
 

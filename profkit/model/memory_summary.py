@@ -95,10 +95,10 @@ class OomSummary:
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """The most of a stretch of a device's history.
+    """The most of a stretch of a device's history; the first and last are its begin and its end.
 
     Attributes:
-        entry: Entries of the history before its end.
+        entry: Entries of the history before the stretch's end.
         time_us: Microseconds from the first entry to its end, or None where times were not kept.
         active_bytes: The most that was active in it.
         reserved_bytes: The most that was reserved in it.

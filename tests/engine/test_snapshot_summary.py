@@ -120,6 +120,9 @@ def test_the_course_of_a_long_history_keeps_its_peaks(tmp_path: Path) -> None:
     assert max(point.active_bytes for point in device.timeline) == 900 * MIB
     assert device.timeline[-1].entry == device.n_trace_events
     assert max(point.reserved_bytes for point in device.timeline) == device.peak_reserved_bytes
+    assert device.timeline[0].active_bytes == 0
+    assert device.timeline[-1].active_bytes == device.active_bytes
+    assert device.timeline[-1].reserved_bytes == device.reserved_bytes
     times = [point.time_us for point in device.timeline]
     assert None not in times
     assert times == sorted(each for each in times if each is not None)
