@@ -116,7 +116,7 @@ def _region_in(outer: Session, name: str) -> contextlib.AbstractContextManager[A
 
 
 def _say_limit(name: str, limit: int, *, quiet: bool) -> None:
-    if n_recorded[name] <= limit:
+    if n_recorded.get(name, 0) <= limit:
         n_recorded[name] = limit + 1
         times = "once" if limit == 1 else f"{limit} times"
         talk.note(f"recorded “{name}” {times}, its limit; from here on it is not.", quiet=quiet)

@@ -43,8 +43,8 @@ class Sight:
         shape: Of the newest one.
         type: Name of its Python type.
         chains: Who holds them, the shortest chain first.
-        graph: The graph behind all of them, each node once, and what it keeps beyond tensors that
-            are followed themselves; None without one.
+        graph: The graph behind all of them, each node once, and what it keeps beyond what is told
+            of itself; None without one.
         is_hidden: Whether no tensor of Python's is on them any more: a graph alone holds them.
         cycle: Types along the unreachable cycle that holds them; empty where something else does.
     """
@@ -112,18 +112,26 @@ class CloserLook:
             targets = [tensor for examples in chosen.values() for tensor in examples]
             own = {id(found), id(targets), id(chosen), *map(id, chosen.values())}
             held = iter(holders.chains(targets, own=own, limit=_MOST_CHAINS))
-            sights = {}
+            sights: dict[Group, Sight] = {}
             unheld = {}
             for group, examples in chosen.items():
                 chains = [chain for _, each in zip(examples, held, strict=False) for chain in each]
-                tensors = [found[address] for address, _ in members[group] if address in found]
-                sights[group] = self._sight(group, examples, chains, tensors)
+                sights[group] = self._sight(group, examples, chains)
                 if examples and not chains:
                     unheld[group] = {id(one) for one in examples}
+            apart = self._apart({kind for (kind, _), one in sights.items() if not one.is_in_graph})
+            for group, entries in members.items():
+                if group[0].has_graph and not sights[group].is_in_graph:
+                    tensors = [found[address] for address, _ in entries if address in found]
+                    graph = _graph_behind(tensors, set(apart))
+                    sights[group] = replace(sights[group], graph=graph)
             return sights, unheld
 
-    def deepest(self) -> tuple[Kind, Sight] | None:
+    def deepest(self, told: Collection[Kind]) -> tuple[Kind, Sight] | None:
         """The tensor on which the deepest graph hangs, or None without graphs.
+
+        Args:
+            told: Kinds that are told of themselves, and do not count as kept by a graph.
 
         Of several that reach about as far, the one that reaches the least beyond: what is computed
         from a state that is never detached reaches all that the state does, and more. The states
@@ -131,11 +139,9 @@ class CloserLook:
         """
         with quiet_collector(), past_user_code():
             roots = _oldest_and_newest(self._census.roots())
-            reach = [_n_nodes_behind(tensor) for tensor in roots]
-            far = [place for place, n in enumerate(reach) if n >= _ABOUT_AS_FAR * max(reach)]
-            if not far:
+            targets = self._deep(roots)
+            if not targets:
                 return None
-            targets = [roots[place] for place in sorted(far, key=reach.__getitem__)]
             chains = holders.chains(targets, own={id(roots), id(targets)}, limit=_MOST_CHAINS)
             chosen = next((place for place, held in enumerate(chains) if _is_named(held)), 0)
             deepest = targets[chosen]
@@ -145,13 +151,34 @@ class CloserLook:
                 return None
             # It may have been made long ago and been added to in place, in a step that was sampled.
             stack = self._births.stack_of(storage[0])
-            graph = graphs.behind(deepest, counted=self._followed())
+            graph = graphs.behind(deepest, counted=self._apart(told))
             return entry.kind, Sight(
                 self._step, stack, _shape(deepest), _type(deepest), chains[chosen], graph
             )
 
-    def _followed(self) -> set[int]:
-        return {address for address, _ in self._census.entries()}
+    def _deep(self, roots: list[Any]) -> list[Any]:
+        """Those of some tensors that the deepest graph may hang on, the likeliest first."""
+        reach = [_n_nodes_behind([tensor]) for tensor in roots]
+        if max(reach, default=0) < _ABOUT_AS_FAR * _n_nodes_behind(roots):
+            # Several graphs: they hang on what stays, not on the variables of a step.
+            entries = [self._entry_of(tensor) for tensor in roots]
+            stay = [place for place, one in enumerate(entries) if one is not None and one.is_aged]
+            if stay:
+                return [roots[place] for place in stay]
+        far = [place for place, n in enumerate(reach) if n >= _ABOUT_AS_FAR * max(reach)]
+        return [roots[place] for place in sorted(far, key=reach.__getitem__)]
+
+    def _entry_of(self, tensor: Any) -> Entry | None:  # noqa: ANN401
+        storage = graphs.storage_of(tensor)
+        return None if storage is None else self._census.entry(storage[0])
+
+    def _apart(self, told: Collection[Kind]) -> set[int]:
+        """Storages not counted as kept by a graph: what did not grow, or is told of itself."""
+        return {
+            address
+            for address, entry in self._census.entries()
+            if entry.born <= self._since or entry.kind in told
+        }
 
     def _members(self, kinds: Collection[Kind]) -> dict[Group, list[tuple[int, Entry]]]:
         """Storages by group; of a kind whose lines are known in part, those with a line alone."""
@@ -182,9 +209,7 @@ class CloserLook:
     def _is_sampled(self, entry: Entry) -> bool:
         return entry.born in self._births.steps
 
-    def _sight(
-        self, group: Group, examples: list[Any], chains: Iterable[Chain], tensors: list[Any]
-    ) -> Sight:
+    def _sight(self, group: Group, examples: list[Any], chains: Iterable[Chain]) -> Sight:
         newest = examples[0] if examples else None
         storage = None if newest is None else graphs.storage_of(newest)
         stack = () if storage is None or group[1] is None else self._births.stack_of(storage[0])
@@ -196,17 +221,14 @@ class CloserLook:
             "" if newest is None else _shape(newest),
             "" if newest is None else _type(newest),
             tuple(shortest[:_MOST_CHAINS]),
-            _graph_behind(tensors, self._followed()) if group[0].has_graph else None,
             is_hidden=not examples,
         )
 
 
-def _n_nodes_behind(tensor: Any) -> int:  # noqa: ANN401
-    node = graphs.grad_fn_of(tensor)
-    if node is None:
-        return 0
+def _n_nodes_behind(tensors: Iterable[Any]) -> int:
+    """Nodes of the graphs behind some tensors, each node once."""
     walk = graphs.Walk(_MOST_NODES)
-    for _ in walk.nodes([node]):
+    for _ in walk.nodes([node for one in tensors if (node := graphs.grad_fn_of(one)) is not None]):
         pass
     return walk.n_nodes
 

@@ -71,22 +71,21 @@ def judge(evidence: Evidence) -> tuple[Growth, ...]:
 
 
 def _with_what_hangs_behind(growth: Growth, within: list[Growth], nodes: Trend | None) -> Growth:
-    """A growth with what its graph keeps, some of it in tensors that are followed themselves.
+    """A growth with what its graph keeps.
 
-    What a step's nodes keep beyond those is what all nodes keep, shared out among them.
+    What a step's nodes keep is what all nodes keep, shared out among them; where nodes could not
+    be judged, it is what the tensors that are seen in the graph grow by.
     """
     if growth.graph is None:
         return growth
     nodes_per_step = 0.0 if nodes is None else nodes.per_step
-    beyond = growth.graph.saved_bytes * nodes_per_step / max(growth.graph.n_nodes, 1)
-    kept = growth.graph.saved_bytes + sum(one.bytes for one in within)
+    kept = growth.graph.saved_bytes * nodes_per_step / max(growth.graph.n_nodes, 1)
+    if nodes is None:
+        kept = sum(one.per_step_bytes for one in within)
     return replace(
         growth,
-        per_step_bytes=growth.per_step_bytes
-        + sum(one.per_step_bytes for one in within)
-        + round(beyond),
-        bytes=growth.bytes + kept,
-        graph=replace(growth.graph, saved_bytes=kept),
+        per_step_bytes=growth.per_step_bytes + round(kept),
+        bytes=growth.bytes + growth.graph.saved_bytes,
         nodes_per_step=nodes_per_step,
     )
 

@@ -264,8 +264,9 @@ class Watcher:
             closer = CloserLook(self._census, self._births, self.n_steps, self._first)
             if suspected or self._made_anew:
                 self._sights.update(closer.groups(suspected, self._made_anew))
+            told = {kind for (kind, _), sight in self._sights.items() if not sight.is_in_graph}
             if self._has_deep_graph():
-                self._deepest = _with_stack(closer.deepest(), self._deepest)
+                self._deepest = _with_stack(closer.deepest(told), self._deepest)
         complete = all(sight.chains or sight.cycle for sight in self._sights.values())
         apart = 2 * self.n_steps if complete else self.n_steps // 2
         self._closer_from = self.n_steps + max(_CLOSER_APART, apart)

@@ -1,0 +1,243 @@
+"""What grows is told with its line, its holder and its pace; what does not is not told."""
+
+import gc
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from profkit.capture.memory import watch
+from profkit.capture.memory.watch import Watcher
+from profkit.model.live import Growth, LiveMemory
+
+N_STEPS = 40
+KEPT: list[object] = []
+Body = Callable[[int], object]
+
+
+@pytest.fixture(autouse=True)
+def _empty() -> None:
+    KEPT.clear()
+    gc.collect()
+
+
+def watched(body: Body, n_steps: int = N_STEPS) -> LiveMemory:
+    watcher = Watcher("test", "user")
+    for step in range(n_steps):
+        body(step)
+        watcher.step()
+    return watcher.finish()
+
+
+def only(live: LiveMemory) -> Growth:
+    assert len(live.growths) == 1, live.growths
+    return live.growths[0]
+
+
+def code_of(growth: Growth) -> str:
+    assert growth.stack[0].file == __file__
+    return growth.code
+
+
+def holder_of(growth: Growth) -> str:
+    return "".join(growth.chains[0].parts)
+
+
+def test_a_list_that_keeps_tensors_is_told_to_the_byte() -> None:
+    ballast = torch.zeros(50 << 20, dtype=torch.uint8)
+    live = watched(lambda _: KEPT.append(torch.zeros(128, 128)))
+    growth = only(live)
+    assert (growth.kind, growth.device, growth.per_step_bytes) == ("tensors", "cpu", 65536)
+    assert "KEPT.append(torch.zeros(128, 128))" in code_of(growth)
+    assert ".KEPT[" in holder_of(growth)
+    assert growth.shape == "(128, 128) float32"
+    assert live.n_judged_steps == N_STEPS - 1
+    del ballast
+
+
+def test_losses_kept_with_their_graphs_are_told_by_their_nodes() -> None:
+    model = nn.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def body(_: int) -> None:
+        loss = model(torch.ones(8, 4)).square().mean()  # made here
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        KEPT.append(loss)
+
+    growth = only(watched(body))
+    assert growth.kind == "tensors"
+    assert code_of(growth).endswith("# made here")
+    assert ".KEPT[" in holder_of(growth)
+    assert growth.graph is not None
+    # mean, square, two layers and a relu, and their two transposes; the leaves are shared.
+    assert growth.nodes_per_step == pytest.approx(7, abs=1)
+
+
+def test_a_running_total_is_told_as_one_graph_that_grows() -> None:
+    weight = torch.ones(100, requires_grad=True)
+    total = torch.zeros(())
+
+    def body(_: int) -> None:
+        nonlocal total
+        total = total + weight.exp().sum()  # made here
+
+    growth = only(watched(body))
+    assert growth.kind == "graph"
+    assert code_of(growth).endswith("# made here")
+    assert "total" in holder_of(growth)
+    assert growth.nodes_per_step == 3
+    assert growth.per_step_bytes == pytest.approx(400, rel=0.1)  # what exp() saved
+
+
+def test_a_tensor_that_is_made_anew_and_larger_is_told() -> None:
+    seen = torch.zeros(0, 64)
+
+    def body(_: int) -> None:
+        nonlocal seen
+        seen = torch.cat([seen, torch.zeros(32, 64)])  # made here
+
+    growth = only(watched(body))
+    assert (growth.n, growth.per_step_bytes) == (1, 8192)
+    assert code_of(growth).endswith("# made here")
+    assert "seen" in holder_of(growth)
+
+
+class Node:
+    """One half of a cycle."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self.me = self
+
+
+def test_cycles_that_wait_for_the_collector_are_told_as_such() -> None:
+    def body(_: int) -> None:
+        Node(torch.zeros(4096))  # made here
+
+    gc.disable()
+    try:
+        growth = only(watched(body))
+    finally:
+        gc.enable()
+    assert (growth.kind, growth.per_step_bytes) == ("garbage", 16384)
+    assert code_of(growth).endswith("# made here")
+    assert any("Node" in name for name in growth.cycle)
+    assert growth.chains == ()
+
+
+class Filled:
+    """A cache that is filled by a third of the steps."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Tensor] = {}
+
+    def __call__(self, step: int) -> None:
+        key = min(step, N_STEPS // 3)
+        if key not in self.kept:
+            self.kept[key] = torch.zeros(4096)
+
+
+class Recent:
+    """The last few."""
+
+    def __init__(self) -> None:
+        self.kept: deque[Tensor] = deque(maxlen=10)
+
+    def __call__(self, _: int) -> None:
+        self.kept.append(torch.zeros(4096))
+
+
+class Cleared:
+    """A list that is cleared now and then."""
+
+    def __init__(self) -> None:
+        self.kept: list[Tensor] = []
+
+    def __call__(self, step: int) -> None:
+        if step % 9 == 0:
+            self.kept.clear()
+        self.kept.append(torch.zeros(4096))
+
+
+class Trained:
+    """A training step with batches of random length and an optimizer's state."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(32, 32)
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.lengths = torch.Generator().manual_seed(0)
+        self.losses: list[float] = []
+        self.curve: list[Tensor] = []
+
+    def __call__(self, _: int) -> None:
+        n = int(torch.randint(1, 500, (), generator=self.lengths))
+        loss = self.model(torch.ones(n, 32)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+        self.curve.append(loss.detach())
+
+
+@pytest.mark.parametrize("clean", [Filled, Recent, Cleared, Trained])
+def test_what_does_not_leak_is_not_told(clean: Callable[[], Body]) -> None:
+    live = watched(clean())
+    assert live.growths == ()
+    assert live.n_judged_steps > 0
+
+
+def test_figures_of_a_step_are_those_of_the_program() -> None:
+    before = sum(
+        {
+            one.untyped_storage()._cdata: one.untyped_storage().nbytes()
+            for one in gc.get_objects()
+            if isinstance(one, Tensor) and one.layout == torch.strided
+        }.values()
+    )
+    live = watched(lambda _: KEPT.append(torch.zeros(1000)), 12)
+    told = [sum((look.tensor_bytes or {}).values()) - before for look in live.looks]
+    assert told == [4000 * look.step for look in live.looks]
+    assert all((look.host_rss_bytes or 0) > 1 << 20 for look in live.looks)
+    assert live.cost.total_ns > 0
+    assert live.cost.n_looks == len(live.looks)
+
+
+def test_recorded_steps_are_not_disturbed() -> None:
+    watcher = Watcher("test", "user")
+    for step in range(20):
+        KEPT.append(torch.zeros(1000))
+        (watcher.skip if 5 <= step < 12 else watcher.step)()
+    looked_at = {look.step for look in watcher.finish().looks}
+    assert looked_at.isdisjoint(range(6, 13))
+    assert watcher.n_steps == 20
+
+
+def test_a_fault_of_the_watcher_ends_the_watching_and_not_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: object) -> None:
+        raise KeyError("a bug")
+
+    watcher = Watcher("test", "user")
+    watcher.step()
+    monkeypatch.setattr(watch, "suspects", broken)
+    for _ in range(5):
+        watcher.step()
+    live = watcher.finish()
+    assert live.not_seen
+    assert "stopped watching memory" in capsys.readouterr().err
+
+
+def test_too_few_steps_are_not_judged() -> None:
+    live = watched(lambda _: KEPT.append(torch.zeros(10_000)), 5)
+    assert (live.n_judged_steps, live.growths) == (0, ())
+
+
+def test_watching_leaves_nothing_behind() -> None:
+    n_callbacks = len(gc.callbacks)
+    watched(lambda _: None, 12)
+    assert len(gc.callbacks) == n_callbacks
