@@ -73,15 +73,14 @@ def judge(evidence: Evidence) -> tuple[Growth, ...]:
 def _with_what_hangs_behind(growth: Growth, within: list[Growth], nodes: Trend | None) -> Growth:
     """A growth with what its graph keeps.
 
-    What a step's nodes keep is what all nodes keep, shared out among them; where nodes could not
-    be judged, it is what the tensors that are seen in the graph grow by.
+    What a step's nodes keep is what all nodes keep, shared out among them, and at least what the
+    tensors grow by that are seen in the graph.
     """
     if growth.graph is None:
         return growth
     nodes_per_step = 0.0 if nodes is None else nodes.per_step
     kept = growth.graph.saved_bytes * nodes_per_step / max(growth.graph.n_nodes, 1)
-    if nodes is None:
-        kept = sum(one.per_step_bytes for one in within)
+    kept = max(kept, sum(one.per_step_bytes for one in within))
     return replace(
         growth,
         per_step_bytes=growth.per_step_bytes + round(kept),
