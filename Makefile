@@ -1,5 +1,6 @@
 # make test     lint, types, layers and tests         make demo   record a small program, show its report
 # make lint     the first three alone                 make bench  what loading and recording cost
+# make leaks    run every program of examples/leaks, not some of them
 # make format   put the code into the one format      make docs   write docs/reference anew
 # make pins     resolve requirements/dev.txt anew     make clean  take .venv and caches away
 # make fuzz     search for files that reading stumbles over, each kind for SECONDS=600
@@ -16,10 +17,13 @@ SECONDS ?= 60
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: test lint format demo bench docs fuzz pins clean install
+.PHONY: test leaks lint format demo bench docs fuzz pins clean install
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+leaks: install
+	PROFKIT_ALL_LEAKS=1 $(BIN)/pytest -n $(JOBS) tests/examples $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .

@@ -88,21 +88,28 @@ def test_every_rule_on_watched_memory_has_a_program() -> None:
     assert {rule for facts in LEAKS.values() for rule in facts["rules"]} == LIVE_RULES
 
 
-UNSTEADY = {"episodes_gc_off": "in some runs the cycle is not seen, and the tensors alone are told"}
+ATTEMPTS = 3
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=UNSTEADY[name], strict=False))
-        if name in UNSTEADY
-        else name
-        for name in LEAKS
-    ],
-)
+@pytest.mark.parametrize("name", LEAKS)
 def test_a_leak_is_told_with_its_line_its_holder_and_its_size(name: str, tmp_path: Path) -> None:
-    facts = LEAKS[name]
-    report = report_on(name, facts, tmp_path)
+    # Watching keeps to a budget of processor time, so on a busy machine a short run may be over
+    # before the line is known. A leak must be told whole in one of a few runs.
+    for attempt in range(1, ATTEMPTS + 1):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        report = report_on(name, LEAKS[name], folder)
+        try:
+            check_told(name, LEAKS[name], report)
+        except AssertionError:
+            if attempt == ATTEMPTS:
+                raise
+        else:
+            return
+
+
+def check_told(name: str, facts: dict[str, Any], report: dict[str, Any]) -> None:
+    """Demand rule, line, holder and size of a leak, and silence about everything else."""
     told = [one for one in report["findings"] if one["rule"].startswith("MEM")]
     leaks = [one for one in told if one["name"] in facts["rules"]]
     assert leaks, (told, report["unchecked"])

@@ -124,7 +124,7 @@ def test_every_chain_reads_as_an_expression_that_gives_the_object(paths: list[li
             vars(module)[f"v{number}"] = _grown(path, target)
         seen = weakref.ref(target)
         del target
-        found = chains([seen()], limit=10)[0]
+        found = chains([seen()], limit=10, budget_s=60.0)[0]
         assert len(found) == len(paths)
         for chain in found:
             assert eval(text(chain), {"grown": module}) is seen()  # noqa: S307

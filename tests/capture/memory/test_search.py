@@ -100,7 +100,7 @@ def test_no_more_chains_are_given_than_wanted(world: World) -> None:
 
 def test_several_objects_are_answered_in_their_own_order(world: World) -> None:
     module = world("history = [torch.zeros(1) for _ in range(9)]\n")
-    found = chains([module.history[7], module.history[2]])
+    found = chains([module.history[7], module.history[2]], budget_s=60.0)
     assert [[text(chain) for chain in each] for each in found] == [
         ["world.history[7]"],
         ["world.history[2]"],
@@ -176,7 +176,7 @@ def test_neither_the_callers_objects_nor_profkits_are_holders(world: World) -> N
     own = {"kept": [module.ref()]}
     ours = type("Watcher", (), {"__module__": "profkit.capture.memory.watch"})()
     ours.kept = module.ref()
-    found = chains([module.ref()], own={id(own["kept"])})[0]
+    found = chains([module.ref()], own={id(own["kept"])}, budget_s=60.0)[0]
     assert [text(chain) for chain in found] == ["world.history[0]"]
 
 

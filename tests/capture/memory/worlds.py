@@ -30,7 +30,8 @@ class Holder:
 
 def of(module: ModuleType, limit: int = 3) -> tuple[Chain, ...]:
     """The chains of what a program watches."""
-    return chains([module.ref()], limit=limit)[0]
+    # A process that has run thousands of tests has more objects than most programs do.
+    return chains([module.ref()], limit=limit, budget_s=60.0)[0]
 
 
 def text(chain: Chain) -> str:
