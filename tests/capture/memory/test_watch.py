@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from profkit.capture.memory import watch
+from profkit.capture.memory.budget import Budget
 from profkit.capture.memory.watch import Watcher
 from profkit.model.live import Growth, LiveMemory
 
@@ -23,8 +24,14 @@ def _empty() -> None:
     gc.collect()
 
 
+# What is told within a budget depends on how many objects other tests have left behind.
+AMPLE = Budget(
+    free_s=dict.fromkeys(("full", "look", "graphs", "closer", "host", "collector"), 600.0)
+)
+
+
 def watched(body: Body, n_steps: int = N_STEPS) -> LiveMemory:
-    watcher = Watcher("test", "user")
+    watcher = Watcher("test", "user", AMPLE)
     for step in range(n_steps):
         body(step)
         watcher.step()
