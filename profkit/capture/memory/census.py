@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from profkit.capture.memory import looks
+from profkit.capture.memory import graphs, looks
 from profkit.capture.memory.budget import Clock
 from profkit.capture.memory.graphs import past_user_code
 from profkit.capture.memory.unreachable import quiet_collector
@@ -110,6 +110,7 @@ class Census:
         self._entries: dict[int, Entry] = {}
         self._kinds: dict[Kind, Kind] = {}
         self._graphs: dict[int, weakref.ref[Any]] = {}
+        self._first_heads: dict[int, int | None] | None = None
         self._types: set[int] = set()
         self._seen: deque[list[_Seen | None]] = deque()
         self._pid = os.getpid()
@@ -130,6 +131,7 @@ class Census:
             free(address)
         self._entries.clear()
         self._graphs.clear()
+        self._first_heads = None
         self._seen.clear()
 
     def look(self, step: int, *, full: bool = False) -> dict[Kind, Amount]:
@@ -144,6 +146,8 @@ class Census:
             self.n_full += full
             self.n_missed = 0 if full else self.n_missed
             self._take_in(self._tensors(full=full), step)
+            if self._first_heads is None:
+                self._first_heads = {id(root): graphs.head_of(root) for root in self.roots()}
             return self._count(step)
 
     def roots(self) -> list[Any]:
@@ -152,6 +156,18 @@ class Census:
         for key in dead:
             del self._graphs[key]
         return [tensor for ref in self._graphs.values() if (tensor := ref()) is not None]
+
+    def risen_roots(self) -> list[Any]:
+        """Those of :meth:`roots` whose graph is not the one that they had at the first look.
+
+        A sum that is added to in place may be as old as the program, and hangs on a new node.
+        """
+        first = self._first_heads or {}
+        return [
+            root
+            for root in self.roots()
+            if first.get(id(root)) is None or first[id(root)] != graphs.head_of(root)
+        ]
 
     def entry(self, address: int) -> Entry | None:
         """What is known of a storage.

@@ -138,7 +138,7 @@ class CloserLook:
         before it reach less, and may be alive too; but the graph alone holds them.
         """
         with quiet_collector(), past_user_code():
-            roots = _oldest_and_newest(self._census.roots())
+            roots = _oldest_and_newest(self._census.risen_roots())
             targets = self._deep(roots)
             if not targets:
                 return None

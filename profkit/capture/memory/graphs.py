@@ -37,6 +37,21 @@ def grad_fn_of(tensor: Any) -> Any | None:  # noqa: ANN401
     return _read(tensor, "grad_fn")
 
 
+def head_of(tensor: Any) -> int | None:  # noqa: ANN401
+    """The number of the node that made a tensor, or None where it has none.
+
+    Autograd counts the nodes that a thread makes (``torch/csrc/autograd/function.h``,
+    ``sequence_nr``), so a tensor changed in place has another one than before.
+
+    Args:
+        tensor: A tensor.
+    """
+    try:
+        return int(grad_fn_of(tensor)._sequence_nr())  # type: ignore[union-attr]  # noqa: SLF001
+    except (AttributeError, RuntimeError):
+        return None
+
+
 def gradient_of(tensor: Any) -> Any | None:  # noqa: ANN401
     """What is in ``tensor.grad``: without calling ``__torch_function__``.
 

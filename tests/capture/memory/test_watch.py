@@ -100,6 +100,25 @@ def test_a_running_total_is_told_as_one_graph_that_grows() -> None:
     assert growth.per_step_bytes == pytest.approx(400, rel=0.1)  # what exp() saved
 
 
+def test_a_graph_that_stays_as_it_is_does_not_hide_the_one_that_grows() -> None:
+    weight = torch.ones(100, requires_grad=True)
+    standing = weight
+    for _ in range(4 * N_STEPS):
+        standing = standing.exp()
+    total = torch.zeros(())
+
+    def body(_: int) -> None:
+        nonlocal total
+        total = total + weight.exp().sum()  # made here
+
+    growth = only(watched(body))
+    assert code_of(growth).endswith("# made here")
+    assert "total" in holder_of(growth)
+    assert growth.graph is not None
+    assert growth.graph.root == "AddBackward0"
+    assert standing.grad_fn is not None
+
+
 def test_a_tensor_that_is_made_anew_and_larger_is_told() -> None:
     seen = torch.zeros(0, 64)
 
