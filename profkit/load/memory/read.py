@@ -17,6 +17,8 @@ from profkit.load.stream import Chunks, Place, default_limit_bytes, open_plain
 from profkit.model.snapshot import MemorySnapshot, SnapshotNotes, State
 
 _WORKER: Final = "profkit.load.memory.worker"
+_PIPE_BYTES: Final = 1 << 20
+"""What Linux lets any user ask for; a pipe as small as it comes stops both sides all the time."""
 _AGAIN: Final = "Record the snapshot again, or copy the file again."
 
 
@@ -51,6 +53,7 @@ def _unpickled(chunks: Chunks, stages: Stages) -> Answer | None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
+        pipesize=_PIPE_BYTES,
     ) as process:
         if process.stdin is None or process.stdout is None:
             return None

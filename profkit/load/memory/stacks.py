@@ -22,13 +22,14 @@ class StackNumbers:
     torch writes a frame once and refers to it from then on; lists of frames it makes anew for
     every allocation, alike as they are. So a list is compared with those that have the same frames
     in a few places, frame by frame, which takes no longer than a look at each. What it is compared
-    with was read and is flat, so that nothing nested is ever compared with something nested.
+    with was read and is flat, so that nothing nested is ever compared with something nested. This
+    runs once an allocation and a free, and is most of what columns cost: hence the one long loop.
 
     All lists must stay alive meanwhile: frames are told apart by where they are in memory.
     """
 
     def __init__(self) -> None:
-        self._alike: dict[tuple[int, ...], list[tuple[list[Any], int]]] = {}
+        self._alike: dict[int, list[tuple[list[Any], int]]] = {}
         self._of_frames: dict[tuple[int, ...], int] = {}
         self._number_of_frame: dict[Frame, int] = {}
         self._flat: list[int] = []
@@ -41,12 +42,23 @@ class StackNumbers:
             lists: A list of frames each, innermost first; anything else is no stack.
         """
         numbers = array("i")
+        put, alike = numbers.append, self._alike
         last, number = None, NO_STACK
         for listed in lists:
             # What is requested and what is completed share one list, one after the other.
             if listed is not last:
-                last, number = listed, self._number(listed)
-            numbers.append(number)
+                last = listed
+                if type(listed) is list and listed:
+                    n = len(listed)
+                    key = id(listed[0]) ^ id(listed[n >> 1]) ^ id(listed[-(n >> 2) - 1])
+                    known = alike.get(key)
+                    if known is not None and listed == known[0][0]:
+                        number = known[0][1]
+                    else:
+                        number = self._number(listed, key)
+                else:
+                    number = NO_STACK
+            put(number)
         return np.frombuffer(numbers, dtype=np.int32) if numbers else np.zeros(0, dtype=np.int32)
 
     def stacks(self) -> Stacks:
@@ -57,18 +69,15 @@ class StackNumbers:
             frame=np.array(self._flat, dtype=np.int32),
         )
 
-    def _number(self, listed: Any) -> int:  # noqa: ANN401  (whatever a pickle holds)
-        if type(listed) is not list or not listed:
-            return NO_STACK
-        n = len(listed)
-        key = (n, id(listed[0]), id(listed[n >> 2]), id(listed[n >> 1]), id(listed[-(n >> 2) - 1]))
-        alike = self._alike.setdefault(key, [])
-        for known, number in alike:
+    def _number(self, listed: list[Any], key: int) -> int:
+        for known, number in self._alike.get(key, ()):
             if listed == known:
                 return number
         number = self._new_number(listed)
-        if len(alike) < _MOST_ALIKE and all(map(_is_flat, listed)):
-            alike.append((listed, number))
+        if all(map(_is_flat, listed)):
+            alike = self._alike.setdefault(key, [])
+            if len(alike) < _MOST_ALIKE:
+                alike.append((listed, number))
         return number
 
     def _new_number(self, listed: list[Any]) -> int:
