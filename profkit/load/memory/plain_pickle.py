@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
 BUFFER_BYTES: Final = 1 << 17
-"""As much as the unpickler looks ahead: it copies all that is buffered for every frame of 64 KiB."""
+"""As far as the unpickler looks ahead: it copies all that is buffered for each frame of 64 KiB."""
 _BYTES_PER_BYTE: Final = 32
 """What a snapshot becomes in memory is six to twelve times its pickle."""
 _ROOM_BYTES: Final = 1 << 30
