@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from profkit.engine.compare import compare as differ
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.registry import chosen, rules
-from profkit.engine.renderer import accepted, renderer
+from profkit.engine.renderer import Recording, accepted, renderer
 from profkit.engine.runner import Told, report_on, run_rules
 from profkit.engine.thresholds import Overrides
 from profkit.errors import UsageError
@@ -61,10 +62,62 @@ def analyze(
         UsageError: There is no such rule or threshold, or the files do not belong together.
         PluginError: A third party's rule does not keep its contract.
     """
+    return study(
+        path,
+        select=select,
+        ignore=ignore,
+        thresholds=thresholds,
+        strict=strict,
+        told=told,
+        limit_bytes=limit_bytes,
+    ).report
+
+
+@dataclass(frozen=True)
+class Study:
+    """A report, and what it was made from.
+
+    Attributes:
+        report: The report.
+        recording: What ``render(report, format, recording=…)`` takes for the formats that draw it.
+    """
+
+    report: Report
+    recording: Recording
+
+
+def study(
+    path: Path | Iterable[Path],
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    thresholds: Overrides | None = None,
+    strict: bool = False,
+    told: Told | None = None,
+    limit_bytes: int | None = None,
+) -> Study:
+    """As :func:`analyze`, and keep what was read.
+
+    Args:
+        path: As there, and so are all others.
+        select: Rules to run.
+        ignore: Rules not to run.
+        thresholds: Thresholds to change.
+        strict: Raise when a rule crashes.
+        told: Is told how long each stage took.
+        limit_bytes: How large a file may be unpacked.
+
+    Raises:
+        LoadError: The file cannot be read, or is no trace.
+        UsageError: There is no such rule or threshold, or the files do not belong together.
+        PluginError: A third party's rule does not keep its contract.
+    """
     wanted = chosen(rules(), select, ignore)
     told = told or _nobody
-    ctx = _context(_paths(path), limit_bytes, told)
-    return _report(ctx, wanted, thresholds or {}, strict=strict, told=told)
+    paths = _paths(path)
+    ctx = _context(paths, limit_bytes, told)
+    report = _report(ctx, wanted, thresholds or {}, strict=strict, told=told)
+    return Study(report, Recording(ctx, tuple(os.fspath(each) for each in paths)))
 
 
 def _paths(path: Path | Iterable[Path]) -> list[Path]:

@@ -62,21 +62,21 @@ def command(  # noqa: PLR0913  (one argument an option)
     memory, or a folder or an archive of them, each of which gets a report. Neither a GPU nor
     torch is needed.
     """
-    from profkit.api import analyze, render
-    from profkit.engine.renderer import accepted, renderer
+    from profkit.api import render, study
+    from profkit.engine.renderer import renderer
     from profkit.errors import SeveralTracesError
 
     check_target(output, force=force)
     module = renderer(format_)
-    options = accepted(module, {**layout(output), "top": top, "verbose": verbose})
-    reports = []
+    options = {**layout(output), "top": top, "verbose": verbose}
+    products, reports = [], []
     took: dict[str, int] = {}
     waiting = list(reversed(paths))
     while waiting:
         path = waiting.pop()
         try:
             with _progress(f"profkit: reading {path}"):
-                report = analyze(
+                studied = study(
                     path,
                     select=select,
                     ignore=ignore,
@@ -87,10 +87,11 @@ def command(  # noqa: PLR0913  (one argument an option)
         except SeveralTracesError as several:
             waiting.extend(reversed(several.members))
         else:
-            reports.append(report)
-    began = time.perf_counter_ns()
-    products = [render(report, format_, **options) for report in reports]
-    took["render"] = time.perf_counter_ns() - began
+            began = time.perf_counter_ns()
+            reports.append(studied.report)
+            products.append(render(studied.report, format_, recording=studied.recording, **options))
+            took["render"] = took.get("render", 0) + time.perf_counter_ns() - began
+            del studied  # before the next one is read
     deliver(_together(products, module.INFO.media_type), output, force=force)
     if output != STDOUT and sys.stderr.isatty():
         click.echo(f"profkit: the report is in {output}", err=True)

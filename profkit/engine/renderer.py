@@ -1,13 +1,15 @@
 """What a renderer is: a module with a docstring, ``INFO``, ``Options`` and ``render``.
 
-A renderer turns a report into the bytes of one format. It never asks the trace: what it shows is
-in the report.
+A renderer turns a report into the bytes of one format. What it says of a program is in the report.
+Formats that also draw or hand on the recording itself (a timeline, a flame graph, the events) have
+an option ``recording``; they do without where a report comes alone, and say so.
 """
 
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
+from profkit.engine.context import Context
 from profkit.errors import PluginError, UsageError
 from profkit.model.report import Report
 from profkit.plugins import discover
@@ -30,6 +32,19 @@ class RendererInfo:
     name: str
     suffix: str
     media_type: str
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a report was made from, for the formats that show more than the report has.
+
+    Attributes:
+        context: All that is known of it.
+        paths: The files, as they were given: local paths or URLs.
+    """
+
+    context: Context
+    paths: tuple[str, ...]
 
 
 class Renderer(Protocol):
