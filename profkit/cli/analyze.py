@@ -62,11 +62,15 @@ def command(  # noqa: PLR0913  (one argument an option)
     memory, or a folder or an archive of them, each of which gets a report. Neither a GPU nor
     torch is needed.
     """
+    from profkit.load.memory.process import start_early
+
+    check_target(output, force=force)
+    start_early(paths[0])
+
     from profkit.api import render, study
     from profkit.engine.renderer import renderer
     from profkit.errors import SeveralTracesError
 
-    check_target(output, force=force)
     module = renderer(format_)
     options = {**layout(output), "top": top, "verbose": verbose}
     products, reports = [], []

@@ -7,13 +7,13 @@ from typing import Final
 from profkit.errors import LoadError, MissingFileError, NotATraceError, SeveralTracesError
 from profkit.load.kineto.read import read_kineto
 from profkit.load.live import is_live, read_live
+from profkit.load.memory.process import PICKLE_MAGIC
 from profkit.load.memory.read import read_snapshot
 from profkit.load.stream import open_plain, place_of
 from profkit.model.live import LiveMemory
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
 
-_PICKLE_MAGIC: Final = b"\x80"
 _START_BYTES: Final = 256
 _NAMES: Final = (
     ("*.pt.trace.json", "*.pt.trace.json.gz", "*.snapshot.pickle", "*.snapshot.pickle.gz"),
@@ -44,7 +44,7 @@ def load(
         raise _folder(place)
     with open_plain(place) as stream:
         start = stream.read(_START_BYTES)
-    if start.startswith(_PICKLE_MAGIC):
+    if start.startswith(PICKLE_MAGIC):
         return read_snapshot(place, limit_bytes)
     if is_live(start):
         return read_live(place, limit_bytes)

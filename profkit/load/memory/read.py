@@ -1,24 +1,21 @@
 """Read a snapshot of the allocator's memory."""
 
 import contextlib
-import os
 import pickle
 import subprocess
-import sys
+from pathlib import Path
 from typing import IO, Final
 
 import numpy as np
 
 from profkit.errors import DamagedFileError, LoadError, NotATraceError, RefusedPickleError
+from profkit.load.memory import process
 from profkit.load.memory.answer import Answer
 from profkit.load.memory.columns import Columns
 from profkit.load.stages import Stages
 from profkit.load.stream import Chunks, Place, default_limit_bytes, open_plain
 from profkit.model.snapshot import MemorySnapshot, SnapshotNotes, State
 
-_WORKER: Final = "profkit.load.memory.worker"
-_PIPE_BYTES: Final = 1 << 20
-"""What Linux lets any user ask for; a pipe as small as it comes stops both sides all the time."""
 _AGAIN: Final = "Record the snapshot again, or copy the file again."
 
 
@@ -35,37 +32,47 @@ def read_snapshot(place: Place, limit_bytes: int | None = None) -> MemorySnapsho
         LoadError: It cannot be read, or is no snapshot.
     """
     stages = Stages()
-    with open_plain(place, stages) as stream:
-        limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
-        chunks = Chunks(stream, limit, stages)
-        answer = _unpickled(chunks, stages)
+    limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
+    early = process.taken(place, limit) if isinstance(place, Path) else None
+    if early is not None:
+        n_bytes, truncated = early.n_bytes, False
+        with early.process:
+            answer = _answer(early.process, stages)
+    else:
+        with open_plain(place, stages) as stream:
+            chunks = Chunks(stream, limit, stages)
+            answer = _handed_over(chunks, stages)
+            n_bytes, truncated = chunks.n_bytes, chunks.truncated
     if answer is None or answer.columns is None:
-        raise _fault(answer, str(place), truncated=chunks.truncated)
-    return _snapshot(str(place), answer.columns, chunks.n_bytes, stages)
+        raise _fault(answer, str(place), truncated=truncated)
+    return _snapshot(str(place), answer.columns, n_bytes, stages)
 
 
-def _unpickled(chunks: Chunks, stages: Stages) -> Answer | None:
-    """What a process of its own makes of a pickle; None if it died of it."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
-        [sys.executable, "-m", _WORKER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        pipesize=_PIPE_BYTES,
-    ) as process:
-        if process.stdin is None or process.stdout is None:
+def _handed_over(chunks: Chunks, stages: Stages) -> Answer | None:
+    """What a process of its own makes of a pickle that is read here; None if it died of it."""
+    with process.start() as worker:
+        if worker.stdin is None:
             return None
         try:
             with stages.stage("hand over"):
-                _feed(process.stdin, chunks)
-            with stages.stage("join"):
-                answer = pickle.load(process.stdout)  # noqa: S301  (of our own process)
-        except (EOFError, pickle.UnpicklingError):
-            return None
-        finally:
-            process.kill()
+                _feed(worker.stdin, chunks)
+        except BaseException:
+            worker.kill()
+            raise
+        return _answer(worker, stages)
+
+
+def _answer(worker: "subprocess.Popen[bytes]", stages: Stages) -> Answer | None:
+    """What the process says; None if it died."""
+    if worker.stdout is None:
+        return None
+    try:
+        with stages.stage("join"):
+            answer = pickle.load(worker.stdout)  # noqa: S301  (of our own process)
+    except (EOFError, pickle.UnpicklingError):
+        return None
+    finally:
+        worker.kill()
     return answer if isinstance(answer, Answer) else None
 
 
