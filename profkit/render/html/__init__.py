@@ -1,0 +1,29 @@
+"""The report as one HTML page, for a browser: to send to a colleague, and to look closer.
+
+The page is a single file that needs nothing else: no server, no network, no other file. Its
+policy, which the browser enforces, forbids every request and every script that is not in it.
+
+From top to bottom: the verdict and what could be saved; findings with their evidence and lines;
+the steps; the timeline; flame graphs; memory; tables that sort and search; what was not checked,
+the recording's health, and where it was made.
+"""
+
+from profkit.engine.renderer import RendererInfo
+from profkit.model.report import Report
+from profkit.render.html._options import Options
+
+__all__ = ["INFO", "Options", "render"]
+
+INFO = RendererInfo(name="html", suffix=".html", media_type="text/html")
+
+
+def render(report: Report, options: Options) -> bytes:
+    """The report as one self-contained page in UTF-8.
+
+    Args:
+        report: The report.
+        options: What it was made from, and how names are shown.
+    """
+    from profkit.render.html._page import page  # noqa: PLC0415  (other formats load no templates)
+
+    return page(report, options).encode()

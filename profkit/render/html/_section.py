@@ -1,0 +1,71 @@
+"""What a section of the page is: a module with ``section(report, options)``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from profkit.names import visible
+from profkit.units import format_bytes, format_count, format_ns, format_share, format_times
+
+_PACKAGE: Final = "profkit.render.html"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        id: Its anchor: lower case and dashes.
+        title: Its heading, a word or two.
+        body: Its HTML, without the heading.
+        scripts: Files of this package that draw it, each in the page once.
+        data: What they draw, as JSON: in the page it is the text of the element with the id
+            ``data-<id>``; nothing is written where it is empty.
+        needs_plotly: Whether they draw with plotly.
+    """
+
+    id: str
+    title: str
+    body: Markup
+    scripts: tuple[str, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+    needs_plotly: bool = False
+
+
+def fill(template: str, **values: object) -> Markup:
+    """A template of this package with values in it, each escaped and made visible.
+
+    Args:
+        template: The file's name in ``templates/``.
+        **values: What it asks for; all that it asks for.
+    """
+    return Markup(_environment().get_template(template).render(values))  # noqa: S704  (the environment escapes)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ns": format_ns,
+        "bytes": format_bytes,
+        "share": format_share,
+        "count": format_count,
+        "times": format_times,
+    }
+    return environment
+
+
+def _shown(value: object) -> object:
+    """A value as the page has it: of a text whatever a browser would obey is made visible."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
