@@ -9,13 +9,20 @@ from profkit.cli._suggest import did_you_mean
 
 
 class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
-    """The name of a renderer. The renderers are imported when one is asked for."""
+    """The name of a renderer. The renderers are imported when one is asked for.
+
+    Args:
+        of_recordings: Whether also those are meant that hand on the recording itself.
+    """
 
     name = "format"
 
+    def __init__(self, *, of_recordings: bool = False) -> None:
+        self._of_recordings = of_recordings
+
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002  (click's signature)
         """The names of all renderers, as ``[json|text]``."""
-        return f"[{'|'.join(_formats())}]"
+        return f"[{'|'.join(self._known())}]"
 
     def convert(
         self,
@@ -24,18 +31,21 @@ class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only f
         ctx: click.Context | None,
     ) -> str:
         """Check that there is such a renderer."""
-        known = _formats()
+        known = self._known()
         if value not in known:
             there = ", ".join(known)
             meant = did_you_mean(str(value), known)
             self.fail(f"There is no report format {value!r}, only {there}.{meant}", param, ctx)
         return str(value)
 
+    def _known(self) -> tuple[str, ...]:
+        from profkit.engine.renderer import renderers
 
-def _formats() -> tuple[str, ...]:
-    from profkit.engine.renderer import renderers
-
-    return tuple(each.INFO.name for each in renderers())
+        return tuple(
+            each.INFO.name
+            for each in renderers()
+            if self._of_recordings or each.INFO.shows == "report"
+        )
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on

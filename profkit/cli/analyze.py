@@ -68,7 +68,7 @@ def command(  # noqa: PLR0913  (one argument an option)
     start_early(paths[0])
 
     from profkit.api import render, study
-    from profkit.engine.renderer import renderer
+    from profkit.engine.renderer import renderer, together
     from profkit.errors import SeveralTracesError
 
     module = renderer(format_)
@@ -96,7 +96,7 @@ def command(  # noqa: PLR0913  (one argument an option)
             products.append(render(studied.report, format_, recording=studied.recording, **options))
             took["render"] = took.get("render", 0) + time.perf_counter_ns() - began
             del studied  # before the next one is read
-    deliver(_together(products, module.INFO.media_type), output, force=force)
+    deliver(together(module, products), output, force=force)
     if output != STDOUT and sys.stderr.isatty():
         click.echo(f"profkit: the report is in {output}", err=True)
     if verbose:
@@ -109,15 +109,6 @@ def _tell_stages(took: Mapping[str, int]) -> None:
     click.echo(f"profkit: {format_ns(sum(took.values()))} in all", err=True)
     for stage, ns in sorted(took.items(), key=lambda item: -item[1]):
         click.echo(f"  {format_ns(ns):>8}  {stage}", err=True)
-
-
-def _together(products: list[bytes], media_type: str) -> bytes:
-    """Several products as one: JSON becomes an array, all else follows each other."""
-    if len(products) == 1:
-        return products[0]
-    if media_type == "application/json":
-        return b"[" + b",".join(product.rstrip() for product in products) + b"]\n"
-    return b"\n".join(products)
 
 
 def _reaches(report: "Report", severity: str | None) -> bool:

@@ -3,11 +3,16 @@
 A renderer turns a report into the bytes of one format. What it says of a program is in the report.
 Formats that also draw or hand on the recording itself (a timeline, a flame graph, the events) have
 an option ``recording``; they do without where a report comes alone, and say so.
+
+Two more functions a module may have and need not. ``pieces(report, options)`` yields the same
+bytes piece by piece, for products that may be larger than memory. ``together(products)`` makes one
+product of several; without it they follow each other, and JSON becomes an array.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from profkit.engine.context import Context
 from profkit.errors import PluginError, UsageError
@@ -27,11 +32,14 @@ class RendererInfo:
         name: What ``--format`` calls it.
         suffix: How files of the format end, with the dot.
         media_type: The format's media type.
+        shows: What it is for: ``report``, and ``profkit analyze --format`` offers it too; or
+            ``recording``, for other programs, by ``profkit export`` alone.
     """
 
     name: str
     suffix: str
     media_type: str
+    shows: Literal["report", "recording"] = "report"
 
 
 @dataclass(frozen=True)
@@ -109,3 +117,36 @@ def accepted(module: Renderer, options: dict[str, Any]) -> dict[str, Any]:
     """
     own = {field.name for field in fields(module.Options)}
     return {name: value for name, value in options.items() if name in own}
+
+
+def pieces(module: Renderer, report: Report, options: dict[str, Any]) -> Iterator[bytes]:
+    """A report in some format, piece by piece where the format can be larger than memory.
+
+    Args:
+        module: The renderer.
+        report: The report.
+        options: Values by the name of the option; those that it does not have are passed over.
+    """
+    own = module.Options(**accepted(module, options))
+    streams = getattr(module, "pieces", None)
+    if streams is None:
+        yield module.render(report, own)
+    else:
+        yield from streams(report, own)
+
+
+def together(module: Renderer, products: Sequence[bytes]) -> bytes:
+    """Several products of one renderer as one.
+
+    Args:
+        module: The renderer.
+        products: What it made of each report.
+    """
+    if len(products) == 1:
+        return products[0]
+    joins = getattr(module, "together", None)
+    if joins is not None:
+        return bytes(joins(products))
+    if module.INFO.media_type == "application/json":
+        return b"[" + b",".join(product.rstrip() for product in products) + b"]\n"
+    return b"\n".join(products)
