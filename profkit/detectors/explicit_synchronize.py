@@ -47,7 +47,7 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import in_windows, judge, positions
+from profkit.engine.windows import in_windows, judge
 from profkit.engine.wording import at, how_often, known, time_each_step
 from profkit.index.waits import WaitKind, called_by_profiler
 from profkit.model.events import Rows
@@ -94,9 +94,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if judged is None:
             continue
         what = _what(ctx, rows)
-        yield INFO.finding(
-            severity=judged.severity,
-            confidence=judged.confidence,
+        yield judged.finding(
+            ctx,
+            INFO,
             message=(
                 f"`{what}`{at(location)} is called {how_often(ctx, len(rows))} and holds the host "
                 f"for {time_each_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
@@ -105,14 +105,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             fix=_fix(what),
             locations=known(location),
             n=len(rows),
-            cost=judged.cost,
-            evidence={
-                "call": ctx.events.name_of(int(rows[0])),
-                "blocked_ns": judged.wait.blocked_ns,
-                "device_idle_ns": judged.wait.idle_ns,
-                "events": positions(ctx, rows),
-            },
-            claims=judged.wait.claims,
+            rows=rows,
+            evidence={"call": ctx.events.name_of(int(rows[0]))},
         )
 
 

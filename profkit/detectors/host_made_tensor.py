@@ -47,7 +47,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import in_windows, judge, positions
+from profkit.engine.windows import in_windows, judge
 from profkit.engine.wording import at, how_often, time_each_step
 from profkit.index.made_on_host import SMALL_BYTES, makers
 from profkit.index.waits import WaitKind, bytes_of, is_pageable
@@ -107,9 +107,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         copies = np.unique(here.copy)
         n_bytes = bytes_of(ctx.events, copies)
         made_by = ctx.events.name_of(int(maker[np.isin(waits.owner, owners)][0]))
-        yield INFO.finding(
-            severity=judged.severity,
-            confidence=judged.confidence if location.file else "low",
+        yield judged.finding(
+            ctx,
+            INFO,
+            confidence=None if location.file else "low",
             message=(
                 f"A tensor of {format_bytes(n_bytes / len(copies))} is made on the host"
                 f"{at(location)} and copied to the GPU {how_often(ctx, len(owners))}: the host "
@@ -122,13 +123,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ),
             locations=(location,),
             n=len(owners),
-            cost=judged.cost,
-            evidence={
-                "made_by": made_by,
-                "bytes": n_bytes,
-                "blocked_ns": judged.wait.blocked_ns,
-                "device_idle_ns": judged.wait.idle_ns,
-                "events": positions(ctx, copies),
-            },
-            claims=judged.wait.claims,
+            rows=copies,
+            evidence={"made_by": made_by, "bytes": n_bytes},
         )

@@ -118,9 +118,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if judged is None:
             continue
         what = _what(ctx, rows)
-        yield INFO.finding(
-            severity=judged.severity,
-            confidence=judged.confidence,
+        yield judged.finding(
+            ctx,
+            INFO,
             message=(
                 f"{what}{at(location)} runs {how_often(ctx, len(rows))} and makes the host wait "
                 f"{time_each_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
@@ -129,13 +129,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             fix=_fix(ctx, rows),
             locations=(location,),
             n=len(rows),
-            cost=judged.cost,
-            evidence={
-                "blocked_ns": judged.wait.blocked_ns,
-                "device_idle_ns": judged.wait.idle_ns,
-                "events": positions(ctx, rows),
-            },
-            claims=judged.wait.claims,
+            rows=rows,
         )
 
 

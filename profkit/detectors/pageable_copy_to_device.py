@@ -50,7 +50,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import in_windows, judge, positions
+from profkit.engine.windows import in_windows, judge
 from profkit.engine.wording import at, how_often, time_each_step
 from profkit.index.made_on_host import SMALL_BYTES, makers
 from profkit.index.waits import WaitKind, bytes_of, is_pageable
@@ -97,9 +97,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             continue
         copies = np.unique(here.copy)
         n_bytes = bytes_of(ctx.events, copies)
-        yield INFO.finding(
-            severity=judged.severity,
-            confidence=judged.confidence,
+        yield judged.finding(
+            ctx,
+            INFO,
             message=(
                 f"The copy to the GPU{at(location)} runs {how_often(ctx, len(owners))}, "
                 f"{format_bytes(n_bytes / len(copies))} each, from memory that is not pinned: "
@@ -112,12 +112,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ),
             locations=(location,),
             n=len(owners),
-            cost=judged.cost,
-            evidence={
-                "bytes": n_bytes,
-                "blocked_ns": judged.wait.blocked_ns,
-                "device_idle_ns": judged.wait.idle_ns,
-                "events": positions(ctx, copies),
-            },
-            claims=judged.wait.claims,
+            rows=copies,
+            evidence={"bytes": n_bytes},
         )

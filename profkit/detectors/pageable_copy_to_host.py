@@ -47,7 +47,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import in_windows, judge, positions
+from profkit.engine.windows import in_windows, judge
 from profkit.engine.wording import at, how_often, tensor_method, time_each_step
 from profkit.index.waits import WaitKind, bytes_of, is_pageable
 from profkit.model.finding import Finding
@@ -90,9 +90,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         copies = np.unique(here.copy)
         n_bytes = bytes_of(ctx.events, copies)
         method = tensor_method(ctx, int(owners[0])) or "cpu"
-        yield INFO.finding(
-            severity=judged.severity,
-            confidence=judged.confidence,
+        yield judged.finding(
+            ctx,
+            INFO,
             message=(
                 f"`.{method}()`{at(location)} copies {format_bytes(n_bytes / len(copies))} to the "
                 f"host {how_often(ctx, len(owners))}, and the host waits "
@@ -105,12 +105,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ),
             locations=(location,),
             n=len(owners),
-            cost=judged.cost,
-            evidence={
-                "bytes": n_bytes,
-                "blocked_ns": judged.wait.blocked_ns,
-                "device_idle_ns": judged.wait.idle_ns,
-                "events": positions(ctx, copies),
-            },
-            claims=judged.wait.claims,
+            rows=copies,
+            evidence={"bytes": n_bytes},
         )

@@ -1,16 +1,19 @@
 """The stretches of time that are judged: the steps, or without steps the recording as a whole."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
 from profkit.index.intervals import Intervals, clip, complement
 from profkit.index.wait_cost import WaitCost, wait_cost
 from profkit.index.waiting import covered_by
 from profkit.model.events import Int32s, Int64s, Mask, Rows
-from profkit.model.finding import Confidence, Cost, Severity
+from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
+from profkit.model.where import Location
 
 MAX_POSITIONS = 20
 """So many event ids are enough to find a finding in the trace, and keep a report readable."""
@@ -70,6 +73,49 @@ class Judged:
     severity: Severity
     confidence: Confidence
     cost: Cost
+
+    def finding(  # noqa: PLR0913  (the fields of a Finding that waits do not decide)
+        self,
+        ctx: Context,
+        info: RuleInfo,
+        *,
+        message: str,
+        fix: str,
+        locations: tuple[Location, ...],
+        n: int,
+        rows: Rows | Int32s,
+        evidence: Mapping[str, EvidenceValue] | None = None,
+        confidence: Confidence | None = None,
+    ) -> Finding:
+        """The finding of a rule that waits decide on.
+
+        Args:
+            ctx: The trace.
+            info: The rule.
+            message: What was found.
+            fix: What to write instead.
+            locations: Where, the costliest first.
+            n: How often.
+            rows: The events that the evidence names.
+            evidence: What it rests on beside them and the times.
+            confidence: Where the rule knows better than the number of steps tells.
+        """
+        return info.finding(
+            severity=self.severity,
+            confidence=confidence or self.confidence,
+            message=message,
+            fix=fix,
+            locations=locations,
+            n=n,
+            cost=self.cost,
+            evidence={
+                **(evidence or {}),
+                "blocked_ns": self.wait.blocked_ns,
+                "device_idle_ns": self.wait.idle_ns,
+                "events": positions(ctx, rows),
+            },
+            claims=self.wait.claims,
+        )
 
 
 def judge(ctx: Context, calls: Rows, min_wait_share: float, warning_share: float) -> Judged | None:
