@@ -1,19 +1,26 @@
 """The figures of a report, each by its definition in ``profkit.model.report``."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.memory_summary import memory_summary
 from profkit.engine.top import regions, top_kernels, top_ops
 from profkit.engine.windows import windows
-from profkit.index.breakdown import breakdown, device_parts, host_parts
+from profkit.index.breakdown import (
+    breakdown,
+    device_parts,
+    host_parts,
+    parts_of_steps,
+    shared_out,
+)
 from profkit.index.calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
-from profkit.index.intervals import covered_within, union
+from profkit.index.intervals import Intervals, covered_within, union
 from profkit.index.waits import outermost_of
 from profkit.load.heap import give_back
 from profkit.model.events import MISSING, Category
 from profkit.model.report import (
-    Breakdown,
     CopySummary,
     DeviceSummary,
     IdleCause,
@@ -97,10 +104,12 @@ def summarize(ctx: Context, claimed_ns: int) -> Summary:
     if not ctx.has_trace:
         return Summary(window_ns=0, memory=memory_summary(ctx))
     give_back()  # what the rules held
+    window = union(*windows(ctx))
+    parts = _parts(ctx, window)
     return Summary(
         window_ns=ctx.window_ns,
         devices=_devices(ctx),
-        steps=_steps(ctx),
+        steps=_steps(ctx, parts),
         top_kernels=top_kernels(ctx),
         top_ops=top_ops(ctx),
         regions=regions(ctx),
@@ -109,7 +118,7 @@ def summarize(ctx: Context, claimed_ns: int) -> Summary:
         n_gpu_events_without_launch=len(ctx.launches.orphans),
         n_graph_launches=len(GRAPH_LAUNCH.rows(ctx.events)),
         memory=memory_summary(ctx),
-        breakdown=_breakdown(ctx),
+        breakdown=breakdown(window, len(ctx.steps), parts) if len(ctx.events) else None,
         claimed_ns=claimed_ns,
     )
 
@@ -147,12 +156,13 @@ def _device_kind(ctx: Context) -> str:
     return next((kind for maker, kind in _KINDS.items() if maker in makers), "cuda")
 
 
-def _steps(ctx: Context) -> tuple[StepSummary, ...]:
+def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, ...]:
     steps, host = ctx.steps, ctx.host_activity
     busy = covered_within(ctx.busy, steps.starts_ns, steps.ends_ns).tolist()
     data_ns = covered_within(host["data"], steps.starts_ns, steps.ends_ns).tolist()
     sync_ns = covered_within(host["sync"], steps.starts_ns, steps.ends_ns).tolist()
     lengths = (steps.ends_ns - steps.starts_ns).tolist()
+    by_step = parts_of_steps(steps.starts_ns, steps.ends_ns, parts)
     return tuple(
         StepSummary(
             name=name,
@@ -162,6 +172,7 @@ def _steps(ctx: Context) -> tuple[StepSummary, ...]:
             gpu_idle_ns=lengths[i] - busy[i] if ctx.has_device_work else None,
             data_wait_ns=data_ns[i],
             sync_ns=sync_ns[i],
+            parts=by_step[i],
         )
         for i, name in enumerate(steps.names)
     )
@@ -198,13 +209,11 @@ def _copies(ctx: Context) -> tuple[CopySummary, ...]:
     return tuple(sorted(found, key=lambda copy: (-copy.total_ns, copy.kind)))
 
 
-def _breakdown(ctx: Context) -> Breakdown | None:
-    events = ctx.events
-    if not len(events):
-        return None
+def _parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
+    """Where the time of the steps went, or that of the recording as a whole."""
     parts = (
         device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity)
         if ctx.has_device_work
-        else host_parts(events)
+        else host_parts(ctx.events)
     )
-    return breakdown(union(*windows(ctx)), len(ctx.steps), parts)
+    return shared_out(window, parts)

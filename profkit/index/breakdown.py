@@ -8,11 +8,18 @@ import numpy as np
 
 from profkit.index.calls import names_matching
 from profkit.index.idle import HOST_CAUSES, IdleByCause
-from profkit.index.intervals import EMPTY, Intervals, intersect, subtract, unite
+from profkit.index.intervals import (
+    EMPTY,
+    Intervals,
+    covered_within,
+    intersect,
+    subtract,
+    unite,
+)
 from profkit.index.streams import DeviceActivity
 from profkit.index.waiting import covered_by, data_waits
-from profkit.model.events import Category, EventTable
-from profkit.model.report import Breakdown, TimePart
+from profkit.model.events import Category, EventTable, Int64s
+from profkit.model.report import Breakdown, StepPart, TimePart
 
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.(step|zero_grad)#")
 _FRAME: Final = re.compile(r"^ProfilerStep|^Optimizer\.|^enumerate\(DataLoader\)|^profkit\.")
@@ -20,35 +27,66 @@ _FRAME: Final = re.compile(r"^ProfilerStep|^Optimizer\.|^enumerate\(DataLoader\)
 _BACKWARD: Final = re.compile(r"^autograd::engine::|Backward\d*$")
 
 
-def breakdown(window: Intervals, n_steps: int, parts: Mapping[str, Intervals]) -> Breakdown:
-    """Measure parts within a window.
+def shared_out(window: Intervals, parts: Mapping[str, Intervals]) -> dict[str, Intervals]:
+    """Share a window's time out among parts, so that they exclude each other and fill it.
 
     Args:
         window: The time of all steps, or of the whole recording.
-        n_steps: How many steps that is; 0 for a recording without steps.
         parts: Time by kind, from :func:`device_parts` or :func:`host_parts`. Where two overlap the
             first has it; what none has goes to the last.
     """
     rest = window
-    lengths: dict[str, int] = {}
+    found: dict[str, Intervals] = {}
     for kind, covered in parts.items():
-        lengths[kind] = intersect(rest, covered).total_ns
+        found[kind] = intersect(rest, covered)
         rest = subtract(rest, covered)
-    on_device = "compute" in parts
-    left_over = "idle-host" if on_device else "python"
-    lengths[left_over] = lengths.get(left_over, 0) + rest.total_ns
+    left_over = "idle-host" if "compute" in parts else "python"
+    found[left_over] = unite(found.get(left_over, EMPTY), rest)
+    return found
+
+
+def breakdown(window: Intervals, n_steps: int, parts: Mapping[str, Intervals]) -> Breakdown:
+    """Measure the parts of a window.
+
+    Args:
+        window: The time of all steps, or of the whole recording.
+        n_steps: How many steps that is; 0 for a recording without steps.
+        parts: What :func:`shared_out` gave.
+    """
+    lengths = {kind: covered.total_ns for kind, covered in parts.items()}
     total_ns = window.total_ns
     return Breakdown(
         n_steps=n_steps,
         total_ns=total_ns,
         per_step_ns=_per_step(total_ns, n_steps),
-        on_device=on_device,
+        on_device="compute" in parts,
         parts=tuple(
             TimePart(kind, ns, _per_step(ns, n_steps), ns / total_ns)
             for kind, ns in sorted(lengths.items(), key=_work_then_idle)
             if ns
         ),
     )
+
+
+def parts_of_steps(
+    starts_ns: Int64s, ends_ns: Int64s, parts: Mapping[str, Intervals]
+) -> list[tuple[StepPart, ...]]:
+    """The parts of each step, in the order of :attr:`Breakdown.parts`.
+
+    Args:
+        starts_ns: Where each step begins.
+        ends_ns: Where it ends.
+        parts: What :func:`shared_out` gave for all of them.
+    """
+    by_kind = {
+        kind: covered_within(covered, starts_ns, ends_ns).tolist()
+        for kind, covered in parts.items()
+    }
+    order = sorted(by_kind, key=lambda kind: _work_then_idle((kind, sum(by_kind[kind]))))
+    return [
+        tuple(StepPart(kind, by_kind[kind][i]) for kind in order if by_kind[kind][i])
+        for i in range(len(starts_ns))
+    ]
 
 
 def device_parts(

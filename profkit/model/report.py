@@ -109,6 +109,19 @@ class DeviceSummary:
 
 
 @dataclass(frozen=True)
+class StepPart:
+    """A part of the time of one step.
+
+    Attributes:
+        kind: As in :class:`TimePart`.
+        ns: Nanoseconds of the step.
+    """
+
+    kind: str
+    ns: int
+
+
+@dataclass(frozen=True)
 class StepSummary:
     """One step.
 
@@ -120,6 +133,8 @@ class StepSummary:
         gpu_idle_ns: ``dur_ns`` minus ``gpu_busy_ns``, or None without devices.
         data_wait_ns: Time within the step spent in a loader's ``__next__``.
         sync_ns: Time within the step in which the host waited in a synchronizing call.
+        parts: Where its time went: parts that exclude each other and add up to ``dur_ns`` exactly,
+            in one order for all steps.
     """
 
     name: str
@@ -129,6 +144,7 @@ class StepSummary:
     gpu_idle_ns: int | None
     data_wait_ns: int
     sync_ns: int
+    parts: tuple[StepPart, ...] = ()
 
 
 @dataclass(frozen=True)

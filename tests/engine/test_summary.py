@@ -59,6 +59,23 @@ def test_steps_have_busy_idle_data_and_sync_time(report: Report_) -> None:
     assert (step.data_wait_ns, step.sync_ns) == (10_000, waited)
 
 
+def test_each_step_tells_where_its_own_time_went(report: Report_) -> None:
+    builder = TraceBuilder()
+    for loading_ns in (10_000, 30_000):
+        with builder.step():
+            builder.load(loading_ns)
+            builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=20_000)
+            builder.synchronize()
+    summary = report(builder).summary
+    parts = [{part.kind: part.ns for part in step.parts} for step in summary.steps]
+    assert [each["compute"] for each in parts] == [20_000, 20_000]
+    assert [each["idle-data"] for each in parts] == [10_000, 30_000]
+    assert [sum(each.values()) for each in parts] == [step.dur_ns for step in summary.steps]
+    assert summary.breakdown is not None
+    for part in summary.breakdown.parts:
+        assert part.ns == sum(each.get(part.kind, 0) for each in parts)
+
+
 def test_regions_are_the_users_annotations_with_what_was_launched_within(report: Report_) -> None:
     builder = TraceBuilder()
     with builder.step():
