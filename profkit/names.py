@@ -146,6 +146,23 @@ def middle_cut(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}{_ELLIPSIS}{text[len(text) - tail :] if tail else ''}"
 
 
+def tail_cut(path: str, width: int) -> str:
+    """A path in at most ``width`` characters, its last folders kept: ``…/llama3/model.py:340``.
+
+    Args:
+        path: A path, perhaps with a line's number.
+        width: Characters that the result may take, at least 1.
+    """
+    if len(path) <= width:
+        return path
+    parts = path.split("/")
+    for place in range(1, len(parts)):
+        cut = "/".join((_ELLIPSIS, *parts[place:]))
+        if len(cut) <= width:
+            return cut
+    return middle_cut(parts[-1], width)
+
+
 def short_path(file: str, base: str = "") -> str:
     """A path as one would type it: relative to ``base`` when it is inside, else as it is.
 

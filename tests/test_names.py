@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.names import middle_cut, short_kernel, short_path, visible
+from profkit.names import middle_cut, short_kernel, short_path, tail_cut, visible
 
 
 @given(st.text())
@@ -116,3 +116,21 @@ def test_a_cut_keeps_both_ends_and_the_width(text: str, width: int) -> None:
 )
 def test_a_path_inside_the_base_is_relative_to_it(file: str, base: str, short: str) -> None:
     assert short_path(file, base) == short
+
+
+@given(st.text("ab/.:1", min_size=1, max_size=60), st.integers(1, 40))
+def test_a_path_cut_short_ends_as_it_ended(path: str, width: int) -> None:
+    cut = tail_cut(path, width)
+    assert len(cut) <= width
+    if len(path) <= width:
+        assert cut == path
+    elif cut.startswith("…/"):
+        assert path.endswith(cut[1:])
+
+
+def test_a_path_is_cut_between_folders() -> None:
+    path = "/opt/lib/torchtitan/models/llama3/model.py:340"
+    assert tail_cut(path, 40) == "…/torchtitan/models/llama3/model.py:340"
+    assert tail_cut(path, 30) == "…/models/llama3/model.py:340"
+    assert tail_cut(path, 27) == "…/llama3/model.py:340"
+    assert tail_cut(path, 11) == "model.p…340"

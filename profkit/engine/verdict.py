@@ -1,6 +1,7 @@
 """The report in a sentence or two, in plain words, for every renderer to begin with."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from profkit.engine.memory_text import (
@@ -49,6 +50,7 @@ _WORTH_SAYING_SHARE: Final = 0.1
 """Idle time below this needs no explanation in a verdict."""
 _MOST_OF_IT_SHARE: Final = 0.5
 """Steps that are less of the recording than this may not be what the reader thinks."""
+_ID: Final = re.compile(r"(?P<family>[A-Z]{3})(?P<number>\d{3})")
 _BASIS: Final = {"measured": "", "upper-bound": "up to ", "estimate": "about "}
 
 
@@ -300,16 +302,41 @@ def busiest_ops(report: Report) -> tuple[bool, list[OpSummary]]:
     return False, sorted(every, key=lambda op: (-op.self_ns, op.name))
 
 
-def unchecked_by_reason(report: Report) -> list[tuple[str, str]]:
+def unchecked_by_reason(report: Report, *, everything: bool = False) -> list[tuple[str, str]]:
     """What could not be checked: each reason with what to do, and the ids of its rules.
 
     Args:
         report: The report.
+        everything: Whether to name each rule, also of those that follow each other:
+            ``MEM003 to MEM005`` otherwise.
     """
     groups: dict[str, list[str]] = {}
     for each in report.unchecked:
         groups.setdefault(f"{each.reason} {each.how}", []).append(each.rule)
-    return [(reason, ", ".join(dict.fromkeys(rules))) for reason, rules in groups.items()]
+    named = ", ".join if everything else _ranges
+    return [(reason, named(dict.fromkeys(rules))) for reason, rules in groups.items()]
+
+
+def _ranges(rules: Iterable[str]) -> str:
+    """Ids with those that follow each other drawn together: ``MEM003 to MEM005, SYN001``."""
+    runs: list[list[str]] = []
+    for rule in rules:
+        if runs and _follows(runs[-1][-1], rule):
+            runs[-1].append(rule)
+        else:
+            runs.append([rule])
+    return ", ".join(
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run)  # noqa: PLR2004  (two are no range)
+        for run in runs
+    )
+
+
+def _follows(before: str, rule: str) -> bool:
+    """Whether two ids are of one family and follow each other."""
+    first, second = _ID.fullmatch(before), _ID.fullmatch(rule)
+    if first is None or second is None or first["family"] != second["family"]:
+        return False
+    return int(second["number"]) == int(first["number"]) + 1
 
 
 def stretch_text(stretch_share: float) -> str:

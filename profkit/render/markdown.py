@@ -71,7 +71,13 @@ def render(report: Report, options: Options) -> bytes:
         *_memory(report, options, most),
         *_tables(report, options, most),
         *_list("Counted", facts(report, everything=options.verbose)),
-        *_list("Not checked", (f"{reason} ({ids})" for reason, ids in unchecked_by_reason(report))),
+        *_list(
+            "Not checked",
+            (
+                f"{reason} ({ids})"
+                for reason, ids in unchecked_by_reason(report, everything=options.verbose)
+            ),
+        ),
         *_list("The recording", _recording(report)),
         _origin(report, options),
     ]

@@ -63,7 +63,7 @@ def test_memory_that_grows_shows_its_course() -> None:
 def test_a_course_is_ascii_where_a_terminal_has_no_more() -> None:
     shown = text(reports.watched_report(), unicode=False)
     assert shown.isascii()
-    assert "402 MiB 1,000 MiB 1,000 MiB _" in shown
+    assert "402 MiB  1,000 MiB  1,000 MiB  _" in shown
 
 
 def test_memory_that_does_not_grow_is_a_line_beside_the_times() -> None:

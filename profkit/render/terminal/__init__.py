@@ -9,6 +9,7 @@ import io
 from typing import Final
 
 from rich.console import Console
+from rich.table import Table
 
 from profkit.engine.renderer import RendererInfo
 from profkit.model.report import Report
@@ -19,8 +20,10 @@ __all__ = ["INFO", "Options", "render"]
 
 INFO = RendererInfo(name="text", suffix=".txt", media_type="text/plain")
 
-_WIDEST: Final = 120
-"""Longer lines are hard to read; a wider terminal stays empty at the right."""
+_WIDEST_PROSE: Final = 120
+"""Longer lines are hard to read."""
+_WIDEST: Final = 200
+"""Tables hold no names that need more; a wider terminal stays empty at the right."""
 _NARROWEST: Final = 40
 _ASCII: Final = str.maketrans("█▒…·µ→▁▂▃▄▅▆▇", "#.~-u>_.,-=+*")
 
@@ -32,10 +35,11 @@ def render(report: Report, options: Options) -> bytes:
         report: The report.
         options: The layout.
     """
-    width = max(_NARROWEST, min(options.width, _WIDEST))
+    wide = max(_NARROWEST, min(options.width, _WIDEST))
+    width = min(wide, _WIDEST_PROSE)
     console = Console(
         file=io.StringIO(),
-        width=width,
+        width=wide,
         force_terminal=options.color,
         color_system="standard" if options.color else None,
         no_color=not options.color,
@@ -46,8 +50,8 @@ def render(report: Report, options: Options) -> bytes:
         force_jupyter=False,
     )
     with console.capture() as captured:
-        for part in Page(report, options, width).parts():
-            console.print(part)
+        for part in Page(report, options, width, wide).parts():
+            console.print(part, width=wide if isinstance(part, Table) else width)
     text = "".join(
         f"{line.rstrip()}\n" for line in captured.get().replace(GLUE, " ").rstrip("\n").split("\n")
     )

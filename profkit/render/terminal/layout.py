@@ -42,14 +42,15 @@ class Options:
     base: str = ""
 
 
-def grid(*, show_header: bool = False, header_style: str = "") -> Table:
-    """A table without lines, whose columns are a blank apart.
+def grid(*, show_header: bool = False, header_style: str = "", gap: int = 1) -> Table:
+    """A table without lines.
 
     Args:
         show_header: Whether its first line holds titles.
         header_style: How those look.
+        gap: Blanks between columns.
     """
-    return Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=show_header,
+    return Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, show_header=show_header,
                  header_style=header_style)  # fmt: skip
 
 

@@ -1,14 +1,12 @@
 """One report on its way to the screen, section by section."""
 
 import posixpath
-import shlex
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from profkit.engine.memory_text import (
@@ -37,7 +35,7 @@ from profkit.engine.wording import counted
 from profkit.model.finding import Finding
 from profkit.model.report import Breakdown, Report
 from profkit.model.where import Location
-from profkit.names import middle_cut, short_kernel, short_path, visible
+from profkit.names import middle_cut, short_kernel, short_path, tail_cut, visible
 from profkit.render.terminal.layout import (
     FIGURE_WIDTH,
     INDENT,
@@ -51,14 +49,16 @@ from profkit.render.terminal.layout import (
     indented,
     prose,
 )
+from profkit.render.terminal.tables import Row, rows_of
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
 _TINY_SHARE: Final = 0.01
 """Parts of a step below this share one line."""
 _STRETCH_WORTH_SAYING: Final = 0.05
+_ALSO_AT: Final = "also at: "
 _MORE_PLACES: Final = 3
-_BYTES_WIDTH: Final = 9
-"""As long as ``1,002 MiB``."""
+_DRAWN_FROM: Final = 60
+"""A narrower screen has room for the labels and figures of a step alone."""
 _MOST_COLUMNS: Final = 24
 """A longer course of memory says no more."""
 _SEVERITY_STYLE: Final = {"error": "bold red", "warning": "yellow", "note": "cyan"}
@@ -70,10 +70,19 @@ _WORK_STYLE: Final = "green"
 class Page:
     """One report on its way to the screen."""
 
-    def __init__(self, report: Report, options: Options, width: int) -> None:
+    def __init__(self, report: Report, options: Options, width: int, wide: int) -> None:
+        """Begin a page.
+
+        Args:
+            report: The report.
+            options: The layout.
+            width: Columns of sentences.
+            wide: Columns of tables.
+        """
         self.report = report
         self.options = options
         self.width = width
+        self.wide = wide
 
     def parts(self) -> Iterable[RenderableType]:
         """Everything on the page, from top to bottom."""
@@ -90,16 +99,21 @@ class Page:
         """The parts that are shown only where they have something to say."""
         return (
             self.time, self.findings, self.memory, self.sites, self.kernels, self.operators,
-            self.details, self.unchecked, self.recording, self.next_commands,
+            self.details, self.unchecked, self.recording,
         )  # fmt: skip
 
     def header(self) -> Text:
-        """What was analyzed, on one line where it fits."""
-        words = [visible(word) for word in (f"profkit {self.report.profkit}", *origin(self.report))]
-        room = max(self.width - cell_len(" · ".join((*words, ""))), LABEL_WIDTH)
+        """What was analyzed: on one line where that fits, else its file on a line of its own."""
+        first = [f"profkit {visible(self.report.profkit)}"]
+        rest = [visible(word) for word in origin(self.report)]
         if self.report.source.path:
-            words.insert(1, middle_cut(self.path(self.report.source.path), room))
-        return Text(" · ".join(words), style="dim", overflow="fold")
+            first.append(self.path(self.report.source.path))
+        line = " · ".join((*first, *rest))
+        if cell_len(line) > self.width:
+            room = self.width - cell_len(first[0]) - cell_len(" · ")
+            file = [tail_cut(path, room) for path in first[1:]]
+            line = "\n".join(filter(None, (" · ".join((first[0], *file)), " · ".join(rest))))
+        return Text(line, style="dim", overflow="fold")
 
     def path(self, file: str) -> str:
         """A path as it is shown: safe, and short."""
@@ -127,13 +141,13 @@ class Page:
         if breakdown is None or not breakdown.total_ns:
             return
         yield self.time_heading(breakdown)
+        draws = self.width >= _DRAWN_FROM
         table = grid()
-        label_width = min(LABEL_WIDTH, self.width // 3)
-        table.add_column(width=label_width, no_wrap=True)
+        table.add_column(width=LABEL_WIDTH if draws else None, no_wrap=draws)
         table.add_column(justify="right", width=FIGURE_WIDTH)
         table.add_column(justify="right", width=5)
         table.add_column(no_wrap=True, overflow="crop")
-        room = max(8, self.width - label_width - FIGURE_WIDTH - 5 - 5 - 1)
+        room = max(self.width - LABEL_WIDTH - FIGURE_WIDTH - 5 - 5 - 1, 1)
         before = 0.0
         tiny = []
         for part in breakdown.parts:
@@ -141,7 +155,7 @@ class Page:
             if part.share >= _TINY_SHARE:
                 idle = part.kind.startswith(("idle-", "data", "python"))
                 style = _PART_STYLE.get(part.kind, _IDLE_STYLE if idle else _WORK_STYLE)
-                shown = bar(before, part.share, room, "▒" if idle else "█")
+                shown = bar(before, part.share, room, "▒" if idle else "█") if draws else ""
                 share = format_share(part.share)
                 table.add_row(part_label(part.kind), format_ns(ns), share, Text(shown, style=style))
             elif part.ns:
@@ -191,11 +205,12 @@ class Page:
         if finding.fix:
             yield hanging("fix: ", finding.fix, "green")
         yield from self.holders(finding)
-        others = [each for each in map(self.place, finding.locations[1:]) if each]
+        room = self.width - INDENT - cell_len(_ALSO_AT) - 1
+        others = [tail_cut(each, room) for each in map(self.place, finding.locations[1:]) if each]
         listed = others if self.options.verbose else others[:_MORE_PLACES]
         rest = f" and {len(others) - len(listed)} more" if len(others) > len(listed) else ""
         if listed:
-            yield hanging("also at: ", ", ".join(listed) + rest, "dim")
+            yield hanging(_ALSO_AT, ", ".join(listed) + rest, "dim")
         if self.options.verbose and finding.evidence:
             figures = (f"{key} {value}" for key, value in finding.evidence.items())
             yield hanging("evidence: ", "; ".join(figures), "dim")
@@ -230,18 +245,21 @@ class Page:
         """A table of figures: first, last, highest, and how they went between."""
         if not every:
             return
-        table = self.table(title, "first", "last", "highest", "course", figure=_BYTES_WIDTH)
-        name_width = self.name_width(_BYTES_WIDTH)
-        room = self.width - name_width - 3 * (_BYTES_WIDTH + 1) - 2
-        for course in every:
-            table.add_row(
-                middle_cut(visible(course.name), name_width),
-                format_bytes(course.first_bytes),
-                format_bytes(course.last_bytes),
-                format_bytes(course.highest_bytes),
-                Text(course.drawn(max(min(room, _MOST_COLUMNS), FIGURE_WIDTH)), style="cyan"),
+        room = max(min(self.width // 3, _MOST_COLUMNS), FIGURE_WIDTH)
+        rows = [
+            Row(
+                visible(course.name),
+                (
+                    format_bytes(course.first_bytes),
+                    format_bytes(course.last_bytes),
+                    format_bytes(course.highest_bytes),
+                ),
+                course.drawn(room),
+                style="cyan",
             )
-        yield table
+            for course in every
+        ]
+        yield rows_of((title, "first", "last", "highest", "course"), rows, self.width)
 
     def sites(self) -> Iterable[RenderableType]:
         """What stood on each device of a snapshot, by the line that allocated it."""
@@ -249,76 +267,54 @@ class Page:
             if number:
                 yield ""
             yield heading(visible(each.title), format_bytes(each.total_bytes))
-            titles = ("allocated at", "blocks", "bytes", "share", "used for")
-            table, name_width = (
-                self.table(*titles, figure=_BYTES_WIDTH),
-                self.name_width(_BYTES_WIDTH),
-            )
+            rows = []
             for site in each.sites[: None if self.options.verbose else self.options.top]:
                 place = place_of(site)
                 if site.location.line is not None:
-                    place = self.fitting_place(site.location, name_width)
-                table.add_row(
-                    middle_cut(place, name_width),
-                    format_count(site.n),
-                    format_bytes(site.bytes),
-                    format_share(each.share(site)),
-                    use_of(site),
-                )
-            yield table
+                    place = self.fitting_place(site.location, self.wide // 2)
+                share = format_share(each.share(site))
+                figures = (format_count(site.n), format_bytes(site.bytes), share)
+                rows.append(Row(visible(place), figures, use_of(site)))
+            if rows:
+                titles = ("allocated at", "blocks", "bytes", "share", "used for")
+                yield rows_of(titles, rows, self.wide)
 
     def kernels(self) -> Iterable[RenderableType]:
         """The kernels that take longest."""
         every = self.report.summary.top_kernels
-        shown = every if self.options.verbose else every[: self.options.top]
-        if not shown:
-            return
-        table = self.table("Kernels", "calls", "total", "share", "launched by")
-        name_width = self.name_width()
-        for kernel in shown:
-            place = self.short_place(kernel.location)
-            by = " · ".join(word for word in (place, visible(kernel.op or "")) if word)
-            table.add_row(
-                visible(short_kernel(kernel.name, name_width)),
-                format_count(kernel.n_calls),
-                format_ns(kernel.total_ns),
-                format_share(kernel.share),
-                by,
+        rows = []
+        for kernel in every if self.options.verbose else every[: self.options.top]:
+            place, op = self.short_place(kernel.location), visible(kernel.op or "")
+            total, share = format_ns(kernel.total_ns), format_share(kernel.share)
+            rows.append(
+                Row(
+                    visible(short_kernel(kernel.name, max(self.wide // 2, LABEL_WIDTH))),
+                    (format_count(kernel.n_calls), total, share),
+                    " · ".join(word for word in (place, op) if word),
+                    place,
+                )
             )
-        yield table
+        if rows:
+            yield rows_of(("Kernels", "calls", "total", "share", "launched by"), rows, self.wide)
 
     def operators(self) -> Iterable[RenderableType]:
         """The operators that take longest: on the device where there is one, else themselves."""
         on_device, every = busiest_ops(self.report)
-        shown = every if self.options.verbose else every[: self.options.top]
-        if not shown:
-            return
         figures = (f"on {device_word(self.report)}", "self") if on_device else ("self", "total")
-        table = self.table("Operators", "calls", *figures, "most at")
-        for op in shown:
-            table.add_row(
-                middle_cut(visible(op.name), self.name_width()),
-                format_count(op.n_calls),
-                format_ns(op.device_ns if on_device else op.self_ns),
-                format_ns(op.self_ns if on_device else op.total_ns),
+        rows = [
+            Row(
+                visible(op.name),
+                (
+                    format_count(op.n_calls),
+                    format_ns(op.device_ns if on_device else op.self_ns),
+                    format_ns(op.self_ns if on_device else op.total_ns),
+                ),
                 self.short_place(op.location),
             )
-        yield table
-
-    def name_width(self, figure: int = FIGURE_WIDTH) -> int:
-        """Columns for a name beside three figures."""
-        return max(16, (self.width - 3 * (figure + 1)) * 11 // 20)
-
-    def table(self, *titles: str, figure: int = FIGURE_WIDTH) -> Table:
-        """A table whose first column holds names and whose last column says where."""
-        table = grid(show_header=True, header_style="bold")
-        figures, name = titles[1:-1], self.name_width(figure)
-        rest = self.width - name - 1 - len(figures) * (figure + 1)
-        table.add_column(titles[0], width=name, no_wrap=True, overflow="ellipsis")
-        for title in figures:
-            table.add_column(title, justify="right", width=figure, no_wrap=True)
-        table.add_column(titles[-1], width=max(rest - 1, 8), no_wrap=True, overflow="ellipsis")
-        return table
+            for op in (every if self.options.verbose else every[: self.options.top])
+        ]
+        if rows:
+            yield rows_of(("Operators", "calls", *figures, "most at"), rows, self.wide)
 
     def details(self) -> Iterable[RenderableType]:
         """Devices and memory, and what else was counted: a line each."""
@@ -330,7 +326,7 @@ class Page:
         if self.report.unchecked:
             count = len(self.report.unchecked)
             yield heading("Not checked", f"{counted(count, 'rule')} could not look")
-        for reason, ids in unchecked_by_reason(self.report):
+        for reason, ids in unchecked_by_reason(self.report, everything=self.options.verbose):
             yield hanging("- ", f"{reason} ({ids})", "", INDENT // 2)
 
     def recording(self) -> Iterable[RenderableType]:
@@ -350,13 +346,3 @@ class Page:
         if lines:
             yield heading("The recording", "")
             yield from lines
-
-    def next_commands(self) -> Iterable[RenderableType]:
-        """What to type next."""
-        if self.report.findings:
-            rule = visible(self.report.findings[0].rule)
-            yield hanging("next: ", f"profkit rules {rule} says why, and how to fix it", "dim", 0)
-        path = self.report.source.path
-        if path.endswith((".pt.trace.json", ".pt.trace.json.gz")):
-            folder = posixpath.dirname(short_path(path, self.options.base)) or "."
-            yield hanging("timeline: ", f"tensorboard --logdir {shlex.quote(folder)}", "dim", 0)
