@@ -185,11 +185,13 @@ class Salvaged:
 
     Attributes:
         events: Its events as dictionaries; None stands for text that is no event.
+        texts: The text of each of them, its escapes repaired; empty for what is no event.
         rest: The text after the last whole event, to be continued by the next batch.
         ended: The list's closing bracket was met; ``rest`` is what follows it.
     """
 
     events: list[Any]
+    texts: list[str]
     rest: bytes
     ended: bool
 
@@ -208,22 +210,25 @@ def salvage(batch: bytes, *, exact: bool = False) -> Salvaged:
     decoder = _EXACT_DECODER if exact else _DECODER
     text = _BAD_ESCAPE.sub(r"\\\\", batch[1:-1].decode("utf-8", "replace"))
     events: list[Any] = []
+    texts: list[str] = []
     at = 0
     while True:
         while at < len(text) and text[at] in " \t\r\n,":
             at += 1
         if at >= len(text):
-            return Salvaged(events, b"", ended=False)
+            return Salvaged(events, texts, b"", ended=False)
         if text[at] == "]":
-            return Salvaged(events, text[at + 1 :].encode("utf-8", "replace"), ended=True)
+            return Salvaged(events, texts, text[at + 1 :].encode("utf-8", "replace"), ended=True)
+        began = at
         try:
             event, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
             following = _BETWEEN_TEXT.search(text, at)
             if _ran_out(error, text, at) or following is None:
-                return Salvaged(events, text[at:].encode("utf-8", "replace"), ended=False)
+                return Salvaged(events, texts, text[at:].encode("utf-8", "replace"), ended=False)
             event, at = None, following.end()
         events.append(event)
+        texts.append(text[began:at] if event is not None else "")
 
 
 def _ran_out(error: Exception, text: str, at: int) -> bool:

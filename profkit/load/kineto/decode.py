@@ -7,8 +7,10 @@ import msgspec
 
 from profkit.load.kineto.batch import Batch, Vocabulary, to_columns
 from profkit.load.kineto.cut import UNREADABLE, Text, salvage
+from profkit.load.kineto.names import OURS
 from profkit.load.kineto.schema import (
     BATCH,
+    CATEGORIES_ONLY,
     EVENT,
     EXACT_BATCH,
     EXACT_EVENT,
@@ -20,6 +22,7 @@ from profkit.load.stages import Stages
 
 _MANY_DIGITS: Final = re.compile(rb'"ts"\s*:\s*"?\d{14,}\.\d')
 """Absolute microseconds with decimals: more digits than a float holds. Also as a string."""
+_OURS_WRITTEN: Final = f'"{OURS}"'.encode()
 _TIMED: Final = (Complete, Edge, Instant)
 _FLOAT_HOLDS_DECIMALS_US: Final = 2**43
 """Up to here, 101 days, a float is nearer than half a nanosecond to three decimals."""
@@ -72,6 +75,9 @@ class Reader:
             # A batch is salvaged once, since that tells where the events end.
             self._exact = self._exact or _MANY_DIGITS.search(batch) is not None
             return self._salvaged(batch)
+        if _OURS_WRITTEN in batch:
+            written = CATEGORIES_ONLY.decode(batch)
+            found = [e for e, own in zip(found, written, strict=True) if own.cat != OURS]
         return found
 
     def _salvaged(self, batch: bytes) -> list[Any]:
@@ -83,7 +89,7 @@ class Reader:
             self._text.tail += salvaged.rest
         else:
             self._text.rest = salvaged.rest
-        return [self._converted(event) for event in salvaged.events]
+        return [self._converted(event) for event in salvaged.events if not is_ours(event)]
 
     def _converted(self, event: Any) -> Any:  # noqa: ANN401  (whatever the file has there)
         kind = EXACT_EVENT if self._exact else EVENT
@@ -91,6 +97,11 @@ class Reader:
             return msgspec.convert(event, kind, strict=False)
         except _NOT_CONVERTED:
             return _forgiven(event, kind)
+
+
+def is_ours(event: Any) -> bool:  # noqa: ANN401  (whatever the file has there)
+    """Whether profkit added an entry to the trace for viewers; it is no part of the recording."""
+    return isinstance(event, dict) and event.get("cat") == OURS
 
 
 _NOT_CONVERTED: Final = (msgspec.ValidationError, UnicodeEncodeError)

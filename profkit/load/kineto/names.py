@@ -6,6 +6,9 @@ from typing import Final
 
 from profkit.model.events import Category, Lane
 
+OURS: Final = "profkit"
+"""The category of what profkit itself adds to a trace for viewers: findings, counters, gaps."""
+
 CATEGORIES: Final = {
     "cpu_op": Category.OP,
     "operator": Category.OP,

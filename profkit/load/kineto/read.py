@@ -15,6 +15,7 @@ from profkit.load.kineto.shares import (
     read_part,
     start_others,
 )
+from profkit.load.progress import Seen
 from profkit.load.stages import Stages
 from profkit.load.stream import Chunks, Place, default_limit_bytes, open_plain
 from profkit.model.trace import LoadNotes, Trace
@@ -26,13 +27,16 @@ _OTHER_FORMATS: Final = {
 }
 
 
-def read_kineto(place: Place, limit_bytes: int | None = None) -> Trace:
+def read_kineto(
+    place: Place, limit_bytes: int | None = None, seen: Seen | None = None
+) -> Trace:
     """Read a trace.
 
     Args:
         place: A Kineto trace or an autograd profiler's array, packed or not.
         limit_bytes: How large it may become when it is unpacked; by default 4 GiB, or 200 times
             its size.
+        seen: Is told how far the file has been read.
 
     Raises:
         LoadError: It cannot be read, or is no trace.
@@ -40,7 +44,7 @@ def read_kineto(place: Place, limit_bytes: int | None = None) -> Trace:
     with without_garbage_collection():
         limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
         stages = Stages()
-        text, chunks, reading = _read(place, limit, stages, processes_for(place))
+        text, chunks, reading = _read(place, limit, stages, processes_for(place), seen)
         if not text.found_events or reading.n_events == reading.n_skipped > 0:
             raise _not_a_trace(place, text, chunks.n_bytes)
         notes = LoadNotes(
@@ -58,11 +62,11 @@ def read_kineto(place: Place, limit_bytes: int | None = None) -> Trace:
 
 
 def _read(
-    place: Place, limit: int, stages: Stages, n_processes: int
+    place: Place, limit: int, stages: Stages, n_processes: int, seen: Seen | None
 ) -> tuple[Text, Chunks, Reading]:
     """Read all batches, by several processes where that can be done."""
     text = Text()
-    with open_plain(place, stages) as stream:
+    with open_plain(place, stages, seen) as stream:
         chunks = Chunks(stream, limit, stages)
         others = start_others(place, limit, n_processes)
         reading = read_part(chunks, text, stages, 0, n_processes)
@@ -70,7 +74,7 @@ def _read(
         whole = join_others(reading, others)
     if whole:
         return text, chunks, reading
-    return _read(place, limit, stages, 1)
+    return _read(place, limit, stages, 1, seen)
 
 
 def _not_a_trace(place: Place, text: Text, n_bytes: int) -> NotATraceError:

@@ -159,6 +159,15 @@ BATCH: Final = msgspec.json.Decoder(list[EVENT], strict=False)
 EXACT_BATCH: Final = msgspec.json.Decoder(list[EXACT_EVENT], strict=False)
 
 
+class CategoryOnly(msgspec.Struct, gc=False):
+    """An event of any kind, of which only the category is wanted."""
+
+    cat: Any = ""
+
+
+CATEGORIES_ONLY: Final = msgspec.json.Decoder(list[CategoryOnly])
+
+
 class DeviceProperties(msgspec.Struct):
     """An entry of ``deviceProperties``."""
 
