@@ -127,7 +127,7 @@ def _devices(ctx: Context) -> tuple[DeviceSummary, ...]:
     described = ctx.trace.devices
     return tuple(
         DeviceSummary(
-            device=f"{_device_kind(ctx)}:{device.device}",
+            device=device_label(ctx, device.device),
             name=described[device.device].name if device.device in described else "",
             span_ns=device.span_ns,
             busy_ns=device.busy.total_ns,
@@ -150,10 +150,16 @@ def _idle_times(by_cause: dict[IdleCause, int]) -> tuple[IdleTime, ...]:
     return tuple(sorted(found, key=lambda idle: (-idle.ns, idle.cause)))
 
 
-def _device_kind(ctx: Context) -> str:
-    """How PyTorch calls the devices: ROCm's are ``cuda`` too, Intel's ``xpu``."""
+def device_label(ctx: Context, device: int) -> str:
+    """How PyTorch calls a device: ROCm's are ``cuda:0`` too, Intel's ``xpu:0``.
+
+    Args:
+        ctx: What was recorded.
+        device: The device's ordinal.
+    """
     makers = {written.partition("_")[0] for written in ctx.trace.notes.categories}
-    return next((kind for maker, kind in _KINDS.items() if maker in makers), "cuda")
+    kind = next((kind for maker, kind in _KINDS.items() if maker in makers), "cuda")
+    return f"{kind}:{device}"
 
 
 def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, ...]:
