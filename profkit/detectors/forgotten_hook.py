@@ -42,13 +42,12 @@ Source:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import growth_finding
+from profkit.engine.growth_finding import UnmeantThresholds, growth_findings
 from profkit.engine.growth_words import code, own_name, told
-from profkit.engine.growths import growths_of, principal
+from profkit.engine.growths import principal
 from profkit.model.finding import Finding
 from profkit.model.live import Growth
 
@@ -62,31 +61,12 @@ INFO = RuleInfo(
 )
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """When a hook that keeps tensors is a finding.
-
-    Attributes:
-        min_step_bytes: Growth in a step that is worth telling. What keeps less
-            than a KiB grows by 10 MB in ten thousand steps, which nobody notices.
-        warning_step_bytes: Growth from which it is a warning. A hook is
-            not meant to hold anything, so it is one from 4 KiB a step: 40 MB in ten thousand steps.
-        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
-            8 MiB are 80 GB, more than one device and most hosts have.
-        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
-            twenty steps, or is emptied every twenty, has shown that it does.
-    """
-
-    min_step_bytes: int = 1024
-    warning_step_bytes: int = 4096
-    error_step_bytes: int = 8 << 20
-    sure_steps_count: int = 20
+Thresholds = UnmeantThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each hook or line of hooks."""
-    for group in growths_of(ctx, "forgotten-hook"):
-        yield from growth_finding(INFO, ctx, group, thresholds, message=told, fix=_fix)
+    return growth_findings(INFO, ctx, thresholds, message=told, fix=_fix)
 
 
 def _fix(growth: Growth) -> str:

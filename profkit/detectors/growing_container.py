@@ -39,14 +39,13 @@ Source:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import growth_finding
+from profkit.engine.growth_finding import GrowthThresholds, growth_findings
 from profkit.engine.growth_words import code, own_name, sentences, times_its_own, told
-from profkit.engine.growths import growths_of, principal
+from profkit.engine.growths import principal
 from profkit.model.finding import Finding
 from profkit.model.live import Growth
 
@@ -80,31 +79,12 @@ _FIXES: Final = {
 """What to do about a holder of some kind; ``{0}`` is its name."""
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """When tensors that pile up are a finding.
-
-    Attributes:
-        min_step_bytes: Growth in a step that is worth telling. A list of plain
-            tensors of one number each takes a tenth of it, and is kept on purpose.
-        warning_step_bytes: Growth from which it is a warning. In ten thousand
-            steps 64 KiB are 640 MB.
-        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
-            8 MiB are 80 GB, more than one device and most hosts have.
-        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
-            twenty steps, or is emptied every twenty, has shown that it does.
-    """
-
-    min_step_bytes: int = 4096
-    warning_step_bytes: int = 65536
-    error_step_bytes: int = 8 << 20
-    sure_steps_count: int = 20
+Thresholds = GrowthThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line or holder whose tensors pile up."""
-    for group in growths_of(ctx, "growing-container"):
-        yield from growth_finding(INFO, ctx, group, thresholds, message=_message, fix=_fix)
+    return growth_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
 def _message(growth: Growth) -> str:

@@ -45,14 +45,13 @@ Source:
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import growth_finding
+from profkit.engine.growth_finding import UnmeantThresholds, growth_findings
 from profkit.engine.growth_words import code, is_number, own_name, told
-from profkit.engine.growths import growths_of, is_entry, principal
+from profkit.engine.growths import is_entry, principal
 from profkit.engine.kept_code import is_sum, name_made, without_graph
 from profkit.model.finding import Finding
 from profkit.model.live import Growth
@@ -70,31 +69,12 @@ _NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 """A variable, or an attribute of one."""
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """When a kept graph is a finding.
-
-    Attributes:
-        min_step_bytes: Growth in a step that is worth telling. What keeps less
-            than a KiB grows by 10 MB in ten thousand steps, which nobody notices.
-        warning_step_bytes: Growth from which it is a warning. No graph is kept on
-            purpose without an end, so it is one from 4 KiB a step: 40 MB in ten thousand steps.
-        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
-            8 MiB are 80 GB, more than one device and most hosts have.
-        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
-            twenty steps, or is emptied every twenty, has shown that it does.
-    """
-
-    min_step_bytes: int = 1024
-    warning_step_bytes: int = 4096
-    error_step_bytes: int = 8 << 20
-    sure_steps_count: int = 20
+Thresholds = UnmeantThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line or holder whose tensors keep graphs."""
-    for group in growths_of(ctx, "retained-graph"):
-        yield from growth_finding(INFO, ctx, group, thresholds, message=told, fix=_fix)
+    return growth_findings(INFO, ctx, thresholds, message=told, fix=_fix)
 
 
 def _fix(growth: Growth) -> str:

@@ -43,14 +43,12 @@ Source:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import growth_finding
+from profkit.engine.growth_finding import GrowthThresholds, growth_findings
 from profkit.engine.growth_words import code, what_grows
-from profkit.engine.growths import growths_of
 from profkit.model.finding import Finding
 from profkit.model.live import Growth
 
@@ -67,31 +65,12 @@ _PLAIN: Final = frozenset({"dict", "list", "tuple", "set", "cell", "function", "
 """Types that say nothing of whose cycle it is."""
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """When garbage is a finding.
-
-    Attributes:
-        min_step_bytes: Growth in a step that is worth telling. A list of plain
-            tensors of one number each takes a tenth of it, and is kept on purpose.
-        warning_step_bytes: Growth from which it is a warning. In ten thousand
-            steps 64 KiB are 640 MB.
-        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
-            8 MiB are 80 GB, more than one device and most hosts have.
-        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
-            twenty steps, or is emptied every twenty, has shown that it does.
-    """
-
-    min_step_bytes: int = 4096
-    warning_step_bytes: int = 65536
-    error_step_bytes: int = 8 << 20
-    sure_steps_count: int = 20
+Thresholds = GrowthThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each kind of cycle."""
-    for group in growths_of(ctx, "uncollected-cycle"):
-        yield from growth_finding(INFO, ctx, group, thresholds, message=_message, fix=_fix)
+    return growth_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
 def _message(growth: Growth) -> str:

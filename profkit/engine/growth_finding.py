@@ -1,12 +1,13 @@
 """What grows as a finding: how severe, how sure, what it costs, and what it rests on."""
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.growth_words import line_of, sentences
-from profkit.engine.growths import all_bytes, is_about, principal, step_bytes, together
+from profkit.engine.growths import all_bytes, growths_of, is_about, principal, step_bytes, together
 from profkit.engine.wording import counted, known
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.live import Growth
@@ -18,52 +19,73 @@ Words = Callable[[Growth], str]
 """Says something of what grows."""
 
 
-class Limits(Protocol):
-    """What the thresholds of every rule on growth have.
+@dataclass(frozen=True)
+class GrowthThresholds:
+    """When memory that grows is a finding.
 
     Attributes:
-        min_step_bytes: Growth in a step that is worth telling.
-        warning_step_bytes: Growth from which it is a warning.
-        error_step_bytes: Growth from which it is an error, if it is sure.
-        sure_steps_count: Judged steps from which their number leaves no doubt.
+        min_step_bytes: Growth in a step that is worth telling. A list of plain
+            tensors of one number each takes a tenth of it, and is kept on purpose.
+        warning_step_bytes: Growth from which it is a warning. In ten thousand
+            steps 64 KiB are 640 MB.
+        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
+            8 MiB are 80 GB, more than one device and most hosts have.
+        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
+            twenty steps, or is emptied every twenty, has shown that it does.
     """
 
-    @property
-    def min_step_bytes(self) -> int:
-        """Growth in a step that is worth telling."""
-
-    @property
-    def warning_step_bytes(self) -> int:
-        """Growth from which it is a warning."""
-
-    @property
-    def error_step_bytes(self) -> int:
-        """Growth from which it is an error, if it is sure."""
-
-    @property
-    def sure_steps_count(self) -> int:
-        """Judged steps from which their number leaves no doubt."""
+    min_step_bytes: int = 4096
+    warning_step_bytes: int = 65536
+    error_step_bytes: int = 8 << 20
+    sure_steps_count: int = 20
 
 
-def growth_finding(
-    info: RuleInfo,
-    ctx: Context,
-    group: tuple[Growth, ...],
-    limits: Limits,
-    *,
-    message: Words,
-    fix: Words,
+@dataclass(frozen=True)
+class UnmeantThresholds(GrowthThresholds):
+    """When it is one that something grows which nobody means to keep: a graph, a hook's catch.
+
+    Attributes:
+        min_step_bytes: Growth in a step that is worth telling. What keeps less
+            than a KiB grows by 10 MB in ten thousand steps, which nobody notices.
+        warning_step_bytes: Growth from which it is a warning. No graph is kept on purpose without
+            an end, and no hook is meant to hold anything, so it is one from 4 KiB a step: 40 MB in
+            ten thousand steps.
+        error_step_bytes: Growth from which it is an error, if it is sure: in ten thousand steps
+            8 MiB are 80 GB, more than one device and most hosts have.
+        sure_steps_count: Judged steps from which their number leaves no doubt: what fills within
+            twenty steps, or is emptied every twenty, has shown that it does.
+    """
+
+    min_step_bytes: int = 1024
+    warning_step_bytes: int = 4096
+
+
+def growth_findings(
+    info: RuleInfo, ctx: Context, limits: GrowthThresholds, *, message: Words, fix: Words
 ) -> Iterator[Finding]:
-    """A finding on what one holder keeps, or none where it grows too little to tell.
+    """A finding for each line or holder of what grows for the reason that a rule tells of.
 
     Args:
-        info: The rule's card.
+        info: The rule's card; its name is the reason.
         ctx: What was recorded; with watched memory.
-        group: What grows, the most bytes a step first.
         limits: The rule's thresholds.
         message: Says what was found.
         fix: Says what to write instead.
     """
+    for group in growths_of(ctx, info.name):
+        yield from _finding(info, ctx, group, limits, message=message, fix=fix)
+
+
+def _finding(
+    info: RuleInfo,
+    ctx: Context,
+    group: tuple[Growth, ...],
+    limits: GrowthThresholds,
+    *,
+    message: Words,
+    fix: Words,
+) -> Iterator[Finding]:
+    """A finding on what one holder keeps, or none where it grows too little to tell."""
     growth = together(group)
     if step_bytes(growth) < limits.min_step_bytes:
         return
@@ -91,14 +113,14 @@ def growth_finding(
     )
 
 
-def _confidence(growth: Growth, n_steps: int, limits: Limits) -> Confidence:
+def _confidence(growth: Growth, n_steps: int, limits: GrowthThresholds) -> Confidence:
     """Sure with steps enough, the line, and who holds it; each that is missing is a doubt."""
     is_held = bool(growth.cycle) if growth.kind == "garbage" else principal(growth) is not None
     doubts = [n_steps < limits.sure_steps_count, not growth.stack, not is_held]
     return _DOUBT.get(sum(doubts), "low")
 
 
-def _severity(growth: Growth, sure: Confidence, limits: Limits) -> Severity:
+def _severity(growth: Growth, sure: Confidence, limits: GrowthThresholds) -> Severity:
     grown = step_bytes(growth)
     if grown >= limits.error_step_bytes and sure == "high":
         return "error"

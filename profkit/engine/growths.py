@@ -34,7 +34,7 @@ _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LAST_NAME: Final = re.compile(r"(\w+)\W*$")
 
 
-def growths_of(ctx: Context, cause: Cause) -> list[tuple[Growth, ...]]:
+def growths_of(ctx: Context, cause: str) -> list[tuple[Growth, ...]]:
     """What grows for a reason, the most bytes a step first; what one holder keeps, together.
 
     Args:
