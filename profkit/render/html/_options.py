@@ -13,7 +13,9 @@ class Options:
         recording: What the report was made from, for the timeline, the flame graphs and memory
             over time; without it the page has what the report has.
         base: The folder to which paths are shown relative; empty shows them whole.
+        source: Whether lines of the user's code come into the page, where this machine has them.
     """
 
     recording: Recording | None = None
     base: str = ""
+    source: bool = True

@@ -15,14 +15,21 @@ from plotly.offline import get_plotlyjs
 from profkit.engine.verdict import origin, verdict
 from profkit.model.report import Report
 from profkit.names import short_path
+from profkit.render.html import findings, overview, recording, steps, tables
 from profkit.render.html._options import Options
 from profkit.render.html._section import Section, fill
 
-SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = ()
+SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
+    overview.section,
+    findings.section,
+    steps.section,
+    tables.section,
+    recording.section,
+)
 """What is on the page, from top to bottom."""
 
 _PACKAGE: Final = "profkit.render.html"
-_BASE_SCRIPTS: Final = ("base.js",)
+_BASE_SCRIPTS: Final = ("base.js", "page.js")
 _PLOTLY_ID: Final = "plotly-packed"
 
 

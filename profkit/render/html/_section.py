@@ -1,5 +1,6 @@
 """What a section of the page is: a module with ``section(report, options)``."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,7 +12,10 @@ from markupsafe import Markup
 from profkit.names import visible
 from profkit.units import format_bytes, format_count, format_ns, format_share, format_times
 
+CHART_SCRIPT: Final = "chart.js"
+"""What draws with plotly needs it before its own script."""
 _PACKAGE: Final = "profkit.render.html"
+_CODE: Final = re.compile(r"`{1,2}([^`]+)`{1,2}")
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,30 @@ def fill(template: str, **values: object) -> Markup:
     return Markup(_environment().get_template(template).render(values))  # noqa: S704  (the environment escapes)
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a sentence.
+
+    Attributes:
+        text: It.
+        is_code: Whether it is a name of the program or a line of code.
+    """
+
+    text: str
+    is_code: bool
+
+
+def marked(text: str) -> tuple[Piece, ...]:
+    """A sentence cut at its backticks, which stand around code.
+
+    Args:
+        text: Such as ``Empty `history` once``, or the same with two backticks.
+    """
+    parts = _CODE.split(text)
+    found = (Piece(part, is_code=place % 2 == 1) for place, part in enumerate(parts))
+    return tuple(each for each in found if each.text)
+
+
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = Environment(
@@ -62,6 +90,7 @@ def _environment() -> Environment:
         "share": format_share,
         "count": format_count,
         "times": format_times,
+        "marked": marked,
     }
     return environment
 

@@ -1,0 +1,100 @@
+"""Where the time of each step went, as bars that lead to the step's timeline."""
+
+from typing import Any, Final
+
+from profkit.engine.verdict import part_label
+from profkit.model.report import Report, StepSummary
+from profkit.render.html._options import Options
+from profkit.render.html._section import CHART_SCRIPT, Section, fill
+from profkit.render.html._series import color_of
+from profkit.render.html._table import TABLE_SCRIPT, Column, Table, cell, table
+
+_SCRIPT: Final = "steps.js"
+
+
+def section(report: Report, options: Options) -> Section | None:
+    """A bar and a row for each step, or None without steps.
+
+    Args:
+        report: The report.
+        options: Whether there is a timeline.
+    """
+    steps = report.summary.steps
+    if not steps:
+        return None
+    rows = _table(steps)
+    data: dict[str, Any] = {"tables": {rows.id: rows.data}}
+    # Reports that an earlier version saved do not tell where the time of each step went.
+    is_drawn = any(step.parts for step in steps)
+    if is_drawn:
+        data["steps"] = _drawn(steps)
+    return Section(
+        id="steps",
+        title="Steps",
+        body=fill(
+            "steps.html.j2",
+            table=rows,
+            steps_are=report.source.steps_are,
+            n=len(steps),
+            is_drawn=is_drawn,
+            has_timeline=options.recording is not None,
+        ),
+        scripts=(TABLE_SCRIPT, CHART_SCRIPT, _SCRIPT) if is_drawn else (TABLE_SCRIPT,),
+        data=data,
+        needs_plotly=is_drawn,
+    )
+
+
+def kinds_of(steps: tuple[StepSummary, ...]) -> list[str]:
+    """Every kind of part that a step has, in the order of their parts.
+
+    Args:
+        steps: The steps.
+    """
+    longest = max(steps, key=lambda step: len(step.parts))
+    every = [*longest.parts, *(part for step in steps for part in step.parts)]
+    return list(dict.fromkeys(part.kind for part in every))
+
+
+def _drawn(steps: tuple[StepSummary, ...]) -> dict[str, Any]:
+    """What ``steps.js`` draws: a series a kind, with a value a step."""
+    by_step = [{part.kind: part.ns for part in step.parts} for step in steps]
+    return {
+        "names": [cell(step.name) for step in steps],
+        "startNs": [step.start_ns for step in steps],
+        "durNs": [step.dur_ns for step in steps],
+        "series": [
+            {
+                "label": part_label(kind),
+                "color": color_of(kind),
+                "isIdle": kind.startswith("idle-") or kind in {"data", "python"},
+                "ns": [parts.get(kind, 0) for parts in by_step],
+            }
+            for kind in kinds_of(steps)
+        ],
+    }
+
+
+def _table(steps: tuple[StepSummary, ...]) -> Table:
+    on_device = any(step.gpu_busy_ns is not None for step in steps)
+    device = (
+        Column("Device busy", "ns", "time in which any device worked"),
+        Column("Device idle", "ns", "the rest of the step"),
+    )
+    columns = (
+        Column("Step", "name"),
+        Column("Length", "ns", "on the host"),
+        *(device if on_device else ()),
+        Column("Waits for data", "ns", "in a loader's __next__"),
+        Column("In syncs", "ns", "the host waited for the device"),
+    )
+    rows = (
+        (
+            step.name, step.dur_ns,
+            *((step.gpu_busy_ns, step.gpu_idle_ns) if on_device else ()),
+            step.data_wait_ns, step.sync_ns,
+        )
+        for step in steps
+    )  # fmt: skip
+    ranges = [(step.start_ns, step.start_ns + step.dur_ns) for step in steps]
+    return table("steps-table", "Every step", columns, rows, ranges=ranges)

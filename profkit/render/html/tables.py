@@ -1,0 +1,126 @@
+"""Kernels, operators, copies, syncs and regions: tables that sort and search."""
+
+import posixpath
+from collections.abc import Iterator
+
+from profkit.engine.verdict import busiest_ops
+from profkit.model.report import Report
+from profkit.model.where import Location
+from profkit.names import short_path
+from profkit.render.html._options import Options
+from profkit.render.html._section import Section, fill
+from profkit.render.html._table import TABLE_SCRIPT, Column, Table, table
+
+_CALLS = Column("Calls", "count")
+
+
+def section(report: Report, options: Options) -> Section | None:
+    """Everything that was counted, or None where nothing was.
+
+    Args:
+        report: The report.
+        options: How paths are shown.
+    """
+    tables = [each for each in _tables(report, options) if each.rows]
+    if not tables:
+        return None
+    return Section(
+        id="tables",
+        title="Tables",
+        body=fill("tables.html.j2", tables=tables),
+        scripts=(TABLE_SCRIPT,),
+        data={"tables": {each.id: each.data for each in tables}},
+    )
+
+
+def _tables(report: Report, options: Options) -> Iterator[Table]:
+    yield _kernels(report, options)
+    yield _operators(report, options)
+    yield _copies(report)
+    yield _syncs(report)
+    yield _regions(report)
+
+
+def short_place(where: Location | None, options: Options) -> str:
+    """``train.py:12``, ``lib/model.py:forward`` for a function, or nothing."""
+    if where is None or where.file is None:
+        return ""
+    at = where.function if where.precision == "function" else where.line
+    path = short_path(where.file, options.base)
+    return f"{posixpath.basename(path) if path.startswith('/') else path}:{at}"
+
+
+def _kernels(report: Report, options: Options) -> Table:
+    columns = (
+        Column("Kernel", "name"),
+        _CALLS,
+        Column("Total", "ns", "the sum of the lengths of its calls"),
+        Column("Mean", "ns", "the mean length of a call"),
+        Column("Share", "share", "of the time of all kernels"),
+        Column("Operator", "name", "the operator that launched most of its time"),
+        Column("Module", "name", "the nn.Module that did"),
+        Column("Line", "place", "the line of your code that did"),
+    )
+    rows = (
+        (
+            kernel.name, kernel.n_calls, kernel.total_ns, kernel.mean_ns, kernel.share,
+            kernel.op, kernel.module, short_place(kernel.location, options),
+        )
+        for kernel in report.summary.top_kernels
+    )  # fmt: skip
+    return table("kernels", "Kernels", columns, rows, sorted_by=2)
+
+
+def _operators(report: Report, options: Options) -> Table:
+    on_device, every = busiest_ops(report)
+    device = Column("On the device", "ns", "device work that it launched itself")
+    columns = (
+        Column("Operator", "name"),
+        _CALLS,
+        *((device,) if on_device else ()),
+        Column("Self", "ns", "on the host, without the operators that it calls"),
+        Column("Total", "ns", "on the host, with all that it calls"),
+        Column("Line", "place", "the line of your code with most of its time"),
+    )
+    rows = (
+        (
+            op.name, op.n_calls, *((op.device_ns,) if on_device else ()), op.self_ns, op.total_ns,
+            short_place(op.location, options),
+        )
+        for op in every
+    )  # fmt: skip
+    return table("operators", "Operators", columns, rows, sorted_by=2)
+
+
+def _copies(report: Report) -> Table:
+    columns = (
+        Column("Copy", "name"),
+        Column("Copies", "count"),
+        Column("Total", "ns", "the sum of their lengths on the device"),
+        Column("Bytes", "bytes", "bytes moved"),
+    )
+    rows = ((each.kind, each.n_calls, each.total_ns, each.bytes) for each in report.summary.copies)
+    return table("copies", "Copies", columns, rows, sorted_by=2)
+
+
+def _syncs(report: Report) -> Table:
+    columns = (
+        Column("Call", "name"),
+        _CALLS,
+        Column("Total", "ns", "the time that the host was in it"),
+    )
+    rows = ((each.call, each.n_calls, each.total_ns) for each in report.summary.syncs)
+    return table("syncs", "Syncs", columns, rows)
+
+
+def _regions(report: Report) -> Table:
+    columns = (
+        Column("Region", "name"),
+        Column("Entries", "count"),
+        Column("Total", "ns", "the sum of their lengths on the host"),
+        Column("On the device", "ns", "device work launched within"),
+    )
+    rows = (
+        (each.name, each.n_calls, each.total_ns, each.device_ns) for each in report.summary.regions
+    )
+    return table("regions", "Regions", columns, rows, sorted_by=2)
