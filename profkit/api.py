@@ -17,6 +17,7 @@ from profkit.engine.runner import Told, report_on, run_rules
 from profkit.engine.thresholds import Overrides
 from profkit.errors import UsageError
 from profkit.load.open import load
+from profkit.load.progress import Seen
 from profkit.load.report import read_report
 from profkit.load.stream import place_of
 from profkit.model.difference import Difference
@@ -94,6 +95,7 @@ def study(
     thresholds: Overrides | None = None,
     strict: bool = False,
     told: Told | None = None,
+    seen: Seen | None = None,
     limit_bytes: int | None = None,
 ) -> Study:
     """As :func:`analyze`, and keep what was read.
@@ -105,6 +107,7 @@ def study(
         thresholds: Thresholds to change.
         strict: Raise when a rule crashes.
         told: Is told how long each stage took.
+        seen: Is told how far each file has been read, as in :func:`profkit.load`.
         limit_bytes: How large a file may be unpacked.
 
     Raises:
@@ -115,7 +118,7 @@ def study(
     wanted = chosen(rules(), select, ignore)
     told = told or _nobody
     paths = _paths(path)
-    ctx = _context(paths, limit_bytes, told)
+    ctx = _context(paths, limit_bytes, told, seen)
     report = _report(ctx, wanted, thresholds or {}, strict=strict, told=told)
     return Study(report, Recording(ctx, tuple(os.fspath(each) for each in paths)))
 
@@ -124,7 +127,7 @@ def _paths(path: Path | Iterable[Path]) -> list[Path]:
     return [path] if isinstance(path, str | os.PathLike) else list(path)
 
 
-def _context(paths: list[Path], limit_bytes: int | None, told: Told) -> Context:
+def _context(paths: list[Path], limit_bytes: int | None, told: Told, seen: Seen | None) -> Context:
     """What files of one program hold together.
 
     Raises:
@@ -132,7 +135,7 @@ def _context(paths: list[Path], limit_bytes: int | None, told: Told) -> Context:
     """
     found: dict[str, Any] = {}
     for path in paths:
-        loaded = load(path, limit_bytes=limit_bytes)
+        loaded = load(path, limit_bytes=limit_bytes, seen=seen)
         kind = _KINDS[type(loaded)]
         if kind in found:
             message = f"{found[kind][0]} and {path} are both a {kind}."
@@ -171,6 +174,7 @@ def compare(
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     limit_bytes: int | None = None,
+    seen: Seen | None = None,
 ) -> Difference:
     """Say what appeared, went, grew and shrank from one recording to another.
 
@@ -183,16 +187,19 @@ def compare(
         select: Rules to run, as in :func:`profkit.analyze`.
         ignore: Rules not to run, likewise.
         limit_bytes: As in :func:`profkit.load`.
+        seen: As in :func:`profkit.load`.
 
     Raises:
         LoadError: A file cannot be read, or is none of these.
         UsageError: They are of two kinds, or there is no such rule.
     """
     wanted = chosen(rules(), select, ignore)
-    return differ(_side(before, wanted, limit_bytes), _side(after, wanted, limit_bytes))
+    return differ(_side(before, wanted, limit_bytes, seen), _side(after, wanted, limit_bytes, seen))
 
 
-def _side(what: Path | Report, wanted: tuple[Rule, ...], limit_bytes: int | None) -> Side:
+def _side(
+    what: Path | Report, wanted: tuple[Rule, ...], limit_bytes: int | None, seen: Seen | None
+) -> Side:
     if isinstance(what, Report):
         return Side(what)
     place = place_of(what)
@@ -200,7 +207,7 @@ def _side(what: Path | Report, wanted: tuple[Rule, ...], limit_bytes: int | None
     saved = None if is_folder else read_report(place, limit_bytes)
     if saved is not None:
         return Side(saved, path=str(what))
-    ctx = _context([what], limit_bytes, _nobody)
+    ctx = _context([what], limit_bytes, _nobody, seen)
     return Side(_report(ctx, wanted, {}, strict=False, told=_nobody), ctx.snapshot, str(what))
 
 

@@ -2,18 +2,20 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from profkit.cli._choices import FormatChoice, Size, split_rules
+from profkit.cli._next import after_report
 from profkit.cli._output import STDOUT, check_target, deliver, layout
+from profkit.cli._progress import Progress, progress
 from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
 
 if TYPE_CHECKING:
+    from profkit.api import Study
     from profkit.model.report import Report
 
 
@@ -68,41 +70,54 @@ def command(  # noqa: PLR0913  (one argument an option)
     check_target(output, force=force)
     start_early(paths[0])
 
-    from profkit.api import render, study
+    from profkit.api import render
     from profkit.engine.renderer import renderer, together
     from profkit.errors import SeveralTracesError
 
     module = renderer(format_)
     options = {**layout(output), "top": top, "verbose": verbose}
-    products, reports = [], []
+    chosen = {"select": select, "ignore": ignore, "strict": strict, "limit_bytes": max_bytes}
+    products, reports, read = [], [], []
     took: dict[str, int] = {}
     waiting = list(reversed(paths))
-    while waiting:
-        path = waiting.pop()
-        try:
-            with _progress(f"profkit: reading {path}"):
-                studied = study(
-                    path,
-                    select=select,
-                    ignore=ignore,
-                    strict=strict,
-                    limit_bytes=max_bytes,
-                    told=lambda stage, ns: took.update({stage: took.get(stage, 0) + ns}),
-                )
-        except SeveralTracesError as several:
-            waiting.extend(reversed(several.members))
-        else:
+    with progress() as shown:
+        while waiting:
+            path = waiting.pop()
+            try:
+                studied = _studied(path, chosen, shown, took)
+            except SeveralTracesError as several:
+                waiting.extend(reversed(several.members))
+                continue
             began = time.perf_counter_ns()
+            shown.writing(format_)
             reports.append(studied.report)
+            read.append(path)
             products.append(render(studied.report, format_, recording=studied.recording, **options))
             took["render"] = took.get("render", 0) + time.perf_counter_ns() - began
             del studied  # before the next one is read
-    deliver(together(module, products), output, force=force)
+        product = together(module, products)
+    deliver(product, output, force=force)
     if output != STDOUT and sys.stderr.isatty():
         click.echo(f"profkit: the report is in {output}", err=True)
     if verbose:
         _tell_stages(took, time.perf_counter_ns() - entered)
+    if len(reports) == 1:
+        after_report(reports[0], *read, output=output)
     return int(any(_reaches(report, fail_on) for report in reports))
+
+
+def _studied(
+    path: str, chosen: Mapping[str, Any], shown: Progress, took: dict[str, int]
+) -> "Study":
+    """The study of one file, shown and timed on its way."""
+    from profkit.api import study
+
+    def told(stage: str, ns: int) -> None:
+        took[stage] = took.get(stage, 0) + ns
+        shown.told(stage)
+
+    shown.reading(path)
+    return study(path, told=told, seen=shown.seen, **chosen)
 
 
 def _tell_stages(took: Mapping[str, int], whole_ns: int) -> None:
@@ -121,16 +136,3 @@ def _reaches(report: "Report", severity: str | None) -> bool:
         return False
     enough = SEVERITIES[SEVERITIES.index(severity) :]
     return any(finding.severity in enough for finding in report.findings)
-
-
-@contextmanager
-def _progress(text: str) -> Iterator[None]:
-    """Say on a terminal what takes its time, and take it back afterwards."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    click.echo(text, err=True, nl=False)
-    try:
-        yield
-    finally:
-        click.echo("\r\x1b[K", err=True, nl=False)

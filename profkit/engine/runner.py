@@ -58,11 +58,11 @@ def run_rules(
         began = time.perf_counter_ns()
         thresholds = thresholds_for(rule, overrides)
         lack = lacking(ctx, rule.INFO.needs)
-        if lack is not None:
-            outcome.unchecked.append(Unchecked(rule.INFO.id, *lack))
-            continue
         try:
-            outcome.findings.extend(rule.detect(ctx, thresholds))
+            if lack is not None:
+                outcome.unchecked.append(Unchecked(rule.INFO.id, *lack))
+            else:
+                outcome.findings.extend(rule.detect(ctx, thresholds))
         except Exception as error:
             message = f"The rule {rule.INFO.id} crashed on {ctx.path}: {error!r}."
             hint = "This is a bug in the rule; please report it with the file."

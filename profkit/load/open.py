@@ -9,6 +9,7 @@ from profkit.load.kineto.read import read_kineto
 from profkit.load.live import is_live, read_live
 from profkit.load.memory.process import PICKLE_MAGIC
 from profkit.load.memory.read import read_snapshot
+from profkit.load.progress import Seen
 from profkit.load.stream import open_plain, place_of
 from profkit.model.live import LiveMemory
 from profkit.model.snapshot import MemorySnapshot
@@ -23,7 +24,7 @@ _NAMES: Final = (
 
 
 def load(
-    path: str | os.PathLike[str], *, limit_bytes: int | None = None
+    path: str | os.PathLike[str], *, limit_bytes: int | None = None, seen: Seen | None = None
 ) -> Trace | MemorySnapshot | LiveMemory:
     """Read a file, whatever wrote it.
 
@@ -33,6 +34,8 @@ def load(
             ``remote``); packed by gzip, Zstandard (with the extra ``zstd``), zip or tar, or not.
             Of an archive of several, one is ``ranks.tar!rank0.json``.
         limit_bytes: How large it may be unpacked; by default 4 GiB, or 200 times the packed file.
+        seen: Is told, while a trace is read, how many of the file's bytes have been read and how
+            many it has (0 where that is not known).
 
     Raises:
         SeveralTracesError: It is a folder, or an archive of several; the error names them.
@@ -48,7 +51,7 @@ def load(
         return read_snapshot(place, limit_bytes)
     if is_live(start):
         return read_live(place, limit_bytes)
-    return read_kineto(place, limit_bytes)
+    return read_kineto(place, limit_bytes, seen)
 
 
 def load_trace(path: str | os.PathLike[str], *, limit_bytes: int | None = None) -> Trace:

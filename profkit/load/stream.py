@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from profkit.errors import MissingFileError, TooLargeError, UnreadableFileError
+from profkit.load.progress import Seen, SeenReads
 from profkit.load.remote import is_url, open_url, url_n_bytes
 from profkit.load.stages import Stages, TimedReads
 from profkit.load.unpack import MEMBER, Readable, unpacked
@@ -53,12 +54,15 @@ def default_limit_bytes(place: Place) -> int:
 
 
 @contextmanager
-def open_plain(place: Place, stages: Stages | None = None) -> Iterator[Readable]:
+def open_plain(
+    place: Place, stages: Stages | None = None, seen: Seen | None = None
+) -> Iterator[Readable]:
     """Open a file for reading plain bytes, unpacking it on the way.
 
     Args:
         place: A regular file, or a URL; of an archive also what is meant of it.
         stages: Is told how long reading the packed bytes takes.
+        seen: Is told how far the file has been read.
 
     Raises:
         MissingFileError: There is no such file.
@@ -69,7 +73,8 @@ def open_plain(place: Place, stages: Stages | None = None) -> Iterator[Readable]
     file, member = split_member(place)
     opened = _opened(file) if isinstance(file, Path) else open_url(file)
     with opened as raw:
-        timed = raw if stages is None else cast("BinaryIO", TimedReads(raw, stages, "read"))
+        watched = raw if seen is None else cast("BinaryIO", SeenReads(raw, seen))
+        timed = watched if stages is None else cast("BinaryIO", TimedReads(watched, stages, "read"))
         with unpacked(timed, str(file), member) as plain:
             yield plain
 
