@@ -177,4 +177,7 @@ def devices_of_work(ctx: Context, sites: Sites) -> Int64s:
 def thread_label(events: EventTable, lane: int) -> str:
     """How a host thread is called: by its name where the recording has one, else by its number."""
     place = events.lanes[lane]
-    return place.thread or f"thread {place.tid}"
+    name = place.thread.removesuffix("()").strip()
+    if name:
+        return name
+    return f"thread {place.tid}" if place.tid.lstrip("-").isdecimal() else place.tid

@@ -1,0 +1,143 @@
+"""Levels of detail: what is too short to be seen becomes one slice that says how much it holds."""
+
+import heapq
+import itertools
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from profkit.model.events import Int32s, Rows
+from profkit.model.timeline import Level, Slices
+
+COARSEST_PARTS: Final = 1024
+"""Into so many parts the coarsest level divides the whole: about as many as a page has pixels."""
+_FACTOR: Final = 8
+_ENOUGH: Final = 4096
+"""So few slices need no coarser level."""
+_WORTH: Final = 0.6
+"""A level is worth its place if it has no more than this share of the slices of the next finer."""
+
+
+def merged(slices: Slices, group: Rows) -> Slices:
+    """Neighbours made one slice each.
+
+    Args:
+        slices: The slices.
+        group: The place of the first slice of each group, ascending from 0. Shape ``(g,)``.
+    """
+    if not len(slices):
+        return slices
+    longest = np.maximum.reduceat(slices.longest_ns, group)
+    sizes = np.diff(np.append(group, len(slices)))
+    of = np.repeat(np.arange(len(group)), sizes)
+    candidates = np.flatnonzero(slices.longest_ns == longest[of])
+    first = candidates[np.searchsorted(of[candidates], np.arange(len(group)))]
+    return Slices(
+        row=slices.row[group],
+        start_ns=slices.start_ns[group],
+        end_ns=np.maximum.reduceat(slices.end_ns, group),
+        busy_ns=np.add.reduceat(slices.busy_ns, group),
+        n=np.add.reduceat(slices.n, group),
+        longest_ns=longest,
+        site=slices.site[first],
+    )
+
+
+def coarser(slices: Slices, resolution_ns: int) -> Slices:
+    """Slices of which those too short to be told apart are one.
+
+    Args:
+        slices: The slices.
+        resolution_ns: Slices shorter than this that begin in the same stretch of this length are
+            made one, unless a longer one is between them; in nanoseconds.
+    """
+    small = slices.end_ns - slices.start_ns < resolution_ns
+    part = slices.start_ns // resolution_ns
+    joins = np.zeros(len(slices), dtype=np.bool_)
+    joins[1:] = (
+        small[1:]
+        & small[:-1]
+        & (slices.row[1:] == slices.row[:-1])
+        & (part[1:] == part[:-1])
+    )  # fmt: skip
+    return merged(slices, np.flatnonzero(~joins))
+
+
+def levels_of(slices: Slices, span_ns: int) -> tuple[Level, ...]:
+    """All levels, the finest first: the slices as they are, then ever coarser ones.
+
+    Args:
+        slices: One a recorded event.
+        span_ns: Length of the whole, in nanoseconds.
+    """
+    levels = [Level(0, slices)]
+    coarsest = max(1, span_ns // COARSEST_PARTS)
+    resolution = coarsest
+    while resolution > _FACTOR:
+        resolution //= _FACTOR
+    while resolution <= coarsest and len(levels[-1].slices) > _ENOUGH:
+        found = coarser(levels[-1].slices, resolution)
+        if len(found) <= _WORTH * len(levels[-1].slices):
+            levels.append(Level(resolution, found))
+        resolution *= _FACTOR
+    return tuple(levels)
+
+
+def stacked(lane: Int32s, slices: Slices) -> Int32s:
+    """The row within its lane of each slice, so that no two of one row overlap.
+
+    The first row that is free when a slice begins has it.
+
+    Args:
+        lane: The lane of each slice; slices are ordered by lane, then start. Shape ``(k,)``.
+        slices: The slices, of which only starts and ends count.
+    """
+    row = np.zeros(len(lane), dtype=np.int32)
+    first = opens(lane, slices)
+    last = np.append(first[1:], len(lane))
+    several = last - first > 1
+    for begin, end in zip(first[several].tolist(), last[several].tolist(), strict=True):
+        starts, ends = slices.start_ns[begin:end].tolist(), slices.end_ns[begin:end].tolist()
+        row[begin:end] = _rows_of_cluster(starts, ends)
+    return row
+
+
+def _rows_of_cluster(starts: list[int], ends: list[int]) -> list[int]:
+    """Rows of slices that overlap one another, in the order of their starts."""
+    rows, free, taken = [], list[int](), list[tuple[int, int]]()
+    for start, end in zip(starts, ends, strict=True):
+        while taken and taken[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(taken)[1])
+        row = heapq.heappop(free) if free else len(taken)
+        heapq.heappush(taken, (end, row))
+        rows.append(row)
+    return rows
+
+
+def opens(lane: Int32s, slices: Slices) -> Rows:
+    """Places of the slices that begin when no earlier one of their lane is under way.
+
+    Args:
+        lane: The lane of each slice; slices are ordered by lane, then start. Shape ``(k,)``.
+        slices: The slices.
+    """
+    found = [np.zeros(0, dtype=np.intp)]
+    bounds = np.flatnonzero(np.diff(lane, prepend=-1, append=-1))
+    for first, last in itertools.pairwise(bounds.tolist()):
+        starts, ends = slices.start_ns[first:last], slices.end_ns[first:last]
+        begins = np.ones(last - first, dtype=np.bool_)
+        begins[1:] = starts[1:] >= np.maximum.accumulate(ends)[:-1]
+        found.append(first + np.flatnonzero(begins))
+    return np.concatenate(found)
+
+
+def flattened(slices: Slices, lane: Int32s) -> Slices:
+    """Slices that overlap made one each, which says how many it holds.
+
+    Args:
+        slices: Ordered by lane, then start.
+        lane: The lane of each. Shape ``(k,)``.
+    """
+    found = merged(slices, opens(lane, slices))
+    return replace(found, busy_ns=found.end_ns - found.start_ns)
