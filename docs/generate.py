@@ -168,7 +168,8 @@ def _helps(command: click.Command, name: str, parent: click.Context | None = Non
 
 def report_layout() -> str:
     """The JSON report, one table a dataclass, in the order in which they are met."""
-    formats = ", ".join(f"`{module.INFO.name}`" for module in renderers())
+    shown = [module.INFO.name for module in renderers() if module.INFO.shows == "report"]
+    formats = ", ".join(f"`{name}`" for name in shown)
     parts = [
         "# The JSON report",
         _REPORT,

@@ -111,9 +111,14 @@ def _event_text(event: Any, written: str) -> bytes:  # noqa: ANN401  (whatever t
     if _decodes(encoded):
         return encoded
     try:
-        return json.dumps(event, allow_nan=False).encode()
+        plain = json.loads(written, strict=False, parse_constant=_no_number)
+        return json.dumps(plain, allow_nan=False).encode()
     except (ValueError, RecursionError):
         return _UNREADABLE_EVENT
+
+
+def _no_number(word: str) -> None:
+    """What stands for ``NaN`` and ``Infinity``, which are no JSON."""
 
 
 def _head(text: Text) -> bytes:

@@ -1,0 +1,98 @@
+"""A trace as its viewers read it: what breaks one of these rules is dropped or drawn wrongly.
+
+After "Trace Event Format", and what the importers of Chrome (catapult's ``trace_event_importer``)
+and Perfetto (``json_trace_parser``) do with it: events are ordered by time, the slices of a thread
+must nest, begins and ends must balance, an arrow's ends must lie in slices, counters are numbers.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+Event = dict[str, Any]
+Slice = tuple[Decimal, Decimal]
+PHASES = set("XBEiICMstfbenPNODSTpFvRca()g")
+
+
+def events_of(text: bytes) -> list[Event]:
+    """The events of a trace, times as exact decimals."""
+    tree = json.loads(text, parse_float=Decimal, parse_constant=_refused)
+    events = tree if isinstance(tree, list) else tree["traceEvents"]
+    assert all(isinstance(event, dict) for event in events)
+    return list(events)
+
+
+def _refused(word: str) -> None:
+    raise AssertionError(f"{word} is no JSON")
+
+
+def ours(events: Iterable[Event]) -> list[Event]:
+    return [event for event in events if event.get("cat") == "profkit"]
+
+
+def slices_by_thread(events: Iterable[Event]) -> dict[tuple[str, str], list[Slice]]:
+    found: dict[tuple[str, str], list[Slice]] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            start = Decimal(event["ts"])
+            place = (str(event["pid"]), str(event["tid"]))
+            found[place].append((start, start + Decimal(event.get("dur", 0))))
+    return found
+
+
+def check(events: list[Event]) -> None:
+    """All that a viewer expects of the events that profkit added."""
+    added = ours(events)
+    for event in added:
+        assert event["ph"] in PHASES
+        assert event["name"]
+        assert isinstance(event["pid"], int | str)
+        if event["ph"] != "M":
+            assert isinstance(event["ts"], int | Decimal)
+        if event["ph"] == "C":
+            assert all(isinstance(each, int | Decimal) for each in event["args"].values())
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+    _slices_nest(added)
+    _arrows_are_bound(events, added)
+    _rows_are_named_once(added)
+
+
+def _slices_nest(added: list[Event]) -> None:
+    for slices in slices_by_thread(added).values():
+        # Outer slices come first in the file, and the order of equal starts is the file's.
+        around: list[Decimal] = []
+        for start, end in sorted(slices, key=lambda one: one[0]):
+            while around and around[-1] <= start:
+                around.pop()
+            assert not around or end <= around[-1]
+            around.append(end)
+
+
+def _arrows_are_bound(events: list[Event], added: list[Event]) -> None:
+    every = slices_by_thread(events)
+    begins = {event["id"]: event for event in added if event["ph"] == "s"}
+    ends = [event for event in added if event["ph"] == "f"]
+    others = {event.get("id") for event in events if event["ph"] in "stf" and event not in added}
+    assert sorted(begins) == sorted(event["id"] for event in ends)
+    assert not others & begins.keys()
+    for end in ends:
+        assert end["bp"] == "e"
+        for edge in (begins[end["id"]], end):
+            thread = every[str(edge["pid"]), str(edge["tid"])]
+            at = Decimal(edge["ts"])
+            assert any(start <= at < stop or start == at for start, stop in thread)
+
+
+def _rows_are_named_once(added: list[Event]) -> None:
+    named = [
+        (event["name"], event["pid"], event.get("tid")) for event in added if event["ph"] == "M"
+    ]
+    assert len(named) == len(set(named))
+    (process,) = {each["pid"] for each in added if each["ph"] == "M"}
+    threads = {tid for name, _, tid in named if name == "thread_name"}
+    drawn = {e["tid"] for e in added if e["ph"] == "X"}
+    assert all(each["pid"] == process for each in added if each["ph"] in "XC")
+    assert drawn <= threads
