@@ -4,8 +4,10 @@ It goes through all objects, so it is taken only once growth is seen, and rarely
 program still runs, since the variables of its functions are gone when it has ended.
 """
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, Final
 
 from profkit.capture.memory import graphs, holders
@@ -42,7 +44,7 @@ class Sight:
         stack: Where the tensors are made; empty if that was not seen.
         shape: Of the newest one.
         type: Name of its Python type.
-        chains: Who holds them, the shortest chain first.
+        chains: Who holds them, who holds most of them first.
         graph: The graph behind all of them, each node once, and what it keeps beyond what is told
             of itself; None without one.
         is_hidden: Whether no tensor of Python's is on them any more: a graph alone holds them.
@@ -115,9 +117,9 @@ class CloserLook:
             sights: dict[Group, Sight] = {}
             unheld = {}
             for group, examples in chosen.items():
-                chains = [chain for _, each in zip(examples, held, strict=False) for chain in each]
-                sights[group] = self._sight(group, examples, chains)
-                if examples and not chains:
+                chains = [each for _, each in zip(examples, held, strict=False)]
+                sights[group] = self._sight(group, examples, _of_all(chains))
+                if examples and not any(chains):
                     unheld[group] = {id(one) for one in examples}
             apart = self._apart({kind for (kind, _), one in sights.items() if not one.is_in_graph})
             for group, entries in members.items():
@@ -209,20 +211,42 @@ class CloserLook:
     def _is_sampled(self, entry: Entry) -> bool:
         return entry.born in self._births.steps
 
-    def _sight(self, group: Group, examples: list[Any], chains: Iterable[Chain]) -> Sight:
+    def _sight(self, group: Group, examples: list[Any], chains: tuple[Chain, ...]) -> Sight:
         newest = examples[0] if examples else None
         storage = None if newest is None else graphs.storage_of(newest)
         stack = () if storage is None or group[1] is None else self._births.stack_of(storage[0])
-        unique = {chain.parts: chain for chain in chains}
-        shortest = sorted(unique.values(), key=lambda chain: len(chain.parts))
         return Sight(
             self._step,
             stack,
             "" if newest is None else _shape(newest),
             "" if newest is None else _type(newest),
-            tuple(shortest[:_MOST_CHAINS]),
+            chains,
             is_hidden=not examples,
         )
+
+
+def _of_all(chains: Sequence[tuple[Chain, ...]]) -> tuple[Chain, ...]:
+    """The chains of all examples as those of their group, each holder once.
+
+    A holder of several examples is the group's; one of a single example, such as the variable that
+    the newest is still in, may be that example's alone. Of equals each example's order stays, in
+    which the program comes before libraries.
+
+    Args:
+        chains: Of each example its own.
+    """
+    n_held = Counter(name for each in chains for name in set(map(_without_entries, each)))
+    first: dict[tuple[str, ...], Chain] = {}
+    for turn in zip_longest(*chains):
+        for chain in filter(None, turn):
+            first.setdefault(_without_entries(chain), chain)
+    ordered = sorted(first, key=lambda name: -n_held[name])
+    return tuple(first[name] for name in ordered[:_MOST_CHAINS])
+
+
+def _without_entries(chain: Chain) -> tuple[str, ...]:
+    """A chain's parts, whichever entries of containers it goes through."""
+    return tuple("[]" if part.startswith("[") else part for part in chain.parts)
 
 
 def _n_nodes_behind(tensors: Iterable[Any]) -> int:

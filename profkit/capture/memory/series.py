@@ -166,6 +166,15 @@ def suspects(series: Series) -> set[Kind]:
     return {kind for kind in series.kinds() if _is_suspect(series, kind)}
 
 
+def grown(series: Series) -> set[Kind]:
+    """Kinds of which more and more has stayed over all looks, be it only now and then."""
+    return {
+        kind
+        for kind in series.kinds()
+        if growth_of(series.of(kind, lambda amount: amount.aged_bytes), LEAST_PER_STEP) is not None
+    }
+
+
 def made_anew(series: Series) -> dict[Sort, Trend]:
     """Sorts of which the whole grows, and not what stays: one is made anew, larger each time."""
     found = {}

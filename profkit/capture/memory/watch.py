@@ -18,15 +18,25 @@ from profkit.capture.memory.budget import Budget, Clock, Work
 from profkit.capture.memory.census import Census, Kind
 from profkit.capture.memory.closer import CloserLook, Group, Sight
 from profkit.capture.memory.host import LEAST_PER_STEP, HostObjects
-from profkit.capture.memory.series import Seen, Series, Sort, growth_of, made_anew, suspects
+from profkit.capture.memory.series import (
+    Seen,
+    Series,
+    Sort,
+    grown,
+    growth_of,
+    made_anew,
+    suspects,
+)
 from profkit.capture.memory.unreachable import quiet_collector
 from profkit.index.trend import MIN_POINTS, MIN_STEPS, is_rising
 from profkit.model.live import Growth, LiveMemory
 
 _LOOKS_APART: Final = 33
 """Looks lie apart by this part of the steps so far: each step first, a few hundred looks in all."""
-_SAMPLED_STEPS: Final = (3, 6, 12)
-"""Steps whose lines are sampled, the first time and again where those did not tell."""
+_LEAST_SAMPLED_STEPS: Final = 3
+"""Steps whose lines are sampled at least: what the first of them made has stayed at their end."""
+_SAMPLED_STEPS: Final = (6, 12, 24)
+"""And at most, as long as the lines wanted are not known; the first time and again after that."""
 _MOST_NODES: Final = 20_000
 """Nodes of all graphs that are walked at a look, some 60 ms: with more, enough has been seen."""
 _BYTES_APART: Final = 8
@@ -34,7 +44,8 @@ _BYTES_APART: Final = 8
 _ENOUGH_TAKES: Final = 3
 """Takes of the host's objects, which cost more than anything else."""
 _CHECKED_APART: Final = 8
-"""Looks at which it is asked whether something is made anew, larger each time."""
+"""Looks at which all looks are judged, not the last few: what grows now and then, or is made anew,
+larger each time."""
 _CLOSER_APART: Final = 5
 """Steps between closer looks, at least; then half as many again as there have been."""
 
@@ -83,6 +94,9 @@ class Watcher:
         self._sights: dict[Group, Sight] = {}
         self._deepest: tuple[Kind, Sight] | None = None
         self._made_anew: set[Sort] = set()
+        self._grown: set[Kind] = set()
+        self._sampled_for: set[Kind] = set()
+        self._sample_from = 0
         self._sample_until = 0
         self._n_samplings = 0
         self._closer_from = 0
@@ -155,7 +169,7 @@ class Watcher:
             self._look("full" if full else "look")
             if sampled:
                 self._births.forget(lambda address: self._census.entry(address) is not None)
-            if self.n_steps < self._sample_until:
+            if self.n_steps < self._sample_until and self._lacks_lines():
                 self._sample()
             else:
                 self._think()
@@ -201,15 +215,18 @@ class Watcher:
 
     def _think(self) -> None:
         """Decide whether what was seen is worth a closer look, and lines before it."""
-        suspected = suspects(self._series)
         if len(self._series.seen) % _CHECKED_APART == 0:
             self._made_anew = set(made_anew(self._series))
+            self._grown = grown(self._series)
+        suspected = suspects(self._series) | self._grown
         grows = bool(suspected or self._made_anew or self._graph_rises())
         if self._sample_until:
             self._sample_until = 0
-            self._look_closer(suspected)
+            self._look_closer(suspected | self._sampled_for)
         elif grows and self._may_look_closer():
-            if self._wants_lines(suspected):
+            if self._wants_lines(suspected) and self._may_sample_lines():
+                self._sampled_for = suspected
+                self._sample_from = self.n_steps
                 self._sample_until = self.n_steps + _SAMPLED_STEPS[self._n_samplings]
                 self._n_samplings += 1
                 self._sample()
@@ -237,7 +254,7 @@ class Watcher:
         return is_rising(self._series.nodes()[1])
 
     def _wants_lines(self, suspected: set[Kind]) -> bool:
-        """Whether lines are still wanted, and can be had without the program noticing."""
+        """Whether lines are still wanted, and there may be more samples."""
         known = {kind for kind, place in self._sights if place is not None}
         known_sorts = {(kind.device, kind.dtype) for kind in known}
         graph_known = self._deepest is not None and bool(self._deepest[1].stack)
@@ -246,12 +263,22 @@ class Watcher:
             or bool(self._made_anew - known_sorts)
             or (self._has_deep_graph() and not graph_known)
         )
-        return (
-            wanted
-            and self._n_samplings < len(_SAMPLED_STEPS)
-            and self._births.can_begin()
-            and self._may_sample()
-        )
+        return wanted and self._n_samplings < len(_SAMPLED_STEPS)
+
+    def _may_sample_lines(self) -> bool:
+        """Whether lines can be had now without the program noticing."""
+        return self._births.can_begin() and self._may_sample()
+
+    def _lacks_lines(self) -> bool:
+        """Whether some of what lines are sampled for has not been made and kept meanwhile."""
+        if self.n_steps < self._sample_from + _LEAST_SAMPLED_STEPS:
+            return True
+        lined = {
+            entry.kind
+            for address, entry in self._census.entries()
+            if entry.is_aged and entry.born in self._births.steps and self._births.stack_of(address)
+        }
+        return not self._sampled_for <= lined
 
     def _sample(self) -> None:
         """Sample the step that begins now."""
@@ -267,8 +294,11 @@ class Watcher:
             told = {kind for (kind, _), sight in self._sights.items() if not sight.is_in_graph}
             if self._has_deep_graph():
                 self._deepest = _with_stack(closer.deepest(told), self._deepest)
-        complete = all(sight.chains or sight.cycle for sight in self._sights.values())
-        apart = 2 * self.n_steps if complete else self.n_steps // 2
+        # What is held and what waits in a cycle is told; of what is in neither more may be seen.
+        told_whole = all(sight.chains or sight.cycle for sight in self._sights.values())
+        complete = bool(self._sights or self._deepest) and told_whole
+        wants_more = not complete or self._wants_lines(suspected)
+        apart = self.n_steps // 2 if wants_more else 2 * self.n_steps
         self._closer_from = self.n_steps + max(_CLOSER_APART, apart)
 
     def _has_deep_graph(self) -> bool:
@@ -277,7 +307,7 @@ class Watcher:
     def _last_look(self) -> None:
         """Look closer at what had no closer look yet, while the program's modules are there."""
         seen = {kind for kind, _ in self._sights}
-        suspected = suspects(self._series) - seen
+        suspected = (suspects(self._series) | grown(self._series)) - seen
         self._made_anew = set(made_anew(self._series)) - {
             (kind.device, kind.dtype) for kind in seen
         }

@@ -118,10 +118,13 @@ def test_a_leak_is_an_error_that_names_line_pace_and_holder() -> None:
 
 def test_what_does_not_grow_passes() -> None:
     loop(lambda: KEPT.__setitem__(slice(None), [torch.zeros(4096)]), profkit.no_leak())
+    assert len(KEPT) == 1
 
 
 def test_growth_that_is_allowed_passes() -> None:
     loop(leak, profkit.no_leak(allowed_bytes=16384))
+    with pytest.raises(profkit.LeakError):
+        loop(leak, profkit.no_leak(allowed_bytes=16383))
 
 
 def test_an_error_of_the_block_goes_first() -> None:

@@ -64,6 +64,49 @@ def test_a_list_that_keeps_tensors_is_told_to_the_byte() -> None:
     del ballast
 
 
+def test_a_holder_in_the_program_is_named_before_a_nearer_one_in_a_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "also", [], raising=False)
+    mine: dict[str, dict[str, dict[str, list[Tensor]]]] = {"of": {"the": {"program": []}}}
+    KEPT.append(mine)
+
+    def body(_: int) -> None:
+        mine["of"]["the"]["program"].append(torch.zeros(4096))
+        vars(torch)["also"].append(mine["of"]["the"]["program"][-1])
+
+    first, *others = only(watched(body)).chains
+    assert "['program']" in first.parts
+    assert any(chain.parts[:2] == ("torch", ".also") for chain in others)
+
+
+def test_who_holds_all_of_them_is_named_before_who_holds_the_last() -> None:
+    last = torch.zeros(0)
+    kept: dict[str, list[Tensor]] = {"all": []}
+    KEPT.append(kept)
+
+    def body(_: int) -> None:
+        nonlocal last
+        last = torch.zeros(4096)
+        kept["all"].append(last)
+
+    growth = only(watched(body))
+    assert "['all']" in growth.chains[0].parts
+    assert len(last) == 4096
+
+
+@pytest.mark.parametrize("apart", [3, 8])
+def test_what_is_kept_now_and_then_is_told_with_its_line_and_holder(apart: int) -> None:
+    def body(step: int) -> None:
+        if step % apart == 0:
+            KEPT.append(torch.zeros(apart, 4096))  # made here
+
+    growth = only(watched(body, 30 * apart))
+    assert growth.per_step_bytes == pytest.approx(16384, rel=0.1)
+    assert code_of(growth).endswith("# made here")
+    assert ".KEPT[" in holder_of(growth)
+
+
 def test_losses_kept_with_their_graphs_are_told_by_their_nodes() -> None:
     model = nn.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
