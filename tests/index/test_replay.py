@@ -92,13 +92,14 @@ def test_what_stood_at_every_moment_is_found_again(
         run.act(kind, choice)
     for memory in memories(run.b):
         for moment in run.moments:
+            standing = memory.standing_at(moment.n_entries)
+            assert sorted(standing.address.tolist()) == [block[0] for block in moment.blocks]
             _agrees(memory, moment)
 
 
 def _agrees(memory: DeviceMemory, moment: Moment) -> None:
     place = moment.n_entries
     standing = memory.standing_at(place)
-    assert sorted(standing.address.tolist()) == [block[0] for block in moment.blocks]
     truth = {block[0]: block for block in moment.blocks}
     lines = memory.lines
     for address, n_bytes, stack, is_freed, is_earlier in zip(
