@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -34,14 +33,23 @@ def stream_layout(stream: TextIO) -> dict[str, Any]:
         stream: ``sys.stdout`` or ``sys.stderr``.
     """
     is_terminal = stream.isatty()
-    width = shutil.get_terminal_size((_WIDTH_UNKNOWN, 24)).columns
     encoding = (stream.encoding or "ascii").lower().replace("-", "")
     return {
-        "width": width if is_terminal else _WIDTH_UNKNOWN,
+        "width": _columns(stream) if is_terminal else _WIDTH_UNKNOWN,
         "color": _wants_color(is_terminal=is_terminal),
         "unicode": encoding.startswith("utf"),
         "base": str(Path.cwd()),
     }
+
+
+def _columns(stream: TextIO) -> int:
+    """How wide a terminal is: what ``COLUMNS`` says, else what it says itself."""
+    with contextlib.suppress(ValueError):
+        if (columns := int(os.environ.get("COLUMNS", "0"))) > 0:
+            return columns
+    with contextlib.suppress(OSError, ValueError):
+        return os.get_terminal_size(stream.fileno()).columns or _WIDTH_UNKNOWN
+    return _WIDTH_UNKNOWN
 
 
 def _wants_color(*, is_terminal: bool) -> bool:

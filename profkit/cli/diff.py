@@ -48,11 +48,18 @@ def command(  # noqa: PLR0913  (one argument an option)
     profkit analyze saved as JSON, which are compared by step time, findings and kernels.
     """
     from profkit.api import compare, render
+    from profkit.cli._next import after_difference
+    from profkit.cli._progress import progress
 
     check_target(output, force=force)
-    difference = compare(before, after, select=select, ignore=ignore, limit_bytes=max_bytes)
-    product = render(difference, format_, **layout(output), top=top, verbose=verbose)
+    with progress() as shown:
+        shown.reading(before)
+        difference = compare(
+            before, after, select=select, ignore=ignore, limit_bytes=max_bytes, seen=shown.seen
+        )
+        product = render(difference, format_, **layout(output), top=top, verbose=verbose)
     deliver(product, output, force=force)
+    after_difference(difference, before, after, output=output)
     if fail_on is None:
         return 0
     enough = SEVERITIES[SEVERITIES.index(fail_on) :]

@@ -86,30 +86,31 @@ def _report(outcome: "Outcome", json_file: str | None) -> None:
 
     A report that fails does not change how the program ends.
     """
-    from profkit.api import analyze, render
+    from profkit.api import render, study
     from profkit.cli._exits import say_error
+    from profkit.cli._next import after_run
+    from profkit.cli._output import stream_layout
+    from profkit.cli._progress import progress
     from profkit.errors import ProfkitError
 
     if not outcome.files:
         click.echo(f"profkit: {outcome.why_not}", err=True)
         return
     try:
-        report = analyze(outcome.files)
-        width = _terminal_width()
-        text = render(report, "text", color=sys.stderr.isatty(), width=width)
-        click.echo(text.decode(), err=True, nl=False)
+        with progress() as shown:
+            shown.reading(outcome.files[0])
+            told = shown.told
+            report = study(
+                outcome.files, seen=shown.seen, told=lambda stage, _ns: told(stage)
+            ).report
+        click.echo(render(report, "text", **stream_layout(sys.stderr)).decode(), err=True, nl=False)
         if json_file is not None:
             Path(json_file).write_bytes(render(report, "json"))
+        after_run(report, outcome.files)
     except ProfkitError as error:
         say_error(error)
     except OSError as error:
         click.echo(f"profkit: {json_file} cannot be written: {error.strerror}.", err=True)
-
-
-def _terminal_width() -> int:
-    import shutil
-
-    return shutil.get_terminal_size((100, 24)).columns
 
 
 def _show_error(error: BaseException | None) -> None:

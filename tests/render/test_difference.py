@@ -56,7 +56,7 @@ def shown(what: Difference, name: str = "text", **options: object) -> str:
 def test_the_text_begins_with_what_it_comes_down_to() -> None:
     lines = shown(difference(), base="/home/me").splitlines()
     assert lines[0] == "profkit 0.1.0 · a.snapshot.pickle.gz → b.snapshot.pickle.gz"
-    assert lines[2] == (
+    assert " ".join(lines[2:4]) == (
         "Active memory on cuda:0 is 3.00 GiB instead of 1.00 GiB: 2.00 GiB (200%) more. "
         "The largest change is at train.py:12: +2.00 GiB."
     )
@@ -179,3 +179,14 @@ def test_it_shows_itself() -> None:
 def test_other_formats_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match="There is no 'sarif' of a difference"):
         profkit.render(difference(), "sarif")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_no_line_is_wider_than_the_terminal_and_no_figure_or_line_number_is_cut(width: int) -> None:
+    deep = Location(file=f"/opt/{'folder/' * 12}a_long_name_of_a_file.py", line=1234, function="f")
+    changes = tuple(replace(each, location=deep) for each in difference().changes)
+    text = shown(difference(changes=changes), width=width)
+    assert [line for line in text.splitlines() if len(line) > width] == []
+    assert text.count(":1234") == len(changes) + 1  # the headline names the largest
+    assert re.search(r"1\.00 GiB +3\.00 GiB +\+2\.00 GiB", text)
+    assert not re.search(r"\d\n\s*(GiB|ms)", text)
