@@ -93,7 +93,7 @@ def _text(difference: Difference, options: Options) -> bytes:
             lines += ["", f"{title}: {format_count(len(changes))} changed"]
             lines += _text_changes(changes, options, width)
     if difference.one_sided:
-        lines += ["", "Not compared: the rule could look on one side alone"]
+        lines += ["", *_wrapped("Not compared: the rule could look on one side alone", width)]
         for each in difference.one_sided:
             text = f"  {visible(each.rule)} ({each.side}): {visible(each.reason)}"
             lines += _wrapped(text, width)
