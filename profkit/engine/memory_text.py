@@ -124,7 +124,16 @@ def use_of(site: AllocationSite) -> str:
     Args:
         site: A site.
     """
-    return _USES.get(site.category, visible(site.category))
+    return use_words(site.category)
+
+
+def use_words(category: str) -> str:
+    """A use in a word or two, ``optimizer state``; empty where it is not known.
+
+    Args:
+        category: As in :class:`~profkit.model.memory_summary.MemoryUse`.
+    """
+    return _USES.get(category, visible(category))
 
 
 def place_of(site: AllocationSite) -> str:

@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from profkit.engine.verdict import origin, verdict
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.render.html import findings, overview, recording, steps, tables
+from profkit.render.html import findings, memory, overview, recording, steps, tables
 from profkit.render.html._options import Options
 from profkit.render.html._section import Section, fill
 
@@ -23,6 +23,7 @@ SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
     overview.section,
     findings.section,
     steps.section,
+    memory.section,
     tables.section,
     recording.section,
 )

@@ -1,0 +1,88 @@
+'use strict';
+/** How memory went: what was allocated and reserved, and who held how much of it. */
+(() => {
+  const clocks = {
+    ns: { title: 'time', scales: [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']] },
+    us: { title: 'time', scales: [[1e6, 's'], [1e3, 'ms'], [1, 'µs']] },
+    entries: { title: 'entries of the history', scales: [[1, '']] },
+    step: { title: 'step', scales: [[1, '']] },
+  };
+  const sizes = [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB'], [1, 'B']];
+  const nSeries = 8;
+
+  /** The largest unit in which the largest value is at least one. */
+  function unitFor(values, scales) {
+    const largest = Math.max(...values.map((each) => Math.abs(each ?? 0)));
+    return scales.find(([size]) => largest >= size) ?? scales[scales.length - 1];
+  }
+
+  function trace(x, { name, bytes }, scale, look) {
+    return {
+      type: 'scatter',
+      name,
+      x,
+      y: bytes.map((each) => (each === null ? null : each / scale)),
+      text: bytes.map((each) => (each === null ? '' : profkit.formatBytes(each))),
+      hovertemplate: '%{text}<extra>%{fullData.name}</extra>',
+      connectgaps: true,
+      ...look,
+    };
+  }
+
+  function draw(chart) {
+    const { id, clock, at, lines, layers } = chart;
+    const place = document.getElementById(id);
+    const inputs = [...document.querySelectorAll(`input[name="${id}"]`)];
+    const { title, scales } = clocks[clock];
+    const [scale, unit] = unitFor(at, scales);
+    const [size, sizeUnit] = unitFor(lines.flatMap((line) => line.bytes), sizes);
+    const x = at.map((each) => each / scale);
+    const shape = clock === 'step' ? 'linear' : 'hv';
+    const kinds = Object.keys(layers);
+
+    /** Layers in the page's colours; those beyond them, which are everything else, in grey. */
+    function layerTraces() {
+      const kind = inputs.find((input) => input.checked)?.value ?? kinds[0];
+      return (layers[kind] ?? []).map((layer, place_) => {
+        const color = profkit.color(`--series-${Math.min(place_ + 1, nSeries)}`);
+        const isRest = place_ >= nSeries || /^(all others|from before)/.test(layer.name);
+        return trace(x, layer, size, {
+          mode: 'lines', stackgroup: 'held', line: { width: 0, shape },
+          fillcolor: isRest ? profkit.color('--line') : color,
+        });
+      });
+    }
+
+    function lineTraces() {
+      const overLayers = kinds.length > 0;
+      return lines.map((line, place_) => trace(x, line, size, {
+        mode: clock === 'step' && at.length < 60 ? 'lines+markers' : 'lines',
+        line: {
+          shape,
+          width: overLayers ? 1.5 : 2,
+          dash: place_ % 2 ? 'dash' : 'solid',
+          color: overLayers ? profkit.color(place_ ? '--muted' : '--fg')
+            : profkit.color(`--series-${place_ + 1}`),
+        },
+      }));
+    }
+
+    function make() {
+      return {
+        traces: [...layerTraces(), ...lineTraces()],
+        layout: {
+          height: 380,
+          hovermode: 'x unified',
+          legend: { orientation: 'h', y: -0.18, traceorder: 'normal' },
+          xaxis: { title: { text: unit ? `${title} (${unit})` : title } },
+          yaxis: { title: { text: sizeUnit }, rangemode: 'tozero' },
+        },
+      };
+    }
+
+    const redraw = profkit.chart(place, make);
+    for (const input of inputs) input.addEventListener('change', redraw);
+  }
+
+  for (const chart of profkit.data('memory').charts) draw(chart);
+})();
