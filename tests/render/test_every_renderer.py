@@ -19,6 +19,12 @@ IDS = [each.INFO.name for each in EVERY]
 OF_REPORTS = tuple(each for each in EVERY if each.INFO.shows == "report")
 """Those that a person reads; the others hand the recording on to another program."""
 OF_REPORTS_IDS = [each.INFO.name for each in OF_REPORTS]
+DATA = ("json", "csv", "sarif")
+"""Formats of reports for programs: they hold every finding, and leave words to their readers."""
+IN_TEXT = tuple(
+    each for each in EVERY if re.search("text|json", each.INFO.media_type, re.IGNORECASE)
+)
+IN_TEXT_IDS = [each.INFO.name for each in IN_TEXT]
 FIGURE = re.compile(r"(?<![\w.])[\d,]+(?:\.\d+)?(?: (?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b|%)")
 
 
@@ -41,7 +47,7 @@ def test_the_formats_of_the_command_line_are_there() -> None:
 
 
 @pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
-@pytest.mark.parametrize("module", EVERY, ids=IDS)
+@pytest.mark.parametrize("module", IN_TEXT, ids=IN_TEXT_IDS)
 def test_hostile_names_reach_no_terminal(module: Renderer, text: str) -> None:
     for options in ({}, {"verbose": True}, {"width": 40}):
         shown = render(module, reports.hostile_report(text), **options)
@@ -61,8 +67,8 @@ def test_ten_thousand_findings_are_no_trouble(module: Renderer) -> None:
     report = reports.many_findings()
     shown = render(module, report)
     assert "DAT001" in shown
-    if module.INFO.name == "json":
-        assert len(json.loads(shown)["findings"]) == 10_000
+    if module.INFO.name in DATA:
+        assert sum(shown.count(finding.rule) for finding in report.findings[:2]) >= 10_000
     else:
         assert "9,995 more" in shown
         assert len(shown.splitlines()) < 120
@@ -71,8 +77,8 @@ def test_ten_thousand_findings_are_no_trouble(module: Renderer) -> None:
 @pytest.mark.parametrize("module", OF_REPORTS, ids=OF_REPORTS_IDS)
 def test_nothing_found_is_said(module: Renderer) -> None:
     shown = render(module, reports.empty_report())
-    if module.INFO.name == "json":
-        assert json.loads(shown)["findings"] == []
+    if module.INFO.name in DATA:
+        assert "DAT001" not in shown
     else:
         assert "No rule found anything to change" in shown
 
@@ -87,7 +93,9 @@ def test_not_looked_at_never_looks_clean(module: Renderer) -> None:
 
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
 def test_the_same_report_gives_the_same_bytes(module: Renderer) -> None:
-    assert render(module, reports.gpu_report()) == render(module, reports.gpu_report())
+    options = module.Options()
+    products = [module.render(reports.gpu_report(), options) for _ in range(2)]
+    assert products[0] == products[1]
 
 
 def leaves(tree: object) -> Iterator[object]:
@@ -148,5 +156,5 @@ def test_every_figure_shown_is_in_the_json(module: Renderer, report: Report) -> 
     tree = json.loads(render(next(each for each in EVERY if each.INFO.name == "json"), report))
     shown = set(FIGURE.findall(render(module, report, width=120, verbose=True)))
     assert shown <= known_figures(tree)
-    if module.INFO.name != "json":
+    if module.INFO.name not in DATA:
         assert len(shown) > 5
