@@ -65,6 +65,7 @@ class Table:
         sorted_by: The column that this order comes from, falling; None for another one.
         ranges: For each row the stretch of time that the timeline can show, as (start, end) in
             nanoseconds; empty where rows have none.
+        hints: For each row the whole of what its first cell shortens; empty where none does.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     sorted_by: int | None = None
     ranges: tuple[tuple[int, int], ...] = ()
+    hints: tuple[str, ...] = ()
 
     @property
     def body(self) -> Markup:
@@ -87,6 +89,7 @@ class Table:
             "rows": self.rows,
             "sortedBy": self.sorted_by,
             "ranges": self.ranges,
+            "hints": self.hints,
             "pageRows": FIRST_ROWS,
         }
 
@@ -108,8 +111,9 @@ def table(
     *,
     sorted_by: int | None = None,
     ranges: Sequence[tuple[int, int]] = (),
+    hints: Sequence[str] = (),
 ) -> Table:
-    """A table whose texts are safe to show.
+    """A table whose texts are safe to show, without columns in which there is nothing.
 
     Args:
         id: As in :class:`Table`, like all that follow.
@@ -118,8 +122,16 @@ def table(
         rows: Its rows.
         sorted_by: The column that their order comes from.
         ranges: What the timeline can show of each.
+        hints: The whole of what first cells shorten.
     """
-    safe = tuple(
-        tuple(cell(each) if isinstance(each, str) else each for each in row) for row in rows
+    safe = [[cell(each) if isinstance(each, str) else each for each in row] for row in rows]
+    told = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in safe)]
+    return Table(
+        id=id,
+        caption=caption,
+        columns=tuple(columns[i] for i in told),
+        rows=tuple(tuple(row[i] for i in told) for row in safe),
+        sorted_by=told.index(sorted_by) if sorted_by in told else None,
+        ranges=tuple(ranges),
+        hints=tuple(map(cell, hints)),
     )
-    return Table(id, caption, tuple(columns), safe, sorted_by, tuple(ranges))

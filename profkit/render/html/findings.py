@@ -116,7 +116,11 @@ def _card(
         ),
         more_places=len(finding.locations) - len(places),
         holders=tuple(_cut("".join(chain)) for chain in finding.holders[:MAX_HOLDERS]),
-        evidence=tuple((_words(key), _figure(key, n)) for key, n in finding.evidence.items()),
+        evidence=tuple(
+            (_words(key), _figure(key, value))
+            for key, value in finding.evidence.items()
+            if value is not None
+        ),
         range_ns=_range(finding, options),
         instead=page.get("Use instead", ()),
         about={title: page[title] for title in _OF_RULE if title in page},
@@ -151,7 +155,8 @@ def _words(key: str) -> str:
     """``device_idle_ns`` as ``device idle``: the unit stands with the figure."""
     for suffix in ("_ns", "_bytes", "_share"):
         key = key.removesuffix(suffix)
-    return _cut(key.replace("_", " ")) or "value"
+    key = {"events": "event_ids"}.get(key, key)
+    return _cut(key.replace("_", " ").removeprefix("n ")) or "value"
 
 
 def _figure(key: str, value: EvidenceValue) -> str:

@@ -11,11 +11,12 @@
 
   /** One table on the page. */
   class SortedTable {
-    constructor(figure, { kinds, rows, sortedBy, ranges, pageRows }) {
+    constructor(figure, { kinds, rows, sortedBy, ranges, hints, pageRows }) {
       this.figure = figure;
       this.kinds = kinds;
       this.rows = rows;
       this.ranges = hasTimeline ? ranges : [];
+      this.hints = hints;
       this.pageRows = pageRows;
       this.sorted = { column: sortedBy, descending: true };
       this.shown = rows.map((_, place) => place);
@@ -79,7 +80,7 @@
     /** Keep the rows that hold every word. */
     search(text) {
       const words = text.toLowerCase().split(/\s+/).filter((word) => word);
-      this.lower = this.lower ?? this.rows.map((row) => row
+      this.lower = this.lower ?? this.rows.map((row, place) => [...row, this.hints[place]]
         .filter((cell) => typeof cell === 'string').join(' ').toLowerCase());
       this.shown = [];
       this.lower.forEach((row, place) => {
@@ -153,7 +154,11 @@
         if (isFigure) text = value === null ? '–' : spelled[kind](value);
         return profkit.element('td', { class: kind }, text);
       });
-      const range = this.ranges[place];
+      const [range, whole] = [this.ranges[place], this.hints[place]];
+      if (whole && whole !== this.rows[place][0]) {
+        const attributes = { class: 'short', tabindex: '0', 'data-tip': whole };
+        cells[0].replaceChildren(profkit.element('span', attributes, this.rows[place][0]));
+      }
       if (range) cells[0].append(' ', this.go(range, this.rows[place][0]));
       return profkit.element('tr', {}, ...cells);
     }

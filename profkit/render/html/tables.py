@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from profkit.engine.verdict import busiest_ops
 from profkit.model.report import Report
 from profkit.model.where import Location
-from profkit.names import short_path
+from profkit.names import short_kernel, short_path
 from profkit.render.html._options import Options
 from profkit.render.html._section import Section, fill
 from profkit.render.html._table import TABLE_SCRIPT, Column, Table, table
@@ -63,12 +63,13 @@ def _kernels(report: Report, options: Options) -> Table:
     )
     rows = (
         (
-            kernel.name, kernel.n_calls, kernel.total_ns, kernel.mean_ns, kernel.share,
-            kernel.op, kernel.module, short_place(kernel.location, options),
+            short_kernel(kernel.name), kernel.n_calls, kernel.total_ns, kernel.mean_ns,
+            kernel.share, kernel.op, kernel.module, short_place(kernel.location, options),
         )
         for kernel in report.summary.top_kernels
     )  # fmt: skip
-    return table("kernels", "Kernels", columns, rows, sorted_by=2)
+    names = [kernel.name for kernel in report.summary.top_kernels]
+    return table("kernels", "Kernels", columns, rows, sorted_by=2, hints=names)
 
 
 def _operators(report: Report, options: Options) -> Table:
