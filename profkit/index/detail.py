@@ -15,7 +15,7 @@ COARSEST_PARTS: Final = 1024
 _FACTOR: Final = 8
 _ENOUGH: Final = 4096
 """So few slices need no coarser level."""
-_WORTH: Final = 0.6
+_WORTH: Final = 0.35
 """A level is worth its place if it has no more than this share of the slices of the next finer."""
 
 
@@ -26,22 +26,39 @@ def merged(slices: Slices, group: Rows) -> Slices:
         slices: The slices.
         group: The place of the first slice of each group, ascending from 0. Shape ``(g,)``.
     """
-    if not len(slices):
-        return slices
-    longest = np.maximum.reduceat(slices.longest_ns, group)
     sizes = np.diff(np.append(group, len(slices)))
-    of = np.repeat(np.arange(len(group)), sizes)
-    candidates = np.flatnonzero(slices.longest_ns == longest[of])
-    first = candidates[np.searchsorted(of[candidates], np.arange(len(group)))]
-    return Slices(
-        row=slices.row[group],
-        start_ns=slices.start_ns[group],
-        end_ns=np.maximum.reduceat(slices.end_ns, group),
-        busy_ns=np.add.reduceat(slices.busy_ns, group),
-        n=np.add.reduceat(slices.n, group),
-        longest_ns=longest,
-        site=slices.site[first],
-    )
+    found = slices.of(group)
+    several = np.flatnonzero(sizes > 1)
+    if not len(several):
+        return found
+    # Only of groups of several there is something to work out.
+    sizes = sizes[several]
+    begins = np.cumsum(sizes) - sizes
+    place = np.arange(int(sizes.sum())) + np.repeat(group[several] - begins, sizes)
+    lengths = slices.longest_ns[place]
+    longest = np.maximum.reduceat(lengths, begins)
+    is_longest = np.flatnonzero(lengths == np.repeat(longest, sizes))
+    first = is_longest[np.searchsorted(is_longest, begins)]
+    found.end_ns[several] = np.maximum.reduceat(slices.end_ns[place], begins)
+    found.busy_ns[several] = np.add.reduceat(slices.busy_ns[place], begins)
+    found.n[several] = np.add.reduceat(slices.n[place], begins)
+    found.longest_ns[several] = longest
+    found.site[several] = slices.site[place[first]]
+    return found
+
+
+def _groups(slices: Slices, resolution_ns: int) -> Rows:
+    """Places of the slices that are not made one with the one before, see :func:`coarser`."""
+    small = slices.end_ns - slices.start_ns < resolution_ns
+    part = slices.start_ns // resolution_ns
+    apart = np.ones(len(slices), dtype=np.bool_)
+    apart[1:] = ~(
+        small[1:]
+        & small[:-1]
+        & (slices.row[1:] == slices.row[:-1])
+        & (part[1:] == part[:-1])
+    )  # fmt: skip
+    return np.flatnonzero(apart)
 
 
 def coarser(slices: Slices, resolution_ns: int) -> Slices:
@@ -52,16 +69,7 @@ def coarser(slices: Slices, resolution_ns: int) -> Slices:
         resolution_ns: Slices shorter than this that begin in the same stretch of this length are
             made one, unless a longer one is between them; in nanoseconds.
     """
-    small = slices.end_ns - slices.start_ns < resolution_ns
-    part = slices.start_ns // resolution_ns
-    joins = np.zeros(len(slices), dtype=np.bool_)
-    joins[1:] = (
-        small[1:]
-        & small[:-1]
-        & (slices.row[1:] == slices.row[:-1])
-        & (part[1:] == part[:-1])
-    )  # fmt: skip
-    return merged(slices, np.flatnonzero(~joins))
+    return merged(slices, _groups(slices, resolution_ns))
 
 
 def levels_of(slices: Slices, span_ns: int) -> tuple[Level, ...]:
@@ -77,9 +85,10 @@ def levels_of(slices: Slices, span_ns: int) -> tuple[Level, ...]:
     while resolution > _FACTOR:
         resolution //= _FACTOR
     while resolution <= coarsest and len(levels[-1].slices) > _ENOUGH:
-        found = coarser(levels[-1].slices, resolution)
-        if len(found) <= _WORTH * len(levels[-1].slices):
-            levels.append(Level(resolution, found))
+        finer = levels[-1].slices
+        group = _groups(finer, resolution)
+        if len(group) <= _WORTH * len(finer):
+            levels.append(Level(resolution, merged(finer, group)))
         resolution *= _FACTOR
     return tuple(levels)
 
