@@ -211,6 +211,27 @@ def _side(
     return Side(_report(ctx, wanted, {}, strict=False, told=_nobody), ctx.snapshot, str(what))
 
 
+def _difference_in(difference: Difference, name: str, options: dict[str, Any]) -> bytes:
+    """What changed, in one of the formats that there are of it.
+
+    Raises:
+        UsageError: There is no such format.
+    """
+    if name in _difference.FORMATS:
+        return _difference.shown(difference, name, options)
+    from profkit.render.fragment.difference import (  # noqa: PLC0415  (others load no templates)
+        fragment,
+        page,
+    )
+
+    markup = {"fragment": fragment, "html": page}
+    if name not in markup:
+        there = ", ".join(sorted({*_difference.FORMATS, *markup}))
+        raise UsageError(f"There is no {name!r} of a difference.", f"There are {there}.")
+    own = {key: options[key] for key in ("top", "verbose", "base") if key in options}
+    return markup[name](difference, **own)
+
+
 def render(report: Report | Difference, format: str = "text", **options: Any) -> bytes:  # noqa: A002, ANN401  (the word of the command line; each renderer has its own options)
     """A report, or what changed between two recordings, in some format.
 
@@ -224,9 +245,6 @@ def render(report: Report | Difference, format: str = "text", **options: Any) ->
         UsageError: There is no such format.
     """
     if isinstance(report, Difference):
-        if format not in _difference.FORMATS:
-            there = ", ".join(_difference.FORMATS)
-            raise UsageError(f"There is no {format!r} of a difference.", f"There are {there}.")
-        return _difference.shown(report, format, options)
+        return _difference_in(report, format, options)
     module = renderer(format)
     return module.render(report, module.Options(**accepted(module, options)))

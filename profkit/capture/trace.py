@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
-from profkit.capture import current, wrappers
+from profkit.capture import current, shown, wrappers
 from profkit.capture.options import DEFAULTS, OnlyDevice, Options
 from profkit.capture.reports import report_of
 from profkit.capture.schedule import Schedule
@@ -30,6 +30,13 @@ class Idle:
 
     path: None = None
     report: None = None
+
+    def __repr__(self) -> str:
+        return shown.as_text("profkit.trace", None, "nothing is recorded")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the report, or why there is none."""
+        return shown.as_html(self)
 
     def __enter__(self) -> "Self":
         return self
@@ -64,6 +71,9 @@ class Ended(Idle):
     def __init__(self, path: str) -> None:
         self.path = path
         self._report: Report | None = None
+
+    def __repr__(self) -> str:
+        return shown.as_text("profkit.trace", None, f"last recorded in {self.path}")
 
     @property
     def report(self) -> Report:  # type: ignore[override]  # here there is one
@@ -128,6 +138,16 @@ class Trace:
         self._entered: list[Any] = []
         self._report: Report | None = None
         self.path: str | None = None
+
+    def __repr__(self) -> str:
+        state = "nothing recorded yet" if self.path is None else f"recorded in {self.path}"
+        if any(isinstance(entered, Session) for entered in self._entered):
+            state = "open"
+        return shown.as_text("profkit.trace", self._name, state)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the report, or why there is none."""
+        return shown.as_html(self)
 
     def __enter__(self) -> "Self":
         if self._only is not None and current.is_absent(self._only):

@@ -13,8 +13,8 @@ from profkit.model.finding import SEVERITIES
 )
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
-@click.option("--format", "format_", type=click.Choice(("json", "md", "text")), default="text",
-              help="How to show it.")  # fmt: skip
+@click.option("--format", "format_", type=click.Choice(("html", "json", "md", "text")),
+              default="text", help="How to show it.")  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", default=STDOUT, help="Where to; - is stdout.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @click.option("--select", metavar="RULE", multiple=True, callback=split_rules,

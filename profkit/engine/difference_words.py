@@ -16,7 +16,7 @@ TITLES: Final[tuple[tuple[ChangeKind, str], ...]] = (
 )
 _LABELS: Final = {
     "host_rss": "host memory", "tensor": "live tensors", "graph": "autograd graphs",
-    "window": "whole recording", "memcpy": "copies",
+    "window": "whole recording", "memcpy": "copies", "n_memcpy": "count of copies",
 }  # fmt: skip
 _WORTH_SAYING_SHARE: Final = 0.01
 _MANIFOLD: Final = 10
@@ -111,8 +111,8 @@ def label(figure: Figure) -> str:
     """``busy_ns_per_step`` of ``cuda:0`` as ``cuda:0 busy a step``."""
     name = figure.name.removesuffix("_per_step")
     each = " a step" if name != figure.name else ""
-    plain = re.sub(r"_(ns|bytes)$", "", name).removeprefix("n_")
-    words = _LABELS.get(plain, plain.replace("_", " ")) + each
+    plain = re.sub(r"_(ns|bytes)$", "", name)
+    words = _LABELS.get(plain, plain.removeprefix("n_").replace("_", " ")) + each
     return f"{visible(figure.device)} {words}" if figure.device else words
 
 

@@ -4,7 +4,7 @@ Times are integer nanoseconds, sizes integer bytes; a figure that is not known i
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from profkit.model.finding import Severity
 from profkit.model.report import Source
@@ -137,9 +137,25 @@ class Difference:
         """The difference as text, as ``profkit diff`` prints it."""
         return _rendered(self, "text")
 
+    def _repr_html_(self) -> str:
+        """The difference as notebooks show it: small HTML that runs and fetches nothing.
+
+        Source: "Rich output" in IPython's documentation.
+        """
+        return _rendered(self, "fragment")
+
     def _repr_markdown_(self) -> str:
-        """The difference as notebooks show it."""
+        """The difference for what shows Markdown and no HTML."""
         return _rendered(self, "md")
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:  # noqa: ANN401, FBT001  (IPython's)
+        """The difference as text, at IPython's prompt and where a notebook keeps its plain form.
+
+        Args:
+            printer: What IPython writes with.
+            _cycle: Whether it holds itself, which it never does.
+        """
+        printer.text(str(self))
 
 
 def _rendered(difference: Difference, name: str) -> str:

@@ -5,7 +5,7 @@ is None. A field's docstring is its definition.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from profkit.model.finding import Finding, Unchecked
 from profkit.model.memory_summary import MemorySummary
@@ -352,12 +352,25 @@ class Report:
         """The report as text, as ``profkit analyze`` prints it."""
         return _rendered(self, "text")
 
-    def _repr_markdown_(self) -> str:
-        """The report as notebooks show it.
+    def _repr_html_(self) -> str:
+        """The report as notebooks show it: small HTML that runs and fetches nothing.
 
-        Source: "Rich output" in IPython's documentation (``_repr_markdown_``).
+        Source: "Rich output" in IPython's documentation.
         """
+        return _rendered(self, "fragment")
+
+    def _repr_markdown_(self) -> str:
+        """The report for what shows Markdown and no HTML."""
         return _rendered(self, "md")
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:  # noqa: ANN401, FBT001  (IPython's)
+        """The report as text, at IPython's prompt and where a notebook keeps its plain form.
+
+        Args:
+            printer: What IPython writes with.
+            _cycle: Whether it holds itself, which it never does.
+        """
+        printer.text(str(self))
 
 
 def _rendered(report: Report, name: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
-from profkit.capture import current, environment, files, talk, wrappers
+from profkit.capture import current, environment, files, shown, talk, wrappers
 from profkit.capture.memory import cuda_history, oom
 from profkit.capture.memory.boundaries import Boundaries, Turn
 from profkit.capture.memory.watch import Watcher
@@ -33,6 +33,13 @@ class IdleMemory:
     report: None = None
     timeline: tuple[Look, ...] = ()
     growths: tuple[Growth, ...] = ()
+
+    def __repr__(self) -> str:
+        return shown.as_text("profkit.memory", None, "nothing is watched")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: why there is no report."""
+        return shown.as_html(self)
 
     def __enter__(self) -> "Self":
         return self
@@ -78,6 +85,15 @@ class Memory:
         self._live: LiveMemory | None = None
         self._report: Report | None = None
         self._device = contextlib.ExitStack()
+
+    def __repr__(self) -> str:
+        state = "nothing watched yet" if self.path is None else f"watched in {self.path}"
+        state = "open" if self._steps is not None else state
+        return shown.as_text("profkit.memory", self._name, state)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the report, or why there is none."""
+        return shown.as_html(self)
 
     def __enter__(self) -> "Self":
         name = self._name or _DEFAULT_NAME
