@@ -11,6 +11,7 @@ import pytest
 import profkit
 
 ROOT = Path(__file__).parents[2]
+PACKED = {".py", ".json", ".typed", ".j2", ".js", ".css"}
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +34,11 @@ def test_the_wheel_holds_every_module_and_what_they_read(wheel: zipfile.ZipFile)
     ours = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "profkit").rglob("*")
-        if path.suffix in {".py", ".json", ".typed"} and "__pycache__" not in path.parts
+        if path.suffix in PACKED and "__pycache__" not in path.parts
     }
     assert ours <= shipped
     assert "profkit/py.typed" in ours
+    assert {each.rpartition(".")[2] for each in ours} == {each[1:] for each in PACKED}
 
 
 def test_the_wheel_holds_nothing_but_the_package(wheel: zipfile.ZipFile) -> None:

@@ -8,11 +8,13 @@ the steps; the timeline; flame graphs; memory; tables that sort and search; what
 the recording's health, and where it was made.
 """
 
+from collections.abc import Sequence
+
 from profkit.engine.renderer import RendererInfo
 from profkit.model.report import Report
 from profkit.render.html._options import Options
 
-__all__ = ["INFO", "Options", "render"]
+__all__ = ["INFO", "Options", "render", "together"]
 
 INFO = RendererInfo(name="html", suffix=".html", media_type="text/html")
 
@@ -27,3 +29,14 @@ def render(report: Report, options: Options) -> bytes:
     from profkit.render.html._page import page  # noqa: PLC0415  (other formats load no templates)
 
     return page(report, options).encode()
+
+
+def together(products: Sequence[bytes]) -> bytes:
+    """One page of several: the reports side by side, and each one's own page to choose.
+
+    Args:
+        products: What :func:`render` made of each report.
+    """
+    from profkit.render.html._together import together as joined  # noqa: PLC0415  (as above)
+
+    return joined(products)

@@ -4,7 +4,8 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final
@@ -16,6 +17,7 @@ from profkit.engine.verdict import origin, verdict
 from profkit.model.report import Report
 from profkit.names import short_path
 from profkit.render.html import findings, memory, overview, recording, steps, tables
+from profkit.render.html._card import card
 from profkit.render.html._options import Options
 from profkit.render.html._section import Section, fill
 
@@ -31,38 +33,83 @@ SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
 
 _PACKAGE: Final = "profkit.render.html"
 _BASE_SCRIPTS: Final = ("base.js", "page.js")
-_PLOTLY_ID: Final = "plotly-packed"
+PLOTLY_ID: Final = "plotly-packed"
+CARD_ID: Final = "card"
 
 
 def page(report: Report, options: Options) -> str:
-    """The whole page.
+    """The whole page of one report.
 
     Args:
         report: The report.
         options: What the reader chose.
     """
     sections = [found for each in SECTIONS if (found := each(report, options)) is not None]
+    return assembled(
+        Head(
+            title=_title(report),
+            heading=verdict(report),
+            source=short_path(report.source.path, options.base),
+            origin=tuple(origin(report)),
+            version=report.profkit,
+        ),
+        sections,
+        card=card(report),
+    )
+
+
+@dataclass(frozen=True)
+class Head:
+    """What stands above the sections of a page.
+
+    Attributes:
+        title: The title of the browser's tab.
+        heading: The first heading.
+        source: What was analyzed, as it is shown; empty for nothing.
+        origin: Where it comes from, in a few words each.
+        version: profkit's version.
+    """
+
+    title: str
+    heading: str
+    source: str
+    origin: tuple[str, ...]
+    version: str
+
+
+def assembled(
+    head: Head,
+    sections: Sequence[Section],
+    *,
+    card: Mapping[str, Any] | None = None,
+    scripts_within: Collection[str] = (),
+) -> str:
+    """A page of some sections, with their scripts, their data and its policy.
+
+    Args:
+        head: What stands above them.
+        sections: The sections, from top to bottom.
+        card: What a page of several reports tells of this one; None for nothing.
+        scripts_within: What the policy of pages within this one allows, as it stands there.
+    """
     names = (*_BASE_SCRIPTS, *(script for each in sections for script in each.scripts))
     scripts = [resource(name) for name in dict.fromkeys(names)]
-    allowed = list(scripts)
     with_plotly = any(each.needs_plotly for each in sections)
-    if with_plotly:
-        allowed.append(get_plotlyjs())
+    allowed = [hashed(text) for text in (*scripts, *((get_plotlyjs(),) if with_plotly else ()))]
+    data = {each.id: script_json(each.data) for each in sections if each.data}
+    if card is not None:
+        data[CARD_ID] = script_json(card)
     return str(
         fill(
             "page.html.j2",
-            policy=policy(allowed),
-            title=_title(report),
-            source=short_path(report.source.path, options.base),
-            origin=origin(report),
-            version=report.profkit,
-            verdict=verdict(report),
+            head=head,
+            policy=policy((*allowed, *scripts_within)),
             style=_inline(resource("style.css")),
             sections=sections,
-            data={each.id: script_json(each.data) for each in sections if each.data},
+            data=data,
             scripts=[_inline(script) for script in scripts],
             plotly=Markup(packed_plotly()) if with_plotly else None,  # noqa: S704  (base64)
-            plotly_id=_PLOTLY_ID,
+            plotly_id=PLOTLY_ID,
         )
     )
 
@@ -98,18 +145,26 @@ def script_json(value: Any) -> Markup:  # noqa: ANN401  (what JSON can hold)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
 
 
-def policy(scripts: Iterable[str]) -> str:
-    """A content security policy that allows these scripts and no request at all.
+def hashed(script: str) -> str:
+    """What a policy calls a script that it allows.
 
     Args:
-        scripts: The texts of all scripts of the page.
+        script: The script's text.
+    """
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def policy(allowed: Iterable[str]) -> str:
+    """A content security policy that allows some scripts, and no request at all.
+
+    Args:
+        allowed: What :func:`hashed` says of each.
 
     Source: https://www.w3.org/TR/CSP3/ ("default-src", "Matching elements to source lists").
     """
-    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts)
-    allowed = " ".join(f"'sha256-{each.decode()}'" for each in hashes)
+    scripts = " ".join(dict.fromkeys(allowed))
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 

@@ -40,6 +40,12 @@
     show(theme);
   });
 
+  // A page of several reports shows this one in a frame, in its own colours.
+  window.addEventListener('message', ({ source, data }) => {
+    const isTheme = data?.theme === 'dark' || data?.theme === 'light';
+    if (source === window.parent && window.parent !== window && isTheme) show(data.theme);
+  });
+
   /** Mark the section that is being read in the table of contents. */
   function followReader() {
     const links = new Map();

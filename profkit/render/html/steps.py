@@ -9,7 +9,7 @@ from profkit.render.html._section import CHART_SCRIPT, Section, fill
 from profkit.render.html._series import color_of
 from profkit.render.html._table import TABLE_SCRIPT, Column, Table, cell, table
 
-_SCRIPT: Final = "steps.js"
+_SCRIPTS: Final = (CHART_SCRIPT, "stacked.js", "steps.js")
 
 
 def section(report: Report, options: Options) -> Section | None:
@@ -39,7 +39,7 @@ def section(report: Report, options: Options) -> Section | None:
             is_drawn=is_drawn,
             has_timeline=options.recording is not None,
         ),
-        scripts=(TABLE_SCRIPT, CHART_SCRIPT, _SCRIPT) if is_drawn else (TABLE_SCRIPT,),
+        scripts=(TABLE_SCRIPT, *(_SCRIPTS if is_drawn else ())),
         data=data,
         needs_plotly=is_drawn,
     )
