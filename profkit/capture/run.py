@@ -1,5 +1,6 @@
 """``profkit run``: an unmodified program, recorded, up to its own end."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,8 @@ class Outcome:
         why_not: Why there is neither trace nor memory, in a sentence.
         memory: The file of what was watched of the program's memory, or None.
         snapshot: The snapshot of CUDA's memory from when it ran out, or None.
+        is_of_child: Whether it is a child that the program has forked which ended here. What there
+            is to report is its parent's.
     """
 
     error: BaseException | None
@@ -61,6 +64,7 @@ class Outcome:
     why_not: str = ""
     memory: str | None = None
     snapshot: str | None = None
+    is_of_child: bool = False
 
     @property
     def files(self) -> list[str]:
@@ -86,7 +90,7 @@ def run(
     running = _Run(plan)
 
     def ended_early(_by: str) -> bool:
-        if killed is not None:
+        if killed is not None and running.is_home:
             killed(running.outcome(None))
         return True
 
@@ -120,11 +124,17 @@ class _Run:
         self.finder = StepFinder(plan)
         self.imports = TorchImport(self._torch_is_there)
         self._plan = plan
+        self._pid = os.getpid()
         self._began_in = Path.cwd()
         folder = self._began_in / files.trace_folder(plan.options.folder, plan.name).parent
         self.shortage = oom.watch(
             str(folder), plan.name, quiet=plan.options.quiet, stacks_of="alloc"
         )
+
+    @property
+    def is_home(self) -> bool:
+        """Whether this is the process that began, and no child that the program has forked."""
+        return self._pid == os.getpid()
 
     def _torch_is_there(self) -> None:
         self.finder.torch_is_there()
@@ -137,6 +147,8 @@ class _Run:
         Args:
             error: What the program raised, or None.
         """
+        if not self.is_home:
+            return Outcome(error, None, is_of_child=True)
         path = _found(self.finder.path, self._began_in)
         memory = self._write_memory(path)
         why_not = "" if path or memory else _why_not(self.finder)

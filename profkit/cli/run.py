@@ -63,7 +63,7 @@ def command(  # noqa: PLR0913  (one argument an option)
     plan = Plan(target.title, options, schedule, traces=not no_trace, watches=not no_leaks)
     outcome = run(target, plan, killed=lambda ended: _report(ended, json_file))
     _show_error(outcome.error)
-    if not (no_trace and no_leaks):
+    if not (outcome.is_of_child or (no_trace and no_leaks)):
         _report(outcome, json_file)
     return _leave_like(outcome.error)
 

@@ -1,0 +1,199 @@
+"""Programs whose memory is watched, and which fork, are killed, or leave in the middle.
+
+Each runs under ``profkit run`` in a process of its own. However it ends, its exit code and output
+are its own, what was seen is reported, and what it forks says nothing.
+"""
+
+import concurrent.futures
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import profkit
+
+pytestmark = pytest.mark.xdist_group("ends of watched processes")  # all are run once
+
+START = """\
+import os, signal, sys, time
+import torch
+from torch.utils.data import DataLoader
+
+kept = []
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def train(batches):
+    for _ in batches:
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        kept.append(torch.zeros(65536))
+
+"""
+
+PROGRAMS = {
+    "terminated": """
+train(range(30))
+os.kill(os.getpid(), signal.SIGTERM)
+print("never", flush=True)
+""",
+    "interrupted": """
+# A test run that was started in the background ignores Ctrl-C, and so would its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+train(range(30))
+os.kill(os.getpid(), signal.SIGINT)
+train(range(30))
+print("never", flush=True)
+""",
+    "leaves": """
+try:
+    train(range(30))
+    sys.exit(7)
+finally:
+    print("last words", flush=True)
+""",
+    "leaves at once": """
+train(range(30))
+print("last words", flush=True)
+os._exit(5)
+""",
+    "forks": """
+def in_a_child(act):
+    child = os.fork()
+    if child == 0:
+        act()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def trains_and(act):
+    def both():
+        train(range(12))
+        act()
+    return both
+
+def fails():
+    raise ValueError("of the child alone")
+
+train(range(15))
+codes = [in_a_child(trains_and(lambda: sys.exit(3)))]
+codes += [in_a_child(trains_and(lambda: os._exit(4)))]
+codes += [in_a_child(lambda: os.kill(os.getpid(), signal.SIGTERM))]
+codes += [in_a_child(trains_and(fails))]
+train(range(15))
+print(codes, len(kept), flush=True)
+""",
+    "loads": """
+if __name__ == "__main__":
+    for start in ("fork", "spawn"):
+        loader = DataLoader(list(range(60)), 4, num_workers=1, multiprocessing_context=start)
+        train(loader)
+    print(len(kept), flush=True)
+""",
+}
+
+TRACED = {"forks"}
+"""Whose steps are recorded too: a child finds its parent's trace in its memory."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended, and what it left."""
+
+    code: int
+    out: str
+    err: str
+    report: dict[str, Any] | None
+    files: list[str]
+
+    @property
+    def leak(self) -> dict[str, Any]:
+        """The one finding on its memory."""
+        assert self.report is not None, self.err
+        (leak,) = (one for one in self.report["findings"] if one["name"] == "growing-container")
+        assert isinstance(leak, dict)
+        return leak
+
+
+def run(folder: Path, name: str) -> Ended:
+    script = folder / f"{name.replace(' ', '_')}.py"
+    script.write_text(START + PROGRAMS[name])
+    traces, report = folder / "traces", folder / "report.json"
+    process = subprocess.run(
+        [sys.executable, "-m", "profkit", "run", *([] if name in TRACED else ["--no-trace"]),
+         "--dir", str(traces), "--json", str(report), str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
+            "OMP_NUM_THREADS": "1",
+        },
+    )  # fmt: skip
+    return Ended(
+        process.returncode,
+        process.stdout,
+        process.stderr,
+        json.loads(report.read_text()) if report.exists() else None,
+        sorted(path.name for path in traces.rglob("*") if path.is_file()),
+    )
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """All programs, two at a time."""
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        futures = {
+            name: pool.submit(run, tmp_path_factory.mktemp(name.replace(" ", "_")), name)
+            for name in PROGRAMS
+        }
+        return {name: future.result() for name, future in futures.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "out", "n_steps"),
+    [
+        ("terminated", -signal.SIGTERM, "", 30),
+        ("interrupted", -signal.SIGINT, "", 30),
+        ("leaves", 7, "last words\n", 30),
+        ("forks", 0, f"[3, 4, {-signal.SIGTERM}, 1] 30\n", 30),
+        ("loads", 0, "30\n", 30),
+    ],
+)
+def test_a_program_ends_as_it_would_and_what_was_seen_is_told(
+    ended: dict[str, Ended], name: str, code: int, out: str, n_steps: int
+) -> None:
+    one = ended[name]
+    assert (one.code, one.out) == (code, out), one.err
+    assert one.leak["cost"]["per_step_bytes"] == 262144
+    assert one.leak["evidence"]["last_step"] == n_steps
+    assert len(one.files) == (2 if name in TRACED else 1)
+    assert one.files[0].endswith(".memory.json.gz")
+
+
+def test_a_program_that_leaves_at_once_leaves_nothing_half_done(ended: dict[str, Ended]) -> None:
+    one = ended["leaves at once"]
+    assert (one.code, one.out, one.err, one.files) == (5, "last words\n", "", [])
+
+
+def test_what_a_program_forks_says_nothing_of_its_own(ended: dict[str, Ended]) -> None:
+    one = ended["forks"]
+    assert one.err.count("growing-container") == 1
+    assert "profkit:" not in one.err
+    assert one.err.count("ValueError: of the child alone") == 1
+    traceback = one.err[one.err.index("Traceback") : one.err.index("ValueError: of the child")]
+    assert "profkit" not in traceback
+
+
+def test_workers_of_a_loader_say_nothing(ended: dict[str, Ended]) -> None:
+    one = ended["loads"]
+    assert one.err.count("growing-container") == 1
+    assert "Traceback" not in one.err
