@@ -20,6 +20,7 @@ def modules_after(statement: str) -> set[str]:
         ("import profkit.api; import profkit.load.open", {"torch", "pandas", "click", "rich"}),
         ("import profkit.cli.main", {"torch", "pandas", "numpy", "rich"}),
         ("from profkit.engine.registry import rules; rules()", {"torch", "pandas", "click"}),
+        ("import profkit.integrations.tensorboard.plugin", {"torch", "pandas", "jinja2", "plotly"}),
     ],
 )
 def test_what_is_heavy_is_imported_only_where_it_is_used(
@@ -42,7 +43,8 @@ def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
 
 
 def test_every_room_imports_on_its_own() -> None:
-    for room in ("model", "load", "index", "engine", "detectors", "render", "cli", "testing"):
+    rooms = ("model", "load", "index", "engine", "detectors", "render", "integrations", "cli")
+    for room in (*rooms, "testing"):
         assert import_module(f"profkit.{room}").__doc__, f"profkit.{room} does not say what it is"
 
 

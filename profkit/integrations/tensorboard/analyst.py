@@ -1,0 +1,235 @@
+"""Has recordings analyzed, one after the other, each in a process of its own.
+
+An analysis is all computation: in a process of its own it leaves the server's threads alone, gives
+its memory back at the end, and a file that breaks it breaks nothing else.
+"""
+
+import atexit
+import contextlib
+import heapq
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from profkit.integrations.tensorboard.store import Store
+
+WORKER: Final = "profkit.integrations.tensorboard.worker"
+_LONGEST_S: Final = 1800.0
+_LAST_WORDS: Final = 2_000
+_MOST_REMEMBERED: Final = 1_000
+_MANY_CORES: Final = 8
+
+Stage = Literal["waiting", "queued", "analyzing", "ready", "failed"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to work out.
+
+    Attributes:
+        key: The key of the entry that it makes.
+        arguments: What the worker is told, after the folder to write to.
+    """
+
+    key: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a task is.
+
+    Attributes:
+        stage: ``waiting``: nobody has asked for it. ``ready``: its entry is there; what was told of
+            it may be an error of the file.
+        message: Why it failed; a process that died leaves no entry.
+        hint: What to do about it.
+    """
+
+    stage: Stage
+    message: str = ""
+    hint: str = ""
+
+
+@dataclass(order=True)
+class _Place:
+    """A task's place in the queue."""
+
+    urgency: int
+    number: int
+    task: Task = field(compare=False)
+
+
+class Analyst:
+    """A queue of tasks and the threads that have them worked out.
+
+    Args:
+        store: Where entries go.
+        n_processes: How many may be worked out at once; by default one, or two on many cores.
+        longest_s: After how many seconds one is given up.
+        worker: The module that works them out.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        n_processes: int | None = None,
+        longest_s: float = _LONGEST_S,
+        worker: str = WORKER,
+    ) -> None:
+        self._store = store
+        self._n_processes = n_processes or (2 if (os.cpu_count() or 1) >= _MANY_CORES else 1)
+        self._longest_s = longest_s
+        self._worker = worker
+        self._changed = threading.Condition()
+        self._queue: list[_Place] = []
+        self._numbers = itertools.count()
+        self._stages: dict[str, Stage] = {}
+        self._broken: OrderedDict[str, State] = OrderedDict()
+        self._threads: list[threading.Thread] = []
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._closed = False
+
+    def state(self, key: str) -> State:
+        """How far a task is.
+
+        Args:
+            key: Its key.
+        """
+        with self._changed:
+            if stage := self._stages.get(key):
+                return State(stage)
+            if broken := self._broken.get(key):
+                return broken
+        return State("ready" if self._store.has(key) else "waiting")
+
+    def ask(self, task: Task, *, urgent: bool, again: bool = False) -> State:
+        """Have a task worked out, unless it has been or is about to be. Returns at once.
+
+        Args:
+            task: The task.
+            urgent: Whether somebody waits for it: those come first, the latest before all.
+            again: Whether to try again what broke the process.
+        """
+        state = self.state(task.key)
+        if state.stage in {"ready", "analyzing"} or (state.stage == "failed" and not again):
+            return state
+        with self._changed:
+            if self._closed or (state.stage == "queued" and not urgent):
+                return state
+            self._broken.pop(task.key, None)
+            self._stages[task.key] = "queued"
+            number = next(self._numbers)
+            place = _Place(-number if urgent else 1, number, task)
+            heapq.heappush(self._queue, place)
+            if not self._threads:
+                self._start()
+            self._changed.notify()
+        return State("queued")
+
+    def close(self) -> None:
+        """Stop; what is being worked out is given up."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            running = list(self._running)
+        for process in running:
+            with contextlib.suppress(OSError):
+                process.kill()
+
+    def _start(self) -> None:
+        atexit.register(self.close)
+        for _ in range(self._n_processes):
+            thread = threading.Thread(target=self._work, name="profkit analyze", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _work(self) -> None:
+        while task := self._next():
+            try:
+                broken = self._have_done(task)
+            except Exception as error:  # noqa: BLE001  (a full disk, no more processes: the thread lives on)
+                broken = State("failed", f"It could not be analyzed: {error}.", "Try again.")
+            with self._changed:
+                del self._stages[task.key]
+                if broken is not None:
+                    self._broken[task.key] = broken
+                    while len(self._broken) > _MOST_REMEMBERED:
+                        self._broken.popitem(last=False)
+
+    def _next(self) -> Task | None:
+        """The next task, when there is one; None when all is over."""
+        with self._changed:
+            while not self._closed:
+                while self._queue:
+                    task = heapq.heappop(self._queue).task
+                    if self._stages.get(task.key) == "queued":  # else it was asked for twice
+                        self._stages[task.key] = "analyzing"
+                        return task
+                self._changed.wait()
+        return None
+
+    def _have_done(self, task: Task) -> State | None:
+        """Run the worker; None if its entry is there, else what went wrong."""
+        draft = self._store.draft()
+        try:
+            with tempfile.TemporaryFile() as words:
+                code = self._run(task, draft, words.fileno())
+                words.seek(0, os.SEEK_END)
+                words.seek(max(0, words.tell() - _LAST_WORDS))
+                said = words.read().decode("utf-8", "replace").strip().splitlines()
+            if code == 0:
+                self._store.keep(draft, task.key)
+                return None
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        if code is None:
+            minutes = self._longest_s / 60
+            return State(
+                "failed",
+                f"It was given up after {minutes:,.0f} minutes.",
+                "profkit analyze takes as long as it needs.",
+            )
+        if code < 0:
+            hint = "Signal 9 is often the system's, when memory runs out."
+            return State("failed", f"Its process was ended by signal {-code}.", hint)
+        last = said[-1] if said else "it said nothing"
+        return State(
+            "failed",
+            f"Its process ended with {code}: {last}.",
+            "profkit analyze on the file says more.",
+        )
+
+    def _run(self, task: Task, draft: Path, words: int) -> int | None:
+        """Run the worker and return how it ended, or None if it took too long."""
+        ours = (str(Path(folder).absolute()) for folder in sys.path if folder)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(ours)}
+        process = subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
+            [sys.executable, "-m", self._worker, str(draft), *task.arguments],
+            stdin=subprocess.PIPE,  # it ends when this side is gone, however that happens
+            stdout=subprocess.DEVNULL,
+            stderr=words,
+            cwd=draft,  # -m looks into the current folder first: it is empty, and ours
+            env=environment,
+        )
+        with process:
+            with self._changed:
+                self._running.add(process)
+                if self._closed:
+                    process.kill()
+            try:
+                return process.wait(self._longest_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return None
+            finally:
+                with self._changed:
+                    self._running.discard(process)

@@ -1,0 +1,101 @@
+"""What the tab "PyTorch Profiler" (torch-tb-profiler 0.4.3) shows wrongly of a recording.
+
+That plugin was last changed for torch 1.13. What it does not know of later recordings it shows as
+zero, or counts twice, without a word. Who has both tabs open is told which figures to trust.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from profkit.engine.context import Context
+from profkit.index.calls import names_matching
+from profkit.model.events import Category
+from profkit.model.report import Report
+from profkit.units import format_count, format_ns, format_share
+
+_STEP: Final = re.compile(r"^ProfilerStep")
+
+
+@dataclass(frozen=True)
+class Misreading:
+    """One thing that is shown wrongly.
+
+    Attributes:
+        where: The view and the figure.
+        shown: What is shown there, and why.
+        really: What is so.
+    """
+
+    where: str
+    shown: str
+    really: str
+
+
+def misreadings(ctx: Context, report: Report) -> tuple[Misreading, ...]:
+    """What that tab shows wrongly of a recording.
+
+    Args:
+        ctx: The recording.
+        report: Its report.
+
+    Source: ``profiler/trace.py`` (``EventTypeMap``, ``NcclOpNameSet``), ``event_parser.py`` and
+    ``gpu_metrics_parser.py`` of torch-tb-profiler 0.4.3.
+    """
+    if not ctx.has_trace or not ctx.has_device_work:
+        return ()
+    return (*_of_operators(ctx, report), *_of_steps(ctx), *_of_devices(report))
+
+
+def _of_operators(ctx: Context, report: Report) -> Iterator[Misreading]:
+    device_ns = int(ctx.events.dur_ns[ctx.launches.work].sum())
+    # Traces that tell torch's version are younger than the names that the plugin knows.
+    if report.source.torch is not None and ctx.events.rows_of(Category.RUNTIME).size:
+        yield Misreading(
+            "Operator: device time of every operator; Overview: Runtime",
+            "Both are 0: it looks for calls named runtime, and torch names them cuda_runtime.",
+            f"The device worked {format_ns(device_ns)}, all kernels, copies and fills added up; "
+            "the view Operators here tells whose they are.",
+        )
+
+
+def _of_steps(ctx: Context) -> Iterator[Misreading]:
+    events = ctx.events
+    is_step = names_matching(events.names, _STEP)[events.name]
+    on_device = int((is_step & (events.category == Category.DEVICE_ANNOTATION)).sum())
+    if on_device:
+        yield Misreading(
+            "Overview: number of steps and their average",
+            f"Steps are counted again as the device saw them: {format_count(on_device)} more.",
+            f"There are {format_count(len(ctx.steps))}.",
+        )
+    has_host = bool(len(ctx.tree.rows))
+    if not has_host:
+        yield Misreading(
+            "Overview: every figure",
+            "Without events of the host it reckons from no beginning, and shows times of no sense.",
+            "The view Overview here tells what the devices did.",
+        )
+
+
+def _of_devices(report: Report) -> Iterator[Misreading]:
+    devices = report.summary.devices
+    communication_ns = sum(device.communication_ns for device in devices)
+    if communication_ns:
+        yield Misreading(
+            "Overview: Communication; Distributed",
+            "It knows communication by five names on the host, which recent versions of torch "
+            "seldom write, and takes its kernels for computation.",
+            f"Communication kernels ran {format_ns(communication_ns)}.",
+        )
+    span_ns = sum(device.span_ns for device in devices)
+    memcpy_ns = sum(device.memcpy_ns for device in devices)
+    if span_ns and memcpy_ns:
+        busy = format_share(sum(device.busy_ns for device in devices) / span_ns)
+        yield Misreading(
+            "Overview: GPU Utilization",
+            "Only kernels count as use of the device, not copies and fills.",
+            f"Copies ran {format_ns(memcpy_ns)}; with all its work the device was busy {busy} of "
+            "the time from its first work to its last.",
+        )
