@@ -10,12 +10,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from profkit.engine.context import Context
+from profkit.errors import LoadError
 from profkit.index.calls import names_matching
+from profkit.load.stream import Chunks, open_plain, place_of
 from profkit.model.events import Category
 from profkit.model.report import Report
 from profkit.units import format_count, format_ns, format_share
 
 _STEP: Final = re.compile(r"^ProfilerStep")
+_CALL: Final = re.compile(rb'"cat"\s*:\s*"(\w*runtime)"', re.IGNORECASE)
+_LONGEST_CATEGORY: Final = 64
+_MOST_READ: Final = 1 << 29
+"""The first call of a trace with device work comes long before."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +51,34 @@ def misreadings(ctx: Context, report: Report) -> tuple[Misreading, ...]:
     """
     if not ctx.has_trace or not ctx.has_device_work:
         return ()
-    return (*_of_operators(ctx, report), *_of_steps(ctx), *_of_devices(report))
+    return (*_of_operators(ctx), *_of_steps(ctx), *_of_devices(report))
 
 
-def _of_operators(ctx: Context, report: Report) -> Iterator[Misreading]:
+def _of_operators(ctx: Context) -> Iterator[Misreading]:
+    if not _names_calls_anew(ctx.trace.path):
+        return
     device_ns = int(ctx.events.dur_ns[ctx.launches.work].sum())
-    # Traces that tell torch's version are younger than the names that the plugin knows.
-    if report.source.torch is not None and ctx.events.rows_of(Category.RUNTIME).size:
-        yield Misreading(
-            "Operator: device time of every operator; Overview: Runtime",
-            "Both are 0: it looks for calls named runtime, and torch names them cuda_runtime.",
-            f"The device worked {format_ns(device_ns)}, all kernels, copies and fills added up; "
-            "the view Operators here tells whose they are.",
-        )
+    yield Misreading(
+        "Operator: device time of every operator; Overview: Runtime",
+        "Both are 0: it looks for calls of the category runtime, and torch names it cuda_runtime.",
+        f"The device worked {format_ns(device_ns)}, all kernels, copies and fills added up; "
+        "the view Operators here tells whose they are.",
+    )
+
+
+def _names_calls_anew(path: str) -> bool:
+    """Whether a trace calls calls of the runtime otherwise than torch did up to 1.12."""
+    tail = b""
+    try:
+        with open_plain(place_of(path)) as stream:
+            for chunk in Chunks(stream, _MOST_READ):
+                text = tail + chunk
+                if found := _CALL.search(text):
+                    return found[1].lower() != b"runtime"
+                tail = text[-_LONGEST_CATEGORY:]
+    except LoadError:
+        pass
+    return False
 
 
 def _of_steps(ctx: Context) -> Iterator[Misreading]:
