@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 from profkit.engine.verdict import origin, verdict
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.render.html import findings, memory, overview, recording, steps, tables
+from profkit.render.html import findings, memory, overview, recording, steps, tables, timeline
 from profkit.render.html._card import card
 from profkit.render.html._options import Options
 from profkit.render.html._section import Section, fill
@@ -25,6 +25,7 @@ SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
     overview.section,
     findings.section,
     steps.section,
+    timeline.section,
     memory.section,
     tables.section,
     recording.section,
@@ -33,6 +34,7 @@ SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
 
 _PACKAGE: Final = "profkit.render.html"
 _BASE_SCRIPTS: Final = ("base.js", "page.js")
+_STYLES: Final = ("style.css", "drawn.css")
 PLOTLY_ID: Final = "plotly-packed"
 CARD_ID: Final = "card"
 
@@ -104,7 +106,7 @@ def assembled(
             "page.html.j2",
             head=head,
             policy=policy((*allowed, *scripts_within)),
-            style=_inline(resource("style.css")),
+            style=_inline("".join(map(resource, _STYLES))),
             sections=sections,
             data=data,
             scripts=[_inline(script) for script in scripts],
