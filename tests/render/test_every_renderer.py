@@ -1,35 +1,56 @@
 """What every renderer keeps, profkit's own and third parties'."""
 
+import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
+import time
 import unicodedata
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
 
-from profkit.engine.renderer import Renderer, RendererInfo, accepted, renderers
+from profkit.engine.renderer import Renderer, RendererInfo, renderers, together
 from profkit.model.report import Report
 from profkit.units import format_bytes, format_count, format_ns, format_share
 from tests.render import reports
+from tests.render.products import Page, for_people, leaves, made, said
 
 EVERY = renderers()
 IDS = [each.INFO.name for each in EVERY]
-OF_REPORTS = tuple(each for each in EVERY if each.INFO.shows == "report")
-"""Those that a person reads; the others hand the recording on to another program."""
-OF_REPORTS_IDS = [each.INFO.name for each in OF_REPORTS]
-DATA = ("json", "csv", "sarif")
-"""Formats of reports for programs: they hold every finding, and leave words to their readers."""
-IN_TEXT = tuple(
-    each for each in EVERY if re.search("text|json", each.INFO.media_type, re.IGNORECASE)
-)
+JSON = next(each for each in EVERY if each.INFO.name == "json")
+PEOPLE = tuple(each for each in EVERY if for_people(each))
+PEOPLE_IDS = [each.INFO.name for each in PEOPLE]
+REPORTING = tuple(each for each in EVERY if for_people(each) or each.INFO.shows == "report")
+"""Those that show a report; the others hand the recording on to another program."""
+REPORTING_IDS = [each.INFO.name for each in REPORTING]
+IN_TEXT = tuple(each for each in EVERY if re.search("text|json", each.INFO.media_type))
 IN_TEXT_IDS = [each.INFO.name for each in IN_TEXT]
+HTML = tuple(each for each in EVERY if each.INFO.media_type == "text/html")
+HTML_IDS = [each.INFO.name for each in HTML]
 FIGURE = re.compile(r"(?<![\w.])[\d,]+(?:\.\d+)?(?: (?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b|%)")
+REPORTS = {
+    "gpu": reports.gpu_report(),
+    "cpu": reports.cpu_report(),
+    "watched": reports.watched_report(),
+    "snapshot": reports.snapshot_report(),
+    "snapshot of two": reports.snapshot_report(2),
+}
+ODD = REPORTS | {
+    "empty": reports.empty_report(),
+    "unchecked": reports.unchecked_report(),
+    "hostile": reports.hostile_report("<b>\x1b[31m面白い"),
+}
 
 
-def render(module: Renderer, report: Report, **options: object) -> str:
-    return module.render(report, module.Options(**accepted(module, options))).decode()
+def dangerous(text: str, *, in_json: bool = False) -> list[str]:
+    """Characters that steer a terminal or a browser; JSON's readers unescape the others."""
+    unsafe = {"Cc", "Cf", "Zl", "Zp"}
+    found = [char for char in set(text) - {"\n", "\u200d"} if unicodedata.category(char) in unsafe]
+    return [char for char in found if ord(char) < ord(" ") or not in_json]
 
 
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
@@ -43,70 +64,140 @@ def test_it_says_what_it_is_and_has_options_with_defaults(module: Renderer) -> N
 
 
 def test_the_formats_of_the_command_line_are_there() -> None:
-    assert {"text", "json", "md"} <= set(IDS)
+    assert {"text", "json", "md", "html", "csv", "sarif", "chrome", "parquet"} <= set(IDS)
 
 
 @pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
 @pytest.mark.parametrize("module", IN_TEXT, ids=IN_TEXT_IDS)
 def test_hostile_names_reach_no_terminal(module: Renderer, text: str) -> None:
+    in_json = module.INFO.name == "json"
     for options in ({}, {"verbose": True}, {"width": 40}):
-        shown = render(module, reports.hostile_report(text), **options)
-        dangerous = [
-            char
-            for char in shown
-            if char not in "\n\u200d" and unicodedata.category(char) in {"Cc", "Cf", "Zl", "Zp"}
-        ]
-        if module.INFO.name == "json":
-            assert json.loads(shown)["findings"][0]["severity"] == "warning"
-            dangerous = [char for char in dangerous if ord(char) < 32]
-        assert dangerous == []
+        product = made(module, reports.hostile_report(text), **options)
+        assert dangerous(product.decode(), in_json=in_json) == []
+        if "json" in module.INFO.media_type:
+            assert json.loads(product)
 
 
-@pytest.mark.parametrize("module", OF_REPORTS, ids=OF_REPORTS_IDS)
+@pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
+@pytest.mark.parametrize("module", HTML, ids=HTML_IDS)
+def test_hostile_names_add_no_element_and_no_attribute(module: Renderer, text: str) -> None:
+    pages = []
+    for name in ("harmless words", f'{text}"><img src=x onerror=alert(1)></script><!--'):
+        page = Page()
+        page.feed(made(module, reports.hostile_report(name), verbose=True).decode())
+        page.close()
+        assert page.open == []
+        pages.append(page)
+    assert pages[1].elements <= pages[0].elements
+    assert "onerror=alert(1)" in " ".join(pages[1].words)
+
+
+@pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
 def test_ten_thousand_findings_are_no_trouble(module: Renderer) -> None:
     report = reports.many_findings()
-    shown = render(module, report)
+    product = made(module, report)
+    shown = said(module, product)
     assert "DAT001" in shown
-    if module.INFO.name in DATA:
-        assert sum(shown.count(finding.rule) for finding in report.findings[:2]) >= 10_000
+    if for_people(module):
+        assert re.search(r"\b(9,995 more|10,000 found)\b", shown)
+        assert len(product) < 3_000_000
     else:
-        assert "9,995 more" in shown
-        assert len(shown.splitlines()) < 120
+        assert sum(shown.count(each.rule) for each in report.findings[:2]) >= 10_000
 
 
-@pytest.mark.parametrize("module", OF_REPORTS, ids=OF_REPORTS_IDS)
+@pytest.mark.parametrize("module", EVERY, ids=IDS)
+def test_four_times_the_findings_take_about_four_times_as_long(module: Renderer) -> None:
+    many = reports.many_findings()
+    took = {}
+    for n in (1000, 4000):
+        report = replace(many, findings=many.findings[:n])
+        times = []
+        for _ in range(2):
+            began = time.process_time()
+            made(module, report)
+            times.append(time.process_time() - began)
+        took[n] = max(min(times), 0.02)
+    assert took[4000] < 10 * took[1000], took
+
+
+@pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
 def test_nothing_found_is_said(module: Renderer) -> None:
-    shown = render(module, reports.empty_report())
-    if module.INFO.name in DATA:
-        assert "DAT001" not in shown
-    else:
+    shown = said(module, made(module, reports.empty_report()))
+    assert "DAT001" not in shown
+    if for_people(module):
         assert "No rule found anything to change" in shown
 
 
-@pytest.mark.parametrize("module", OF_REPORTS, ids=OF_REPORTS_IDS)
+@pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
 def test_not_looked_at_never_looks_clean(module: Renderer) -> None:
-    shown = render(module, reports.unchecked_report())
+    shown = said(module, made(module, reports.unchecked_report()))
     assert "SYN012" in shown
     assert "There are no operators." in shown
     assert "No rule found anything" not in shown
 
 
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
+def test_several_ranks_are_one_product_that_names_each(module: Renderer) -> None:
+    source = reports.gpu_report().source
+    ranks = [
+        replace(
+            reports.gpu_report(),
+            source=replace(source, path=f"/runs/rank{rank}.json", rank=rank, world_size=2),
+        )
+        for rank in range(2)
+    ]
+    products = [made(module, each) for each in ranks]
+    both = together(module, products)
+    if module.INFO.media_type == "text/html":
+        assert both.lower().count(b"<!doctype") == products[0].lower().count(b"<!doctype")
+    if module in IN_TEXT:
+        shown = said(module, both)
+        for rank in range(2):
+            if for_people(module):
+                assert re.search(rf"rank{rank}\.json|rank {rank}\b", shown)
+        message = ranks[0].findings[0].message
+        if not for_people(module):
+            assert shown.count(message) == 2 * said(module, products[0]).count(message)
+
+
+@pytest.mark.parametrize("module", EVERY, ids=IDS)
 def test_the_same_report_gives_the_same_bytes(module: Renderer) -> None:
-    options = module.Options()
-    products = [module.render(reports.gpu_report(), options) for _ in range(2)]
-    assert products[0] == products[1]
+    products = {made(module, reports.gpu_report()) for _ in range(2)}
+    assert len(products) == 1
 
 
-def leaves(tree: object) -> Iterator[object]:
-    if isinstance(tree, dict):
-        for value in tree.values():
-            yield from leaves(value)
-    elif isinstance(tree, list):
-        for value in tree:
-            yield from leaves(value)
-    else:
-        yield tree
+def hashes() -> dict[str, str]:
+    """A hash of every product, by the format and the report."""
+    return {
+        f"{module.INFO.name} of {name}": hashlib.sha256(made(module, report)).hexdigest()
+        for module in EVERY
+        for name, report in ODD.items()
+    }
+
+
+def test_every_process_makes_the_same_bytes() -> None:
+    program = (
+        "import json; from tests.render.test_every_renderer import hashes; "
+        "print(json.dumps(hashes()))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "4242", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(ran.stdout) == hashes()
+
+
+@pytest.mark.parametrize("report", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("module", EVERY, ids=IDS)
+def test_every_kind_of_report_has_a_product(module: Renderer, report: Report) -> None:
+    product = made(module, report)
+    assert product
+    if module in PEOPLE:
+        assert said(module, product).strip()
+    if "json" in module.INFO.media_type:
+        assert isinstance(json.loads(product), dict | list)
 
 
 def known_figures(tree: dict[str, Any]) -> set[str]:
@@ -141,20 +232,11 @@ def known_figures(tree: dict[str, Any]) -> set[str]:
     return known | {format_share(share) for share in shares}
 
 
-REPORTS = {
-    "gpu": reports.gpu_report(),
-    "cpu": reports.cpu_report(),
-    "watched": reports.watched_report(),
-    "snapshot": reports.snapshot_report(),
-    "snapshot of two": reports.snapshot_report(2),
-}
-
-
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-@pytest.mark.parametrize("module", OF_REPORTS, ids=OF_REPORTS_IDS)
+@pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
 def test_every_figure_shown_is_in_the_json(module: Renderer, report: Report) -> None:
-    tree = json.loads(render(next(each for each in EVERY if each.INFO.name == "json"), report))
-    shown = set(FIGURE.findall(render(module, report, width=120, verbose=True)))
+    tree = json.loads(made(JSON, report))
+    shown = set(FIGURE.findall(said(module, made(module, report, width=120, verbose=True))))
     assert shown <= known_figures(tree)
-    if module.INFO.name not in DATA:
+    if for_people(module):
         assert len(shown) > 5
