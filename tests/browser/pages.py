@@ -1,0 +1,66 @@
+"""What the tests of pages share: an ear for what a page does, and axe's judgement."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from playwright.sync_api import Page, Route
+
+SERIOUS = {"serious", "critical"}
+
+Opener = Callable[..., Page]
+"""Opens an address or a file: ``opened(url, allowed=…, expected=…)`` as in :class:`Heard`, and what
+playwright's ``new_context`` takes."""
+
+
+@dataclass
+class Heard:
+    """What a page did beside showing itself.
+
+    Attributes:
+        page: The page.
+        allowed: What addresses begin with that it may ask for.
+        expected: What a complaint may hold, where a test makes the page complain.
+        complaints: What stood on the console as an error or a warning, and uncaught errors.
+        requests: Addresses that it asked for and was not allowed to.
+    """
+
+    page: Page
+    allowed: tuple[str, ...]
+    expected: tuple[str, ...] = ()
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def listen(self) -> None:
+        """Begin to hear, and let nothing through that is not allowed."""
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", self._hear)
+        self.page.context.route("**/*", self._pass_or_stop)
+
+    def _hear(self, message: Any) -> None:  # noqa: ANN401  (playwright's)
+        is_expected = any(each in message.text for each in self.expected)
+        if message.type in {"error", "warning"} and not is_expected:
+            self.complaints.append(message.text)
+
+    def _pass_or_stop(self, route: Route) -> None:
+        if route.request.url.startswith(self.allowed):
+            route.continue_()
+        else:
+            self.requests.append(route.request.url)
+            route.abort()
+
+
+def violations(page: Page, axe: str) -> list[str]:
+    """What axe finds serious or worse on a page: the rule, and the first elements.
+
+    Args:
+        page: The page.
+        axe: axe's script.
+    """
+    page.evaluate(axe)
+    results = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['id']}: {[node['html'][:160] for node in each['nodes'][:3]]}"
+        for each in results["violations"]
+        if each["impact"] in SERIOUS
+    ]
