@@ -16,7 +16,16 @@ from plotly.offline import get_plotlyjs
 from profkit.engine.verdict import origin, verdict
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.render.html import findings, memory, overview, recording, steps, tables, timeline
+from profkit.render.html import (
+    findings,
+    flames,
+    memory,
+    overview,
+    recording,
+    steps,
+    tables,
+    timeline,
+)
 from profkit.render.html._card import card
 from profkit.render.html._options import Options
 from profkit.render.html._section import Section, fill
@@ -26,6 +35,7 @@ SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
     findings.section,
     steps.section,
     timeline.section,
+    flames.section,
     memory.section,
     tables.section,
     recording.section,

@@ -5,17 +5,7 @@ profkit.lanes = (() => {
   const laneGap = 8;
   const laneHeight = 22;
   const fewRows = 10;
-  const letterWidth = 6.1;
-  const font = '11px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif';
-
-  /** Whether black is read more easily than white on a colour `#rrggbb`. */
-  function isLight(color) {
-    const [red, green, blue] = [1, 3, 5].map((at) => {
-      const part = parseInt(color.slice(at, at + 2), 16) / 255;
-      return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
-    });
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179;
-  }
+  const { letterWidth } = profkit.canvas;
 
   /** A small square that is laid over a colour, so that colour is not the only sign. */
   function tile(context, pattern, ink) {
@@ -47,7 +37,7 @@ profkit.lanes = (() => {
     const colors = Object.fromEntries(names.map((name) => [name.slice(2), profkit.color(name)]));
     const fills = looks.map(({ color, pattern }) => {
       const fill = profkit.color(color);
-      const ink = isLight(fill) ? '#000000' : '#ffffff';
+      const ink = profkit.canvas.isLight(fill) ? '#000000' : '#ffffff';
       return { fill, ink, tile: tile(context, pattern, ink) };
     });
     return { ...colors, fills };
@@ -97,22 +87,6 @@ profkit.lanes = (() => {
     rowAt(y) {
       return this.rows.find((each) => y >= each.y && y < each.y + rowHeight);
     }
-  }
-
-  /** Give a canvas the pixels of the screen, and draw in those of the page. */
-  function fitted(canvas, width, height) {
-    const ratio = window.devicePixelRatio || 1;
-    const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
-    if (canvas.width !== wide || canvas.height !== high) {
-      canvas.width = wide;
-      canvas.height = high;
-    }
-    const context = canvas.getContext('2d');
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, width, height);
-    context.font = font;
-    context.textBaseline = 'middle';
-    return context;
   }
 
   /** Draws slices. */
@@ -167,9 +141,8 @@ profkit.lanes = (() => {
       const name = sites.texts[sites.short[level.site[i]]];
       const text = n > 1 ? `${profkit.formatCount(n)} × ${name}…` : name;
       const shownFrom = Math.max(left, 0);
-      const room = Math.floor((left + width - shownFrom - 7) / letterWidth);
-      if (room < 3) return;
-      const short = text.length > room ? `${text.slice(0, room - 1)}…` : text;
+      const short = profkit.canvas.cut(text, left + width - shownFrom - 7);
+      if (short === '') return;
       const { context } = this;
       if (look.tile) {
         context.fillStyle = look.fill;
@@ -191,7 +164,7 @@ profkit.lanes = (() => {
 
   /** Draw the lanes that can be seen. */
   function drawSlices(canvas, { layout, level, sites, looks, view, scroll, size, marked, chosen }) {
-    const context = fitted(canvas, size.width, size.height);
+    const context = profkit.canvas.fitted(canvas, size.width, size.height);
     const colors = palette(context, looks);
     const painter = new Painter(context, colors, sites, view, size.width);
     for (const { at } of ticks(view, size.width)) {
@@ -228,7 +201,7 @@ profkit.lanes = (() => {
   }
 
   function drawRuler(canvas, view, width, height) {
-    const context = fitted(canvas, width, height);
+    const context = profkit.canvas.fitted(canvas, width, height);
     context.fillStyle = profkit.color('--muted');
     const scale = width / (view.to - view.from);
     for (const { at, text } of ticks(view, width)) {
@@ -240,7 +213,7 @@ profkit.lanes = (() => {
 
   /** The whole recording, small, with a frame around what is shown below. */
   function drawOverview(canvas, { level, sites, looks, whole, view, size, rows }) {
-    const context = fitted(canvas, size.width, size.height);
+    const context = profkit.canvas.fitted(canvas, size.width, size.height);
     const colors = palette(context, looks);
     const scale = size.width / (whole.to - whole.from);
     const high = Math.floor((size.height - 4) / Math.max(1, rows.length));

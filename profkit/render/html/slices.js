@@ -13,31 +13,6 @@
  * @property {Uint32Array} first    where each row begins, and where the last one ends
  */
 profkit.slices = (() => {
-  const lowBits = 128;
-
-  /** Reads numbers of seven bits a byte, the lowest first. */
-  class Reader {
-    constructor(bytes, from) {
-      this.bytes = bytes;
-      this.at = from;
-    }
-
-    next() {
-      let byte = this.bytes[this.at];
-      this.at += 1;
-      if (byte < lowBits) return byte;
-      let value = byte - lowBits;
-      let scale = lowBits;
-      do {
-        byte = this.bytes[this.at];
-        this.at += 1;
-        value += (byte % lowBits) * scale;
-        scale *= lowBits;
-      } while (byte >= lowBits);
-      return value;
-    }
-  }
-
   /** The bytes of a level, unpacked where they are packed. */
   async function bytesOf({ text, plain }) {
     return plain ? profkit.unbase64(text) : profkit.unpack(text);
@@ -45,13 +20,7 @@ profkit.slices = (() => {
 
   /** @returns {Level} */
   function decoded(bytes, lengths, rows, resolutionNs, startNs) {
-    const readers = [];
-    let from = 0;
-    for (const length of lengths) {
-      readers.push(new Reader(bytes, from));
-      from += length;
-    }
-    const [gaps, spans, sites, others, rests, longests] = readers;
+    const [gaps, spans, sites, others, rests, longests] = profkit.columns(bytes, lengths);
     const n = rows.reduce((sum, each) => sum + each, 0);
     const level = {
       resolutionNs,

@@ -20,7 +20,14 @@ from profkit.render.html._section import Section, fill
 from profkit.render.html._series import color_of
 from profkit.render.html._table import TABLE_SCRIPT, Column, Table, table
 
-SCRIPTS: Final = ("slices.js", "lanes.js", "slice_facts.js", "timeline.js")
+SCRIPTS: Final = (
+    "canvas.js",
+    "columns.js",
+    "slices.js",
+    "lanes.js",
+    "slice_facts.js",
+    "timeline.js",
+)
 MAX_LEVEL_CHARACTERS: Final = 6_500_000
 """So much text of slices leaves a page of a million events well below 12 MB."""
 MAX_PLAIN_SLICES: Final = 20_000
