@@ -1,6 +1,7 @@
 """A real TensorBoard server on the loopback interface, asked over HTTP as its pages ask it."""
 
 import contextlib
+import gzip
 import json
 import re
 import subprocess
@@ -16,6 +17,7 @@ from urllib.request import urlopen
 PLUGIN = "data/plugin/pytorch_profiler"
 START_LIMIT_S = 120
 LOAD_LIMIT_S = 120
+_GZIP = b"\x1f\x8b"
 
 
 class TensorBoard:
@@ -41,8 +43,9 @@ class TensorBoard:
             return bytes(answer.read())
 
     def ask(self, route: str, **query: str) -> Any:  # noqa: ANN401  (each route has its own)
-        """What one route answers, decoded."""
-        return json.loads(self.fetch(route, **query))
+        """What one route answers, decoded; some are packed whether one takes that or not."""
+        answer = self.fetch(route, **query)
+        return json.loads(gzip.decompress(answer) if answer.startswith(_GZIP) else answer)
 
     def runs(self, n: int) -> list[str]:
         """The runs the plugin lists once it has read so many and nothing is left to load.

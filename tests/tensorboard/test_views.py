@@ -9,10 +9,14 @@ import torch
 from isal import igzip
 
 import profkit
+from profkit.api import study
+from profkit.integrations.tensorboard.other_tab import misreadings
+from tests.tensorboard.recordings import GEMM_NS, RELU_NS, STEPS, write_gpu_training
 from tests.tensorboard.server import TensorBoard, serving
 
 pytestmark = pytest.mark.xdist_group("tensorboard")  # one server for all of them
 RECORDED = Path(__file__).parents[2] / "traces"
+CORPUS = RECORDED.parents[1] / "shared" / "corpus" / "traces"
 ROWS_OF_A_TABLE = {"name", "calls", "host_self_duration"}
 
 
@@ -114,3 +118,83 @@ def test_every_recorded_trace_of_the_examples_opens() -> None:
         assert sorted(server.runs(n=len(runs))) == runs
         for run in runs:
             check_views(server, run)
+
+
+@pytest.fixture(scope="module")
+def server_on_gpu_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TensorBoard]:
+    folder = tmp_path_factory.mktemp("gpu")
+    write_gpu_training(folder / "train")
+    real = CORPUS / "h100-qwen-inference.json.gz"
+    if real.exists():
+        (folder / "real").mkdir()
+        (folder / "real" / "host_8.pt.trace.json.gz").symlink_to(real)
+    with serving(folder) as server:
+        server.runs(n=1 + real.exists())
+        yield server
+
+
+def check_gpu_views(server: TensorBoard, query: dict[str, str]) -> None:
+    """Every view of a trace with device work, stacks and memory answers with data."""
+    views = set(server.ask("views", run=query["run"]))
+    assert views >= {"Overview", "Operator", "Kernel", "Trace", "Memory", "Module"}
+    assert server.ask("operation/table", **query, group_by="Operation")["data"]
+    assert server.ask("kernel/table", **query, group_by="Kernel")["data"]["rows"]
+    assert server.ask("memory", **query)["rows"]
+    assert server.ask("memory_curve", **query)["rows"]
+    assert server.ask("memory_events", **query)["rows"]
+    assert server.ask("module", **query)["data"]
+    assert json.loads(igzip.decompress(server.fetch("trace", **query)))["traceEvents"]
+
+
+def test_every_view_of_a_gpu_trace_has_its_data(server_on_gpu_trace: TensorBoard) -> None:
+    query = only_profile(server_on_gpu_trace, "train")
+    check_gpu_views(server_on_gpu_trace, query)
+    rows = server_on_gpu_trace.ask("kernel/table", **query, group_by="Kernel")["data"]["rows"]
+    total_us = {row[0]: row[3] for row in rows}
+    assert total_us["gemm"] == STEPS * GEMM_NS / 1000
+    assert total_us["relu"] == STEPS * RELU_NS / 1000
+    (outer,) = server_on_gpu_trace.ask("module", **query)["data"]
+    assert (outer["name"], outer["occurences"]) == ("Net_0", STEPS)
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason=f"there is no {CORPUS}")
+def test_every_view_of_a_real_gpu_trace_has_its_data(server_on_gpu_trace: TensorBoard) -> None:
+    check_gpu_views(server_on_gpu_trace, only_profile(server_on_gpu_trace, "real"))
+
+
+def test_the_memory_view_of_a_recorded_cpu_trace_has_its_data(
+    server_on_just_recorded: TensorBoard,
+) -> None:
+    server_on_just_recorded.runs(n=2)
+    query = only_profile(server_on_just_recorded, "loop")
+    assert "Memory" in server_on_just_recorded.ask("views", run="loop")
+    assert server_on_just_recorded.ask("memory", **query)["rows"]["CPU"]
+    assert server_on_just_recorded.ask("memory_curve", **query)["rows"]["CPU"]
+
+
+def overview_shares(server: TensorBoard, query: dict[str, str]) -> dict[str, float]:
+    """The overview's average step by part, in microseconds."""
+    rows = server.ask("overview", **query)["performance"][0]["children"]
+    return {row["name"]: row["value"] for row in rows}
+
+
+def test_what_the_tab_of_ours_says_of_the_other_one_is_so(
+    server_on_gpu_trace: TensorBoard, tmp_path: Path
+) -> None:
+    studied = study(write_gpu_training(tmp_path))
+    told = {each.where: each for each in misreadings(studied.recording.context, studied.report)}
+    query = only_profile(server_on_gpu_trace, "train")
+    operators = server_on_gpu_trace.ask("operation/table", **query, group_by="Operation")["data"]
+    assert {op["device_total_duration"] for op in operators} == {0}
+    (operator_note,) = (note for where, note in told.items() if where.startswith("Operator"))
+    assert operator_note.really.startswith("The device worked 3.15 ms")
+    steps = server_on_gpu_trace.ask("overview", **query)["steps"]["rows"]
+    assert len(steps) == 2 * STEPS
+    assert told["Overview: number of steps and their average"].really == f"There are {STEPS}."
+    parts = overview_shares(server_on_gpu_trace, query)
+    assert "Communication" not in parts
+    assert parts["Runtime"] == 0
+    assert told["Overview: Communication; Distributed"].really == (
+        "Communication kernels ran 1.20 ms."
+    )
+    assert "Copies ran" in told["Overview: GPU Utilization"].really
