@@ -1,0 +1,278 @@
+"""The HTML report in a real browser, from a file, with the network cut."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from profkit.api import render, study
+from profkit.units import format_bytes, format_count, format_ns, format_share
+from tests.browser.pages import Opener, violations
+from tests.render import reports
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("browser")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="module")
+def recorded(folder: Path) -> Path:
+    """The page of a recorded trace, with all that is drawn of it."""
+    (trace,) = (ROOT / "traces" / "starved_loader").glob("*.pt.trace.json.gz")
+    studied = study(trace)
+    path = folder / "recorded.html"
+    path.write_bytes(render(studied.report, "html", recording=studied.recording))
+    return path
+
+
+@pytest.fixture(scope="module")
+def crowded(folder: Path) -> Path:
+    """The page of a report with ten thousand findings."""
+    path = folder / "crowded.html"
+    path.write_bytes(render(reports.many_findings(), "html"))
+    return path
+
+
+def test_it_opens_from_a_file_without_a_request_and_without_a_complaint(
+    opened: Opener, recorded: Path
+) -> None:
+    page = opened(recorded)
+    expect(page.locator("h1")).to_contain_text("Each step takes")
+    for chart in page.locator(".chart").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart).to_have_attribute("data-drawn", "true")
+
+
+def test_the_browser_itself_forbids_every_request(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded, expected=("Content Security Policy",))
+    asked = """async () => {
+        const refused = new Promise((resolve) => document.addEventListener(
+            'securitypolicyviolation', (event) => resolve(event.effectiveDirective)));
+        const image = new Image();
+        image.src = 'https://example.org/pixel.png';
+        return refused;
+    }"""
+    assert page.evaluate(asked) == "img-src"
+
+
+def test_a_script_that_is_not_profkits_does_not_run(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded, expected=("Content Security Policy",))
+    page.evaluate(
+        "document.body.append(Object.assign(document.createElement('script'), "
+        "{textContent: 'window.ran = true'}))"
+    )
+    assert page.evaluate("window.ran") is None
+
+
+@pytest.mark.parametrize("numbers", [range(-2000, 2001), [10**k + d for k in range(16) for d in
+                                     (-1, 0, 1, 499, 500, 5 * 10 ** max(k - 3, 0))]])  # fmt: skip
+def test_figures_are_spelled_as_in_every_other_format(
+    opened: Opener, recorded: Path, numbers: list[int]
+) -> None:
+    values = [*numbers]
+    shares = [value / 1999 for value in values[:4000]] + [0.0995, 0.00995, 0.125, 0.0005, 0.001]
+    spelled = opened(recorded).evaluate(
+        """([values, shares]) => [values.map(profkit.formatNs), values.map(profkit.formatBytes),
+        values.map(profkit.formatCount), shares.map(profkit.formatShare)]""",
+        [values, shares],
+    )
+    assert spelled == [
+        [format_ns(value) for value in values],
+        [format_bytes(value) for value in values],
+        [format_count(value) for value in values],
+        [format_share(share) for share in shares],
+    ]
+
+
+def test_a_finding_opens_to_its_cure_and_its_evidence(opened: Opener, recorded: Path) -> None:
+    finding = opened(recorded).locator("#finding-1")
+    finding.locator("summary").click()
+    expect(finding.locator(".opened")).to_be_hidden()
+    finding.locator("summary").press("Enter")
+    expect(finding.locator(".fix")).to_contain_text("num_workers=4")
+    expect(finding.locator(".evidence")).to_contain_text("DAT001")
+    expect(finding).to_contain_text("Write instead")
+
+
+def names_in(page: Page, table: str) -> list[str]:
+    return page.locator(f"#{table} tbody tr td:first-child").all_inner_texts()
+
+
+def test_a_table_sorts_by_each_column_and_back(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded)
+    table = page.locator("#operators")
+    heading = table.locator("th", has_text="Operator")
+    heading.get_by_role("button").click()
+    assert names_in(page, "operators") == sorted(names_in(page, "operators"), key=str.lower)
+    expect(heading).to_have_attribute("aria-sort", "ascending")
+    heading.get_by_role("button").press("Enter")
+    expect(heading).to_have_attribute("aria-sort", "descending")
+    table.get_by_role("button", name="Calls").click()
+    calls = [int(text.replace(",", "")) for text in table.locator("td.count").all_inner_texts()]
+    assert calls == sorted(calls, reverse=True)
+    expect(heading).not_to_have_attribute("aria-sort", "descending")
+
+
+def test_a_table_is_searched_for_every_word(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded)
+    page.get_by_label("Search Operators").fill("conv backward")
+    found = names_in(page, "operators")
+    assert found
+    assert all("conv" in name.lower() and "backward" in name.lower() for name in found)
+    expect(page.locator("#operators [role=status]")).to_contain_text(f"{len(found)} of ")
+    page.get_by_label("Search Operators").fill("no operator is called this")
+    assert names_in(page, "operators") == []
+
+
+def test_ten_thousand_findings_open_sort_and_turn_quickly(opened: Opener, crowded: Path) -> None:
+    assert crowded.stat().st_size < 6 << 20
+    page = opened(crowded)
+    rows = page.locator("#more-findings")
+    expect(rows.locator("[role=status]")).to_have_text("9,940 rows")
+    rows.get_by_label("Next rows of").click()
+    expect(rows.locator("tbody tr td").first).to_have_text("76")
+    took_ms = page.evaluate(
+        """() => {
+            const began = performance.now();
+            document.querySelectorAll('#more-findings th button')[5].click();
+            return performance.now() - began;
+        }"""
+    )
+    assert took_ms < 1000
+
+
+def test_the_theme_follows_the_system_and_the_button(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded, color_scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(ground)
+    page.evaluate("addEventListener('profkit:theme', (event) => { window.told = event.detail; })")
+    page.locator("#theme").click()
+    assert page.evaluate(ground) == "rgb(255, 255, 255)" != dark
+    assert page.evaluate("window.told") == {"dark": False}
+    page.locator("#theme").press("Space")
+    assert page.evaluate(ground) == dark
+
+
+def test_everything_is_reached_by_the_tab_key_in_the_order_of_the_page(
+    opened: Opener, recorded: Path
+) -> None:
+    page = opened(recorded)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    seen: list[str] = []
+    tops: list[float] = []
+    for _ in range(400):
+        page.keyboard.press("Tab")
+        what, top, outline = page.evaluate(
+            """() => {
+                const at = document.activeElement;
+                const section = at.closest('main > section');
+                return [section?.id ?? '', section?.getBoundingClientRect().top + scrollY,
+                    getComputedStyle(at).outlineStyle];
+            }"""
+        )
+        if not what:
+            break
+        seen.append(what)
+        tops.append(top)
+        assert outline != "none" or what in {"timeline", "flames"}
+    assert tops == sorted(tops)
+    focusable = page.evaluate(
+        """() => [...document.querySelectorAll('main > section')]
+            .filter((section) => section.querySelector('button, input, summary, [tabindex]'))
+            .map((section) => section.id)"""
+    )
+    assert list(dict.fromkeys(seen)) == focusable
+
+
+@pytest.mark.parametrize(
+    ("which", "theme"),
+    [
+        ("recorded", "light"), ("recorded", "dark"), ("gpu", "light"), ("snapshot", "dark"),
+        ("watched", "light"), ("nothing", "dark"),
+    ],
+)  # fmt: skip
+def test_axe_finds_nothing_serious(
+    opened: Opener, axe: str, recorded: Path, folder: Path, which: str, theme: str
+) -> None:
+    made = {
+        "gpu": reports.gpu_report,
+        "snapshot": reports.snapshot_report,
+        "watched": reports.watched_report,
+        "nothing": reports.empty_report,
+    }
+    path = recorded
+    if which in made:
+        path = folder / f"{which}.html"
+        path.write_bytes(render(made[which](), "html"))
+    page = opened(path, color_scheme=theme, reduced_motion="reduce")
+    for details in page.locator("details").all():
+        details.evaluate("(element) => { element.open = true; }")
+    assert violations(page, axe) == []
+
+
+def test_hostile_names_are_text_and_nothing_else(opened: Opener, folder: Path) -> None:
+    path = folder / "hostile.html"
+    path.write_text("")
+    page = opened(path)
+    page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
+    for text in reports.HOSTILE:
+        path.write_bytes(render(reports.hostile_report(text), "html"))
+        page.reload()
+        assert page.locator("main script, main b b, main i b").count() == 0, text[:40]
+        expect(page.locator("#kernels tbody tr")).to_have_count(1)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), text[:40]
+
+
+def test_a_printed_page_shows_every_finding_and_no_button(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded)
+    page.locator("#finding-1 summary").click()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    expect(page.locator("#finding-1 .fix")).to_be_visible()
+    assert page.locator("button:visible").count() == 0
+
+
+def test_a_narrow_window_needs_no_scrolling_sideways(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded, viewport={"width": 360, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_several_reports_are_one_page_that_shows_the_chosen_one(
+    opened: Opener, folder: Path
+) -> None:
+    from profkit.render import html
+
+    gpu, cpu = reports.gpu_report(), reports.cpu_report()
+    products = [render(each, "html") for each in (gpu, cpu)]
+    path = folder / "together.html"
+    path.write_bytes(html.together(products))
+    page = opened(path, allowed=(path.as_uri(), "about:"))
+    assert len(names_in(page, "side-by-side")) == 2
+    frame = page.frame_locator("#chosen-page")
+    expect(frame.locator("h1")).to_contain_text("Each step takes 174 ms")
+    page.locator("#chosen").select_option(index=1)
+    expect(frame.locator("h1")).to_contain_text("all on the CPU")
+    page.locator("#theme").click()
+    theme = page.evaluate("document.documentElement.dataset.theme")
+    expect(frame.locator("html")).to_have_attribute("data-theme", theme)
+
+
+def test_it_works_within_a_frame_that_has_no_origin(opened: Opener, folder: Path) -> None:
+    import html
+
+    inner = html.escape(render(reports.gpu_report(), "html").decode(), quote=True)
+    path = folder / "framed.html"
+    path.write_text(f'<!DOCTYPE html><iframe sandbox="allow-scripts" srcdoc="{inner}"></iframe>')
+    page = opened(path, allowed=(path.as_uri(), "about:"))
+    frame = page.frame_locator("iframe")
+    frame.locator("#kernels th button").first.click()
+    expect(frame.locator("#kernels th").first).to_have_attribute("aria-sort", "ascending")
+    frame.locator("#theme").click()
+    expect(frame.locator("html")).to_have_attribute("data-theme", "dark")
