@@ -1,0 +1,228 @@
+"""What the tab's server answers: at once, by ids of its own, and nothing that harms."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.plugins import base_plugin
+from werkzeug.test import Client, TestResponse
+
+import profkit
+from profkit.integrations.tensorboard.plugin import Loader, ProfkitPlugin
+from profkit.integrations.tensorboard.recordings import Root
+from profkit.integrations.tensorboard.store import Store
+from tests.tensorboard.recordings import GEMM_NS, STEPS, gpu_training, write_gpu_training
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+class Tab:
+    """A plugin of a folder, asked as a browser asks it."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        context = base_plugin.TBContext(logdir=str(folder))
+        self.plugin = ProfkitPlugin(context, (Root(str(folder)),), Store(cache))
+        self._routes = {path: Client(app) for path, app in self.plugin.get_plugin_apps().items()}
+
+    def get(self, route: str, **query: str) -> TestResponse:
+        return self._routes[f"/{route}"].get("/", query_string=query)
+
+    def ask(self, route: str, **query: str) -> Any:  # noqa: ANN401  (each route has its own)
+        return json.loads(self.get(route, **query).data)
+
+    def settled(self, route: str, **query: str) -> Any:  # noqa: ANN401
+        """What a route answers when its work is done."""
+        deadline = time.monotonic() + 120
+        while (answer := self.ask(route, **query))["stage"] in {"queued", "analyzing", "waiting"}:
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.05)
+        return answer
+
+    def recordings(self) -> dict[str, Any]:
+        """The recordings by run and name, once the folder has been looked at."""
+        deadline = time.monotonic() + 60
+        while (answer := self.ask("runs"))["is_looking"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return {f"{each['run']}/{each['name']}": each for each in answer["recordings"]}
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("logdir")
+    write_gpu_training(folder / "train")
+    for rank, reduce_ns in enumerate((100_000, 300_000)):
+        (folder / "ranks").mkdir(exist_ok=True)
+        trace = gpu_training(rank=rank, reduce_ns=reduce_ns)
+        trace.write(folder / "ranks" / f"host_{rank}_rank{rank}.17.pt.trace.json")
+    (folder / HOSTILE).mkdir()
+    (folder / HOSTILE / "bad.pt.trace.json").write_text("{broken")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tab(logdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    made = Tab(logdir, tmp_path_factory.mktemp("cache"))
+    yield made
+    made.plugin.close()
+
+
+def test_tensorboard_finds_the_tab_and_its_name(logdir: Path) -> None:
+    (entry,) = entry_points(group="tensorboard_plugins", name="profkit")
+    assert entry.load() is Loader
+    plugin = Loader().load(base_plugin.TBContext(logdir=str(logdir)))
+    metadata = plugin.frontend_metadata()
+    assert (plugin.plugin_name, metadata.tab_name) == ("profkit", "Profkit")
+    assert metadata.es_module_path in plugin.get_plugin_apps()
+
+
+def test_importing_the_plugin_is_quick_and_brings_no_torch() -> None:
+    code = (
+        "import tensorboard.plugins.base_plugin, tensorboard.backend.http_util, sys, time; "
+        "began = time.process_time(); import profkit.integrations.tensorboard.plugin; "
+        "print(time.process_time() - began, 'torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    out = [subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(3)]
+    assert {tuple(line.split()[1:]) for line in out} == {("False", "False")}
+    # 25 ms here; a busy machine takes its time, and a heavy import takes ten times as long.
+    assert min(float(line.split()[0]) for line in out) < 0.15
+
+
+def test_a_recording_is_found_analyzed_and_reported(tab: Tab, logdir: Path) -> None:
+    listed = tab.recordings()["train/host_7.1795206901986030890"]
+    assert listed["kind"] == "trace"
+    answer = tab.settled("report", id=listed["id"])
+    assert answer["stage"] == "ready"
+    (path,) = (logdir / "train").iterdir()
+    expected = profkit.analyze(path)
+    assert answer["report"] == json.loads(profkit.render(expected, "json"))
+    assert answer["glance"]["n_steps"] == STEPS
+    assert {each["name"]: each["n_calls"] for each in answer["views"]["modules"]} == {
+        "Net_0": STEPS, "Linear_0": STEPS,
+    }  # fmt: skip
+    assert {"name": "gemm", "min_ns": GEMM_NS, "max_ns": GEMM_NS} in answer["views"]["kernels"]
+    assert tab.recordings()["train/host_7.1795206901986030890"]["stage"] == "ready"
+
+
+def test_a_broken_file_is_told_with_its_sentence_and_what_to_do(tab: Tab) -> None:
+    (key,) = (key for key in tab.recordings() if key.endswith("/bad"))
+    assert key == f"{HOSTILE}/bad"
+    answer = tab.settled("report", id=tab.recordings()[key]["id"])
+    assert answer["stage"] == "failed"
+    assert "bad.pt.trace.json" in answer["error"]
+    assert answer["hint"]
+    assert not answer["can_retry"]
+
+
+def test_the_page_of_a_report_brings_its_policy_and_only_what_it_needs(tab: Tab) -> None:
+    listed = tab.recordings()["train/host_7.1795206901986030890"]
+    tab.settled("report", id=listed["id"])
+    page = tab.get("page", id=listed["id"])
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert policy in page.text.replace("&#39;", "'")
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    assert page.headers["Cache-Control"] == "no-store"
+    assert "<h1" in page.text
+
+
+@pytest.mark.parametrize(
+    "ident", ["", "../../etc/passwd", "%2e%2e%2f", "/etc/passwd", "a" * 10_000, "\0", HOSTILE]
+)
+def test_an_id_that_the_server_did_not_give_out_names_nothing(tab: Tab, ident: str) -> None:
+    for route in ("report", "ranks"):
+        answer = tab.get(route, id=ident)
+        assert answer.status_code == 404
+        assert answer.content_type == "application/json"
+    assert tab.get("compare", before=ident, after=ident).status_code == 404
+    assert tab.get("page", id=ident).status_code == 404
+
+
+def test_the_ranks_of_a_run_stand_side_by_side(tab: Tab) -> None:
+    recordings = tab.recordings()
+    first = next(each for key, each in recordings.items() if key.startswith("ranks/"))
+    deadline = time.monotonic() + 120
+    while True:
+        rows = tab.ask("ranks", id=first["id"])["recordings"]
+        if all(row["stage"] == "ready" for row in rows):
+            break
+        assert time.monotonic() < deadline, rows
+        time.sleep(0.05)
+    communication = {
+        row["glance"]["rank"]: row["glance"]["devices"][0]["communication_ns"] for row in rows
+    }
+    assert communication == {0: STEPS * 100_000, 1: STEPS * 300_000}
+
+
+def test_two_recordings_are_compared_as_profkit_diff_compares_them(tab: Tab, logdir: Path) -> None:
+    recordings = tab.recordings()
+    ids = [recordings[f"ranks/host_{rank}_rank{rank}.17"]["id"] for rank in (0, 1)]
+    answer = tab.settled("compare", before=ids[0], after=ids[1])
+    paths = [logdir / "ranks" / f"host_{rank}_rank{rank}.17.pt.trace.json" for rank in (0, 1)]
+    expected = json.loads(profkit.render(profkit.compare(*paths), "json"))
+    assert answer["difference"]["figures"] == expected["figures"]
+    assert answer["difference"]["changes"] == expected["changes"]
+
+
+def test_every_answer_says_what_it_is_and_is_not_kept(tab: Tab) -> None:
+    for path in tab.plugin.get_plugin_apps():
+        answer = tab.get(path.removeprefix("/"))
+        assert answer.headers["X-Content-Type-Options"] == "nosniff", path
+        assert answer.headers["Cache-Control"] == "no-store", path
+        if answer.mimetype == "text/html":
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+def test_every_file_of_the_page_is_served_and_names_no_other_server() -> None:
+    folder = Path(profkit.__file__).parent / "integrations" / "tensorboard" / "static"
+    files = sorted(folder.iterdir())
+    served = ProfkitPlugin(base_plugin.TBContext(), ()).get_plugin_apps()
+    for file in files:
+        assert f"/{file.name}" in served
+        text = file.read_text(encoding="utf-8")
+        assert "//" not in text.replace("http://www.w3.org/2000/svg", "").replace("// ", "")
+        assert "innerHTML" not in text
+        assert "eval(" not in text
+
+
+def test_a_thousand_runs_are_listed_at_once(tmp_path: Path) -> None:
+    for number in range(1000):
+        (tmp_path / f"run{number}").mkdir()
+        (tmp_path / f"run{number}" / "h_1.1.pt.trace.json").write_text("{")
+    crowd = Tab(tmp_path, tmp_path / "cache")
+    try:
+        assert len(crowd.recordings()) == 1000
+        began = time.process_time()
+        listed = crowd.ask("runs")["recordings"]
+        assert time.process_time() - began < 2
+        n_begun = sum(each["stage"] != "waiting" for each in listed)
+        assert 0 < n_begun <= 20
+    finally:
+        crowd.plugin.close()
+
+
+def test_the_tab_is_active_only_where_there_is_something(tmp_path: Path, tab: Tab) -> None:
+    tab.recordings()
+    assert tab.plugin.is_active()
+    nothing = Tab(tmp_path, tmp_path / "cache")
+    assert nothing.recordings() == {}
+    assert not nothing.plugin.is_active()
+
+
+def test_a_name_that_is_no_text_does_not_break_the_list(tmp_path: Path) -> None:
+    folder = bytes(tmp_path) + b"/half\xff"
+    os.mkdir(folder)  # noqa: PTH102  (a name of bytes)
+    write_gpu_training(Path(os.fsdecode(folder)))
+    odd = Tab(tmp_path, tmp_path / "cache")
+    try:
+        (recording,) = odd.recordings().values()
+        assert odd.settled("report", id=recording["id"])["stage"] == "ready"
+    finally:
+        odd.plugin.close()
