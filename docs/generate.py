@@ -1,4 +1,4 @@
-"""Writes ``docs/reference/`` and the README's picture: what the code already says of itself.
+"""Writes ``docs/reference/``, the glossary and the README's picture: what the code says of itself.
 
 The pages of the rules come from their docstrings, the commands from their ``--help``, the layout
 of the JSON report from the dataclasses, the Python names from their signatures and docstrings.
@@ -22,6 +22,7 @@ import click
 
 import profkit
 from profkit.cli.main import group
+from profkit.engine.glossary import GLOSSARY
 from profkit.engine.registry import rules
 from profkit.engine.renderer import renderers
 from profkit.model.difference import Difference
@@ -32,6 +33,7 @@ if typing.TYPE_CHECKING:
 
 REFERENCE: Final = Path(__file__).parent / "reference"
 README: Final = Path(__file__).parents[1] / "README.md"
+WORDS: Final = Path(__file__).parent / "glossary.md"
 SHOWN: Final = "starved_loader"
 SHOWN_WIDTH: Final = 90
 FAMILIES: Final = {
@@ -60,6 +62,7 @@ _DIFFERENCE: Final = (
     "integer bytes; a figure that is not known is null."
 )
 _HELP_WIDTH: Final = 88
+_PAGE_WIDTH: Final = 100
 _NOTE: Final = "<!-- Written by docs/generate.py from the code: change it there. -->\n\n"
 
 
@@ -134,6 +137,21 @@ def catalogue() -> str:
             head = "| Id | Name | What it finds | Severity |\n|---|---|---|---|"
             parts.append(f"## {family}: {subject}\n\n" + "\n".join((head, *rows)))
     return "\n\n".join(parts)
+
+
+def glossary() -> str:
+    """The page with the words of the house."""
+    words = (
+        textwrap.fill(
+            f"- **{word}**: {meaning}",
+            _PAGE_WIDTH,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
+        for word, meaning in GLOSSARY.items()
+    )
+    head = "One word for one idea, in the code, on the command line, and in these pages."
+    return f"{_NOTE}# Glossary\n\n{head}\n\n" + "\n".join(words) + "\n"
 
 
 def commands() -> str:
@@ -288,9 +306,10 @@ def readme() -> str:
 
 
 def stale() -> list[str]:
-    """The pages, and the README, that differ from what would be written now."""
-    wanted = {REFERENCE / path: text for path, text in pages().items()} | {README: readme()}
-    there = {*REFERENCE.rglob("*.md"), README}
+    """The pages, the README and the glossary, that differ from what would be written now."""
+    wanted = {REFERENCE / path: text for path, text in pages().items()}
+    wanted |= {README: readme(), WORDS: glossary()}
+    there = {*REFERENCE.rglob("*.md"), README, WORDS}
     return sorted(
         path.name
         for path in wanted.keys() | there
@@ -299,7 +318,7 @@ def stale() -> list[str]:
 
 
 def main() -> int:
-    """Write the README's block and every page, and remove pages that are no longer made.
+    """Write the README's block, the glossary and every page; remove pages that are made no more.
 
     Returns:
         1 if ``--check`` was given, and a page differs from the code; else 0.
@@ -309,6 +328,7 @@ def main() -> int:
         print("\n".join([*differing, "`make docs` writes them anew"] if differing else ["in step"]))
         return int(bool(differing))
     README.write_text(readme(), encoding="utf-8")
+    WORDS.write_text(glossary(), encoding="utf-8")
     wanted = pages()
     for left in REFERENCE.rglob("*.md"):
         if left.relative_to(REFERENCE).as_posix() not in wanted:

@@ -25,6 +25,7 @@ from profkit.render.html import (
     steps,
     tables,
     timeline,
+    words,
 )
 from profkit.render.html._card import card
 from profkit.render.html._options import Options
@@ -39,6 +40,7 @@ SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
     memory.section,
     tables.section,
     recording.section,
+    words.section,
 )
 """What is on the page, from top to bottom."""
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from profkit.engine.glossary import GLOSSARY
 from profkit.names import visible
 from profkit.units import format_bytes, format_count, format_ns, format_share, format_times
 
@@ -84,6 +85,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["term"] = term
     environment.filters |= {
         "ns": format_ns,
         "bytes": format_bytes,
@@ -93,6 +95,17 @@ def _environment() -> Environment:
         "marked": marked,
     }
     return environment
+
+
+def term(word: str, shown: str = "") -> Markup:
+    """A word of the glossary that says what it means when the pointer or the keyboard is on it.
+
+    Args:
+        word: The word, as in :data:`~profkit.engine.glossary.GLOSSARY`.
+        shown: How it stands in its sentence; by default as it is.
+    """
+    attributes = Markup('<span class="term" tabindex="0" data-tip="{}">{}</span>')
+    return attributes.format(GLOSSARY[word].replace("`", ""), shown or word)
 
 
 def _shown(value: object) -> object:

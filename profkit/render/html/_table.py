@@ -66,6 +66,7 @@ class Table:
         ranges: For each row the stretch of time that the timeline can show, as (start, end) in
             nanoseconds; empty where rows have none.
         hints: For each row the whole of what its first cell shortens; empty where none does.
+        word: The word of the glossary that its caption is; empty where it is none.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Table:
     sorted_by: int | None = None
     ranges: tuple[tuple[int, int], ...] = ()
     hints: tuple[str, ...] = ()
+    word: str = ""
 
     @property
     def body(self) -> Markup:
@@ -112,6 +114,7 @@ def table(
     sorted_by: int | None = None,
     ranges: Sequence[tuple[int, int]] = (),
     hints: Sequence[str] = (),
+    word: str = "",
 ) -> Table:
     """A table whose texts are safe to show, without columns in which there is nothing.
 
@@ -123,6 +126,7 @@ def table(
         sorted_by: The column that their order comes from.
         ranges: What the timeline can show of each.
         hints: The whole of what first cells shorten.
+        word: The word of the glossary that its caption is.
     """
     safe = [[cell(each) if isinstance(each, str) else each for each in row] for row in rows]
     told = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in safe)]
@@ -134,4 +138,5 @@ def table(
         sorted_by=told.index(sorted_by) if sorted_by in told else None,
         ranges=tuple(ranges),
         hints=tuple(map(cell, hints)),
+        word=word,
     )

@@ -69,7 +69,7 @@ def _kernels(report: Report, options: Options) -> Table:
         for kernel in report.summary.top_kernels
     )  # fmt: skip
     names = [kernel.name for kernel in report.summary.top_kernels]
-    return table("kernels", "Kernels", columns, rows, sorted_by=2, hints=names)
+    return table("kernels", "Kernels", columns, rows, sorted_by=2, hints=names, word="kernel")
 
 
 def _operators(report: Report, options: Options) -> Table:
@@ -90,7 +90,7 @@ def _operators(report: Report, options: Options) -> Table:
         )
         for op in every
     )  # fmt: skip
-    return table("operators", "Operators", columns, rows, sorted_by=2)
+    return table("operators", "Operators", columns, rows, sorted_by=2, word="op")
 
 
 def _copies(report: Report) -> Table:
@@ -101,7 +101,7 @@ def _copies(report: Report) -> Table:
         Column("Bytes", "bytes", "bytes moved"),
     )
     rows = ((each.kind, each.n_calls, each.total_ns, each.bytes) for each in report.summary.copies)
-    return table("copies", "Copies", columns, rows, sorted_by=2)
+    return table("copies", "Copies", columns, rows, sorted_by=2, word="copy")
 
 
 def _syncs(report: Report) -> Table:
@@ -111,7 +111,7 @@ def _syncs(report: Report) -> Table:
         Column("Total", "ns", "the time that the host was in it"),
     )
     rows = ((each.call, each.n_calls, each.total_ns) for each in report.summary.syncs)
-    return table("syncs", "Syncs", columns, rows)
+    return table("syncs", "Syncs", columns, rows, word="sync")
 
 
 def _regions(report: Report) -> Table:
@@ -124,4 +124,4 @@ def _regions(report: Report) -> Table:
     rows = (
         (each.name, each.n_calls, each.total_ns, each.device_ns) for each in report.summary.regions
     )
-    return table("regions", "Regions", columns, rows, sorted_by=2)
+    return table("regions", "Regions", columns, rows, sorted_by=2, word="region")
