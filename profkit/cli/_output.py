@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -85,11 +86,11 @@ def check_target(target: str, *, force: bool) -> None:
         raise OutputError(f"There is no folder {path.parent}.", "Create it first.")
 
 
-def deliver(product: bytes, target: str, *, force: bool) -> None:
+def deliver(product: bytes | Iterable[bytes], target: str, *, force: bool) -> None:
     """Write a product to stdout, or to a file that appears whole or not at all.
 
     Args:
-        product: What to write.
+        product: What to write: in one piece, or in several that are made one by one.
         target: A file, or ``-`` for stdout.
         force: Whether the file may be overwritten.
 
@@ -98,15 +99,17 @@ def deliver(product: bytes, target: str, *, force: bool) -> None:
         BrokenPipeError: If whoever reads stdout went away.
     """
     check_target(target, force=force)
+    pieces = (product,) if isinstance(product, bytes) else product
     try:
         if target == STDOUT:
             sys.stdout.flush()
-            sys.stdout.buffer.write(product)
+            sys.stdout.buffer.writelines(pieces)
             sys.stdout.buffer.flush()
         elif _is_special(Path(target)):
-            Path(target).write_bytes(product)
+            with Path(target).open("wb") as file:
+                file.writelines(pieces)
         else:
-            _write_beside(Path(target), product)
+            _write_beside(Path(target), pieces)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -141,12 +144,12 @@ def say(text: str) -> None:
     deliver(product, STDOUT, force=True)
 
 
-def _write_beside(path: Path, product: bytes) -> None:
+def _write_beside(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a temporary file in the same folder and rename it into place."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(product)
+            file.writelines(pieces)
         umask = os.umask(0)
         os.umask(umask)
         Path(name).chmod(0o666 & ~umask)

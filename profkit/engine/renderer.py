@@ -4,9 +4,11 @@ A renderer turns a report into the bytes of one format. What it says of a progra
 Formats that also draw or hand on the recording itself (a timeline, a flame graph, the events) have
 an option ``recording``; they do without where a report comes alone, and say so.
 
-Two more functions a module may have and need not. ``pieces(report, options)`` yields the same
+More functions a module may have and need not. ``pieces(report, options)`` yields the same
 bytes piece by piece, for products that may be larger than memory. ``together(products)`` makes one
-product of several; without it they follow each other, and JSON becomes an array.
+product of several; without it they follow each other, and JSON becomes an array. And where one
+product is one table of several, chosen by an option ``table``, ``table_names(report, options)``
+says which there are. ``remark(report, options)`` says of a product what it cannot say itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,12 +36,14 @@ class RendererInfo:
         media_type: The format's media type.
         shows: What it is for: ``report``, and ``profkit analyze --format`` offers it too; or
             ``recording``, for other programs, by ``profkit export`` alone.
+        opened_by: What opens such a file, as in ``ui.perfetto.dev``; empty where that is plain.
     """
 
     name: str
     suffix: str
     media_type: str
     shows: Literal["report", "recording"] = "report"
+    opened_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,32 @@ def pieces(module: Renderer, report: Report, options: dict[str, Any]) -> Iterato
         yield module.render(report, own)
     else:
         yield from streams(report, own)
+
+
+def table_names(module: Renderer, report: Report, options: dict[str, Any]) -> tuple[str, ...]:
+    """The tables that a format has of a report; none for formats that are no tables.
+
+    Args:
+        module: The renderer.
+        report: The report.
+        options: Values by the name of the option; those that it does not have are passed over.
+    """
+    names = getattr(module, "table_names", None)
+    if names is None:
+        return ()
+    return tuple(names(report, module.Options(**accepted(module, options))))
+
+
+def remark(module: Renderer, report: Report, options: dict[str, Any]) -> str:
+    """What a reader has to know of a product that it cannot say itself; mostly nothing.
+
+    Args:
+        module: The renderer.
+        report: The report.
+        options: Values by the name of the option; those that it does not have are passed over.
+    """
+    says = getattr(module, "remark", None)
+    return str(says(report, module.Options(**accepted(module, options)))) if says else ""
 
 
 def together(module: Renderer, products: Sequence[bytes]) -> bytes:

@@ -55,7 +55,7 @@ def render(report: Report, options: Options) -> bytes:
     return text.getvalue().encode()
 
 
-def tables(report: Report, options: Options) -> tuple[str, ...]:
+def table_names(report: Report, options: Options) -> tuple[str, ...]:
     """The tables of a report that have any rows, and findings even without.
 
     Args:

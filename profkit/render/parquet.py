@@ -35,6 +35,7 @@ INFO = RendererInfo(
     suffix=".parquet",
     media_type="application/vnd.apache.parquet",
     shows="recording",
+    opened_by="pandas.read_parquet",
 )
 
 _UNITS: Final = {"ns": b"ns", "us": b"us", "bytes": b"bytes", "share": b"share"}
@@ -82,7 +83,7 @@ def render(report: Report, options: Options) -> bytes:
             "Parquet needs a package that is not installed: pyarrow.",
             "pip install 'profkit[parquet]'",
         ) from None
-    there = tables(report, options)
+    there = table_names(report, options)
     name = options.table or there[0]
     if name not in there and name not in of_reports.TABLES:
         raise UsageError(f"There is no table {name!r}.", f"There are {', '.join(there)}.")
@@ -101,7 +102,7 @@ def render(report: Report, options: Options) -> bytes:
     return product.getvalue()
 
 
-def tables(report: Report, options: Options) -> tuple[str, ...]:
+def table_names(report: Report, options: Options) -> tuple[str, ...]:
     """The tables that there are, those of the recording first.
 
     Args:

@@ -30,7 +30,7 @@ def made(module: Renderer, report: Report, **options: object) -> bytes:
 
 def for_people(module: Renderer) -> bool:
     """Whether a format is for people."""
-    return module.INFO.media_type in PROSE
+    return module.INFO.media_type in PROSE and module.INFO.shows == "report"
 
 
 def said(module: Renderer, product: bytes) -> str:

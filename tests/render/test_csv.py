@@ -134,8 +134,8 @@ def test_every_column_but_names_says_its_unit() -> None:
 
 
 def test_only_tables_with_rows_are_listed() -> None:
-    assert csv_tables.tables(reports.empty_report(), csv_tables.Options()) == ("findings",)
-    assert "kernels" in csv_tables.tables(reports.gpu_report(), csv_tables.Options())
+    assert csv_tables.table_names(reports.empty_report(), csv_tables.Options()) == ("findings",)
+    assert "kernels" in csv_tables.table_names(reports.gpu_report(), csv_tables.Options())
 
 
 def test_several_reports_have_one_head_and_say_which_recording_they_are_of() -> None:

@@ -193,7 +193,8 @@ def test_every_process_makes_the_same_bytes() -> None:
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
 def test_every_kind_of_report_has_a_product(module: Renderer, report: Report) -> None:
     product = made(module, report)
-    assert product
+    # Of a report without stacks there are no lines to hand on.
+    assert product or module.INFO.name == "folded"
     if module in PEOPLE:
         assert said(module, product).strip()
     if "json" in module.INFO.media_type:

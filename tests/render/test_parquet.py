@@ -95,7 +95,7 @@ def test_a_snapshot_has_its_blocks_and_its_history_with_lines(snapshot: Study) -
 
 
 def test_the_reports_tables_are_there_too(gpu: Study) -> None:
-    names = parquet.tables(gpu.report, parquet.Options(recording=gpu.recording))
+    names = parquet.table_names(gpu.report, parquet.Options(recording=gpu.recording))
     assert names[:3] == ("events", "memory", "findings")
     kernels = read(gpu, "kernels").to_pylist()
     assert [row["total_ns"] for row in kernels] == [

@@ -23,7 +23,11 @@ from profkit.render.chrome._added import added
 __all__ = ["INFO", "Options", "pieces", "render"]
 
 INFO = RendererInfo(
-    name="chrome", suffix=".trace.json", media_type="application/json", shows="recording"
+    name="chrome",
+    suffix=".trace.json",
+    media_type="application/json",
+    shows="recording",
+    opened_by="https://ui.perfetto.dev or chrome://tracing",
 )
 
 

@@ -1,0 +1,105 @@
+"""Stacks for speedscope.app: time on the host and on devices, and memory at its peak.
+
+One file has a profile for every kind of stacks that the recording has, each with its frames' files
+and lines; the program switches between them. Weights are whole nanoseconds or bytes.
+
+Source: ``src/lib/file-format-spec.ts`` of jlfwong/speedscope.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from profkit.engine.renderer import Recording, RendererInfo
+from profkit.engine.stacks import Stacks, all_stacks, chosen_stacks, instead_of_stacks, label
+from profkit.model.flame import FlameSite
+from profkit.model.report import Report
+from profkit.names import short_path, visible
+
+INFO = RendererInfo(
+    name="speedscope",
+    suffix=".speedscope.json",
+    media_type="application/json",
+    shows="recording",
+    opened_by="https://www.speedscope.app",
+)
+
+_SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
+_UNITS: Final = {"ns": "nanoseconds", "bytes": "bytes"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which stacks are written.
+
+    Attributes:
+        weight: ``host``, ``device``, ``memory``, or the name of a flame graph such as
+            ``device-module``; empty for all that there are.
+        recording: What the report was made from; without it there is what the report has kept.
+        base: An absolute folder; paths inside are shown relative to it.
+    """
+
+    weight: str = ""
+    recording: Recording | None = None
+    base: str = ""
+
+
+def render(report: Report, options: Options) -> bytes:
+    """The stacks as a file of speedscope's own format.
+
+    Args:
+        report: The report.
+        options: Which stacks.
+
+    Raises:
+        UsageError: There are no such stacks.
+    """
+    if options.weight:
+        found = [chosen_stacks(report, options.recording, options.weight)]
+    else:
+        found = [*all_stacks(report, options.recording)]
+    numbers: dict[FlameSite, int] = {}
+    profiles = [_profile(each, numbers) for each in found if each is not None]
+    file = {
+        "$schema": _SCHEMA,
+        "shared": {"frames": [_frame(site, options.base) for site in numbers]},
+        "profiles": profiles,
+        "name": visible(short_path(report.source.path, options.base)) or "profkit",
+        "activeProfileIndex": 0,
+        "exporter": f"profkit@{report.profkit}",
+    }
+    return msgspec.json.encode(file) + b"\n"
+
+
+def _profile(stacks: Stacks, numbers: dict[FlameSite, int]) -> dict[str, Any]:
+    """One kind of stacks; its sites are numbered as they come up."""
+    weights = [weight for _, weight in stacks.rows]
+    return {
+        "type": "sampled",
+        "name": f"{stacks.title}: {stacks.of}",
+        "unit": _UNITS[stacks.unit],
+        "startValue": 0,
+        "endValue": sum(weights),
+        "samples": [
+            [numbers.setdefault(site, len(numbers)) for site in stack] for stack, _ in stacks.rows
+        ],
+        "weights": weights,
+    }
+
+
+def _frame(site: FlameSite, base: str) -> dict[str, Any]:
+    if site.frame is None:
+        return {"name": label(site)}
+    file = visible(short_path(site.frame.file, base))
+    return {"name": visible(site.name) or "(no name)", "file": file, "line": site.frame.line}
+
+
+def remark(report: Report, options: Options) -> str:
+    """What stands in the place of stacks that were not recorded.
+
+    Args:
+        report: The report.
+        options: What it was made from.
+    """
+    return instead_of_stacks(options.recording)

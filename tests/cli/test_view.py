@@ -1,0 +1,113 @@
+"""``profkit view`` writes the page and opens it where somebody can see it."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from profkit.cli import view
+from profkit.cli.main import main
+from profkit.testing import TraceBuilder
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """A machine with a cache of its own and no screen; what a browser was asked to open."""
+    for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION", "SSH_TTY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("sys.platform", "linux")
+    opened: list[str] = []
+
+    def open_page(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", open_page)
+    return opened
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    """A step on a GPU."""
+    b = TraceBuilder()
+    with b.step():
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+    return str(b.write(tmp_path / "step.pt.trace.json.gz"))
+
+
+def test_the_page_is_kept_where_nobody_else_reads_it_and_its_place_is_printed(
+    trace: str, machine: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["view", trace]) == 0
+    page = Path(capsys.readouterr().out.strip())
+    assert page.name.startswith("step-")
+    assert b"<html" in page.read_bytes()
+    assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
+    assert machine == []
+
+
+def test_the_same_recording_has_one_page_and_old_pages_go(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["view", trace]) == 0
+    assert main(["view", trace]) == 0
+    first, second = capsys.readouterr().out.split()
+    assert first == second
+    folder = Path(first).parent
+    for number in range(30):
+        (folder / f"old{number}.html").write_text("")
+    assert main(["view", trace]) == 0
+    assert len(list(folder.iterdir())) <= 21
+
+
+def test_it_opens_where_there_is_a_screen(
+    trace: str,
+    machine: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert main(["view", trace]) == 0
+    assert machine == [Path(capsys.readouterr().out.strip()).as_uri()]
+    assert main(["view", trace, "--no-open"]) == 0
+    assert len(machine) == 1
+
+
+def test_over_ssh_nothing_opens_unless_it_is_asked_for(
+    trace: str, machine: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("SSH_CONNECTION", "1.2.3.4 5 6.7.8.9 22")
+    assert main(["view", trace]) == 0
+    assert machine == []
+    assert main(["view", trace, "--open"]) == 0
+    assert len(machine) == 1
+
+
+def test_over_ssh_a_terminal_is_told_how_to_get_the_page(
+    trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    assert main(["view", trace]) == 0
+    said = capsys.readouterr()
+    assert f"{Path(said.out.strip())} ." in said.err
+    assert "scp " in said.err
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_other_systems_have_a_screen(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", system)
+    assert view.has_screen()
+
+
+def test_the_page_can_be_kept_and_a_saved_report_be_shown(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, page = tmp_path / "report.json", tmp_path / "page.html"
+    assert main(["analyze", trace, "--format", "json", "-o", str(report)]) == 0
+    assert main(["view", str(report), "-o", str(page)]) == 0
+    assert capsys.readouterr().out.strip() == str(page)
+    assert b"<html" in page.read_bytes()
+    assert main(["view", str(report), "-o", str(page)]) == 5
