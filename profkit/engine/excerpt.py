@@ -61,13 +61,15 @@ def _lines_of(path: str) -> tuple[str, ...]:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (OSError, ValueError):
         return ()
-    with open(handle, "rb") as file:  # noqa: PTH123  (a handle, which is looked at before it is read)
+    try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_FILE_BYTES:
             return ()
-        try:
+        with open(handle, "rb", closefd=False) as file:
             encoding, begun = tokenize.detect_encoding(file.readline)
             text = (b"".join(begun) + file.read(MAX_FILE_BYTES)).decode(encoding)
-        except (OSError, SyntaxError, UnicodeDecodeError):
-            return ()
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return ()
+    finally:
+        os.close(handle)
     return tuple(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
