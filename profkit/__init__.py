@@ -65,9 +65,29 @@ def _teach_captures_to_report() -> None:
 
     def analyze(paths: list[str]) -> "Report":
         report: Report = __getattr__("analyze")(paths)
+        if "IPython" in sys.modules:
+            from profkit.integrations.notebook import with_cell_names
+
+            return with_cell_names(report)
         return report
 
     reports.analyze = analyze
+    if "IPython" in sys.modules:
+        from profkit.integrations.notebook import begin_anew_with_each_cell
+
+        begin_anew_with_each_cell()
+
+
+def load_ipython_extension(ipython: Any) -> None:  # noqa: ANN401  (IPython's shell)
+    """Give a shell the magic ``%%profkit``: what ``%load_ext profkit`` calls.
+
+    Args:
+        ipython: The shell.
+    """
+    from profkit.integrations.notebook import ProfkitMagics, begin_anew_with_each_cell
+
+    begin_anew_with_each_cell()
+    ipython.register_magics(ProfkitMagics)
 
 
 class _Room(ModuleType):

@@ -15,7 +15,7 @@ from typing import Any, Final
 from profkit.capture import forks, profiler, signals, talk
 from profkit.capture.options import OnlyDevice, Options
 from profkit.capture.schedule import Schedule
-from profkit.capture.session import Session
+from profkit.capture.session import Session, forget_lines
 from profkit.model.capture_info import StepKind
 
 is_on: bool = os.environ.get("PROFKIT", "1").strip().lower() not in {"0", "off", "false", "no"}
@@ -99,6 +99,15 @@ def leave(entered: Session, stopped_by: str = "") -> None:
         if session is entered:
             session = None
     signals.unwatch(_finish_early)
+
+
+def begin_anew() -> None:
+    """Let every name be recorded as if for the first time: up to its limit, with its own lines.
+
+    A notebook runs the same names again, after their code was changed.
+    """
+    n_recorded.clear()
+    forget_lines()
 
 
 def step_ended() -> None:

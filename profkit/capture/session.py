@@ -27,6 +27,11 @@ _known_lines: dict[str, Lines] = {}
 """Lines of the first recording of each name, lent to its later ones."""
 
 
+def forget_lines() -> None:
+    """Lend no lines of what was recorded so far."""
+    _known_lines.clear()
+
+
 class Session:
     """One outermost ``profkit.trace`` block, or one watched loop.
 

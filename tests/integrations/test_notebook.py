@@ -1,0 +1,276 @@
+"""``%%profkit`` in a real IPython shell: cells behave as they do without it, and get a report."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+import profkit
+from profkit.integrations import notebook
+from profkit.testing import TraceBuilder
+from tests.docs.blocks import ROOT, blocks
+
+SETUP = """import torch
+net = torch.nn.Linear(8, 8)
+batch = torch.randn(4, 8)
+"""
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell]:
+    folder = tmp_path_factory.mktemp("ipython")
+    config = Config()
+    config.HistoryManager.enabled = False
+    made = InteractiveShell.instance(config=config, ipython_dir=str(folder), colors="nocolor")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROFKIT_DIR", str(folder / "traces"))
+        made.run_cell("%load_ext profkit", store_history=True)
+        made.run_cell(SETUP, store_history=True)
+        yield made
+    InteractiveShell.clear_instance()
+
+
+def ran(shell: InteractiveShell, cell: str) -> tuple[Any, Any]:
+    """What a cell comes to, and what it wrote and displayed."""
+    with capture_output() as seen:
+        result = shell.run_cell(cell, store_history=True)
+    return result, seen
+
+
+CELLS = {
+    "a value": "a = 1\na + 1",
+    "a quiet value": "a = 1\na + 1;",
+    "an assignment": "b = 5",
+    "output and a value": "print('words')\n'value'",
+    "a line magic and a shell's help": "%who_ls int\n7",
+    "nothing but a comment": "# nothing",
+    "a function and an error": "def f():\n    return 1 / 0\n\nf()",
+    "an exit": "raise SystemExit(3)",
+    "a name that is not there": "print('first')\nmissing",
+}
+
+
+@pytest.mark.filterwarnings("ignore:To exit")
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+def test_a_cell_behaves_as_without(shell: InteractiveShell, cell: str) -> None:
+    plain, seen_plain = ran(shell, cell)
+    profiled, seen = ran(shell, f"%%profkit --quiet\n{cell}")
+    assert type(profiled.error_in_exec) is type(plain.error_in_exec)
+    assert str(profiled.error_in_exec) == str(plain.error_in_exec)
+    assert profiled.success == plain.success
+    assert profiled.result == plain.result
+    if plain.success:
+        numbers = (str(shell.execution_count - 2), str(shell.execution_count - 1))
+        assert seen.stdout.replace(numbers[1], numbers[0]) == seen_plain.stdout
+    if plain.result is not None:
+        assert shell.user_ns["_"] == plain.result
+        assert shell.user_ns["Out"][shell.execution_count - 1] == plain.result
+
+
+def test_an_error_is_shown_with_the_lines_of_the_cell_and_none_of_ours(
+    shell: InteractiveShell,
+) -> None:
+    result, seen = ran(shell, "%%profkit -q\n\ndef f():\n    return 1 / 0\n\nf()")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    assert f"Cell In[{shell.execution_count - 1}], line 4" in seen.stdout
+    assert "----> 4     return 1 / 0" in seen.stdout
+    assert "notebook.py" not in seen.stdout
+
+
+def test_the_report_follows_and_names_lines_as_the_notebook_does(shell: InteractiveShell) -> None:
+    result, seen = ran(
+        shell, "%%profkit -o kept\n\nfor _ in range(3):\n    net(batch).sum().item()"
+    )
+    assert result.success
+    number = shell.execution_count - 1
+    (shown,) = seen.outputs
+    assert f"In [{number}]:4" in shown.data["text/html"]
+    assert f"In [{number}]:4" in shown.data["text/plain"]
+    assert "<script" not in shown.data["text/html"]
+    assert "http" not in shown.data["text/html"]
+    recording = shell.user_ns["kept"]
+    assert Path(recording.path).is_file()
+    (item,) = [each for each in recording.report.findings if each.name == "item-sync"]
+    assert item.locations[0].place == f"In [{number}]:4"
+    assert f"In [{number}]:4" in item.message
+
+
+def test_a_cell_that_was_run_often_is_still_recorded(shell: InteractiveShell) -> None:
+    paths = set()
+    for _ in range(5):
+        ran(shell, "%%profkit -q -o kept --name again\nnet(batch)")
+        paths.add(shell.user_ns["kept"].path)
+    assert len(paths - {None}) == 5
+
+
+def test_a_block_in_a_cell_that_was_changed_has_the_lines_of_the_new_cell(
+    shell: InteractiveShell,
+) -> None:
+    for blank in ("", "\n\n"):
+        cell = (
+            f"{blank}with profkit.trace('block', quiet=True) as kept:\n    net(batch).sum().item()"
+        )
+        result, _ = ran(shell, f"import profkit\n{cell}")
+        assert result.success
+        (item,) = [
+            each for each in shell.user_ns["kept"].report.findings if each.name == "item-sync"
+        ]
+        assert item.locations[0].place == f"In [{shell.execution_count - 1}]:{3 + len(blank)}"
+
+
+def test_a_block_in_a_cell_is_recorded_each_time_the_cell_is_run(shell: InteractiveShell) -> None:
+    paths = set()
+    for _ in range(5):
+        ran(shell, "with profkit.trace('often', quiet=True) as kept:\n    net(batch)")
+        paths.add(shell.user_ns["kept"].path)
+    assert len(paths - {None}) == 5
+
+
+def test_a_recording_is_shown_by_its_report_or_says_why_not(shell: InteractiveShell) -> None:
+    result, _ = ran(shell, "import profkit\nt = profkit.trace('shown', quiet=True)\nt")
+    assert "“shown”: nothing recorded yet" in result.result._repr_html_()
+    result, _ = ran(shell, "with t:\n    net(batch)\n    inside = t._repr_html_()\nt")
+    assert "open" in shell.user_ns["inside"]
+    assert '<div class="profkit-report">' in result.result._repr_html_()
+    Path(result.result.path).unlink()
+    t = shell.user_ns["t"]
+    t._report = None
+    assert "There is no file" in t._repr_html_()
+
+
+def test_what_a_failing_cell_did_is_recorded(shell: InteractiveShell) -> None:
+    result, seen = ran(shell, "%%profkit -o kept\nnet(batch)\nraise ValueError('no')")
+    assert isinstance(result.error_in_exec, ValueError)
+    assert "aten::addmm" in seen.outputs[0].data["text/plain"]
+    assert shell.user_ns["kept"].path is not None
+
+
+def test_a_line_is_recorded_too(shell: InteractiveShell) -> None:
+    result, seen = ran(shell, "%profkit net(batch).sum();")
+    assert result.success
+    assert "aten::sum" in seen.outputs[0].data["text/plain"]
+
+
+def test_memory_is_watched_from_step_to_step(shell: InteractiveShell) -> None:
+    cell = """%%profkit --memory
+optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+for _ in range(12):
+    net(batch).sum().backward()
+    optimizer.step()"""
+    result, seen = ran(shell, cell)
+    assert result.success
+    assert "12 steps" in " ".join(seen.outputs[0].data["text/plain"].split())
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("%profkit", "nothing to record"),
+        ("%%profkit net(batch)\n1", "takes no 'net(batch)' on its line"),
+        ("%%profkit\nawait something()", "with profkit.trace()"),
+        ("%%profkit --wrong\n1", "unrecognized arguments"),
+    ],
+)
+def test_what_cannot_be_done_is_said(shell: InteractiveShell, cell: str, said: str) -> None:
+    result, seen = ran(shell, cell)
+    assert not result.success
+    assert said in seen.stdout + seen.stderr
+
+
+def test_no_python_is_a_syntax_error_of_the_cell(shell: InteractiveShell) -> None:
+    result, _ = ran(shell, "%%profkit\n1 1")
+    assert isinstance(result.error_in_exec, SyntaxError)
+    assert result.error_in_exec.lineno == 2
+
+
+def test_an_await_within_a_function_is_no_hindrance(shell: InteractiveShell) -> None:
+    cell = """%%profkit -q
+import asyncio
+async def later():
+    await asyncio.sleep(0)
+    return 3
+coroutine = later()
+coroutine.close()
+4"""
+    result, _ = ran(shell, cell)
+    assert result.result == 4
+
+
+def test_switched_off_it_only_runs_the_cell(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("profkit.capture.current.is_on", False)
+    result, seen = ran(shell, "%%profkit -o kept\nnet(batch).shape[0]")
+    assert result.result == 4
+    assert seen.outputs[-1:] == [] or "profkit" not in str(seen.outputs[-1].data)
+    assert "nothing is recorded" in repr(shell.user_ns["kept"])
+
+
+@pytest.mark.parametrize(
+    ("interactivity", "cell", "value"),
+    [
+        ("last_expr_or_assign", "c = 8", 8),
+        ("none", "8", None),
+        ("last_expr", "if True:\n    8", None),
+    ],
+)
+def test_the_shells_way_of_showing_values_is_kept(
+    shell: InteractiveShell, interactivity: str, cell: str, value: object
+) -> None:
+    before = shell.ast_node_interactivity
+    shell.ast_node_interactivity = interactivity
+    try:
+        result, _ = ran(shell, f"%%profkit -q\n{cell}")
+    finally:
+        shell.ast_node_interactivity = before
+    assert result.result == value
+
+
+def test_files_of_a_kernels_cells_are_named_as_the_notebook_names_them(
+    shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = "/tmp/ipykernel_17/2563.py"  # noqa: S108  (how a kernel names a cell; nothing is opened)
+    monkeypatch.setitem(shell.compile._filename_map, file, 9)
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step(), b.frame(file, 5, "loop"):
+            b.load(9_000_000)
+    report = notebook.with_cell_names(profkit.analyze(b.write(tmp_path / "t.json")))
+    (finding,) = report.findings
+    assert "In [9]:" in finding.locations[0].place
+    assert "2563" not in str(report)
+
+
+@pytest.mark.usefixtures("shell")
+def test_other_files_keep_their_names(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step(), b.frame("/home/me/train.py", 5, "loop"):
+            b.load(9_000_000)
+    report = profkit.analyze(b.write(tmp_path / "t.json"))
+    assert notebook.with_cell_names(report) == report
+
+
+def test_the_cells_of_the_page_on_notebooks_run(shell: InteractiveShell) -> None:
+    ran(shell, "model = net\nbatches = [batch] * 3")
+    every = [block.text for block in blocks("docs/notebooks.md", "ipython")]
+    assert any(cell.startswith("%%profkit") for cell in every)
+    for cell in every:
+        result, seen = ran(shell, cell)
+        assert result.success
+        if cell.startswith("%%"):
+            assert "aten::addmm" in seen.outputs[0].data["text/plain"]
+
+
+def test_every_option_of_the_magic_is_on_the_page() -> None:
+    page = (ROOT / "docs/notebooks.md").read_text()
+    actions = notebook.ProfkitMagics.profkit.parser._actions
+    named = {
+        option for each in actions for option in each.option_strings if option.startswith("--")
+    }
+    assert named == set(re.findall(r"^\| `(--\w+)", page, re.MULTILINE))
