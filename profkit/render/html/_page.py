@@ -190,4 +190,4 @@ def packed_plotly() -> str:
     ``base.js`` unpacks it when the first chart is about to be seen, so that the page opens
     without waiting for it.
     """
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 6, mtime=0)).decode()
