@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from profkit.engine.renderer import Renderer
 
 _INTO_FOLDERS: Final = {"tensorboard": "profkit.integrations.tensorboard.export"}
-"""Formats that are folders of files: the module whose ``write(study, folder)`` writes them."""
+"""Formats that are folders of files: the module whose ``write(reports, folder)`` writes them."""
 _GZIP: Final = ".gz"
 _GZIP_LEVEL: Final = 1
 _GZIP_WBITS: Final = 31
@@ -85,7 +85,10 @@ def command(  # noqa: PLR0913  (one argument an option)
     with progress() as shown:
         reads = read_all(paths, chosen, shown)
         if format_ in _INTO_FOLDERS:
-            written, opened_by = _into_folder(format_, reads, output), f"{format_} --logdir"
+            written, opened_by = (
+                _into_folder(format_, reads, output),
+                f"{format_} --logdir {output}",
+            )
         else:
             wanted = {"table": table, "weight": weight}
             export = _Export(format_, output, wanted, base=root, shown=shown, force=force)
@@ -259,12 +262,11 @@ def _packed(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _into_folder(format_: str, reads: Iterable[Read], output: str | None) -> list[str]:
     """Write a format that is a folder of files."""
-    folder = Path(output or format_)
-    _make_folder(folder)
+    if output is None or output == STDOUT:
+        raise click.UsageError(f"{format_} is a folder of files: name it with -o.")
     module = importlib.import_module(_INTO_FOLDERS[format_])
-    for read in reads:
-        module.write(read, folder)
-    return [str(folder)]
+    written = module.write((read.report for read in reads), Path(output))
+    return [str(path) for path in written]
 
 
 def _say_where(written: list[str], opened_by: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from profkit.cli._studies import plain_name
+from profkit.cli.export import ExportChoice
 from profkit.cli.main import main
 from profkit.engine.renderer import renderers
 from profkit.testing import TraceBuilder
@@ -37,6 +38,7 @@ def here() -> list[str]:
 
 def test_the_contracts_formats_are_there() -> None:
     assert {"chrome", "parquet", "csv", "folded", "html", "md", "sarif", "json"} <= set(FORMATS)
+    assert "tensorboard" in ExportChoice()._known()
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -123,6 +125,16 @@ def test_several_recordings_are_one_file_where_a_format_can_hold_them(
     assert main(["export", ranks, "--to", "chrome", "-o", "all.json"]) == 2
     assert "one of several recordings" in capsys.readouterr().err
     assert here() == ["all.csv"]
+
+
+def test_a_format_that_is_a_folder_of_files_wants_one(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(trace), "--to", "tensorboard", "-o", "logs"]) == 0
+    (events,) = Path("logs").rglob("events.out.tfevents.*")
+    assert events.stat().st_size > 0
+    assert main(["export", str(trace), "--to", "tensorboard"]) == 2
+    assert "name it with -o" in capsys.readouterr().err
 
 
 def test_a_saved_report_can_be_exported(trace: Path) -> None:
