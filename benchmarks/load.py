@@ -11,7 +11,9 @@ Run: ``python benchmarks/load.py [--mb 200] [--trace FILE]``
 
 import argparse
 import contextlib
+import itertools
 import json
+import random
 import re
 import subprocess
 import sys
@@ -101,7 +103,7 @@ class Watch(threading.Thread):
             self.peak_bytes = max(self.peak_bytes, self.held())
 
 
-def repeated(trace: bytes, n_bytes: int) -> Iterator[bytes]:
+def repeated(trace: bytes, n_bytes: int, vary: random.Random | None = None) -> Iterator[bytes]:
     """A trace's text with its events repeated until it has so many bytes.
 
     Each time they are later, and their ids are new, so that nothing joins one turn to another.
@@ -109,6 +111,8 @@ def repeated(trace: bytes, n_bytes: int) -> Iterator[bytes]:
     Args:
         trace: The text of a trace.
         n_bytes: How long it shall be, in bytes.
+        vary: Where given, every stretch between two moments of the trace is longer or shorter by
+            chance, in each turn anew: what contains what stays, and no turn packs like another.
 
     Yields:
         Its pieces.
@@ -125,13 +129,35 @@ def repeated(trace: bytes, n_bytes: int) -> Iterator[bytes]:
     yield head
     written, turn = len(head), 0
     while written < n_bytes:
-        moved = (_moved(event, turn, turn * span_us) for event in events)
+        again = events if vary is None else _varied(events, vary)
+        moved = (_moved(event, turn, turn * span_us) for event in again)
         piece = ",\n".join(json.dumps(event, indent=1) for event in moved).encode()
         piece = (b",\n" if turn else b"") + piece
         yield piece
         written += len(piece)
         turn += 1
     yield b"]}"
+
+
+def _varied(events: list[dict[str, Any]], vary: random.Random) -> list[dict[str, Any]]:
+    """The events on a clock that runs slower and faster by chance, never beyond their last end."""
+    timed = [event for event in events if "ts" in event]
+    ends = [event["ts"] + event.get("dur", 0) for event in timed]
+    moments = sorted({event["ts"] for event in timed} | set(ends))
+    changed = {moments[0]: moments[0]}
+    for before, moment in itertools.pairwise(moments):
+        changed[moment] = changed[before] + (moment - before) * vary.uniform(0.4, 1.0)
+    again = []
+    for event in events:
+        if "ts" not in event:
+            again.append(event)
+            continue
+        start = changed[event["ts"]]
+        later = {"ts": start}
+        if "dur" in event:
+            later["dur"] = round(changed[event["ts"] + event["dur"]] - start, 3)
+        again.append({**event, **later})
+    return again
 
 
 def _moved(event: dict[str, Any], turn: int, shift_us: float) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """What the nodes of flame graphs stand for, numbered as they come up."""
 
-from typing import Any, Final
+from typing import Final, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from profkit.engine.context import Context
 from profkit.engine.summary import device_label
 from profkit.index.frames import parse_frame
+from profkit.index.numbering import numbered
 from profkit.index.paths import Paths
 from profkit.index.streams import device_of
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
@@ -16,7 +16,8 @@ from profkit.model.where import Frame
 
 _MODULE: Final = "nn.Module: "
 
-CALL_KINDS: Final[dict[int, SiteKind]] = {
+KINDS: Final[tuple[SiteKind, ...]] = get_args(SiteKind)
+_CALLS: Final[dict[int, SiteKind]] = {
     Category.OP: "op",
     Category.ANNOTATION: "annotation",
     Category.PYTHON: "python",
@@ -64,30 +65,26 @@ class Sites:
         found = [self.number(FlameSite("module", name)) for name in ctx.source.modules]
         return np.array([*found, self.unknown("outside modules")], dtype=np.int64)
 
-    def names(
-        self, ctx: Context, kinds: npt.NDArray[Any], names: npt.NDArray[Any], wanted: Mask
-    ) -> Int64s:
+    def names(self, ctx: Context, kinds: Int64s, names: Int32s, wanted: Mask) -> Int64s:
         """A site for each of some names of events.
 
         Args:
             ctx: What was recorded.
-            kinds: What each is. Shape ``(k,)``.
+            kinds: What each is, as its place in :data:`KINDS`. Shape ``(k,)``.
             names: Index into the events' names. Shape ``(k,)``.
             wanted: Which of them have a site. Shape ``(k,)``.
 
         Returns:
             Sites, 0 where none is wanted. Shape ``(k,)``.
         """
-        words, kind = np.unique(kinds[wanted], return_inverse=True)
-        key, inverse = np.unique(
-            kind * len(ctx.events.names) + names[wanted].astype(np.int64), return_inverse=True
-        )
+        n_names = len(ctx.events.names)
+        key, place = numbered(kinds[wanted] * n_names + names[wanted])
         numbers = [
-            self.number(_site(ctx, str(words[kind]), name))
-            for kind, name in (divmod(each, len(ctx.events.names)) for each in key.tolist())
+            self.number(_site(ctx, KINDS[kind], name))
+            for kind, name in (divmod(each, n_names) for each in key.tolist())
         ]
         found = np.zeros(len(names), dtype=np.int64)
-        found[wanted] = np.array(numbers, dtype=np.int64)[inverse]
+        found[wanted] = np.array(numbers, dtype=np.int64)[place]
         return found
 
     def flame(
@@ -137,11 +134,11 @@ def _with_those_below(own: Int64s, parent: Int32s) -> Int64s:
     return total
 
 
-def _site(ctx: Context, kind: str, name: int) -> FlameSite:
+def _site(ctx: Context, kind: SiteKind, name: int) -> FlameSite:
     """The site of a name of events."""
     text = ctx.events.names[name]
     if kind != "python":
-        return FlameSite(kind, text)  # type: ignore[arg-type]  # NumPy's text is one of the kinds
+        return FlameSite(kind, text)
     if text.startswith(_MODULE):
         return FlameSite("module", text.removeprefix(_MODULE))
     frame = parse_frame(text)
@@ -159,8 +156,9 @@ def host_sites(ctx: Context, sites: Sites) -> Int64s:
     events = ctx.events
     on_host = np.zeros(len(events), dtype=np.bool_)
     on_host[ctx.tree.rows] = True
-    words = np.array([CALL_KINDS.get(each, "unknown") for each in range(len(Category))])
-    found = sites.names(ctx, words[events.category], events.name, on_host)
+    by_category = [KINDS.index(_CALLS.get(each, "unknown")) for each in range(len(Category))]
+    kinds = np.array(by_category, dtype=np.int64)[events.category]
+    found = sites.names(ctx, kinds, events.name, on_host)
     if len(ctx.steps):
         found[ctx.steps.rows] = sites.number(FlameSite("step", "steps"))
     return found

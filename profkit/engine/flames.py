@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.flame_sites import CALL_KINDS, Sites, devices_of_work, host_sites
+from profkit.engine.flame_sites import KINDS, Sites, devices_of_work, host_sites
 from profkit.engine.memory_flames import memory_by_stack, memory_by_use
 from profkit.index.own_time import own_ns
 from profkit.index.paths import TOP, Paths, paths_of_tree
@@ -148,7 +148,7 @@ def _below_op(ctx: Context, sites: Sites, paths: Paths, node: Int64s) -> Int64s:
     """Nodes of the operators that launched the work, where one did."""
     op = ctx.launches.op
     has = op != NO_ROW
-    site = sites.names(ctx, np.full(len(op), CALL_KINDS[Category.OP]), ctx.events.name[op], has)
+    site = sites.names(ctx, np.full(len(op), KINDS.index("op")), ctx.events.name[op], has)
     node[has] = paths.below(node[has], site[has])
     return node
 
@@ -157,7 +157,8 @@ def _of_work(ctx: Context, name: str, sites: Sites, paths: Paths, node: Int64s) 
     """The flame graph whose leaves are the device work."""
     events, work = ctx.events, ctx.launches.work
     everything = np.ones(len(work), dtype=np.bool_)
-    kinds = np.where(events.category[work] == Category.KERNEL, "kernel", "copy")
+    is_kernel = events.category[work] == Category.KERNEL
+    kinds = np.where(is_kernel, KINDS.index("kernel"), KINDS.index("copy"))
     site = sites.names(ctx, kinds, events.name[work], everything)
     node = paths.below(node, site)
     return sites.flame(name, "ns", _DEVICE_TIME, paths, node, events.dur_ns[work])

@@ -7,6 +7,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.calls import ALLOCATOR
+from profkit.index.numbering import numbered
 from profkit.index.source import NO_FRAME
 from profkit.index.waiting import blocking_calls
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s
@@ -14,9 +15,6 @@ from profkit.model.timeline import SliceKind, TimelineSite
 
 MAX_SITES: Final = 20_000
 """A page names no more; what is rarer still is drawn and counted, under one name for each kind."""
-
-_SMALL: Final = 1 << 24
-"""Keys up to this are numbered by a table of all of them, which is quicker than to sort."""
 
 _KINDS: Final[tuple[SliceKind, ...]] = get_args(SliceKind)
 _NUMBER: Final = {kind: number for number, kind in enumerate(_KINDS)}
@@ -58,9 +56,9 @@ def sites_of_events(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
     frame[work] = np.where(cause == NO_ROW, NO_FRAME, source.frame[cause])
     op_name = np.full(len(events), -1, dtype=np.int64)
     op_name[work] = np.where(op == NO_ROW, -1, events.name[op])
-    what, what_of = _numbered(kinds_of_events(ctx) * n_names + events.name)
-    where, where_of = _numbered((frame + 1) * (n_names + 1) + op_name + 1)
-    both, site = _numbered(what_of * len(where) + where_of)
+    what, what_of = numbered(kinds_of_events(ctx) * n_names + events.name)
+    where, where_of = numbered((frame + 1) * (n_names + 1) + op_name + 1)
+    both, site = numbered(what_of * len(where) + where_of)
     total = np.zeros(len(both), dtype=np.int64)
     np.add.at(total, site, events.dur_ns)
     n = np.bincount(site, minlength=len(both))
@@ -79,21 +77,6 @@ def sites_of_events(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
             )
         )
     return site.astype(np.int32), sites
-
-
-def _numbered(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """The different keys, ascending, and for each key its place among them.
-
-    Args:
-        keys: Numbers of 0 or more. Shape ``(n,)``.
-    """
-    most = int(keys.max(initial=0))
-    if most > _SMALL:
-        found, place = np.unique(keys, return_inverse=True)
-        return found, place.astype(np.int64)
-    there = np.zeros(most + 1, dtype=np.bool_)
-    there[keys] = True
-    return np.flatnonzero(there).astype(np.int64), (np.cumsum(there) - 1)[keys]
 
 
 def ranked(sites: list[TimelineSite]) -> tuple[tuple[TimelineSite, ...], Int32s]:

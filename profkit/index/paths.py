@@ -3,6 +3,7 @@
 import numpy as np
 
 from profkit.index.nesting import CallTree
+from profkit.index.numbering import numbered
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask
 from profkit.model.snapshot import Stacks
 
@@ -32,7 +33,7 @@ class Paths:
             Numbers of nodes, made where they are new, each above its children's. Shape ``(k,)``.
         """
         width = int(site.max(initial=0)) + 1
-        key, inverse = np.unique((above + 1) * width + site, return_inverse=True)
+        key, place = numbered((above + 1) * width + site)
         over, under = key // width - 1, key % width
         numbers = self._numbers
         found = np.fromiter(
@@ -43,7 +44,7 @@ class Paths:
             np.int64,
             len(key),
         )
-        return np.asarray(found[inverse])
+        return np.asarray(found[place])
 
     def columns(self) -> tuple[Int32s, Int32s]:
         """The parent and the site of every node. A node precedes its children."""

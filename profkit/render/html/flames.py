@@ -148,14 +148,17 @@ def _cut(text: str) -> str:
     return middle_cut(visible(text), MAX_NAME)
 
 
+def _name(site: FlameSite) -> str:
+    """The name, of a kernel what tells it from others."""
+    return short_kernel(site.name) if site.kind == "kernel" else site.name
+
+
 def _short(site: FlameSite) -> str:
     """The name as it fits into a graph; a line of the user's with where it is."""
-    if site.kind == "kernel":
-        return _cut(short_kernel(site.name))
     if site.frame is not None and site.kind == "line":
         file = site.frame.file.replace("\\", "/").rsplit("/", 1)[-1]
         return _cut(f"{site.name}  {file}:{site.frame.line}")
-    return _cut(site.name)
+    return _cut(_name(site))
 
 
 def _place(site: FlameSite, base: str) -> str:
@@ -179,12 +182,13 @@ def _table(flame: Flame, base: str) -> Table:
     )
     rows = (
         (
-            flame.sites[each].name, _place(flame.sites[each], base), int(own[each]),
+            _name(flame.sites[each]), _place(flame.sites[each], base), int(own[each]),
             int(own[each]) / flame.weight, int(total[each]), int(n[each]),
         )
         for each in order
     )  # fmt: skip
-    return table(f"flame-{flame.name}", flame.title, columns, rows, sorted_by=2)
+    hints = [flame.sites[each].name for each in order]
+    return table(f"flame-{flame.name}", flame.title, columns, rows, sorted_by=2, hints=hints)
 
 
 def by_site(flame: Flame) -> tuple[Int64s, Int64s, Int64s]:

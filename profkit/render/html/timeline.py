@@ -28,14 +28,17 @@ SCRIPTS: Final = (
     "slice_facts.js",
     "timeline.js",
 )
-MAX_LEVEL_CHARACTERS: Final = 6_500_000
-"""So much text of slices leaves a page of a million events well below 12 MB."""
+MAX_LEVEL_CHARACTERS: Final = 8_500_000
+"""With so much text of slices a page of a million events has less than 12 MB, whatever they are."""
 MAX_PLAIN_SLICES: Final = 20_000
 """The coarsest level is not zipped where it is no larger: then any browser draws at least that."""
 MAX_STEPS: Final = 1_000
 """The list of steps to choose from is no longer; the table of steps has them all."""
 MAX_NAME: Final = 240
 _SAMPLE: Final = 1 << 16
+_TRIES: Final = 64
+_WORTH_A_TRY: Final = 1.1
+"""What a sample says is too long by no more than this share may fit."""
 
 
 @dataclass(frozen=True)
@@ -231,11 +234,12 @@ def levels_within(drawn: Timeline, max_characters: int) -> list[_Packed]:
 
 def _fitting(drawn: Timeline, level: Level, left: int, coarser_ns: int | None) -> _Packed | None:
     """A level, or as much of it as fits; None if that is no more than the next coarser has."""
-    resolution_ns = max(1, level.resolution_ns)
+    # Of a level that is far too long the try is not with each nanosecond more.
+    least_ns = (coarser_ns or drawn.end_ns - drawn.start_ns) // _TRIES
+    resolution_ns = max(1, level.resolution_ns, least_ns)
     while True:
         plain = coarser_ns is None and len(level.slices) <= MAX_PLAIN_SLICES
-        estimate = _characters(drawn, level)
-        if estimate <= 2 * left:
+        if _characters(drawn, level) <= _WORTH_A_TRY * left:
             found = _Packed(level, _packed(drawn, level, plain=plain))
             if found.n_characters <= left:
                 return found

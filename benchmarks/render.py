@@ -1,0 +1,134 @@
+"""What a page of a report costs: time to write it, its size, and the time until it is seen.
+
+A recorded trace is repeated to several numbers of events, its times changed by chance so that no
+turn packs like another. For each the analysis, the JSON report, the timeline and the whole page are
+timed in one process; the best of two counts. Then a browser opens the page from its file, where
+there is one: until everything is loaded, and until the timeline is drawn.
+
+Run: ``python benchmarks/render.py [--events 10000 100000 1000000] [--trace FILE]``
+"""
+
+import argparse
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from isal import igzip
+
+from benchmarks.load import TRACES, repeated
+from profkit.api import Study, render, study
+from profkit.engine.timeline import timeline
+
+AIM_BYTES: Final = 12_000_000
+AIM_OPEN_S: Final = 2.0
+ROUNDS: Final = 2
+BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_SEEN: Final = """() => new Promise((resolve) => {
+    const look = () => {
+        const marks = performance.getEntriesByName('profkit:timeline');
+        const [opened] = performance.getEntriesByType('navigation');
+        if (marks.length && opened.loadEventEnd) resolve([opened.loadEventEnd, marks[0].startTime]);
+        else setTimeout(look, 10);
+    };
+    look();
+})"""
+"""When the page was loaded and when the timeline was drawn, in milliseconds from its opening."""
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """The best wall time of some work, over all rounds."""
+    found = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begin)
+    return min(found)
+
+
+def written(trace: bytes, n_events: int, folder: Path) -> Path:
+    """A trace of at least so many complete events."""
+    n_once = trace.count(b'"ph": "X"')
+    path = folder / "repeated.pt.trace.json"
+    wanted = n_events / n_once * len(trace)
+    with path.open("wb") as file:
+        n_written = 0
+        for piece in repeated(trace, int(4 * wanted), random.Random(0)):  # noqa: S311  (no secret)
+            file.write(piece)
+            n_written += piece.count(b'"ph": "X"')
+            if n_written >= n_events:
+                break
+        file.write(b"]}")
+    return path
+
+
+def opened(page: Path) -> tuple[float, float] | None:
+    """Seconds until the page is loaded and until its timeline is drawn; None without a browser."""
+    os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        return None
+    from playwright.sync_api import sync_playwright
+
+    times = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        for _ in range(ROUNDS + 1):
+            sheet = browser.new_page()
+            sheet.goto(page.as_uri())
+            times.append(sheet.evaluate(_SEEN))
+            sheet.close()
+        browser.close()
+    loaded, drawn = min(times, key=lambda pair: pair[1])
+    return loaded / 1000, drawn / 1000
+
+
+def measure(path: Path, folder: Path) -> None:
+    """Print a row for one trace."""
+    begin = time.perf_counter()
+    studied: Study = study(path)
+    analysis_s = time.perf_counter() - begin
+    report, recording = studied.report, studied.recording
+    json_s = seconds(lambda: render(report, "json"))
+    timeline_s = seconds(lambda: timeline(recording.context, report))
+    html_s = seconds(lambda: render(report, "html", recording=recording))
+    page = folder / "page.html"
+    page.write_bytes(render(report, "html", recording=recording))
+    n_bytes = page.stat().st_size
+    seen = opened(page)
+    shown = f"{seen[0]:8.2f} {seen[1]:8.2f}" if seen else "  no browser here"
+    times = f"{analysis_s:9.2f} {json_s:7.3f} {timeline_s:9.2f} {html_s:7.2f}"
+    ratios = f"{html_s / analysis_s:10.2f} {html_s / json_s:7.0f}"
+    print(f"{len(recording.context.events):>9,} {times} {ratios} {n_bytes / 1e6:7.2f} {shown}")
+
+
+def main() -> None:
+    """Make the traces one after the other, and measure each."""
+    parser = argparse.ArgumentParser(description="Time the HTML page and weigh it.")
+    parser.add_argument(
+        "--events", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="how many"
+    )
+    parser.add_argument("--trace", type=Path, help="the trace to repeat")
+    options = parser.parse_args()
+    source = options.trace or max(TRACES.rglob("*.gz"), key=lambda path: path.stat().st_size)
+    trace = source.read_bytes()
+    if source.suffix == ".gz":
+        trace = igzip.decompress(trace)
+    print("seconds to analyze, to write JSON, to lay the timeline out, to write the page;")
+    print("the page against the analysis and the JSON; MB; seconds until it is loaded and drawn")
+    columns = ("analysis", 9), ("json", 7), ("timeline", 9), ("html", 7), ("x analysis", 10)
+    columns += ("x json", 7), ("MB", 7), ("loaded", 8), ("drawn", 8)
+    print(f"{'events':>9}", *(f"{name:>{width}}" for name, width in columns))
+    for n_events in options.events:
+        with tempfile.TemporaryDirectory() as folder:
+            measure(written(trace, n_events, Path(folder)), Path(folder))
+    print(f"aims for a million events: at most {AIM_BYTES / 1e6:.0f} MB, "
+          f"drawn within {AIM_OPEN_S:.0f} s")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
