@@ -1,0 +1,84 @@
+"""Every recording of the corpus in every format; and what comes back is what went out."""
+
+import json
+import os
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from profkit.api import Study, analyze, render, study
+from profkit.engine.renderer import renderers
+from profkit.engine.verdict import part_label
+from profkit.model.report import Report
+from tests.render.trace_viewer import check, events_of, ours
+
+CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
+FILES = sorted((*(CORPUS / "traces").glob("*"), *(CORPUS / "snapshots").glob("*")))
+TRACES = [path for path in FILES if path.parent.name == "traces"]
+LARGE_BYTES = 500_000
+"""Packed; reading what a viewer reads of larger ones takes Python too long for every run."""
+
+needs_corpus = pytest.mark.skipif(
+    not CORPUS.is_dir(), reason="the corpus of real traces is not here (set PROFKIT_CORPUS)"
+)
+_kept: dict[Path, Study] = {}
+
+
+def studied(path: Path) -> Study:
+    """The study of a file; the last one is kept, since its tests follow each other."""
+    if path not in _kept:
+        _kept.clear()
+        _kept[path] = study(path, strict=True)
+    return _kept[path]
+
+
+def of_any_place(report: Report) -> Report:
+    return replace(report, source=replace(report.source, path=""))
+
+
+@needs_corpus
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
+def test_it_renders_to_every_format(path: Path) -> None:
+    one = studied(path)
+    for module in renderers():
+        if module.INFO.name == "chrome" and path in TRACES:
+            continue  # the next test reads it as well
+        product = render(one.report, module.INFO.name, recording=one.recording, verbose=True)
+        assert product or module.INFO.name == "folded", module.INFO.name
+        if "json" in module.INFO.media_type:
+            json.loads(product)
+
+
+@needs_corpus
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.partition(".")[0])
+def test_the_trace_for_viewers_gives_the_figures_of_the_original(
+    path: Path, tmp_path: Path
+) -> None:
+    one = studied(path)
+    product = render(one.report, "chrome", recording=one.recording)
+    exported = tmp_path / "exported.json"
+    exported.write_bytes(product)
+    assert of_any_place(analyze(exported, strict=True)) == of_any_place(one.report)
+
+
+@needs_corpus
+@pytest.mark.parametrize(
+    "path",
+    [path for path in TRACES if path.stat().st_size < LARGE_BYTES],
+    ids=lambda path: path.name.partition(".")[0],
+)
+def test_viewers_can_draw_it_and_idle_time_adds_up(path: Path) -> None:
+    one = studied(path)
+    events = events_of(render(one.report, "chrome", recording=one.recording))
+    check(events)
+    drawn: Counter[tuple[str, str]] = Counter()
+    for event in ours(events):
+        if event.get("args", {}).keys() == {"device"}:
+            drawn[event["args"]["device"], event["name"]] += round(event["dur"] * 1000)
+    for device in one.report.summary.devices:
+        for cause in device.idle_causes:
+            name = part_label(f"idle-{cause.cause}")
+            # Of a clock that starts in 1970 viewers hold whole microseconds.
+            assert drawn[device.device, name] == pytest.approx(cause.ns, rel=0.05, abs=50_000)
