@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,26 +72,18 @@ def command(  # noqa: PLR0913  (one argument an option)
 
     from profkit.api import render
     from profkit.engine.renderer import renderer, together
-    from profkit.errors import SeveralTracesError
 
     module = renderer(format_)
     options = {**layout(output), "top": top, "verbose": verbose}
     chosen = {"select": select, "ignore": ignore, "strict": strict, "limit_bytes": max_bytes}
     products, reports, read = [], [], []
     took: dict[str, int] = {}
-    waiting = list(reversed(paths))
     with progress() as shown:
-        while waiting:
-            path = waiting.pop()
-            try:
-                studied = _studied(path, chosen, shown, took)
-            except SeveralTracesError as several:
-                waiting.extend(reversed(several.members))
-                continue
+        for path, studied in _studies(paths, chosen, shown, took):
             began = time.perf_counter_ns()
             shown.writing(format_)
-            reports.append(studied.report)
             read.append(path)
+            reports.append(studied.report)
             products.append(render(studied.report, format_, recording=studied.recording, **options))
             took["render"] = took.get("render", 0) + time.perf_counter_ns() - began
             del studied  # before the next one is read
@@ -106,18 +98,25 @@ def command(  # noqa: PLR0913  (one argument an option)
     return int(any(_reaches(report, fail_on) for report in reports))
 
 
-def _studied(
-    path: str, chosen: Mapping[str, Any], shown: Progress, took: dict[str, int]
-) -> "Study":
-    """The study of one file, shown and timed on its way."""
+def _studies(
+    paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress, took: dict[str, int]
+) -> Iterator[tuple[str, "Study"]]:
+    """Every file that paths name and its study, one at a time, shown and timed on its way."""
     from profkit.api import study
+    from profkit.errors import SeveralTracesError
 
     def told(stage: str, ns: int) -> None:
         took[stage] = took.get(stage, 0) + ns
         shown.told(stage)
 
-    shown.reading(path)
-    return study(path, told=told, seen=shown.seen, **chosen)
+    waiting = list(reversed(paths))
+    while waiting:
+        path = waiting.pop()
+        shown.reading(path)
+        try:
+            yield path, study(path, told=told, seen=shown.seen, **chosen)
+        except SeveralTracesError as several:
+            waiting.extend(reversed(several.members))
 
 
 def _tell_stages(took: Mapping[str, int], whole_ns: int) -> None:

@@ -1,0 +1,99 @@
+"""After a command stands the next useful one: on a terminal, quoted for the shell, in one line."""
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from profkit.testing import TraceBuilder
+from tests.cli.terminal import on_terminal
+
+MAIN = ("-m", "profkit")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("traces")
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.load(9_000_000)
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+    b.write(made / "it's starved.json")
+    cured = TraceBuilder()
+    for _ in range(3):
+        with cured.step():
+            cured.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+    cured.write(made / "cured.json")
+    return made
+
+
+def test_after_a_report_come_its_page_and_its_first_rule(folder: Path) -> None:
+    seen = on_terminal(*MAIN, "analyze", "it's starved.json", cwd=folder, columns=200)
+    assert seen.code == 0
+    *_, last, _ = seen.screen
+    view, rule = last.removeprefix("next: ").split("  or  ")
+    assert shlex.split(view) == ["profkit", "view", "it's starved.json"]
+    assert rule == "profkit rules DAT001"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["rules", "DAT001"], ["view", "it's starved.json", "--no-open", "-o", "page.html"]],
+    ids=" ".join,
+)
+def test_the_commands_that_are_named_are_there(folder: Path, words: list[str]) -> None:
+    assert on_terminal(*MAIN, *words, cwd=folder).code == 0
+
+
+def test_after_a_comparison_comes_what_became_worse(folder: Path) -> None:
+    better = ("diff", "it's starved.json", "cured.json")
+    worse = ("diff", "cured.json", "it's starved.json")
+    assert "next: profkit diff" in on_terminal(*MAIN, *better, cwd=folder, columns=200).terminal
+    seen = on_terminal(*MAIN, *worse, cwd=folder, columns=200)
+    last = seen.screen[-2]
+    assert shlex.split(last) == ["next:", "profkit", "analyze", "it's starved.json"]
+
+
+@pytest.mark.parametrize("format_", ["text", "json"])
+def test_into_a_pipe_nothing_is_said(folder: Path, format_: str) -> None:
+    words = ("analyze", "it's starved.json", "--format", format_)
+    seen = on_terminal(*MAIN, *words, cwd=folder, piped_stdout=True)
+    assert "next:" not in seen.terminal + seen.stdout
+    assert seen.stdout
+
+
+def test_who_wants_quiet_gets_it(folder: Path) -> None:
+    words = ("analyze", "it's starved.json")
+    assert (
+        "next:" not in on_terminal(*MAIN, *words, cwd=folder, env={"PROFKIT_QUIET": "1"}).terminal
+    )
+
+
+def test_a_path_that_cannot_be_typed_is_not_shown(folder: Path, tmp_path: Path) -> None:
+    hostile = tmp_path / "\x1b[31mred.json"
+    os.link(folder / "it's starved.json", hostile)
+    seen = on_terminal(*MAIN, "analyze", hostile.name, cwd=tmp_path, env={"NO_COLOR": "1"})
+    assert "next: profkit rules DAT001" in seen.terminal
+    assert "\x1b[31mred" not in seen.terminal
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_report_is_as_wide_as_the_terminal_it_is_on(folder: Path, columns: int) -> None:
+    words = ("analyze", "cured.json", "it's starved.json")
+    seen = on_terminal(*MAIN, *words, cwd=folder, columns=columns)
+    assert seen.code == 0
+    assert max(map(len, seen.screen)) <= columns
+    assert "\x1b[" in seen.terminal
+    plain = on_terminal(*MAIN, *words, cwd=folder, columns=columns, env={"NO_COLOR": "1"})
+    assert "\x1b[1m" not in plain.terminal
+
+
+def test_stderr_on_a_terminal_has_its_width_though_stdout_is_a_pipe(folder: Path) -> None:
+    program = (
+        "import sys; from profkit.cli._output import stream_layout; "
+        "print(stream_layout(sys.stderr)['width'], stream_layout(sys.stdout)['width'])"
+    )
+    seen = on_terminal("-c", program, columns=77, piped_stdout=True, cwd=folder)
+    assert seen.stdout.split() == ["77", "100"]

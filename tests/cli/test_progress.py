@@ -1,0 +1,207 @@
+"""A terminal shows how far a command is, and nothing of it stays; a pipe sees none of it."""
+
+import io
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from profkit.cli import _progress
+from profkit.load.kineto.read import read_kineto
+from profkit.load.open import load
+from profkit.testing import TraceBuilder
+from profkit.units import format_bytes
+from tests.cli.terminal import ROOT, on_terminal, screen
+
+SLOW = """
+import sys, time
+from profkit.load import progress
+read = progress.SeenReads.read
+def slowly(self, n_bytes=-1):
+    time.sleep(0.4)
+    return read(self, min(n_bytes, 600))
+progress.SeenReads.read = slowly
+from profkit.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command, with a disk that takes its time."""
+
+
+class Terminal(io.StringIO):
+    """A terminal that remembers."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise OSError
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.load(9_000_000)
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+    return b.write(tmp_path / "a trace.json")
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for something that another thread does."""
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setattr(_progress, "QUICK_S", 0.0)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    return Terminal()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_reading_shows_bytes_and_the_time_left_and_takes_them_back(
+    trace: Path, columns: int
+) -> None:
+    seen = on_terminal("-c", SLOW, "analyze", str(trace), columns=columns)
+    assert seen.code == 0
+    assert "reading a trace.json" in seen.terminal
+    assert re.search(rf"\d B of {format_bytes(trace.stat().st_size)}", seen.terminal)
+    assert " left" in seen.terminal
+    assert seen.screen[0].startswith("profkit ")
+    assert "reading a trace" not in "\n".join(seen.screen)
+    drawn = re.split(r"[\r\n]+", re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", seen.terminal))
+    assert max(len(line) for line in drawn if not line.startswith("next:")) <= columns
+
+
+def test_a_pipe_sees_no_progress(trace: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SLOW, "analyze", str(trace)],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    assert ran.stderr == b""
+    assert b"\x1b" not in ran.stdout
+
+
+def test_progress_goes_to_the_terminal_while_the_product_goes_into_a_pipe(trace: Path) -> None:
+    arguments = ("analyze", str(trace), "--format", "json")
+    seen = on_terminal("-c", SLOW, *arguments, piped_stdout=True)
+    assert seen.stdout.startswith("{")
+    assert seen.stdout.endswith("}\n")
+    assert "reading" in seen.terminal
+    assert "".join(seen.screen) == ""
+
+
+def test_the_cursor_is_left_alone_since_who_is_killed_cannot_bring_it_back(trace: Path) -> None:
+    assert "\x1b[?25l" not in on_terminal("-c", SLOW, "analyze", str(trace)).terminal
+
+
+def test_a_dumb_terminal_gets_text_alone(trace: Path) -> None:
+    seen = on_terminal("-c", SLOW, "analyze", str(trace), env={"TERM": "dumb"})
+    assert "\x1b" not in seen.terminal
+    assert seen.terminal.startswith("profkit ")
+
+
+def test_what_is_quick_shows_nothing() -> None:
+    stream = Terminal()
+    with _progress.progress(stream) as shown:
+        shown.reading("a.json")
+        shown.seen(5, 10)
+    time.sleep(_progress.QUICK_S + 0.1)
+    assert stream.getvalue() == ""
+
+
+def test_each_thing_that_takes_time_has_its_line(terminal: Terminal) -> None:
+    with _progress.progress(terminal) as shown:
+        shown.reading("/data/run/a.json")
+        shown.seen(3 << 20, 12 << 20)
+        until(lambda: "3.00 MiB of 12.0 MiB" in terminal.getvalue())
+        assert "reading a.json" in terminal.getvalue()
+        shown.told("read")
+        until(lambda: "analyzing" in terminal.getvalue())
+        shown.told("rule SYN001")
+        shown.told("rule SYN002")
+        until(lambda: re.search(r"2 of \d+ rules", terminal.getvalue()) is not None)
+        shown.writing("html")
+        until(lambda: "writing html" in terminal.getvalue())
+        pieces = shown.written(iter([b"x" * 2048, b"y"]))
+        assert next(pieces) == b"x" * 2048
+        until(lambda: "2.00 KiB" in terminal.getvalue())
+        assert list(pieces) == [b"y"]
+    assert "".join(screen(terminal.getvalue())) == ""
+
+
+def test_an_error_on_the_way_takes_the_line_back_too(terminal: Terminal) -> None:
+    def work() -> Iterator[None]:
+        with _progress.progress(terminal) as shown:
+            shown.reading("a.json")
+            until(lambda: "reading" in terminal.getvalue())
+            yield
+            raise KeyboardInterrupt
+
+    steps = work()
+    next(steps)
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    assert "".join(screen(terminal.getvalue())) == ""
+
+
+def test_hostile_names_steer_no_terminal(terminal: Terminal) -> None:
+    with _progress.progress(terminal) as shown:
+        shown.reading("a[red]\x1b]0;title\x07.json")
+        until(lambda: "reading" in terminal.getvalue())
+    assert "\x1b]" not in terminal.getvalue()
+    assert "\x07" not in terminal.getvalue()
+    assert r"a[red]\x1b]0;title\x07.json" in terminal.getvalue()
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.2, "1 s"), (59, "59 s"), (61.5, "1 min 2 s")])
+def test_time_left_is_said_in_whole_seconds(seconds: float, said: str) -> None:
+    assert _progress._seconds(seconds) == said
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz", "t.zip", "t.tar"])
+def test_reading_tells_how_many_bytes_of_how_many(trace: Path, tmp_path: Path, name: str) -> None:
+    import gzip
+    import tarfile
+    import zipfile
+
+    path = tmp_path / name
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(trace.read_bytes()))
+    elif name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.write(trace, "t.json")
+    elif name.endswith(".tar"):
+        with tarfile.open(path, "w") as archive:
+            archive.add(trace, "t.json")
+    else:
+        path.write_bytes(trace.read_bytes())
+    told: list[tuple[int, int]] = []
+    load(path, seen=lambda n_bytes, of: told.append((n_bytes, of)))
+    whole = path.stat().st_size
+    assert told
+    assert {of for _, of in told} == {whole}
+    assert all(0 <= n_bytes <= whole for n_bytes, _ in told)
+    if name.endswith(("json", "gz")):
+        assert told[-1] == (whole, whole)
+        assert sorted(told) == told
+
+
+def test_who_is_not_told_changes_nothing(trace: Path) -> None:
+    heard: list[int] = []
+    watched = read_kineto(trace, seen=lambda n_bytes, _of: heard.append(n_bytes))
+    alone = read_kineto(trace)
+    assert heard
+    assert len(watched.events) == len(alone.events)
+    assert watched.notes.uncompressed_bytes == alone.notes.uncompressed_bytes
