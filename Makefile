@@ -19,6 +19,7 @@ BIN    := $(VENV)/bin
 # The rules of accessibility that the tests of the pages ask.
 AXE_VERSION := 4.10.3
 AXE    := build/axe-$(AXE_VERSION)/package/axe.min.js
+WEBCOMPONENTS := build/webcomponents/package/webcomponents.min.js
 
 .PHONY: test leaks lint format demo bench docs fuzz pins clean install
 
@@ -54,7 +55,7 @@ fuzz: install
 	$(BIN)/python fuzz/fuzz_analyze.py build/fuzz $(SECONDS)
 	$(BIN)/python fuzz/fuzz_snapshot.py build/fuzz-snapshots $(SECONDS)
 
-install: $(VENV)/.project $(AXE)
+install: $(VENV)/.project $(AXE) $(WEBCOMPONENTS)
 
 $(VENV)/.project: $(VENV)/.pinned pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
@@ -75,6 +76,15 @@ $(AXE):
 			&& npm pack --silent axe-core@$(AXE_VERSION) > /dev/null && tar -xzf axe-core-*.tgz \
 			|| echo 'axe-core cannot be fetched: the tests that need it skip'; \
 	else echo 'there is no npm: the tests that need axe-core skip'; fi
+
+# What the trace view of torch-tb-profiler loads from the internet; in the tests it comes from here.
+$(WEBCOMPONENTS):
+	@mkdir -p build/webcomponents
+	@if command -v npm > /dev/null; then \
+		cd build/webcomponents && npm pack --silent webcomponents.js@0.7.24 > /dev/null \
+			&& tar -xzf webcomponents.js-*.tgz \
+			|| echo 'webcomponents.js cannot be fetched: the test that needs it skips'; \
+	else echo 'there is no npm: the test that needs webcomponents.js skips'; fi
 
 # What torch itself needs of CUDA is left out: its wheel pins that, and a CPU build needs none.
 pins: install

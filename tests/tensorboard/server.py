@@ -62,6 +62,15 @@ class TensorBoard:
             time.sleep(0.2)
         raise TimeoutError(f"{n} runs expected, {answer}\n" + "\n".join(self.log))
 
+    def loaded(self, run: str) -> str:
+        """The run, once its views can be asked for; others may be broken."""
+        deadline = time.monotonic() + LOAD_LIMIT_S
+        while time.monotonic() < deadline:
+            if run in self.ask("runs")["runs"] and self.ask("views", run=run):
+                return run
+            time.sleep(0.2)
+        raise TimeoutError(f"{run} was not loaded\n" + "\n".join(self.log))
+
 
 @contextlib.contextmanager
 def serving(logdir: Path) -> Iterator[TensorBoard]:
