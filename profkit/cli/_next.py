@@ -34,17 +34,21 @@ def say_next(*commands: Sequence[str]) -> None:
         click.echo(click.style(text, dim=True) if color else text, err=True)
 
 
-def after_report(report: "Report", *paths: str, output: str = STDOUT) -> None:
+def after_report(
+    report: "Report", *paths: str, output: str = STDOUT, format_: str = "text"
+) -> None:
     """Say what to type after a report: what shows it whole, and what says more of its first rule.
 
     Args:
         report: The report.
         *paths: The files it was made from.
         output: Where it went.
+        format_: In which format.
     """
     if output == STDOUT and not sys.stdout.isatty():
         return  # into a pipe: nobody looks here now
-    say_next(*_view(paths), *_first_rule(report))
+    page = [["python", "-m", "webbrowser", output]] if format_ == "html" else _view(paths)
+    say_next(*page, *_first_rule(report))
 
 
 def after_run(report: "Report", files: Sequence[str]) -> None:

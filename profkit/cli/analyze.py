@@ -94,7 +94,7 @@ def command(  # noqa: PLR0913  (one argument an option)
     if verbose:
         _tell_stages(took, time.perf_counter_ns() - entered)
     if len(reports) == 1:
-        after_report(reports[0], *read, output=output)
+        after_report(reports[0], *read, output=output, format_=format_)
     return int(any(_reaches(report, fail_on) for report in reports))
 
 

@@ -4,6 +4,7 @@ import inspect
 import io
 import json
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,11 @@ from profkit.cli._suggest import did_you_mean
 _CODE_MARK = re.compile(r"^ *::\n\n?", re.MULTILINE)
 """What tells reStructuredText that code follows; indentation tells a reader as much."""
 _SECTION = re.compile(r"^\S.*:$", re.MULTILINE)
+
+_ID_WIDTH = len("SYN001")
+_SEVERITY_WIDTH = len("severity")
+_SHORTEST_TITLE = 24
+"""Where a title has less room than this, it stands below its name."""
 
 if TYPE_CHECKING:
     from profkit.engine.detector import Rule, RuleInfo
@@ -94,7 +100,7 @@ def _card(rule: "Rule") -> dict[str, object]:
 
 
 def _table(rules: tuple["Rule", ...]) -> str:
-    """Rules as a table, in as many columns as the terminal has."""
+    """Rules as a table, in as many columns as the terminal has; ids and names are never cut."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -102,12 +108,21 @@ def _table(rules: tuple["Rule", ...]) -> str:
     look = layout()
     style = {"error": "bold red", "warning": "yellow", "note": "cyan"}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for title in ("rule", "name", "severity", "what it finds"):
-        table.add_column(title, no_wrap=True, overflow="ellipsis")
+    longest = max(len(rule.INFO.name) for rule in rules)
+    room = look["width"] - sum((_ID_WIDTH, longest, _SEVERITY_WIDTH, 3 * 2))
+    beside = room >= _SHORTEST_TITLE
+    table.add_column("rule", no_wrap=True, min_width=_ID_WIDTH)
+    table.add_column("name", no_wrap=beside, min_width=longest if beside else None, overflow="fold")
+    if beside:
+        table.add_column("severity", no_wrap=True, min_width=_SEVERITY_WIDTH)
+        table.add_column("what it finds", width=room)
     for rule in rules:
         info = rule.INFO
         severity = Text(info.severity, style=style[info.severity])
-        table.add_row(info.id, info.name, severity, info.title)
+        if beside:
+            table.add_row(info.id, info.name, severity, info.title)
+        else:
+            table.add_row(info.id, f"{info.name}: {info.title} ({info.severity})")
     console = Console(
         file=io.StringIO(), width=look["width"], force_terminal=look["color"], markup=False,
         color_system="standard" if look["color"] else None, no_color=not look["color"],
@@ -116,5 +131,5 @@ def _table(rules: tuple["Rule", ...]) -> str:
     with console.capture() as captured:
         console.print(table)
     lines = [line.rstrip() for line in captured.get().rstrip("\n").split("\n")]
-    lines += ["", "profkit rules RULE shows a rule's page: why it matters, and how to fix it."]
-    return "\n".join(lines) + "\n"
+    what = "profkit rules RULE shows a rule's page: why it matters, and how to fix it."
+    return "\n".join((*lines, "", *textwrap.wrap(what, look["width"]))) + "\n"

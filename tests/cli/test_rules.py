@@ -17,6 +17,23 @@ def test_the_table_has_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
         assert rule.INFO.name in shown
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_id_name_or_title_is_cut_at_any_width(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = {"width": width, "color": False, "unicode": True, "base": ""}
+    monkeypatch.setattr("profkit.cli.rules.layout", lambda: wide)
+    assert main(["rules"]) == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    for rule in rules():
+        assert rule.INFO.id in shown
+        assert rule.INFO.name in shown
+        assert rule.INFO.title.split()[-1] in shown
+        assert rule.INFO.severity in shown
+
+
 @pytest.mark.parametrize("word", ["SYN001", "syn001", "item-sync"])
 def test_a_rule_has_a_page(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", word]) == 0
