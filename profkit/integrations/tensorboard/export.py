@@ -21,11 +21,14 @@ from profkit.api import render
 from profkit.errors import OutputError
 from profkit.integrations.tensorboard.glance import Glance, glance
 from profkit.model.report import Report
+from profkit.names import visible
+from profkit.units import format_count
 
 _NUMBER: Final = re.compile(r"(\d+)\D*$")
 _ODD: Final = re.compile(r"[^\w.+-]+")
 _FOLDER: Final = "profkit"
 _NS_PER_MS: Final = 1e6
+_MOST_LINES: Final = 100
 _WATCHED: Final = (
     "host_rss_bytes", "tensor_bytes", "graph_bytes", "allocated_bytes", "reserved_bytes",
 )  # fmt: skip
@@ -205,10 +208,13 @@ def _text_summary(tag: str, text: str) -> Any:  # noqa: ANN401  (TensorBoard shi
 
 def _texts(report: Report) -> Mapping[str, str]:
     """The report as Markdown, and its findings alone, a line each."""
-    findings = "\n".join(
+    lines = [
         f"- **{finding.severity}** {finding.rule} {finding.name}: {_in_line(finding.message)}"
-        for finding in report.findings
-    )
+        for finding in report.findings[:_MOST_LINES]
+    ]
+    if len(report.findings) > _MOST_LINES:
+        lines.append(f"- … and {format_count(len(report.findings) - _MOST_LINES)} more")
+    findings = "\n".join(lines)
     return {
         "profkit/report": render(report, "md").decode(),
         "profkit/findings": findings or "No rule that could look found anything to change.",
@@ -217,7 +223,7 @@ def _texts(report: Report) -> Mapping[str, str]:
 
 def _in_line(text: str) -> str:
     """A text of a recording within a line of Markdown: none of its characters means anything."""
-    return re.sub(r"([\\`*_\[\]<>#|~&])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_\[\]<>#|~&])", r"\\\1", " ".join(visible(text).split()))
 
 
 def _settings(report: Report) -> dict[str, bool | float | str]:
@@ -233,7 +239,11 @@ def _settings(report: Report) -> dict[str, bool | float | str]:
         "stacks": recorded.stacks,
         "shapes": recorded.shapes,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {
+        name: visible(value) if isinstance(value, str) else value
+        for name, value in told.items()
+        if value is not None
+    }
 
 
 def _moment_s(report: Report) -> float:
