@@ -63,6 +63,15 @@ def part_label(kind: str) -> str:
     return _LABELS.get(kind, visible(kind))
 
 
+def meanwhile(kind: str) -> str:
+    """What the host did while a device was idle, in a few words.
+
+    Args:
+        kind: A part of the time in which no device worked, such as ``idle-sync``.
+    """
+    return _MEANWHILE.get(kind, part_label(kind))
+
+
 def device_word(report: Report) -> str:
     """What to call the devices of a report: ``GPU``, or ``device`` for other accelerators."""
     kinds = {device.device.partition(":")[0] for device in report.summary.devices}
@@ -224,8 +233,8 @@ def _nothing_found(report: Report) -> str:
     longest = max(idle, key=lambda part: part.ns, default=None)
     if longest is not None and longest.share >= _WORTH_SAYING_SHARE:
         share = format_share(longest.share)
-        meanwhile = _MEANWHILE.get(longest.kind, part_label(longest.kind))
-        return f"{said} The {device_word(report)} is idle {share} of the time while {meanwhile}."
+        what = meanwhile(longest.kind)
+        return f"{said} The {device_word(report)} is idle {share} of the time while {what}."
     return said
 
 

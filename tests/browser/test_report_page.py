@@ -44,7 +44,7 @@ def test_it_opens_from_a_file_without_a_request_and_without_a_complaint(
     expect(page.locator("h1")).to_contain_text("Each step takes")
     for chart in page.locator(".chart").all():
         chart.scroll_into_view_if_needed()
-        expect(chart).to_have_attribute("data-drawn", "true")
+        expect(chart).to_have_attribute("data-drawn", "true", timeout=10_000)
 
 
 def test_the_browser_itself_forbids_every_request(opened: Opener, recorded: Path) -> None:
@@ -143,6 +143,57 @@ def test_ten_thousand_findings_open_sort_and_turn_quickly(opened: Opener, crowde
         }"""
     )
     assert took_ms < 1000
+
+
+def test_steps_and_findings_lead_to_their_place_on_the_timeline(
+    opened: Opener, recorded: Path
+) -> None:
+    page = opened(recorded, reduced_motion="reduce")
+    shown = page.locator("#timeline-range")
+    steps = page.locator("#steps-table tbody tr")
+    length = steps.nth(1).locator("td.ns").first.inner_text()
+    steps.nth(1).get_by_role("button", name="on the timeline").press("Enter")
+    expect(shown).to_contain_text(f"{length} of ")
+    assert page.evaluate("document.activeElement.closest('section').id") == "timeline"
+    chart = page.locator("#steps-chart")
+    chart.scroll_into_view_if_needed()
+    expect(chart).to_have_attribute("data-drawn", "true", timeout=10_000)
+    first_bar = chart.locator(".trace.bars").first.locator(".point").first.bounding_box()
+    assert first_bar is not None
+    page.mouse.click(
+        first_bar["x"] + first_bar["width"] / 2, first_bar["y"] + first_bar["height"] / 2
+    )
+    first_length = steps.nth(0).locator("td.ns").first.inner_text()
+    expect(shown).to_contain_text(f"{first_length} of ")
+    page.locator("#finding-1").get_by_role("button", name="Show on the timeline").click()
+    expect(shown).not_to_contain_text(f"{first_length} of ")
+
+
+def test_layers_of_memory_are_by_line_or_by_operator(opened: Opener, recorded: Path) -> None:
+    page = opened(recorded)
+    chart = page.locator("#memory-0")
+    chart.scroll_into_view_if_needed()
+    expect(chart).to_have_attribute("data-drawn", "true", timeout=10_000)
+    expect(chart.locator(".legendtext", has_text="starved_loader.py").first).to_be_visible()
+    page.locator("input[name=memory-0][value=operator]").check(force=True)
+    expect(chart.locator(".legendtext", has_text="aten::").first).to_be_visible()
+    expect(chart.locator(".legendtext", has_text="starved_loader.py")).to_have_count(0)
+
+
+def test_a_hint_is_shown_to_the_pointer_and_the_keyboard_and_goes_with_escape(
+    opened: Opener, recorded: Path
+) -> None:
+    page = opened(recorded)
+    word = page.locator("#operators .term")
+    word.hover()
+    expect(page.locator("#tip")).to_contain_text("an operator of PyTorch")
+    page.mouse.move(0, 0)
+    expect(page.locator("#tip")).to_be_hidden()
+    word.focus()
+    expect(page.get_by_role("tooltip")).to_contain_text("an operator of PyTorch")
+    expect(word).to_have_attribute("aria-describedby", "tip")
+    page.keyboard.press("Escape")
+    expect(page.locator("#tip")).to_be_hidden()
 
 
 def test_the_theme_follows_the_system_and_the_button(opened: Opener, recorded: Path) -> None:

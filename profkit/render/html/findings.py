@@ -1,6 +1,7 @@
 """What to change, most costly first; each finding opens to its evidence, lines and cure."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +26,8 @@ MAX_EXCERPTS: Final = 3
 MAX_HOLDERS: Final = 6
 _LONG_CHARACTERS: Final = 400
 _SCRIPT: Final = "findings.js"
+_UNIT: Final = re.compile(r"_(ns|bytes|share)$")
+_KEYS: Final = {"events": "event_ids"}
 _OF_RULE: Final = ("Why it matters", "When it is wrong")
 
 
@@ -116,11 +119,7 @@ def _card(
         ),
         more_places=len(finding.locations) - len(places),
         holders=tuple(_cut("".join(chain)) for chain in finding.holders[:MAX_HOLDERS]),
-        evidence=tuple(
-            (_words(key), _figure(key, value))
-            for key, value in finding.evidence.items()
-            if value is not None
-        ),
+        evidence=tuple(_evidence(finding)),
         range_ns=_range(finding, options),
         instead=page.get("Use instead", ()),
         about={title: page[title] for title in _OF_RULE if title in page},
@@ -151,11 +150,17 @@ def _long_place(where: Location, options: Options) -> str:
     return _cut(" · ".join(words)) or "an unknown line"
 
 
+def _evidence(finding: Finding) -> Iterator[tuple[str, str]]:
+    """What a finding rests on: a name and a figure each, where there is one."""
+    for key, value in finding.evidence.items():
+        bare = _UNIT.sub("", key)
+        # Beside another thing of that name the unit tells what this one is.
+        name = key if bare != key and bare in finding.evidence else bare
+        if value is not None:
+            yield _words(_KEYS.get(name, name)), _figure(key, value)
+
+
 def _words(key: str) -> str:
-    """``device_idle_ns`` as ``device idle``: the unit stands with the figure."""
-    for suffix in ("_ns", "_bytes", "_share"):
-        key = key.removesuffix(suffix)
-    key = {"events": "event_ids"}.get(key, key)
     return _cut(key.replace("_", " ").removeprefix("n ")) or "value"
 
 

@@ -47,7 +47,7 @@
         const color = profkit.color(`--series-${Math.min(place_ + 1, nSeries)}`);
         const isRest = place_ >= nSeries || /^(all others|from before)/.test(layer.name);
         return trace(x, layer, size, {
-          mode: 'lines', stackgroup: 'held', line: { width: 0, shape },
+          mode: 'lines', stackgroup: 'held', line: { width: 0, shape, simplify: false },
           fillcolor: isRest ? profkit.color('--line') : color,
         });
       });
@@ -59,6 +59,7 @@
         mode: clock === 'step' && at.length < 60 ? 'lines+markers' : 'lines',
         line: {
           shape,
+          simplify: false,
           width: overLayers ? 1.5 : 2,
           dash: place_ % 2 ? 'dash' : 'solid',
           color: overLayers ? profkit.color(place_ ? '--muted' : '--fg')

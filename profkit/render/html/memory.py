@@ -43,7 +43,7 @@ def section(report: Report, options: Options) -> Section | None:
     watched = _watched_chart(report)
     if watched is not None:
         charts.append(watched)
-    tables = [each for each in _tables(report, memory, options) if each.rows]
+    tables = [each for each in _tables(report, memory, options, went) if each.rows]
     facts = list(memory_facts(report, everything=False))
     if not (charts or tables or facts):
         return None
@@ -112,12 +112,33 @@ def _watched_chart(report: Report) -> dict[str, Any] | None:
     }
 
 
-def _tables(report: Report, memory: MemorySummary, options: Options) -> Iterator[Table]:
+def _tables(
+    report: Report, memory: MemorySummary, options: Options, went: tuple[MemoryCourse, ...]
+) -> Iterator[Table]:
     yield _watched_table(report)
+    if not memory.devices:
+        for number, course in enumerate(went):
+            yield from (_peak_table(number, course, kind) for kind in course.layers)
     for number, each in enumerate(sites(report, everything=True)):
         yield _sites_table(number, each, options)
     for number, device in enumerate(memory.devices):
         yield from _device_tables(number, device, options)
+
+
+def _peak_table(number: int, course: MemoryCourse, kind: str) -> Table:
+    """What a trace tells of the moment at which most was allocated."""
+    highest = course.highest
+    total = int(course.allocated_bytes[highest])
+    columns = (
+        Column("Held", "place"),
+        Column("Bytes", "bytes"),
+        Column("Share", "share", "of all that stood then"),
+    )
+    held = sorted(((int(each.bytes[highest]), each.name) for each in course.layers[kind]),
+                  key=lambda each: -each[0])  # fmt: skip
+    rows = ((name, n_bytes, n_bytes / total) for n_bytes, name in held if n_bytes and total)
+    caption = f"{course.device} at its peak, {_BY[kind]}: {format_bytes(total)}"
+    return table(f"memory-peak-{number}-{kind}", caption, columns, rows, sorted_by=1)
 
 
 def _watched_table(report: Report) -> Table:

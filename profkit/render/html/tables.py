@@ -3,7 +3,7 @@
 import posixpath
 from collections.abc import Iterator
 
-from profkit.engine.verdict import busiest_ops
+from profkit.engine.verdict import busiest_ops, meanwhile
 from profkit.model.report import Report
 from profkit.model.where import Location
 from profkit.names import short_kernel, short_path
@@ -34,6 +34,8 @@ def section(report: Report, options: Options) -> Section | None:
 
 
 def _tables(report: Report, options: Options) -> Iterator[Table]:
+    yield _devices(report)
+    yield _idle(report)
     yield _kernels(report, options)
     yield _operators(report, options)
     yield _copies(report)
@@ -48,6 +50,48 @@ def short_place(where: Location | None, options: Options) -> str:
     at = where.function if where.precision == "function" else where.line
     path = short_path(where.file, options.base)
     return f"{posixpath.basename(path) if path.startswith('/') else path}:{at}"
+
+
+def _devices(report: Report) -> Table:
+    columns = (
+        Column("Device", "name"),
+        Column("Name", "text"),
+        Column("In use", "ns", "from the start of its first work to the end of its last"),
+        Column("Busy", "ns", "a kernel, copy or fill ran"),
+        Column("Idle", "ns", "the rest of that time"),
+        Column("Compute", "ns", "a kernel ran that is no communication"),
+        Column("Communication", "ns", "a communication kernel ran"),
+        Column("Both", "ns", "compute and communication ran at once"),
+        Column("Copies", "ns", "a copy ran"),
+        Column("Kernels", "count"),
+        Column("Copies made", "count"),
+        Column("Fills", "count"),
+    )
+    rows = (
+        (
+            each.device, each.name, each.span_ns, each.busy_ns, each.idle_ns, each.compute_ns,
+            each.communication_ns, each.overlap_ns, each.memcpy_ns, each.n_kernels, each.n_memcpy,
+            each.n_memset,
+        )
+        for each in report.summary.devices
+    )  # fmt: skip
+    return table("devices", "Devices", columns, rows)
+
+
+def _idle(report: Report) -> Table:
+    columns = (
+        Column("Device", "name"),
+        Column("While", "text", "what the host did meanwhile"),
+        Column("Idle", "ns"),
+        Column("Share", "share", "of the time that the device was in use"),
+    )
+    rows = (
+        (device.device, meanwhile(f"idle-{idle.cause}"), idle.ns,
+         idle.ns / device.span_ns if device.span_ns else None)
+        for device in report.summary.devices
+        for idle in device.idle_causes
+    )  # fmt: skip
+    return table("idle", "Idle time of devices", columns, rows, word="gap")
 
 
 def _kernels(report: Report, options: Options) -> Table:
