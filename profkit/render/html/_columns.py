@@ -1,4 +1,4 @@
-"""Whole numbers as short text: each in as few bytes as it needs, packed, and then as base64."""
+"""Whole numbers as short text: their bytes sorted by place, packed, and then as base64."""
 
 import base64
 import gzip
@@ -8,56 +8,45 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profkit.model.events import Int64s
-
-_BITS = 7
 _LEVEL = 6
 
 
-def varints(values: Int64s) -> bytes:
-    """Numbers of 0 or more, seven bits a byte, the lowest first; the last byte of each is < 128.
+def planes(values: npt.NDArray[np.integer[Any]]) -> tuple[bytes, int]:
+    """The lowest bytes of all numbers, then the next ones, as far as any number has one.
+
+    So what is alike is side by side: the high bytes of numbers of one size, which pack well.
 
     Args:
-        values: The numbers. Shape ``(k,)``.
+        values: Numbers of 0 or more. Shape ``(k,)``.
 
-    Source: "Variable Byte Integers" as in DWARF's ULEB128 (DWARF 5, section 7.6).
+    Returns:
+        The bytes, and how many each number has, at least 1.
     """
-    rest = values.astype(np.uint64)
-    n_bytes = np.ones(len(rest), dtype=np.int64)
-    larger = rest >> np.uint64(_BITS)
-    while larger.any():
-        n_bytes += larger > 0
-        larger >>= np.uint64(_BITS)
-    end = np.cumsum(n_bytes)
-    place = end - n_bytes
-    found = np.zeros(int(end[-1]) if len(end) else 0, dtype=np.uint8)
-    here = np.arange(len(rest))
-    while len(here):
-        low = (rest[here] & np.uint64(0x7F)).astype(np.uint8)
-        rest[here] >>= np.uint64(_BITS)
-        more = rest[here] > 0
-        found[place[here]] = low | (more.astype(np.uint8) << _BITS)
-        place[here] += 1
-        here = here[more]
-    return found.tobytes()
+    width = max(1, -(-int(values.max(initial=0)).bit_length() // 8))
+    by_number = np.ascontiguousarray(values.astype("<u8")).view(np.uint8).reshape(-1, 8)
+    return by_number[:, :width].T.tobytes(), width
 
 
-def packed(columns: Sequence[Int64s | npt.NDArray[Any]], *, plain: bool = False) -> dict[str, Any]:
-    """Columns of numbers as the scripts of the page read them.
+def packed(
+    columns: Sequence[npt.NDArray[np.integer[Any]]], *, plain: bool = False
+) -> dict[str, Any]:
+    """Columns of numbers as ``columns.js`` reads them.
 
     Args:
         columns: The columns, of any lengths.
         plain: Not to zip them, for browsers that cannot unzip.
 
     Returns:
-        ``bytes``, the length of each column; ``text``, all of them in base64; ``plain``.
+        ``n``, how many numbers each column has; ``widths``, how many bytes each of its numbers;
+        ``text``, all of them in base64; ``plain``.
     """
-    parts = [varints(np.asarray(column)) for column in columns]
-    together = b"".join(parts)
+    parts = [planes(column) for column in columns]
+    together = b"".join(part for part, _ in parts)
     if not plain:
         together = gzip.compress(together, _LEVEL, mtime=0)
     return {
-        "bytes": [len(part) for part in parts],
+        "n": [len(column) for column in columns],
+        "widths": [width for _, width in parts],
         "text": base64.b64encode(together).decode(),
         "plain": plain,
     }

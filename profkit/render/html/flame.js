@@ -4,9 +4,7 @@ profkit.Flame = class {
   static rowHeight = 20;
 
   constructor({ n, packed, sites, looks, unit, nLeftOut }) {
-    const [up, site, own, total, count] = profkit.columns(
-      profkit.unbase64(packed.text), packed.bytes,
-    ).map((reader) => reader.take(n));
+    const [up, site, own, total, count] = profkit.columns(profkit.unbase64(packed.text), packed);
     Object.assign(this, { n, sites, looks, nLeftOut, site, own, total, count });
     this.format = unit === 'ns' ? profkit.formatNs : profkit.formatBytes;
     this.parent = up.map((by, node) => (by === 0 ? -1 : node - by));

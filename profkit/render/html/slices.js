@@ -19,8 +19,8 @@ profkit.slices = (() => {
   }
 
   /** @returns {Level} */
-  function decoded(bytes, lengths, rows, resolutionNs, startNs) {
-    const [gaps, spans, sites, others, rests, longests] = profkit.columns(bytes, lengths);
+  function decoded(bytes, { rows, resolutionNs, packed }, startNs) {
+    const [gaps, spans, sites, others, rests, longests] = profkit.columns(bytes, packed);
     const n = rows.reduce((sum, each) => sum + each, 0);
     const level = {
       resolutionNs,
@@ -30,19 +30,23 @@ profkit.slices = (() => {
       first: new Uint32Array(rows.length + 1),
     };
     let i = 0;
+    let several = 0;
     rows.forEach((count, row) => {
       let at = startNs;
       for (const last = i + count; i < last; i += 1) {
-        at += gaps.next();
-        const span = spans.next();
-        level.start[i] = at;
-        at += span;
+        const span = spans[i];
+        level.start[i] = at + gaps[i];
+        at = level.start[i] + span;
         level.end[i] = at;
-        level.site[i] = sites.next();
-        level.n[i] = others.next() + 1;
-        const isOne = level.n[i] === 1;
-        level.busy[i] = isOne ? span : span - rests.next();
-        level.longest[i] = isOne ? span : longests.next();
+        level.site[i] = sites[i];
+        level.n[i] = others[i] + 1;
+        level.busy[i] = span;
+        level.longest[i] = span;
+        if (others[i] > 0) {
+          level.busy[i] -= rests[several];
+          level.longest[i] = longests[several];
+          several += 1;
+        }
       }
       level.first[row + 1] = i;
     });
@@ -66,9 +70,8 @@ profkit.slices = (() => {
     }
 
     keep(place, bytes) {
-      const { rows, resolutionNs, packed } = this.written[place];
-      this.ready[place] = decoded(bytes, packed.bytes, rows, resolutionNs, this.startNs);
-      this.written[place] = { resolutionNs };
+      this.ready[place] = decoded(bytes, this.written[place], this.startNs);
+      this.written[place] = { resolutionNs: this.written[place].resolutionNs };
     }
 
     async load(place) {
