@@ -28,6 +28,8 @@ Source: ``aten/src/ATen/native/cuda/CUDAScalar.cu`` (``item``), ``Nonzero.cu``, 
 _INDEX: Final = re.compile(r"^aten::(_?index(_put_?|_put_impl_)?|where)$")
 """Operators that read only when they are indexed with a mask: then ``nonzero`` is within."""
 _LIBRARY: Final = re.compile(r"^(Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\))")
+_LOADER: Final = re.compile(r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]")
+_BUILTIN: Final = re.compile(r"^<built-in ")
 _PROFILER: Final = re.compile(r"^(torch[/\\](autograd[/\\]profiler|profiler[/\\])|profkit[/\\])")
 _NONZERO: Final = re.compile(r"^aten::nonzero(_numpy)?$")
 _TO_HOST: Final = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)|Memcpy D2[MH]\b")
@@ -153,8 +155,8 @@ def reads_of_the_user(events: EventTable, tree: CallTree) -> Rows:
     """Operators that hand a value to the host and were called by the program itself, ascending.
 
     Left out is what PyTorch calls for itself: within another operator, an optimizer's step or a
-    loader. It reads values that stay on the host wherever the model is, such as an optimizer's
-    count of steps or a sampler's random seed.
+    loader, whose iterator draws a seed when it is made. It reads values that stay on the host
+    wherever the model is, such as an optimizer's count of steps or a sampler's random seed.
 
     Args:
         events: The events.
@@ -164,7 +166,11 @@ def reads_of_the_user(events: EventTable, tree: CallTree) -> Rows:
     host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
     within_library = tree.nearest(host & library) != NO_ROW
     within_op = tree.below(events.category == Category.OP) != NO_ROW
-    return np.flatnonzero(reads(events, tree) & ~within_library & ~within_op)
+    rows = np.flatnonzero(reads(events, tree) & ~within_library & ~within_op)
+    python = events.category == Category.PYTHON
+    caller = tree.nearest(python & ~names_matching(events.names, _BUILTIN)[events.name])[rows]
+    of_loader = names_matching(events.names, _LOADER)[events.name[caller]]
+    return rows[(caller == NO_ROW) | ~of_loader]
 
 
 def called_by_profiler(events: EventTable, tree: CallTree, launches: Launches, calls: Rows) -> Mask:

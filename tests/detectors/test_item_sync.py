@@ -190,6 +190,31 @@ def test_what_torch_reads_for_itself_is_not_the_users(found: Found, around: str)
     assert found(b, RULE) == ()
 
 
+@pytest.mark.parametrize(
+    ("reader", "n_found"),
+    [("torch/utils/data/dataloader.py", 0), ("/work/me/torch_utils/data/own.py", 1)],
+)
+def test_the_seed_that_a_loader_draws_is_no_read_of_the_program(
+    found: Found, reader: str, n_found: int
+) -> None:
+    b = TraceBuilder(stacks=True, device_names=())
+    epoch = b.frame("train.py", 10, "train_epoch")
+    read = b.builtin("method 'item' of Tensor object")
+    with b.step(), epoch, b.frame(reader, 691, "__init__"), read:
+        b.item(on_device=False)
+    assert len(found(b, RULE)) == n_found
+
+
+def test_a_read_in_a_dataset_that_a_loader_calls_is_told(found: Found) -> None:
+    b = TraceBuilder(stacks=True, device_names=())
+    epoch = b.frame("train.py", 10, "train_epoch")
+    fetch = b.frame("torch/utils/data/_utils/fetch.py", 47, "fetch")
+    with b.step(), epoch, fetch, b.frame("dataset.py", 5, "__getitem__"):
+        b.item(on_device=False)
+    (finding,) = found(b, RULE)
+    assert finding.locations[0].file == "dataset.py"
+
+
 def test_without_operators_it_could_not_look(
     analyzed: Analyzed, device_alone: TraceBuilder
 ) -> None:
