@@ -170,7 +170,8 @@ def reads_of_the_user(events: EventTable, tree: CallTree) -> Rows:
     python = events.category == Category.PYTHON
     caller = tree.nearest(python & ~names_matching(events.names, _BUILTIN)[events.name])[rows]
     of_loader = names_matching(events.names, _LOADER)[events.name[caller]]
-    return rows[(caller == NO_ROW) | ~of_loader]
+    own: Rows = rows[(caller == NO_ROW) | ~of_loader]
+    return own
 
 
 def called_by_profiler(events: EventTable, tree: CallTree, launches: Launches, calls: Rows) -> Mask:

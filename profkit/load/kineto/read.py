@@ -27,9 +27,7 @@ _OTHER_FORMATS: Final = {
 }
 
 
-def read_kineto(
-    place: Place, limit_bytes: int | None = None, seen: Seen | None = None
-) -> Trace:
+def read_kineto(place: Place, limit_bytes: int | None = None, seen: Seen | None = None) -> Trace:
     """Read a trace.
 
     Args:
