@@ -64,6 +64,7 @@ class Facts:
         omp_threads: ``OMP_NUM_THREADS``.
         packages: Versions of tensorboard and torch-tb-profiler; None for a missing one.
         plugin_error: Why TensorBoard cannot load the profiler's plugin.
+        tab_error: Why it does not show profkit's own tab.
         variables: Environment variables that begin with ``PROFKIT``.
     """
 
@@ -91,6 +92,7 @@ class Facts:
     omp_threads: str | None = None
     packages: Mapping[str, str | None] = field(default_factory=dict)
     plugin_error: str = ""
+    tab_error: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -297,4 +299,7 @@ def _tensorboard(facts: Facts) -> Line:
         text = f"Its profiler plugin cannot be loaded: {facts.plugin_error}."
         return Line("TensorBoard", "note", text, "pip install --upgrade torch-tb-profiler")
     found = ", ".join(f"{name} {number}" for name, number in facts.packages.items())
-    return Line("TensorBoard", "ok", found)
+    if facts.tab_error:
+        text = f"{found}, but without the tab Profkit: {facts.tab_error}."
+        return Line("TensorBoard", "note", text, "Install profkit anew, where TensorBoard is.")
+    return Line("TensorBoard", "ok", f"{found}, with the tab Profkit")

@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +46,7 @@ def gather() -> Facts:
         omp_threads=os.environ.get("OMP_NUM_THREADS"),
         packages=packages,
         plugin_error=_plugin_error() if all(packages.values()) else "",
+        tab_error=_tab_error() if packages["tensorboard"] else "",
         variables={key: os.environ[key] for key in os.environ if key.startswith("PROFKIT")},
         **from_torch,
     )
@@ -159,6 +160,19 @@ def _plugin_error() -> str:
     """Why TensorBoard could not load the profiler's plugin, or nothing."""
     try:
         importlib.import_module("torch_tb_profiler.plugin")
+    except Exception as error:  # noqa: BLE001  (whatever it is, TensorBoard would meet it too)
+        return _said(error)
+    return ""
+
+
+def _tab_error() -> str:
+    """Why TensorBoard does not show profkit's own tab, or nothing: asked as it asks."""
+    found = entry_points(group="tensorboard_plugins", name="profkit")
+    if not found:
+        return "no installed package offers it"
+    try:
+        for entry in found:
+            entry.load()
     except Exception as error:  # noqa: BLE001  (whatever it is, TensorBoard would meet it too)
         return _said(error)
     return ""

@@ -122,6 +122,7 @@ def test_a_missing_torch_is_a_problem_and_the_only_one() -> None:
         ({"n_threads": 1, "omp_threads": "1"}, "cores", "note"),
         ({"packages": {"tensorboard": None}}, "TensorBoard", "note"),
         ({"plugin_error": "ImportError: pkg_resources"}, "TensorBoard", "note"),
+        ({"tab_error": "no installed package offers it"}, "TensorBoard", "note"),
         ({"variables": {"PROFKIT_DRI": "x"}}, "environment", "note"),
         ({"variables": {"PROFKIT": "0"}}, "environment", "note"),
     ],
@@ -160,3 +161,11 @@ def test_a_folder_that_cannot_be_written_fails_the_doctor(
     monkeypatch.setenv("PROFKIT_DIR", "/proc/nowhere")
     assert main(["doctor"]) == 1
     assert "/proc/nowhere cannot be written" in capsys.readouterr().out
+
+
+def test_the_tab_is_asked_for_as_tensorboard_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from profkit.capture import machine
+
+    assert machine._tab_error() == ""
+    monkeypatch.setattr(machine, "entry_points", lambda **_: ())
+    assert machine._tab_error() == "no installed package offers it"
