@@ -12,9 +12,10 @@ from profkit.errors import UsageError
 from profkit.model.difference import Change, ChangeKind, Difference, Figure, OneSided
 from profkit.model.where import Frame, Location
 from tests.render import reports
+from tests.render.products import Page
 
 GIB = 1 << 30
-FORMATS = ("text", "md", "json")
+FORMATS = ("text", "md", "json", "html", "fragment")
 
 
 def change(kind: ChangeKind, before: int, after: int, line: int = 12) -> Change:
@@ -190,3 +191,52 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_or_line_number_is_cut(
     assert text.count(":1234") == len(changes) + 1  # the headline names the largest
     assert re.search(r"1\.00 GiB +3\.00 GiB +\+2\.00 GiB", text)
     assert not re.search(r"\d\n\s*(GiB|ms)", text)
+
+
+@pytest.mark.parametrize("name", ["html", "fragment"])
+@pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
+def test_hostile_names_add_no_element(name: str, text: str) -> None:
+    pages = []
+    for word in ("harmless words", f'{text}"><script>alert(1)</script><img src=x>'):
+        place = Location(file=word, line=3, function=word, op=word)
+        hostile = difference(
+            before=reports.source(path=word),
+            changes=(replace(change("kernel", 0, 1), name=word, location=place),),
+            notes=(word,),
+            one_sided=(OneSided(word, "after", word),),
+        )
+        page = Page()
+        page.feed(shown(hostile, name, verbose=True))
+        assert page.open == []
+        pages.append(page)
+    assert pages[1].elements <= pages[0].elements
+
+
+def test_the_page_runs_nothing_and_asks_for_nothing() -> None:
+    page = shown(difference(), "html")
+    assert page.startswith("<!doctype html>")
+    assert "default-src 'none'" in page
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=", page)
+
+
+@pytest.mark.parametrize("name", ["html", "fragment"])
+def test_markup_has_the_figures_of_the_text(name: str) -> None:
+    page = Page()
+    page.feed(shown(difference(), name))
+    words = " ".join(" ".join(page.words).split())
+    assert "2.00 GiB (200%) more" in words
+    assert "1.00 GiB 3.00 GiB +2.00 GiB +200%" in words
+    assert "train.py:12 in step" in words
+    assert "Times are hard to compare." in words
+    assert "MEM001 could look before alone" in words
+
+
+def test_copies_and_the_time_they_take_have_names_of_their_own() -> None:
+    figures = (
+        Figure("memcpy_ns", "cuda:0", "ns", 1000, 2000),
+        Figure("n_memcpy", "cuda:0", "count", 1, 2),
+    )
+    text = shown(difference(figures=figures))
+    assert "cuda:0 copies  " in text
+    assert "cuda:0 count of copies" in text
