@@ -281,13 +281,21 @@ def test_hostile_names_are_text_and_nothing_else(opened: Opener, folder: Path) -
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), text[:40]
 
 
-def test_a_printed_page_shows_every_finding_and_no_button(opened: Opener, recorded: Path) -> None:
-    page = opened(recorded)
+def test_paper_is_white_shows_every_finding_and_has_headings_but_no_buttons(
+    opened: Opener, recorded: Path
+) -> None:
+    page = opened(recorded, color_scheme="dark")
     page.locator("#finding-1 summary").click()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     expect(page.locator("#finding-1 .fix")).to_be_visible()
-    assert page.locator("button:visible").count() == 0
+    expect(page.locator("#operators th").first).to_have_text("Operator")
+    expect(page.locator("#operators th button").first).to_be_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    seen = page.locator("main button:visible, .top button:visible")
+    assert seen.count() == page.locator(".table th button:visible, .lane-names button").count()
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
 def test_a_narrow_window_needs_no_scrolling_sideways(opened: Opener, recorded: Path) -> None:

@@ -53,6 +53,10 @@ profkit.chart = (() => {
     for (const chart of charts) if (chart.isDrawn) draw(chart);
   });
 
+  window.addEventListener('beforeprint', () => {
+    for (const chart of charts) if (!chart.isDrawn) draw(chart);
+  });
+
   /**
    * Draw a chart in a place.
    * @param {HTMLElement} place

@@ -121,7 +121,14 @@
   window.addEventListener('hashchange', openTarget);
   openTarget();
 
+  // Paper is white, and nothing on it can be opened.
+  let beforePrint = '';
   window.addEventListener('beforeprint', () => {
     for (const details of document.querySelectorAll('main details')) details.open = true;
+    beforePrint = root.dataset.theme;
+    if (beforePrint !== 'light') show('light');
+  });
+  window.addEventListener('afterprint', () => {
+    if (beforePrint !== 'light') show(beforePrint);
   });
 })();

@@ -19,7 +19,7 @@ profkit.stacked = (place, { axis, names, series }, onChoose) => {
     const pattern = { shape: isIdle ? '/' : '', fgcolor: profkit.color('--bg'), fgopacity: 0.55,
       size: 6, solidity: 0.35, fillmode: 'overlay' };
     const kind = names.length > mostBars
-      ? { type: 'scatter', mode: 'none', stackgroup: 'bars', fillcolor: look }
+      ? { type: 'scatter', mode: 'none', stackgroup: 'bars', fillcolor: look, fillpattern: pattern }
       : { type: 'bar', marker: { color: look, pattern } };
     return {
       ...kind,
