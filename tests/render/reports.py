@@ -128,6 +128,19 @@ def leak() -> Finding:
     )
 
 
+def bare() -> Finding:
+    """A finding of which next to nothing is known: no line, no holder, no cost, no cure."""
+    return Finding(
+        rule="SYN099",
+        name="bare",
+        severity="note",
+        confidence="low",
+        title="Something happens",
+        message="Something happens somewhere.",
+        fix="",
+    )
+
+
 def no_stacks() -> Finding:
     """A fault of the recording."""
     return Finding(

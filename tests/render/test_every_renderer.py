@@ -42,6 +42,7 @@ REPORTS = {
 ODD = REPORTS | {
     "empty": reports.empty_report(),
     "unchecked": reports.unchecked_report(),
+    "bare finding": replace(reports.empty_report(), findings=(reports.bare(),)),
     "hostile": reports.hostile_report("<b>\x1b[31m面白い"),
 }
 
@@ -224,6 +225,7 @@ def known_figures(tree: dict[str, Any]) -> set[str]:
         ]
     for device in tree["summary"]["devices"]:
         shares += [device[key] / device["span_ns"] for key in device if key.endswith("_ns")]
+        shares += [cause["ns"] / device["span_ns"] for cause in device["idle_causes"]]
     memory = tree["summary"]["memory"] or {"devices": []}
     for device in memory["devices"]:
         totals = [device[key] for key in device if key.endswith("_bytes")]

@@ -125,12 +125,13 @@ def _card(report: Report, finding: Finding, base: str) -> dict[str, object]:
     places = [each.place for each in finding.locations]
     if base:
         places = [short_path(each, base) for each in places]
+    holders = ["".join(chain) for chain in finding.holders[:_MOST_HOLDERS]]
     return {
         "finding": finding,
-        "place": places[0] if places else "",
+        "place": next(filter(None, (*places[:1], *holders)), "no line known"),
         "cost": cost_text(report, finding),
         "others": [each for each in places[1:] if each][:_MOST_PLACES],
-        "holders": ["".join(chain) for chain in finding.holders[:_MOST_HOLDERS]],
+        "holders": holders,
     }
 
 
