@@ -1,4 +1,10 @@
-"""The report as GitHub-flavoured Markdown: for a pull request, an issue, or a lab book."""
+"""The report as GitHub-flavoured Markdown: for a pull request, an issue, or a lab book.
+
+What to change stands open; tables and lists below it are folded and open with a click. Unless all
+of it is asked for, the text fits into a comment on GitHub.
+
+Source: GitHub refuses a comment of more than 65,536 characters ("body is too long").
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +44,8 @@ INFO = RendererInfo(name="md", suffix=".md", media_type="text/markdown")
 _SPECIAL: Final = re.compile(r"[\\`*\[\]<>~&$@#]|(?<![^\W_])_|_(?![^\W_])")
 _LONGEST_NAME: Final = 80
 _BAR: Final = 20
+_LONGEST_COMMENT: Final = 65_536
+_LEFT_OUT: Final = "… and what does not fit into a comment is left out."
 
 
 @dataclass(frozen=True)
@@ -71,17 +79,36 @@ def render(report: Report, options: Options) -> bytes:
         *_memory(report, options, most),
         *_tables(report, options, most),
         *_list("Counted", facts(report, everything=options.verbose)),
-        *_list(
-            "Not checked",
-            (
-                f"{reason} ({ids})"
-                for reason, ids in unchecked_by_reason(report, everything=options.verbose)
-            ),
-        ),
-        *_list("The recording", _recording(report)),
-        _origin(report, options),
+        *_not_checked(report, options),
+        *_list("The recording", _recording(report), opens=_is_troubled(report)),
     ]
+    last = _origin(report, options)
+    blocks = [*(blocks if options.verbose else _fitting(blocks, len(last))), last]
     return ("\n\n".join(blocks) + "\n").encode("utf-8", "backslashreplace")
+
+
+def _fitting(blocks: list[str], n_taken: int) -> list[str]:
+    """As many blocks as a comment has room for, those before others; it is said if some are not.
+
+    Args:
+        blocks: The blocks, each of which is shown whole or not at all.
+        n_taken: How many characters are taken already.
+    """
+    gap = len("\n\n")
+    room = _LONGEST_COMMENT - n_taken - len(_LEFT_OUT) - 2 * gap
+    kept = []
+    for block in blocks:
+        if len(block) + gap <= room:
+            kept.append(block)
+            room -= len(block) + gap
+    return kept if len(kept) == len(blocks) else [*kept, _LEFT_OUT]
+
+
+def _folded(title: str, body: str, *, opens: bool = False) -> str:
+    """A part that opens with a click; what must not be missed is open already."""
+    return (
+        f"<details{' open' if opens else ''}>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
+    )
 
 
 def _time(report: Report) -> Iterator[str]:
@@ -165,8 +192,8 @@ def _tables(report: Report, options: Options, most: int | None) -> Iterator[str]
         for kernel in report.summary.top_kernels[:most]
     ]
     if kernels:
-        yield "## Kernels"
-        yield _table(("kernel", "calls", "total", "share", "operator", "line"), kernels)
+        head = ("kernel", "calls", "total", "share", "operator", "line")
+        yield _folded("Kernels", _table(head, kernels))
     operators = [
         (
             _code(op.name),
@@ -179,8 +206,8 @@ def _tables(report: Report, options: Options, most: int | None) -> Iterator[str]
         for op in busiest_ops(report)[1][:most]
     ]
     if operators:
-        yield "## Operators"
-        yield _table(("operator", "calls", "total", "self", "on device", "line"), operators)
+        head = ("operator", "calls", "total", "self", "on device", "line")
+        yield _folded("Operators", _table(head, operators))
 
 
 def _memory(report: Report, options: Options, most: int | None) -> Iterator[str]:
@@ -236,11 +263,22 @@ def _origin(report: Report, options: Options) -> str:
     return f"<sub>{' · '.join(words)}</sub>"
 
 
-def _list(title: str, items: Iterable[str]) -> Iterator[str]:
+def _not_checked(report: Report, options: Options) -> Iterator[str]:
+    n_rules = len({each.rule for each in report.unchecked})
+    rules = f"{format_count(n_rules)} {'rule' if n_rules == 1 else 'rules'}"
+    reasons = unchecked_by_reason(report, everything=options.verbose)
+    yield from _list(f"Not checked: {rules}", (f"{reason} ({ids})" for reason, ids in reasons))
+
+
+def _is_troubled(report: Report) -> bool:
+    """Whether the recording has a fault that its reader must know of."""
+    return any(fault.severity != "note" for fault in report.health)
+
+
+def _list(title: str, items: Iterable[str], *, opens: bool = False) -> Iterator[str]:
     listed = [f"- {_prose(item)}" for item in items]
     if listed:
-        yield f"## {title}"
-        yield "\n".join(listed)
+        yield _folded(title, "\n".join(listed), opens=opens)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
