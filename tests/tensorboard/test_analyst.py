@@ -162,3 +162,22 @@ def test_a_key_changes_with_every_part_and_with_the_version(
     before = key_of("a")
     monkeypatch.setattr("profkit.__version__", "9.9")
     assert key_of("a") != before
+
+
+def test_one_process_is_always_free_for_what_somebody_waits_for(
+    store: Store, tmp_path: Path, analyst: Analyst
+) -> None:
+    analyst.close()
+    two = Analyst(store, longest_s=20, worker="a_worker")
+    gate = tmp_path / "gate"
+    try:
+        two.ask(Task("held", ("hold", str(gate))), urgent=False)
+        two.ask(Task("behind", ("write", "{}")), urgent=False)
+        two.ask(Task("wanted", ("write", "{}")), urgent=True)
+        assert settled(two, "wanted").stage == "ready"
+        assert two.state("held").stage == "analyzing"
+        assert two.state("behind").stage == "queued"
+        gate.touch()
+        assert settled(two, "behind").stage == "ready"
+    finally:
+        two.close()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -24,12 +25,16 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 class Tab:
-    """A plugin of a folder, asked as a browser asks it."""
+    """A plugin, asked as a browser asks it."""
 
-    def __init__(self, folder: Path, cache: Path) -> None:
+    def __init__(self, plugin: ProfkitPlugin) -> None:
+        self.plugin = plugin
+        self._routes = {path: Client(app) for path, app in plugin.get_plugin_apps().items()}
+
+    @classmethod
+    def of(cls, folder: Path, cache: Path) -> "Tab":
         context = base_plugin.TBContext(logdir=str(folder))
-        self.plugin = ProfkitPlugin(context, (Root(str(folder)),), Store(cache))
-        self._routes = {path: Client(app) for path, app in self.plugin.get_plugin_apps().items()}
+        return cls(ProfkitPlugin(context, (Root(str(folder)),), Store(cache)))
 
     def get(self, route: str, **query: str) -> TestResponse:
         return self._routes[f"/{route}"].get("/", query_string=query)
@@ -69,7 +74,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tab(logdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    made = Tab(logdir, tmp_path_factory.mktemp("cache"))
+    made = Tab.of(logdir, tmp_path_factory.mktemp("cache"))
     yield made
     made.plugin.close()
 
@@ -196,7 +201,7 @@ def test_a_thousand_runs_are_listed_at_once(tmp_path: Path) -> None:
     for number in range(1000):
         (tmp_path / f"run{number}").mkdir()
         (tmp_path / f"run{number}" / "h_1.1.pt.trace.json").write_text("{")
-    crowd = Tab(tmp_path, tmp_path / "cache")
+    crowd = Tab.of(tmp_path, tmp_path / "cache")
     try:
         assert len(crowd.recordings()) == 1000
         began = time.process_time()
@@ -211,7 +216,7 @@ def test_a_thousand_runs_are_listed_at_once(tmp_path: Path) -> None:
 def test_the_tab_is_active_only_where_there_is_something(tmp_path: Path, tab: Tab) -> None:
     tab.recordings()
     assert tab.plugin.is_active()
-    nothing = Tab(tmp_path, tmp_path / "cache")
+    nothing = Tab.of(tmp_path, tmp_path / "cache")
     assert nothing.recordings() == {}
     assert not nothing.plugin.is_active()
 
@@ -220,9 +225,23 @@ def test_a_name_that_is_no_text_does_not_break_the_list(tmp_path: Path) -> None:
     folder = bytes(tmp_path) + b"/half\xff"
     os.mkdir(folder)  # noqa: PTH102  (a name of bytes)
     write_gpu_training(Path(os.fsdecode(folder)))
-    odd = Tab(tmp_path, tmp_path / "cache")
+    odd = Tab.of(tmp_path, tmp_path / "cache")
     try:
         (recording,) = odd.recordings().values()
         assert odd.settled("report", id=recording["id"])["stage"] == "ready"
     finally:
         odd.plugin.close()
+
+
+def test_folders_with_names_of_their_own_are_all_looked_through(
+    logdir: Path, tmp_path: Path
+) -> None:
+    write_gpu_training(tmp_path / "more")
+    flags = Namespace(logdir="", logdir_spec=f"one:{logdir / 'train'},two:{tmp_path}")
+    plugin = Loader().load(base_plugin.TBContext(flags=flags, logdir=flags.logdir_spec))
+    several = Tab(plugin)
+    try:
+        runs = {key.rpartition("/")[0] for key in several.recordings()}
+        assert runs == {"one", "two/more"}
+    finally:
+        plugin.close()

@@ -25,7 +25,8 @@ WORKER: Final = "profkit.integrations.tensorboard.worker"
 _LONGEST_S: Final = 1800.0
 _LAST_WORDS: Final = 2_000
 _MOST_REMEMBERED: Final = 1_000
-_MANY_CORES: Final = 8
+_NICENESS: Final = 10
+"""Of what nobody waits for."""
 
 Stage = Literal["waiting", "queued", "analyzing", "ready", "failed"]
 
@@ -59,9 +60,18 @@ class State:
     hint: str = ""
 
 
+_LATER: Final = 1
+
+
 @dataclass(order=True)
 class _Place:
-    """A task's place in the queue."""
+    """A task's place in the queue.
+
+    Attributes:
+        urgency: The least comes first; :data:`_LATER` of what nobody waits for.
+        number: In the order in which they were asked for.
+        task: The task.
+    """
 
     urgency: int
     number: int
@@ -73,7 +83,8 @@ class Analyst:
 
     Args:
         store: Where entries go.
-        n_processes: How many may be worked out at once; by default one, or two on many cores.
+        n_processes: How many may be worked out at once; by default two, so that one is always free
+            for what somebody waits for.
         longest_s: After how many seconds one is given up.
         worker: The module that works them out.
     """
@@ -81,12 +92,12 @@ class Analyst:
     def __init__(
         self,
         store: Store,
-        n_processes: int | None = None,
+        n_processes: int = 2,
         longest_s: float = _LONGEST_S,
         worker: str = WORKER,
     ) -> None:
         self._store = store
-        self._n_processes = n_processes or (2 if (os.cpu_count() or 1) >= _MANY_CORES else 1)
+        self._n_processes = n_processes
         self._longest_s = longest_s
         self._worker = worker
         self._changed = threading.Condition()
@@ -128,11 +139,10 @@ class Analyst:
             self._broken.pop(task.key, None)
             self._stages[task.key] = "queued"
             number = next(self._numbers)
-            place = _Place(-number if urgent else 1, number, task)
-            heapq.heappush(self._queue, place)
+            heapq.heappush(self._queue, _Place(-number if urgent else _LATER, number, task))
             if not self._threads:
                 self._start()
-            self._changed.notify()
+            self._changed.notify_all()
         return State("queued")
 
     def close(self) -> None:
@@ -147,15 +157,18 @@ class Analyst:
 
     def _start(self) -> None:
         atexit.register(self.close)
-        for _ in range(self._n_processes):
-            thread = threading.Thread(target=self._work, name="profkit analyze", daemon=True)
+        for number in range(self._n_processes):
+            thread = threading.Thread(
+                target=self._work, args=(number > 0,), name="profkit analyze", daemon=True
+            )
             thread.start()
             self._threads.append(thread)
 
-    def _work(self) -> None:
-        while task := self._next():
+    def _work(self, urgent_alone: bool) -> None:  # noqa: FBT001  (a thread's argument)
+        while place := self._next(urgent_alone=urgent_alone):
+            task = place.task
             try:
-                broken = self._have_done(task)
+                broken = self._have_done(task, is_urgent=place.urgency != _LATER)
             except Exception as error:  # noqa: BLE001  (a full disk, no more processes: the thread lives on)
                 broken = State("failed", f"It could not be analyzed: {error}.", "Try again.")
             with self._changed:
@@ -165,24 +178,25 @@ class Analyst:
                     while len(self._broken) > _MOST_REMEMBERED:
                         self._broken.popitem(last=False)
 
-    def _next(self) -> Task | None:
+    def _next(self, *, urgent_alone: bool) -> _Place | None:
         """The next task, when there is one; None when all is over."""
         with self._changed:
             while not self._closed:
-                while self._queue:
-                    task = heapq.heappop(self._queue).task
-                    if self._stages.get(task.key) == "queued":  # else it was asked for twice
-                        self._stages[task.key] = "analyzing"
-                        return task
+                while self._queue and not (urgent_alone and self._queue[0].urgency == _LATER):
+                    place = heapq.heappop(self._queue)
+                    # Else it was asked for twice, and has been or is being worked out.
+                    if self._stages.get(place.task.key) == "queued":
+                        self._stages[place.task.key] = "analyzing"
+                        return place
                 self._changed.wait()
         return None
 
-    def _have_done(self, task: Task) -> State | None:
+    def _have_done(self, task: Task, *, is_urgent: bool) -> State | None:
         """Run the worker; None if its entry is there, else what went wrong."""
         draft = self._store.draft()
         try:
             with tempfile.TemporaryFile() as words:
-                code = self._run(task, draft, words.fileno())
+                code = self._run(task, draft, words.fileno(), is_urgent=is_urgent)
                 words.seek(0, os.SEEK_END)
                 words.seek(max(0, words.tell() - _LAST_WORDS))
                 said = words.read().decode("utf-8", "replace").strip().splitlines()
@@ -208,7 +222,7 @@ class Analyst:
             "profkit analyze on the file says more.",
         )
 
-    def _run(self, task: Task, draft: Path, words: int) -> int | None:
+    def _run(self, task: Task, draft: Path, words: int, *, is_urgent: bool) -> int | None:
         """Run the worker and return how it ended, or None if it took too long."""
         ours = (str(Path(folder).absolute()) for folder in sys.path if folder)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(ours)}
@@ -221,6 +235,9 @@ class Analyst:
             env=environment,
         )
         with process:
+            if not is_urgent:
+                with contextlib.suppress(OSError, AttributeError):  # Windows knows no niceness
+                    os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
             with self._changed:
                 self._running.add(process)
                 if self._closed:

@@ -25,7 +25,6 @@ from profkit.integrations.tensorboard import views
 from profkit.integrations.tensorboard.glance import Glance, glance
 from profkit.integrations.tensorboard.other_tab import misreadings
 
-_NICENESS: Final = 10
 _POLICY: Final = re.compile(
     rb'<meta http-equiv="Content-Security-Policy" content="([^"]*)"', re.IGNORECASE
 )
@@ -55,8 +54,6 @@ def main(arguments: list[str]) -> int:
         arguments: The folder to write to, what to do, and its files.
     """
     _end_with_parent()
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
     folder, task, *paths = arguments
     try:
         answer = analyzed(paths, Path(folder)) if task == "analyze" else compared(paths, folder)

@@ -165,7 +165,9 @@ function showView(place, isStale) {
       (each) => each.id !== state.id && each.stage !== 'failed',
     );
     if (!others.some((each) => each.id === compared.before)) {
-      const alike = others.find((each) => each.kind === current().kind);
+      const alike = others.find(
+        (each) => each.kind === current().kind && each.stage === 'ready',
+      );
       compared.before = (alike ?? others[0])?.id ?? state.id;
     }
     place.replaceChildren(...compare(state.recordings, compared, isStale));
