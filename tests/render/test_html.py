@@ -16,6 +16,7 @@ from profkit.model.where import Location
 from profkit.render import html
 from profkit.render.html._page import script_json
 from profkit.render.html._section import marked, term
+from profkit.testing import TraceBuilder
 from tests.render import reports
 
 ROOT = Path(__file__).parents[2]
@@ -156,6 +157,23 @@ def test_lines_of_the_users_code_are_shown_where_this_machine_has_them(tmp_path:
 def test_a_finding_on_a_device_is_shown_on_the_timeline_where_there_is_one() -> None:
     assert b"Show on the timeline" in recorded()
     assert b"Show on the timeline" not in page_of(reports.gpu_report())
+
+
+def test_a_finding_without_a_time_of_its_own_leads_to_the_longest_of_its_events(
+    tmp_path: Path,
+) -> None:
+    builder = TraceBuilder()
+    for dur_ns in (2_000, 9_000, 5_000):
+        builder.compute("aten::mm", dur_ns)
+    studied = study(builder.write(tmp_path / "t.json"))
+    events = studied.recording.context.events
+    shorter, longest = (int(events.position[events.dur_ns == ns][0]) for ns in (5_000, 9_000))
+    finding = replace(reports.starved(), claims=(), evidence={"events": [shorter, longest]})
+    report = replace(studied.report, findings=(finding,))
+    page = page_of(report, recording=studied.recording).decode()
+    (start, end) = re.findall(r'data-(?:start|end)-ns="(\d+)"', page)
+    assert int(end) - int(start) == 9_000
+    assert int(start) == int(events.ts_ns[events.dur_ns == 9_000][0])
 
 
 def test_backticks_mark_code_and_are_gone() -> None:

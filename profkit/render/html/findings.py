@@ -1,9 +1,11 @@
 """What to change, most costly first; each finding opens to its evidence, lines and cure."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from profkit.engine.excerpt import Excerpt, excerpt
 from profkit.engine.registry import rules
@@ -179,10 +181,20 @@ def _figure(key: str, value: EvidenceValue) -> str:
 
 
 def _range(finding: Finding, options: Options) -> tuple[int, int] | None:
-    """What the timeline shows of a finding: the longest stretch of time that it claims."""
-    if options.recording is None or not finding.claims:
+    """What the timeline shows of a finding: the longest time that it claims, else an event."""
+    if options.recording is None:
         return None
-    return max(finding.claims, key=lambda claim: (claim[1] - claim[0], -claim[0]))
+    if finding.claims:
+        return max(finding.claims, key=lambda claim: (claim[1] - claim[0], -claim[0]))
+    events = options.recording.context.events
+    ids = finding.evidence.get("events")
+    if not isinstance(ids, Sequence) or isinstance(ids, str):
+        return None
+    rows = np.flatnonzero(np.isin(events.position, [each for each in ids if isinstance(each, int)]))
+    if not len(rows):
+        return None
+    longest = rows[events.dur_ns[rows].argmax()]
+    return int(events.ts_ns[longest]), int(events.end_ns[longest])
 
 
 def _rest(report: Report, options: Options) -> Table | None:
