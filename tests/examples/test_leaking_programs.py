@@ -4,6 +4,7 @@ That they do is measured here by the C heap, apart from profkit; ``test_leaks.py
 of profkit.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -32,29 +33,48 @@ Heap = Callable[[str, dict[str, Any]], Figures]
 @pytest.fixture(scope="module")
 def heap() -> Iterator[Heap]:
     """What the C heap held after each step of a program, in bytes."""
-    measuring = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("heap_by_step.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        text=True,
-    )
-    asked, answered = measuring.stdin, measuring.stdout
-    assert asked is not None
-    assert answered is not None
+    # Python takes small pieces from the heap a megabyte at a time, unless it is told not to.
+    with _measuring({}) as usual, _measuring({"PYTHONMALLOC": "malloc"}) as in_pieces:
 
-    def after_each_step(name: str, facts: dict[str, Any]) -> Figures:
-        program = [str(PROGRAMS / f"{name}.py"), *facts["arguments"]]
+        def after_each_step(name: str, facts: dict[str, Any]) -> Figures:
+            measuring = in_pieces if facts.get("in_small_pieces") else usual
+            program = [str(PROGRAMS / f"{name}.py"), *facts["arguments"]]
+            return np.array(measuring(program), np.float64)
+
+        yield after_each_step
+
+
+@contextlib.contextmanager
+def _measuring(environment: dict[str, str]) -> Iterator[Callable[[list[str]], list[int]]]:
+    """A process that measures programs, begun with the first of them."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def ask(program: list[str]) -> list[int]:
+        if not processes:
+            process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("heap_by_step.py"))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+                     **environment},
+                text=True,
+            )  # fmt: skip
+            processes.append(process)
+        asked, answered = processes[0].stdin, processes[0].stdout
+        assert asked is not None
+        assert answered is not None
         asked.write(json.dumps(program) + "\n")
         asked.flush()
-        figures = json.loads(answered.readline())
-        assert figures, f"{name} failed"
-        return np.array(figures, np.float64)
+        figures: list[int] = json.loads(answered.readline())
+        assert figures, f"{program} failed"
+        return figures
 
-    with measuring:
-        yield after_each_step
-        asked.close()
+    try:
+        yield ask
+    finally:
+        for process in processes:
+            process.communicate()
 
 
 def test_every_program_is_in_the_table_and_the_other_way_round() -> None:

@@ -1,0 +1,46 @@
+"""Crops pictures in a pool of threads, each with a buffer of its own.
+
+Threads and buffers appear one after another while there is more to do, and there are never more
+than the pool allows.
+
+Run: ``python examples/leaks/clean_thread_buffers.py [STEPS]``
+"""
+
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor, nn
+
+own = threading.local()
+
+
+def crop(picture: Tensor, corner: int) -> Tensor:
+    """The mean color of a part, worked out in the thread's own buffer."""
+    if not hasattr(own, "buffer"):
+        own.buffer = torch.empty(3, 64, 64)
+    time.sleep(0.0002)
+    own.buffer.copy_(picture[:, corner : corner + 64, corner : corner + 64])
+    buffer: Tensor = own.buffer
+    return buffer.mean((1, 2))
+
+
+def main(steps: int) -> None:
+    """Crop, and train."""
+    torch.manual_seed(41)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    with ThreadPoolExecutor(max_workers=12) as pool:
+        for step in range(steps):
+            pictures = torch.rand(2 + step // 6, 3, 80, 80)[:14]
+            crops = list(pool.map(crop, pictures, range(len(pictures))))
+            loss = model(torch.stack(crops)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 190)
