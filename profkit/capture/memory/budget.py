@@ -32,7 +32,7 @@ class Budget:
 
     free_s: dict[Work, float] = field(
         default_factory=lambda: {
-            "full": 0.0, "look": 0.06, "graphs": 0.1, "closer": 1.5, "host": 6.0, "collector": 0.03,
+            "full": 0.0, "look": 0.12, "graphs": 0.1, "closer": 1.5, "host": 6.0, "collector": 0.03,
         }
     )  # fmt: skip
     share: dict[Work, float] = field(
@@ -91,6 +91,15 @@ class Clock:
         allowed_ns = max(free_ns, self._budget.share[work] * self.watched_ns())
         # What is done for the first time may always be done: nobody knows what it will take.
         return spent.n == 0 or spent.cpu_ns + spent.next_ns <= allowed_ns
+
+    def is_within_share(self, work: Work) -> bool:
+        """Whether something has cost no more than its share, and nothing of what is free.
+
+        Args:
+            work: What.
+        """
+        spent = self._spent.get(work, _Spent())
+        return spent.cpu_ns <= self._budget.share[work] * self.watched_ns()
 
     @contextlib.contextmanager
     def spending(self, work: Work) -> Iterator[None]:

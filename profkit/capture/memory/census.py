@@ -21,11 +21,12 @@ from typing import Any, Final, NamedTuple
 from profkit.capture.memory import graphs, looks
 from profkit.capture.memory.budget import Clock
 from profkit.capture.memory.graphs import past_user_code
+from profkit.capture.memory.heap import instances, tensor_types
 from profkit.capture.memory.unreachable import quiet_collector
 
 _PINNED_FROM_BYTES: Final = 4096
 """Smaller host tensors are not asked whether they are pinned."""
-_AGE: Final = 2
+AGE: Final = 2
 """Steps that a storage outlives to be one that stays: a loop's variables live into the next."""
 _YOUNG_GENERATIONS: Final = (0, 1)
 _ALWAYS_MOVED_ON: Final = (3, 14)
@@ -142,12 +143,13 @@ class Census:
             full: Look through all objects, not the young ones alone.
         """
         with quiet_collector(), past_user_code():
-            self._learn_types()
+            self._types = tensor_types()
             self.n_full += full
             self.n_missed = 0 if full else self.n_missed
             self._take_in(self._tensors(full=full), step)
             if self._first_heads is None:
                 self._first_heads = {id(root): graphs.head_of(root) for root in self.roots()}
+                _grow_up()
             return self._count(step)
 
     def roots(self) -> list[Any]:
@@ -183,17 +185,16 @@ class Census:
 
     def tensors(self) -> list[Any]:
         """Every tensor that Python's collector knows of; let go of them soon."""
-        self._learn_types()
+        self._types = tensor_types()
         return self._tensors(full=True)
 
     def _tensors(self, *, full: bool) -> list[Any]:
         types = self._types
         if full:
-            return [one for one in gc.get_objects() if id(type(one)) in types]
+            return instances(gc.get_objects(), types)
         found: list[Any] = []
         for generation in _YOUNG_GENERATIONS:
-            young = gc.get_objects(generation=generation)
-            found += [one for one in young if id(type(one)) in types]
+            found += instances(gc.get_objects(generation=generation), types)
         return found
 
     def _before_collection(self, phase: str, info: dict[str, int]) -> None:
@@ -207,18 +208,6 @@ class Census:
             return
         with contextlib.suppress(Exception), self._clock.spending("collector"), past_user_code():
             self._seen.append([_seen(one) for one in self._tensors(full=False)])
-
-    def _learn_types(self) -> None:
-        """Which types are tensors, by id alone: the user's classes come and go."""
-        import torch
-
-        found: set[int] = set()
-        pending: list[type] = [torch.Tensor]
-        while pending:
-            one = pending.pop()
-            found.add(id(one))
-            pending.extend(type.__subclasses__(one))
-        self._types = found
 
     def _take_in(self, tensors: list[Any], step: int) -> None:
         """Begin to follow what is not followed yet."""
@@ -257,7 +246,7 @@ class Census:
                 dead.append(address)
                 continue
             entry.bytes = storage.nbytes()
-            if not entry.is_aged and entry.born <= step - _AGE:
+            if not entry.is_aged and entry.born <= step - AGE:
                 entry.is_aged = True
                 entry.kind = self._with_pinned(self._as_kept(entry), storage)
             sums = counted.setdefault(entry.kind, [0, 0, 0, 0])
@@ -324,6 +313,17 @@ def _seen(tensor: Any, known: Mapping[int, Entry] = _NONE_KNOWN) -> _Seen | None
         return _Seen(storage._weak_ref(), n_bytes, kind, graph)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return None
+
+
+def _grow_up() -> None:
+    """Move all objects among the old ones, unless the program has frozen some.
+
+    Importing torch leaves 100,000 young ones, and each look would go through them. Freezing and
+    unfreezing moves them without a collection, which would run the program's finalizers.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()
 
 
 def _storages() -> Any:  # noqa: ANN401  (its weak references are no public names)

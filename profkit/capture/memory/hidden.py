@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory import frozen, graphs
 from profkit.capture.memory.attributes import type_name
-from profkit.capture.memory.heap import unlisted, variables
+from profkit.capture.memory.heap import instances, tensor_types, unlisted, variables
 
 NODE_LIMIT: Final = 60_000
 """Graph nodes that are looked through in one go: about half a second."""
@@ -62,19 +62,7 @@ def links_to(wanted: dict[int, object], skip: Collection[int]) -> list[Link]:
 
 def live_tensors() -> list[Any]:
     """All tensors that Python knows of."""
-    import torch
-
-    # By the id of the type: its own hash may be a metaclass's of the program.
-    is_tensor: dict[int, bool] = {}
-    found = []
-    for one in gc.get_objects():
-        kind = type(one)
-        known = is_tensor.get(id(kind))
-        if known is None:
-            known = is_tensor[id(kind)] = issubclass(kind, torch.Tensor)
-        if known:
-            found.append(one)
-    return found
+    return instances(gc.get_objects(), tensor_types())
 
 
 def _from_tensors(tensors: list[Any], wanted: dict[int, object]) -> Iterator[Link]:

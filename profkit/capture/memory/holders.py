@@ -56,15 +56,16 @@ def _chains_of(found: Found, target: int, limit: int) -> tuple[Chain, ...]:
     return tuple(named.values())
 
 
-def _rank(path: _Path) -> tuple[int, bool, int]:
+def _rank(path: _Path) -> tuple[int, bool, bool, int]:
     """The program's own first, then what it keeps longest, then the nearest.
 
     A variable that is a tensor itself, such as the loss, is a new tensor in the next step; what
-    it holds is held by what the program keeps from step to step.
+    it holds is held by what the program keeps from step to step. And an argument, such as
+    ``self``, is passed by somebody whose own name for it says more.
     """
     root, things = path
     is_of_a_step = root.kind == "frame" and is_a(things[0], "torch", "Tensor")
-    return _distance_from_program(root), is_of_a_step, len(things)
+    return _distance_from_program(root), is_of_a_step, root.is_lent, len(things)
 
 
 def _distance_from_program(root: Root) -> int:

@@ -7,15 +7,22 @@ of the program's may have a ``__sizeof__`` of its own, and is measured as the ty
 import array
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, filterfalse, pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from profkit.capture.memory.attributes import full_name, module_of, mro_of, type_name
-from profkit.capture.memory.heap import contents_of, unlisted, variables
-from profkit.capture.memory.keys import size_of
+from profkit.capture.memory.heap import (
+    array_contents,
+    contents_of,
+    instances,
+    unlisted,
+    variables,
+)
+from profkit.capture.memory.keys import can_grow, size_of
 from profkit.capture.memory.unreachable import quiet_collector
 
 MIN_ENTRIES: Final = 8
@@ -31,6 +38,9 @@ type's own hash may be a metaclass's of the program."""
 
 _NOT_WITHIN: Final = ("module", "type", "function", "builtin_function_or_method", "code", "frame")
 """What a container shares with the rest of the program, and does not keep."""
+
+_UNLISTED: Final = frozenset({id(dict), id(tuple), id(np.ndarray)})
+"""Containers that the collector may leave out of its lists."""
 
 _BATCH: Final = 4096
 """Objects whose references are taken at once."""
@@ -68,24 +78,13 @@ def by_type() -> dict[str, tuple[int, int]]:
     with quiet_collector():
         objects = gc.get_objects()
         sizes = _Sizes()
-        for one in objects:
-            sizes.add(one)
-        places = range(0, len(objects), _BATCH)
-        leaves = [_leaves_in(gc.get_referents(*objects[n : n + _BATCH])) for n in places]
-        inner = [one for one in variables() if id(type(one)) in _LEAVES]
-        for one in objects:
-            # The collector leaves out keys that are texts.
-            if type(one) is dict and len(one) >= MIN_ENTRIES:
-                inner.extend(key for key in list(one) if type(key) is str)
-        for container in unlisted(objects):
-            if type(container.thing) is not np.ndarray:
-                sizes.add(container.thing)
-            inner.extend(one for one in container.contents if id(type(one)) in _LEAVES)
-        leaves.append(_leaves_in(inner))
+        sizes.add(objects)
+        within = _Within()
+        within.go_through(objects)
+        sizes.add([one for one in within.unlisted if type(one) is not np.ndarray])
         # The list of all objects lists the cell that it is in: a cycle, until it is empty.
         objects.clear()
-        inner.clear()
-        return sizes.by_name() | _leaves_by_name(leaves)
+        return sizes.by_name() | _leaves_by_name(within.leaves)
 
 
 def containers(min_entries: int = MIN_ENTRIES) -> Iterator[Held]:
@@ -96,7 +95,7 @@ def containers(min_entries: int = MIN_ENTRIES) -> Iterator[Held]:
     """
     objects = gc.get_objects()
     yield from _worth_following(objects, min_entries)
-    yield from _worth_following((one.thing for one in unlisted(objects)), min_entries)
+    yield from _worth_following([one.thing for one in unlisted(objects)], min_entries)
 
 
 def bytes_within(container: object, limit: int = WITHIN_LIMIT) -> int:
@@ -119,25 +118,82 @@ def bytes_within(container: object, limit: int = WITHIN_LIMIT) -> int:
     return total
 
 
+class _Within:
+    """What is in none of the collector's lists, and is found from what refers to it.
+
+    Attributes:
+        leaves: Ids, sizes and types of texts, bytes and arrays; some of them several times.
+        unlisted: Containers, each once.
+    """
+
+    def __init__(self) -> None:
+        self.leaves: list[_Numbers] = []
+        self.unlisted: list[object] = []
+        self._seen: set[int] = set()
+        self._kinds = _LEAVES.keys() | {id(dict), id(tuple)}
+
+    def go_through(self, objects: Sequence[object]) -> None:
+        """Look at what some objects and the variables of running functions refer to.
+
+        Args:
+            objects: The objects that the collector lists.
+        """
+        self._keys_of(instances(objects, {id(dict)}), MIN_ENTRIES)
+        level = self._new(variables())
+        level += self._held_by(objects)
+        while level:
+            self.unlisted += level
+            dicts = instances(level, {id(dict)})
+            self._keys_of(dicts)
+            arrays = instances(level, {id(np.ndarray)})
+            inner = [one for array in arrays for one in array_contents(array)]
+            level = self._new(inner) + self._held_by(level)
+
+    def _held_by(self, things: Sequence[object]) -> list[object]:
+        places = range(0, len(things), _BATCH)
+        return [
+            one
+            for start in places
+            for one in self._new(gc.get_referents(*things[start : start + _BATCH]))
+        ]
+
+    def _new(self, held: list[object]) -> list[object]:
+        """The containers among some objects that were not seen yet; their leaves are noted."""
+        found = instances(held, self._kinds)
+        self.leaves.append(_leaves_in(found))
+        new = []
+        for one in filterfalse(gc.is_tracked, instances(found, _UNLISTED)):
+            if id(one) not in self._seen:
+                self._seen.add(id(one))
+                new.append(one)
+        return new
+
+    def _keys_of(self, dicts: list[Any], min_entries: int = 0) -> None:
+        """Note the keys of dicts: the collector leaves out those that are texts."""
+        large = (one for one in dicts if len(one) >= min_entries)
+        self.leaves.append(_leaves_in(list(chain.from_iterable(map(list, large)))))
+
+
 class _Sizes:
     """Number and bytes of objects by their type."""
 
     def __init__(self) -> None:
         self._kinds: dict[int, type] = {}
-        self._measure: dict[int, Callable[[Any], int]] = {}
         self._n: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
 
-    def add(self, thing: object) -> None:
-        """Count an object."""
-        kind = id(type(thing))
-        measure = self._measure.get(kind)
-        if measure is None:
-            measure = self._measure[kind] = _measure_of(type(thing))
-            self._kinds[kind] = type(thing)
-            self._n[kind] = self._bytes[kind] = 0
-        self._n[kind] += 1
-        self._bytes[kind] += measure(thing)
+    def add(self, things: Sequence[object]) -> None:
+        """Count some objects: those of one type at once, so that C does what there is most of."""
+        by_type = np.fromiter(map(id, map(type, things)), np.int64, len(things))
+        order = np.argsort(by_type, kind="stable")
+        starts = np.flatnonzero(np.diff(by_type[order], prepend=-1)).tolist()
+        for start, end in pairwise([*starts, len(things)]):
+            alike = list(map(things.__getitem__, order[start:end].tolist()))
+            kind = type(alike[0])
+            self._kinds[id(kind)] = kind
+            self._n[id(kind)] = self._n.get(id(kind), 0) + len(alike)
+            n_bytes = sum(map(_measure_of(kind), alike))
+            self._bytes[id(kind)] = self._bytes.get(id(kind), 0) + n_bytes
 
     def by_name(self) -> dict[str, tuple[int, int]]:
         """Number and bytes by the type's name; classes of one name together."""
@@ -173,7 +229,7 @@ def _size(thing: object) -> int:
 
 def _leaves_in(held: list[object]) -> _Numbers:
     """Of what is in none of the collector's lists: ids, sizes, and which type it is."""
-    found = [one for one in held if id(type(one)) in _LEAVES]
+    found = instances(held, _LEAVES.keys())
     columns = (
         map(id, found),
         map(sys.getsizeof, found),
@@ -193,11 +249,14 @@ def _leaves_by_name(noted: list[_Numbers]) -> dict[str, tuple[int, int]]:
     }
 
 
-def _worth_following(things: Iterable[object], min_entries: int) -> Iterator[Held]:
-    for thing in things:
+def _worth_following(things: Sequence[object], min_entries: int) -> Iterator[Held]:
+    kinds = {id(kind): kind for kind in map(type, things)}
+    growing = {identity for identity, kind in kinds.items() if can_grow(kind)}
+    for thing in instances(things, growing):
         length = size_of(thing)
         if length is not None and length >= min_entries:
-            yield Held(thing, full_name(type(thing)), length, _size(thing))
+            # The same text each time: thousands of names would be new texts of the program's.
+            yield Held(thing, sys.intern(full_name(type(thing))), length, _size(thing))
 
 
 def _is_within(thing: object) -> bool:

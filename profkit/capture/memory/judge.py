@@ -107,14 +107,16 @@ def _tensors(evidence: Evidence, nodes: Trend | None) -> Iterator[tuple[Growth, 
     """Tensors of which there are more and more, or which become larger and larger."""
     series = evidence.series
     for kind in sorted(series.kinds()):
-        aged = series.of(kind, lambda amount: amount.aged_bytes)
+        aged = series.aged(kind, lambda amount: amount.aged_bytes)
         trend = growth_of(aged, LEAST_PER_STEP)
         if trend is None and kind.has_graph and nodes is not None:
-            held = series.of(kind, lambda amount: amount.aged_n)
+            held = series.aged(kind, lambda amount: amount.aged_n)
             trend = growth_of(held, _LEAST_HELD_PER_STEP)
             if trend is not None:
                 trend = replace(trend, per_step=max(median_slope(*aged), 0.0))
         if trend is not None:
+            first, last = series.seen[0].step, series.seen[-1].step
+            trend = replace(trend, first_step=max(trend.first_step, first), last_step=last)
             yield from _by_line(evidence, kind, trend)
     for sort, trend in made_anew(series).items():
         yield from _one_that_grows(evidence, sort, trend)
@@ -165,7 +167,7 @@ def _one_that_grows(evidence: Evidence, sort: Sort, trend: Trend) -> Iterator[tu
     sight = max(seen, key=lambda one: (bool(one.stack), one.step), default=Sight(0))
     growth = _with_sight(
         Growth(
-            kind="tensors",
+            kind="garbage" if sight.cycle else "tensors",
             device=sort[0],
             per_step_bytes=round(trend.per_step),
             bytes=largest.bytes,

@@ -120,6 +120,15 @@ def size_of(thing: object) -> int | None:
     return None
 
 
+def can_grow(kind: type) -> bool:
+    """Whether things of a type have entries that they can grow by.
+
+    Args:
+        kind: Any type.
+    """
+    return issubclass(kind, (*_GROWING, functools._lru_cache_wrapper))  # noqa: SLF001
+
+
 def _place(elements: Iterable[Any], held: object) -> int | None:
     try:
         ids = list(map(id, elements))

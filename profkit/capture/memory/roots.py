@@ -28,12 +28,14 @@ class Root:
         name: What the chain's text begins with: ``__main__``, ``losses``, ``Net``.
         where: What the text of its first stretch ends with, such as `` in main at train.py:3``.
         is_library: Whether it belongs to a library, and not to the program.
+        is_lent: Whether it is an argument, such as ``self``: what a caller has by another name.
     """
 
     kind: HolderKind
     name: str
     where: str = ""
     is_library: bool = False
+    is_lent: bool = False
 
 
 class Roots:
@@ -104,12 +106,14 @@ class Roots:
             code = frame.f_code
             is_library = in_library(code.co_filename, self._libraries)
             where = f" in {frames.place_of(code)}"
+            arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             for name, value in frames.locals_of(frame).items():
                 if name.startswith("."):
                     continue  # What a comprehension goes over has no name in the program.
-                root = Root("frame", name, where, is_library)
+                root = Root("frame", name, where, is_library, is_lent=name in arguments)
                 known = self._held.get(id(value))
-                if known is None or (known.is_library and not is_library):
+                # Of several functions the outermost keeps it longest, and comes last.
+                if known is None or known.is_library or not is_library:
                     self._held[id(value)] = root
 
     def _is_library(self, name: str, file: object) -> bool:

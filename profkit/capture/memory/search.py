@@ -31,7 +31,8 @@ _POPULAR: Final = 2_000
 """Referrers looked at in one level: an object that many share would else flood the search."""
 
 _GRACE: Final = 3
-"""Levels for which a holder within the program is preferred to a nearer one within a library."""
+"""Levels for which a holder within the program is preferred to a nearer one within a library, and
+any to an argument, which somebody else has passed."""
 
 
 @dataclass
@@ -197,7 +198,7 @@ class Search:
             root = self.found.roots.get(one)
             if root is not None:
                 since = level - self._level_of_root.get(one, level)
-                if not root.is_library or since >= _GRACE:
+                if not (root.is_library or root.is_lent) or since >= _GRACE:
                     return set()
             for parent in self.found.up.get(one, ()):
                 if parent not in seen:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profkit.capture.memory.census import Amount, Kind
+from profkit.capture.memory.census import AGE, Amount, Kind
 from profkit.index.trend import Floats, Trend, is_rising, lasting_growth
 from profkit.model.events import Int64s
 from profkit.model.live import Look
@@ -102,6 +102,27 @@ class Series:
         values = [what(one.amounts.get(kind, _NOTHING)) for one in self.seen]
         return self._steps(), np.array(values, dtype=np.float64)
 
+    def aged(self, kind: Kind, what: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
+        """Steps, and one figure of what was made up to each and has stayed.
+
+        What a look counts as aged was there at an earlier one, and made before that: with looks
+        far apart, long before.
+
+        Args:
+            kind: The kind.
+            what: Picks the figure.
+        """
+        return self._made_until(self.of(kind, what)[1])
+
+    def aged_of_sort(self, sort: Sort, what: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
+        """The same of all kinds of a sort.
+
+        Args:
+            sort: The sort.
+            what: Picks the figure.
+        """
+        return self._made_until(self.of_sort(sort, what)[1])
+
     def of_sort(self, sort: Sort, what: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
         """Steps, and one figure of all kinds of a sort at each.
 
@@ -128,6 +149,14 @@ class Series:
             if one.heap_bytes is not None and one.n_nodes is not None
         ]
         return _columns(known)
+
+    def _made_until(self, values: Floats) -> tuple[Int64s, Floats]:
+        """Values by the step up to which what they count was made; the last of several."""
+        steps = self._steps()
+        before = np.searchsorted(steps, steps - AGE, side="right") - 1
+        made = np.where(before >= 0, steps[before], steps - AGE)
+        is_last = np.append(made[1:] != made[:-1], [True] * bool(len(made)))
+        return made[is_last], values[is_last]
 
     def _steps(self) -> Int64s:
         return np.array([one.step for one in self.seen], dtype=np.int64)
@@ -171,7 +200,8 @@ def grown(series: Series) -> set[Kind]:
     return {
         kind
         for kind in series.kinds()
-        if growth_of(series.of(kind, lambda amount: amount.aged_bytes), LEAST_PER_STEP) is not None
+        if growth_of(series.aged(kind, lambda amount: amount.aged_bytes), LEAST_PER_STEP)
+        is not None
     }
 
 
@@ -180,7 +210,7 @@ def made_anew(series: Series) -> dict[Sort, Trend]:
     found = {}
     for sort in {(kind.device, kind.dtype) for kind in series.kinds()}:
         trend = growth_of(series.of_sort(sort, lambda amount: amount.bytes), LEAST_PER_STEP)
-        aged = series.of_sort(sort, lambda amount: amount.aged_bytes)
+        aged = series.aged_of_sort(sort, lambda amount: amount.aged_bytes)
         if trend is not None and growth_of(aged, LEAST_PER_STEP) is None:
             found[sort] = trend
     return found

@@ -33,6 +33,8 @@ from profkit.model.live import Growth, LiveMemory
 
 _LOOKS_APART: Final = 33
 """Looks lie apart by this part of the steps so far: each step first, a few hundred looks in all."""
+_DEAR_LOOKS_APART: Final = 12
+"""And where they are dear, so that they lie evenly to the end of a short run."""
 _LEAST_SAMPLED_STEPS: Final = 3
 """Steps whose lines are sampled at least: what the first of them made has stayed at their end."""
 _SAMPLED_STEPS: Final = (6, 12, 24)
@@ -46,6 +48,8 @@ _ENOUGH_TAKES: Final = 3
 _CHECKED_APART: Final = 8
 """Looks at which all looks are judged, not the last few: what grows now and then, or is made anew,
 larger each time."""
+_PATIENCE: Final = 64
+"""Steps for which a recording is waited for to end, so that lines are known at a closer look."""
 _CLOSER_APART: Final = 5
 """Steps between closer looks, at least; then half as many again as there have been."""
 
@@ -192,7 +196,8 @@ class Watcher:
                 *looks.device_bytes(),
             )
         )
-        self._next = self.n_steps + max(1, self.n_steps // _LOOKS_APART)
+        apart = _LOOKS_APART if self._clock.is_within_share("look") else _DEAR_LOOKS_APART
+        self._next = self.n_steps + max(1, self.n_steps // apart)
 
     def _graphs(self) -> tuple[int | None, int | None]:
         """Nodes of all graphs and what they keep beyond live tensors; None where it is too dear."""
@@ -224,13 +229,15 @@ class Watcher:
             self._sample_until = 0
             self._look_closer(suspected | self._sampled_for)
         elif grows and self._may_look_closer():
-            if self._wants_lines(suspected) and self._may_sample_lines():
+            if not self._wants_lines(suspected) or not self._births.can_begin():
+                self._look_closer(suspected)
+            elif self._may_sample():
                 self._sampled_for = suspected
                 self._sample_from = self.n_steps
                 self._sample_until = self.n_steps + _SAMPLED_STEPS[self._n_samplings]
                 self._n_samplings += 1
                 self._sample()
-            else:
+            elif self.n_steps > self._closer_from + _PATIENCE:
                 self._look_closer(suspected)
         elif self.n_steps >= self._host_from and self._clock.affords("host"):
             self._look_at_host()
@@ -264,10 +271,6 @@ class Watcher:
             or (self._has_deep_graph() and not graph_known)
         )
         return wanted and self._n_samplings < len(_SAMPLED_STEPS)
-
-    def _may_sample_lines(self) -> bool:
-        """Whether lines can be had now without the program noticing."""
-        return self._births.can_begin() and self._may_sample()
 
     def _lacks_lines(self) -> bool:
         """Whether some of what lines are sampled for has not been made and kept meanwhile."""

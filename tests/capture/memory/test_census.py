@@ -45,6 +45,29 @@ def test_tensors_that_the_collector_has_moved_on_are_not_lost(census: Census) ->
     del kept
 
 
+def test_what_was_there_at_first_is_looked_through_once(census: Census) -> None:
+    filler = [[] for _ in range(50_000)]  # type: ignore[var-annotated]
+    gc.disable()  # A collection would move them on by itself.
+    try:
+        census.look(1, full=True)
+        young = [one for n in (0, 1) for one in gc.get_objects(generation=n)]
+        ids = {id(one) for one in young}
+    finally:
+        gc.enable()
+    assert not any(id(one) in ids for one in filler)
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_the_program_has_frozen_stays_frozen(census: Census) -> None:
+    gc.freeze()
+    try:
+        n_frozen = gc.get_freeze_count()
+        census.look(1, full=True)
+        assert gc.get_freeze_count() == pytest.approx(n_frozen, rel=0.01)
+    finally:
+        gc.unfreeze()
+
+
 def test_what_is_told_agrees_with_a_look_at_all_objects(census: Census) -> None:
     census.look(1, full=True)
     kept: list[Tensor] = []
