@@ -59,7 +59,9 @@ def after_run(report: "Report", files: Sequence[str]) -> None:
         files: What was recorded of it.
     """
     paths = [short_path(file, str(Path.cwd())) for file in files]
-    say_next(*_view(paths[:1]), *_first_rule(report))
+    folders = [str(Path(path).parent) for path in paths[:1] if report.source.kind == "trace"]
+    boards = [["tensorboard", "--logdir", folder] for folder in folders]
+    say_next(*_view(paths[:1]), *boards, *_first_rule(report))
 
 
 def _view(paths: Sequence[str]) -> list[list[str]]:

@@ -3,6 +3,7 @@
 import filecmp
 import os
 import runpy
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -38,7 +39,7 @@ def command(*, folder: str | None, force: bool) -> int:
     path = _record(program, home)
     report = profkit.analyze(path)
     deliver(profkit.render(report, "text", **layout(STDOUT)), STDOUT, force=True)
-    _say_next(program, report)
+    _say_next(program, report, home)
     return 0
 
 
@@ -72,10 +73,11 @@ def _record(program: Path, home: Path) -> str:
     return path
 
 
-def _say_next(program: Path, report: "Report") -> None:
+def _say_next(program: Path, report: "Report", home: Path) -> None:
     lines = (
         "",
-        f"trace:    {report.source.path}",
+        f"look:     profkit view {shlex.quote(report.source.path)}",
+        f"or:       tensorboard --logdir {shlex.quote(str(home))}",
         f"cure it:  edit {program}, then: profkit demo",
         "your own: profkit run train.py",
     )

@@ -32,7 +32,7 @@ def test_it_names_the_line_of_every_planted_fault(tmp_path: Path) -> None:
     assert "unfreed-tensors" in done.stdout
     (trace,) = (tmp_path / "t" / "demo").glob("*.pt.trace.json.gz")
     assert trace.name in done.stderr
-    assert "tensorboard --logdir t" in done.stdout
+    assert "tensorboard --logdir t" in done.stderr
 
 
 def test_a_changed_program_is_kept_unless_forced(

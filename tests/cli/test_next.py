@@ -4,8 +4,11 @@ import os
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 
+import profkit
+from profkit.cli._next import after_run
 from profkit.testing import TraceBuilder
 from tests.cli.terminal import on_terminal
 
@@ -35,6 +38,21 @@ def test_after_a_report_come_its_page_and_its_first_rule(folder: Path) -> None:
     *_, last, _ = seen.screen
     view, rule = last.removeprefix("next: ").split("  or  ")
     assert shlex.split(view) == ["profkit", "view", "it's starved.json"]
+    assert rule == "profkit rules DAT001"
+
+
+def test_after_a_run_come_the_page_of_its_trace_and_its_first_rule(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PROFKIT_QUIET", raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    files = [str(folder / "it's starved.json"), str(folder / "watched.memory.json.gz")]
+    after_run(profkit.analyze(files[0]), files)
+    said = click.unstyle(capsys.readouterr().err)
+    view, board, rule = said.removeprefix("next: ").removesuffix("\n").split("  or  ")
+    assert shlex.split(view) == ["profkit", "view", "it's starved.json"]
+    assert board == "tensorboard --logdir ."
     assert rule == "profkit rules DAT001"
 
 
