@@ -12,8 +12,8 @@ from profkit.testing import SnapshotBuilder
 from tests.docs.blocks import ROOT, blocks, commands
 from tests.tensorboard.server import serving
 
-PAGES = ["README.md", "docs/guide.md", "docs/memory.md", "docs/notebooks.md", "docs/report.md",
-         "docs/tensorboard.md"]  # fmt: skip
+PAGES = ["README.md", "docs/export.md", "docs/guide.md", "docs/memory.md", "docs/notebooks.md",
+         "docs/report.md", "docs/tensorboard.md"]  # fmt: skip
 COMMANDS = [pytest.param(command, id=place) for page in PAGES for command, place in commands(page)]
 PRELUDE = """
 import torch
