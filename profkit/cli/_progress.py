@@ -61,11 +61,12 @@ class Progress:
             what: What it is, such as the name of a format.
         """
 
-    def written(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def written(self, pieces: Iterator[bytes], of_bytes: int = 0) -> Iterator[bytes]:  # noqa: ARG002  (what a terminal is told)
         """Pass the pieces of a product on, and count them.
 
         Args:
             pieces: The pieces.
+            of_bytes: How many bytes it will have, about; 0 if that is not known.
         """
         return pieces
 
@@ -123,11 +124,11 @@ class _OnTerminal(Progress):
     def writing(self, what: str) -> None:
         self._begin(f"writing {visible(what)}")
 
-    def written(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def written(self, pieces: Iterator[bytes], of_bytes: int = 0) -> Iterator[bytes]:
         n_bytes = 0
         for piece in pieces:
             n_bytes += len(piece)
-            self._now(n_bytes, 0, format_bytes(n_bytes))
+            self.seen(n_bytes, of_bytes)
             yield piece
 
     def end(self) -> None:

@@ -172,7 +172,9 @@ class _Export:
         first = next(reads)
         another = next(reads, None)
         if another is None:
-            self._deliver(self._pieces(first, Target(place, self._table)), place)
+            self._deliver(
+                self._pieces(first, Target(place, self._table)), place, _about_bytes(first)
+            )
             return [place]
         if self.module.INFO.shows != "report":
             message = f"{first.path} is one of several recordings, and {place} one file."
@@ -187,7 +189,7 @@ class _Export:
         written: list[str] = []
         for read in reads:
             for target in self._targets(read, set(written)):
-                self._deliver(self._pieces(read, target), target.place)
+                self._deliver(self._pieces(read, target), target.place, _about_bytes(read))
                 written.append(target.place)
         return written
 
@@ -223,12 +225,19 @@ class _Export:
         self.remarks += filter(None, [remark(self.module, read.report, options)])
         return pieces(self.module, read.report, options)
 
-    def _deliver(self, pieces: Iterator[bytes], place: str) -> None:
+    def _deliver(self, pieces: Iterator[bytes], place: str, about_bytes: int = 0) -> None:
+        streams = hasattr(self.module, "pieces")
+        pieces = self._shown.written(pieces, about_bytes if streams else 0)
         if place.endswith(_GZIP):
             pieces = _packed(pieces)
         if _is_folder(self._output or ""):
             _make_folder(Path(self._output or ""))
-        deliver(self._shown.written(pieces), place, force=self._force)
+        deliver(pieces, place, force=self._force)
+
+
+def _about_bytes(read: Read) -> int:
+    """How long a recording's text is, and about so long what is made of it in pieces."""
+    return read.recording.context.trace.notes.uncompressed_bytes if read.recording else 0
 
 
 def _is_folder(output: str) -> bool:

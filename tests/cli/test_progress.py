@@ -138,6 +138,9 @@ def test_each_thing_that_takes_time_has_its_line(terminal: Terminal) -> None:
         assert next(pieces) == b"x" * 2048
         until(lambda: "2.00 KiB" in terminal.getvalue())
         assert list(pieces) == [b"y"]
+        expected = shown.written(iter([b"x" * 3072]), of_bytes=4096)
+        assert next(expected) == b"x" * 3072
+        until(lambda: "3.00 KiB of 4.00 KiB" in terminal.getvalue())
     assert "".join(screen(terminal.getvalue())) == ""
 
 
