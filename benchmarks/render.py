@@ -120,8 +120,8 @@ def main() -> None:
         trace = igzip.decompress(trace)
     print("seconds to analyze, to write JSON, to lay the timeline out, to write the page;")
     print("the page against the analysis and the JSON; MB; seconds until it is loaded and drawn")
-    columns = ("analysis", 9), ("json", 7), ("timeline", 9), ("html", 7), ("x analysis", 10)
-    columns += ("x json", 7), ("MB", 7), ("loaded", 8), ("drawn", 8)
+    columns = [("analysis", 9), ("json", 7), ("timeline", 9), ("html", 7), ("x analysis", 10)]
+    columns += [("x json", 7), ("MB", 7), ("loaded", 8), ("drawn", 8)]
     print(f"{'events':>9}", *(f"{name:>{width}}" for name, width in columns))
     for n_events in options.events:
         with tempfile.TemporaryDirectory() as folder:

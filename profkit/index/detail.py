@@ -15,10 +15,9 @@ COARSEST_PARTS: Final = 1024
 _FACTOR: Final = 8
 _ENOUGH: Final = 4096
 """So few slices need no coarser level."""
-_WORTH: Final = 0.35
-_STEP: Final = 16
-"""So many times more slices the next finer level has at most, where there is a level between."""
-"""A level is worth its place if it has no more than this share of the slices of the next finer."""
+_WORTH: Final = 6
+"""A level is worth its place if the next finer has so many times more slices: to pass over those
+that share a pixel takes a browser no time."""
 
 
 def merged(slices: Slices, group: Rows) -> Slices:
@@ -89,21 +88,10 @@ def levels_of(slices: Slices, span_ns: int) -> tuple[Level, ...]:
     while resolution <= coarsest and len(levels[-1].slices) > _ENOUGH:
         finer = levels[-1].slices
         group = _groups(finer, resolution)
-        if len(group) <= _WORTH * len(finer):
+        if _WORTH * len(group) <= len(finer):
             levels.append(Level(resolution, merged(finer, group)))
         resolution *= _FACTOR
-    return tuple(_spread(levels))
-
-
-def _spread(levels: list[Level]) -> list[Level]:
-    """Only as many levels as are needed: what is seen of a finer one is a part of it."""
-    kept = levels[:1]
-    while kept[-1] is not levels[-1]:
-        place = next(i for i, each in enumerate(levels) if each is kept[-1])
-        few = len(kept[-1].slices) / _STEP
-        near = [each for each in levels[place + 1 :] if len(each.slices) >= few]
-        kept.append(near[-1] if near else levels[place + 1])
-    return kept
+    return tuple(levels)
 
 
 def stacked(lane: Int32s, slices: Slices) -> Int32s:

@@ -1,0 +1,321 @@
+"""The timeline and the flame graphs of the page, in a real browser."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from profkit.api import Study, render, study
+from profkit.engine.context import Context
+from profkit.engine.renderer import Recording
+from profkit.model.events import EventTable, SparseColumn
+from profkit.testing import TraceBuilder
+from profkit.units import format_ns
+from tests.browser.pages import Opener, violations
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("browser")
+N_MANY = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+def program() -> TraceBuilder:
+    """Three steps with a kernel each, and one kernel that stands out."""
+    b = TraceBuilder(stacks=True)
+    for turn in range(3):
+        with b.step(), b.frame("train.py", 3, "main"), b.module("Net"):
+            b.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=400_000)
+            if turn == 1:
+                b.launch("aten::add", kernel="odd_one", host_ns=20_000, device_ns=90_000)
+            b.synchronize()
+            b.advance(100_000)
+    return b
+
+
+@pytest.fixture(scope="module")
+def studied(folder: Path) -> Study:
+    return study(program().write(folder / "small.json"))
+
+
+@pytest.fixture(scope="module")
+def small(folder: Path, studied: Study) -> Path:
+    path = folder / "small.html"
+    path.write_bytes(render(studied.report, "html", recording=studied.recording))
+    return path
+
+
+@pytest.fixture
+def page(opened: Opener, small: Path) -> Page:
+    """The page with its timeline drawn, and motion reduced so that a zoom is done at once."""
+    sheet: Page = opened(small, reduced_motion="reduce")
+    expect(sheet.locator("#timeline-view")).to_have_attribute("data-resolution", "0")
+    return sheet
+
+
+def shown(page: Page) -> tuple[float, float]:
+    """The stretch of time that the timeline shows, in nanoseconds."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    view = page.locator("#timeline-view")
+    begin, end = view.get_attribute("data-from"), view.get_attribute("data-to")
+    assert begin is not None
+    assert end is not None
+    return float(begin), float(end)
+
+
+def at_slice(page: Page, studied: Study, name: str) -> tuple[float, float]:
+    """Where in the window the middle of a kernel's first slice is."""
+    events = studied.recording.context.events
+    row = next(i for i in range(len(events)) if events.name_of(i) == name)
+    begin, end = shown(page)
+    middle = float(events.ts_ns[row] + events.dur_ns[row] / 2)
+    page.locator("#timeline-view").scroll_into_view_if_needed()
+    box = page.locator(".lanes .slices").bounding_box()
+    lane = page.locator(".lane-name", has_text="stream 7").bounding_box()
+    assert box is not None
+    assert lane is not None
+    return box["x"] + (middle - begin) / (end - begin) * box["width"], lane["y"] + 8
+
+
+def test_a_step_that_is_chosen_fills_the_timeline(page: Page, studied: Study) -> None:
+    whole = shown(page)
+    step = studied.report.summary.steps[1]
+    page.locator("#timeline-step").select_option("1")
+    assert shown(page) == (step.start_ns, step.start_ns + step.dur_ns)
+    page.locator("#timeline-step").select_option("")
+    assert shown(page) == whole
+
+
+def test_other_parts_of_the_page_lead_to_the_timeline(page: Page, studied: Study) -> None:
+    step = studied.report.summary.steps[2]
+    page.locator("#steps-table .go").nth(2).click()
+    assert shown(page) == (step.start_ns, step.start_ns + step.dur_ns)
+    expect(page.locator(".lanes")).to_be_focused()
+
+
+def test_the_keyboard_alone_moves_zooms_and_chooses(page: Page) -> None:
+    lanes = page.locator(".lanes")
+    begin, end = whole = shown(page)
+    lanes.focus()
+    lanes.press("+")
+    inner = shown(page)
+    assert inner[1] - inner[0] == pytest.approx(0.6 * (end - begin))
+    lanes.press("ArrowRight")
+    assert shown(page)[0] > inner[0]
+    lanes.press("-")
+    lanes.press("Home")
+    assert shown(page) == whole
+    details = page.locator("#timeline-details")
+    lanes.press("Shift+ArrowRight")
+    expect(details.locator("h3")).to_have_text("ProfilerStep#0")
+    lanes.press("Shift+ArrowRight")
+    expect(details.locator("h3")).to_have_text("ProfilerStep#1")
+    lanes.press("Shift+ArrowDown")
+    expect(details.locator("h3")).not_to_have_text("ProfilerStep#1")
+    lanes.press("Enter")
+    assert shown(page)[1] - shown(page)[0] < end - begin
+    lanes.press("0")
+    lanes.press("Escape")
+    expect(details).to_be_empty()
+    assert shown(page) == whole
+
+
+def test_the_wheel_zooms_only_with_control_and_keeps_the_moment_below_it(page: Page) -> None:
+    whole = shown(page)
+    page.locator("#timeline-view").scroll_into_view_if_needed()
+    box = page.locator(".lanes .slices").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 4, box["y"] + 60)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -400)
+    page.keyboard.up("Control")
+    begin, end = shown(page)
+    assert end - begin < 0.7 * (whole[1] - whole[0])
+    under = whole[0] + (whole[1] - whole[0]) / 4
+    assert begin + (end - begin) / 4 == pytest.approx(under, abs=2_000)
+    page.mouse.wheel(0, 5)
+    assert shown(page) == (begin, end)
+
+
+def test_a_drag_moves_the_timeline(page: Page) -> None:
+    page.locator("[data-zoom=in]").click()
+    begin, end = shown(page)
+    box = page.locator(".lanes .slices").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 300, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + 60, steps=4)
+    page.mouse.up()
+    by = (end - begin) / box["width"] * 100
+    assert shown(page) == pytest.approx((begin + by, end + by), rel=1e-3)
+    expect(page.locator("#timeline-details")).to_be_empty()
+
+
+def test_the_pointer_is_told_name_length_line_and_operator(page: Page, studied: Study) -> None:
+    page.mouse.move(*at_slice(page, studied, "odd_one"))
+    tip = page.locator("#timeline-view .slice-tip")
+    expect(tip.locator("b")).to_have_text("odd_one")
+    expect(tip).to_contain_text(format_ns(90_000))
+    expect(tip).to_contain_text("train.py:3")
+    expect(tip).to_contain_text("aten::add")
+    page.mouse.click(*at_slice(page, studied, "odd_one"))
+    details = page.locator("#timeline-details")
+    expect(details).to_contain_text("cuda:0 stream 7")
+    details.get_by_role("button", name="Zoom to it").click()
+    begin, end = shown(page)
+    assert end - begin == pytest.approx(1.2 * 90_000)
+
+
+def test_a_search_says_how_much_it_found_and_goes_there(page: Page, studied: Study) -> None:
+    search = page.get_by_role("searchbox", name="Find").first
+    search.fill("GEMM")
+    kernel = next(k for k in studied.report.summary.top_kernels if k.name == "gemm")
+    found = page.locator("#timeline-found")
+    expect(found).to_have_text(f"3 slices, {format_ns(kernel.total_ns)} together")
+    begins = []
+    for _ in range(3):
+        page.locator("#timeline-next").click()
+        begins.append(shown(page)[0])
+    assert begins == sorted(set(begins))
+    page.locator("#timeline-next").click()
+    expect(found).to_contain_text("no more")
+    search.fill("nothing is called this")
+    expect(found).to_have_text("nothing")
+    expect(page.locator("#timeline-next")).to_be_disabled()
+
+
+def test_lanes_open_and_close(page: Page) -> None:
+    lane = page.locator("button.lane-name", has_text="thread 1000")
+    names = page.locator(".lane-names")
+    high = names.evaluate("(names) => names.offsetHeight")
+    expect(lane).to_have_attribute("aria-expanded", "true")
+    lane.click()
+    expect(lane).to_have_attribute("aria-expanded", "false")
+    assert names.evaluate("(names) => names.offsetHeight") <= high
+    lane.click()
+    assert names.evaluate("(names) => names.offsetHeight") == high
+
+
+def pixels(page: Page, canvas: str) -> Any:  # noqa: ANN401  (what the script says)
+    """How many different colours a canvas has."""
+    return page.locator(canvas).evaluate(
+        """(canvas) => {
+            const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            return new Set(new Uint32Array(data.buffer)).size;
+        }"""
+    )
+
+
+def test_the_theme_repaints_what_is_drawn(page: Page) -> None:
+    look = "(canvas) => canvas.toDataURL()"
+    before = [page.locator(each).evaluate(look) for each in (".slices", ".flame canvas")]
+    page.locator("#theme").click()
+    shown(page)
+    after = [page.locator(each).evaluate(look) for each in (".slices", ".flame canvas")]
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+    assert pixels(page, ".slices") > 5
+
+
+def test_a_flame_graph_opens_to_a_box_and_back(page: Page) -> None:
+    page.locator("#flame-choice").get_by_text("Device time by module").click()
+    view, chosen = page.locator("#flame-view"), page.locator("#flame-chosen")
+    expect(chosen).to_contain_text(f"{format_ns(3 * 400_000 + 90_000)} in all")
+    view.focus()
+    for name in ("cuda:0", "Net_0", "aten::mm"):
+        view.press("ArrowDown")
+        expect(chosen.locator("b")).to_have_text(name)
+    view.press("ArrowRight")
+    expect(chosen).to_contain_text(f"aten::add: {format_ns(90_000)}, 7.0% of all")
+    view.press("Enter")
+    crumbs = page.locator("#flame-crumbs button")
+    expect(crumbs).to_have_text(["all", "cuda:0", "Net_0", "aten::add"])
+    view.press("Escape")
+    expect(crumbs).to_have_count(3)
+    crumbs.first.click()
+    expect(crumbs).to_have_text(["all"])
+    box = page.locator(".flame canvas").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 20, box["y"] + 2.5 * 20)
+    expect(crumbs.last).to_have_text("aten::mm")
+
+
+def test_a_search_in_a_flame_graph_counts_nothing_twice(page: Page) -> None:
+    page.locator("#flame-choice").get_by_text("Device time by stack").click()
+    page.locator("#flame-search").fill("net")
+    expect(page.locator("#flame-found")).to_have_text(f"{format_ns(1_290_000)} within, 100% of all")
+    expect(page.locator('[data-flame="2"]')).to_be_visible()
+    expect(page.locator('[data-flame="0"]')).to_be_hidden()
+
+
+def test_axe_finds_nothing_serious_while_something_is_chosen(page: Page, axe: str) -> None:
+    page.locator(".lanes").press("Shift+ArrowRight")
+    page.locator("#timeline-search").fill("gemm")
+    for _ in range(2):
+        assert violations(page, axe) == []
+        page.locator("#theme").click()
+
+
+def tiled(events: EventTable, n: int, rng: np.random.Generator) -> EventTable:
+    """At least so many events: the same again and again, on a clock that runs unevenly."""
+    turns = -(-n // len(events))
+    span = int(events.end_ns.max() - events.ts_ns.min()) + 1_000
+    shift = np.repeat(np.arange(turns) * span, len(events))
+    knots = np.arange(0, turns * span + span, 5_000)
+    clock = np.cumsum(rng.integers(2_000, 8_000, len(knots)))
+    start = np.tile(events.ts_ns, turns) + shift
+    end = start + np.tile(events.dur_ns, turns)
+    ts_ns, end_ns = (np.interp(at, knots, clock).astype(np.int64) for at in (start, end))
+
+    def again(column: SparseColumn) -> SparseColumn:
+        rows = [column.rows + turn * len(events) for turn in range(turns)]
+        values = np.tile(column.values, turns)
+        return SparseColumn(np.concatenate(rows).astype(np.int32), values)
+
+    changed: dict[str, Any] = {
+        name: np.tile(getattr(events, name), turns) for name in ("category", "name", "lane")
+    }
+    for each in fields(events):
+        column = getattr(events, each.name)
+        if isinstance(column, SparseColumn):
+            changed[each.name] = again(column)
+    position = np.arange(turns * len(events), dtype=np.int32)
+    return replace(events, position=position, ts_ns=ts_ns, dur_ns=end_ns - ts_ns, **changed)
+
+
+@pytest.fixture(scope="module")
+def large(folder: Path) -> Path:
+    """The page of a million events that no two turns of the program share."""
+    (source,) = (ROOT / "traces" / "starved_loader").glob("*.gz")
+    found = study(source)
+    trace = found.recording.context.trace
+    events = tiled(trace.events, N_MANY, np.random.default_rng(0))
+    ctx = Context(trace=replace(trace, events=events))
+    path = folder / "large.html"
+    path.write_bytes(render(found.report, "html", recording=Recording(ctx, (str(source),))))
+    return path
+
+
+def test_a_million_events_are_one_page_that_opens_and_zooms_to_a_single_call(
+    opened: Opener, large: Path
+) -> None:
+    assert large.stat().st_size <= 12_000_000
+    page = opened(large, reduced_motion="reduce")
+    view = page.locator("#timeline-view")
+    page.wait_for_function("performance.getEntriesByName('profkit:timeline').length > 0")
+    drawn_ms = page.evaluate("performance.getEntriesByName('profkit:timeline')[0].startTime")
+    assert drawn_ms < 10_000  # the benchmark holds it to 2 s; here others may need the machine
+    assert pixels(page, ".slices") > 5
+    page.locator("#timeline-step").select_option("7")
+    expect(view).to_have_attribute("data-resolution", "0")
+    lanes = page.locator(".lanes")
+    lanes.focus()
+    lanes.press("Shift+ArrowRight")
+    expect(page.locator("#timeline-details h3")).to_contain_text("ProfilerStep")
+    expect(page.locator("#timeline-details")).to_contain_text("Length")
