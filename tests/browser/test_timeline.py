@@ -200,6 +200,12 @@ def test_lanes_open_and_close(page: Page) -> None:
     assert names.evaluate("(names) => names.offsetHeight") <= high
     lane.click()
     assert names.evaluate("(names) => names.offsetHeight") == high
+    lanes = page.locator(".lanes")
+    lanes.focus()
+    for _ in range(20):  # down to the last row, which is the thread's
+        lanes.press("Shift+ArrowDown")
+    lanes.press("Space")
+    expect(lane).to_have_attribute("aria-expanded", "false")
 
 
 def pixels(page: Page, canvas: str) -> Any:  # noqa: ANN401  (what the script says)

@@ -31,8 +31,16 @@ profkit.lanes = (() => {
     return context.createPattern(square, 'repeat');
   }
 
-  /** Colours of the page as they are now. */
+  let known = null;
+  window.addEventListener('profkit:theme', () => { known = null; });
+
+  /** Colours of the page as they are now: looked up anew when the theme changes. */
   function palette(context, looks) {
+    known = known ?? colorsNow(context, looks);
+    return known;
+  }
+
+  function colorsNow(context, looks) {
     const names = ['--bg', '--fg', '--muted', '--line', '--ground', '--accent'];
     const colors = Object.fromEntries(names.map((name) => [name.slice(2), profkit.color(name)]));
     const fills = looks.map(({ color, pattern }) => {

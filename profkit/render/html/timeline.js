@@ -122,6 +122,13 @@
     spokenLater = setTimeout(() => { range.textContent = text; }, 250);
   }
 
+  /** Open a lane to all its rows, or close it. */
+  function toggle(place) {
+    layout.toggle(place);
+    drawNames();
+    draw();
+  }
+
   /** Names of the lanes, as buttons where a lane can open. */
   function drawNames() {
     const { laneHeight } = profkit.lanes;
@@ -135,11 +142,7 @@
         lane.label);
       if (canOpen) {
         name.setAttribute('aria-expanded', String(layout.isOpen[place]));
-        name.addEventListener('click', () => {
-          layout.toggle(place);
-          drawNames();
-          draw();
-        });
+        name.addEventListener('click', () => toggle(place));
       }
       name.style.top = `${layout.top[place]}px`;
       name.style.height = `${laneHeight - 4}px`;
@@ -237,6 +240,7 @@
     0: () => show(whole.from, whole.to, true),
     Home: () => show(whole.from, whole.to, true),
     Enter: zoomToChosen,
+    ' ': () => toggle(layout.rows.find((each) => each.row === chosen?.row)?.lane ?? 0),
     Escape: () => choose(null, 0, -1),
   };
   const shifted = {
