@@ -8,6 +8,7 @@ import profkit
 from profkit.api import Study, study
 from profkit.integrations.tensorboard.glance import glance
 from profkit.integrations.tensorboard.views import (
+    largest,
     memory_courses,
     modules,
     op_memory,
@@ -109,6 +110,23 @@ def test_allocations_are_told_by_the_operator_they_are_made_in(tmp_path: Path) -
     assert (empty.n_allocations, empty.allocated_bytes, empty.net_bytes) == (2, 5 * MB, 5 * MB)
     assert (resize.n_allocations, resize.allocated_bytes, resize.net_bytes) == (1, MB, -MB)
     assert empty.device == "cuda:0"
+
+
+def test_the_largest_allocations_come_with_how_long_they_were_held(tmp_path: Path) -> None:
+    b = TraceBuilder(memory=True)
+    with b.op("aten::empty", self_ns=1_000):
+        held = b.alloc(3 * MB)
+        b.alloc(5 * MB)
+        b.advance(1_000)
+    b.advance(7_000)
+    b.free(held)
+    b.alloc(MB)
+    found = largest(study(b.write(tmp_path / "t.json")).recording.context)
+    assert [(each.op, each.n_bytes, each.held_ns) for each in found] == [
+        ("aten::empty", 5 * MB, None),
+        ("aten::empty", 3 * MB, 8_000),
+        (None, MB, None),
+    ]
 
 
 def test_a_glance_is_the_reports_own_figures(trained: Study) -> None:

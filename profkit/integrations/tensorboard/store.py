@@ -15,7 +15,7 @@ from typing import Final
 
 import profkit
 
-_LAYOUT: Final = "1"
+_LAYOUT: Final = "2"
 """Changes when what the worker writes does."""
 LIMIT_BYTES: Final = 1 << 30
 _DRAFT: Final = "draft-"

@@ -24,6 +24,7 @@ from profkit.model.report import KernelSummary, Report
 _MODULE: Final = "nn.Module: "
 _MOST: Final = 1_000
 """Modules and operators that are listed; a model of a thousand layers is shown whole."""
+_LARGEST: Final = 200
 _POINTS: Final = 600
 """As many as a wide screen has pixels for."""
 
@@ -105,6 +106,25 @@ class OpMemory:
 
 
 @dataclass(frozen=True)
+class Block:
+    """One allocation.
+
+    Attributes:
+        op: The innermost operator that was under way, or None.
+        device: The device.
+        n_bytes: Its bytes.
+        at_ns: When, from the trace's start.
+        held_ns: Until it was freed; None where that is not within the recording.
+    """
+
+    op: str | None
+    device: str
+    n_bytes: int
+    at_ns: int
+    held_ns: int | None
+
+
+@dataclass(frozen=True)
 class Words:
     """What profkit says of a report in words, the same in every format.
 
@@ -150,6 +170,7 @@ class Views:
         kernels: The kernels of the report, in its order.
         memory: A course a device.
         op_memory: Operators by the bytes that they allocated.
+        allocations: The largest allocations.
         misreadings: What the tab "PyTorch Profiler" shows wrongly of this recording.
     """
 
@@ -158,6 +179,7 @@ class Views:
     kernels: tuple[KernelSpread, ...] = ()
     memory: tuple[MemoryCourse, ...] = ()
     op_memory: tuple[OpMemory, ...] = ()
+    allocations: tuple[Block, ...] = ()
     misreadings: tuple[Misreading, ...] = ()
 
 
@@ -284,6 +306,29 @@ def op_memory(ctx: Context) -> tuple[OpMemory, ...]:
             for i in np.unique(name).tolist()
         ]
     return tuple(sorted(found, key=lambda m: (-m.allocated_bytes, m.op, m.device)))[:_MOST]
+
+
+def largest(ctx: Context) -> tuple[Block, ...]:
+    """The largest allocations of the window, of equal ones the earliest first.
+
+    Args:
+        ctx: The recording.
+    """
+    table, events, pairs = ctx.trace.memory, ctx.events, ctx.allocations
+    chosen = np.lexsort((pairs.alloc, -pairs.n_bytes))[:_LARGEST]
+    rows, frees = pairs.alloc[chosen], pairs.free[chosen]
+    inside = rows_open_at(events, ctx.tree, table.lane[rows], table.ts_ns[rows])
+    op = np.where(inside != NO_ROW, ctx.innermost_op[inside], NO_ROW)
+    return tuple(
+        Block(
+            op=events.name_of(op[place]) if op[place] != NO_ROW else None,
+            device=device_label(int(table.device_type[row]), int(table.device[row])),
+            n_bytes=int(table.n_bytes[row]),
+            at_ns=int(table.ts_ns[row]),
+            held_ns=int(table.ts_ns[free] - table.ts_ns[row]) if free >= 0 else None,
+        )
+        for place, (row, free) in enumerate(zip(rows.tolist(), frees.tolist(), strict=True))
+    )
 
 
 def _by_device(ctx: Context) -> list[tuple[str, Rows]]:

@@ -91,6 +91,7 @@ def _views(studied: Study) -> views.Views:
         kernels=views.spreads(ctx, report.summary.top_kernels),
         memory=views.memory_courses(ctx),
         op_memory=views.op_memory(ctx),
+        allocations=views.largest(ctx),
         misreadings=misreadings(ctx, report),
     )
 

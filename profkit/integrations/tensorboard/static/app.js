@@ -1,7 +1,7 @@
 /** The tab: recordings on the left, one of them on the right, a view at a time. */
 /* global profkit */
 import {
-  block, button, el, moment, quiet, shown,
+  block, button, counted, el, moment, quiet, shown,
 } from './elements.js';
 import { ask, askUntilReady, isUnderWay, wait } from './server.js';
 import { compare } from './compare.js';
@@ -46,7 +46,7 @@ function summary(recording) {
   if (recording.stage !== 'ready') return stageWords[recording.stage];
   const { glance } = recording;
   const count = glance.n_errors + glance.n_warnings + glance.n_notes;
-  const words = [count === 1 ? '1 finding' : `${profkit.formatCount(count)} findings`];
+  const words = [counted(count, 'finding')];
   if (glance.step_ns !== null) words.push(`${profkit.formatNs(glance.step_ns)} a step`);
   return words.join(' · ');
 }
@@ -156,6 +156,18 @@ async function showRanks(place, isStale) {
   }
 }
 
+/** Of other recordings the one that is most likely another try of the same: by kind and run. */
+function likest(others) {
+  const { kind, run } = current();
+  const inCommon = (other) => {
+    let n = 0;
+    while (n < run.length && run[n] === other.run[n]) n += 1;
+    return n;
+  };
+  const rank = (other) => (other.kind === kind ? 1e6 : 0) + inCommon(other);
+  return [...others].sort((a, b) => rank(b) - rank(a))[0];
+}
+
 function showView(place, isStale) {
   if (state.view === 'ranks') { showRanks(place, isStale); return; }
   if (state.view === 'compare') {
@@ -165,10 +177,7 @@ function showView(place, isStale) {
       (each) => each.id !== state.id && each.stage !== 'failed',
     );
     if (!others.some((each) => each.id === compared.before)) {
-      const alike = others.find(
-        (each) => each.kind === current().kind && each.stage === 'ready',
-      );
-      compared.before = (alike ?? others[0])?.id ?? state.id;
+      compared.before = likest(others)?.id ?? state.id;
     }
     place.replaceChildren(...compare(state.recordings, compared, isStale));
     return;
@@ -224,7 +233,7 @@ async function watch() {
     const busy = !told.recordings || told.is_looking || told.recordings.some(
       (each) => ['queued', 'analyzing'].includes(each.stage),
     );
-    await wait(busy ? 1500 : 6000);
+    await wait(busy || !told.recordings.length ? 1500 : 6000);
   }
 }
 

@@ -25,11 +25,13 @@ function figures(difference) {
   const rows = difference.figures.map((figure) => {
     const { before, after, unit } = figure;
     const isKnown = before !== null && after !== null;
-    const change = isKnown && before ? profkit.formatShare((after - before) / before) : '–';
+    const share = isKnown && before ? (after - before) / before : null;
+    const sign = share > 0 ? '+' : '';
+    const words = figure.name.replace(/_(ns|bytes)/, '').replaceAll('_', ' ');
     return [
-      shown([figure.name, figure.device].filter(Boolean).join(' ')),
+      shown([words, figure.device].filter(Boolean).join(' ')),
       before === null ? '–' : spell[unit](before), after === null ? '–' : spell[unit](after),
-      isKnown && after > before ? `+${change}` : change,
+      share === null ? '–' : sign + profkit.formatShare(share),
     ];
   });
   const headings = ['figure', 'before', 'after', 'change'];

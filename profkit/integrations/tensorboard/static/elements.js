@@ -31,6 +31,14 @@ export function block(title, ...children) {
 
 export const quiet = (text) => el('p', { class: 'quiet' }, text);
 
+/** A text in which `code` stands between backticks. */
+export const prose = (text) => shown(text).split('`').map((part, index) => (
+  index % 2 === 1 ? el('code', {}, part) : part
+));
+
+/** How many there are of something: `1 warning`, `1,200 warnings`. */
+export const counted = (n, one) => `${profkit.formatCount(n)} ${n === 1 ? one : `${one}s`}`;
+
 /** `train.py:12 in step`, or null where no line is known. */
 export function place(location) {
   if (!location || !location.file || !location.line) return null;

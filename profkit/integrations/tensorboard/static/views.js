@@ -1,7 +1,7 @@
 /** What the tab shows of one recording: a function a view, from its report to elements. */
 /* global profkit */
 import {
-  block, el, place, plainTable, quiet, shown, whereabouts,
+  block, counted, el, place, plainTable, prose, quiet, shown, whereabouts,
 } from './elements.js';
 import { columnsChart, coursesChart, partsBar } from './charts.js';
 import { table } from './table.js';
@@ -25,12 +25,16 @@ function tile(name, value, detail) {
 function tiles(answer) {
   const { glance } = answer;
   const nFindings = glance.n_errors + glance.n_warnings + glance.n_notes;
-  const kinds = [['errors', glance.n_errors], ['warnings', glance.n_warnings], ['notes', glance.n_notes]];
-  const found = kinds.filter(([, n]) => n > 0).map(([name, n]) => `${formatCount(n)} ${name}`);
+  const kinds = [['error', glance.n_errors], ['warning', glance.n_warnings], ['note', glance.n_notes]];
+  const found = kinds.filter(([, n]) => n > 0).map(([name, n]) => counted(n, name));
+  const mean = answer.report.summary.breakdown?.per_step_ns ?? null;
   return el(
     'dl', { class: 'tiles' },
     glance.step_ns === null ? null
-      : tile('Step', formatNs(glance.step_ns), `the median of ${formatCount(glance.n_steps)}`),
+      : tile(
+        'Step', formatNs(glance.step_ns),
+        `the median of ${formatCount(glance.n_steps)}; mean ${known(mean, formatNs)}`,
+      ),
     glance.device_busy_share === null ? null
       : tile('Devices busy', formatShare(glance.device_busy_share), 'from first work to last'),
     glance.n_steps && glance.data_wait_ns
@@ -133,8 +137,8 @@ function oneFinding(finding, cost, isFirst) {
       el('b', {}, shown(finding.title)), ' ', el('span', { class: 'where' }, where),
       cost ? el('span', { class: 'cost' }, shown(cost)) : null,
     ),
-    el('p', {}, shown(finding.message)),
-    el('p', { class: 'fix' }, el('b', {}, 'Instead: '), shown(finding.fix)),
+    el('p', {}, prose(finding.message)),
+    el('p', { class: 'fix' }, el('b', {}, 'Instead: '), prose(finding.fix)),
     finding.locations.length > 1
       ? el('ul', {}, finding.locations.map((each) => el('li', {}, whereabouts(each)))) : null,
     evidence(finding),
@@ -262,6 +266,13 @@ export function memory(answer) {
       { key: 'allocated_bytes', title: 'allocated', unit: 'bytes' },
       { key: 'net_bytes', title: 'less what it freed', unit: 'bytes' },
     ], views.op_memory, 'allocated_bytes')) : null,
+    views.allocations.length ? block('The largest allocations', table('blocks', [
+      { key: 'op', title: 'operator', unit: 'text' },
+      { key: 'device', title: 'device', unit: 'text' },
+      { key: 'n_bytes', title: 'bytes', unit: 'bytes' },
+      { key: 'at_ns', title: 'allocated at', unit: 'ns' },
+      { key: 'held_ns', title: 'freed after', unit: 'ns', hint: '– is not within the recording' },
+    ], views.allocations, 'n_bytes')) : null,
   ].filter(Boolean);
   return drawn.length ? drawn : quiet(
     'Nothing is known of memory: record with profile_memory, as profkit.trace does by default.',
