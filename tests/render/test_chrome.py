@@ -14,9 +14,10 @@ import pytest
 from profkit.api import Study, analyze, render, study
 from profkit.engine.renderer import pieces, renderer
 from profkit.engine.verdict import part_label
+from profkit.errors import LoadError
 from profkit.model.report import Report
 from profkit.render.chrome._stretches import event_numbers
-from profkit.testing import SnapshotBuilder, TraceBuilder
+from profkit.testing import Format, SnapshotBuilder, TraceBuilder
 from tests.render import reports
 from tests.render.trace_viewer import Event, check, events_of, ours
 
@@ -226,9 +227,58 @@ def test_what_is_broken_becomes_whole_json(text: bytes, kept: int, tmp_path: Pat
     assert [e["ph"] for e in events[:-1]].count("X") == text.count(b'"X"') - text.count(b"profkit")
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        Format(layout="kineto"),
+        Format(layout="lines", events_first=True),
+        Format(array=True, text_ids=True),
+        Format(edges=True, extras=True),
+        Format(times="string", absolute=True, moments="X"),
+        Format(old=True, absolute=True),
+        Format(vendor="rocm", extras=True),
+        Format(vendor="xpu"),
+    ],
+    ids=str,
+)
+def test_traces_of_every_maker_and_age_come_back_with_the_same_figures(
+    form: Format, tmp_path: Path
+) -> None:
+    path = gpu_program().write(tmp_path / "trace.json.gz", form)
+    studied, product = exported(path)
+    check(events_of(product))
+    (tmp_path / "exported.json").write_bytes(product)
+    assert of_any_place(analyze(tmp_path / "exported.json")) == of_any_place(studied.report)
+
+
+def test_whatever_is_damaged_becomes_whole_json_with_the_same_figures(tmp_path: Path) -> None:
+    whole = gpu_program().to_bytes()
+    path, again = tmp_path / "damaged.json", tmp_path / "exported.json"
+    n_read = 0
+    for place in range(100, len(whole), 1013):
+        for damaged in (
+            whole[:place],
+            whole[:place] + b"\0" + whole[place + 1 :],
+            whole[:place] + b'"' + whole[place + 1 :],
+            whole[:place] + b'}]garbage{"' + whole[place:],
+        ):
+            path.write_bytes(damaged)
+            try:
+                studied, product = exported(path)
+            except LoadError:
+                continue
+            n_read += 1
+            check(events_of(product))
+            again.write_bytes(product)
+            read = analyze(again)
+            assert read.summary == studied.report.summary, place
+            assert read.findings == studied.report.findings, place
+    assert n_read > 10
+
+
 def test_a_large_trace_passes_through_in_pieces(tmp_path: Path) -> None:
     b = TraceBuilder()
-    for _ in range(60_000):
+    for _ in range(45_000):
         b.compute("aten::add", 500)
     path = b.write(tmp_path / "long.json.gz")
     studied = study(path)

@@ -34,11 +34,17 @@ def ours(events: Iterable[Event]) -> list[Event]:
 
 def slices_by_thread(events: Iterable[Event]) -> dict[tuple[str, str], list[Slice]]:
     found: dict[tuple[str, str], list[Slice]] = defaultdict(list)
-    for event in events:
+    begun: dict[tuple[str, str], list[Decimal]] = defaultdict(list)
+    # What is broken in the recording itself is not ours to judge.
+    timed = [event for event in events if {"ph", "ts", "pid", "tid"} <= event.keys()]
+    for event in sorted(timed, key=lambda event: Decimal(event["ts"])):
+        at, place = Decimal(event["ts"]), (str(event["pid"]), str(event["tid"]))
         if event["ph"] == "X":
-            start = Decimal(event["ts"])
-            place = (str(event["pid"]), str(event["tid"]))
-            found[place].append((start, start + Decimal(event.get("dur", 0))))
+            found[place].append((at, at + Decimal(event.get("dur", 0))))
+        elif event["ph"] == "B":
+            begun[place].append(at)
+        elif event["ph"] == "E" and begun[place]:
+            found[place].append((begun[place].pop(), at))
     return found
 
 
@@ -75,7 +81,7 @@ def _arrows_are_bound(events: list[Event], added: list[Event]) -> None:
     every = slices_by_thread(events)
     begins = {event["id"]: event for event in added if event["ph"] == "s"}
     ends = [event for event in added if event["ph"] == "f"]
-    others = {event.get("id") for event in events if event["ph"] in "stf" and event not in added}
+    others = {e.get("id") for e in events if e.get("ph") in {"s", "t", "f"} and e not in added}
     assert sorted(begins) == sorted(event["id"] for event in ends)
     assert not others & begins.keys()
     for end in ends:
