@@ -169,19 +169,16 @@ class _Export:
         from profkit.engine.renderer import together
         from profkit.errors import UsageError
 
-        first = next(reads)
-        another = next(reads, None)
-        if another is None:
-            self._deliver(
-                self._pieces(first, Target(place, self._table)), place, _about_bytes(first)
-            )
+        target = Target(place, self._table)
+        if self.module.INFO.shows == "report":
+            products = [b"".join(self._pieces(read, target)) for read in reads]
+            self._deliver(iter((together(self.module, products),)), place)
             return [place]
-        if self.module.INFO.shows != "report":
+        first = next(reads)
+        if next(reads, None) is not None:
             message = f"{first.path} is one of several recordings, and {place} one file."
             raise UsageError(message, "Name a folder: -o FOLDER/.")
-        target = Target(place, self._table)
-        products = [b"".join(self._pieces(read, target)) for read in (first, another, *reads)]
-        self._deliver(iter((together(self.module, products),)), place)
+        self._deliver(self._pieces(first, target), place, _about_bytes(first))
         return [place]
 
     def _each(self, reads: Iterable[Read]) -> list[str]:
@@ -209,8 +206,9 @@ class _Export:
 
     def _named(self, name: str, table: str | None) -> str:
         """The file of a recording: here, or in the folder that was named."""
-        streams = hasattr(self.module, "pieces")  # what is made in pieces may be large
-        suffix = self.module.INFO.suffix + (_GZIP if streams else "")
+        from profkit.engine.renderer import streams
+
+        suffix = self.module.INFO.suffix + (_GZIP if streams(self.module) else "")
         file = f"{name}.{table}{suffix}" if table is not None else f"{name}{suffix}"
         return str(Path(self._output or "") / file)
 
@@ -226,8 +224,9 @@ class _Export:
         return pieces(self.module, read.report, options)
 
     def _deliver(self, pieces: Iterator[bytes], place: str, about_bytes: int = 0) -> None:
-        streams = hasattr(self.module, "pieces")
-        pieces = self._shown.written(pieces, about_bytes if streams else 0)
+        from profkit.engine.renderer import streams
+
+        pieces = self._shown.written(pieces, about_bytes if streams(self.module) else 0)
         if place.endswith(_GZIP):
             pieces = _packed(pieces)
         if _is_folder(self._output or ""):

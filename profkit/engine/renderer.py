@@ -11,7 +11,7 @@ product is one table of several, chosen by an option ``table``, ``table_names(re
 says which there are. ``remark(report, options)`` says of a product what it cannot say itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal, Protocol, cast
@@ -123,6 +123,21 @@ def accepted(module: Renderer, options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in own}
 
 
+def _more(module: Renderer, name: str) -> Callable[..., Any] | None:
+    """A function that a renderer may have; a module of that name within a package is none."""
+    found = getattr(module, name, None)
+    return found if callable(found) else None
+
+
+def streams(module: Renderer) -> bool:
+    """Whether a format is made piece by piece, because a product may be large.
+
+    Args:
+        module: The renderer.
+    """
+    return _more(module, "pieces") is not None
+
+
 def pieces(module: Renderer, report: Report, options: dict[str, Any]) -> Iterator[bytes]:
     """A report in some format, piece by piece where the format can be larger than memory.
 
@@ -132,11 +147,11 @@ def pieces(module: Renderer, report: Report, options: dict[str, Any]) -> Iterato
         options: Values by the name of the option; those that it does not have are passed over.
     """
     own = module.Options(**accepted(module, options))
-    streams = getattr(module, "pieces", None)
-    if streams is None:
+    makes = _more(module, "pieces")
+    if makes is None:
         yield module.render(report, own)
     else:
-        yield from streams(report, own)
+        yield from makes(report, own)
 
 
 def table_names(module: Renderer, report: Report, options: dict[str, Any]) -> tuple[str, ...]:
@@ -147,7 +162,7 @@ def table_names(module: Renderer, report: Report, options: dict[str, Any]) -> tu
         report: The report.
         options: Values by the name of the option; those that it does not have are passed over.
     """
-    names = getattr(module, "table_names", None)
+    names = _more(module, "table_names")
     if names is None:
         return ()
     return tuple(names(report, module.Options(**accepted(module, options))))
@@ -161,7 +176,7 @@ def remark(module: Renderer, report: Report, options: dict[str, Any]) -> str:
         report: The report.
         options: Values by the name of the option; those that it does not have are passed over.
     """
-    says = getattr(module, "remark", None)
+    says = _more(module, "remark")
     return str(says(report, module.Options(**accepted(module, options)))) if says else ""
 
 
@@ -174,7 +189,7 @@ def together(module: Renderer, products: Sequence[bytes]) -> bytes:
     """
     if len(products) == 1:
         return products[0]
-    joins = getattr(module, "together", None)
+    joins = _more(module, "together")
     if joins is not None:
         return bytes(joins(products))
     if module.INFO.media_type == "application/json":
