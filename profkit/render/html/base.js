@@ -55,10 +55,15 @@ const profkit = (() => {
   /** A whole number with thousands separated: `12,400`. */
   const formatCount = (count) => separated(String(count));
 
-  /** The data of a section, or null where the page has none. */
+  const parsed = new Map();
+
+  /** The data of a section, or null where the page has none. It is read once, and not changed. */
   function data(id) {
-    const element = document.getElementById(`data-${id}`);
-    return element === null ? null : JSON.parse(element.textContent);
+    if (!parsed.has(id)) {
+      const element = document.getElementById(`data-${id}`);
+      parsed.set(id, element === null ? null : JSON.parse(element.textContent));
+    }
+    return parsed.get(id);
   }
 
   /** An element with text in it; text is never read as HTML. */

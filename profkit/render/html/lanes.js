@@ -219,20 +219,41 @@ profkit.lanes = (() => {
     }
   }
 
-  /** The whole recording, small, with a frame around what is shown below. */
-  function drawOverview(canvas, { level, sites, looks, whole, view, size, rows }) {
-    const context = profkit.canvas.fitted(canvas, size.width, size.height);
+  /** The whole recording, small; kept until the theme, the width or the level changes. */
+  const kept = { canvas: document.createElement('canvas'), of: [] };
+
+  function wholeOf({ level, sites, looks, whole, size, rows }) {
+    const of = [level, size.width, window.devicePixelRatio, document.documentElement.dataset.theme];
+    if (of.every((each, place) => each === kept.of[place])) return kept.canvas;
+    kept.of = of;
+    const context = profkit.canvas.fitted(kept.canvas, size.width, size.height);
     const colors = palette(context, looks);
     const scale = size.width / (whole.to - whole.from);
     const high = Math.floor((size.height - 4) / Math.max(1, rows.length));
     rows.forEach((row, place) => {
+      let drawnTo = -1;
       for (let i = level.first[row]; i < level.first[row + 1]; i += 1) {
         const left = (level.start[i] - whole.from) * scale;
         const width = Math.max(0.7, (level.end[i] - level.start[i]) * scale);
+        if (left + width < drawnTo) continue;
         context.fillStyle = colors.fills[sites.look[level.site[i]]].fill;
         context.fillRect(left, 2 + place * high, width, high - 1);
+        drawnTo = left + width + 0.2;
       }
     });
+    return kept.canvas;
+  }
+
+  /** The whole recording with a frame around what is shown below. */
+  function drawOverview(canvas, state) {
+    const { looks, whole, view, size } = state;
+    const picture = wholeOf(state);
+    const context = profkit.canvas.fitted(canvas, size.width, size.height);
+    const colors = palette(context, looks);
+    const scale = size.width / (whole.to - whole.from);
+    if (picture.width && picture.height) {
+      context.drawImage(picture, 0, 0, size.width, size.height);
+    }
     const [left, right] = [view.from, view.to].map((ns) => (ns - whole.from) * scale);
     context.globalAlpha = 0.7;
     context.fillStyle = colors.bg;
