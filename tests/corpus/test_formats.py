@@ -17,7 +17,7 @@ from tests.render.trace_viewer import check, events_of, ours
 CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 FILES = sorted((*(CORPUS / "traces").glob("*"), *(CORPUS / "snapshots").glob("*")))
 TRACES = [path for path in FILES if path.parent.name == "traces"]
-LARGE_BYTES = 500_000
+LARGE_BYTES = 200_000
 """Packed; reading what a viewer reads of larger ones takes Python too long for every run."""
 
 needs_corpus = pytest.mark.skipif(

@@ -17,7 +17,8 @@ from profkit.engine.verdict import part_label
 from profkit.errors import LoadError
 from profkit.model.report import Report
 from profkit.render.chrome._stretches import event_numbers
-from profkit.testing import Format, SnapshotBuilder, TraceBuilder
+from profkit.testing import Format, LiveBuilder, SnapshotBuilder, TraceBuilder
+from profkit.testing.trace_file import BASE_NS
 from tests.render import reports
 from tests.render.trace_viewer import Event, check, events_of, ours
 
@@ -327,3 +328,39 @@ def test_a_snapshot_becomes_counters_of_its_history(tmp_path: Path) -> None:
     check(events)
     active = [value for _, value in counter(events, "cuda:0 active (snapshot)")]
     assert max(active) == 12 << 20
+
+
+def test_watched_memory_becomes_counters_of_its_looks(tmp_path: Path) -> None:
+    studied = study(LiveBuilder().write(tmp_path / "run.memory.json.gz"))
+    events = events_of(render(studied.report, "chrome", recording=studied.recording))
+    check(events)
+    live = studied.recording.context.live
+    assert live is not None
+    seen = [
+        (look.ts_ns, look.host_rss_bytes) for look in live.looks if look.host_rss_bytes is not None
+    ]
+    drawn = counter(events, "host memory")
+    assert [(int(at * 1000), value) for at, value in drawn] == seen
+    assert seen
+
+
+def test_beside_a_trace_a_snapshots_history_stands_on_the_same_clock(tmp_path: Path) -> None:
+    b = gpu_program()
+    snapshot = SnapshotBuilder()
+    snapshot._now_us = BASE_NS // 1000 + 100  # a tenth of a millisecond into the trace
+    with snapshot.frame("train.py", 7, "train"):
+        snapshot.alloc(4 << 20)
+        snapshot.alloc(8 << 20)
+    paths = [
+        b.write(tmp_path / "trace.json"),
+        snapshot.write(tmp_path / "memory.snapshot.pickle"),
+    ]
+    studied = study(paths)
+    history = studied.recording.context.snapshot
+    assert history is not None
+    events = events_of(render(studied.report, "chrome", recording=studied.recording))
+    check(events)
+    drawn = counter(events, "cuda:0 active (snapshot)")
+    first_us = int(history.history.time_us[0]) - BASE_NS // 1000
+    assert drawn[0][0] == first_us >= 100
+    assert drawn[-1][1] == 12 << 20

@@ -112,7 +112,6 @@ EVERY = {
     "unchecked": reports.unchecked_report(),
     "watched": reports.watched_report(),
     "snapshot": reports.snapshot_report(2),
-    "many": reports.many_findings(),
 }
 
 
