@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.pages import Heard, Opener
 
@@ -16,6 +16,10 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 # Playwright drives the browser of the system and never fetches one of its own.
 os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
+
+PATIENCE_MS = 30_000
+"""A busy machine paints a frame in seconds; what is right in the end is right."""
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +50,7 @@ def opened(browser: Browser) -> Iterator[Opener]:
         address = url.as_uri() if isinstance(url, Path) else url
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | settings)
         contexts.append(context)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(PATIENCE_MS)
         ear = Heard(context.new_page(), allowed or (address,), expected)
         heard.append(ear)
         ear.listen()

@@ -44,7 +44,7 @@ def test_it_opens_from_a_file_without_a_request_and_without_a_complaint(
     expect(page.locator("h1")).to_contain_text("Each step takes")
     for chart in page.locator(".chart").all():
         chart.scroll_into_view_if_needed()
-        expect(chart).to_have_attribute("data-drawn", "true", timeout=10_000)
+        expect(chart).to_have_attribute("data-drawn", "true")
 
 
 def test_the_browser_itself_forbids_every_request(opened: Opener, recorded: Path) -> None:
@@ -142,7 +142,7 @@ def test_ten_thousand_findings_open_sort_and_turn_quickly(opened: Opener, crowde
             return performance.now() - began;
         }"""
     )
-    assert took_ms < 1000
+    assert took_ms < 2000
 
 
 def test_steps_and_findings_lead_to_their_place_on_the_timeline(
@@ -157,7 +157,7 @@ def test_steps_and_findings_lead_to_their_place_on_the_timeline(
     assert page.evaluate("document.activeElement.closest('section').id") == "timeline"
     chart = page.locator("#steps-chart")
     chart.scroll_into_view_if_needed()
-    expect(chart).to_have_attribute("data-drawn", "true", timeout=10_000)
+    expect(chart).to_have_attribute("data-drawn", "true")
     first_bar = chart.locator(".trace.bars").first.locator(".point").first.bounding_box()
     assert first_bar is not None
     page.mouse.click(
@@ -173,7 +173,7 @@ def test_layers_of_memory_are_by_line_or_by_operator(opened: Opener, recorded: P
     page = opened(recorded)
     chart = page.locator("#memory-0")
     chart.scroll_into_view_if_needed()
-    expect(chart).to_have_attribute("data-drawn", "true", timeout=10_000)
+    expect(chart).to_have_attribute("data-drawn", "true")
     expect(chart.locator(".legendtext", has_text="starved_loader.py").first).to_be_visible()
     page.locator("input[name=memory-0][value=operator]").check(force=True)
     expect(chart.locator(".legendtext", has_text="aten::").first).to_be_visible()

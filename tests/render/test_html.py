@@ -130,6 +130,15 @@ def test_a_page_has_the_sections_that_have_something_to_say(
     assert Parts(page_of(report)).headings == [*sections, "Recording", "Words"]
 
 
+def test_rules_that_could_not_look_keep_a_page_from_looking_clean() -> None:
+    partly = page_of(reports.unchecked_report()).decode()
+    assert '<p class="none partly">' in partly
+    assert "13 could not look" in partly
+    clean = page_of(reports.empty_report()).decode()
+    assert '<p class="none">No rule found anything to change.</p>' in clean
+    assert "could not look" not in clean
+
+
 def test_a_recording_adds_what_is_drawn_of_it() -> None:
     headings = Parts(recorded()).headings
     assert headings[2:6] == ["Steps", "Timeline", "Flame graphs", "Memory"]

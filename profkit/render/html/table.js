@@ -7,6 +7,7 @@
     count: profkit.formatCount,
     share: profkit.formatShare,
   };
+  const collator = new Intl.Collator('en');
   const hasTimeline = document.getElementById('timeline') !== null;
 
   /** One table on the page. */
@@ -108,7 +109,7 @@
           // What is not known comes last, whichever way the rest goes.
           if (one === null || other === null) return (one === null) - (other === null) || a - b;
           if (typeof one === 'number') return sign * (one - other) || a - b;
-          return sign * one.localeCompare(other, 'en') || a - b;
+          return sign * collator.compare(one, other) || a - b;
         });
       }
       this.page = 0;

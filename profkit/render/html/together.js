@@ -12,7 +12,13 @@
     asked += 1;
     const mine = asked;
     const packed = document.getElementById(`page-${number}`);
-    const page = new TextDecoder().decode(await profkit.unpack(packed.textContent));
+    let page = '';
+    try {
+      page = new TextDecoder().decode(await profkit.unpack(packed.textContent));
+    } catch {
+      frame.replaceWith('This browser cannot unpack the page. Make one of this report alone.');
+      return;
+    }
     if (mine !== asked) return;
     const plotly = document.getElementById('plotly-packed').textContent;
     frame.title = select.options[number].text;
