@@ -220,6 +220,16 @@ def test_a_page_of_several_holds_plotly_once_and_allows_every_script_within() ->
             assert name in outer.policy
 
 
+@pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
+def test_hostile_names_add_nothing_to_a_page_of_several(text: str) -> None:
+    plain = page_of(reports.hostile_report("plain"))
+    joined = Parts(html.together([page_of(reports.hostile_report(text)), plain]))
+    expected = Parts(html.together([plain, plain]))
+    assert len(joined.scripts) == len(expected.scripts)
+    assert joined.policy == expected.policy
+    assert joined.handlers == []
+
+
 def test_several_reports_are_the_same_bytes_each_time() -> None:
     pages = [page_of(reports.gpu_report()), page_of(reports.cpu_report())]
     assert html.together(pages) == html.together(pages)
