@@ -36,6 +36,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": search, "PYTHONPATH": str(ROOT)}
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that ``profkit view`` keeps do not outlive the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a program to run and a trace to read, as the pages take for granted."""
