@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from profkit.engine.context import Context
 from profkit.errors import LoadError
 from profkit.index.calls import names_matching
@@ -17,6 +19,9 @@ from profkit.model.events import Category
 from profkit.model.report import Report
 from profkit.units import format_count, format_ns, format_share
 
+_COLLECTIVES: Final = frozenset(
+    f"nccl:{name}" for name in ("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter")
+)
 _STEP: Final = re.compile(r"^ProfilerStep")
 _CALL: Final = re.compile(rb'"cat"\s*:\s*"(\w*runtime)"', re.IGNORECASE)
 _LONGEST_CATEGORY: Final = 64
@@ -51,7 +56,9 @@ def misreadings(ctx: Context, report: Report) -> tuple[Misreading, ...]:
     """
     if not ctx.has_trace or not ctx.has_device_work:
         return ()
-    return (*_of_operators(ctx), *_of_steps(ctx), *_of_devices(report))
+    return (
+        *_of_operators(ctx), *_of_steps(ctx), *_of_communication(ctx, report), *_of_copies(report),
+    )  # fmt: skip
 
 
 def _of_operators(ctx: Context) -> Iterator[Misreading]:
@@ -100,16 +107,22 @@ def _of_steps(ctx: Context) -> Iterator[Misreading]:
         )
 
 
-def _of_devices(report: Report) -> Iterator[Misreading]:
-    devices = report.summary.devices
-    communication_ns = sum(device.communication_ns for device in devices)
-    if communication_ns:
+def _of_communication(ctx: Context, report: Report) -> Iterator[Misreading]:
+    events = ctx.events
+    is_known = np.fromiter((name in _COLLECTIVES for name in events.names), dtype=np.bool_)
+    communication_ns = sum(device.communication_ns for device in report.summary.devices)
+    # Up to torch 1.10 they were operators, whose kernels it can join to them.
+    if communication_ns and not is_known[events.name[events.rows_of(Category.OP)]].any():
         yield Misreading(
             "Overview: Communication; Distributed",
-            "It knows communication by five names on the host, which recent versions of torch "
-            "seldom write, and takes its kernels for computation.",
+            "It knows communication by five names on the host alone, and takes the kernels "
+            "themselves for computation.",
             f"Communication kernels ran {format_ns(communication_ns)}.",
         )
+
+
+def _of_copies(report: Report) -> Iterator[Misreading]:
+    devices = report.summary.devices
     span_ns = sum(device.span_ns for device in devices)
     memcpy_ns = sum(device.memcpy_ns for device in devices)
     if span_ns and memcpy_ns:

@@ -75,7 +75,7 @@ def analyzed(paths: list[str], folder: Path) -> Answer:
     """
     studied = study(paths)
     (folder / "report.json").write_bytes(render(studied.report, "json", indent=0))
-    _write(folder / "views.json", _views(studied))
+    _write(folder / "views.json", views_of(studied))
     if any(each.INFO.name == "html" for each in renderers()):
         page = render(studied.report, "html", recording=studied.recording)
         (folder / "page.html.gz").write_bytes(gzip.compress(page, 6, mtime=0))
@@ -83,7 +83,12 @@ def analyzed(paths: list[str], folder: Path) -> Answer:
     return Answer(glance=glance(studied.report))
 
 
-def _views(studied: Study) -> views.Views:
+def views_of(studied: Study) -> views.Views:
+    """What the tab draws beside a report.
+
+    Args:
+        studied: The report and what it was made from.
+    """
     ctx, report = studied.recording.context, studied.report
     return views.Views(
         words=views.words(report),
