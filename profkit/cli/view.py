@@ -114,8 +114,10 @@ def _kept(name: str, paths: tuple[str, ...]) -> Path:
     """
     from profkit.errors import OutputError
 
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(cache) / "profkit" / "pages"
+    # A relative one is to be ignored: XDG Base Directory Specification.
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    cache = named if named.is_absolute() else Path.home() / ".cache"
+    folder = cache / "profkit" / "pages"
     key = "\0".join(str(Path(path).absolute()) for path in paths)
     digest = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:8]
     try:

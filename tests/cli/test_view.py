@@ -47,6 +47,19 @@ def test_the_page_is_kept_where_nobody_else_reads_it_and_its_place_is_printed(
     assert machine == []
 
 
+def test_a_cache_that_is_no_absolute_path_is_the_users_own(
+    trace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert main(["view", trace]) == 0
+    page = Path(capsys.readouterr().out.strip())
+    assert page.parent == tmp_path / "me" / ".cache" / "profkit" / "pages"
+
+
 def test_the_same_recording_has_one_page_and_old_pages_go(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
