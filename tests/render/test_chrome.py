@@ -198,36 +198,6 @@ def test_a_trace_that_is_cut_off_is_closed(tmp_path: Path) -> None:
     assert closed.health == studied.report.health[1:]
 
 
-ONE = b'{"ph":"X","ts":1,"dur":1,"name":"a","pid":1,"tid":1}'
-BROKEN = {
-    "empty": (b'{"traceEvents":[', 0),
-    "array": (b"[" + ONE + b",", 1),
-    "windows": (
-        b'{"dir":"C:\\Users\\x","traceEvents":[' + ONE.replace(b"a", b"C:\\U", 1)
-        + b'],"more":"C:\\T"}', 1,
-    ),
-    "bytes": (b'\xef\xbb\xbf{"traceEvents":[' + ONE + b"," + ONE[:-1] + b',"args":{"x":NaN}}]}', 2),
-    "utf8": (b'{"traceEvents":[' + ONE.replace(b'"a"', b'"\xff"') + b"]}", 1),
-    "no events": (b'{"traceEvents":[7,null,' + ONE + b"]}", 3),
-    "surrogate": (b"[" + ONE.replace(b'"a"', b'"\\ud800"') + b"]", 1),
-    "ours": (b"[" + ONE[:-1] + b',"cat":"profkit"}, ' + ONE + b"]", 1),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "kept"), BROKEN.values(), ids=BROKEN)
-def test_what_is_broken_becomes_whole_json(text: bytes, kept: int, tmp_path: Path) -> None:
-    from profkit.load.kineto.verbatim import with_events
-
-    path = tmp_path / "broken.json"
-    path.write_bytes(text)
-    added = b'{"ph":"C","cat":"profkit","name":"x","pid":1,"ts":1,"args":{"n":1}}'
-    product = b"".join(with_events(path, lambda _: [added]))
-    events = events_of(product)
-    assert len(events) == kept + 1
-    assert events[-1] == json.loads(added)
-    assert [e["ph"] for e in events[:-1]].count("X") == text.count(b'"X"') - text.count(b"profkit")
-
-
 @pytest.mark.parametrize(
     "form",
     [
