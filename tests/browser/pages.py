@@ -50,15 +50,17 @@ class Heard:
             route.abort()
 
 
-def violations(page: Page, axe: str) -> list[str]:
+def violations(page: Page, axe: str, *, frames: bool = True) -> list[str]:
     """What axe finds serious or worse on a page: the rule, and the first elements.
 
     Args:
         page: The page.
         axe: axe's script.
+        frames: Whether pages within it are looked at too.
     """
     page.evaluate(axe)
-    results = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    asked = {"resultTypes": ["violations"], "iframes": frames}
+    results = page.evaluate("(asked) => axe.run(document, asked)", asked)
     return [
         f"{each['id']}: {[node['html'][:160] for node in each['nodes'][:3]]}"
         for each in results["violations"]

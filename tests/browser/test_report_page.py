@@ -1,11 +1,13 @@
 """The HTML report in a real browser, from a file, with the network cut."""
 
+from html import escape
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from profkit.api import render, study
+from profkit.render import html
 from profkit.units import format_bytes, format_count, format_ns, format_share
 from tests.browser.pages import Opener, violations
 from tests.render import reports
@@ -303,16 +305,19 @@ def test_a_narrow_window_needs_no_scrolling_sideways(opened: Opener, recorded: P
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_several_reports_are_one_page_that_shows_the_chosen_one(
-    opened: Opener, folder: Path
-) -> None:
-    from profkit.render import html
-
-    gpu, cpu = reports.gpu_report(), reports.cpu_report()
-    products = [render(each, "html") for each in (gpu, cpu)]
+@pytest.fixture(scope="module")
+def joined(folder: Path) -> Path:
+    """The page of two reports."""
+    products = [render(each, "html") for each in (reports.gpu_report(), reports.cpu_report())]
     path = folder / "together.html"
     path.write_bytes(html.together(products))
-    page = opened(path, allowed=(path.as_uri(), "about:"))
+    return path
+
+
+def test_several_reports_are_one_page_that_shows_the_chosen_one(
+    opened: Opener, joined: Path
+) -> None:
+    page = opened(joined, allowed=(joined.as_uri(), "about:"))
     assert len(names_in(page, "side-by-side")) == 2
     frame = page.frame_locator("#chosen-page")
     expect(frame.locator("h1")).to_contain_text("Each step takes 174 ms")
@@ -323,10 +328,16 @@ def test_several_reports_are_one_page_that_shows_the_chosen_one(
     expect(frame.locator("html")).to_have_attribute("data-theme", theme)
 
 
-def test_it_works_within_a_frame_that_has_no_origin(opened: Opener, folder: Path) -> None:
-    import html
+def test_axe_finds_nothing_serious_around_the_chosen_one(
+    opened: Opener, axe: str, joined: Path
+) -> None:
+    page = opened(joined, allowed=(joined.as_uri(), "about:"), color_scheme="dark")
+    expect(page.locator("#parts-chart, #side-by-side").first).to_be_visible()
+    assert violations(page, axe, frames=False) == []
 
-    inner = html.escape(render(reports.gpu_report(), "html").decode(), quote=True)
+
+def test_it_works_within_a_frame_that_has_no_origin(opened: Opener, folder: Path) -> None:
+    inner = escape(render(reports.gpu_report(), "html").decode(), quote=True)
     path = folder / "framed.html"
     path.write_text(f'<!DOCTYPE html><iframe sandbox="allow-scripts" srcdoc="{inner}"></iframe>')
     page = opened(path, allowed=(path.as_uri(), "about:"))
