@@ -1,7 +1,6 @@
 'use strict';
 /** What the timeline and the flame graphs have in common: a canvas, a font, black or white on it. */
 profkit.canvas = (() => {
-  const letterWidth = 6.1;
   const font = '11px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif';
 
   /** Whether black is read more easily than white on a colour `#rrggbb`. */
@@ -29,12 +28,15 @@ profkit.canvas = (() => {
     return context;
   }
 
-  /** A text, cut to so many pixels; nothing where no letter would be left. */
-  function cut(text, pixels) {
-    const room = Math.floor(pixels / letterWidth);
-    if (room < 3) return '';
-    return text.length > room ? `${text.slice(0, room - 1)}…` : text;
+  let letter = 0;
+
+  /** Write a text, cut where there is no room for it, and nothing where no letter would be left. */
+  function write(context, text, x, y, pixels) {
+    letter = letter || context.measureText('convolution_backward').width / 20;
+    const room = Math.floor(pixels / letter);
+    if (room < 3) return;
+    context.fillText(text.length > room ? `${text.slice(0, room - 1)}…` : text, x, y, pixels);
   }
 
-  return { letterWidth, isLight, fitted, cut };
+  return { isLight, fitted, write };
 })();

@@ -120,8 +120,8 @@ profkit.Flame = class {
   }
 
   label(context, node, x, y, wide, ink) {
-    const text = profkit.canvas.cut(this.text('short', node), wide - 8);
     context.fillStyle = ink ?? profkit.color('--muted');
-    context.fillText(text, x + 4, y + profkit.Flame.rowHeight / 2 - 0.5);
+    profkit.canvas.write(context, this.text('short', node), x + 4,
+      y + profkit.Flame.rowHeight / 2 - 0.5, wide - 8);
   }
 };

@@ -18,6 +18,11 @@ from profkit.render.html._series import color_of
 from profkit.render.html._table import TABLE_SCRIPT, Column, Table, table
 
 SCRIPTS: Final = ("canvas.js", "columns.js", "flame.js", "flames.js")
+_ORDER: Final = (
+    "host-line", "host-stack", "device-line", "device-module", "device-stack", "memory-use",
+    "memory-stack",
+)  # fmt: skip
+"""What tells of the user's own lines first."""
 MAX_NODES: Final = 4_000
 """What is narrower than the first so many nodes is narrower than a pixel."""
 MAX_ROWS: Final = 300
@@ -68,7 +73,7 @@ def section(report: Report, options: Options) -> Section | None:
     if options.recording is None:
         return None
     ctx = options.recording.context
-    made = flames(ctx)
+    made = flames(ctx, _ORDER)
     if not made:
         return None
     own_files = files_of_user(ctx)

@@ -5,7 +5,6 @@ profkit.lanes = (() => {
   const laneGap = 8;
   const laneHeight = 22;
   const fewRows = 10;
-  const { letterWidth } = profkit.canvas;
 
   /** A small square that is laid over a colour, so that colour is not the only sign. */
   function tile(context, pattern, ink) {
@@ -144,20 +143,19 @@ profkit.lanes = (() => {
     }
 
     label(level, i, left, width, y, look) {
-      const { sites } = this;
+      const { context, sites } = this;
       const n = level.n[i];
       const name = sites.texts[sites.short[level.site[i]]];
       const text = n > 1 ? `${profkit.formatCount(n)} × ${name}…` : name;
-      const shownFrom = Math.max(left, 0);
-      const short = profkit.canvas.cut(text, left + width - shownFrom - 7);
-      if (short === '') return;
-      const { context } = this;
-      if (look.tile) {
+      const from = Math.max(left, 0);
+      const room = Math.min(left + width, this.width) - from - 8;
+      if (look.tile && room > 0) {
+        const wide = Math.min(room, context.measureText(text).width);
         context.fillStyle = look.fill;
-        context.fillRect(shownFrom + 2, y + 2, short.length * letterWidth + 3, rowHeight - 6);
+        context.fillRect(from + 2, y + 2, wide + 4, rowHeight - 6);
       }
       context.fillStyle = look.ink;
-      context.fillText(short, shownFrom + 4, y + rowHeight / 2 - 0.5);
+      profkit.canvas.write(context, text, from + 4, y + rowHeight / 2 - 0.5, room);
     }
 
     /** A frame around what was chosen. */

@@ -132,6 +132,7 @@
   /** Names of the lanes, as buttons where a lane can open. */
   function drawNames() {
     const { laneHeight } = profkit.lanes;
+    lanes.style.height = `${layout.height + 2}px`;
     canvas.style.marginBottom = `${Math.max(0, layout.height - lanes.clientHeight)}px`;
     const made = recorded.lanes.map((lane, place) => {
       const canOpen = layout.canOpen(place);

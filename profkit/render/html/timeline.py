@@ -57,7 +57,7 @@ class _Look:
 
 
 _LOOKS: Final[dict[SliceKind, _Look]] = {
-    "step": _Look("steps", "--series-1"),
+    "step": _Look("steps", "--series-8"),
     "finding": _Look("findings", "--series-4"),
     "compute": _Look("kernels", color_of("compute")),
     "communication": _Look("communication", color_of("communication"), "dots"),
