@@ -10,6 +10,7 @@ FORBIDDEN_IMPORTS = [
     ("engine", "import profkit.render", "A room imports only from the floors below it"),
     ("model", "from click import echo", "Only the command line knows click"),
     ("load", "import torch", "Only capture and integrations know torch"),
+    ("integrations", "import profkit.cli", "A room imports only from the floors below it"),
     ("drawer", "", "A room imports only from the floors below it"),
 ]
 

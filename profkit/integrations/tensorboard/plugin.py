@@ -18,7 +18,12 @@ from werkzeug import Request, Response
 
 import profkit
 from profkit.integrations.tensorboard.analyst import Analyst, State, Task
-from profkit.integrations.tensorboard.recordings import Recording, Root, roots_of
+from profkit.integrations.tensorboard.recordings import (
+    MOST_RECORDINGS,
+    Recording,
+    Root,
+    roots_of,
+)
 from profkit.integrations.tensorboard.scanner import Scanner
 from profkit.integrations.tensorboard.store import Store, key_of
 
@@ -80,6 +85,7 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         self._scanner = Scanner(roots)
         self._store = store or Store()
         self._analyst = Analyst(self._store)
+        self._answers: dict[str, dict[str, Any]] = {}
         self._scanner.look()
 
     def is_active(self) -> bool:
@@ -142,17 +148,24 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         if state.stage != "ready":
             told = {"stage": state.stage, "error": state.message, "hint": state.hint}
             return {**told, "can_retry": state.stage == "failed"}
-        answer = self._read(key, "answer.json") or {"error": "It was removed.", "hint": ""}
+        answer = self._answer(key) or {"error": "It was removed.", "hint": "Open it again."}
         failed = bool(answer["error"])
         return {**answer, "stage": "failed" if failed else "ready", "can_retry": False}
 
-    def _read(self, key: str, name: str) -> Any:  # noqa: ANN401  (each file has its own)
-        """A file of an entry, decoded; None if it is not there or not whole."""
-        text = self._store.read(key, name)
-        try:
-            return None if text is None else msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            return None
+    def _answer(self, key: str) -> dict[str, Any] | None:
+        """What came of a task in a few words, from memory where it has been read before."""
+        if key not in self._answers:
+            text = self._store.read(key, "answer.json", in_passing=True)
+            try:
+                answer = None if text is None else msgspec.json.decode(text, type=dict[str, Any])
+            except msgspec.DecodeError:
+                answer = None
+            if answer is None:
+                return None
+            if len(self._answers) >= MOST_RECORDINGS:
+                self._answers.clear()
+            self._answers[key] = answer
+        return self._answers[key]
 
     def _asked_for(self, request: Request, name: str = "id") -> Recording | None:
         return self._scanner.recording(request.args.get(name, ""))

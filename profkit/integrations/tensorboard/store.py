@@ -71,17 +71,19 @@ class Store:
                 self._made = Path(tempfile.mkdtemp(prefix="profkit-tensorboard-"))
         return self._made
 
-    def read(self, key: str, name: str) -> bytes | None:
+    def read(self, key: str, name: str, *, in_passing: bool = False) -> bytes | None:
         """A file of an entry, or None where there is none.
 
         Args:
             key: The entry's key, from :func:`key_of`.
             name: The file's name.
+            in_passing: Whether nobody asked for this entry: then it is kept no longer for it.
         """
         entry = self.folder / key
         with contextlib.suppress(OSError):
             content = (entry / name).read_bytes()
-            os.utime(entry)  # read lately: the last to go
+            if not in_passing:
+                os.utime(entry)  # read lately: the last to go
             return content
         return None
 
