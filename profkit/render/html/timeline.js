@@ -80,13 +80,12 @@
     requestAnimationFrame(paint);
   }
 
-  /** The rows of the overview: the streams, or without a device the first thread. */
+  /** The rows of the overview: the steps and the streams, or without a device what they called. */
   function overviewRows() {
-    const streams = recorded.lanes.filter((lane) => lane.kind === 'stream');
-    const shown = streams.length ? streams.slice(0, 3)
-      : recorded.lanes.filter((lane) => lane.kind === 'thread').slice(0, 1);
-    const atSteps = recorded.lanes.filter((lane) => lane.kind === 'steps');
-    return [...atSteps, ...shown].map((lane) => lane.firstRow);
+    const rowsOf = (kind) => recorded.lanes.filter((lane) => lane.kind === kind)
+      .map((lane) => lane.firstRow + (kind === 'thread' && steps.length && lane.nRows > 1 ? 1 : 0));
+    const streams = rowsOf('stream').slice(0, 3);
+    return [...rowsOf('steps'), ...(streams.length ? streams : rowsOf('thread').slice(0, 1))];
   }
 
   function paint() {

@@ -1,0 +1,41 @@
+"""The benchmark of the page, at a small size."""
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from isal import igzip
+
+from benchmarks.load import ROOT, TRACES, repeated
+from profkit.engine.context import Context
+from profkit.load.open import load_trace
+
+TRACE = next(TRACES.glob("leak_cured/*.pt.trace.json.gz"))
+
+
+def test_turns_on_an_uneven_clock_keep_what_contains_what(tmp_path: Path) -> None:
+    text = igzip.decompress(TRACE.read_bytes())
+    path = tmp_path / "longer.json"
+    path.write_bytes(b"".join(repeated(text, 3 * len(text), random.Random(0))))  # noqa: S311
+    once, several = Context(trace=load_trace(TRACE)), Context(trace=load_trace(path))
+    n = len(once.events)
+    for turn in range(len(several.events) // n):
+        here = slice(turn * n, (turn + 1) * n)
+        assert several.tree.depth[here].tolist() == once.tree.depth.tolist()
+    lengths = several.events.dur_ns.reshape(-1, n)
+    assert (lengths[0] != lengths[1]).mean() > 0.9
+
+
+def test_the_benchmark_of_the_page_prints_a_row_a_size_and_its_aims() -> None:
+    command = [sys.executable, "benchmarks/render.py", "--events", "700", "2000"]
+    settings = {**os.environ, "PYTHONPATH": str(ROOT)}
+    output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
+    rows = re.findall(r"^ +([\d,]+) +([\d.]+) ", output, re.MULTILINE)
+    sizes = [int(n.replace(",", "")) for n, _ in rows]
+    assert len(sizes) == 2
+    assert sizes[0] >= 700
+    assert sizes[1] >= 2000
+    assert "at most 12 MB" in output
