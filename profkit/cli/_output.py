@@ -36,15 +36,19 @@ def stream_layout(stream: TextIO) -> dict[str, Any]:
     is_terminal = stream.isatty()
     encoding = (stream.encoding or "ascii").lower().replace("-", "")
     return {
-        "width": _columns(stream) if is_terminal else _WIDTH_UNKNOWN,
+        "width": columns_of(stream) if is_terminal else _WIDTH_UNKNOWN,
         "color": _wants_color(is_terminal=is_terminal),
         "unicode": encoding.startswith("utf"),
         "base": str(Path.cwd()),
     }
 
 
-def _columns(stream: TextIO) -> int:
-    """How wide a terminal is: what ``COLUMNS`` says, else what it says itself."""
+def columns_of(stream: TextIO) -> int:
+    """How wide a terminal is: what ``COLUMNS`` says, else what it says itself.
+
+    Args:
+        stream: What writes to it.
+    """
     with contextlib.suppress(ValueError):
         if (columns := int(os.environ.get("COLUMNS", "0"))) > 0:
             return columns

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TextIO
 
+from profkit.cli._output import columns_of
 from profkit.names import middle_cut, visible
 from profkit.units import format_bytes, format_count
 
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 QUICK_S: Final = 0.3
 """What takes less needs no bar; one that flashes up is only in the way."""
 _LONGEST_NAME: Final = 32
-_NARROWEST: Final = 60
-"""A narrower terminal has no room for a bar beside what it says."""
-_BAR_WIDTH: Final = 24
+_SHORTEST_NAME: Final = 8
+_BARS: Final = ((100, 24), (70, 12))
+"""From so many columns on a bar of so many; a narrower terminal has room for words alone."""
+_WORDS_WIDTH: Final = len("reading  1,000 MiB of 1,000 MiB  59 min 59 s") + 3
+"""What stands beside the name and the bar."""
 _MINUTE_S: Final = 60
 _ANALYZING: Final = "analyzing"
 _RULE: Final = "rule "
@@ -104,8 +107,10 @@ class _OnTerminal(Progress):
         self._timer.start()
 
     def reading(self, path: str) -> None:
-        name = path.rstrip("/").rpartition("/")[2]
-        self._begin(f"reading {middle_cut(visible(name), _LONGEST_NAME)}")
+        name = visible(path.rstrip("/").rpartition("/")[2])
+        columns = columns_of(self._stream)
+        room = min(columns - _WORDS_WIDTH - _bar_width(columns), _LONGEST_NAME)
+        self._begin(f"reading {middle_cut(name, room)}" if room >= _SHORTEST_NAME else "reading")
 
     def seen(self, n_bytes: int, of_bytes: int) -> None:
         whole = f" of {format_bytes(of_bytes)}" if of_bytes else ""
@@ -192,10 +197,12 @@ def _bar(stream: TextIO) -> "Bar":
             """Do nothing."""
             return False
 
-    console = Steady(file=stream, highlight=False, markup=False, emoji=False)
+    console = Steady(
+        file=stream, width=columns_of(stream), highlight=False, markup=False, emoji=False
+    )
     columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False)]
-    if console.width >= _NARROWEST:
-        columns.append(BarColumn(bar_width=_BAR_WIDTH))
+    if bar_width := _bar_width(console.width):
+        columns.append(BarColumn(bar_width=bar_width))
     columns += [TextColumn("{task.fields[amount]}", markup=False), Left()]
     return Progress(
         *columns,
@@ -205,6 +212,11 @@ def _bar(stream: TextIO) -> "Bar":
         redirect_stderr=False,
         refresh_per_second=8,
     )
+
+
+def _bar_width(columns: int) -> int:
+    """How long the bar is on a terminal of so many columns; 0 where there is no room for one."""
+    return next((width for enough, width in _BARS if columns >= enough), 0)
 
 
 def _seconds(seconds: float) -> str:
