@@ -82,7 +82,7 @@ def main(folder: str, seconds: str) -> None:
         with stages.stage("unpickle"):
             return answer(io.BytesIO(b"".join(chunks)), MemoryLimit().allow)
 
-    read._unpickled = unpickled  # noqa: SLF001  (in this process, so that its coverage is seen)
+    read._handed_over = unpickled  # noqa: SLF001  (in this process, so that its coverage is seen)
     with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
         place = Path(file.name)
 
