@@ -11,7 +11,7 @@ import pytest
 import profkit
 
 ROOT = Path(__file__).parents[2]
-PACKED = {".py", ".json", ".typed", ".j2", ".js", ".css"}
+PACKED = {".py", ".json", ".typed", ".j2", ".js", ".css", ".html"}
 
 
 @pytest.fixture(scope="module")

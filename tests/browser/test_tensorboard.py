@@ -47,14 +47,10 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(
-    logdir: Path, tmp_path_factory: pytest.TempPathFactory, browser: Browser
-) -> Iterator[TensorBoard]:
+def server(logdir: Path, browser: Browser) -> Iterator[TensorBoard]:
     assert browser.is_connected()  # no server is started for a browser that is not there
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        with serving(logdir) as started:
-            yield started
+    with serving(logdir) as started:
+        yield started
 
 
 def tab(opened: Opener, server: TensorBoard, run: str, **settings: object) -> Page:

@@ -3,9 +3,11 @@
 import contextlib
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -74,13 +76,19 @@ class TensorBoard:
 
 @contextlib.contextmanager
 def serving(logdir: Path) -> Iterator[TensorBoard]:
-    """Start TensorBoard on a folder, and stop it at the end."""
+    """Start TensorBoard on a folder, and stop it at the end. The user's own cache is left alone."""
+    with tempfile.TemporaryDirectory() as cache:
+        yield from _serving(logdir, cache)
+
+
+def _serving(logdir: Path, cache: str) -> Iterator[TensorBoard]:
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir)]
     server = subprocess.Popen(
         [*command, "--host", "127.0.0.1", "--port", "0", "--load_fast", "false"],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
+        env={**os.environ, "XDG_CACHE_HOME": cache},
     )
     log: list[str] = []
     addresses: list[str] = []

@@ -234,8 +234,9 @@ def test_a_name_that_is_no_text_does_not_break_the_list(tmp_path: Path) -> None:
 
 
 def test_folders_with_names_of_their_own_are_all_looked_through(
-    logdir: Path, tmp_path: Path
+    logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_gpu_training(tmp_path / "more")
     flags = Namespace(logdir="", logdir_spec=f"one:{logdir / 'train'},two:{tmp_path}")
     plugin = Loader().load(base_plugin.TBContext(flags=flags, logdir=flags.logdir_spec))
