@@ -51,7 +51,7 @@ def _of_snapshot(ctx: Context, name: str) -> Flame:
         weights.append(standing.n_bytes)
         peak = int(memory.replay.active_bytes[memory.replay.peak])
         if untold := max(0, peak - int(standing.n_bytes.sum())):
-            lost = sites.unknown("blocks that the history does not tell of")
+            lost = sites.unknown("rounding, and what the history does not tell")
             nodes.append(paths.below(np.array([top]), np.array([lost])))
             weights.append(np.array([untold]))
     node, weight = np.concatenate(nodes), np.concatenate(weights)

@@ -17,6 +17,7 @@ from profkit.model.events import NO_ROW
 from profkit.model.flame import FLAMES, Flame, depths
 from profkit.model.snapshot import MemorySnapshot
 from profkit.testing import SnapshotBuilder, TraceBuilder
+from profkit.testing.device_memory import Block
 from tests.catalogue.test_any_program import ACTIONS, programs
 
 TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*/*.gz"))
@@ -141,14 +142,14 @@ def test_device_time_belongs_to_the_stack_at_the_launch(tmp_path: Path) -> None:
 
 def test_work_of_the_backward_pass_belongs_to_the_module_of_its_forward(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True)
-    with b.frame("train.py", 3, "main"), b.module("Net"), b.op("aten::mm", sequence=7):
+    with b.module("Net"), b.module("Linear"), b.op("aten::mm", sequence=7):
         pass
     with b.thread(2000), b.op("MmBackward0", sequence=7) as event:
         assert event.args is not None
         event.args["Fwd thread id"] = 1
         b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000)
     found = made(of_trace(b, tmp_path), "device-module")
-    assert lines(found) == {"cuda:0;Net_0;aten::mm;gemm": 70_000}
+    assert lines(found) == {"cuda:0;Net_0;Linear_0;aten::mm;gemm": 70_000}
 
 
 def test_memory_at_the_windows_peak_belongs_to_what_allocated_it(tmp_path: Path) -> None:
@@ -183,6 +184,38 @@ def test_memory_of_a_snapshot_adds_up_to_its_peak(tmp_path: Path) -> None:
     assert made(ctx, "memory-use").weight == highest
     for found in flames(ctx):
         is_sound(found)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    turns=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 5_000_000)), min_size=1, max_size=30),
+    max_entries=st.sampled_from([6, 12, 1000]),
+)
+def test_whatever_a_snapshot_tells_its_flames_add_up_to_its_peak(
+    tmp_path: Path, turns: list[tuple[float, int]], max_entries: int
+) -> None:
+    b = SnapshotBuilder(max_entries=max_entries)
+    live: list[Block] = []
+    with b.frame("train.py", 3, "main"):
+        for chance, n_bytes in turns:
+            if chance < 0.5 or not live:
+                live.append(b.alloc(n_bytes))
+                continue
+            block = live.pop(n_bytes % len(live))
+            if chance > 0.8:
+                b.record_stream(block, 3)
+            b.free(block)
+            if chance > 0.95:
+                b.finish(3)
+    snapshot = load(b.write(tmp_path / "s.pickle"))
+    assert isinstance(snapshot, MemorySnapshot)
+    ctx = Context(snapshot=snapshot)
+    (memory,) = ctx.device_memories
+    for found in flames(ctx):
+        is_sound(found)
+        assert found.weight == memory.replay.active_bytes.max()
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.parent.name)
