@@ -45,6 +45,7 @@ class Plan:
         schedule: Which steps.
         traces: Whether steps are recorded.
         watches: Whether memory is watched over all steps.
+        lines_of_python: Whether Python notes the lines that make its objects meanwhile.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Plan:
     schedule: Schedule
     traces: bool = True
     watches: bool = True
+    lines_of_python: bool = False
 
 
 class StepFinder:
@@ -232,7 +234,11 @@ class StepFinder:
 
     def _watcher(self, turn: Turn) -> Watcher:
         return Watcher(
-            self._plan.name, turn, may_sample=self._may_sample, is_alone=self._is_recording_over
+            self._plan.name,
+            turn,
+            may_sample=self._may_sample,
+            is_alone=self._is_recording_over,
+            lines_of_python=self._plan.lines_of_python,
         )
 
     def _is_recording_over(self) -> bool:

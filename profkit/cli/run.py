@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 @click.option("--json", "json_file", metavar="FILE", help="Write the report there as JSON too.")
 @click.option("--no-trace", is_flag=True, help="Do not record steps.")
 @click.option("--no-leaks", is_flag=True, help="Do not watch memory.")
+@click.option("--tracemalloc", "lines_of_python", is_flag=True,
+              help="Name the lines that make Python's own objects too; slow.")  # fmt: skip
 @click.argument("program", metavar="PROGRAM")
 @click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def command(  # noqa: PLR0913  (one argument an option)
@@ -41,6 +43,7 @@ def command(  # noqa: PLR0913  (one argument an option)
     json_file: str | None,
     no_trace: bool,
     no_leaks: bool,
+    lines_of_python: bool,
     program: str,
     args: tuple[str, ...],
 ) -> int:
@@ -60,7 +63,14 @@ def command(  # noqa: PLR0913  (one argument an option)
     target = Target(program, args, is_module)
     schedule = Schedule(wait, warmup, active)
     options = Options(folder=folder, quiet=True)
-    plan = Plan(target.title, options, schedule, traces=not no_trace, watches=not no_leaks)
+    plan = Plan(
+        target.title,
+        options,
+        schedule,
+        traces=not no_trace,
+        watches=not no_leaks,
+        lines_of_python=lines_of_python,
+    )
     outcome = run(target, plan, killed=lambda ended: _report(ended, json_file))
     _show_error(outcome.error)
     if not (outcome.is_of_child or (no_trace and no_leaks)):

@@ -10,7 +10,8 @@ Why it matters:
 
 How to fix it:
     Empty the container once its values are used, write them to disk as they come, keep sums and
-    means instead of every value.
+    means instead of every value. Which line makes objects of Python's own is told with
+    ``profkit run --tracemalloc`` alone.
 
 Example:
     ::

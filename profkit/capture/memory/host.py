@@ -6,12 +6,14 @@ through, a few times, some steps apart.
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from profkit.capture.memory import holders, host_objects
+from profkit.capture.memory.births import Place
+from profkit.capture.memory.python_lines import PythonLines
 from profkit.capture.memory.unreachable import quiet_collector
 from profkit.index.trend import Trend, median_slope
 from profkit.model.live import Chain
@@ -54,11 +56,14 @@ class Take:
         step: The step that had ended.
         by_type: Number and bytes by type.
         grown: Containers that grew since the take before, the most bytes a step first.
+        by_line: Bytes that were made since the first step and stayed for a while, by the program's
+            line, where that was asked for.
     """
 
     step: int
     by_type: dict[str, tuple[int, int]]
     grown: tuple[Grown, ...]
+    by_line: dict[Place, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class HostGrowth:
         first_step: The first step of the stretch that grew.
         last_step: The last step of it.
         chains: Who holds the containers that grow; empty where none was found.
+        place: The line that makes most of it; None where that was not asked for.
     """
 
     type: str
@@ -82,12 +88,18 @@ class HostGrowth:
     first_step: int
     last_step: int
     chains: tuple[Chain, ...]
+    place: Place | None = None
 
 
 class HostObjects:
-    """Takes of Python's objects, some steps apart."""
+    """Takes of Python's objects, some steps apart.
 
-    def __init__(self) -> None:
+    Args:
+        lines: Tells which lines made them.
+    """
+
+    def __init__(self, lines: PythonLines | None = None) -> None:
+        self._lines = lines or PythonLines()
         self._takes: list[Take] = []
         self._lengths: dict[int, int] = {}
 
@@ -103,14 +115,14 @@ class HostObjects:
             step: The step that has ended.
             own: Containers of the watcher's, which are not the program's to account for.
         """
-        with quiet_collector():
+        with self._lines.paused(), quiet_collector():
             before = self._takes[-1].step if self._takes else None
             by_type = host_objects.by_type()
             for one in (self._lengths, *own):
                 n, n_bytes = by_type[type(one).__name__]
                 by_type[type(one).__name__] = n - 1, n_bytes - sys.getsizeof(one)
             grown = self._containers(step - before if before is not None else 0)
-            self._takes.append(Take(step, by_type, grown))
+            self._takes.append(Take(step, by_type, grown, dict(self._lines.made)))
             if len(self._takes) > _MOST_TAKES:
                 del self._takes[1]
 
@@ -138,7 +150,18 @@ class HostObjects:
             first_step=trend.first_step,
             last_step=trend.last_step,
             chains=self._chains(explained),
+            place=self._line(explained),
         )
+
+    def _line(self, total: float) -> Place | None:
+        """The line that makes most of what grows, if it makes a good part of it."""
+        first, last = self._takes[0], self._takes[-1]
+        grown = {
+            place: (n_bytes - first.by_line.get(place, 0)) / (last.step - first.step)
+            for place, n_bytes in last.by_line.items()
+        }
+        most = max(grown, key=lambda place: grown[place], default=None)
+        return most if most is not None and grown[most] >= _LEAST_OF_GROWTH * total else None
 
     def _pace(self, name: str) -> float:
         """Bytes a step of one type, 0 unless it rose between all takes."""

@@ -90,6 +90,7 @@ def _with_what_hangs_behind(growth: Growth, within: list[Growth], nodes: Trend |
 
 
 def _host(host: HostGrowth) -> Growth:
+    stack = frames_of((host.place,) if host.place else ())
     return Growth(
         kind="host",
         device="host",
@@ -99,6 +100,9 @@ def _host(host: HostGrowth) -> Growth:
         first_step=host.first_step,
         last_step=host.last_step,
         type=host.type,
+        stack=stack,
+        stack_is="seen" if stack else "unknown",
+        code=linecache.getline(stack[0].file, stack[0].line).strip() if stack else "",
         chains=host.chains,
     )
 

@@ -18,6 +18,7 @@ from profkit.capture.memory.budget import Budget, Clock, Work
 from profkit.capture.memory.census import Census, Kind
 from profkit.capture.memory.closer import CloserLook, Group, Sight
 from profkit.capture.memory.host import LEAST_PER_STEP, HostObjects
+from profkit.capture.memory.python_lines import PythonLines
 from profkit.capture.memory.series import (
     Seen,
     Series,
@@ -67,6 +68,7 @@ class Watcher:
         budget: What watching may cost.
         may_sample: Asked before lines are sampled, which would disturb a recording.
         is_alone: Asked whether no recording is going on, which takes memory of its own.
+        lines_of_python: Whether Python notes the lines that make its objects, which is dear.
 
     Attributes:
         n_steps: Steps that have ended.
@@ -79,6 +81,8 @@ class Watcher:
         budget: Budget | None = None,
         may_sample: Callable[[], bool] = _always,
         is_alone: Callable[[], bool] = _always,
+        *,
+        lines_of_python: bool = False,
     ) -> None:
         self.name = name
         self.steps_are = steps_are
@@ -91,7 +95,8 @@ class Watcher:
         self._may_sample = may_sample
         self._is_alone = is_alone
         self._heap = Heap()
-        self._host = HostObjects()
+        self._lines = PythonLines(is_wanted=lines_of_python)
+        self._host = HostObjects(self._lines)
         self._host_from = 0
         self._series = Series()
         self._resident = looks.Resident()
@@ -159,6 +164,7 @@ class Watcher:
     def _at_boundary(self) -> None:
         if not self._first:
             self._first = self.n_steps
+            self._lines.begin()
             self._census.begin()
             self._look("first")
         else:
@@ -192,12 +198,16 @@ class Watcher:
                 n_nodes,
                 graph_bytes,
                 self._resident.read() if alone else None,
-                self._heap.read() if alone else None,
+                self._heap_bytes() if alone else None,
                 *looks.device_bytes(),
             )
         )
         apart = _LOOKS_APART if self._clock.is_within_share("look") else _DEAR_LOOKS_APART
         self._next = self.n_steps + max(1, self.n_steps // apart)
+
+    def _heap_bytes(self) -> int | None:
+        given = self._heap.read()
+        return None if given is None else given - self._lines.own_bytes()
 
     def _graphs(self) -> tuple[int | None, int | None]:
         """Nodes of all graphs and what they keep beyond live tensors; None where it is too dear."""
@@ -290,7 +300,7 @@ class Watcher:
             self._next = self.n_steps + 1
 
     def _look_closer(self, suspected: set[Kind]) -> None:
-        with self._clock.spending("closer"):
+        with self._clock.spending("closer"), self._lines.paused():
             closer = CloserLook(self._census, self._births, self.n_steps, self._first)
             if suspected or self._made_anew:
                 self._sights.update(closer.groups(suspected, self._made_anew))
@@ -354,6 +364,7 @@ class Watcher:
     def _let_go(self) -> None:
         self._births.forget(lambda _: False)
         self._census.end()
+        self._lines.end()
         self._resident.close()
 
 

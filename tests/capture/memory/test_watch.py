@@ -1,6 +1,7 @@
 """What grows is told with its line, its holder and its pace; what does not is not told."""
 
 import gc
+import tracemalloc
 from collections import deque
 from collections.abc import Callable
 
@@ -30,8 +31,8 @@ AMPLE = Budget(
 )
 
 
-def watched(body: Body, n_steps: int = N_STEPS) -> LiveMemory:
-    watcher = Watcher("test", "user", AMPLE)
+def watched(body: Body, n_steps: int = N_STEPS, *, lines_of_python: bool = False) -> LiveMemory:
+    watcher = Watcher("test", "user", AMPLE, lines_of_python=lines_of_python)
     for step in range(n_steps):
         body(step)
         watcher.step()
@@ -304,6 +305,22 @@ def test_a_fault_of_the_watcher_ends_the_watching_and_not_the_program(
 def test_too_few_steps_are_not_judged() -> None:
     live = watched(lambda _: KEPT.append(torch.zeros(10_000)), 5)
     assert (live.n_judged_steps, live.growths) == (0, ())
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_pythons_own_objects_are_told_with_their_line_if_that_was_asked_for(
+    *, is_asked: bool
+) -> None:
+    live = watched(
+        lambda step: KEPT.append([f"{step} {n}" * 40 for n in range(200)]),  # made here
+        lines_of_python=is_asked,
+    )
+    growth = only(live)
+    assert (growth.kind, growth.type) == ("host", "str")
+    assert ".KEPT" in holder_of(growth)
+    assert growth.code.endswith("# made here") is is_asked
+    assert bool(growth.stack) is is_asked
+    assert not tracemalloc.is_tracing()
 
 
 def test_watching_leaves_nothing_behind() -> None:
