@@ -24,7 +24,7 @@ WEBCOMPONENTS := build/webcomponents/package/webcomponents.min.js
 .PHONY: test leaks lint format demo bench docs fuzz pins clean install
 
 test: lint
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 leaks: install
 	PROFKIT_ALL_LEAKS=1 $(BIN)/pytest -n $(JOBS) tests/examples $(ARGS)

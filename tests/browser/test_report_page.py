@@ -13,7 +13,6 @@ from tests.browser.pages import Opener, violations
 from tests.render import reports
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.xdist_group("browser")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from tests.tensorboard.recordings import GEMM_NS, STEPS, gpu_training, write_gpu
 from tests.tensorboard.server import TensorBoard, serving
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.xdist_group("browser")
 TAB = "data/plugin/profkit/index.html"
 HOSTILE = "<img src=x onerror=document.title='taken'>"
 VIEWS = {

@@ -17,7 +17,6 @@ from profkit.units import format_ns
 from tests.browser.pages import Opener, violations
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.xdist_group("browser")
 N_MANY = 1_000_000
 
 

@@ -15,8 +15,6 @@ import pytest
 
 import profkit
 
-pytestmark = pytest.mark.xdist_group("process ends")  # what takes long is set up once
-
 START = """\
 import os, signal, sys
 import torch

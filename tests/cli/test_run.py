@@ -15,8 +15,6 @@ import pytest
 
 import profkit
 
-pytestmark = pytest.mark.xdist_group("run")  # what takes long is set up once
-
 GAN = """\
 import sys
 import torch

@@ -14,7 +14,9 @@ from tests.tensorboard.server import serving
 
 PAGES = ["README.md", "docs/export.md", "docs/guide.md", "docs/memory.md", "docs/notebooks.md",
          "docs/report.md", "docs/tensorboard.md"]  # fmt: skip
-COMMANDS = [pytest.param(command, id=place) for page in PAGES for command, place in commands(page)]
+COMMANDS = [
+    pytest.param(page, command, id=place) for page in PAGES for command, place in commands(page)
+]
 PRELUDE = """
 import torch
 
@@ -43,9 +45,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def desks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """For each page a desk: what a reader types goes on from what stands above on the page."""
+    return {page: desk(tmp_path_factory.mktemp("desk")) for page in PAGES}
+
+
+def desk(folder: Path) -> Path:
     """A folder with a program to run and a trace to read, as the pages take for granted."""
-    folder = tmp_path_factory.mktemp("desk")
     program = (ROOT / "examples" / "leak_cured.py").read_text()
     (folder / "train.py").write_text(program.replace("default=200", "default=30"))
     shutil.copytree(ROOT / "traces" / "starved_loader_cured", folder / "traces" / "train")
@@ -56,18 +62,19 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_does_what_the_page_says(command: str, desk: Path) -> None:
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_a_command_does_what_the_page_says(page: str, command: str, desks: dict[str, Path]) -> None:
+    folder = desks[page]
     tool, *arguments = command.split()
     if tool == "tensorboard":
-        with serving(desk / arguments[-1]) as server:
+        with serving(folder / arguments[-1]) as server:
             assert "train" in server.runs(n=1)
     elif tool == "make":
         # The tests run under one of these already: what make would do is enough.
         assert MAKE, "make is not installed"
         subprocess.run([MAKE, "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
     else:
-        before = set(desk.iterdir())
+        before = set(folder.iterdir())
         if tool == "pip":
             where = ["--target", "installed", "--no-deps", "--no-build-isolation", str(ROOT)]
             command = " ".join([sys.executable, "-m", "pip", "install", "--quiet", *where])
@@ -77,14 +84,14 @@ def test_a_command_does_what_the_page_says(command: str, desk: Path) -> None:
         finished = subprocess.run(  # noqa: S602  (the pages use wildcards, and they are ours)
             command,
             shell=True,
-            cwd=desk,
+            cwd=folder,
             env=environment(),
             capture_output=True,
             text=True,
             check=False,
         )
         assert finished.returncode == 0, finished.stderr
-        assert finished.stdout or finished.stderr or set(desk.iterdir()) > before
+        assert finished.stdout or finished.stderr or set(folder.iterdir()) > before
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -126,7 +126,8 @@ def test_a_block_in_a_cell_that_was_changed_has_the_lines_of_the_new_cell(
 def test_a_block_in_a_cell_is_recorded_each_time_the_cell_is_run(shell: InteractiveShell) -> None:
     paths = set()
     for _ in range(5):
-        ran(shell, "with profkit.trace('often', quiet=True) as kept:\n    net(batch)")
+        cell = "import profkit\nwith profkit.trace('often', quiet=True) as kept:\n    net(batch)"
+        ran(shell, cell)
         paths.add(shell.user_ns["kept"].path)
     assert len(paths - {None}) == 5
 

@@ -163,7 +163,6 @@ def test_writing_imports_neither_torch_nor_tensorflow(tmp_path: Path) -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
-@pytest.mark.xdist_group("tensorboard")
 def test_tensorboard_serves_scalars_text_and_hparams(trained: Report, tmp_path: Path) -> None:
     write([trained], tmp_path)
     with serving(tmp_path) as server:

@@ -14,7 +14,6 @@ from profkit.integrations.tensorboard.other_tab import misreadings
 from tests.tensorboard.recordings import GEMM_NS, RELU_NS, STEPS, write_gpu_training
 from tests.tensorboard.server import TensorBoard, serving
 
-pytestmark = pytest.mark.xdist_group("tensorboard")  # one server for all of them
 RECORDED = Path(__file__).parents[2] / "traces"
 CORPUS = RECORDED.parents[1] / "shared" / "corpus" / "traces"
 ROWS_OF_A_TABLE = {"name", "calls", "host_self_duration"}

@@ -18,8 +18,6 @@ import pytest
 
 import profkit
 
-pytestmark = pytest.mark.xdist_group("ends of watched processes")  # all are run once
-
 START = """\
 import os, signal, sys, time
 import torch

@@ -312,7 +312,7 @@ def test_pythons_own_objects_are_told_with_their_line_if_that_was_asked_for(
     *, is_asked: bool
 ) -> None:
     live = watched(
-        lambda step: KEPT.append([f"{step} {n}" * 40 for n in range(200)]),  # made here
+        lambda step: KEPT.append([f"{step} {n}" * 400 for n in range(200)]),  # made here
         lines_of_python=is_asked,
     )
     growth = only(live)
