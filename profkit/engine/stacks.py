@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from profkit.engine.flames import flames
 from profkit.engine.renderer import Recording
 from profkit.errors import UsageError
 from profkit.model.events import NO_ROW, Category
@@ -48,17 +47,25 @@ class Stacks:
         return sum(weight for _, weight in self.rows)
 
 
-def all_stacks(report: Report, recording: Recording | None) -> tuple[Stacks, ...]:
-    """Every kind of stacks that there is.
+def all_stacks(report: Report, recording: Recording | None) -> Iterator[Stacks]:
+    """Every kind of stacks that there is, each worked out when it is asked for.
 
     Args:
         report: The report.
         recording: What it was made from; without it there is what the report has kept.
     """
     if recording is not None:
-        return tuple(_of_flame(each) for each in flames(recording.context))
+        for name in FLAMES:
+            yield from _of_recording(recording, name)
+        return
     kept = (_operators(report), _kernels(report), _sites(report))
-    return tuple(each for each in kept if each.rows)
+    yield from (each for each in kept if each.rows)
+
+
+def _of_recording(recording: Recording, name: str) -> Iterator[Stacks]:
+    from profkit.engine.flames import flames  # noqa: PLC0415  (formats without stacks load none)
+
+    yield from map(_of_flame, flames(recording.context, (name,)))
 
 
 def chosen_stacks(report: Report, recording: Recording | None, weight: str) -> Stacks | None:
@@ -78,9 +85,9 @@ def chosen_stacks(report: Report, recording: Recording | None, weight: str) -> S
         words = ", ".join((*_SHORT, *FLAMES))
         raise UsageError(f"There are no stacks weighed by {weight!r}.", f"There are {words}.")
     if not weight:
-        return next(iter(all_stacks(report, recording)), None)
+        return next(all_stacks(report, recording), None)
     if recording is not None:
-        found = tuple(_of_flame(each) for each in flames(recording.context, (name,)))
+        found = tuple(_of_recording(recording, name))
     else:
         found = tuple(each for each in all_stacks(report, None) if each.name == name)
     if not found:

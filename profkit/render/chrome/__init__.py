@@ -18,7 +18,6 @@ from profkit.load.kineto.verbatim import with_events
 from profkit.load.stream import default_limit_bytes, place_of
 from profkit.model.report import Report
 from profkit.model.trace import Trace
-from profkit.render.chrome._added import added
 
 __all__ = ["INFO", "Options", "pieces", "render"]
 
@@ -64,6 +63,8 @@ def pieces(report: Report, options: Options) -> Iterator[bytes]:
     Raises:
         LoadError: The trace cannot be read any more.
     """
+    from profkit.render.chrome._added import added  # noqa: PLC0415  (other formats need none of it)
+
     context = options.recording.context if options.recording is not None else None
     if context is None or not context.has_trace:
         events = added(report, context, options.base, origin_ns=0)

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from typing import TYPE_CHECKING
 
 from profkit.names import visible
 from profkit.units import format_count
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 @dataclass(frozen=True)
@@ -37,22 +38,25 @@ def fill(template: str, **values: object) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Environment:
+def _environment() -> "Environment":
+    # Every format is imported to know their names; those that fill no template load none of this.
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+    from markupsafe import Markup  # noqa: PLC0415
+
+    def shown(value: object) -> object:
+        """A text with nothing left in it that a browser would obey."""
+        return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
     environment = Environment(
         loader=PackageLoader("profkit.render.fragment"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {"count": format_count, "code": _code}
     return environment
-
-
-def _shown(value: object) -> object:
-    """A text with nothing left in it that a browser would obey."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _code(text: str) -> list[tuple[str, bool]]:
