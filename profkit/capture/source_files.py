@@ -15,7 +15,7 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
-_INTERACTIVE: Final = ("<ipython-input", "<stdin>")
+INTERACTIVE: Final = ("<ipython-input", "<stdin>")
 """Files that are none, and yet hold what the user typed."""
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
@@ -52,7 +52,7 @@ class SourceFiles:
 
     def _look_up(self, name: str) -> str | None:
         if name.startswith("<"):
-            return name if name.startswith(_INTERACTIVE) else None
+            return name if name.startswith(INTERACTIVE) else None
         path = self._resolve(name)
         if self.is_library(path):
             self.libraries.add(name if Path(name).is_absolute() else Path(name).parts[0])

@@ -16,22 +16,10 @@ from types import FrameType
 from typing import Any, Final
 
 from profkit.capture.memory.graphs import past_user_code
-from profkit.capture.source_files import in_library, library_roots
-from profkit.model.where import Frame
+from profkit.capture.user_code import Stack, UserCode
 
-_MOST_WALKED: Final = 64
-"""Frames of a stack that are looked at."""
-_MOST_KEPT: Final = 12
-"""Frames of the user's that a stack has at most."""
-_TYPED_IN: Final = ("<ipython-input", "<stdin>")
-"""Files that are none, and yet hold what the user typed."""
 _DEPTH: Final = 2
 """How deep an operator's outputs lie within tuples and lists."""
-
-Place = tuple[str, int, str]
-"""File, line and function of a frame."""
-Stack = tuple[Place, ...]
-"""Places of the user's own code, the innermost first."""
 
 
 class Births:
@@ -113,51 +101,6 @@ class Births:
                 if stack is None:
                     stack = self._user.stack(frame)
                 self._made[storage._weak_ref()] = stack
-
-
-class UserCode:
-    """Which frames are of the user's own code."""
-
-    def __init__(self) -> None:
-        self._roots = library_roots()
-        self._is_users: dict[str, bool] = {}
-
-    def stack(self, frame: FrameType | None) -> Stack:
-        """The user's own frames around a place, the innermost first.
-
-        Args:
-            frame: The innermost frame.
-        """
-        found: list[Place] = []
-        for _ in range(_MOST_WALKED):
-            if frame is None or len(found) == _MOST_KEPT:
-                break
-            file = frame.f_code.co_filename
-            if self.holds(file):
-                found.append((file, frame.f_lineno, frame.f_code.co_name))
-            frame = frame.f_back
-        return tuple(found)
-
-    def holds(self, file: str) -> bool:
-        """Whether the user wrote a file.
-
-        Args:
-            file: Its name as the code has it.
-        """
-        known = self._is_users.get(file)
-        if known is None:
-            odd = file.startswith("<") and not file.startswith(_TYPED_IN)
-            known = self._is_users[file] = not odd and not in_library(file, self._roots)
-        return known
-
-
-def frames_of(stack: Stack) -> tuple[Frame, ...]:
-    """A stack in the words of the model.
-
-    Args:
-        stack: The user's own places.
-    """
-    return tuple(Frame(file, line, function) for file, line, function in stack)
 
 
 def _mode_that_tells(note: Callable[[object, FrameType | None], None]) -> Any:  # noqa: ANN401

@@ -12,12 +12,13 @@ from typing import Any, Final
 
 from profkit.capture.memory import graphs, holders
 from profkit.capture.memory.attributes import module_of, type_name
-from profkit.capture.memory.births import Births, Place, Stack
+from profkit.capture.memory.births import Births
 from profkit.capture.memory.census import Census, Entry, Kind
 from profkit.capture.memory.garbage import Garbage, waiting
 from profkit.capture.memory.graphs import past_user_code
 from profkit.capture.memory.series import Sort
 from profkit.capture.memory.unreachable import quiet_collector
+from profkit.capture.user_code import Place, Stack
 from profkit.model.live import Chain, Graph
 
 _EXAMPLES: Final = 3

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from profkit.capture.memory import holders, host_objects
-from profkit.capture.memory.births import Place
 from profkit.capture.memory.python_lines import PythonLines
 from profkit.capture.memory.unreachable import quiet_collector
+from profkit.capture.user_code import Place
 from profkit.index.trend import Trend, median_slope
 from profkit.model.live import Chain
 

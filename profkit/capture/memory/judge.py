@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from profkit.capture.memory.births import Births, Place, frames_of
+from profkit.capture.memory.births import Births
 from profkit.capture.memory.census import Census, Entry, Kind
 from profkit.capture.memory.closer import Group, Sight
 from profkit.capture.memory.host import HostGrowth
@@ -17,6 +17,7 @@ from profkit.capture.memory.series import (
     growth_of,
     made_anew,
 )
+from profkit.capture.user_code import Place, frames_of
 from profkit.index.trend import Trend, median_slope
 from profkit.model.live import Chain, Growth
 
@@ -191,7 +192,7 @@ def _one_graph(evidence: Evidence, nodes: Trend | None, within: list[Growth]) ->
         yield from within
         return
     kind, sight = evidence.deepest
-    yield _with_sight(
+    growth = _with_sight(
         Growth(
             kind="graph",
             device=kind.device,
@@ -204,6 +205,16 @@ def _one_graph(evidence: Evidence, nodes: Trend | None, within: list[Growth]) ->
         sight,
         sight.stack[0] if sight.stack else None,
     )
+    yield growth if growth.stack else _with_line_within(growth, within)
+
+
+def _with_line_within(growth: Growth, within: list[Growth]) -> Growth:
+    """A graph with the line that makes most of what it keeps: one of its nodes is made there."""
+    lined = [one for one in within if one.stack]
+    if not lined:
+        return growth
+    most = max(lined, key=lambda one: one.per_step_bytes)
+    return replace(growth, stack=most.stack, stack_is="node", code=most.code)
 
 
 def _with_sight(growth: Growth, sight: Sight, place: Place | None) -> Growth:

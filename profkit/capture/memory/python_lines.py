@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from profkit.capture.memory.births import Place, UserCode
+from profkit.capture.user_code import Place, UserCode
 
 FRAMES: Final = 4
 """Frames noted of an allocation: a library's own stand between the program's line and it. One
