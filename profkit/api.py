@@ -25,7 +25,6 @@ from profkit.model.live import LiveMemory
 from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
-from profkit.render import _difference
 
 Path = str | os.PathLike[str]
 
@@ -217,6 +216,8 @@ def _difference_in(difference: Difference, name: str, options: dict[str, Any]) -
     Raises:
         UsageError: There is no such format.
     """
+    from profkit.render import _difference  # noqa: PLC0415  (reports have no use for it)
+
     if name in _difference.FORMATS:
         return _difference.shown(difference, name, options)
     from profkit.render.fragment.difference import (  # noqa: PLC0415  (others load no templates)

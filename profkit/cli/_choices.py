@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from profkit.cli._suggest import did_you_mean
 
+if TYPE_CHECKING:
+    from profkit.engine.renderer import Renderer
+
 
 class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
-    """The name of a renderer. The renderers are imported when one is asked for.
+    """The name of a renderer. Only that one is imported, unless all have to be named.
 
     Args:
         of_recordings: Whether also those are meant that hand on the recording itself.
@@ -31,21 +35,30 @@ class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only f
         ctx: click.Context | None,
     ) -> str:
         """Check that there is such a renderer."""
-        known = self._known()
-        if value not in known:
+        name = str(value)
+        if not self._is_known(name):
+            known = self._known()
             there = ", ".join(known)
-            meant = did_you_mean(str(value), known)
-            self.fail(f"There is no report format {value!r}, only {there}.{meant}", param, ctx)
-        return str(value)
+            meant = did_you_mean(name, known)
+            self.fail(f"There is no report format {name!r}, only {there}.{meant}", param, ctx)
+        return name
+
+    def _is_known(self, name: str) -> bool:
+        from profkit.engine.renderer import renderer
+        from profkit.errors import UsageError
+
+        try:
+            return self._offers(renderer(name))
+        except UsageError:
+            return False
+
+    def _offers(self, module: "Renderer") -> bool:
+        return self._of_recordings or module.INFO.shows == "report"
 
     def _known(self) -> tuple[str, ...]:
         from profkit.engine.renderer import renderers
 
-        return tuple(
-            each.INFO.name
-            for each in renderers()
-            if self._of_recordings or each.INFO.shows == "report"
-        )
+        return tuple(each.INFO.name for each in renderers() if self._offers(each))
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on

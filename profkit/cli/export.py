@@ -32,8 +32,15 @@ class ExportChoice(FormatChoice):
         super().__init__(of_recordings=True)
 
     def _known(self) -> tuple[str, ...]:
-        there = (name for name, module in _INTO_FOLDERS.items() if importlib.util.find_spec(module))
-        return tuple(sorted((*super()._known(), *there)))
+        return tuple(sorted((*super()._known(), *filter(_is_folder_format, _INTO_FOLDERS))))
+
+    def _is_known(self, name: str) -> bool:
+        return _is_folder_format(name) or super()._is_known(name)
+
+
+def _is_folder_format(name: str) -> bool:
+    """Whether a format is a folder of files, and what writes it is there."""
+    return name in _INTO_FOLDERS and importlib.util.find_spec(_INTO_FOLDERS[name]) is not None
 
 
 @click.command(

@@ -9,17 +9,21 @@ bytes piece by piece, for products that may be larger than memory. ``together(pr
 product of several; without it they follow each other, and JSON becomes an array. And where one
 product is one table of several, chosen by an option ``table``, ``table_names(report, options)``
 says which there are. ``remark(report, options)`` says of a product what it cannot say itself.
+
+A module is named after its format, so that one format is found without importing all others. A word
+may follow behind an underscore, as in ``csv_tables``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, Literal, Protocol, cast
 
 from profkit.engine.context import Context
 from profkit.errors import PluginError, UsageError
 from profkit.model.report import Report
-from profkit.plugins import discover
+from profkit.plugins import Offer, discover, offers
 
 PACKAGE = "profkit.render"
 GROUP = "profkit.renderers"
@@ -81,35 +85,55 @@ def renderers() -> tuple[Renderer, ...]:
         PluginError: If a module lacks a part of the protocol, or two have the same name.
     """
     found: dict[str, Renderer] = {}
-    for module in discover(PACKAGE, GROUP):
-        for part in ("INFO", "Options", "render"):
-            if not hasattr(module, part):
-                raise PluginError(f"The renderer {module.__name__} has no {part}.")
+    for module in map(_whole, discover(PACKAGE, GROUP)):
         name = module.INFO.name
         if name in found:
             raise PluginError(
                 f"Two renderers are called {name!r}: {found[name].__name__} and {module.__name__}.",
                 "Uninstall one of them.",
             )
-        found[name] = cast("Renderer", module)
+        found[name] = module
     return tuple(found[name] for name in sorted(found))
 
 
 def renderer(name: str) -> Renderer:
-    """The renderer of a name.
+    """The renderer of a name; others are imported only where no module is named after it.
 
     Args:
         name: As in ``--format``.
 
     Raises:
+        PluginError: If its module lacks a part of the protocol, or two have that name.
         UsageError: If there is none of that name.
     """
+    named = [offer for offer in offers(PACKAGE, GROUP) if _is_of(offer, name)]
+    if len(named) == 1:
+        module = _whole(named[0].load())
+        if module.INFO.name == name:
+            return module
     known = {each.INFO.name: each for each in renderers()}
     if name not in known:
         raise UsageError(
             f"There is no report format {name!r}.", f"There are {', '.join(sorted(known))}."
         )
     return known[name]
+
+
+def _is_of(offer: Offer, name: str) -> bool:
+    """Whether a module is named after a format."""
+    return offer.name == name or offer.name.startswith(f"{name}_")
+
+
+def _whole(module: ModuleType) -> Renderer:
+    """A module as a renderer, if it is one.
+
+    Raises:
+        PluginError: It lacks a part of the protocol.
+    """
+    for part in ("INFO", "Options", "render"):
+        if not hasattr(module, part):
+            raise PluginError(f"The renderer {module.__name__} has no {part}.")
+    return cast("Renderer", module)
 
 
 def accepted(module: Renderer, options: dict[str, Any]) -> dict[str, Any]:

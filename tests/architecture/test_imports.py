@@ -49,7 +49,7 @@ def test_every_room_imports_on_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["profkit.render.terminal", "profkit.load.open", "profkit.api", "profkit.engine"]
+    "first", ["profkit.render.text", "profkit.load.open", "profkit.api", "profkit.engine"]
 )
 def test_public_functions_can_be_called_whatever_was_imported_before(first: str) -> None:
     names = "profkit.load, profkit.render, profkit.analyze, profkit.load, profkit.render"
@@ -58,10 +58,10 @@ def test_public_functions_can_be_called_whatever_was_imported_before(first: str)
 
 
 def test_a_room_with_the_name_of_a_function_is_still_a_room() -> None:
-    import profkit.render.terminal as terminal_room
+    import profkit.render.text as text_room
 
     opening = import_module("profkit.load.open")
-    assert terminal_room.INFO.name == "text"
+    assert text_room.INFO.name == "text"
     assert vars(profkit)["load"].open is opening
     with pytest.raises(opening.MissingFileError, match="no/such/file"):
         profkit.load("no/such/file")

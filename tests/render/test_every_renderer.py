@@ -9,12 +9,25 @@ import sys
 import time
 import unicodedata
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
 
 import pytest
 
-from profkit.engine.renderer import Renderer, RendererInfo, renderers, together
+from profkit.engine.renderer import (
+    GROUP,
+    PACKAGE,
+    Renderer,
+    RendererInfo,
+    renderer,
+    renderers,
+    together,
+)
+from profkit.errors import PluginError, UsageError
 from profkit.model.report import Report
+from profkit.plugins import Offer, offers
+from profkit.testing import TraceBuilder
 from profkit.units import format_bytes, format_count, format_ns, format_share
 from tests.render import reports
 from tests.render.products import Page, for_people, leaves, made, said
@@ -62,6 +75,56 @@ def test_it_says_what_it_is_and_has_options_with_defaults(module: Renderer) -> N
     assert (module.__doc__ or "").strip()
     assert is_dataclass(module.Options)
     assert fields(module.Options())
+
+
+@pytest.mark.parametrize("module", EVERY, ids=IDS)
+def test_its_module_is_named_after_its_format(module: Renderer) -> None:
+    name = module.__name__.rpartition(".")[2]
+    assert name.partition("_")[0] == module.INFO.name
+    assert renderer(module.INFO.name) is module
+
+
+def test_a_report_in_one_format_imports_no_other(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000)
+    trace = b.write(tmp_path / "t.json")
+    code = (
+        "import sys\nfrom profkit.cli.main import main\n"
+        f"main(['analyze', {str(trace)!r}, '-o', {str(tmp_path / 'report')!r}, *sys.argv[1:]])\n"
+        "print(*(each for each in sys.modules if each.startswith('profkit.render.')))"
+    )
+    for module in REPORTING:
+        words = [sys.executable, "-c", code, "--force", "--format", module.INFO.name]
+        imported = subprocess.check_output(words, text=True).split()
+        assert module.__name__ in imported
+        others = {each.__name__ for each in EVERY} - {module.__name__}
+        assert not others & set(imported)
+
+
+def test_a_module_that_is_not_named_after_its_format_is_found_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = renderer("json")
+    named = ModuleType("of_another_package")
+    named.__dict__.update(
+        INFO=RendererInfo("yaml", ".yaml", "text/yaml"), Options=plain.Options, render=plain.render
+    )
+    offered = [*offers(PACKAGE, GROUP), Offer("theirs", lambda: named)]
+    monkeypatch.setattr("profkit.engine.renderer.offers", lambda *_: iter(offered))
+    monkeypatch.setattr("profkit.engine.renderer.discover", lambda *_: (o.load() for o in offered))
+    renderers.cache_clear()
+    try:
+        assert renderer("yaml") is cast("Renderer", named)
+        named.__dict__["INFO"] = RendererInfo("json", ".json", "text/json")
+        renderers.cache_clear()
+        offered[-1] = Offer("json", lambda: named)
+        with pytest.raises(PluginError, match="Two renderers are called 'json'"):
+            renderer("json")
+        offered.pop()
+        with pytest.raises(UsageError, match="no report format 'yaml'"):
+            renderer("yaml")
+    finally:
+        renderers.cache_clear()
 
 
 def test_the_formats_of_the_command_line_are_there() -> None:

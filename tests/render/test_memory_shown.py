@@ -6,7 +6,8 @@ import pytest
 
 from profkit.model.finding import Finding
 from profkit.model.report import Report
-from profkit.render import markdown, terminal
+from profkit.render import md as markdown
+from profkit.render import text as terminal
 from tests.render import reports
 
 BASE = "/home/me/project"

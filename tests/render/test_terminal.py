@@ -11,7 +11,7 @@ from profkit.engine.verdict import busiest_ops
 from profkit.model.finding import Cost
 from profkit.model.report import Report
 from profkit.model.where import Location
-from profkit.render import terminal
+from profkit.render import text as terminal
 from profkit.units import format_ns
 from tests.render import reports
 from tests.render.reports import starved

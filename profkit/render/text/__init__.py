@@ -13,8 +13,8 @@ from rich.table import Table
 
 from profkit.engine.renderer import RendererInfo
 from profkit.model.report import Report
-from profkit.render.terminal.layout import GLUE, Options
-from profkit.render.terminal.page import Page
+from profkit.render.text.layout import GLUE, Options
+from profkit.render.text.page import Page
 
 __all__ = ["INFO", "Options", "render"]
 

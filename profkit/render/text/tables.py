@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from profkit.names import middle_cut
-from profkit.render.terminal.layout import INDENT, grid
+from profkit.render.text.layout import INDENT, grid
 
 _GAP: Final = 2
 _SHORTEST_NAME: Final = 16

@@ -36,7 +36,7 @@ from profkit.model.finding import Finding
 from profkit.model.report import Breakdown, Report
 from profkit.model.where import Location
 from profkit.names import middle_cut, short_kernel, short_path, tail_cut, visible
-from profkit.render.terminal.layout import (
+from profkit.render.text.layout import (
     FIGURE_WIDTH,
     INDENT,
     LABEL_WIDTH,
@@ -49,7 +49,7 @@ from profkit.render.terminal.layout import (
     indented,
     prose,
 )
-from profkit.render.terminal.tables import Row, rows_of
+from profkit.render.text.tables import Row, rows_of
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
 _TINY_SHARE: Final = 0.01
