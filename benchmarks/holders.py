@@ -65,7 +65,7 @@ def main() -> None:
         each = shown("holders of 1 tensor", lambda: holders.chains(trainer.losses[5:6]), n_objects)
         shown("holders of 20 tensors", lambda: holders.chains(trainer.losses[5:25]), n_objects)
         shown("garbage", garbage.waiting, n_objects)
-        shown("host objects", host_objects.by_type, n_objects)
+        shown("host objects", host_objects.survey, n_objects)
         print(f"  the aim for one tensor is {AIM_US} us: {'kept' if each <= AIM_US else 'missed'}")
     weight = torch.zeros(3, requires_grad=True)
     parts = []

@@ -117,11 +117,12 @@ class HostObjects:
         """
         with self._lines.paused(), quiet_collector():
             before = self._takes[-1].step if self._takes else None
-            by_type = host_objects.by_type()
+            found = host_objects.survey()
+            by_type = found.by_type
             for one in (self._lengths, *own):
                 n, n_bytes = by_type[type(one).__name__]
                 by_type[type(one).__name__] = n - 1, n_bytes - sys.getsizeof(one)
-            grown = self._containers(step - before if before is not None else 0)
+            grown = self._containers(found.containers, step - before if before else 0)
             self._takes.append(Take(step, by_type, grown, dict(self._lines.made)))
             if len(self._takes) > _MOST_TAKES:
                 del self._takes[1]
@@ -181,12 +182,12 @@ class HostObjects:
                 return tuple(found[:_MOST_CHAINS])
         return ()
 
-    def _containers(self, n_steps: int) -> tuple[Grown, ...]:
-        """Containers that have grown since the take before, which is so many steps ago."""
+    def _containers(self, every: list[host_objects.Held], n_steps: int) -> tuple[Grown, ...]:
+        """Of some containers those that have grown since the take before, so many steps ago."""
         lengths: dict[int, int] = {}
         larger: list[tuple[int, host_objects.Held]] = []
         ours = {id(self._lengths), id(lengths), id(self.__dict__), id(larger), id(self._takes)}
-        for held in host_objects.containers():
+        for held in every:
             added = held.length - self._lengths.get(id(held.thing), held.length)
             lengths[id(held.thing)] = held.length
             if id(held.thing) not in ours and added >= _LEAST_ENTRIES_PER_STEP * n_steps > 0:
@@ -199,8 +200,8 @@ class HostObjects:
             found.append((n_bytes / n_steps, held.thing))
         found.sort(key=lambda one: -one[0])
         targets = [thing for _, thing in found[:_MOST_CONTAINERS]]
-        own = {id(targets), id(found), id(larger), *map(id, found), *map(id, larger)}
-        own |= {id(held) for _, held in larger}
+        own = {id(every), id(targets), id(found), id(larger), *map(id, found), *map(id, larger)}
+        own |= {id(held) for held in every}
         chains = holders.chains(targets, own=own, limit=_MOST_CHAINS) if targets else []
         return tuple(
             Grown(per_step, held_by)
