@@ -86,17 +86,21 @@ class CloserLook:
         self._since = since
 
     def groups(
-        self, kinds: Collection[Kind], made_anew: Collection[Sort] = ()
+        self,
+        kinds: Collection[Kind],
+        made_anew: Collection[Sort] = (),
+        told: Collection[Group] = (),
     ) -> dict[Group, Sight]:
         """Look at everything of some kinds that has stayed.
 
         Args:
             kinds: Kinds of which there is more and more.
             made_anew: Sorts of which the largest one is looked at, however young it is.
+            told: Groups that earlier looks have told of themselves.
         """
         members = {**self._members(kinds), **self._largest(made_anew)}
         with quiet_collector():
-            sights, unheld = self._held(members)
+            sights, unheld = self._held(members, told)
             # Nothing is held here any more: what is looked at is else no garbage.
             garbage = waiting() if unheld else None
             if garbage is not None:
@@ -105,7 +109,7 @@ class CloserLook:
             return sights
 
     def _held(
-        self, members: dict[Group, list[tuple[int, Entry]]]
+        self, members: dict[Group, list[tuple[int, Entry]]], told: Collection[Group]
     ) -> tuple[dict[Group, Sight], dict[Group, set[int]]]:
         """Who holds what, and the ids of the tensors that nobody holds."""
         with past_user_code():
@@ -122,7 +126,8 @@ class CloserLook:
                 sights[group] = self._sight(group, examples, _of_all(chains))
                 if examples and not any(chains):
                     unheld[group] = {id(one) for one in examples}
-            apart = self._apart({kind for (kind, _), one in sights.items() if not one.is_in_graph})
+            now = {group for group, sight in sights.items() if not sight.is_in_graph}
+            apart = self._apart(now.union(told).difference(sights.keys() - now))
             for group, entries in members.items():
                 if group[0].has_graph and not sights[group].is_in_graph:
                     tensors = [found[address] for address, _ in entries if address in found]
@@ -130,11 +135,11 @@ class CloserLook:
                     sights[group] = replace(sights[group], graph=graph)
             return sights, unheld
 
-    def deepest(self, told: Collection[Kind]) -> tuple[Kind, Sight] | None:
+    def deepest(self, told: Collection[Group]) -> tuple[Kind, Sight] | None:
         """The tensor on which the deepest graph hangs, or None without graphs.
 
         Args:
-            told: Kinds that are told of themselves, and do not count as kept by a graph.
+            told: Groups that are told of themselves, and do not count as kept by a graph.
 
         Of several that reach about as far, the one that reaches the least beyond: what is computed
         from a state that is never detached reaches all that the state does, and more. The states
@@ -167,6 +172,8 @@ class CloserLook:
             entries = [self._entry_of(tensor) for tensor in roots]
             stay = [place for place, one in enumerate(entries) if one is not None and one.is_aged]
             if stay:
+                # Each is as good an example as the others, and best is one whose line is known.
+                stay.sort(key=lambda place: not self._line_of(roots[place]))
                 return [roots[place] for place in stay]
         far = [place for place, n in enumerate(reach) if n >= _ABOUT_AS_FAR * max(reach)]
         return [roots[place] for place in sorted(far, key=reach.__getitem__)]
@@ -175,21 +182,39 @@ class CloserLook:
         storage = graphs.storage_of(tensor)
         return None if storage is None else self._census.entry(storage[0])
 
-    def _apart(self, told: Collection[Kind]) -> set[int]:
-        """Storages not counted as kept by a graph: what did not grow, or is told of itself."""
+    def _line_of(self, tensor: Any) -> Stack:  # noqa: ANN401
+        storage = graphs.storage_of(tensor)
+        return () if storage is None else self._births.stack_of(storage[0])
+
+    def _apart(self, told: Collection[Group]) -> set[int]:
+        """Storages not counted as kept by a graph: what did not grow, or is told of itself.
+
+        Of a kind that is told of, what no line is known of counts as told too.
+        """
+        kinds = {kind for kind, _ in told}
         return {
             address
             for address, entry in self._census.entries()
-            if entry.born <= self._since or entry.kind in told
+            if entry.born <= self._since
+            or (
+                entry.kind in kinds
+                and (
+                    (place := self._place_of(address, entry)) is None or (entry.kind, place) in told
+                )
+            )
         }
+
+    def _place_of(self, address: int, entry: Entry) -> Place | None:
+        """The line that made a storage, if that was in a step that was sampled as a whole."""
+        stack = self._births.stack_of(address) if entry.born in self._births.steps else ()
+        return stack[0] if stack else None
 
     def _members(self, kinds: Collection[Kind]) -> dict[Group, list[tuple[int, Entry]]]:
         """Storages by group; of a kind whose lines are known in part, those with a line alone."""
         members: dict[Group, list[tuple[int, Entry]]] = {}
         for address, entry in self._census.entries():
             if entry.kind in kinds and entry.is_aged and entry.born > self._since:
-                stack = self._births.stack_of(address) if self._is_sampled(entry) else ()
-                place = stack[0] if stack else None
+                place = self._place_of(address, entry)
                 members.setdefault((entry.kind, place), []).append((address, entry))
         lined = {kind for kind, place in members if place is not None}
         for kind in lined:
@@ -205,12 +230,8 @@ class CloserLook:
                 largest[sort] = address, entry
         found: dict[Group, list[tuple[int, Entry]]] = {}
         for address, entry in largest.values():
-            stack = self._births.stack_of(address) if self._is_sampled(entry) else ()
-            found[entry.kind, stack[0] if stack else None] = [(address, entry)]
+            found[entry.kind, self._place_of(address, entry)] = [(address, entry)]
         return found
-
-    def _is_sampled(self, entry: Entry) -> bool:
-        return entry.born in self._births.steps
 
     def _sight(self, group: Group, examples: list[Any], chains: tuple[Chain, ...]) -> Sight:
         newest = examples[0] if examples else None
@@ -286,12 +307,23 @@ def _cycle_of(ours: set[int], garbage: Garbage) -> tuple[str, ...]:
 
 
 def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
-    """For each wanted storage a tensor on it; the last one that was made, of several."""
-    found = {}
+    """For each wanted storage a tensor on it: one with a graph, the last that was made of several.
+
+    What a node saved of its own output is a tensor of its own, without a graph, and an object of
+    Python's once a look has asked for it. It lies on the storage of the output itself, which is
+    what the program has, and whose holder is wanted.
+    """
+    found: dict[int, Any] = {}
+    with_graph = set()
     for tensor in tensors:
         storage = graphs.storage_of(tensor)
-        if storage is not None and storage[0] in wanted:
-            found[storage[0]] = tensor
+        if storage is None or storage[0] not in wanted:
+            continue
+        if graphs.grad_fn_of(tensor) is not None:
+            with_graph.add(storage[0])
+        elif storage[0] in with_graph:
+            continue
+        found[storage[0]] = tensor
     return found
 
 

@@ -138,7 +138,7 @@ def _by_line(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[tuple[Gro
         return
     n_bytes, n = sum(entry.bytes for _, entry in stayed), len(stayed)
     for place, share in _shares(evidence.births, stayed).items():
-        sight = evidence.sights.get((kind, place)) or evidence.sights.get((kind, None)) or Sight(0)
+        sight = _sight_of(evidence, kind, place)
         growth = Growth(
             kind="garbage" if sight.cycle else "tensors",
             device=kind.device,
@@ -149,6 +149,21 @@ def _by_line(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[tuple[Gro
             last_step=trend.last_step,
         )
         yield _with_sight(growth, sight, place), sight
+
+
+def _sight_of(evidence: Evidence, kind: Kind, place: Place | None) -> Sight:
+    """What was seen of a kind's tensors that a line made.
+
+    Where the line of those that are left is not known, another line's tell at least whether a
+    graph alone holds them: they are then no growth of their own, but a part of the graph.
+    """
+    known = evidence.sights.get((kind, place)) or evidence.sights.get((kind, None))
+    if known is not None:
+        return known
+    of_kind = [sight for (one, _), sight in evidence.sights.items() if one == kind]
+    if of_kind and all(sight.is_in_graph for sight in of_kind):
+        return max(of_kind, key=lambda sight: sight.step)
+    return Sight(0)
 
 
 def _shares(births: Births, stayed: list[tuple[int, Entry]]) -> dict[Place | None, float]:

@@ -303,16 +303,21 @@ class Watcher:
         with self._clock.spending("closer"), self._lines.paused():
             closer = CloserLook(self._census, self._births, self.n_steps, self._first)
             if suspected or self._made_anew:
-                self._sights.update(closer.groups(suspected, self._made_anew))
-            told = {kind for (kind, _), sight in self._sights.items() if not sight.is_in_graph}
+                told = self._told_of_themselves()
+                self._sights.update(closer.groups(suspected, self._made_anew, told))
             if self._has_deep_graph():
-                self._deepest = _with_stack(closer.deepest(told), self._deepest)
+                newest = closer.deepest(self._told_of_themselves())
+                self._deepest = _with_stack(newest, self._deepest)
         # What is held and what waits in a cycle is told; of what is in neither more may be seen.
         told_whole = all(sight.chains or sight.cycle for sight in self._sights.values())
         complete = bool(self._sights or self._deepest) and told_whole
         wants_more = not complete or self._wants_lines(suspected)
         apart = self.n_steps // 2 if wants_more else 2 * self.n_steps
         self._closer_from = self.n_steps + max(_CLOSER_APART, apart)
+
+    def _told_of_themselves(self) -> set[Group]:
+        """What was seen that no graph holds."""
+        return {group for group, sight in self._sights.items() if not sight.is_in_graph}
 
     def _has_deep_graph(self) -> bool:
         return self._graph_rises() or any(sight.is_in_graph for sight in self._sights.values())

@@ -128,6 +128,26 @@ def test_losses_kept_with_their_graphs_are_told_by_their_nodes() -> None:
     assert growth.nodes_per_step == pytest.approx(7, abs=1)
 
 
+def test_outputs_that_their_own_nodes_have_saved_are_told_by_who_holds_the_outputs() -> None:
+    layer = nn.Linear(16, 256)
+
+    def body(_: int) -> None:
+        inner = torch.relu(layer(torch.ones(64, 16)))  # made within
+        KEPT.append(torch.tanh(inner * 2))  # made here
+
+    growth = only(watched(body))
+    assert growth.kind == "tensors"
+    assert code_of(growth).endswith("# made here")
+    assert ".KEPT[" in holder_of(growth)
+    assert growth.graph is not None
+    # What relu() has saved is its own output, which nobody else keeps; the layer saves its input.
+    output, saved = 64 * 256 * 4, 64 * 256 * 4 + 64 * 16 * 4
+    assert growth.per_step_bytes == pytest.approx(output + saved, rel=0.05)
+    # tanh, the product, relu, the layer and its transpose; the two leaves are shared.
+    n_walked = (growth.graph.n_nodes - 2) / 5
+    assert growth.graph.saved_bytes == pytest.approx(n_walked * saved, rel=0.01)
+
+
 def test_a_running_total_is_told_as_one_graph_that_grows() -> None:
     weight = torch.ones(100, requires_grad=True)
     total = torch.zeros(())
