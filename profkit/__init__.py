@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from profkit.capture.memory.guard import no_leak as no_leak
     from profkit.capture.memory.scope import memory as memory
     from profkit.capture.steps import steps as steps
+    from profkit.capture.syncs.guard import no_sync as no_sync
+    from profkit.capture.syncs.regions import allow_sync as allow_sync
     from profkit.capture.trace import trace as trace
+    from profkit.errors import HostSyncError as HostSyncError
     from profkit.errors import LeakError as LeakError
     from profkit.load.open import load as load
     from profkit.model.report import Report as Report
@@ -20,13 +23,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES: Final = {
+    "HostSyncError": "profkit.errors",
     "LeakError": "profkit.errors",
     "Report": "profkit.model.report",
+    "allow_sync": "profkit.capture.syncs.regions",
     "analyze": "profkit.api",
     "compare": "profkit.api",
     "load": "profkit.load.open",
     "memory": "profkit.capture.memory.scope",
     "no_leak": "profkit.capture.memory.guard",
+    "no_sync": "profkit.capture.syncs.guard",
     "render": "profkit.api",
     "steps": "profkit.capture.steps",
     "trace": "profkit.capture.trace",
@@ -34,8 +40,8 @@ _HOMES: Final = {
 """Each public name and the module that defines it."""
 
 __all__ = [
-    "LeakError", "Report", "__version__", "analyze", "compare", "load", "memory", "no_leak",
-    "render", "steps", "trace",
+    "HostSyncError", "LeakError", "Report", "__version__", "allow_sync", "analyze", "compare",
+    "load", "memory", "no_leak", "no_sync", "render", "steps", "trace",
 ]  # fmt: skip
 
 

@@ -122,6 +122,20 @@ class LeakError(GuardError):
         self.growths = growths
 
 
+class HostSyncError(GuardError):
+    """The host waits for a device within ``profkit.no_sync``.
+
+    Args:
+        message: What waits, and the line.
+        hint: What to do instead.
+        lines: All lines that waited so far, as :class:`profkit.model.live.WaitingLine`.
+    """
+
+    def __init__(self, message: str, hint: str = "", lines: tuple[object, ...] = ()) -> None:
+        super().__init__(message, hint)
+        self.lines = lines
+
+
 class OutputError(ProfkitError):
     """A result cannot be written: no permission, no space, or a file already there."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from profkit.capture.options import OnlyDevice, Options
+from profkit.capture.syncs import regions
 from profkit.errors import CaptureError
 
 _DEVICE_MODULES: Final = ("cuda", "xpu", "mps", "mtia")
@@ -210,6 +211,11 @@ def is_present(device: OnlyDevice) -> bool:
 
 def synchronize() -> None:
     """Wait for the work on every device in use. Devices that were never used are left alone."""
+    with regions.ours():
+        _wait_for_devices()
+
+
+def _wait_for_devices() -> None:
     import torch
 
     for kind in _DEVICE_MODULES:

@@ -149,6 +149,23 @@ class WatchCost:
 
 
 @dataclass(frozen=True)
+class WaitingLine:
+    """A line at which the host waited for a device.
+
+    Attributes:
+        what: What waited, in words.
+        where: The user's line; None in a thread that runs none of the user's code.
+        n_calls: How often it waited.
+        allowed: The reason given to ``profkit.allow_sync``, or None where it was not allowed.
+    """
+
+    what: str
+    where: Frame | None
+    n_calls: int
+    allowed: str | None = None
+
+
+@dataclass(frozen=True)
 class LiveMemory:
     """A program's memory over its steps.
 
@@ -165,6 +182,8 @@ class LiveMemory:
         torch: PyTorch's version.
         devices: Names of the devices in use.
         argv: The program and its arguments.
+        waits: The lines at which the host waited for a CUDA device, the most calls first, or None
+            where nobody listened.
         schema: Name and version of this layout.
     """
 
@@ -180,6 +199,7 @@ class LiveMemory:
     torch: str | None = None
     devices: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
+    waits: tuple[WaitingLine, ...] | None = None
     schema: str = SCHEMA
 
     def to_pandas(self) -> "pd.DataFrame":

@@ -1,0 +1,42 @@
+"""Counts waits by line: one entry a line, however often it waits."""
+
+import threading
+from collections import Counter
+
+from profkit.capture.syncs.wait import Wait
+from profkit.model.live import WaitingLine
+from profkit.model.where import Frame
+
+_Line = tuple[str, str, int, str, str | None]
+
+
+class Tally:
+    """Waits by what waits, the user's line, and why it is allowed."""
+
+    def __init__(self) -> None:
+        self._n_calls: Counter[_Line] = Counter()
+        self._lock = threading.Lock()
+
+    def hear(self, wait: Wait, _at_the_line: bool = False) -> None:  # noqa: FBT001, FBT002  (a listener)
+        """Count a wait.
+
+        Args:
+            wait: The wait.
+        """
+        file, line, function = wait.stack[0] if wait.stack else ("", 0, "")
+        with self._lock:
+            self._n_calls[wait.what, file, line, function, wait.reason] += 1
+
+    def lines(self) -> tuple[WaitingLine, ...]:
+        """What was counted, the most calls first, then by place."""
+        with self._lock:
+            counted = sorted(self._n_calls.items(), key=lambda each: (-each[1], *map(str, each[0])))
+        return tuple(
+            WaitingLine(
+                what=what,
+                where=Frame(file, line, function) if file else None,
+                n_calls=n_calls,
+                allowed=reason,
+            )
+            for (what, file, line, function, reason), n_calls in counted
+        )
