@@ -50,16 +50,20 @@ def small(folder: Path, studied: Study) -> Path:
     return path
 
 
-@pytest.fixture
-def page(opened: Opener, small: Path) -> Page:
+def drawn(opened: Opener, small: Path, **settings: object) -> Page:
     """The page with its timeline drawn, and motion reduced so that a zoom is done at once."""
-    sheet: Page = opened(small, reduced_motion="reduce")
+    sheet: Page = opened(small, reduced_motion="reduce", **settings)
     expect(sheet.locator("#timeline-view")).to_have_attribute("data-resolution", "0")
     # What is above it stands where it will stay.
     chart = sheet.locator("#steps-chart")
     chart.scroll_into_view_if_needed()
     expect(chart).to_have_attribute("data-drawn", "true")
     return sheet
+
+
+@pytest.fixture
+def page(opened: Opener, small: Path) -> Page:
+    return drawn(opened, small)
 
 
 def shown(page: Page) -> tuple[float, float]:
@@ -170,6 +174,70 @@ def test_a_drag_moves_the_timeline(page: Page) -> None:
     by = (end - begin) / box["width"] * 100
     comes_to(page, begin + by, end + by)
     expect(page.locator("#timeline-details")).to_be_empty()
+
+
+class Fingers:
+    """Fingers on the timeline of a touchscreen, at shares of its width."""
+
+    def __init__(self, page: Page) -> None:
+        page.locator("#timeline-view").scroll_into_view_if_needed()
+        box = page.locator(".lanes .slices").bounding_box()
+        assert box is not None
+        self._box = box
+        self._session = page.context.new_cdp_session(page)
+
+    def at(self, kind: str, *shares: float, first: int = 0) -> None:
+        """Fingers that touch, move or lift there, counted from the first that does."""
+        x, y, width = self._box["x"], self._box["y"] + 60, self._box["width"]
+        points = [
+            {"x": x + share * width, "y": y, "id": i} for i, share in enumerate(shares, first)
+        ]
+        told = {"type": kind, "touchPoints": points}
+        self._session.send("Input.dispatchTouchEvent", told)
+
+    def go(self, begin: tuple[float, ...], end: tuple[float, ...], n_moves: int = 5) -> None:
+        """Put fingers down one after the other, move them, and leave them there."""
+        for n in range(1, len(begin) + 1):
+            self.at("touchStart", *begin[:n])
+        for move in range(1, n_moves + 1):
+            part = move / n_moves
+            self.at("touchMove", *(a + (b - a) * part for a, b in zip(begin, end, strict=True)))
+
+
+def test_two_fingers_zoom_and_move_and_keep_the_moments_that_they_hold(
+    opened: Opener, small: Path
+) -> None:
+    page = drawn(opened, small, has_touch=True)
+    begin, end = whole = shown(page)
+    span = end - begin
+    fingers = Fingers(page)
+    fingers.go((0.4, 0.6), (0.3, 0.7))  # apart: twice as far, so half as much is shown
+    comes_to(page, begin + span / 4, end - span / 4)
+    fingers.at("touchEnd")
+    fingers.go((0.3, 0.5), (0.4, 0.6))  # both to the right: a tenth of what is shown
+    comes_to(page, begin + span * 0.2, end - span * 0.3)
+    fingers.at("touchEnd", 0.4)  # one is lifted, the other one moves on alone
+    fingers.at("touchMove", 0.7, first=1)
+    comes_to(page, begin + span * 0.15, end - span * 0.35)
+    fingers.at("touchEnd")
+    expect(page.locator("#timeline-details")).to_be_empty()
+    fingers.go((0.2, 0.8), (0.45, 0.55))  # together: all of it again, and not more
+    assert shown(page) == whole
+    fingers.at("touchEnd")
+
+
+def test_a_tap_chooses_and_one_finger_drags(opened: Opener, small: Path, studied: Study) -> None:
+    page = drawn(opened, small, has_touch=True)
+    x, y = at_slice(page, studied, "odd_one")
+    page.touchscreen.tap(x, y)
+    expect(page.locator("#timeline-details h3")).to_have_text("odd_one")
+    page.locator("[data-zoom=in]").tap()
+    begin, end = shown(page)
+    fingers = Fingers(page)
+    fingers.go((0.5,), (0.4,))
+    by = (end - begin) / 10
+    comes_to(page, begin + by, end + by)
+    fingers.at("touchEnd")
 
 
 def test_the_pointer_is_told_name_length_line_and_operator(page: Page, studied: Study) -> None:

@@ -265,31 +265,16 @@
     event.preventDefault();
   }, { passive: false });
 
-  /** A press and a drag move the view; a press alone chooses. */
-  function press(event) {
-    if (event.button !== 0) return;
-    const begin = { x: event.clientX, y: event.clientY, scroll: lanes.scrollTop, ...view };
-    let isDrag = false;
-    canvas.setPointerCapture(event.pointerId);
-    hideTip();
-    const drag = (moved) => {
-      isDrag = isDrag || Math.hypot(moved.clientX - begin.x, moved.clientY - begin.y) > 4;
-      if (!isDrag) return;
-      const by = (moved.clientX - begin.x) * ((begin.to - begin.from) / width());
-      show(begin.from - by, begin.to - by);
-      if (moved.pointerType === 'mouse') lanes.scrollTop = begin.scroll - moved.clientY + begin.y;
-    };
-    const release = (ended) => {
-      canvas.removeEventListener('pointermove', drag);
-      if (isDrag || ended.type === 'pointercancel') return;
-      const { level, row, place } = under(ended);
+  profkit.onDrags(canvas, {
+    view: () => view,
+    show,
+    scroller: lanes,
+    began: hideTip,
+    pressed: (event) => {
+      const { level, row, place } = under(event);
       choose(level, row?.row ?? 0, row ? place : -1);
-    };
-    canvas.addEventListener('pointermove', drag);
-    canvas.addEventListener('pointerup', release, { once: true });
-    canvas.addEventListener('pointercancel', release, { once: true });
-  }
-  canvas.addEventListener('pointerdown', press);
+    },
+  });
   canvas.addEventListener('pointermove', (event) => { if (!event.buttons) showTip(event); });
   canvas.addEventListener('pointerleave', hideTip);
   canvas.addEventListener('dblclick', zoomToChosen);

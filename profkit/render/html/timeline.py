@@ -25,6 +25,7 @@ SCRIPTS: Final = (
     "columns.js",
     "slices.js",
     "lanes.js",
+    "drags.js",
     "slice_facts.js",
     "timeline.js",
 )
