@@ -14,7 +14,6 @@ from profkit.index.held import held_bytes, telling_moments
 from profkit.index.live_bytes import device_label
 from profkit.index.source import NO_FRAME
 from profkit.index.stack_lines import NO_LINE
-from profkit.index.standing import born
 from profkit.model.events import MISSING, NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.memory_course import Clock, Layer, MemoryCourse
 from profkit.model.snapshot import NO_STACK
@@ -72,7 +71,7 @@ def _blocks(memory: DeviceMemory) -> tuple[Rows, Rows, Int64s, Int32s]:
     """Every block that ever stood: from which place, to which, its length and its stack."""
     snapshot, replay = memory.snapshot, memory.replay
     history, blocks = snapshot.history, snapshot.blocks
-    row, since = born(snapshot, replay)
+    row, since = replay.block, replay.since
     ended = replay.free != NO_ROW
     passing, earlier = replay.rows[replay.alloc[ended]], replay.rows[replay.earlier_frees]
     never = replay.end + 1

@@ -205,7 +205,7 @@ def _moments(device: SnapshotDevice) -> Iterator[Sites]:
         title = f"On {device.device} when {format_bytes(oom.bytes)} could not be had"
         yield Sites(title, oom.active_bytes or device.active_bytes, oom.sites)
     if device.n_trace_events:
-        yield Sites(f"On {device.device} at its peak", device.peak_active_bytes, device.peak_sites)
+        yield Sites(f"On {device.device} at its peak", device.at_peak_bytes, device.peak_sites)
     yield Sites(f"On {device.device} in the end", device.active_bytes, device.top_sites)
 
 
@@ -239,7 +239,7 @@ def _of_snapshot(memory: MemorySummary) -> Iterator[str]:
     name = f"{fullest.device} has"
     if len(memory.devices) > 1:
         name = f"Of {len(memory.devices)} devices {fullest.device} is the fullest, with"
-    active, peak = format_bytes(fullest.active_bytes), format_bytes(fullest.peak_active_bytes)
+    active, peak = format_bytes(fullest.active_bytes), format_bytes(fullest.at_peak_bytes)
     more = f", and {peak} at the peak" if peak != active else ""
     yield f"{name} {format_bytes(fullest.reserved_bytes)} reserved and {active} in use{more}."
     for device in memory.devices:

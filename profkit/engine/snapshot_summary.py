@@ -11,7 +11,7 @@ from profkit.index.device_memory import DeviceMemory
 from profkit.index.layout import Layout
 from profkit.index.marked_regions import marked_regions
 from profkit.index.pinning import pins_of
-from profkit.index.replay import DeviceReplay
+from profkit.index.replay import DeviceReplay, peak_of_requests
 from profkit.index.shortage import Shortage
 from profkit.index.stack_lines import StackLines
 from profkit.index.standing import SIZE_CLASSES, Sites
@@ -60,7 +60,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         inactive_bytes=int(free.sum()),
         largest_free_block_bytes=int(free.max(initial=0)),
         n_trace_events=len(replay.rows),
-        peak_active_bytes=int(replay.active_bytes.max()),
+        peak_active_bytes=peak_of_requests(snapshot, replay),
         peak_reserved_bytes=int(replay.reserved_bytes.max()),
         n_live_from_window=len(replay.live),
         live_from_window_bytes=int(history.n_bytes[replay.rows[replay.live]].sum()),

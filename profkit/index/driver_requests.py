@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 
 from profkit.index.replay import DeviceReplay
-from profkit.index.standing import born
 from profkit.model.events import NO_ROW, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State
 
@@ -101,12 +100,10 @@ def driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> DriverReq
     ends[replay.free[replay.free != NO_ROW]] = True
     ends[replay.earlier_frees] = True
     begins = action == Action.ALLOC
-    n_bytes = history.n_bytes[rows].copy()
-    own, since = born(snapshot, replay)
-    kept = since != NO_ROW
+    n_bytes = replay.n_bytes.copy()
     rounded = begins | ends
+    rounded[replay.since[replay.since != NO_ROW]] = False
     n_bytes[rounded] = -(-n_bytes[rounded] // BLOCK_BYTES) * BLOCK_BYTES
-    n_bytes[since[kept]] = snapshot.blocks.n_bytes[own[kept]]
     place = np.flatnonzero(asks | gives | begins | ends)
     is_block = (begins | ends)[place]
     pool, end_active, end_reserved, is_small, is_private = _pools(

@@ -20,9 +20,9 @@ def levels_of_line(memory: DeviceMemory, line: int) -> Int64s:
     rows = replay.rows[replay.alloc]
     own = memory.lines.of(snapshot.history.stack[rows]) == line
     change = np.zeros(replay.end + 1, dtype=np.int64)
-    np.add.at(change, replay.alloc[own] + 1, snapshot.history.n_bytes[rows[own]])
+    np.add.at(change, replay.alloc[own] + 1, replay.n_bytes[replay.alloc[own]])
     ended = own & (replay.free != NO_ROW)
-    np.subtract.at(change, replay.free[ended] + 1, snapshot.history.n_bytes[rows[ended]])
+    np.subtract.at(change, replay.free[ended] + 1, replay.n_bytes[replay.alloc[ended]])
     return np.cumsum(change)
 
 

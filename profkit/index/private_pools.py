@@ -46,7 +46,7 @@ def common_levels(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Int64
     if not own.any():
         return replay.active_bytes, replay.reserved_bytes
     rows = replay.rows
-    action, n_bytes = snapshot.history.action[rows], snapshot.history.n_bytes[rows]
+    action, n_bytes = snapshot.history.action[rows], replay.n_bytes
     private = is_private(snapshot, replay.device, snapshot.history.address[rows])
     ends = np.zeros(len(rows), dtype=np.bool_)
     ends[replay.free[replay.free != NO_ROW]] = True

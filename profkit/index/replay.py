@@ -2,6 +2,10 @@
 
 The allocator's history is a ring: its beginning may be lost, its end is what stands in the
 snapshot. So levels are worked out backward from the end, which is known to the byte.
+
+The history tells what was asked for, and the snapshot what that took, which is more: up to 1 MiB
+of a large block. Of blocks that still stand the latter counts all the way, or what was there before
+them would seem to be more by all that they were rounded up.
 """
 
 from dataclasses import dataclass
@@ -41,6 +45,10 @@ class DeviceReplay:
         alloc: Places in ``rows`` of the allocations. Shape ``(a,)``.
         free: For each the place of what ended it, or -1. Shape ``(a,)``.
         earlier_frees: Places of the ends of blocks that were allocated before the first row.
+        block: Rows of the blocks that are active in the end, by address. Shape ``(b,)``.
+        since: For each the place of its allocation, or -1 where that was before the first row.
+        n_bytes: The bytes of each row: of an allocation that still stands what its block takes,
+            of all others what the history says. Shape ``(n,)``.
         active_bytes: What was active before each row and, last, in the end. Shape ``(n+1,)``.
         reserved_bytes: What was reserved, likewise. Shape ``(n+1,)``.
     """
@@ -50,6 +58,9 @@ class DeviceReplay:
     alloc: Rows
     free: Rows
     earlier_frees: Rows
+    block: Rows
+    since: Rows
+    n_bytes: Int64s
     active_bytes: Int64s
     reserved_bytes: Int64s
 
@@ -81,20 +92,29 @@ def replay(snapshot: MemorySnapshot) -> tuple[DeviceReplay, ...]:
 def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
     history, blocks, segments = snapshot.history, snapshot.blocks, snapshot.segments
     rows = np.flatnonzero(history.device == device)
-    action, n_bytes = history.action[rows], history.n_bytes[rows]
+    action, address = history.action[rows], history.address[rows]
     here = segments.device == device
     own = here[blocks.segment]
     n_pending = int((own & (blocks.state == State.PENDING_FREE)).sum())
     end = _end_of_block(action, n_pending)
-    pairs = paired(history.address[rows], action, Action.ALLOC, end)
+    pairs = paired(address, action, Action.ALLOC, end)
     is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
-    active = int(blocks.n_bytes[is_active & own].sum())
+    block = np.flatnonzero(is_active & own)
+    block = block[np.argsort(blocks.address[block], kind="stable")]
+    since = _since(blocks.address[block], address, pairs.begin[pairs.end == NO_ROW])
+    n_bytes = history.n_bytes[rows].copy()
+    kept = since != NO_ROW
+    n_bytes[since[kept]] = blocks.n_bytes[block[kept]]
+    active = int(blocks.n_bytes[block].sum())
     return DeviceReplay(
         device=device,
         rows=rows,
         alloc=pairs.begin,
         free=pairs.end,
         earlier_frees=pairs.earlier_ends,
+        block=block,
+        since=since,
+        n_bytes=n_bytes,
         active_bytes=levels(active, n_bytes, action == Action.ALLOC, action == end),
         reserved_bytes=levels(
             int(segments.total_bytes[here].sum()),
@@ -103,6 +123,36 @@ def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
             np.isin(action, _GIVES),
         ),
     )
+
+
+def _since(of_block: Int64s, address: Int64s, live: Rows) -> Rows:
+    """For each address of a block, ascending, the place of the allocation that it is of, or -1."""
+    place = np.full(len(of_block), NO_ROW, dtype=np.intp)
+    if len(of_block):
+        of_live = address[live]
+        at = np.searchsorted(of_block, of_live)
+        hit = of_block[np.minimum(at, len(of_block) - 1)] == of_live
+        place[at[hit]] = live[hit]
+    return place
+
+
+def peak_of_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
+    """The most that was active at once in the history's own figures, in bytes.
+
+    What was asked for is taken away from what stands in the end, whatever that took. So it is the
+    highest of :attr:`DeviceReplay.active_bytes` or more, by what blocks that still stand were
+    rounded up after the peak.
+
+    Args:
+        snapshot: The snapshot.
+        replay: The history of one device.
+    """
+    ups, downs = np.zeros((2, replay.end), dtype=np.bool_)
+    ups[replay.alloc] = True
+    downs[replay.free[replay.free != NO_ROW]] = True
+    downs[replay.earlier_frees] = True
+    asked = snapshot.history.n_bytes[replay.rows]
+    return int(levels(int(replay.active_bytes[-1]), asked, ups, downs).max())
 
 
 def _end_of_block(action: UInt8s, n_pending: int) -> Action:

@@ -9,7 +9,7 @@ from profkit.index.allocation_use import makes_state, use_of_blocks, uses
 from profkit.index.replay import DeviceReplay
 from profkit.index.stack_lines import NO_LINE, StackLines
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
-from profkit.model.snapshot import NO_STACK, MemorySnapshot, State, UInt8s
+from profkit.model.snapshot import NO_STACK, MemorySnapshot, UInt8s
 
 SIZE_CLASSES: Final = ("small", "medium", "large")
 """Up to 1 MiB blocks share segments of 2 MiB, below 10 MiB such of 20 MiB, and from there on each
@@ -76,25 +76,6 @@ class Sites:
         return len(self.line)
 
 
-def born(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Rows, Rows]:
-    """The active blocks of a device, and for each the place of its allocation in the history.
-
-    Returns:
-        Rows of blocks by address, and places, -1 for what was allocated before.
-    """
-    blocks = snapshot.blocks
-    is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
-    row = np.flatnonzero(is_active & (snapshot.segments.device[blocks.segment] == replay.device))
-    row = row[np.argsort(blocks.address[row], kind="stable")]
-    place = np.full(len(row), NO_ROW, dtype=np.intp)
-    if len(row):
-        of_live = snapshot.history.address[replay.rows[replay.live]]
-        at = np.searchsorted(blocks.address[row], of_live)
-        hit = blocks.address[row[np.minimum(at, len(row) - 1)]] == of_live
-        place[at[hit]] = replay.live[hit]
-    return row, place
-
-
 def standing_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> Standing:
     """What stands before one row of a device's history, or in the end.
 
@@ -104,8 +85,7 @@ def standing_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> S
         place: A place as in :attr:`DeviceReplay.active_bytes`.
     """
     blocks, history = snapshot.blocks, snapshot.history
-    row, since = born(snapshot, replay)
-    row, since = row[since < place], since[since < place]
+    row, since = replay.block[replay.since < place], replay.since[replay.since < place]
     passing = replay.alloc[(replay.alloc < place) & (replay.free >= place)]
     events = replay.rows[passing]
     # Of a block from before the window only its end was kept, and the stack of that frees it.

@@ -160,7 +160,9 @@ class SnapshotDevice:
         inactive_bytes: Bytes of the free blocks.
         largest_free_block_bytes: The longest of them.
         n_trace_events: What the allocator did and kept, in entries.
-        peak_active_bytes: The most that was active at once, from the first kept entry to the last.
+        peak_active_bytes: The most that was active at once, from the first kept entry to the last,
+            in the history's own figures, which are those of requests: more than
+            :attr:`at_peak_bytes` by what blocks that came later and still stand were rounded up.
         peak_reserved_bytes: The most that was reserved at once, likewise.
         n_live_from_window: Blocks that were allocated among the kept entries and not freed.
         live_from_window_bytes: Their bytes.
@@ -205,6 +207,11 @@ class SnapshotDevice:
     pins: tuple[PinningSite, ...] = ()
     timeline: tuple[MemoryPoint, ...] = ()
     regions: tuple[RegionMemory, ...] = ()
+
+    @property
+    def at_peak_bytes(self) -> int:
+        """What stood at the peak, as :attr:`peak_uses` has it; else :attr:`peak_active_bytes`."""
+        return sum(use.bytes for use in self.peak_uses) or self.peak_active_bytes
 
 
 @dataclass(frozen=True)

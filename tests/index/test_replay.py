@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from profkit.engine.context import Context
 from profkit.index.device_memory import DeviceMemory
+from profkit.index.replay import peak_of_requests
 from profkit.load.memory.columns import columns_of
 from profkit.load.open import load
 from profkit.model.events import NO_ROW
@@ -121,24 +122,44 @@ def _agrees(memory: DeviceMemory, moment: Moment) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(program=programs)
-def test_levels_differ_from_the_truth_by_rounding_alone(program: list[tuple[int, int]]) -> None:
+def test_levels_are_what_stood_as_far_as_lengths_are_known(program: list[tuple[int, int]]) -> None:
+    run = ran(program)
+    for memory in memories(run.b):
+        level, reserved = memory.replay.active_bytes, memory.replay.reserved_bytes
+        for moment in run.moments:
+            place = moment.n_entries
+            assert int(level[place]) == int(memory.standing_at(place).n_bytes.sum())
+            # Of what was freed later only the request is known; of all else what it took.
+            asked = sum(block[2] for block in moment.blocks)
+            assert asked <= int(level[place]) <= moment.active_bytes <= int(reserved[place])
+
+
+@settings(max_examples=60, deadline=None)
+@given(program=programs)
+def test_the_peak_of_requests_is_above_the_peak_by_rounding_alone(
+    program: list[tuple[int, int]],
+) -> None:
     run = ran(program)
     for memory in memories(run.b):
         replay, snapshot = memory.replay, memory.snapshot
-        for moment in run.moments:
-            # The level counts what was asked for of all that is freed later, and takes what was
-            # asked for away from what was given for all that comes later and stays.
-            later = replay.alloc[(replay.alloc >= moment.n_entries) & (replay.free == NO_ROW)]
-            rows = replay.rows[later]
-            given_bytes = dict(
-                zip(snapshot.blocks.address.tolist(), snapshot.blocks.n_bytes.tolist(), strict=True)
-            )
-            beyond = sum(given_bytes[each] for each in snapshot.history.address[rows].tolist())
-            beyond -= int(snapshot.history.n_bytes[rows].sum())
-            stood = int(memory.standing_at(moment.n_entries).n_bytes.sum())
-            assert int(replay.active_bytes[moment.n_entries]) == stood + beyond
-            asked = sum(block[2] for block in moment.blocks)
-            assert asked <= stood <= moment.active_bytes
+        stands = replay.since[replay.since != NO_ROW]
+        rounded = replay.n_bytes[stands] - snapshot.history.n_bytes[replay.rows[stands]]
+        assert (rounded >= 0).all()
+        beyond = peak_of_requests(snapshot, replay) - int(replay.active_bytes.max())
+        assert 0 <= beyond <= int(rounded.sum())
+
+
+def test_what_is_rounded_up_later_was_not_there_before() -> None:
+    b = SnapshotBuilder()
+    b.alloc(2 * MIB)
+    # A large block is cut only where more than 1 MiB is left of it.
+    for _ in range(8):
+        b.alloc(19 * MIB + 1)
+    (memory,) = memories(b)
+    blocks = memory.snapshot.blocks
+    assert int(blocks.n_bytes.max()) > 19 * MIB + 512
+    assert int(memory.replay.active_bytes[0]) == 0
+    assert (memory.replay.active_bytes <= memory.replay.reserved_bytes).all()
 
 
 @settings(max_examples=60, deadline=None)
