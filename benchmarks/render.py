@@ -1,7 +1,8 @@
 """What a page of a report costs: time to write it, its size, and the time until it is seen.
 
-A recorded trace is repeated to several numbers of events, its times changed by chance so that no
-turn packs like another. For each the analysis, the JSON report, the timeline and the whole page are
+A recorded trace of a program on the CPU, and a made one of a program on a GPU with two streams, are
+repeated to several numbers of events, their times changed by chance so that no turn packs like
+another. For each the analysis, the JSON report, the timeline and the whole page are
 timed in one process; the best of two counts. Then a browser opens the page from its file, where
 there is one: until everything is loaded, and until the timeline is drawn.
 
@@ -11,6 +12,7 @@ Run: ``python benchmarks/render.py [--events 10000 100000 1000000] [--trace FILE
 import argparse
 import os
 import random
+import re
 import shutil
 import tempfile
 import time
@@ -23,10 +25,12 @@ from isal import igzip
 from benchmarks.load import TRACES, repeated
 from profkit.api import Study, render, study
 from profkit.engine.timeline import timeline
+from profkit.testing import TraceBuilder
 
 AIM_BYTES: Final = 12_000_000
 AIM_OPEN_S: Final = 2.0
 ROUNDS: Final = 2
+COMPLETE: Final = re.compile(rb'"ph"\s*:\s*"X"')
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _SEEN: Final = """() => new Promise((resolve) => {
     const look = () => {
@@ -50,16 +54,40 @@ def seconds(work: Callable[[], Any]) -> float:
     return min(found)
 
 
+def gpu_training() -> bytes:
+    """A trace of ten steps on a GPU: layers, modules, memory, two streams, copies, syncs."""
+    b = TraceBuilder(stacks=True, memory=True)
+    chance = random.Random(0)  # noqa: S311  (no secret)
+    for _ in range(10):
+        with b.step(), b.frame("train.py", 31, "main"), b.module("Net"):
+            b.load(chance.randint(50_000, 400_000))
+            b.to_device(1 << 20, chance.randint(20_000, 90_000))
+            for layer in range(60):
+                with b.module("Block", layer):
+                    address = b.alloc(chance.randint(1, 1 << 12) << 9)
+                    for kind in ("norm", "gemm", "add"):
+                        b.launch(
+                            f"aten::{kind}",
+                            kernel=f"void {kind}_kernel<float, {layer % 7}>(int, float*)",
+                            host_ns=chance.randint(5_000, 14_000),
+                            device_ns=chance.randint(1_500, 60_000),
+                            stream=13 if layer % 5 == 0 else 7,
+                        )
+                    b.free(address)
+            b.item()
+    return b.to_bytes()
+
+
 def written(trace: bytes, n_events: int, folder: Path) -> Path:
     """A trace of at least so many complete events."""
-    n_once = trace.count(b'"ph": "X"')
+    n_once = len(COMPLETE.findall(trace))
     path = folder / "repeated.pt.trace.json"
     wanted = n_events / n_once * len(trace)
     with path.open("wb") as file:
         n_written = 0
         for piece in repeated(trace, int(4 * wanted), random.Random(0)):  # noqa: S311  (no secret)
             file.write(piece)
-            n_written += piece.count(b'"ph": "X"')
+            n_written += len(COMPLETE.findall(piece))
             if n_written >= n_events:
                 break
         file.write(b"]}")
@@ -112,7 +140,7 @@ def main() -> None:
     parser.add_argument(
         "--events", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="how many"
     )
-    parser.add_argument("--trace", type=Path, help="the trace to repeat")
+    parser.add_argument("--trace", type=Path, help="the recorded trace to repeat")
     options = parser.parse_args()
     source = options.trace or max(TRACES.rglob("*.gz"), key=lambda path: path.stat().st_size)
     trace = source.read_bytes()
@@ -123,9 +151,11 @@ def main() -> None:
     columns = [("analysis", 9), ("json", 7), ("timeline", 9), ("html", 7), ("x analysis", 10)]
     columns += [("x json", 7), ("MB", 7), ("loaded", 8), ("drawn", 8)]
     print(f"{'events':>9}", *(f"{name:>{width}}" for name, width in columns))
-    for n_events in options.events:
-        with tempfile.TemporaryDirectory() as folder:
-            measure(written(trace, n_events, Path(folder)), Path(folder))
+    for program, text in (("recorded, on the CPU", trace), ("made, on a GPU", gpu_training())):
+        print(program)
+        for n_events in options.events:
+            with tempfile.TemporaryDirectory() as folder:
+                measure(written(text, n_events, Path(folder)), Path(folder))
     print(f"aims for a million events: at most {AIM_BYTES / 1e6:.0f} MB, "
           f"drawn within {AIM_OPEN_S:.0f} s")  # fmt: skip
 

@@ -35,7 +35,7 @@ def test_the_benchmark_of_the_page_prints_a_row_a_size_and_its_aims() -> None:
     output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
     rows = re.findall(r"^ +([\d,]+) +([\d.]+) ", output, re.MULTILINE)
     sizes = [int(n.replace(",", "")) for n, _ in rows]
-    assert len(sizes) == 2
-    assert sizes[0] >= 700
-    assert sizes[1] >= 2000
+    assert len(sizes) == 4
+    assert min(sizes[0], sizes[2]) >= 700
+    assert min(sizes[1], sizes[3]) >= 2000
     assert "at most 12 MB" in output
