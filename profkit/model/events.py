@@ -6,7 +6,7 @@ entry a row; what only some events carry is a :class:`SparseColumn`. All arrays 
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
+Float64s = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 """Row numbers of an :class:`EventTable`."""
 Mask = npt.NDArray[np.bool_]
 
 MISSING: Final = int(np.iinfo(np.int64).min)
 """The value of an integer that an event does not carry. No id, size or time ever has it."""
+
+_Column = TypeVar("_Column", Int64s, Float64s)
 
 NO_ROW: Final = -1
 """The row number that stands for "no such row": no parent, no launch, no operator."""
@@ -69,7 +72,13 @@ class SparseColumn:
 
     def at(self, rows: npt.NDArray[np.integer[Any]]) -> Int64s:
         """The values of some rows, with :data:`MISSING` where a row has none. Shape of ``rows``."""
-        found = np.full(len(rows), MISSING, dtype=np.int64)
+        return self._given(np.full(len(rows), MISSING, dtype=np.int64), rows)
+
+    def figures_at(self, rows: npt.NDArray[np.integer[Any]]) -> Float64s:
+        """The same of a column that holds no whole numbers, with NaN where a row has none."""
+        return self._given(np.full(len(rows), np.nan), rows)
+
+    def _given(self, found: _Column, rows: npt.NDArray[np.integer[Any]]) -> _Column:
         if len(self.rows):
             place = np.searchsorted(self.rows, rows)
             place[place == len(self.rows)] = 0
@@ -118,6 +127,10 @@ class EventTable:
         collective: Index into ``names`` of the collective that a kernel belongs to.
         call_stack: Index into ``names`` of an operator's Python stack, innermost first, its
             frames separated by ``;`` (written by torch 1.8 to 1.10).
+        blocks_per_sm: Blocks of a kernel for each multiprocessor of its device, a fraction where
+            there are fewer.
+        occupancy_percent: The profiler's estimate of how many of the warps that a device can hold
+            a kernel has there at once, in percent.
     """
 
     position: Int32s
@@ -137,6 +150,8 @@ class EventTable:
     n_bytes: SparseColumn
     collective: SparseColumn
     call_stack: SparseColumn
+    blocks_per_sm: SparseColumn
+    occupancy_percent: SparseColumn
 
     def __len__(self) -> int:
         return len(self.ts_ns)

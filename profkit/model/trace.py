@@ -154,6 +154,8 @@ def _no_events() -> EventTable:
         n_bytes=nowhere,
         collective=nowhere,
         call_stack=nowhere,
+        blocks_per_sm=nowhere,
+        occupancy_percent=nowhere,
     )
 
 

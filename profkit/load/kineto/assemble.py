@@ -113,7 +113,7 @@ def assemble(share: Share, words: Vocabulary) -> Tables:
 
 def _tables(
     columns: Columns,
-    sparse: dict[str, tuple[Int32s, Int64s]],
+    sparse: dict[str, tuple[Int32s, npt.NDArray[Any]]],
     memory: Columns,
     edges: Columns,
     words: Vocabulary,
@@ -153,8 +153,8 @@ def _tables(
 
 
 def _with_paired(
-    sparse: dict[str, tuple[Int32s, Int64s]], paired: Columns, first_row: int
-) -> dict[str, tuple[Int32s, Int64s]]:
+    sparse: dict[str, tuple[Int32s, npt.NDArray[Any]]], paired: Columns, first_row: int
+) -> dict[str, tuple[Int32s, npt.NDArray[Any]]]:
     """Add what paired edges carry, each what events of its category can have.
 
     Args:
@@ -185,7 +185,7 @@ def _taken(parts: list[Columns], key: str) -> npt.NDArray[Any]:
     return column
 
 
-def _sparse(batches: list[Batch], first_row: Int64s, key: str) -> tuple[Int32s, Int64s]:
+def _sparse(batches: list[Batch], first_row: Int64s, key: str) -> tuple[Int32s, npt.NDArray[Any]]:
     """Rows that have a value, and their values, of all batches, taken out of them."""
     rows, values = [], []
     for batch, base in zip(batches, first_row.tolist(), strict=False):
@@ -198,7 +198,7 @@ def _sparse(batches: list[Batch], first_row: Int64s, key: str) -> tuple[Int32s, 
     return np.concatenate(rows), np.concatenate(values)
 
 
-def _column(rows: Int32s, values: Int64s) -> SparseColumn:
+def _column(rows: Int32s, values: npt.NDArray[Any]) -> SparseColumn:
     rows.flags.writeable = values.flags.writeable = False
     return SparseColumn(rows, values)
 

@@ -13,21 +13,29 @@ import msgspec
 
 from profkit.model.events import MISSING
 
+_NO_FIGURE: Final = float(MISSING)
+
 
 class Args(msgspec.Struct, gc=False):
-    """The ``args`` of complete and instant events."""
+    """The ``args`` of complete and instant events.
 
-    correlation: int = MISSING
+    In about the order in which they are written, in which msgspec finds them soonest.
+    """
+
     external_id: int = msgspec.field(default=MISSING, name="External id")
+    device: int = MISSING
+    stream: int = MISSING
+    correlation: int = MISSING
     external_id_before_1_11: int = msgspec.field(default=MISSING, name="external id")
+    blocks_per_sm: float = msgspec.field(default=_NO_FIGURE, name="blocks per SM")
+    warps_per_sm: float = msgspec.field(default=_NO_FIGURE, name="warps per SM")
+    occupancy_percent: float = msgspec.field(default=_NO_FIGURE, name="est. achieved occupancy %")
+    n_bytes: int = msgspec.field(default=MISSING, name="bytes")
+    collective: str = msgspec.field(default="", name="Collective name")
     sequence: int = msgspec.field(default=MISSING, name="Sequence number")
     forward_thread: int = msgspec.field(default=MISSING, name="Fwd thread id")
     call_stack: str = msgspec.field(default="", name="Call stack")
-    device: int = MISSING
-    stream: int = MISSING
     sycl_queue: int = msgspec.field(default=MISSING, name="sycl queue")
-    n_bytes: int = msgspec.field(default=MISSING, name="bytes")
-    collective: str = msgspec.field(default="", name="Collective name")
     wait_type: Any = msgspec.field(default="", name="Type")
     memory_bytes: int = msgspec.field(default=MISSING, name="Bytes")
     memory_address: int = msgspec.field(default=MISSING, name="Addr")
