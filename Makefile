@@ -3,6 +3,7 @@
 # make leaks    run every program of examples/leaks, not some of them
 # make format   put the code into the one format      make docs   write docs/reference anew
 # make pins     resolve requirements/dev.txt anew     make clean  take .venv and caches away
+# make pictures take docs/images anew, in a browser
 # make fuzz     search for files that reading stumbles over, each kind for SECONDS=600
 #
 # Each creates .venv with the pinned set first, and needs nothing but make and Python 3.10 or newer.
@@ -21,7 +22,7 @@ AXE_VERSION := 4.10.3
 AXE    := build/axe-$(AXE_VERSION)/package/axe.min.js
 WEBCOMPONENTS := build/webcomponents/package/webcomponents.min.js
 
-.PHONY: test leaks lint format demo bench docs fuzz pins clean install
+.PHONY: test leaks lint format demo bench docs pictures fuzz pins clean install
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
@@ -49,6 +50,9 @@ bench: install
 
 docs: install
 	$(BIN)/python docs/generate.py
+
+pictures: install
+	$(BIN)/python docs/pictures.py
 
 fuzz: install
 	$(BIN)/pip install --quiet --no-build-isolation --editable '.[fuzz]'
