@@ -183,6 +183,12 @@ def _located(part: str, columns: tuple[Column, ...]) -> "_Maker":
     return (*columns, *_PLACE[:3]), rows
 
 
+def _waiting(report: Report, base: str) -> Iterator[tuple[Value, ...]]:
+    for wait in report.summary.waits or ():
+        file, line, function, _, _ = _place(wait.location, base)
+        yield (wait.what, wait.allowed, wait.n_calls, file, line, function)
+
+
 def _idle(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001
     for device in report.summary.devices:
         for each in device.idle_causes:
@@ -236,6 +242,7 @@ _MAKERS: Final[dict[str, _Maker]] = {
     "operators": _located("top_ops", _columns("name", "n_calls total_ns self_ns device_ns")),
     "regions": _plain("regions", _columns("name", "n_calls total_ns device_ns")),
     "syncs": _plain("syncs", _columns("call", "n_calls total_ns")),
+    "waits": ((*_columns("what allowed", "n_calls"), *_PLACE[:3]), _waiting),
     "copies": _plain("copies", _columns("kind", "n_calls total_ns bytes")),
     "memory_sites": (_SITES, _sites),
     "memory_course": (_COURSE, _course),

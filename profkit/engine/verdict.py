@@ -10,8 +10,9 @@ from profkit.engine.memory_text import (
     nothing_in_memory,
     ran_out,
 )
+from profkit.engine.wording import counted
 from profkit.model.finding import Finding
-from profkit.model.report import Breakdown, DeviceSummary, OpSummary, Report
+from profkit.model.report import Breakdown, DeviceSummary, OpSummary, Report, Summary
 from profkit.names import visible
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
@@ -48,6 +49,8 @@ _WORTH_CHANGING_SHARE: Final = 0.01
 """A cost below this is no headline, even if it is the biggest."""
 _WORTH_SAYING_SHARE: Final = 0.1
 """Idle time below this needs no explanation in a verdict."""
+_MOST_WAITS: Final = 5
+"""Lines that waited for the device which are told without being asked for."""
 _MOST_OF_IT_SHARE: Final = 0.5
 """Steps that are less of the recording than this may not be what the reader thinks."""
 _ID: Final = re.compile(r"(?P<family>[A-Z]{3})(?P<number>\d{3})")
@@ -267,6 +270,7 @@ def facts(report: Report, *, everything: bool) -> list[str]:
         if device.span_ns and (everything or len(summary.devices) > 1 or device.communication_ns)
     ]
     lines += memory_facts(report, everything=everything)
+    lines += _waits(summary, None if everything else _MOST_WAITS)
     return [*lines, *_counts(report)] if everything else lines
 
 
@@ -278,6 +282,20 @@ def _device_fact(device: DeviceSummary) -> str:
     shares = ", ".join(f"{name} {format_share(ns / device.span_ns)}" for name, ns in parts)
     busy = format_share(device.busy_ns / device.span_ns)
     return f"{device.device} busy {busy} of the {format_ns(device.span_ns)} it was in use: {shares}"
+
+
+def _waits(summary: Summary, most: int | None) -> Iterator[str]:
+    """Where the host waited for the device, as it was heard while the program ran."""
+    waits = summary.waits or ()
+    for wait in waits[:most]:
+        place = "a thread without the program's code" if not wait.location else wait.location.place
+        allowed = "" if wait.allowed is None else f", allowed: {wait.allowed}"
+        times = counted(wait.n_calls, "time")
+        yield f"{place} waited for the device {times}: {wait.what}{allowed}"
+    left = waits[most:] if most is not None else ()
+    if left:
+        n_calls = format_count(sum(wait.n_calls for wait in left))
+        yield f"{counted(len(left), 'more line')} waited for the device, {n_calls} times together"
 
 
 def _counts(report: Report) -> Iterator[str]:

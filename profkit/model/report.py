@@ -91,6 +91,10 @@ class DeviceSummary:
         n_memcpy: Copies.
         n_memset: Fills.
         idle_causes: The idle time by cause, longest first.
+        occupancy_share: The mean of :attr:`KernelSummary.occupancy_share` over its kernels, each
+            weighing as much as it is long, or None.
+        tensor_core_share: Of the sum of the lengths of its kernels, the part of those whose name
+            tells of tensor cores: at least so much. None without kernels.
     """
 
     device: str
@@ -106,6 +110,8 @@ class DeviceSummary:
     n_memcpy: int
     n_memset: int
     idle_causes: tuple[IdleTime, ...] = ()
+    occupancy_share: float | None = None
+    tensor_core_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -160,6 +166,12 @@ class KernelSummary:
         op: The operator that launched most of its time, or None.
         module: The ``nn.Module`` that did, or None.
         location: The user's line that did, or None.
+        blocks_per_sm: Blocks of a call for each multiprocessor of the device: the mean, longer
+            calls weighing more. Below 1 some multiprocessors had none. None where not recorded.
+        occupancy_share: The profiler's estimate of how many of the warps that the device can hold
+            a call has there at once: the mean likewise. It is worked out from the launch and not
+            measured; None where the recording has no estimate that can be so.
+        tensor_cores: Whether the name tells of tensor cores. Many names tell nothing.
     """
 
     name: str
@@ -170,6 +182,9 @@ class KernelSummary:
     op: str | None = None
     module: str | None = None
     location: Location | None = None
+    blocks_per_sm: float | None = None
+    occupancy_share: float | None = None
+    tensor_cores: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,6 +239,23 @@ class SyncSummary:
     call: str
     n_calls: int
     total_ns: int
+
+
+@dataclass(frozen=True)
+class WaitSummary:
+    """A line at which the host waited for a device, as it was heard while the program ran.
+
+    Attributes:
+        what: What waited, in words.
+        n_calls: How often.
+        allowed: The reason that the program gives by ``profkit.allow_sync``, or None.
+        location: The user's line, or None in a thread that runs none of the user's code.
+    """
+
+    what: str
+    n_calls: int
+    allowed: str | None = None
+    location: Location | None = None
 
 
 @dataclass(frozen=True)
@@ -301,6 +333,9 @@ class Summary:
         top_ops: Operators by total time, then name.
         regions: Named regions by total time, then name.
         syncs: Synchronizing calls by name.
+        waits: The lines that waited for a CUDA device in a program whose memory was watched, the
+            most calls first, by torch's sync debug mode and what waits explicitly; None where
+            nobody listened. How long they waited is not known: a trace tells.
         copies: Copies by kind.
         n_gpu_events_without_launch: Kernels, copies and fills whose launch is not in the trace.
         n_graph_launches: Launches of CUDA or HIP graphs.
@@ -318,6 +353,7 @@ class Summary:
     top_ops: tuple[OpSummary, ...] = ()
     regions: tuple[RegionSummary, ...] = ()
     syncs: tuple[SyncSummary, ...] = ()
+    waits: tuple[WaitSummary, ...] | None = None
     copies: tuple[CopySummary, ...] = ()
     n_gpu_events_without_launch: int = 0
     n_graph_launches: int = 0

@@ -21,6 +21,11 @@ class Frame:
     function: str
     precision: Literal["line", "function"] = "line"
 
+    @property
+    def location(self) -> "Location":
+        """The same as the place of a finding."""
+        return Location(self.file, self.line, self.function, precision=self.precision)
+
 
 @dataclass(frozen=True)
 class Location:

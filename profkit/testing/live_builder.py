@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from profkit.load.live import encode
-from profkit.model.live import Growth, LiveMemory, Look, WatchCost
+from profkit.model.live import Growth, LiveMemory, Look, WaitingLine, WatchCost
 
 _MIB = 1 << 20
 _STEP_NS = 20_000_000
@@ -26,6 +26,7 @@ class LiveBuilder:
         base_bytes: Resident memory, and bytes in tensors, at the first step.
         devices: Names of the devices in use.
         not_seen: What could not be watched, a sentence each.
+        waits: The lines that waited for a CUDA device, or None where nobody listened.
     """
 
     n_steps: int = 200
@@ -34,6 +35,7 @@ class LiveBuilder:
     base_bytes: int = 200 * _MIB
     devices: tuple[str, ...] = ()
     not_seen: tuple[str, ...] = ()
+    waits: tuple[WaitingLine, ...] | None = None
     _growths: list[Growth] = field(default_factory=list, repr=False)
 
     def add(self, growth: Growth) -> "LiveBuilder":
@@ -63,6 +65,7 @@ class LiveBuilder:
             torch="2.13.0",
             devices=self.devices,
             argv=("train.py",),
+            waits=self.waits,
         )
 
     def write(self, path: str | Path) -> Path:

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -13,8 +14,10 @@ from profkit.capture.memory import cuda_history, oom
 from profkit.capture.memory.boundaries import Boundaries, Turn
 from profkit.capture.memory.watch import Watcher
 from profkit.capture.reports import report_of
+from profkit.capture.syncs import hearing
+from profkit.capture.syncs.tally import Tally
 from profkit.errors import CaptureError, UsageError
-from profkit.model.live import Growth, LiveMemory, Look
+from profkit.model.live import Growth, LiveMemory, Look, WaitingLine
 from profkit.model.report import Report
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ class IdleMemory:
     report: None = None
     timeline: tuple[Look, ...] = ()
     growths: tuple[Growth, ...] = ()
+    waits: tuple[WaitingLine, ...] = ()
 
     def __repr__(self) -> str:
         return shown.as_text("profkit.memory", None, "nothing is watched")
@@ -95,6 +99,7 @@ class Memory:
         self._steps: FoundSteps | None = None
         self._live: LiveMemory | None = None
         self._report: Report | None = None
+        self._waits = Tally()
         self._device = contextlib.ExitStack()
 
     def __repr__(self) -> str:
@@ -112,6 +117,7 @@ class Memory:
             _n_written[name] = _n_written.get(name, 0) + 1
             self._device.enter_context(oom.watch(self._folder, name, quiet=self._quiet))
             self._device.enter_context(cuda_history.recording())
+            hearing.listen(self._waits.hear)
             self._steps = FoundSteps(
                 lambda turn: Watcher(name, turn, lines_of_python=self._lines_of_python)
             )
@@ -127,7 +133,10 @@ class Memory:
         steps, self._steps = self._steps, None
         if steps is None:
             return
+        hearing.unlisten(self._waits.hear)
         self._live = steps.end()
+        if self._live is not None and hearing.can_hear():
+            self._live = replace(self._live, waits=self._waits.lines())
         self._report = None
         with self._device:
             if self._live is not None:
@@ -171,6 +180,11 @@ class Memory:
     def growths(self) -> tuple[Growth, ...]:
         """What grows, the most bytes a step first, once the block has ended."""
         return () if self._live is None else self._live.growths
+
+    @property
+    def waits(self) -> tuple[WaitingLine, ...]:
+        """The lines that waited for a CUDA device, the most calls first."""
+        return self._waits.lines()
 
     @property
     def report(self) -> Report | None:
@@ -293,7 +307,8 @@ def memory(
 
     What grows with every step is told with the line that makes it and who holds it. Steps end with
     ``m.step()``, or with ``step()`` of a ``profkit.trace`` within; without either they are those of
-    the optimizer. On CUDA the allocator's history is kept meanwhile and written as a snapshot.
+    the optimizer. On CUDA the allocator's history is kept meanwhile and written as a snapshot,
+    and the lines that wait for the device are counted.
 
     Args:
         name: A name for the folder and the report. A decorated function's own if left out.
@@ -305,8 +320,8 @@ def memory(
 
     Returns:
         A context manager and decorator with ``step()``, and with ``path``, ``report``,
-        ``timeline`` and ``growths`` once the block has ended. A bare ``@profkit.memory`` returns
-        the decorated function.
+        ``timeline``, ``growths`` and ``waits`` once the block has ended. A bare
+        ``@profkit.memory`` returns the decorated function.
 
     Raises:
         UsageError: If an argument makes no sense.

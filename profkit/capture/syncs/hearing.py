@@ -60,12 +60,19 @@ def listen(listener: Listener, *, with_callbacks: bool = False) -> None:
 
     with _lock:
         _listeners.append(listener)
-        if not hasattr(torch._C, "_cuda_set_sync_debug_mode"):  # noqa: SLF001
-            return  # built without CUDA: there is nothing to wait for
+        if not can_hear():
+            return
         if _undo is None:
             _undo = _switch_on(torch)
         if with_callbacks:
             callbacks.begin(_told_by_trace)
+
+
+def can_hear() -> bool:
+    """Whether torch is built with CUDA, so that what waits can be heard."""
+    import torch
+
+    return hasattr(torch._C, "_cuda_set_sync_debug_mode")  # noqa: SLF001
 
 
 def unlisten(listener: Listener) -> None:

@@ -40,6 +40,7 @@ def _tables(report: Report, options: Options) -> Iterator[Table]:
     yield _operators(report, options)
     yield _copies(report)
     yield _syncs(report)
+    yield _waits(report)
     yield _regions(report)
 
 
@@ -95,12 +96,21 @@ def _idle(report: Report) -> Table:
 
 
 def _kernels(report: Report, options: Options) -> Table:
+    every = report.summary.top_kernels
+    filled = any(kernel.blocks_per_sm is not None for kernel in every)
+    on_tensor_cores = any(kernel.tensor_cores for kernel in every)
     columns = (
         Column("Kernel", "name"),
         _CALLS,
         Column("Total", "ns", "the sum of the lengths of its calls"),
         Column("Mean", "ns", "the mean length of a call"),
         Column("Share", "share", "of the time of all kernels"),
+        *((Column("Blocks", "number", "for each multiprocessor; below 1 some had none"),)
+          if filled else ()),
+        *((Column("Occupancy", "share", "of the warps that a device can hold: the profiler's "
+                  "estimate from the launch, not measured"),) if filled else ()),
+        *((Column("Tensor cores", "text", "by its name; many names tell nothing"),)
+          if on_tensor_cores else ()),
         Column("Operator", "name", "the operator that launched most of its time"),
         Column("Module", "name", "the nn.Module that did"),
         Column("Line", "place", "the line of your code that did"),
@@ -108,11 +118,14 @@ def _kernels(report: Report, options: Options) -> Table:
     rows = (
         (
             short_kernel(kernel.name), kernel.n_calls, kernel.total_ns, kernel.mean_ns,
-            kernel.share, kernel.op, kernel.module, short_place(kernel.location, options),
+            kernel.share,
+            *((kernel.blocks_per_sm, kernel.occupancy_share) if filled else ()),
+            *(("yes" if kernel.tensor_cores else "",) if on_tensor_cores else ()),
+            kernel.op, kernel.module, short_place(kernel.location, options),
         )
-        for kernel in report.summary.top_kernels
+        for kernel in every
     )  # fmt: skip
-    names = [kernel.name for kernel in report.summary.top_kernels]
+    names = [kernel.name for kernel in every]
     return table("kernels", "Kernels", columns, rows, sorted_by=2, hints=names, word="kernel")
 
 
@@ -156,6 +169,20 @@ def _syncs(report: Report) -> Table:
     )
     rows = ((each.call, each.n_calls, each.total_ns) for each in report.summary.syncs)
     return table("syncs", "Syncs", columns, rows, word="sync")
+
+
+def _waits(report: Report) -> Table:
+    columns = (
+        Column("Line", "name"),
+        Column("What waits", "name"),
+        _CALLS,
+        Column("Allowed because", "name"),
+    )
+    rows = (
+        (each.location.place if each.location else "", each.what, each.n_calls, each.allowed or "")
+        for each in report.summary.waits or ()
+    )
+    return table("waits", "Waits for the device", columns, rows, sorted_by=2, word="line")
 
 
 def _regions(report: Report) -> Table:

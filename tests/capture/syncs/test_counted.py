@@ -1,0 +1,74 @@
+"""``profkit.memory`` counts what waits for the device, and the report tells it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import profkit
+from profkit.model.live import WaitingLine
+from profkit.model.where import Frame
+from profkit.testing import LiveBuilder
+from tests.capture.syncs.conftest import ONE, Waits
+
+STEPS = 12
+
+
+def wait() -> float:
+    return float(torch.std(ONE))
+
+
+@pytest.mark.usefixtures("cuda")
+def test_the_report_on_a_watched_block_has_the_lines_that_waited(tmp_path: Path) -> None:
+    with profkit.memory("train", dir=str(tmp_path), quiet=True) as m:
+        for step in range(STEPS):
+            wait()
+            if step % 4 == 0:
+                with profkit.allow_sync("to log"):
+                    wait()
+            m.step()
+    assert [(line.n_calls, line.allowed) for line in m.waits] == [(STEPS, None), (3, "to log")]
+    assert m.report is not None
+    assert m.report.summary.waits is not None
+    (most, allowed) = m.report.summary.waits
+    assert most.location is not None
+    assert (most.location.file, most.location.function) == (__file__, "wait")
+    assert (most.n_calls, allowed.n_calls) == (STEPS, 3)
+    text = " ".join(str(m.report).split())
+    line = wait.__code__.co_firstlineno + 1
+    assert f"test_counted.py:{line} waited for the device 12 times" in text
+    assert "3 times: an operation that waits for the device, allowed: to log" in text
+
+
+def test_a_torch_without_cuda_is_not_said_to_have_waited_never(tmp_path: Path) -> None:
+    if hasattr(torch._C, "_cuda_set_sync_debug_mode"):
+        pytest.skip("this torch is built with CUDA")
+    with profkit.memory("train", dir=str(tmp_path), quiet=True) as m:
+        for _ in range(STEPS):
+            m.step()
+    assert m.report is not None
+    assert m.report.summary.waits is None
+
+
+def test_the_most_calls_are_told_first_and_the_rest_together(tmp_path: Path) -> None:
+    lines = tuple(
+        WaitingLine("an operation that waits for the device", Frame("train.py", n, "step"), 100 - n)
+        for n in range(1, 9)
+    )
+    path = LiveBuilder(waits=(*lines, WaitingLine("an event", None, 1))).write(
+        tmp_path / "train.memory.json"
+    )
+    text = " ".join(str(profkit.analyze(path)).split())
+    assert "train.py:1 waited for the device 99 times" in text
+    assert "train.py:6" not in text
+    assert "4 more lines waited for the device, 280 times together" in text
+    whole = profkit.render(profkit.analyze(path), "csv", table="waits").decode()
+    assert len(whole.splitlines()) == 1 + 9
+
+
+@pytest.mark.usefixtures("cuda")
+def test_the_mode_is_off_again_when_nothing_is_watched(cuda: Waits, tmp_path: Path) -> None:
+    with profkit.memory(dir=str(tmp_path), quiet=True) as m:
+        assert cuda.mode == 1
+        m.step()
+    assert cuda.mode == 0
