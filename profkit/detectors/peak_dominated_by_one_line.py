@@ -135,12 +135,13 @@ def _finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Finding:
     use = USES[sites.use[sites.of_block[own].min()]]
     location = memory.lines.location(line)
     what = "" if use == "unknown" else f" ({use})"
+    them = "it" if n == 1 else "them"
     return INFO.finding(
         severity="note",
         confidence="high",
         message=(
             f"At the peak of {memory.label}, {format_bytes(peak)}, {location.place} held "
-            f"{format_bytes(held)} in {blocks(n)}{what}. Without them the most at once would be "
+            f"{format_bytes(held)} in {blocks(n)}{what}. Without {them} the most at once would be "
             f"{format_bytes(peak - saved)}: {format_bytes(saved)} ({format_share(saved / peak)}) "
             f"less."
         ),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from profkit.engine.device_facts import device_facts
 from profkit.engine.wording import at, counted
 from profkit.model.memory_summary import (
     AllocationSite,
@@ -161,11 +162,13 @@ def courses(report: Report) -> list[Course]:
 def device_courses(report: Report) -> list[Course]:
     """How the memory of a snapshot's devices went over the history that it kept.
 
+    A device that had nothing, and a history of one entry, have no course.
+
     Args:
         report: The report.
     """
     memory = report.summary.memory
-    devices = [each for each in memory.devices if len(each.timeline) > 1] if memory else []
+    devices = [each for each in memory.devices if _has_course(each)] if memory else []
     found = []
     for device in devices:
         entries = tuple(point.entry for point in device.timeline)
@@ -175,6 +178,11 @@ def device_courses(report: Report) -> list[Course]:
             reserved = tuple(point.reserved_bytes for point in device.timeline)
             found.append(Course(f"{device.device} reserved", entries, reserved))
     return found
+
+
+def _has_course(device: SnapshotDevice) -> bool:
+    told = any(point.active_bytes or point.reserved_bytes for point in device.timeline)
+    return told and len(device.timeline) > 2  # noqa: PLR2004  (before and after its only entry)
 
 
 def _course(steps: tuple[WatchedStep, ...], name: str, figure: str) -> Course:
@@ -294,42 +302,9 @@ def memory_facts(report: Report, *, everything: bool) -> Iterator[str]:
         peaks = (f"{format_bytes(peak.bytes)} on {peak.device}" for peak in memory.peak)
         yield f"memory at its peak: {', '.join(peaks)}"
     for device in memory.devices:
-        yield from _of_device(device, everything=everything)
+        yield from device_facts(device, everything=everything)
     if memory.n_watched_steps:
         yield "; ".join(_watched(report, memory))
-
-
-def _of_device(device: SnapshotDevice, *, everything: bool) -> Iterator[str]:
-    history = "no history"
-    if device.n_trace_events:
-        history = f"{counted(device.n_trace_events, 'entry', 'entries')} of history"
-    yield (
-        f"{device.device}: {format_bytes(device.reserved_bytes)} reserved in "
-        f"{counted(device.n_segments, 'segment')}, {format_bytes(device.active_bytes)} in use, "
-        f"largest free block {format_bytes(device.largest_free_block_bytes)}, {history}"
-    )
-    if device.inactive_bytes:
-        private = ""
-        if device.private_free_bytes:
-            private = f", {format_bytes(device.private_free_bytes)} belong to private pools"
-        yield (
-            f"{device.device}: of the free memory {format_bytes(device.releasable_bytes)} can go "
-            f"back to the driver, {format_bytes(device.pinned_bytes)} are held in place by blocks "
-            f"in use{private}"
-        )
-    for pin in device.pins if everything else ():
-        yield (
-            f"{pin.location.place} holds {format_bytes(pin.pinned_bytes)} in place by "
-            f"{counted(pin.n, 'block')} of {format_bytes(pin.bytes)}"
-        )
-    for region in device.regions if everything else ():
-        left = f"left {format_bytes(region.left_bytes)} behind"
-        if region.left_bytes < 0:
-            left = f"freed {format_bytes(-region.left_bytes)} more than they took"
-        yield (
-            f"region {region.name}: {counted(region.n, 'entry', 'entries')}, at most "
-            f"{format_bytes(region.peak_active_bytes)} in use, {left}"
-        )
 
 
 def _watched(report: Report, memory: MemorySummary) -> Iterator[str]:

@@ -118,12 +118,18 @@ def what_to_change(
         ways.append((told.outside_bytes or 0, outside))
     if line.file:
         ways.append((told.asked_bytes, f"{line.place}: compute in chunks what it asks for at once"))
+    pieces = None
     if told.in_pieces_bytes and not is_expandable(memory):
-        ways.append((told.in_pieces_bytes, f"free in pieces: set `{EXPANDABLE}`"))
+        enough = ", which alone may have been enough" if told.fits_in_one_piece else ""
+        pieces = (told.in_pieces_bytes, f"free in pieces: set `{EXPANDABLE}`{enough}")
+        ways.append(pieces)
     ways.sort(key=lambda each: -each[0])
+    told_ways = ways[:MAX_LINES]
+    if pieces is not None and pieces not in told_ways and told.fits_in_one_piece:
+        told_ways.append(pieces)
     if not ways:
         return "Use a smaller batch, and record the history with stacks to see what holds memory."
-    chosen = "; ".join(f"{format_bytes(n_bytes)} {way}" for n_bytes, way in ways[:MAX_LINES])
+    chosen = "; ".join(f"{format_bytes(n_bytes)} {way}" for n_bytes, way in told_ways)
     return f"In the order of bytes: {chosen}."
 
 

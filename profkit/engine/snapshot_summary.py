@@ -15,6 +15,7 @@ from profkit.index.replay import DeviceReplay, peak_of_requests
 from profkit.index.shortage import Shortage
 from profkit.index.stack_lines import StackLines
 from profkit.index.standing import SIZE_CLASSES, Sites
+from profkit.index.stream_waits import most_waiting_bytes
 from profkit.model.events import MISSING
 from profkit.model.memory_summary import (
     AllocationSite,
@@ -76,6 +77,8 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         pins=pinning_sites(layout, lines)[:MAX_PINS],
         timeline=tuple(_timeline(snapshot, replay)),
         regions=_regions(snapshot, replay),
+        most_waiting_bytes=most_waiting_bytes(snapshot, replay),
+        driver=memory.driver,
     )
 
 

@@ -15,6 +15,7 @@ from profkit.index.replay import DeviceReplay
 from profkit.index.shortage import Shortage, shortages
 from profkit.index.stack_lines import StackLines, stack_lines
 from profkit.index.standing import Sites, Standing, sites_of, standing_at
+from profkit.model.device_bytes import DeviceBytes
 from profkit.model.events import Int64s
 from profkit.model.snapshot import MemorySnapshot, State
 from profkit.model.where import Location
@@ -40,6 +41,12 @@ class DeviceMemory:
     def label(self) -> str:
         """As PyTorch writes it: ``cuda:0``. The snapshot does not tell of another kind."""
         return f"cuda:{self.replay.device}"
+
+    @property
+    def driver(self) -> DeviceBytes | None:
+        """What the driver said of the device when the snapshot was taken, if it was asked."""
+        own = (each for each in self.snapshot.driver if each.device == self.replay.device)
+        return next(own, None)
 
     @cached_property
     def _common(self) -> tuple[Int64s, Int64s]:

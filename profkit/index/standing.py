@@ -109,7 +109,12 @@ def standing_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> S
             (blocks.stack[row], history.stack[events], np.full(n_unseen, NO_STACK, dtype=np.int32))
         ),
         is_earlier=np.concatenate(
-            (since == NO_ROW, np.zeros(n_passing, np.bool_), np.ones(n_unseen, np.bool_))
+            # Without a history there is nothing that they could come before.
+            (
+                (since == NO_ROW) & (replay.end > 0),
+                np.zeros(n_passing, np.bool_),
+                np.ones(n_unseen, np.bool_),
+            )
         ),
         is_freed=np.concatenate((np.zeros(n, np.bool_), np.ones(n_passing + n_unseen, np.bool_))),
     )

@@ -5,6 +5,7 @@ Sizes are bytes. A report has the figures of what was analyzed; all others are N
 
 from dataclasses import dataclass
 
+from profkit.model.device_bytes import DeviceBytes
 from profkit.model.where import Frame, Location
 
 
@@ -180,6 +181,10 @@ class SnapshotDevice:
         pins: What holds those in place, the most bytes first.
         timeline: The history in stretches of equally many entries.
         regions: Named regions, the most active bytes first.
+        most_waiting_bytes: The most that was freed at once and still waited for another stream, as
+            ``record_stream`` makes it.
+        driver: What the driver said of the device when the snapshot was taken, or None: only
+            profkit's own snapshots have it.
     """
 
     device: str
@@ -207,6 +212,8 @@ class SnapshotDevice:
     pins: tuple[PinningSite, ...] = ()
     timeline: tuple[MemoryPoint, ...] = ()
     regions: tuple[RegionMemory, ...] = ()
+    most_waiting_bytes: int = 0
+    driver: DeviceBytes | None = None
 
     @property
     def at_peak_bytes(self) -> int:
@@ -225,6 +232,7 @@ class WatchedStep:
         graph_bytes: Bytes that autograd keeps for backward beyond those.
         allocated_bytes: What the device allocators had allocated.
         reserved_bytes: What they had reserved.
+        worker_bytes: What one of the loader's workers shared with no other process.
     """
 
     step: int
@@ -233,6 +241,7 @@ class WatchedStep:
     graph_bytes: int | None
     allocated_bytes: int | None
     reserved_bytes: int | None
+    worker_bytes: int | None = None
 
 
 @dataclass(frozen=True)

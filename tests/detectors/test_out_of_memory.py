@@ -83,6 +83,31 @@ def test_memory_in_pieces_is_told_from_a_full_device(found: Found) -> None:
     assert "expandable_segments" in finding.fix
 
 
+def test_one_setting_that_may_be_enough_is_named_however_few_its_bytes(found: Found) -> None:
+    b = SnapshotBuilder(total_bytes=8 * GIB)
+    module = "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py"
+    with b.frame(module, 900, "_apply"):
+        b.alloc(2 * GIB)
+    with b.frame(module, 1775, "_call_impl"), b.frame("net.py", 30, "forward"):
+        b.alloc(3 * GIB)
+        b.alloc(2 * GIB)
+    # Of two neighbours in one segment one goes, and leaves a piece of 64 MiB.
+    b.free(b.alloc(128 * MIB))
+    first, _ = b.alloc(64 * MIB), b.alloc(64 * MIB)
+    b.free(first)
+    with b.frame("loss.py", 4, "loss"):
+        b.alloc_or_none(960 * MIB)
+    (finding,) = found(b, RULE)
+    assert finding.evidence["reason"] == "exhaustion"
+    assert finding.evidence["missing_bytes"] == 64 * MIB
+    assert finding.evidence["in_pieces_bytes"] == 64 * MIB
+    assert finding.fix.count("; ") == 3
+    assert finding.fix.endswith(
+        "64.0 MiB free in pieces: set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, "
+        "which alone may have been enough."
+    )
+
+
 def test_what_other_programs_hold_is_told_as_far_as_it_is_known(found: Found) -> None:
     b = SnapshotBuilder(total_bytes=8 * GIB, outside_bytes=6 * GIB)
     b.alloc(GIB)

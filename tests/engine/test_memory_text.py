@@ -4,9 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from profkit.engine.memory_text import Course, courses, memory_sentences, sites, use_of
+from profkit.engine.memory_text import (
+    Course,
+    courses,
+    device_courses,
+    memory_sentences,
+    sites,
+    use_of,
+)
 from profkit.engine.verdict import facts, verdict
-from profkit.model.memory_summary import AllocationSite, MemorySummary, WatchedStep
+from profkit.model.memory_summary import (
+    AllocationSite,
+    MemoryPoint,
+    MemorySummary,
+    MemoryUse,
+    WatchedStep,
+)
 from profkit.model.report import Report, Summary
 from profkit.model.where import Location
 from tests.render import reports
@@ -157,9 +170,32 @@ def test_free_memory_is_told_by_who_could_give_it_back() -> None:
     (device,) = report.summary.memory.devices
     assert facts(report, everything=False)[1] == (
         "cuda:0: of the free memory 200 MiB can go back to the driver, 800 MiB are held in place "
-        "by blocks in use"
+        "by blocks in use, most of it by train.py:21"
     )
     pools = replace(device, private_free_bytes=3 * MIB)
     memory = replace(report.summary.memory, devices=(pools,))
     said = facts(replace(report, summary=Summary(0, memory=memory)), everything=False)[1]
-    assert said.endswith("in use, 3.00 MiB belong to private pools")
+    assert said.endswith("train.py:21, 3.00 MiB belong to private pools")
+
+
+def test_a_device_that_had_nothing_and_a_history_of_one_entry_have_no_course() -> None:
+    report = reports.snapshot_report()
+    assert report.summary.memory is not None
+    (device,) = report.summary.memory.devices
+    nothing = tuple(MemoryPoint(k, None, 0, 0) for k in range(5))
+    bare = replace(device, device="cuda:1", timeline=nothing)
+    short = replace(device, device="cuda:2", timeline=device.timeline[:2])
+    memory = replace(report.summary.memory, devices=(device, bare, short))
+    shown = device_courses(replace(report, summary=Summary(0, memory=memory)))
+    assert [course.name for course in shown] == ["cuda:0 in use", "cuda:0 reserved"]
+
+
+def test_the_parts_of_a_peak_are_shares_of_what_stood_then() -> None:
+    report = reports.snapshot_report()
+    assert report.summary.memory is not None
+    (device,) = report.summary.memory.devices
+    # The history's own figure is of requests, and 500 MiB more than what stood.
+    uses = (MemoryUse("activation", 3, 30_000 * MIB), MemoryUse("unknown", 1, 4000 * MIB))
+    memory = replace(report.summary.memory, devices=(replace(device, peak_uses=uses, oom=()),))
+    (peak, _) = sites(replace(report, summary=Summary(0, memory=memory)), everything=True)
+    assert (peak.title, peak.total_bytes) == ("On cuda:0 at its peak", 34_000 * MIB)

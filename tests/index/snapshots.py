@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from profkit.engine.context import Context
+from profkit.index.device_memory import DeviceMemory
 from profkit.load.memory.columns import columns_of
 from profkit.load.memory.read import _snapshot
 from profkit.load.stages import Stages
 from profkit.model.snapshot import MemorySnapshot
+from profkit.testing import SnapshotBuilder
 
 Site = tuple[str, int, str]
 """A file, a line, a function."""
@@ -58,3 +61,15 @@ def snapshot(blocks: Sequence[Block], device: int = 0) -> MemorySnapshot:
     """The same as profkit has it, without a process of its own to read it."""
     columns = columns_of(content(blocks, device), n_bytes=1 << 30)
     return _snapshot("built", columns, 1 << 30, Stages())
+
+
+def memories(b: SnapshotBuilder, whole: Any = None) -> tuple[DeviceMemory, ...]:  # noqa: ANN401
+    """What a builder's snapshot tells, without a file and a process to read it.
+
+    Args:
+        b: The builder.
+        whole: Its snapshot, where that was changed since.
+    """
+    columns = columns_of(b.to_dict() if whole is None else whole, len(b.to_bytes()))
+    built = _snapshot("built", columns, len(b.to_bytes()), Stages())
+    return Context(snapshot=built).device_memories

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,26 +18,9 @@ from profkit.model.snapshot import MemorySnapshot
 from profkit.testing import SnapshotBuilder
 from profkit.testing.device_memory import MIB, Block
 from profkit.testing.snapshot_builder import Layout, Moment
+from tests.index.snapshots import memories
 
 SIZES = (1, 512, 700_000, MIB, MIB + 1, 3 * MIB, 9 * MIB, 12 * MIB, 64 * MIB)
-
-
-def memories(b: SnapshotBuilder) -> tuple[DeviceMemory, ...]:
-    """What a builder's snapshot tells, without a file and a process to read it."""
-    raw = b.to_bytes()
-    columns = columns_of(b.to_dict(), len(raw))
-    snapshot = MemorySnapshot(
-        path="built",
-        segments=columns.segments,
-        blocks=columns.blocks,
-        history=columns.history,
-        stacks=columns.stacks,
-        pools=columns.pools,
-        annotations=columns.annotations,
-        settings=columns.settings,
-        devices=tuple(np.union1d(columns.segments.device, columns.history.device).tolist()),
-    )
-    return Context(snapshot=snapshot).device_memories
 
 
 @dataclass
