@@ -1,7 +1,8 @@
-"""Options whose values are found at run time: report formats and rules."""
+"""Options of several commands, and those whose values are found at run time."""
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -83,7 +84,7 @@ _SIZE = re.compile(
 )
 
 
-def split_rules(
+def _split_rules(
     ctx: click.Context,  # noqa: ARG001  (click's signature)
     param: click.Parameter,  # noqa: ARG001  (click's signature)
     values: Sequence[str],
@@ -96,3 +97,37 @@ def split_rules(
         values: Its values, one for each time that it was given.
     """
     return tuple(w.strip() for value in values for w in value.split(",") if w.strip())
+
+
+def reading_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options that say which rules judge a file, and how large it may be.
+
+    It gets their values as one argument ``chosen``: what :func:`profkit.api.study` is told.
+
+    Args:
+        command: The command's function, which takes its arguments by name.
+    """
+
+    @functools.wraps(command)
+    def gathered(
+        *,
+        select: tuple[str, ...],
+        ignore: tuple[str, ...],
+        max_bytes: int | None,
+        **others: object,
+    ) -> int:
+        chosen = {"select": select, "ignore": ignore, "limit_bytes": max_bytes}
+        return command(chosen=chosen, **others)
+
+    chosen_by = (
+        click.option("--select", metavar="RULE", multiple=True, callback=_split_rules,
+                     help="Only these rules: ids, names, or families such as SYN."),
+        click.option("--ignore", metavar="RULE", multiple=True, callback=_split_rules,
+                     help="All rules but these."),
+        click.option("--max-bytes", metavar="SIZE", type=Size(),
+                     help="How large a file may be when it is unpacked, such as 20GiB."),
+    )  # fmt: skip
+    with_options: Callable[..., int] = gathered
+    for option in reversed(chosen_by):
+        with_options = option(with_options)
+    return with_options

@@ -1,15 +1,17 @@
 """Reading what the paths on a command line name: recordings, folders of them, saved reports."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from profkit.cli._progress import Progress
 
 if TYPE_CHECKING:
     from profkit.engine.renderer import Recording
     from profkit.model.report import Report
+
+T = TypeVar("T")
 
 _MEMBER: Final = "!"
 _ENDINGS: Final = (
@@ -58,18 +60,30 @@ def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -
         chosen: What :func:`profkit.api.study` is told beside the path.
         shown: Shows how far it is.
     """
+    return each_of(paths, lambda path: _read(path, chosen, shown))
+
+
+def each_of(paths: Sequence[str], read: Callable[[str], T]) -> Iterator[T]:
+    """Read every file that some paths name, one at a time, those of folders and archives too.
+
+    Args:
+        paths: Files, folders and archives.
+        read: Reads one path.
+
+    Yields:
+        What came of each file.
+    """
     from profkit.errors import SeveralTracesError
 
     waiting = list(reversed(paths))
     while waiting:
-        path = waiting.pop()
-        shown.reading(path)
         try:
-            found = _read(path, chosen, shown)
+            found = read(waiting.pop())
         except SeveralTracesError as several:
             waiting.extend(reversed(several.members))
             continue
         yield found
+        del found  # before the next one is read
 
 
 def _read(path: str, chosen: Mapping[str, Any], shown: Progress) -> Read:
@@ -77,6 +91,7 @@ def _read(path: str, chosen: Mapping[str, Any], shown: Progress) -> Read:
     from profkit.load.report import read_report
     from profkit.load.stream import place_of
 
+    shown.reading(path)
     place = place_of(path)
     if not (isinstance(place, Path) and place.is_dir()):
         saved = read_report(place, chosen.get("limit_bytes"))

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.cli._choices import FormatChoice, Size, split_rules
+from profkit.cli._choices import FormatChoice, reading_options
 from profkit.cli._next import after_report
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
+from profkit.cli._studies import each_of
 from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
 
@@ -27,16 +28,11 @@ if TYPE_CHECKING:
 @click.option("--format", "format_", type=FormatChoice(), default="text", help="How to show it.")
 @click.option("-o", "--output", metavar="FILE", default=STDOUT, help="Where to; - is stdout.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
-@click.option("--select", metavar="RULE", multiple=True, callback=split_rules,
-              help="Only these rules: ids, names, or families such as SYN.")  # fmt: skip
-@click.option("--ignore", metavar="RULE", multiple=True, callback=split_rules,
-              help="All rules but these.")  # fmt: skip
+@reading_options
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
               help="How many findings, kernels and operators the text shows.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
               help="Exit with 1 if a finding is at least this severe.")  # fmt: skip
-@click.option("--max-bytes", metavar="SIZE", type=Size(),
-              help="How large a trace may be when it is unpacked, such as 20GiB.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Stop if a rule crashes, instead of saying so.")
 @click.option(
     "--verbose",
@@ -50,11 +46,9 @@ def command(  # noqa: PLR0913  (one argument an option)
     format_: str,
     output: str,
     force: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
+    chosen: Mapping[str, Any],
     top: int,
     fail_on: str | None,
-    max_bytes: int | None,
     strict: bool,
     verbose: bool,
 ) -> int:
@@ -75,7 +69,7 @@ def command(  # noqa: PLR0913  (one argument an option)
 
     module = renderer(format_)
     options = {**layout(output), "top": top, "verbose": verbose}
-    chosen = {"select": select, "ignore": ignore, "strict": strict, "limit_bytes": max_bytes}
+    chosen = {**chosen, "strict": strict}
     products, reports, read = [], [], []
     took: dict[str, int] = {}
     with progress() as shown:
@@ -103,20 +97,16 @@ def _studies(
 ) -> Iterator[tuple[str, "Study"]]:
     """Every file that paths name and its study, one at a time, shown and timed on its way."""
     from profkit.api import study
-    from profkit.errors import SeveralTracesError
 
     def told(stage: str, ns: int) -> None:
         took[stage] = took.get(stage, 0) + ns
         shown.told(stage)
 
-    waiting = list(reversed(paths))
-    while waiting:
-        path = waiting.pop()
+    def read(path: str) -> tuple[str, "Study"]:
         shown.reading(path)
-        try:
-            yield path, study(path, told=told, seen=shown.seen, **chosen)
-        except SeveralTracesError as several:
-            waiting.extend(reversed(several.members))
+        return path, study(path, told=told, seen=shown.seen, **chosen)
+
+    return each_of(paths, read)
 
 
 def _tell_stages(took: Mapping[str, int], whole_ns: int) -> None:

@@ -1,8 +1,11 @@
 """``profkit diff``: what changed from one recording to another."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
-from profkit.cli._choices import Size, split_rules
+from profkit.cli._choices import reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.model.finding import SEVERITIES
 
@@ -17,16 +20,11 @@ from profkit.model.finding import SEVERITIES
               default="text", help="How to show it.")  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", default=STDOUT, help="Where to; - is stdout.")
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
-@click.option("--select", metavar="RULE", multiple=True, callback=split_rules,
-              help="Only these rules: ids, names, or families such as SYN.")  # fmt: skip
-@click.option("--ignore", metavar="RULE", multiple=True, callback=split_rules,
-              help="All rules but these.")  # fmt: skip
+@reading_options
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
               help="How many changes of each kind to show.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
               help="Exit with 1 if a finding at least this severe appeared or grew.")  # fmt: skip
-@click.option("--max-bytes", metavar="SIZE", type=Size(),
-              help="How large a file may be when it is unpacked, such as 20GiB.")  # fmt: skip
 @click.option("--verbose", "-v", is_flag=True, help="Show all changes, memory with its stacks.")
 def command(  # noqa: PLR0913  (one argument an option)
     *,
@@ -35,11 +33,9 @@ def command(  # noqa: PLR0913  (one argument an option)
     format_: str,
     output: str,
     force: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
+    chosen: Mapping[str, Any],
     top: int,
     fail_on: str | None,
-    max_bytes: int | None,
     verbose: bool,
 ) -> int:
     """Say what appeared, went, grew and shrank from BEFORE to AFTER.
@@ -54,9 +50,7 @@ def command(  # noqa: PLR0913  (one argument an option)
     check_target(output, force=force)
     with progress() as shown:
         shown.reading(before)
-        difference = compare(
-            before, after, select=select, ignore=ignore, limit_bytes=max_bytes, seen=shown.seen
-        )
+        difference = compare(before, after, seen=shown.seen, **chosen)
         product = render(difference, format_, **layout(output), top=top, verbose=verbose)
     deliver(product, output, force=force)
     after_difference(difference, before, after, output=output)

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from profkit.cli._choices import FormatChoice, Size, split_rules
+from profkit.cli._choices import FormatChoice, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
 from profkit.cli._studies import Read, plain_name, read_all
@@ -61,13 +61,8 @@ def _is_folder_format(name: str) -> bool:
 @click.option("--base", metavar="FOLDER", type=click.Path(file_okay=False),
               help="What paths of source files are relative to.  [default: here]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite what is there.")
-@click.option("--select", metavar="RULE", multiple=True, callback=split_rules,
-              help="Only these rules: ids, names, or families such as SYN.")  # fmt: skip
-@click.option("--ignore", metavar="RULE", multiple=True, callback=split_rules,
-              help="All rules but these.")  # fmt: skip
-@click.option("--max-bytes", metavar="SIZE", type=Size(),
-              help="How large a trace may be when it is unpacked, such as 20GiB.")  # fmt: skip
-def command(  # noqa: PLR0913  (one argument an option)
+@reading_options
+def command(
     *,
     paths: tuple[str, ...],
     format_: str,
@@ -76,9 +71,7 @@ def command(  # noqa: PLR0913  (one argument an option)
     weight: str | None,
     base: str | None,
     force: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    max_bytes: int | None,
+    chosen: Mapping[str, Any],
 ) -> int:
     """Write a recording, or the report on it, for other programs.
 
@@ -86,7 +79,6 @@ def command(  # noqa: PLR0913  (one argument an option)
     program's memory, a folder or an archive of these, or a report that profkit analyze saved as
     JSON, which has no timeline and no stacks to hand on.
     """
-    chosen = {"select": select, "ignore": ignore, "limit_bytes": max_bytes}
     root = str(Path(base).absolute() if base else Path.cwd())
     remarks: list[str] = []
     with progress() as shown:

@@ -5,12 +5,13 @@ import os
 import shlex
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from profkit.cli._choices import Size, split_rules
+from profkit.cli._choices import reading_options
 from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
 from profkit.cli._studies import Read, read_all
@@ -30,21 +31,14 @@ _MOST_PAGES: Final = 20
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @click.option("--open/--no-open", "opens", default=None,
               help="Whether to open a browser.  [default: where there is a screen]")  # fmt: skip
-@click.option("--select", metavar="RULE", multiple=True, callback=split_rules,
-              help="Only these rules: ids, names, or families such as SYN.")  # fmt: skip
-@click.option("--ignore", metavar="RULE", multiple=True, callback=split_rules,
-              help="All rules but these.")  # fmt: skip
-@click.option("--max-bytes", metavar="SIZE", type=Size(),
-              help="How large a trace may be when it is unpacked, such as 20GiB.")  # fmt: skip
+@reading_options
 def command(
     *,
     paths: tuple[str, ...],
     output: str | None,
     force: bool,
     opens: bool | None,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    max_bytes: int | None,
+    chosen: Mapping[str, Any],
 ) -> int:
     """Write the report as one HTML page, print where it is, and open it in a browser.
 
@@ -55,7 +49,6 @@ def command(
 
     if output is not None:
         check_target(output, force=force)
-    chosen = {"select": select, "ignore": ignore, "limit_bytes": max_bytes}
     with progress() as shown:
         products, names = [], []
         for read in read_all(paths, chosen, shown):
