@@ -1,0 +1,14 @@
+"""Runs a program with the first CUDA device as the place of all that it makes.
+
+Run: ``python tests/gpu/on_cuda.py PROGRAM [ARGUMENT…]``
+"""
+
+import runpy
+import sys
+
+import torch
+
+if __name__ == "__main__":
+    torch.set_default_device("cuda")
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,58 @@
+"""On a real device: the leaking programs leak there too, and are told with line and holder."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.examples.test_leaks import (
+    ALONE,
+    CLEAN,
+    LEAKS,
+    PROGRAMS,
+    is_held_as_stated,
+    marked_lines,
+    on_memory,
+    place_of,
+)
+
+pytestmark = pytest.mark.gpu
+
+ON_CUDA = Path(__file__).with_name("on_cuda.py")
+BOUND_TO_THE_HOST = ("DataLoader", "numpy", ".to(", "device")
+"""What is in the text of programs that say themselves where their tensors are."""
+
+
+def moves(name: str) -> bool:
+    """Whether a program does its work wherever torch's default device is."""
+    text = (PROGRAMS / f"{name}.py").read_text()
+    return not any(word in text for word in BOUND_TO_THE_HOST)
+
+
+def report_on(name: str, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The report on a program that runs on the device."""
+    command = [sys.executable, "-m", "profkit", "run", "--dir", "out", "--json", "report.json"]
+    program = [str(ON_CUDA), str(PROGRAMS / f"{name}.py"), *facts["arguments"]]
+    visible = {key: value for key, value in ALONE.items() if key != "CUDA_VISIBLE_DEVICES"}
+    subprocess.run([*command, *program], cwd=folder, env=visible, check=True, capture_output=True)
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+@pytest.mark.parametrize("name", [name for name in LEAKS if moves(name)])
+def test_a_leak_on_the_device_is_told_with_line_and_holder(name: str, tmp_path: Path) -> None:
+    facts = LEAKS[name]
+    report = report_on(name, facts, tmp_path)
+    leaks = [one for one in report["findings"] if one["name"] in facts["rules"]]
+    assert leaks, (report["findings"], report["unchecked"])
+    if facts.get("line", True):
+        assert place_of(leaks[0]) in marked_lines(name)
+    assert is_held_as_stated(leaks[0], facts), leaks[0]["holders"]
+
+
+@pytest.mark.parametrize("name", [name for name in CLEAN if moves(name)])
+def test_nothing_is_told_of_a_clean_program_on_the_device(name: str, tmp_path: Path) -> None:
+    assert on_memory(report_on(name, CLEAN[name], tmp_path)) == []

@@ -1,0 +1,71 @@
+"""On a real device: a trace has all that the device did, and figures as torch's own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import profkit
+
+pytestmark = pytest.mark.gpu
+
+N_PRODUCTS = 20
+SIZE = 2048
+STEPS = 6
+
+
+def products(a: torch.Tensor) -> torch.Tensor:
+    """Work that the device is still at when the host has long gone on."""
+    for _ in range(N_PRODUCTS):
+        a = torch.mm(a, a).clamp(-1, 1)
+    return a
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> profkit.Report:
+    """Steps of known work, the last of which the block does not wait for."""
+    a = torch.randn(SIZE, SIZE, device="cuda")
+    products(a)
+    with profkit.trace("products", dir=str(tmp_path_factory.mktemp("traces")), quiet=True) as t:
+        for _ in range(STEPS):
+            products(a)
+            t.step()
+    assert t.report is not None
+    return t.report
+
+
+def test_no_kernel_of_the_last_step_is_missing(recorded: profkit.Report) -> None:
+    n_steps = len(recorded.summary.steps)
+    mm = next(op for op in recorded.summary.top_ops if op.name == "aten::mm")
+    clamp = next(op for op in recorded.summary.top_ops if op.name == "aten::clamp")
+    assert mm.n_calls == clamp.n_calls == N_PRODUCTS * n_steps
+    (device,) = recorded.summary.devices
+    assert device.n_kernels >= 2 * N_PRODUCTS * n_steps
+    assert recorded.summary.n_gpu_events_without_launch == 0
+
+
+def test_the_device_is_known_by_its_name(recorded: profkit.Report) -> None:
+    (device,) = recorded.summary.devices
+    assert device.device == f"cuda:{torch.cuda.current_device()}"
+    assert device.name == torch.cuda.get_device_name()
+
+
+def test_busy_time_is_what_events_of_the_device_measure(recorded: profkit.Report) -> None:
+    a = torch.randn(SIZE, SIZE, device="cuda")
+    products(a)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    products(a)
+    end.record()
+    end.synchronize()
+    (device,) = recorded.summary.devices
+    per_step_ms = device.busy_ns / len(recorded.summary.steps) / 1e6
+    # Clocks go up and down between the two; the same work takes about the same time.
+    assert per_step_ms == pytest.approx(begin.elapsed_time(end), rel=0.25)
+
+
+def test_a_line_is_named_for_the_kernels_that_take_longest(recorded: profkit.Report) -> None:
+    first = recorded.summary.top_kernels[0]
+    assert first.location is not None
+    assert first.location.file is not None
+    assert Path(first.location.file).name == Path(__file__).name
