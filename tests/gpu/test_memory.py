@@ -74,8 +74,8 @@ def test_running_out_is_explained_and_the_error_is_torchs_own(tmp_path: Path) ->
 
     @profkit.memory("train", dir=str(tmp_path), quiet=True)
     def train() -> None:
-        for _ in range(2):
-            kept.append(torch.empty(1024 * MIB, device="cuda", dtype=torch.uint8))
+        kept.append(torch.empty(1024 * MIB, device="cuda", dtype=torch.uint8))
+        kept.append(torch.empty(1024 * MIB, device="cuda", dtype=torch.uint8))
 
     with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
         train()
