@@ -1,6 +1,7 @@
 """``profkit.memory``: a block, or a function's calls, whose memory is watched from step to step."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,6 +35,7 @@ class IdleMemory:
     __slots__ = ()
 
     path: None = None
+    snapshot: None = None
     report: None = None
     timeline: tuple[Look, ...] = ()
     growths: tuple[Growth, ...] = ()
@@ -103,7 +105,8 @@ class Memory:
         self._device = contextlib.ExitStack()
 
     def __repr__(self) -> str:
-        state = "nothing watched yet" if self.path is None else f"watched in {self.path}"
+        file = self.path or self.snapshot
+        state = "nothing watched yet" if file is None else f"watched in {file}"
         state = "open" if self._steps is not None else state
         return shown.as_text("profkit.memory", self._name, state)
 
@@ -141,6 +144,8 @@ class Memory:
         with self._device:
             if self._live is not None:
                 self._write(self._live)
+            elif steps.saw_none:
+                self._without_steps(failed=kind is not None)
 
     def __call__(self, function: Function) -> Function:
         """Watch every call of a function, as long as the limit lasts.
@@ -193,8 +198,8 @@ class Memory:
         Raises:
             LoadError: If the file cannot be read any more.
         """
-        if self._report is None and self.path is not None:
-            found = [file for file in (self.path, self.snapshot) if file is not None]
+        found = [file for file in (self.path, self.snapshot) if file is not None]
+        if self._report is None and found:
             self._report = report_of(*found)
         return self._report
 
@@ -210,6 +215,19 @@ class Memory:
         self.path = str(target)
         self._write_snapshot(trace)
         talk.note(f"watched “{live.name}”; next: profkit analyze {target}", quiet=self._quiet)
+
+    def _without_steps(self, *, failed: bool) -> None:
+        """Write what CUDA's allocator did, which needs no steps, and say that growth does."""
+        name = self._name or _DEFAULT_NAME
+        folder = files.trace_folder(self._folder, name)
+        self._write_snapshot(files.trace_file(folder, environment.ranks()[0]))
+        if failed or _n_written.get(name) != 1:  # the first one has said so
+            return
+        told = f" next: profkit analyze {self.snapshot}" if self.snapshot else ""
+        talk.warn(
+            f"profkit.memory saw no step end in “{name}”, so what grows is not known. Steps end "
+            f"with its step(), or with an optimizer's.{told}"
+        )
 
     def _write_snapshot(self, trace: Path) -> None:
         """Write down CUDA's memory too, where the program has used any."""
@@ -232,12 +250,18 @@ class FoundSteps:
     def __init__(self, watch: Callable[[Turn], Watcher]) -> None:
         self._boundaries = Boundaries(watch)
         self._thread = threading.get_ident()
+        self._process = os.getpid()
         self._unhook: Callable[[], None] | None = None
 
     @property
     def watcher(self) -> Watcher | None:
         """The watcher, or None before the first step."""
         return self._boundaries.watcher
+
+    @property
+    def saw_none(self) -> bool:
+        """Whether no step has ended, as far as the process that began can tell."""
+        return self.watcher is None and self._process == os.getpid()
 
     def begin(self) -> None:
         """Listen for steps."""
@@ -307,8 +331,9 @@ def memory(
 
     What grows with every step is told with the line that makes it and who holds it. Steps end with
     ``m.step()``, or with ``step()`` of a ``profkit.trace`` within; without either they are those of
-    the optimizer. On CUDA the allocator's history is kept meanwhile and written as a snapshot,
-    and the lines that wait for the device are counted.
+    the optimizer. Without any step growth is not judged, and a warning says so. On CUDA the
+    allocator's history is kept meanwhile and written as a snapshot, and the lines that wait for
+    the device are counted.
 
     Args:
         name: A name for the folder and the report. A decorated function's own if left out.

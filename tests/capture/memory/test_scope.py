@@ -8,7 +8,8 @@ import torch
 
 import profkit
 from profkit.capture import current
-from profkit.capture.memory import scope
+from profkit.capture.memory import oom, scope
+from tests.capture.memory.fake_cuda import FakeCuda
 
 KEPT: list[torch.Tensor] = []
 
@@ -55,6 +56,43 @@ def test_without_any_word_the_optimizers_steps_are_the_steps(tmp_path: Path) -> 
     assert m.timeline[-1].step == 10
 
 
+def test_a_block_without_steps_says_once_that_growth_needs_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        with profkit.memory("once", dir=str(tmp_path), quiet=True) as m:
+            leak()
+    assert (m.path, m.snapshot, m.report, m.timeline) == (None, None, None, ())
+    said = capsys.readouterr().err
+    assert said.count("saw no step end in “once”") == 1
+    assert "Steps end with its step()" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_without_steps_keeps_what_cuda_s_allocator_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeCuda()
+    fake.install(monkeypatch)
+    monkeypatch.setattr(oom, "_attached", set())
+    with profkit.memory("once", dir=str(tmp_path), quiet=True) as m:
+        fake.allocate(4096)
+    assert m.path is None
+    assert m.snapshot is not None
+    assert list((tmp_path / "once").iterdir()) == [Path(m.snapshot)]
+    assert m.report is not None
+    assert m.report.source.kind == "snapshot"
+    assert f"profkit analyze {m.snapshot}" in capsys.readouterr().err
+
+
+def test_an_error_in_a_block_without_steps_is_all_that_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyError), profkit.memory("once", dir=str(tmp_path)):
+        raise KeyError
+    assert capsys.readouterr().err == ""
+
+
 def test_a_decorated_function_is_watched_as_often_as_its_limit_says(tmp_path: Path) -> None:
     @profkit.memory("call", dir=str(tmp_path), quiet=True, limit=2)
     def epoch(n: int) -> int:
@@ -90,7 +128,7 @@ def test_switched_off_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert profkit.no_leak()(function) is function
     with profkit.memory("off") as m, profkit.no_leak():
         m.step()
-    assert (m.path, m.report, m.timeline, m.growths) == (None, None, (), ())
+    assert (m.path, m.snapshot, m.report, m.timeline, m.growths) == (None, None, None, (), ())
 
 
 def test_a_name_that_is_no_text_is_refused() -> None:
