@@ -34,8 +34,8 @@ def load(
             ``remote``); packed by gzip, Zstandard (with the extra ``zstd``), zip or tar, or not.
             Of an archive of several, one is ``ranks.tar!rank0.json``.
         limit_bytes: How large it may be unpacked; by default 4 GiB, or 200 times the packed file.
-        seen: Is told, while a trace is read, how many of the file's bytes have been read and how
-            many it has (0 where that is not known).
+        seen: Is told, while a trace or a snapshot is read, how many of the file's bytes have been
+            read and how many it has (0 where that is not known).
 
     Raises:
         SeveralTracesError: It is a folder, or an archive of several; the error names them.
@@ -48,7 +48,7 @@ def load(
     with open_plain(place) as stream:
         start = stream.read(_START_BYTES)
     if start.startswith(PICKLE_MAGIC):
-        return read_snapshot(place, limit_bytes)
+        return read_snapshot(place, limit_bytes, seen)
     if is_live(start):
         return read_live(place, limit_bytes)
     return read_kineto(place, limit_bytes, seen)

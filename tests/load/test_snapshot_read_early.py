@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import subprocess
 from pathlib import Path
 from typing import IO, Any
@@ -9,7 +10,7 @@ from typing import IO, Any
 import pytest
 
 from profkit.errors import RefusedPickleError, TooLargeError
-from profkit.load.memory import process
+from profkit.load.memory import process, read
 from profkit.load.memory.read import read_snapshot
 from profkit.testing import SnapshotBuilder
 
@@ -43,6 +44,53 @@ def test_a_file_that_is_read_already_is_not_read_again(snapshot: Path, started: 
     assert early.segments.address.tolist() == alone.segments.address.tolist()
     assert early.history.time_us.tolist() == alone.history.time_us.tolist()
     assert all(one.returncode is not None for one in started)
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_it_is_told_how_far_a_file_has_been_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_early: bool,  # noqa: FBT001
+) -> None:
+    path = tmp_path / "large.pickle"
+    # Small strings, each of which takes the unpickler a while.
+    padding = [str(n) for n in range(600_000)]
+    path.write_bytes(pickle.dumps({"segments": [], "padding": padding}, protocol=4))
+    monkeypatch.setattr(read, "_TOLD_EVERY_S", 0.001)
+    told: list[tuple[int, int]] = []
+    if is_early:
+        process.start_early(str(path))
+    n_open = _n_open()
+    read_snapshot(path, seen=lambda n_bytes, of_bytes: told.append((n_bytes, of_bytes)))
+    size = path.stat().st_size
+    assert {of_bytes for _, of_bytes in told} == {size}
+    come = [n_bytes for n_bytes, _ in told]
+    assert come == sorted(come)
+    assert 0 < come[-1] <= size
+    assert _n_open() <= n_open
+
+
+def _n_open() -> int:
+    """Files that this process has open, where the system lists them."""
+    listed = Path("/proc/self/fd")
+    return len(list(listed.iterdir())) if listed.exists() else 0
+
+
+def test_who_stops_waiting_stops_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[Any]
+) -> None:
+    path = tmp_path / "large.pickle"
+    padding = [str(n) for n in range(600_000)]
+    path.write_bytes(pickle.dumps({"segments": [], "padding": padding}, protocol=4))
+    monkeypatch.setattr(read, "_TOLD_EVERY_S", 0.001)
+
+    def stop(_n_bytes: int, _of_bytes: int) -> None:
+        raise KeyboardInterrupt
+
+    process.start_early(str(path))
+    with pytest.raises(KeyboardInterrupt):
+        read_snapshot(path, seen=stop)
+    assert started[0].returncode == -signal.SIGKILL
 
 
 def test_a_file_that_was_changed_meanwhile_is_read_anew(snapshot: Path, started: list[Any]) -> None:

@@ -31,11 +31,21 @@ class Early:
         process: The process.
         n_bytes: The file's size.
         identity: What tells the file from every other one, and from itself once it was changed.
+        file: The file as the process has it: both are at one place.
     """
 
     process: "subprocess.Popen[bytes]"
     n_bytes: int
     identity: tuple[int, ...]
+    file: int
+
+    def n_read(self) -> int:
+        """How many of the file's bytes the process has read so far."""
+        return os.lseek(self.file, 0, os.SEEK_CUR)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self.file)
 
 
 _early: dict[str, Early] = {}
@@ -75,7 +85,9 @@ def start_early(path: str) -> None:
             status = os.fstat(file.fileno())
             if not _early:
                 atexit.register(_stop_all)
-            _early[_key(path)] = Early(start(file), status.st_size, _identity(status))
+            _early[_key(path)] = Early(
+                start(file), status.st_size, _identity(status), os.dup(file.fileno())
+            )
     except (OSError, ValueError):
         return
 
@@ -108,6 +120,7 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 def _stop(early: Early) -> None:
     early.process.kill()
     early.process.communicate()
+    early.close()
 
 
 def _stop_all() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import pickle
+import select
 import subprocess
 from pathlib import Path
 from typing import IO, Final
@@ -12,20 +13,25 @@ from profkit.errors import DamagedFileError, LoadError, NotATraceError, RefusedP
 from profkit.load.memory import process
 from profkit.load.memory.answer import Answer
 from profkit.load.memory.columns import Columns
+from profkit.load.progress import Seen
 from profkit.load.stages import Stages
 from profkit.load.stream import Chunks, Place, default_limit_bytes, open_plain
 from profkit.model.snapshot import MemorySnapshot, SnapshotNotes, State
 
+_TOLD_EVERY_S: Final = 0.1
 _AGAIN: Final = "Record the snapshot again, or copy the file again."
 
 
-def read_snapshot(place: Place, limit_bytes: int | None = None) -> MemorySnapshot:
+def read_snapshot(
+    place: Place, limit_bytes: int | None = None, seen: Seen | None = None
+) -> MemorySnapshot:
     """Read a snapshot, without running anything that is in it.
 
     Args:
         place: What ``torch.cuda.memory._dump_snapshot`` wrote, packed or not.
         limit_bytes: How large it may become when it is unpacked; by default 4 GiB, or 200 times
             its size.
+        seen: Is told how far the file has been read.
 
     Raises:
         RefusedPickleError: It names code; nothing of it was run.
@@ -36,10 +42,12 @@ def read_snapshot(place: Place, limit_bytes: int | None = None) -> MemorySnapsho
     early = process.taken(place, limit) if isinstance(place, Path) else None
     if early is not None:
         n_bytes, truncated = early.n_bytes, False
-        with early.process:
+        with contextlib.closing(early), early.process:
+            if seen is not None:
+                _tell(early, seen)
             answer = _answer(early.process, stages)
     else:
-        with open_plain(place, stages) as stream:
+        with open_plain(place, stages, seen) as stream:
             chunks = Chunks(stream, limit, stages)
             answer = _handed_over(chunks, stages)
             n_bytes, truncated = chunks.n_bytes, chunks.truncated
@@ -60,6 +68,19 @@ def _handed_over(chunks: Chunks, stages: Stages) -> Answer | None:
             worker.kill()
             raise
         return _answer(worker, stages)
+
+
+def _tell(early: process.Early, seen: Seen) -> None:
+    """Tell how far a process has read its file, until it begins to answer."""
+    answering = early.process.stdout
+    try:
+        while answering and not select.select([answering], [], [], _TOLD_EVERY_S)[0]:
+            seen(early.n_read(), early.n_bytes)
+    except (OSError, ValueError):
+        return  # some systems cannot wait for a pipe like this: then nobody is told
+    except BaseException:
+        early.process.kill()
+        raise
 
 
 def _answer(worker: "subprocess.Popen[bytes]", stages: Stages) -> Answer | None:
