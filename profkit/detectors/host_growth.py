@@ -3,15 +3,18 @@
 What it finds:
     Objects of Python that outlive their step and pile up: NumPy arrays, bytes, texts, dicts, lists
     of numbers; or, where nobody is seen to hold it, memory of the process that grows by itself.
+    Also the memory of a loader's workers, each of which is a process of its own: what a dataset
+    keeps as objects of Python is copied into each of them, page by page, as they read it.
 
 Why it matters:
     A process that grows ends when the machine has no more memory, and the system stops it without
-    a word. Loader workers copy what the main process has grown by.
+    a word. With eight loader workers a dataset of lists and dicts may be there nine times.
 
 How to fix it:
     Empty the container once its values are used, write them to disk as they come, keep sums and
     means instead of every value. Which line makes objects of Python's own is told with
-    ``profkit run --tracemalloc`` alone.
+    ``profkit run --tracemalloc`` alone. Let a dataset keep its samples in NumPy arrays or tensors:
+    a few large objects, whose values have no reference counts, instead of millions of small ones.
 
 Example:
     ::
@@ -25,25 +28,30 @@ Use instead:
 
 Reads:
     What was watched of the running program: objects that survive steps and the memory of the
-    process (``bytes`` in bytes), the line that made them, who holds them.
+    process (``bytes`` in bytes), the line that made them, who holds them. Of a loader's workers
+    one is read now and then: the pages that it shares with no other process.
 
 When it is wrong:
     A program that collects its results on purpose, and has memory for all of them, is meant to
     grow. Memory that nobody is seen to hold may be a library's own cache.
+    Workers stop growing once each has copied, or read into its cache, all that it will ever need.
 
 Source:
-    ``/proc/[pid]/statm`` in proc(5) (resident pages); pytorch/pytorch#13246 (objects that loader
-    workers copy).
+    ``/proc/[pid]/statm`` and ``smaps_rollup`` in proc(5) (resident and private pages);
+    pytorch/pytorch#13246 (objects that loader workers copy).
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.growth_finding import GrowthThresholds, growth_findings
 from profkit.engine.growth_words import code, how_fast, own_name, told
+from profkit.engine.wording import counted
 from profkit.model.finding import Finding
 from profkit.model.live import Growth
+from profkit.units import format_bytes, format_count, format_share
 
 INFO = RuleInfo(
     id="MEM009",
@@ -54,6 +62,10 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
+_COPIES_SHARE: Final = 0.5
+"""Growth of which less is copies is made by the workers."""
+
+_ALL: Final = format_share(1.0)
 
 Thresholds = GrowthThresholds
 
@@ -64,12 +76,38 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _message(growth: Growth) -> str:
+    if growth.kind == "workers":
+        return _of_workers(growth)
     if growth.n:
         return told(growth)
     return f"{how_fast(growth)}, and no object of Python is seen to hold it."
 
 
+def _of_workers(growth: Growth) -> str:
+    first, last = format_count(growth.first_step), format_count(growth.last_step)
+    amount = f"{'about ' if growth.n > 1 else ''}{format_bytes(growth.per_step_bytes)}"
+    whose = counted(growth.n, "loader worker")
+    seen = ", as one of them shows" if growth.n > 1 else ""
+    said = f"Each step from {first} to {last} adds {amount} to the memory of {whose}{seen}"
+    if growth.copied_share < _COPIES_SHARE:
+        return f"{said}: the workers themselves keep something of each sample."
+    share = format_share(growth.copied_share)
+    share = "all" if share == _ALL else share
+    return f"{said}; {share} of it is copies of what the main process holds."
+
+
 def _fix(growth: Growth) -> str:
+    if growth.kind == "workers" and growth.copied_share < _COPIES_SHARE:
+        return (
+            "Find what the dataset keeps in `__getitem__`, such as a cache, and bound it; each "
+            "worker has its own."
+        )
+    if growth.kind == "workers":
+        return (
+            "Keep the dataset's samples in NumPy arrays or tensors (texts as one array of bytes "
+            "and their offsets) instead of lists and dicts: to read an object of Python is to "
+            "write its reference count, which copies its page into each worker."
+        )
     name = own_name(growth)
     if not name:
         return (

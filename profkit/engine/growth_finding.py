@@ -95,7 +95,9 @@ def _finding(
     others = counted(len(lines) - 1, "more line")
     more = f"{others} make{'s' if len(lines) == 2 else ''} what is kept there."  # noqa: PLR2004
     chains = dict.fromkeys(chain.parts for each in group for chain in each.chains)
-    is_estimate = is_about(growth) or growth.stack_is == "unknown"
+    # Of workers one is read for all; a line or a holder of theirs is nobody's to see.
+    is_unseen = growth.n > 1 if growth.kind == "workers" else growth.stack_is == "unknown"
+    is_estimate = is_about(growth) or is_unseen
     yield info.finding(
         severity=_severity(growth, sure, limits),
         confidence=sure,
@@ -115,6 +117,8 @@ def _finding(
 
 def _confidence(growth: Growth, n_steps: int, limits: GrowthThresholds) -> Confidence:
     """Sure with steps enough, the line, and who holds it; each that is missing is a doubt."""
+    if growth.kind == "workers":
+        return _DOUBT.get((n_steps < limits.sure_steps_count) + 1, "low")
     is_held = bool(growth.cycle) if growth.kind == "garbage" else principal(growth) is not None
     doubts = [n_steps < limits.sure_steps_count, not growth.stack, not is_held]
     return _DOUBT.get(sum(doubts), "low")

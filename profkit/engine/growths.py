@@ -100,7 +100,7 @@ def _by_itself(growth: Growth) -> Cause:
     """Why something grows whose holder says nothing."""
     if growth.kind == "garbage":
         return "uncollected-cycle"
-    if growth.kind == "host":
+    if growth.kind in {"host", "workers"}:
         return "host-growth"
     if growth.device == "pinned":
         return "pinned-growth"

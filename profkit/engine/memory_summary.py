@@ -55,4 +55,5 @@ def _watched(look: Look) -> WatchedStep:
         graph_bytes=look.graph_bytes,
         allocated_bytes=look.allocated_bytes,
         reserved_bytes=look.reserved_bytes,
+        worker_bytes=look.worker_bytes,
     )

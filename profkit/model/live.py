@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 SCHEMA = "profkit.memory/1"
 
-GrowthKind = Literal["tensors", "graph", "garbage", "host"]
-"""What grows: tensors that are alive; the autograd graph behind one; unreachable cycles that wait
-for the garbage collector; host memory that no tensor owns."""
+GrowthKind = Literal["tensors", "graph", "garbage", "host", "workers"]
+"""What grows: tensors that are alive; the autograd graph behind one; unreachable cycles, which wait
+for the garbage collector or are autograd's own; host memory that no tensor owns;
+the memory of a loader's workers."""
 
 HolderKind = Literal[
     "module-global", "class", "instance", "closure", "cache", "traceback", "frame", "hook",
@@ -69,11 +70,12 @@ class Growth:
 
     Attributes:
         kind: What grows.
-        device: ``cpu``, ``cuda:0``, ``pinned``; ``host`` for what no tensor owns.
+        device: ``cpu``, ``cuda:0``, ``pinned``; ``host`` for what no tensor owns;
+            ``workers`` for a loader's workers.
         per_step_bytes: By how much a step, judged over the steps watched; with what the graph
             behind them saved, where there is one, but not its nodes themselves.
         bytes: How much of it there was at the last look, likewise.
-        n: How many objects that was.
+        n: How many objects that was; how many workers.
         first_step: The first step of the stretch that grew.
         last_step: The last step of it.
         type: The Python type, such as ``torch.Tensor``, ``numpy.ndarray``, ``dict``.
@@ -84,8 +86,12 @@ class Growth:
         chains: Who holds it, the shortest chain first.
         graph: The graph behind all of them together, each node once, at the last look; or None.
         nodes_per_step: Nodes that it gains a step; 0 where that was not judged.
-        cycle: Types along an unreachable cycle, the first one repeated at the end; for garbage.
+        cycle: What an unreachable cycle goes through, the first one repeated at the end; for
+            garbage. Types by their names, ``function walk``, and ``cell walk of its closure``. Of
+            a ring that autograd closes, links too: ``Parameter.grad``, ``Tensor.grad_fn``.
         shape: Of a typical one, such as ``(120, 3) float32``; empty if not a tensor.
+        copied_share: Of workers, how much of the growth is copies of what the main process has; 0
+            to 1.
     """
 
     kind: GrowthKind
@@ -104,6 +110,7 @@ class Growth:
     nodes_per_step: float = 0.0
     cycle: tuple[str, ...] = ()
     shape: str = ""
+    copied_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,7 @@ class Look:
         garbage_bytes: Bytes of tensors in unreachable cycles.
         allocated_bytes: The device allocators' allocated bytes, all devices together.
         reserved_bytes: Their reserved bytes.
+        worker_bytes: What one of the loader's workers shares with no other process.
     """
 
     step: int
@@ -129,6 +137,7 @@ class Look:
     garbage_bytes: int | None = None
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
+    worker_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -49,3 +49,40 @@ def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM009"
     assert unchecked.how == "Let it run for more steps."
+
+
+def test_workers_that_copy_are_told_with_what_to_keep_instead(
+    found: Found, watched: Watched
+) -> None:
+    b = watched(
+        kind="workers", device="workers", type="", n=4, copied_share=0.97, chains=(), stack=(),
+        stack_is="unknown",
+    )  # fmt: skip
+    (finding,) = found(b, RULE)
+    assert finding.message == (
+        "Each step from 1 to 200 adds about 64.0 KiB to the memory of 4 loader workers, as one of "
+        "them shows; 97% of it is copies of what the main process holds."
+    )
+    assert "NumPy arrays or tensors" in finding.fix
+    assert (finding.confidence, finding.severity) == ("medium", "warning")
+    assert (finding.cost.per_step_bytes, finding.cost.basis) == (64 * KIB, "estimate")
+
+
+def test_one_worker_that_keeps_something_itself_is_told_so(found: Found, watched: Watched) -> None:
+    b = watched(
+        kind="workers", device="workers", type="", n=1, copied_share=0.1, chains=(), stack=(),
+        stack_is="unknown",
+    )  # fmt: skip
+    (finding,) = found(b, RULE)
+    assert finding.message == (
+        "Each step from 1 to 200 adds 64.0 KiB to the memory of 1 loader worker: the workers "
+        "themselves keep something of each sample."
+    )
+    assert finding.fix.startswith("Find what the dataset keeps in `__getitem__`")
+    assert finding.cost.basis == "measured"
+
+
+def test_nothing_but_copies_is_told_as_all_of_it(found: Found, watched: Watched) -> None:
+    b = watched(kind="workers", device="workers", type="", n=2, copied_share=1.0)
+    (finding,) = found(b, RULE)
+    assert finding.message.endswith("; all of it is copies of what the main process holds.")

@@ -3,19 +3,24 @@
 It knows nothing of profkit. glibc itself says how many bytes it has handed out: on a CPU that is
 every tensor and every node of a graph, whoever holds it, and what Python takes in pieces above 512
 bytes. Each line of stdin is a program and its arguments, as a JSON list; the answer is a line with
-a JSON list of bytes, one for each step, or null if the program failed. Each program has a fork of
+a JSON list of bytes, one for each step, or null if the program failed. With ``HEAP_OF=workers`` in
+the environment it is, at every tenth step, what the processes that the program has begun share with
+no other. Each program has a fork of
 its own, so that torch is imported once.
 
 Run: ``echo '["examples/leaks/losses_kept.py", "50"]' | python tests/examples/heap_by_step.py``
 """
 
 import ctypes
+import itertools
 import json
+import multiprocessing
 import os
 import runpy
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -47,10 +52,22 @@ def bytes_in_use() -> int:
     return int(figures.uordblks) + int(figures.hblkhd)
 
 
+def bytes_in_workers() -> int:
+    """Private bytes of the program's own processes, mapping by mapping."""
+    maps = [
+        Path(f"/proc/{process.pid}/smaps").read_text().splitlines()
+        for process in multiprocessing.active_children()
+    ]
+    return 1024 * sum(
+        int(line.split()[1]) for lines in maps for line in lines if line.startswith("Private_")
+    )
+
+
 def run(program: Sequence[str]) -> list[int]:
     """Run a program; the figures after each step of an optimizer, or else at each batch."""
-    steps: list[int] = []
+    steps: list[int | None] = []
     batches: list[int] = []
+    figure = _of_workers() if os.environ.get("HEAP_OF") == "workers" else iter(bytes_in_use, None)
     loader: Any = dataloader._BaseDataLoaderIter
     turn = loader.__next__
 
@@ -59,14 +76,20 @@ def run(program: Sequence[str]) -> list[int]:
         return turn(one)
 
     loader.__next__ = next_batch
-    register_optimizer_step_post_hook(lambda *_: steps.append(bytes_in_use()))
+    register_optimizer_step_post_hook(lambda *_: steps.append(next(figure)))
     sys.argv = list(program)
     try:
         runpy.run_path(program[0], run_name="__main__")
     except SystemExit as end:
         if end.code:
             raise
-    return steps or batches
+    return [one for one in steps if one is not None] or batches
+
+
+def _of_workers() -> Iterator[int | None]:
+    """The figure of every tenth step: it takes as long as the rest of them."""
+    for step in itertools.count(1):
+        yield None if step % 10 else bytes_in_workers()
 
 
 def run_in_fork(program: Sequence[str]) -> str:

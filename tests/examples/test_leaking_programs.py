@@ -22,6 +22,9 @@ EXPECTED = json.loads((PROGRAMS / "expected.json").read_text())
 LEAKS: dict[str, dict[str, Any]] = EXPECTED["leaks"]
 CLEAN: dict[str, dict[str, Any]] = EXPECTED["clean"]
 
+IN_WORKERS = [name for name, facts in LEAKS.items() if facts.get("in_workers")]
+"""Programs whose leak is in processes of their own."""
+
 needs_glibc = pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="only glibc tells what its heap holds"
 )
@@ -96,8 +99,20 @@ def test_a_program_knows_nothing_of_profkit_and_marks_its_fault(name: str) -> No
     assert f"Run: ``python examples/leaks/{name}.py" in program
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells")
+@pytest.mark.parametrize("name", IN_WORKERS)
+def test_the_workers_of_a_program_that_leaks_there_grow_by_what_the_table_says(name: str) -> None:
+    with _measuring({"HEAP_OF": "workers"}) as measured:
+        program = [str(PROGRAMS / f"{name}.py"), *LEAKS[name]["arguments"]]
+        bytes_held = np.array(measured(program), np.float64)
+    assert len(bytes_held) >= 20
+    slope = np.median(np.diff(bytes_held[5:]))
+    per_step = slope * len(bytes_held) / LEAKS[name]["steps"]
+    assert per_step == pytest.approx(LEAKS[name]["per_step_bytes"], rel=0.15)
+
+
 @needs_glibc
-@pytest.mark.parametrize("name", LEAKS)
+@pytest.mark.parametrize("name", [name for name in LEAKS if name not in IN_WORKERS])
 def test_the_heap_of_a_program_that_leaks_grows_by_what_the_table_says(
     name: str, heap: Heap
 ) -> None:

@@ -12,9 +12,10 @@ from typing import Final, Literal
 
 from profkit.model.live import WatchCost
 
-Work = Literal["first", "full", "look", "graphs", "closer", "host", "collector"]
+Work = Literal["first", "full", "look", "graphs", "closer", "host", "collector", "workers"]
 """Kinds of work: the first look; another one through all objects; one through the young ones; a
-walk over graphs within it; a closer look; one at the host's objects; one before a collection."""
+walk over graphs within it; a closer look; one at the host's objects; one before a collection;
+a reading of a loader's worker."""
 
 _SECOND_NS: Final = 1e9
 _WEIGHT: Final = 0.3
@@ -32,13 +33,14 @@ class Budget:
 
     free_s: dict[Work, float] = field(
         default_factory=lambda: {
-            "full": 0.0, "look": 0.12, "graphs": 0.1, "closer": 1.5, "host": 6.0, "collector": 0.03,
+            "full": 0.0, "look": 0.06, "graphs": 0.03, "closer": 0.4, "host": 2.0,
+            "collector": 0.02, "workers": 0.12,
         }
     )  # fmt: skip
     share: dict[Work, float] = field(
         default_factory=lambda: {
-            "full": 0.01, "look": 0.02, "graphs": 0.01, "closer": 0.1, "host": 0.05,
-            "collector": 0.01,
+            "full": 0.005, "look": 0.015, "graphs": 0.01, "closer": 0.04, "host": 0.04,
+            "collector": 0.01, "workers": 0.01,
         }
     )  # fmt: skip
 
@@ -80,17 +82,19 @@ class Clock:
         """Time since the first work; 0 before."""
         return time.perf_counter_ns() - self._began_ns if self._began_ns else 0
 
-    def affords(self, work: Work) -> bool:
+    def affords(self, work: Work, likely_ns: float = 0.0) -> bool:
         """Whether doing something once more is likely to stay within the budget.
 
         Args:
             work: What.
+            likely_ns: What it is likely to take, where that is known; else the first may take
+                whatever it takes.
         """
         spent = self._spent.get(work, _Spent())
         free_ns = self._budget.free_s[work] * _SECOND_NS
         allowed_ns = max(free_ns, self._budget.share[work] * self.watched_ns())
-        # What is done for the first time may always be done: nobody knows what it will take.
-        return spent.n == 0 or spent.cpu_ns + spent.next_ns <= allowed_ns
+        next_ns = max(spent.next_ns, likely_ns)
+        return (spent.n == 0 and not likely_ns) or spent.cpu_ns + next_ns <= allowed_ns
 
     def is_within_share(self, work: Work) -> bool:
         """Whether something has cost no more than its share, and nothing of what is free.

@@ -17,6 +17,7 @@ from profkit.capture.memory.series import (
     growth_of,
     made_anew,
 )
+from profkit.capture.memory.workers import WorkerGrowth
 from profkit.capture.user_code import Place, frames_of
 from profkit.index.trend import Trend, median_slope
 from profkit.model.live import Chain, Growth
@@ -38,6 +39,7 @@ class Evidence:
         sights: The last closer look at each group.
         deepest: The last closer look at the tensor with the deepest graph.
         host: Host memory that no tensor owns and that grows, or None.
+        workers: The loader's workers, if their memory grows, or None.
     """
 
     series: Series
@@ -46,6 +48,7 @@ class Evidence:
     sights: Mapping[Group, Sight]
     deepest: tuple[Kind, Sight] | None = None
     host: HostGrowth | None = None
+    workers: WorkerGrowth | None = None
 
 
 def judge(evidence: Evidence) -> tuple[Growth, ...]:
@@ -67,6 +70,8 @@ def judge(evidence: Evidence) -> tuple[Growth, ...]:
     merged = _merged(found)
     if evidence.host is not None:
         merged.append(_host(evidence.host))
+    if evidence.workers is not None:
+        merged.append(_workers(evidence.workers))
     merged.sort(key=lambda growth: -growth.per_step_bytes)
     return tuple(merged[:_MOST_GROWTHS])
 
@@ -105,6 +110,21 @@ def _host(host: HostGrowth) -> Growth:
         stack_is="seen" if stack else "unknown",
         code=linecache.getline(stack[0].file, stack[0].line).strip() if stack else "",
         chains=host.chains,
+    )
+
+
+def _workers(workers: WorkerGrowth) -> Growth:
+    n_steps = workers.last_step - workers.first_step
+    return Growth(
+        kind="workers",
+        device="workers",
+        per_step_bytes=round(workers.per_step_bytes),
+        bytes=round(workers.per_step_bytes * n_steps),
+        n=workers.n,
+        first_step=workers.first_step,
+        last_step=workers.last_step,
+        type="",
+        copied_share=workers.copied_share,
     )
 
 

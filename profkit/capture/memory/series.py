@@ -41,6 +41,7 @@ class Seen(NamedTuple):
         heap_bytes: What C's allocator and Python's have given out, or None where they do not tell.
         allocated_bytes: What the devices' allocators have given out.
         reserved_bytes: What those have reserved.
+        worker_bytes: What one of the loader's workers has to itself, where that was read.
     """
 
     step: int
@@ -52,6 +53,7 @@ class Seen(NamedTuple):
     heap_bytes: int | None = None
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
+    worker_bytes: int | None = None
 
     def figures(self) -> Look:
         """As it is reported."""
@@ -66,6 +68,7 @@ class Seen(NamedTuple):
             graph_bytes=self.graph_bytes,
             allocated_bytes=self.allocated_bytes,
             reserved_bytes=self.reserved_bytes,
+            worker_bytes=self.worker_bytes,
         )
 
 

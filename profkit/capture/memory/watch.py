@@ -11,16 +11,15 @@ from dataclasses import replace
 from typing import Final
 
 from profkit.capture import environment, signals, talk
-from profkit.capture.heap import Heap
-from profkit.capture.memory import graphs, judge, looks
+from profkit.capture.memory import judge
 from profkit.capture.memory.births import Births
 from profkit.capture.memory.budget import Budget, Clock, Work
 from profkit.capture.memory.census import Census, Kind
 from profkit.capture.memory.closer import CloserLook, Group, Sight
 from profkit.capture.memory.host import LEAST_PER_STEP, HostObjects
 from profkit.capture.memory.python_lines import PythonLines
+from profkit.capture.memory.readings import Readings
 from profkit.capture.memory.series import (
-    Seen,
     Series,
     Sort,
     grown,
@@ -28,7 +27,6 @@ from profkit.capture.memory.series import (
     made_anew,
     suspects,
 )
-from profkit.capture.memory.unreachable import quiet_collector
 from profkit.index.trend import MIN_POINTS, MIN_STEPS, is_rising
 from profkit.model.live import Growth, LiveMemory
 
@@ -40,10 +38,6 @@ _LEAST_SAMPLED_STEPS: Final = 3
 """Steps whose lines are sampled at least: what the first of them made has stayed at their end."""
 _SAMPLED_STEPS: Final = (6, 12, 24)
 """And at most, as long as the lines wanted are not known; the first time and again after that."""
-_MOST_NODES: Final = 20_000
-"""Nodes of all graphs that are walked at a look, some 60 ms: with more, enough has been seen."""
-_BYTES_APART: Final = 8
-"""Looks at which it is asked what graphs keep, which takes five times as long."""
 _ENOUGH_TAKES: Final = 3
 """Takes of the host's objects, which cost more than anything else."""
 _CHECKED_APART: Final = 8
@@ -94,12 +88,11 @@ class Watcher:
         self._births = Births()
         self._may_sample = may_sample
         self._is_alone = is_alone
-        self._heap = Heap()
         self._lines = PythonLines(is_wanted=lines_of_python)
+        self._readings = Readings(self._clock, self._census, self._lines)
         self._host = HostObjects(self._lines)
         self._host_from = 0
         self._series = Series()
-        self._resident = looks.Resident()
         self._sights: dict[Group, Sight] = {}
         self._deepest: tuple[Kind, Sight] | None = None
         self._made_anew: set[Sort] = set()
@@ -127,6 +120,7 @@ class Watcher:
     def skip(self) -> None:
         """A step has ended that is recorded, and must not be disturbed."""
         self.n_steps += 1
+        self._readings.workers.recorded()
         if self._births.is_on:
             self._births.end()
 
@@ -186,47 +180,11 @@ class Watcher:
         self._clock.step_begins(self.n_steps)
 
     def _look(self, work: Work) -> None:
-        with self._clock.spending(work):
-            amounts = self._census.look(self.n_steps, full=work != "look")
-        n_nodes, graph_bytes = self._graphs()
+        n_looks = len(self._series.seen)
         alone = self._is_alone()
-        self._series.add(
-            Seen(
-                self.n_steps,
-                self._clock.watched_ns(),
-                amounts,
-                n_nodes,
-                graph_bytes,
-                self._resident.read() if alone else None,
-                self._heap_bytes() if alone else None,
-                *looks.device_bytes(),
-            )
-        )
+        self._series.add(self._readings.take(self.n_steps, n_looks, work, is_alone=alone))
         apart = _LOOKS_APART if self._clock.is_within_share("look") else _DEAR_LOOKS_APART
         self._next = self.n_steps + max(1, self.n_steps // apart)
-
-    def _heap_bytes(self) -> int | None:
-        given = self._heap.read()
-        return None if given is None else given - self._lines.own_bytes()
-
-    def _graphs(self) -> tuple[int | None, int | None]:
-        """Nodes of all graphs and what they keep beyond live tensors; None where it is too dear."""
-        if not self._clock.affords("graphs"):
-            return None, None
-        with self._clock.spending("graphs"), quiet_collector(), graphs.past_user_code():
-            roots = self._census.roots()
-            nodes = [node for one in roots if (node := graphs.grad_fn_of(one)) is not None]
-            walk = graphs.Walk(_MOST_NODES)
-            n_bytes = 0
-            if len(self._series.seen) % _BYTES_APART:
-                for _ in walk.nodes(nodes):
-                    pass
-            else:
-                counted = {address for address, _ in self._census.entries()}
-                n_bytes = sum(walk.bytes_kept_by(node, counted) for node in walk.nodes(nodes))
-            if not walk.is_exact:
-                return None, None
-            return walk.n_nodes, None if len(self._series.seen) % _BYTES_APART else n_bytes
 
     def _think(self) -> None:
         """Decide whether what was seen is worth a closer look, and lines before it."""
@@ -345,6 +303,7 @@ class Watcher:
             self._sights,
             self._deepest,
             self._host.growth(growth_of(self._series.host(), LEAST_PER_STEP)),
+            self._readings.workers.growth(),
         )
         return judge.judge(evidence), steps[-1] - steps[0]
 
@@ -370,7 +329,7 @@ class Watcher:
         self._births.forget(lambda _: False)
         self._census.end()
         self._lines.end()
-        self._resident.close()
+        self._readings.close()
 
 
 def _with_stack(

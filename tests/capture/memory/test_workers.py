@@ -1,0 +1,182 @@
+"""The memory of a loader's workers, against what a process is told to copy and to make."""
+
+import multiprocessing
+import multiprocessing.connection
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from profkit.capture.memory.workers import Workers
+
+KIB = 1024
+N_SAMPLES = 60_000
+N_STEPS = 24
+A_STEP = 500
+"""Samples that are read in a step, or bytes in KiB that are made."""
+
+pytestmark = [
+    pytest.mark.skipif(
+        not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell"
+    ),
+    # Since Python 3.12 a process with threads is warned of forking, and torch has some.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+]
+Pipe = multiprocessing.connection.Connection
+
+
+def works(pipe: Any, samples: list[bytes], name: str) -> None:  # noqa: ANN401
+    """Read samples, or keep new bytes, as it is told."""
+    torch.multiprocessing._set_thread_name(name)
+    kept = []
+    pipe.send("ready")
+    for what, first in iter(pipe.recv, None):
+        if what == "read":
+            for sample in samples[first : first + A_STEP]:
+                len(sample)
+        else:
+            kept.append(bytearray(b"x") * (A_STEP * KIB))
+        pipe.send(len(kept))
+
+
+Start = Callable[..., Pipe]
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[bytes]:
+    """Objects of Python's beside each other, six to a page."""
+    return [bytes(600) for _ in range(N_SAMPLES)]
+
+
+@pytest.fixture
+def start(samples: list[bytes]) -> Iterator[Start]:
+    """Begins a worker; the pipe that tells it what to do."""
+    context = multiprocessing.get_context("fork")
+    running = []
+
+    def begin(name: str = "pt_data_worker") -> Pipe:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=works, args=(theirs, samples, name), daemon=True)
+        process.start()
+        assert ours.recv() == "ready"
+        running.append((process, ours))
+        return ours
+
+    yield begin
+    for process, pipe in running:
+        if process.is_alive():
+            pipe.send(None)
+        process.join()
+
+
+def tell(pipe: Pipe, what: str, step: int) -> None:
+    pipe.send((what, step * A_STEP))
+    pipe.recv()
+
+
+def watch(workers: Workers, pipe: Pipe, what: str, steps: range) -> list[int]:
+    """What was read after each step of some work."""
+    seen = []
+    for step in steps:
+        tell(pipe, what, step)
+        if workers.due_ns(step) is not None:
+            read = workers.read(step)
+            assert read is not None
+            seen.append(read)
+    return seen
+
+
+def private_bytes(pid: int) -> int:
+    """What a process shares with no other, mapping by mapping."""
+    lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
+    return sum(int(line.split()[1]) * KIB for line in lines if line.startswith("Private_"))
+
+
+def test_what_is_read_is_what_the_worker_shares_with_nobody(start: Start) -> None:
+    start()
+    (process,) = multiprocessing.active_children()
+    workers = Workers()
+    assert workers.due_ns(1) is not None
+    read = workers.read(1)
+    assert process.pid is not None
+    assert read == pytest.approx(private_bytes(process.pid), abs=64 * KIB)
+    assert read < 100 << 20, "what it shares with this process does not count"
+
+
+def test_reading_objects_of_the_main_process_is_told_as_copies(start: Start) -> None:
+    workers = Workers()
+    watch(workers, start(), "read", range(1, 4 * N_STEPS))
+    growth = workers.growth()
+    assert growth is not None
+    # An object of 633 bytes; its page is copied once.
+    assert growth.per_step_bytes == pytest.approx(A_STEP * 640, rel=0.1)
+    assert growth.copied_share > 0.95
+    assert growth.n == 1
+
+
+def test_what_the_worker_makes_is_told_as_its_own(start: Start) -> None:
+    workers = Workers()
+    watch(workers, start(), "make", range(1, 2 * N_STEPS))
+    growth = workers.growth()
+    assert growth is not None
+    assert growth.per_step_bytes == pytest.approx(A_STEP * KIB, rel=0.05)
+    assert growth.copied_share < 0.05
+
+
+def test_of_a_worker_begun_while_steps_were_recorded_copies_alone_count(start: Start) -> None:
+    workers = Workers()
+    workers.recorded()
+    watch(workers, start(), "make", range(1, 2 * N_STEPS))
+    assert workers.growth() is None
+
+
+def test_all_workers_are_taken_to_grow_as_the_one_that_is_followed(start: Start) -> None:
+    workers = Workers()
+    first = start()
+    start()
+    start()
+    watch(workers, first, "make", range(1, 2 * N_STEPS))
+    growth = workers.growth()
+    assert growth is not None
+    assert growth.n == 3
+    assert growth.per_step_bytes == pytest.approx(3 * A_STEP * KIB, rel=0.05)
+
+
+def test_a_worker_that_fills_its_cache_and_stops_does_not_grow(start: Start) -> None:
+    workers = Workers()
+    pipe = start()
+    watch(workers, pipe, "make", range(1, N_STEPS))
+    watch(workers, pipe, "read", range(N_STEPS, N_STEPS + 1))
+    for step in range(N_STEPS + 1, 3 * N_STEPS):
+        if workers.due_ns(step) is not None:
+            workers.read(step)
+    assert workers.growth() is None
+
+
+def test_other_processes_are_not_followed(start: Start) -> None:
+    start("a server")
+    assert Workers().due_ns(1) is None
+
+
+def test_when_one_has_ended_the_next_is_followed_and_the_longest_judged(start: Start) -> None:
+    workers = Workers()
+    first = start()
+    long = watch(workers, first, "make", range(1, 2 * N_STEPS))
+    first.send(None)
+    until = time.monotonic() + 10
+    while multiprocessing.active_children() and time.monotonic() < until:
+        time.sleep(0.01)
+    short = watch(workers, start(), "read", range(3 * N_STEPS, 3 * N_STEPS + 4))
+    assert short[0] < long[-1] / 2
+    growth = workers.growth()
+    assert growth is not None
+    assert growth.last_step < 2 * N_STEPS
+
+
+def test_without_workers_nothing_is_due() -> None:
+    workers = Workers()
+    assert workers.due_ns(1) is None
+    assert workers.growth() is None
