@@ -63,6 +63,26 @@ class Recording:
     paths: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class ReadersOptions:
+    """How much of a report the formats for readers show.
+
+    Attributes:
+        top: How many findings, kernels and operators to show.
+        verbose: Whether to show all of them.
+        base: An absolute folder; paths inside are shown relative to it.
+    """
+
+    top: int = 5
+    verbose: bool = False
+    base: str = ""
+
+    @property
+    def most(self) -> int | None:
+        """How many to show of what can be many; None for all."""
+        return None if self.verbose else self.top
+
+
 class Renderer(Protocol):
     """The shape of a renderer's module."""
 

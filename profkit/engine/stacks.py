@@ -47,6 +47,22 @@ class Stacks:
         return sum(weight for _, weight in self.rows)
 
 
+@dataclass(frozen=True)
+class StackOptions:
+    """Which stacks a format of stacks has.
+
+    Attributes:
+        weight: ``host``, ``device``, ``memory``, or the name of a flame graph such as
+            ``device-module``; empty leaves it to the format.
+        recording: What the report was made from; without it there is what the report has kept.
+        base: An absolute folder; paths inside are shown relative to it.
+    """
+
+    weight: str = ""
+    recording: Recording | None = None
+    base: str = ""
+
+
 def all_stacks(report: Report, recording: Recording | None) -> Iterator[Stacks]:
     """Every kind of stacks that there is, each worked out when it is asked for.
 
@@ -109,12 +125,14 @@ def label(site: FlameSite, base: str = "") -> str:
     return visible(f"{site.name} ({short_path(site.frame.file, base)}:{site.frame.line})")
 
 
-def instead_of_stacks(recording: Recording | None) -> str:
+def remark(report: Report, options: StackOptions) -> str:  # noqa: ARG001  (as renderers have it)
     """What stands in the place of Python's stacks, in a sentence; empty where they are there.
 
     Args:
-        recording: What was recorded, or None.
+        report: The report.
+        options: What it was made from.
     """
+    recording = options.recording
     if recording is None:
         return (
             "A report alone has no stacks: its lines, operators and kernels stand in their place."

@@ -8,12 +8,14 @@ recording has.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
-from profkit.engine.renderer import Recording, RendererInfo
-from profkit.engine.stacks import chosen_stacks, instead_of_stacks, label
+from profkit.engine.renderer import RendererInfo
+from profkit.engine.stacks import StackOptions as Options
+from profkit.engine.stacks import chosen_stacks, label, remark
 from profkit.model.report import Report
+
+__all__ = ["INFO", "Options", "remark", "render"]
 
 INFO = RendererInfo(
     name="folded",
@@ -25,22 +27,6 @@ INFO = RendererInfo(
 
 _BETWEEN: Final = ";"
 _INSTEAD: Final = ":"
-
-
-@dataclass(frozen=True)
-class Options:
-    """Which stacks are written.
-
-    Attributes:
-        weight: ``host``, ``device``, ``memory``, or the name of a flame graph such as
-            ``device-module``; empty for the first that there is.
-        recording: What the report was made from; without it there is what the report has kept.
-        base: An absolute folder; paths inside are shown relative to it.
-    """
-
-    weight: str = ""
-    recording: Recording | None = None
-    base: str = ""
 
 
 def render(report: Report, options: Options) -> bytes:
@@ -60,13 +46,3 @@ def render(report: Report, options: Options) -> bytes:
         weights[_BETWEEN.join(frames)] += weight
     lines = [f"{stack} {weight}\n" for stack, weight in sorted(weights.items())]
     return "".join(lines).encode()
-
-
-def remark(report: Report, options: Options) -> str:
-    """What stands in the place of stacks that were not recorded.
-
-    Args:
-        report: The report.
-        options: What it was made from.
-    """
-    return instead_of_stacks(options.recording)

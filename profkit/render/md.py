@@ -8,7 +8,6 @@ Source: GitHub refuses a comment of more than 65,536 characters ("body is too lo
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from profkit.engine.memory_text import (
@@ -21,6 +20,7 @@ from profkit.engine.memory_text import (
     sites,
     use_of,
 )
+from profkit.engine.renderer import ReadersOptions as Options
 from profkit.engine.renderer import RendererInfo
 from profkit.engine.verdict import (
     busiest_ops,
@@ -39,6 +39,8 @@ from profkit.model.where import Location
 from profkit.names import short_kernel, short_path, visible
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
+__all__ = ["INFO", "Options", "render"]
+
 INFO = RendererInfo(name="md", suffix=".md", media_type="text/markdown")
 
 _SPECIAL: Final = re.compile(r"[\\`*\[\]<>~&$@#]|(?<![^\W_])_|_(?![^\W_])")
@@ -48,21 +50,6 @@ _LONGEST_COMMENT: Final = 65_536
 _LEFT_OUT: Final = "… and what does not fit into a comment is left out."
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the Markdown shows.
-
-    Attributes:
-        top: How many findings, kernels and operators to show.
-        verbose: Whether to show all of them.
-        base: An absolute folder; paths inside are shown relative to it.
-    """
-
-    top: int = 5
-    verbose: bool = False
-    base: str = ""
-
-
 def render(report: Report, options: Options) -> bytes:
     """The report as Markdown in UTF-8.
 
@@ -70,7 +57,7 @@ def render(report: Report, options: Options) -> bytes:
         report: The report.
         options: What to show.
     """
-    most = None if options.verbose else options.top
+    most = options.most
     blocks = [
         "# profkit report",
         _prose(verdict(report)),

@@ -6,16 +6,18 @@ and lines; the program switches between them. Weights are whole nanoseconds or b
 Source: ``src/lib/file-format-spec.ts`` of jlfwong/speedscope.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from profkit.engine.renderer import Recording, RendererInfo
-from profkit.engine.stacks import Stacks, all_stacks, chosen_stacks, instead_of_stacks, label
+from profkit.engine.renderer import RendererInfo
+from profkit.engine.stacks import StackOptions as Options
+from profkit.engine.stacks import Stacks, all_stacks, chosen_stacks, label, remark
 from profkit.model.flame import FlameSite
 from profkit.model.report import Report
 from profkit.names import short_path, visible
+
+__all__ = ["INFO", "Options", "remark", "render"]
 
 INFO = RendererInfo(
     name="speedscope",
@@ -27,22 +29,6 @@ INFO = RendererInfo(
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 _UNITS: Final = {"ns": "nanoseconds", "bytes": "bytes"}
-
-
-@dataclass(frozen=True)
-class Options:
-    """Which stacks are written.
-
-    Attributes:
-        weight: ``host``, ``device``, ``memory``, or the name of a flame graph such as
-            ``device-module``; empty for all that there are.
-        recording: What the report was made from; without it there is what the report has kept.
-        base: An absolute folder; paths inside are shown relative to it.
-    """
-
-    weight: str = ""
-    recording: Recording | None = None
-    base: str = ""
 
 
 def render(report: Report, options: Options) -> bytes:
@@ -93,13 +79,3 @@ def _frame(site: FlameSite, base: str) -> dict[str, Any]:
         return {"name": label(site)}
     file = visible(short_path(site.frame.file, base))
     return {"name": visible(site.name) or "(no name)", "file": file, "line": site.frame.line}
-
-
-def remark(report: Report, options: Options) -> str:
-    """What stands in the place of stacks that were not recorded.
-
-    Args:
-        report: The report.
-        options: What it was made from.
-    """
-    return instead_of_stacks(options.recording)

@@ -18,7 +18,7 @@ from profkit.model.flame import FLAMES, Flame, depths
 from profkit.model.snapshot import MemorySnapshot
 from profkit.testing import SnapshotBuilder, TraceBuilder
 from profkit.testing.device_memory import Block
-from tests.catalogue.test_any_program import ACTIONS, programs
+from tests.catalogue.random_programs import briefly, played, programs
 
 TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*/*.gz"))
 
@@ -67,22 +67,14 @@ def host_ns(ctx: Context) -> int:
     )
 
 
-@settings(
-    max_examples=40, deadline=None, derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+@briefly
 @given(program=programs, steps=st.booleans())
 def test_whatever_a_program_does_weights_add_up_to_what_was_recorded(
     tmp_path: Path,
     program: list[list[int]],
     steps: bool,  # noqa: FBT001
 ) -> None:
-    b = TraceBuilder(stacks=True, memory=True)
-    for body in program:
-        around = b.step() if steps else b.annotation("region")
-        with around, b.frame("train.py", 3, "main"), b.module("Net"):
-            for number in body:
-                ACTIONS[number](b)
+    b = played(program, steps=steps)
     ctx = of_trace(b, tmp_path)
     work_ns = sum(e.dur_ns or 0 for e in b.events if e.cat in {"kernel", "gpu_memcpy"})
     for found in flames(ctx):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.api import study
@@ -17,7 +17,7 @@ from profkit.model.report import Report, Source, Summary
 from profkit.model.timeline import Timeline
 from profkit.model.trace import RecordedWith
 from profkit.testing import TraceBuilder
-from tests.catalogue.test_any_program import ACTIONS, programs
+from tests.catalogue.random_programs import briefly, played, programs
 
 TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*/*.gz"))
 OF_EVENTS = {"stream", "annotations", "thread", "other"}
@@ -67,22 +67,14 @@ def is_sound(drawn: Timeline, events: EventTable) -> None:
         assert lane.busy_ns == covered_ns(starts, ends)
 
 
-@settings(
-    max_examples=40, deadline=None, derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+@briefly
 @given(program=programs, steps=st.booleans())
 def test_whatever_a_program_does_no_event_is_lost_and_no_two_of_a_row_overlap(
     tmp_path: Path,
     program: list[list[int]],
     steps: bool,  # noqa: FBT001
 ) -> None:
-    b = TraceBuilder(stacks=True, memory=True)
-    for body in program:
-        around = b.step() if steps else b.annotation("region")
-        with around, b.frame("train.py", 3, "main"):
-            for number in body:
-                ACTIONS[number](b)
+    b = played(program, steps=steps)
     drawn, ctx, report = made(b.write(tmp_path / "t.json"))
     is_sound(drawn, ctx.events)
     events = [event for event in b.events if event.ph == "X"]

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from profkit.api import render, study
+from profkit.engine.markup import marked
 from profkit.model.report import Report
 from profkit.model.where import Location
 from profkit.render import html
 from profkit.render.html._page import script_json
-from profkit.render.html._section import marked, term
+from profkit.render.html._section import term
 from profkit.testing import TraceBuilder
 from tests.render import reports
 

@@ -6,7 +6,6 @@ reaches nothing around it. The whole page, with plots, is the format ``html``.
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from profkit.engine.memory_text import (
@@ -19,6 +18,7 @@ from profkit.engine.memory_text import (
     sites,
     use_of,
 )
+from profkit.engine.renderer import ReadersOptions as Options
 from profkit.engine.renderer import RendererInfo
 from profkit.engine.verdict import (
     busiest_ops,
@@ -38,6 +38,8 @@ from profkit.names import middle_cut, short_kernel, short_path, visible
 from profkit.render.fragment.filling import Table, fill
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
+__all__ = ["INFO", "Options", "render"]
+
 INFO = RendererInfo(
     name="fragment", suffix=".fragment.html", media_type="text/html", shows="recording"
 )
@@ -48,21 +50,6 @@ _MOST_PLACES: Final = 8
 _MOST_HOLDERS: Final = 3
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the fragment shows.
-
-    Attributes:
-        top: How many findings, kernels and operators to show.
-        verbose: Whether to show all of them.
-        base: An absolute folder; paths inside are shown relative to it.
-    """
-
-    top: int = 5
-    verbose: bool = False
-    base: str = ""
-
-
 def render(report: Report, options: Options) -> bytes:
     """The report as a ``<div>`` in UTF-8.
 
@@ -70,7 +57,7 @@ def render(report: Report, options: Options) -> bytes:
         report: The report.
         options: What to show.
     """
-    most = None if options.verbose else options.top
+    most = options.most
     shown = report.findings[:most]
     return fill(
         "report.html.j2",

@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from profkit.names import visible
-from profkit.units import format_count
+from jinja2 import Environment
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from profkit.engine.markup import environment
 
 
 @dataclass(frozen=True)
@@ -38,30 +35,5 @@ def fill(template: str, **values: object) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _environment() -> "Environment":
-    # Every format is imported to know their names; those that fill no template load none of this.
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
-    from markupsafe import Markup  # noqa: PLC0415
-
-    def shown(value: object) -> object:
-        """A text with nothing left in it that a browser would obey."""
-        return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-    environment = Environment(
-        loader=PackageLoader("profkit.render.fragment"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"count": format_count, "code": _code}
-    return environment
-
-
-def _code(text: str) -> list[tuple[str, bool]]:
-    """A sentence cut at its backticks: pieces, and whether each is code."""
-    parts = " ".join(text.split()).split("`")
-    if len(parts) % 2 == 0:
-        return [("`".join(parts), False)]
-    return [(part, place % 2 == 1) for place, part in enumerate(parts) if part]
+def _environment() -> Environment:
+    return environment("profkit.render.fragment")

@@ -1,22 +1,19 @@
 """What a section of the page is: a module with ``section(report, options)``."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from profkit.engine.glossary import GLOSSARY
-from profkit.names import visible
-from profkit.units import format_bytes, format_count, format_ns, format_share, format_times
+from profkit.engine.markup import environment
 
 CHART_SCRIPT: Final = "chart.js"
 """What draws with plotly needs it before its own script."""
 _PACKAGE: Final = "profkit.render.html"
-_CODE: Final = re.compile(r"`{1,2}([^`]+)`{1,2}")
 
 
 @dataclass(frozen=True)
@@ -51,50 +48,11 @@ def fill(template: str, **values: object) -> Markup:
     return Markup(_environment().get_template(template).render(values))  # noqa: S704  (the environment escapes)
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A piece of a sentence.
-
-    Attributes:
-        text: It.
-        is_code: Whether it is a name of the program or a line of code.
-    """
-
-    text: str
-    is_code: bool
-
-
-def marked(text: str) -> tuple[Piece, ...]:
-    """A sentence cut at its backticks, which stand around code.
-
-    Args:
-        text: Such as ``Empty `history` once``, or the same with two backticks.
-    """
-    parts = _CODE.split(text)
-    found = (Piece(part, is_code=place % 2 == 1) for place, part in enumerate(parts))
-    return tuple(each for each in found if each.text)
-
-
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader(_PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["term"] = term
-    environment.filters |= {
-        "ns": format_ns,
-        "bytes": format_bytes,
-        "share": format_share,
-        "count": format_count,
-        "times": format_times,
-        "marked": marked,
-    }
-    return environment
+    made = environment(_PACKAGE)
+    made.globals["term"] = term
+    return made
 
 
 def term(word: str, shown: str = "") -> Markup:
@@ -106,8 +64,3 @@ def term(word: str, shown: str = "") -> Markup:
     """
     attributes = Markup('<span class="term" tabindex="0" data-tip="{}">{}</span>')
     return attributes.format(GLOSSARY[word].replace("`", ""), shown or word)
-
-
-def _shown(value: object) -> object:
-    """A value as the page has it: of a text whatever a browser would obey is made visible."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

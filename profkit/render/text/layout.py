@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from profkit.engine.renderer import ReadersOptions
 from profkit.names import visible
 
 INDENT: Final = 4
@@ -22,24 +23,18 @@ _FIGURE: Final = re.compile(r"(\d) ((?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b)")
 
 
 @dataclass(frozen=True)
-class Options:
-    """How the text is laid out.
+class Options(ReadersOptions):
+    """How the text is laid out; all of it has findings with their evidence.
 
     Attributes:
         width: Columns to fill.
         color: Whether to use terminal colours; otherwise it is plain text.
         unicode: Whether the reader can show more than ASCII.
-        top: How many findings, kernels and operators to show.
-        verbose: Whether to show all findings, their evidence, and every table.
-        base: An absolute folder; paths inside are shown relative to it.
     """
 
     width: int = 100
     color: bool = False
     unicode: bool = True
-    top: int = 5
-    verbose: bool = False
-    base: str = ""
 
 
 def grid(*, show_header: bool = False, header_style: str = "", gap: int = 1) -> Table:

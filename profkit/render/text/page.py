@@ -182,7 +182,7 @@ class Page:
         every = self.report.findings
         if not every:
             return
-        shown = every if self.options.verbose else every[: self.options.top]
+        shown = every[: self.options.most]
         yield heading("What to change", f"{format_count(len(every))} found, most costly first")
         for number, finding in enumerate(shown, start=1):
             yield from self.finding(number, finding)
@@ -268,7 +268,7 @@ class Page:
                 yield ""
             yield heading(visible(each.title), format_bytes(each.total_bytes))
             rows = []
-            for site in each.sites[: None if self.options.verbose else self.options.top]:
+            for site in each.sites[: self.options.most]:
                 place = place_of(site)
                 if site.location.line is not None:
                     place = self.fitting_place(site.location, self.wide // 2)
@@ -283,7 +283,7 @@ class Page:
         """The kernels that take longest."""
         every = self.report.summary.top_kernels
         rows = []
-        for kernel in every if self.options.verbose else every[: self.options.top]:
+        for kernel in every[: self.options.most]:
             place, op = self.short_place(kernel.location), visible(kernel.op or "")
             total, share = format_ns(kernel.total_ns), format_share(kernel.share)
             rows.append(
@@ -311,7 +311,7 @@ class Page:
                 ),
                 self.short_place(op.location),
             )
-            for op in (every if self.options.verbose else every[: self.options.top])
+            for op in every[: self.options.most]
         ]
         if rows:
             yield rows_of(("Operators", "calls", *figures, "most at"), rows, self.wide)
