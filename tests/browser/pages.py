@@ -50,6 +50,39 @@ class Heard:
             route.abort()
 
 
+class Fingers:
+    """Fingers on an element of a touchscreen, at shares of its width.
+
+    Args:
+        page: The page.
+        element: Which element.
+    """
+
+    def __init__(self, page: Page, element: str) -> None:
+        page.locator(element).scroll_into_view_if_needed()
+        box = page.locator(element).bounding_box()
+        assert box is not None
+        self._box = box
+        self._session = page.context.new_cdp_session(page)
+
+    def at(self, kind: str, *shares: float, first: int = 0) -> None:
+        """Fingers that touch, move or lift there, counted from the first that does."""
+        x, y, width = self._box["x"], self._box["y"] + 60, self._box["width"]
+        points = [
+            {"x": x + share * width, "y": y, "id": i} for i, share in enumerate(shares, first)
+        ]
+        told = {"type": kind, "touchPoints": points}
+        self._session.send("Input.dispatchTouchEvent", told)
+
+    def go(self, begin: tuple[float, ...], end: tuple[float, ...], n_moves: int = 5) -> None:
+        """Put fingers down one after the other, move them, and leave them there."""
+        for n in range(1, len(begin) + 1):
+            self.at("touchStart", *begin[:n])
+        for move in range(1, n_moves + 1):
+            part = move / n_moves
+            self.at("touchMove", *(a + (b - a) * part for a, b in zip(begin, end, strict=True)))
+
+
 def violations(page: Page, axe: str, *, frames: bool = True) -> list[str]:
     """What axe finds serious or worse on a page: the rule, and the first elements.
 

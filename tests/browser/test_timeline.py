@@ -14,7 +14,7 @@ from profkit.engine.renderer import Recording
 from profkit.model.events import EventTable, SparseColumn
 from profkit.testing import TraceBuilder
 from profkit.units import format_ns
-from tests.browser.pages import Opener, violations
+from tests.browser.pages import Fingers, Opener, violations
 
 ROOT = Path(__file__).parents[2]
 N_MANY = 1_000_000
@@ -176,41 +176,13 @@ def test_a_drag_moves_the_timeline(page: Page) -> None:
     expect(page.locator("#timeline-details")).to_be_empty()
 
 
-class Fingers:
-    """Fingers on the timeline of a touchscreen, at shares of its width."""
-
-    def __init__(self, page: Page) -> None:
-        page.locator("#timeline-view").scroll_into_view_if_needed()
-        box = page.locator(".lanes .slices").bounding_box()
-        assert box is not None
-        self._box = box
-        self._session = page.context.new_cdp_session(page)
-
-    def at(self, kind: str, *shares: float, first: int = 0) -> None:
-        """Fingers that touch, move or lift there, counted from the first that does."""
-        x, y, width = self._box["x"], self._box["y"] + 60, self._box["width"]
-        points = [
-            {"x": x + share * width, "y": y, "id": i} for i, share in enumerate(shares, first)
-        ]
-        told = {"type": kind, "touchPoints": points}
-        self._session.send("Input.dispatchTouchEvent", told)
-
-    def go(self, begin: tuple[float, ...], end: tuple[float, ...], n_moves: int = 5) -> None:
-        """Put fingers down one after the other, move them, and leave them there."""
-        for n in range(1, len(begin) + 1):
-            self.at("touchStart", *begin[:n])
-        for move in range(1, n_moves + 1):
-            part = move / n_moves
-            self.at("touchMove", *(a + (b - a) * part for a, b in zip(begin, end, strict=True)))
-
-
 def test_two_fingers_zoom_and_move_and_keep_the_moments_that_they_hold(
     opened: Opener, small: Path
 ) -> None:
     page = drawn(opened, small, has_touch=True)
     begin, end = whole = shown(page)
     span = end - begin
-    fingers = Fingers(page)
+    fingers = Fingers(page, ".lanes .slices")
     fingers.go((0.4, 0.6), (0.3, 0.7))  # apart: twice as far, so half as much is shown
     comes_to(page, begin + span / 4, end - span / 4)
     fingers.at("touchEnd")
@@ -233,7 +205,7 @@ def test_a_tap_chooses_and_one_finger_drags(opened: Opener, small: Path, studied
     expect(page.locator("#timeline-details h3")).to_have_text("odd_one")
     page.locator("[data-zoom=in]").tap()
     begin, end = shown(page)
-    fingers = Fingers(page)
+    fingers = Fingers(page, ".lanes .slices")
     fingers.go((0.5,), (0.4,))
     by = (end - begin) / 10
     comes_to(page, begin + by, end + by)
