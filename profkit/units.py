@@ -9,6 +9,7 @@ from typing import Final
 _TIME_STEPS: Final = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZE_STEPS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _ALMOST_NOTHING: Final = 0.001
+_ALMOST_NO_NUMBER: Final = 0.005
 
 
 def _three_digits(value: float) -> str:
@@ -56,6 +57,15 @@ def format_share(share: float) -> str:
 def format_count(count: int) -> str:
     """A whole number with thousands separated: ``12,400``."""
     return f"{count:,}"
+
+
+def format_number(number: float) -> str:
+    """A number that may be a fraction, to about three digits: ``2.50``, ``0.07``, ``<0.01``.
+
+    Args:
+        number: No less than 0.
+    """
+    return "<0.01" if 0 < number < _ALMOST_NO_NUMBER else _three_digits(number)
 
 
 def format_times(count: int) -> str:

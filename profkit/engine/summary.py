@@ -6,7 +6,13 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.memory_summary import memory_summary
-from profkit.engine.top import regions, top_kernels, top_ops
+from profkit.engine.top import (
+    occupancy_share,
+    regions,
+    tensor_core_share,
+    top_kernels,
+    top_ops,
+)
 from profkit.engine.windows import windows
 from profkit.index.breakdown import (
     breakdown,
@@ -19,12 +25,10 @@ from profkit.index.calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.index.intervals import Intervals, covered_within, union
 from profkit.index.waits import outermost_of
 from profkit.load.heap import give_back
+from profkit.model.device_summary import DeviceSummary, IdleCause, IdleTime
 from profkit.model.events import MISSING, Category
 from profkit.model.report import (
     CopySummary,
-    DeviceSummary,
-    IdleCause,
-    IdleTime,
     Source,
     StepSummary,
     Summary,
@@ -140,6 +144,8 @@ def _devices(ctx: Context) -> tuple[DeviceSummary, ...]:
             n_memcpy=device.n_memcpy,
             n_memset=device.n_memset,
             idle_causes=_idle_times({cause: time.total_ns for cause, time in causes.items()}),
+            occupancy_share=occupancy_share(ctx, device.rows),
+            tensor_core_share=tensor_core_share(ctx, device.rows),
         )
         for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True)
     )

@@ -80,6 +80,7 @@ _DEVICES: Final = _columns(
     "device name",
     "span_ns busy_ns idle_ns compute_ns communication_ns overlap_ns memcpy_ns n_kernels n_memcpy "
     "n_memset",
+    "occupancy_share tensor_core_share",
 )
 _WATCHED: Final = _columns(
     "", "step host_rss_bytes tensor_bytes graph_bytes allocated_bytes reserved_bytes"
@@ -236,7 +237,8 @@ _MAKERS: Final[dict[str, _Maker]] = {
     "steps": _plain("steps", _STEPS),
     "step_parts": (_columns("step part", "ns"), _parts),
     "kernels": _located(
-        "top_kernels", (*_columns("name", "n_calls total_ns mean_ns", "share"),
+        "top_kernels", (*_columns("name", "n_calls total_ns mean_ns",
+                                                  "share blocks_per_sm occupancy_share"),
                         *_columns("op module")),
     ),
     "operators": _located("top_ops", _columns("name", "n_calls total_ns self_ns device_ns")),

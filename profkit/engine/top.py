@@ -2,16 +2,20 @@
 
 import itertools
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.index.kernel_fill import mean_by_time, names_tensor_cores, tensor_core_rows
 from profkit.index.nesting import self_ns
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, OpSummary, RegionSummary
 
 MOST = 100
 """How many kernels and operators a report lists. The rest is the tail that nobody reads."""
+
+_PERCENT: Final = 100
 
 _FRAMING = (
     "ProfilerStep",
@@ -76,8 +80,11 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
     rows, ops, calls = launches.work[is_kernel], launches.op[is_kernel], launches.launch[is_kernel]
     origin = np.where(ops != NO_ROW, ops, calls)
     everything = int(events.dur_ns[rows].sum())
+    blocks = events.blocks_per_sm.figures_at(rows)
+    occupancy = events.occupancy_percent.figures_at(rows) / _PERCENT
     found = []
     for group in _by_name(ctx, rows)[:MOST]:
+        here = rows[group.places]
         known = group.places[origin[group.places] != NO_ROW]
         location = None
         if len(known):
@@ -93,9 +100,39 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
                 op=location.op if location else None,
                 module=location.module if location else None,
                 location=location,
+                blocks_per_sm=mean_by_time(blocks[group.places], events.dur_ns[here]),
+                occupancy_share=mean_by_time(occupancy[group.places], events.dur_ns[here]),
+                tensor_cores=names_tensor_cores(group.name),
             )
         )
     return tuple(found)
+
+
+def occupancy_share(ctx: Context, rows: Rows) -> float | None:
+    """The mean occupancy of kernels by the profiler's estimate, by their time; None without any.
+
+    Args:
+        ctx: The recording.
+        rows: Device work; what is no kernel has no estimate.
+    """
+    occupancy = ctx.events.occupancy_percent.figures_at(rows) / _PERCENT
+    return mean_by_time(occupancy, ctx.events.dur_ns[rows])
+
+
+def tensor_core_share(ctx: Context, rows: Rows) -> float | None:
+    """Of the time of kernels, the part of those whose name tells of tensor cores.
+
+    Args:
+        ctx: The recording.
+        rows: Device work, of which kernels count; without any there is no share.
+    """
+    events = ctx.events
+    kernels = rows[events.category[rows] == Category.KERNEL]
+    everything = int(events.dur_ns[kernels].sum())
+    if not everything:
+        return None
+    told = kernels[tensor_core_rows(events, kernels)]
+    return int(events.dur_ns[told].sum()) / everything
 
 
 def top_ops(ctx: Context) -> tuple[OpSummary, ...]:

@@ -11,8 +11,9 @@ from profkit.engine.memory_text import (
     ran_out,
 )
 from profkit.engine.wording import counted
+from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Finding
-from profkit.model.report import Breakdown, DeviceSummary, OpSummary, Report, Summary
+from profkit.model.report import Breakdown, OpSummary, Report, Summary
 from profkit.names import visible
 from profkit.units import format_bytes, format_count, format_ns, format_share
 

@@ -24,8 +24,8 @@ from profkit.index.intervals import (
 from profkit.index.launches import Launches
 from profkit.index.streams import DeviceActivity
 from profkit.index.waiting import blocking_calls, covered_by, data_waits
+from profkit.model.device_summary import IdleCause
 from profkit.model.events import NO_ROW, Category, EventTable
-from profkit.model.report import IdleCause
 
 HOST_CAUSES: Final = ("sync", "data", "allocator", "overhead")
 """What the host may have done while it was late, the most telling first."""

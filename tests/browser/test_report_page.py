@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from profkit.api import render, study
 from profkit.render import html
-from profkit.units import format_bytes, format_count, format_ns, format_share
+from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 from tests.browser.pages import Opener, violations
 from tests.render import reports
 
@@ -78,7 +78,8 @@ def test_figures_are_spelled_as_in_every_other_format(
     shares = [value / 1999 for value in values[:4000]] + [0.0995, 0.00995, 0.125, 0.0005, 0.001]
     spelled = opened(recorded).evaluate(
         """([values, shares]) => [values.map(profkit.formatNs), values.map(profkit.formatBytes),
-        values.map(profkit.formatCount), shares.map(profkit.formatShare)]""",
+        values.map(profkit.formatCount), shares.map(profkit.formatShare),
+        shares.map((share) => profkit.formatNumber(Math.abs(share) * 200))]""",
         [values, shares],
     )
     assert spelled == [
@@ -86,6 +87,7 @@ def test_figures_are_spelled_as_in_every_other_format(
         [format_bytes(value) for value in values],
         [format_count(value) for value in values],
         [format_share(share) for share in shares],
+        [format_number(abs(share) * 200) for share in shares],
     ]
 
 

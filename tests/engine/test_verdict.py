@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from profkit.engine.verdict import busiest_ops, cost_share, cost_text, facts, verdict
+from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost
-from profkit.model.report import DeviceSummary, Report, Summary
+from profkit.model.report import Report, Summary
 from tests.render import reports
 
 

@@ -1,5 +1,6 @@
 """Reports made by hand: a GPU run, a CPU run, and the odd ones that renderers must survive."""
 
+from profkit.model.device_summary import DeviceSummary, IdleTime
 from profkit.model.finding import Cost, Finding, Unchecked
 from profkit.model.memory_summary import (
     AllocationSite,
@@ -15,8 +16,6 @@ from profkit.model.memory_summary import (
 from profkit.model.report import (
     Breakdown,
     CopySummary,
-    DeviceSummary,
-    IdleTime,
     KernelSummary,
     OpSummary,
     RegionSummary,

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from profkit.engine.verdict import verdict
+from profkit.model.device_summary import DeviceSummary
 from profkit.model.memory_summary import MemorySummary, PeakMemory
-from profkit.model.report import DeviceSummary, Report, SourceKind
+from profkit.model.report import Report, SourceKind
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from typing import Any
 
 from profkit.engine.verdict import part_label
-from profkit.model.report import DeviceSummary, Report
+from profkit.model.device_summary import DeviceSummary
+from profkit.model.report import Report
 from profkit.render.html._series import color_of
 from profkit.render.html._table import cell
 

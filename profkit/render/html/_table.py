@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from profkit.names import middle_cut, visible
 from profkit.render.html._section import fill
-from profkit.units import format_bytes, format_count, format_ns, format_share
+from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 
-Kind = Literal["name", "place", "text", "ns", "bytes", "count", "share"]
+Kind = Literal["name", "place", "text", "ns", "bytes", "count", "share", "number"]
 Cell = str | int | float | None
 MAX_CELL_CHARACTERS: Final = 600
 """Longer names are cut in their middle; the whole name stays in the JSON report."""
@@ -23,6 +23,7 @@ _SPELLED: Final[dict[str, Callable[[Any], str]]] = {
     "bytes": format_bytes,
     "count": format_count,
     "share": format_share,
+    "number": format_number,
 }
 
 

@@ -55,6 +55,9 @@ const profkit = (() => {
   /** A whole number with thousands separated: `12,400`. */
   const formatCount = (count) => separated(String(count));
 
+  /** A number that may be a fraction: `2.50`, `<0.01`. */
+  const formatNumber = (number) => (number > 0 && number < 0.005 ? '<0.01' : threeDigits(number));
+
   const parsed = new Map();
 
   /** The data of a section, or null where the page has none. It is read once, and not changed. */
@@ -115,7 +118,7 @@ const profkit = (() => {
   }
 
   return {
-    formatNs, formatBytes, formatShare, formatCount,
+    formatNs, formatBytes, formatShare, formatCount, formatNumber,
     data, element, color, showRange, unbase64, unpack, plotly,
   };
 })();

@@ -6,6 +6,7 @@
     bytes: profkit.formatBytes,
     count: profkit.formatCount,
     share: profkit.formatShare,
+    number: profkit.formatNumber,
   };
   const collator = new Intl.Collator('en');
   const hasTimeline = document.getElementById('timeline') !== null;

@@ -67,12 +67,19 @@ def _devices(report: Report) -> Table:
         Column("Kernels", "count"),
         Column("Copies made", "count"),
         Column("Fills", "count"),
+        Column(
+            "Occupancy",
+            "share",
+            "of the warps that it can hold, while kernels with an "
+            "estimate ran: the profiler's estimate from launches, not measured",
+        ),
+        Column("Tensor cores", "share", "of the time of its kernels, by their names: at least"),
     )
     rows = (
         (
             each.device, each.name, each.span_ns, each.busy_ns, each.idle_ns, each.compute_ns,
             each.communication_ns, each.overlap_ns, each.memcpy_ns, each.n_kernels, each.n_memcpy,
-            each.n_memset,
+            each.n_memset, each.occupancy_share, each.tensor_core_share,
         )
         for each in report.summary.devices
     )  # fmt: skip
@@ -96,21 +103,20 @@ def _idle(report: Report) -> Table:
 
 
 def _kernels(report: Report, options: Options) -> Table:
-    every = report.summary.top_kernels
-    filled = any(kernel.blocks_per_sm is not None for kernel in every)
-    on_tensor_cores = any(kernel.tensor_cores for kernel in every)
     columns = (
         Column("Kernel", "name"),
         _CALLS,
         Column("Total", "ns", "the sum of the lengths of its calls"),
         Column("Mean", "ns", "the mean length of a call"),
         Column("Share", "share", "of the time of all kernels"),
-        *((Column("Blocks", "number", "for each multiprocessor; below 1 some had none"),)
-          if filled else ()),
-        *((Column("Occupancy", "share", "of the warps that a device can hold: the profiler's "
-                  "estimate from the launch, not measured"),) if filled else ()),
-        *((Column("Tensor cores", "text", "by its name; many names tell nothing"),)
-          if on_tensor_cores else ()),
+        Column("Blocks", "number", "for each multiprocessor, on average; below 1 some had none"),
+        Column(
+            "Occupancy",
+            "share",
+            "of the warps that the device can hold: estimated by the "
+            "profiler from the launch, not measured",
+        ),
+        Column("Tensor cores", "text", "told by the name, and many names tell nothing"),
         Column("Operator", "name", "the operator that launched most of its time"),
         Column("Module", "name", "the nn.Module that did"),
         Column("Line", "place", "the line of your code that did"),
@@ -118,14 +124,13 @@ def _kernels(report: Report, options: Options) -> Table:
     rows = (
         (
             short_kernel(kernel.name), kernel.n_calls, kernel.total_ns, kernel.mean_ns,
-            kernel.share,
-            *((kernel.blocks_per_sm, kernel.occupancy_share) if filled else ()),
-            *(("yes" if kernel.tensor_cores else "",) if on_tensor_cores else ()),
-            kernel.op, kernel.module, short_place(kernel.location, options),
+            kernel.share, kernel.blocks_per_sm, kernel.occupancy_share,
+            "yes" if kernel.tensor_cores else None, kernel.op, kernel.module,
+            short_place(kernel.location, options),
         )
-        for kernel in every
+        for kernel in report.summary.top_kernels
     )  # fmt: skip
-    names = [kernel.name for kernel in every]
+    names = [kernel.name for kernel in report.summary.top_kernels]
     return table("kernels", "Kernels", columns, rows, sorted_by=2, hints=names, word="kernel")
 
 

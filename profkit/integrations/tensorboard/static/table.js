@@ -7,6 +7,7 @@ const spelled = {
   bytes: profkit.formatBytes,
   share: profkit.formatShare,
   count: profkit.formatCount,
+  number: profkit.formatNumber,
   text: shown,
 };
 const pageLength = 100;

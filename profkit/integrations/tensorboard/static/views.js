@@ -81,10 +81,12 @@ function devices(answer) {
     device.span_ns ? formatShare(device.busy_ns / device.span_ns) : '–',
     formatNs(device.compute_ns), formatNs(device.communication_ns), formatNs(device.overlap_ns),
     formatNs(device.memcpy_ns),
+    known(device.occupancy_share, formatShare), known(device.tensor_core_share, formatShare),
     device.idle_causes.map((each) => `${each.cause} ${formatNs(each.ns)}`).join(', ') || '–',
   ]);
   const headings = [
-    'device', 'span', 'busy', 'compute', 'communication', 'both at once', 'copies', 'idle by cause',
+    'device', 'span', 'busy', 'compute', 'communication', 'both at once', 'copies',
+    'est. occupancy', 'tensor cores, at least', 'idle by cause',
   ];
   return rows.length ? block('Devices', plainTable('Devices', headings, rows)) : null;
 }
@@ -165,11 +167,37 @@ export function operators(answer) {
   ], rows, 'total_ns');
 }
 
+/** How much of a device kernels use; a column of which nothing is known is left out. */
+const fill = [
+  {
+    key: 'blocks_per_sm',
+    title: 'blocks per SM',
+    unit: 'number',
+    hint: 'mean over the calls, by their time; below 1 some multiprocessors had none',
+  },
+  {
+    key: 'occupancy_share',
+    title: 'est. occupancy',
+    unit: 'share',
+    hint: 'of the warps that the device can hold, mean by time: estimated by the profiler from '
+      + 'the launch, not measured; – is no estimate, as for kernels with over 48 KiB of shared memory',
+  },
+  {
+    key: 'tensor_cores',
+    title: 'tensor cores',
+    unit: 'text',
+    hint: 'told by the name; many names, such as those of Triton, tell nothing',
+  },
+];
+
 export function kernels(answer) {
   const { summary } = answer.report;
   const spread = new Map(answer.views.kernels.map((each) => [each.name, each]));
   const rows = summary.top_kernels.map((kernel) => ({
-    ...kernel, ...spread.get(kernel.name), line: place(kernel.location),
+    ...kernel,
+    ...spread.get(kernel.name),
+    tensor_cores: kernel.tensor_cores ? 'yes' : null,
+    line: place(kernel.location),
   }));
   const copies = summary.copies.map((copy) => [
     shown(copy.kind), formatCount(copy.n_calls), formatNs(copy.total_ns),
@@ -185,6 +213,7 @@ export function kernels(answer) {
       { key: 'mean_ns', title: 'mean', unit: 'ns' },
       { key: 'min_ns', title: 'shortest', unit: 'ns' },
       { key: 'max_ns', title: 'longest', unit: 'ns' },
+      ...fill.filter(({ key }) => rows.some((row) => row[key] !== null)),
       { key: 'op', title: 'operator', unit: 'text' },
       { key: 'module', title: 'module', unit: 'text' },
       { key: 'line', title: 'line', unit: 'text' },

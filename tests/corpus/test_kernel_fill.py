@@ -1,0 +1,114 @@
+"""Blocks, occupancy and tensor cores of real recordings, against torch-tb-profiler's own."""
+
+import gzip
+import math
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pandas as pd
+import pytest
+from torch_tb_profiler.profiler.kernel_parser import KernelParser
+from torch_tb_profiler.profiler.trace import create_event
+
+from profkit.api import study
+from profkit.model.report import Report
+
+CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
+RECORDED = (
+    "a100-ddp-rank0-of-2", "a100-embedding-rank3-of-8", "b200-eager-inference",
+    "b300-graph-decode", "h100-qwen-inference", "v100-resnet50-loader-4-workers",
+    "mi300-vit-inference",
+)  # fmt: skip
+OCCUPANCY = "est. achieved occupancy %"
+MOST_SHARED_BYTES = 48 * 1024
+HALF_A_PERCENT = 0.005
+
+pytestmark = pytest.mark.skipif(
+    not CORPUS.is_dir(), reason="the corpus of real traces is not here (set PROFKIT_CORPUS)"
+)
+
+
+class Both(NamedTuple):
+    """A recording as profkit and as torch-tb-profiler read it, and its kernels as written."""
+
+    report: Report
+    theirs: pd.DataFrame
+    written: dict[str, list[dict[str, Any]]]
+    device: dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=RECORDED)
+def both(request: pytest.FixtureRequest) -> Both:
+    path = CORPUS / "traces" / f"{request.param}.json.gz"
+    trace = msgspec.json.decode(gzip.decompress(path.read_bytes()))
+    kernels = [e for e in trace["traceEvents"] if str(e.get("cat")).lower() == "kernel"]
+    parser = KernelParser()
+    parser.parse_events([create_event(each, is_pytorch_lightning=False) for each in kernels])
+    written = defaultdict(list)
+    for each in kernels:
+        written[each["name"]].append(each)
+    return Both(study(path).report, parser.kernel_stat, written, trace["deviceProperties"][0])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
+def test_blocks_are_those_of_the_other_profiler(both: Both) -> None:
+    for kernel in both.report.summary.top_kernels:
+        told = [each for each in both.written[kernel.name] if "blocks per SM" in each["args"]]
+        if not told:
+            assert kernel.blocks_per_sm is None
+            continue
+        theirs = both.theirs.loc[kernel.name, "blocks_per_sm"]
+        assert kernel.blocks_per_sm == pytest.approx(theirs, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
+def test_occupancy_is_theirs_but_where_they_count_what_is_not_known_as_none(both: Both) -> None:
+    """Of kernels with over 48 KiB of shared memory the profiler writes 0 for "not worked out".
+
+    torch-tb-profiler takes it for an occupancy. It is one where the whole grid has few threads.
+    """
+    for kernel in both.report.summary.top_kernels:
+        calls = both.written[kernel.name]
+        known = [each for each in calls if is_occupancy(each["args"], both.device)]
+        theirs = both.theirs.loc[kernel.name, "occupancy"] / 100
+        if not known:
+            assert kernel.occupancy_share is None
+            assert math.isnan(theirs) or theirs == 0
+            continue
+        summed = sum(each["args"][OCCUPANCY] * each["dur"] for each in known)
+        really = summed / sum(each["dur"] for each in known) / 100
+        assert kernel.occupancy_share == pytest.approx(really, rel=1e-6, abs=1e-12)
+        if len(known) == len(calls):
+            assert kernel.occupancy_share == pytest.approx(theirs, rel=1e-6, abs=1e-12)
+
+
+def is_occupancy(args: dict[str, Any], device: dict[str, Any]) -> bool:
+    """Whether what is written for a kernel is an occupancy."""
+    if OCCUPANCY not in args:
+        return False
+    if args[OCCUPANCY] or args["shared memory"] <= MOST_SHARED_BYTES:
+        return True
+    threads = math.prod(args["grid"]) * math.prod(args["block"])
+    held = device["numSms"] * device["maxThreadsPerMultiprocessor"]
+    return threads / held < HALF_A_PERCENT
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
+def test_what_they_count_on_tensor_cores_is_counted_and_newer_names_too(both: Both) -> None:
+    """Their list ends with Ampere: it has no name of Hopper, Blackwell, AMD or attention."""
+    newer = ("nvjet_", "fmhaSm", "flash_fwd_kernel", "tensor16x8x8", "MmaTensorOp", "_MI16x16",
+             "_gtcx", "_xdl")  # fmt: skip
+    for kernel in both.report.summary.top_kernels:
+        theirs = bool(both.theirs.loc[kernel.name, "tc_used"])
+        assert kernel.tensor_cores == theirs or any(part in kernel.name for part in newer)
+        assert kernel.tensor_cores >= theirs
+    (device,) = both.report.summary.devices
+    assert device.tensor_core_share is not None
+    stat = both.theirs
+    told_us = stat[stat["tc_used"] | stat.index.to_series().map(
+        lambda name: any(part in name for part in newer)
+    )]["sum"].sum()  # fmt: skip
+    assert device.tensor_core_share == pytest.approx(told_us / stat["sum"].sum(), rel=1e-6)
