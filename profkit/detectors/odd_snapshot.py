@@ -2,13 +2,15 @@
 
 What it finds:
     Segments whose blocks do not add up to them, or to what they say of themselves; blocks that are
-    shorter than what was asked for; entries that are no segment, block or event; a history that has
-    lost its beginning, as a ring that is too short does; and allocations without a stack.
+    shorter than what was asked for; entries that are no segment, block or event; a history in which
+    more is in use than reserved; one that has lost its beginning, as a ring that is too short does;
+    and allocations without a stack.
 
 Why it matters:
-    Where blocks do not add up no figure can be trusted. Where the history's beginning is lost the
-    peak may lie in what is lost; what was allocated there has no line, and its frees belong to
-    nothing. Without stacks there are totals and no lines at all.
+    Where blocks do not add up no figure can be trusted. A history that lacks what was had from the
+    driver tells what was in use, and nothing of what was reserved. Where the history's beginning is
+    lost the peak may lie in what is lost; what was allocated there has no line, and its frees
+    belong to nothing. Without stacks there are totals and no lines at all.
 
 How to fix it:
     Record with ``torch.cuda.memory._record_memory_history(max_entries=1_000_000)`` before the
@@ -86,6 +88,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if snapshot.notes.n_odd_segments or snapshot.notes.n_skipped or n_short:
         yield _contradicts_itself(snapshot, n_short)
     for memory in ctx.device_memories:
+        yield from _lacks_segments(memory)
         yield from _lost_beginning(memory, thresholds)
     yield from _without_stacks(ctx.device_memories, thresholds)
 
@@ -113,6 +116,29 @@ def _contradicts_itself(snapshot: MemorySnapshot, n_short: int) -> Finding:
             "n_skipped": notes.n_skipped,
             "n_short_blocks": n_short,
         },
+    )
+
+
+def _lacks_segments(memory: DeviceMemory) -> Iterator[Finding]:
+    """More in use than reserved cannot be: what was had from the driver is not in the history."""
+    replay = memory.replay
+    beyond = replay.active_bytes - replay.reserved_bytes
+    n, place = int((beyond > 0).sum()), int(beyond.argmax())
+    if not n:
+        return
+    yield INFO.finding(
+        severity="warning",
+        confidence="high",
+        message=(
+            f"The history of {memory.label} lacks what was had from the driver: after "
+            f"{format_count(place)} of its {format_count(replay.end)} entries "
+            f"{format_bytes(int(replay.active_bytes[place]))} were in use of "
+            f"{format_bytes(int(replay.reserved_bytes[place]))} reserved. What was reserved before "
+            f"the end, and what was free of it, is not known."
+        ),
+        fix="Record the history without `skip_actions`.",
+        n=n,
+        evidence={"device": memory.label, "beyond_bytes": int(beyond[place]), "entry": place},
     )
 
 

@@ -95,8 +95,10 @@ def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
     action, address = history.action[rows], history.address[rows]
     here = segments.device == device
     own = here[blocks.segment]
-    n_pending = int((own & (blocks.state == State.PENDING_FREE)).sum())
-    end = _end_of_block(action, n_pending)
+    pending = blocks.address[own & (blocks.state == State.PENDING_FREE)]
+    end = _end_of_block(action, len(pending))
+    if end == Action.FREE_REQUESTED:
+        action = _without_waiting(action, address, pending)
     pairs = paired(address, action, Action.ALLOC, end)
     is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
     block = np.flatnonzero(is_active & own)
@@ -166,6 +168,16 @@ def _end_of_block(action: UInt8s, n_pending: int) -> Action:
         return Action.FREE_COMPLETED
     n_requests = int((action == Action.FREE_REQUESTED).sum())
     return Action.FREE_REQUESTED if n_requests > n_pending else Action.FREE_COMPLETED
+
+
+def _without_waiting(action: UInt8s, address: Int64s, pending: Int64s) -> UInt8s:
+    """The actions without the requests of frees that are not complete yet: these end nothing."""
+    requests = np.flatnonzero((action == Action.FREE_REQUESTED) & np.isin(address, pending))
+    # An address is not given away again before its free is complete: the last request is the one.
+    _, from_last = np.unique(address[requests][::-1], return_index=True)
+    found = action.copy()
+    found[requests[::-1][from_last]] = Action.OTHER
+    return found
 
 
 def levels(in_the_end: int, n_bytes: Int64s, ups: Mask, downs: Mask) -> Int64s:

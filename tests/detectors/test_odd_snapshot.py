@@ -41,6 +41,40 @@ def test_segments_that_are_not_the_sum_of_their_blocks_are_told(tmp_path: Path) 
     assert finding.evidence == {"n_odd_segments": 1, "n_skipped": 1, "n_short_blocks": 1}
 
 
+def test_a_history_without_segments_is_told_where_more_was_in_use_than_reserved(
+    tmp_path: Path,
+) -> None:
+    b = SnapshotBuilder()
+    with b.frame("train.py", 3, "main"):
+        b.alloc(30 * MIB)
+        b.free(b.alloc(100 * MIB), b.alloc(50 * MIB))
+        b.empty_cache()
+    whole = b.to_dict()
+    for trace in whole["device_traces"]:
+        trace[:] = [each for each in trace if not each["action"].startswith("segment")]
+    path = tmp_path / "skipped.pickle"
+    path.write_bytes(pickle.dumps(whole, protocol=4))
+    (finding,) = analyze(path, select=[RULE], strict=True).health
+    assert finding.severity == "warning"
+    # 180 MiB at once; of these only the segment of 30 MiB still stands.
+    assert finding.evidence == {"device": "cuda:0", "beyond_bytes": 150 * MIB, "entry": 3}
+    assert "180 MiB were in use of 30.0 MiB reserved" in finding.message
+
+
+def test_frees_that_only_wait_are_no_contradiction(tmp_path: Path) -> None:
+    b = SnapshotBuilder()
+    with b.frame("train.py", 3, "main"):
+        lent = b.alloc(30 * MIB)
+        b.record_stream(lent, 7)
+        b.free(lent, b.alloc(50 * MIB))
+    whole = b.to_dict()
+    for trace in whole["device_traces"]:
+        trace[:] = [each for each in trace if each["action"] != "free_completed"]
+    path = tmp_path / "waits.pickle"
+    path.write_bytes(pickle.dumps(whole, protocol=4))
+    assert analyze(path, select=[RULE], strict=True).health == ()
+
+
 def test_a_ring_that_was_too_short_is_told_by_blocks_whose_allocation_is_lost(found: Found) -> None:
     (finding,) = found(program(max_entries=12), RULE)
     assert finding.severity == "note"

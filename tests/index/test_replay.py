@@ -14,7 +14,7 @@ from profkit.index.replay import peak_of_requests
 from profkit.load.memory.columns import columns_of
 from profkit.load.open import load
 from profkit.model.events import NO_ROW
-from profkit.model.snapshot import MemorySnapshot
+from profkit.model.snapshot import Action, MemorySnapshot
 from profkit.testing import SnapshotBuilder
 from profkit.testing.device_memory import MIB, Block
 from profkit.testing.snapshot_builder import Layout, Moment
@@ -103,9 +103,12 @@ def _agrees(memory: DeviceMemory, moment: Moment) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(program=programs)
-def test_levels_are_what_stood_as_far_as_lengths_are_known(program: list[tuple[int, int]]) -> None:
-    run = ran(program)
+@given(program=programs, expandable=st.booleans())
+def test_levels_are_what_stood_as_far_as_lengths_are_known(
+    program: list[tuple[int, int]],
+    expandable: bool,  # noqa: FBT001
+) -> None:
+    run = ran(program, expandable=expandable)
     for memory in memories(run.b):
         level, reserved = memory.replay.active_bytes, memory.replay.reserved_bytes
         for moment in run.moments:
@@ -114,6 +117,25 @@ def test_levels_are_what_stood_as_far_as_lengths_are_known(program: list[tuple[i
             # Of what was freed later only the request is known; of all else what it took.
             asked = sum(block[2] for block in moment.blocks)
             assert asked <= int(level[place]) <= moment.active_bytes <= int(reserved[place])
+
+
+@settings(max_examples=60, deadline=None)
+@given(program=programs)
+def test_without_completions_requests_end_blocks_but_those_that_wait(
+    program: list[tuple[int, int]],
+) -> None:
+    run = ran(program)
+    whole = run.b.to_dict()
+    for trace in whole["device_traces"]:
+        trace[:] = [each for each in trace if each["action"] != "free_completed"]
+    for memory, device in zip(memories(run.b, whole), memories(run.b), strict=True):
+        replay, lost = memory.replay, device.replay
+        if not (memory.snapshot.history.action == Action.FREE_REQUESTED).any():
+            continue
+        # What stands in the end stands since its allocation; nothing else does.
+        assert int(replay.active_bytes[0]) == int(lost.active_bytes[0]) == 0
+        assert len(replay.live) == len(lost.live)
+        assert (replay.since != NO_ROW).all()
 
 
 @settings(max_examples=60, deadline=None)
