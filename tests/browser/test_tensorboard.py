@@ -27,7 +27,9 @@ VIEWS = {
     "Compare": "Figures",
     "Overview": "Step by step",
 }
-"""Each view of the recorded trace, and something that it says."""
+"""Views of the recorded trace, and something that each says."""
+FRAMED = {"Timeline", "Report"}
+"""Those that show the page of the report."""
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,12 @@ def test_every_view_of_the_tab_shows_what_it_is_of(opened: Opener, server: Tenso
         expect(page.locator("#view")).to_contain_text(
             re.compile(re.escape(said), re.IGNORECASE), timeout=60_000
         )
+    links = page.get_by_role("navigation", name="Views").get_by_role("link")
+    assert {*links.all_inner_texts()} == VIEWS.keys() | FRAMED
+    show(page, "Timeline")
+    timeline = page.frame_locator("iframe.page").locator("#timeline-view")
+    expect(timeline).to_have_attribute("data-resolution", "0")
+    expect(timeline).to_be_in_viewport()
 
 
 def test_a_gpu_trace_shows_its_kernels_its_modules_and_what_the_other_tab_gets_wrong(
