@@ -34,6 +34,53 @@ def test_a_cycle_of_plain_types_names_no_class(found: Found, watched: Watched) -
     assert finding.fix.startswith("Break the cycle: refer back")
 
 
+def test_a_function_that_its_own_closure_holds_is_told_by_its_name(
+    found: Found, watched: Watched
+) -> None:
+    closure = ("function walk", "cell walk of its closure", "function walk")
+    (finding,) = found(watched(kind="garbage", chains=(), cycle=closure), RULE)
+    assert "`function walk -> cell walk of its closure -> function walk`" in finding.message
+    assert finding.fix.startswith("Break the cycle of `walk`, which its own closure holds: ")
+
+
+def test_functions_that_hold_each_other_are_all_named(found: Found, watched: Watched) -> None:
+    closures = (
+        "function even", "cell odd of its closure", "function odd", "cell even of its closure",
+        "function even",
+    )  # fmt: skip
+    (finding,) = found(watched(kind="garbage", chains=(), cycle=closures), RULE)
+    assert "`even` and `odd`, which hold each other by their closures: " in finding.fix
+
+
+def test_a_class_on_the_way_is_named_before_a_function(found: Found, watched: Watched) -> None:
+    hooked = ("Linear", "OrderedDict", "function hook", "cell model of its closure", "Linear")
+    (finding,) = found(watched(kind="garbage", chains=(), cycle=hooked), RULE)
+    assert finding.fix.startswith("Break the cycle of `Linear`: refer back")
+
+
+def test_a_ring_of_gradients_is_told_with_the_call_that_leaves_none(
+    found: Found, watched: Watched
+) -> None:
+    ring = ("Parameter.grad", "Tensor.grad_fn", "AccumulateGrad", "Parameter.grad")
+    (finding,) = found(watched(kind="garbage", chains=(), cycle=ring), RULE)
+    assert finding.message == (
+        "Each step from 1 to 200 keeps 64.0 KiB more in host memory: 200 tensors. They hang on a "
+        "ring at train.py:31 that autograd has closed, which nothing can reach and no garbage "
+        "collector sees: `Parameter.grad -> Tensor.grad_fn -> AccumulateGrad -> Parameter.grad`."
+    )
+    assert "`torch.autograd.grad(loss, parameters, create_graph=True)`" in finding.fix
+    assert "gc.collect" not in finding.fix
+
+
+def test_a_ring_through_an_operators_own_node_is_told_as_such(
+    found: Found, watched: Watched
+) -> None:
+    ring = ("SquaredBackward", "Tensor.grad_fn", "SquaredBackward")
+    (finding,) = found(watched(kind="garbage", chains=(), cycle=ring), RULE)
+    assert finding.fix.startswith("Keep nothing on the `ctx` of an operator that is computed from")
+    assert "gc.collect" not in finding.fix
+
+
 def test_a_cycle_that_is_not_known_makes_it_less_sure(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(kind="garbage", chains=()), RULE)
     assert finding.confidence == "medium"

@@ -16,6 +16,7 @@ from profkit.capture.memory.births import Births
 from profkit.capture.memory.census import Census, Entry, Kind
 from profkit.capture.memory.garbage import Garbage, waiting
 from profkit.capture.memory.graphs import past_user_code
+from profkit.capture.memory.rings import Ring
 from profkit.capture.memory.series import Sort
 from profkit.capture.memory.unreachable import quiet_collector
 from profkit.capture.user_code import Place, Stack
@@ -49,7 +50,8 @@ class Sight:
         graph: The graph behind all of them, each node once, and what it keeps beyond what is told
             of itself; None without one.
         is_hidden: Whether no tensor of Python's is on them any more: a graph alone holds them.
-        cycle: Types along the unreachable cycle that holds them; empty where something else does.
+        cycle: What the unreachable cycle that holds them goes through; empty where something else
+            holds them.
     """
 
     step: int
@@ -105,7 +107,8 @@ class CloserLook:
             garbage = waiting() if unheld else None
             if garbage is not None:
                 for group, ours in unheld.items():
-                    sights[group] = replace(sights[group], cycle=_cycle_of(ours, garbage))
+                    cycle = _cycle_of(ours, garbage, sights[group].cycle)
+                    sights[group] = replace(sights[group], cycle=cycle)
             return sights
 
     def _held(
@@ -118,14 +121,17 @@ class CloserLook:
             chosen = {group: _examples(entries, found) for group, entries in members.items()}
             targets = [tensor for examples in chosen.values() for tensor in examples]
             own = {id(found), id(targets), id(chosen), *map(id, chosen.values())}
-            held = iter(holders.chains(targets, own=own, limit=_MOST_CHAINS))
+            held = iter(holders.holdings(targets, own=own, limit=_MOST_CHAINS))
             sights: dict[Group, Sight] = {}
             unheld = {}
             for group, examples in chosen.items():
-                chains = [each for _, each in zip(examples, held, strict=False)]
-                sights[group] = self._sight(group, examples, _of_all(chains))
-                if examples and not any(chains):
+                kept = [each for _, each in zip(examples, held, strict=False)]
+                chains = _of_all([each.chains for each in kept])
+                sights[group] = self._sight(group, examples, chains)
+                if examples and not chains:
                     unheld[group] = {id(one) for one in examples}
+                    ring = next((each.ring for each in kept if each.ring is not None), None)
+                    sights[group] = self._with_ring(sights[group], ring)
             now = {group for group, sight in sights.items() if not sight.is_in_graph}
             apart = self._apart(now.union(told).difference(sights.keys() - now))
             for group, entries in members.items():
@@ -203,6 +209,13 @@ class CloserLook:
                 )
             )
         }
+
+    def _with_ring(self, sight: Sight, ring: Ring | None) -> Sight:
+        """What was seen with the ring that keeps it, and the line that closes the ring."""
+        if ring is None:
+            return sight
+        stack = () if ring.closed_by is None else self._line_of(ring.closed_by)
+        return replace(sight, stack=stack or sight.stack, cycle=ring.words)
 
     def _place_of(self, address: int, entry: Entry) -> Place | None:
         """The line that made a storage, if that was in a step that was sampled as a whole."""
@@ -293,17 +306,20 @@ def _is_through_graph(chain: Chain) -> bool:
     return any(part.startswith(".grad_fn") for part in chain.parts)
 
 
-def _cycle_of(ours: set[int], garbage: Garbage) -> tuple[str, ...]:
+def _cycle_of(ours: set[int], garbage: Garbage, ring: tuple[str, ...]) -> tuple[str, ...]:
     """The cycle that holds tensors that nothing else holds; empty where none is known.
 
     Args:
         ours: Their ids.
         garbage: What waits for the collector.
+        ring: The ring of autograd's that holds them, if one does.
     """
     for group in garbage.groups:
-        if ours.intersection(map(id, group.examples)):
+        if ours & group.ids:
             return group.cycle
-    return garbage.groups[0].cycle if garbage.groups else ()
+    if ring or not garbage.groups:
+        return ring
+    return garbage.groups[0].cycle
 
 
 def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:

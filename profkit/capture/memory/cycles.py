@@ -14,6 +14,8 @@ from types import CellType, FunctionType
 from typing import Final
 
 from profkit.capture.memory.attributes import module_of, namespace_of, type_name
+from profkit.capture.memory.frames import place_of
+from profkit.capture.memory.keys import index_of
 
 _STARTS: Final = 4
 """Objects of a component that a cycle is looked for through, the program's own classes first."""
@@ -41,13 +43,14 @@ class Cycles:
         self._text: dict[int, tuple[str, ...]] = {}
 
     def of(self, place: int) -> tuple[str, ...]:
-        """Types along the cycle that keeps an object, the first repeated at the end.
+        """What the cycle that keeps an object goes through, the first repeated at the end.
 
         Args:
             place: The object's place among those given.
 
         Returns:
-            The names of the types, or nothing where no cycle keeps it.
+            Names of types, of functions and of their closures' variables, or nothing where no
+            cycle keeps it.
         """
         component = self._kept_by[place]
         if component is None:
@@ -77,8 +80,8 @@ class Cycles:
     def _described(self, component: int) -> tuple[str, ...]:
         members = sorted(self._members[component], key=lambda one: _strangeness(self._things[one]))
         cycles = [self._through(start, component) for start in members[:_STARTS]]
-        shown = [_types([self._things[one] for one in cycle]) for cycle in cycles if cycle]
-        return min(shown, key=lambda types: (len(types), types))
+        shown = [_words([self._things[one] for one in cycle]) for cycle in cycles if cycle]
+        return min(shown, key=lambda words: (len(words), words))
 
     def _through(self, start: int, component: int) -> list[int]:
         """A shortest cycle through an object of a component."""
@@ -160,19 +163,40 @@ def _strangeness(thing: object) -> int:
     return 1 if issubclass(type(thing), (BaseException, FunctionType)) else 2
 
 
-def _types(cycle: list[object]) -> tuple[str, ...]:
-    """The types along a cycle, without those that only hold an object's or function's parts."""
-    telling = [
-        thing for n, thing in enumerate(cycle) if not _is_part(thing, cycle[n - 1], cycle)
-    ] or cycle
-    names = [type_name(type(thing)) for thing in telling]
-    first = min(range(len(names)), key=lambda n: (_strangeness(telling[n]), names[n]))
+def _words(cycle: Sequence[object]) -> tuple[str, ...]:
+    """What a cycle goes through, without what only holds an object's or a function's parts."""
+    places = range(len(cycle))
+    telling = [place for place in places if not _is_part(cycle, place)] or list(places)
+    names = [_word(cycle, place) for place in telling]
+    order = range(len(names))
+    first = min(order, key=lambda n: (_strangeness(cycle[telling[n]]), names[n]))
     return (*names[first:], *names[:first], names[first])
 
 
-def _is_part(thing: object, holder: object, cycle: list[object]) -> bool:
+def _word(cycle: Sequence[object], place: int) -> str:
+    """The name of a type; of a function its own, and of a closure's cell that of its variable."""
+    thing = cycle[place]
+    if type(thing) is FunctionType:
+        return f"function {place_of(thing.__code__).partition(' at ')[0]}"
+    variable = _variable_of(cycle, place)
+    return f"cell {variable} of its closure" if variable else type_name(type(thing))
+
+
+def _variable_of(cycle: Sequence[object], place: int) -> str:
+    """What the function before calls a cell of its closure; empty for anything else."""
+    function, closure, cell = (cycle[(place - back) % len(cycle)] for back in (2, 1, 0))
+    if type(cell) is not CellType or type(function) is not FunctionType:
+        return ""
+    if function.__closure__ is not closure:
+        return ""
+    index = index_of(closure, cell)
+    return "" if index is None else function.__code__.co_freevars[index]
+
+
+def _is_part(cycle: Sequence[object], place: int) -> bool:
+    holder, thing = cycle[place - 1], cycle[place]
     if type(thing) is CellType:
-        return True
+        return not _variable_of(cycle, place)
     if type(thing) is dict:
         return len(cycle) > 1 and namespace_of(holder) is thing
     return type(holder) is FunctionType and holder.__closure__ is thing

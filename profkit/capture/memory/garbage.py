@@ -19,7 +19,8 @@ class Group:
     """Tensors that cycles of one make hold.
 
     Attributes:
-        cycle: Types along the cycle, the first one repeated at the end.
+        cycle: What the cycle goes through, as :meth:`~profkit.capture.memory.cycles.Cycles.of`
+            names it; the first one repeated at the end.
         bytes: Of the storages that would be freed, each once.
         n: How many tensors.
         examples: Some of the tensors, the largest first. Holding one holds up its collection.

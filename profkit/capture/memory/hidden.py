@@ -48,6 +48,7 @@ def links_to(wanted: dict[int, object], skip: Collection[int]) -> list[Link]:
     links: list[Link] = []
     if "torch" in sys.modules:
         tensors = [one for one in live_tensors() if id(one) not in skip]
+        tensors += _gradients_with_graphs(tensors)
         links += _from_tensors(tensors, wanted)
         missing = {one: wanted[one] for one in wanted.keys() - {link.held for link in links}}
         links += _from_graphs(tensors, missing, {*skip, id(missing), id(wanted)})
@@ -63,6 +64,13 @@ def links_to(wanted: dict[int, object], skip: Collection[int]) -> list[Link]:
 def live_tensors() -> list[Any]:
     """All tensors that Python knows of."""
     return instances(gc.get_objects(), tensor_types())
+
+
+def _gradients_with_graphs(tensors: list[Any]) -> list[Any]:
+    """Gradients that have a graph, and were no objects of Python's before they were asked for."""
+    known = set(map(id, tensors))
+    gradients = [one for tensor in tensors if (one := graphs.gradient_of(tensor)) is not None]
+    return [one for one in gradients if id(one) not in known and graphs.grad_fn_of(one) is not None]
 
 
 def _from_tensors(tensors: list[Any], wanted: dict[int, object]) -> Iterator[Link]:

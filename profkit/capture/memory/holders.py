@@ -1,9 +1,10 @@
 """Who holds an object: the chains from the program's own names to it."""
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from profkit.capture.memory import frames, naming
+from profkit.capture.memory.rings import Ring, ring_above
 from profkit.capture.memory.roots import Root
 from profkit.capture.memory.search import Found, Search
 from profkit.capture.memory.torch_links import is_a
@@ -13,6 +14,18 @@ BUDGET_S: Final = 2.0
 """Seconds of work of a search among millions of objects; others take milliseconds."""
 
 _Path = tuple[Root, list[object]]
+
+
+class Holding(NamedTuple):
+    """What keeps an object.
+
+    Attributes:
+        chains: Who holds it, as :func:`chains` gives them.
+        ring: The ring of autograd's that alone keeps it, or None.
+    """
+
+    chains: tuple[Chain, ...]
+    ring: Ring | None
 
 
 def chains(
@@ -39,11 +52,37 @@ def chains(
         library, what the program keeps before a variable that is a tensor itself, and among
         those the shortest first.
     """
+    return [one.chains for one in holdings(targets, own=own, limit=limit, budget_s=budget_s)]
+
+
+def holdings(
+    targets: Sequence[object],
+    *,
+    own: Collection[int] = (),
+    limit: int = 3,
+    budget_s: float = BUDGET_S,
+) -> list[Holding]:
+    """Who holds each of some objects, and which of autograd's rings keeps those that nobody holds.
+
+    Args:
+        targets: The objects. The sequence itself is no holder.
+        own: Ids of the caller's objects, which are no holders either.
+        limit: Chains wanted of each target.
+        budget_s: Seconds of work after which the search stops with what it has.
+
+    Returns:
+        What keeps each target. A ring refers to objects of the program: let go of it soon.
+    """
     found = Search(targets, own, limit, budget_s).run()
-    chains_of_all = [_chains_of(found, id(target), limit) for target in targets]
+    kept = [_holding(found, id(target), limit) for target in targets]
     del found
     frames.forget_locals()
-    return chains_of_all
+    return kept
+
+
+def _holding(found: Found, target: int, limit: int) -> Holding:
+    named = _chains_of(found, target, limit)
+    return Holding(named, None if named else ring_above(found, target))
 
 
 def _chains_of(found: Found, target: int, limit: int) -> tuple[Chain, ...]:

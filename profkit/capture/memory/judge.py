@@ -174,15 +174,18 @@ def _by_line(evidence: Evidence, kind: Kind, trend: Trend) -> Iterator[tuple[Gro
 def _sight_of(evidence: Evidence, kind: Kind, place: Place | None) -> Sight:
     """What was seen of a kind's tensors that a line made.
 
-    Where the line of those that are left is not known, another line's tell at least whether a
-    graph alone holds them: they are then no growth of their own, but a part of the graph.
+    Where that line was not looked at, the others of the kind tell at least whether nobody holds
+    them but a graph or a cycle: these are then no growth of their own, but a part of that one.
     """
     known = evidence.sights.get((kind, place)) or evidence.sights.get((kind, None))
     if known is not None:
         return known
     of_kind = [sight for (one, _), sight in evidence.sights.items() if one == kind]
-    if of_kind and all(sight.is_in_graph for sight in of_kind):
-        return max(of_kind, key=lambda sight: sight.step)
+    if of_kind and (
+        all(sight.is_in_graph for sight in of_kind) or len({sight.cycle for sight in of_kind}) == 1
+    ):
+        newest = max(of_kind, key=lambda sight: sight.step)
+        return newest if newest.is_in_graph or newest.cycle else Sight(0)
     return Sight(0)
 
 
@@ -284,9 +287,19 @@ def _merged(found: list[Growth]) -> list[Growth]:
             n=known.n + growth.n,
             first_step=min(known.first_step, growth.first_step),
             chains=_united(known.chains, growth.chains),
-            graph=known.graph or growth.graph,
+            graph=growth.graph if growth.nodes_per_step else known.graph or growth.graph,
+            nodes_per_step=known.nodes_per_step + growth.nodes_per_step,
         )
+        if growth.kind == "garbage":
+            merged[key] = _in_one_cycle(merged[key], growth)
     return list(merged.values())
+
+
+def _in_one_cycle(growth: Growth, more: Growth) -> Growth:
+    """Several tensors that one cycle keeps: with a line that is known, and a shape if it is one."""
+    if not growth.stack and more.stack:
+        growth = replace(growth, stack=more.stack, stack_is=more.stack_is, code=more.code)
+    return growth if growth.shape == more.shape else replace(growth, shape="")
 
 
 def _key(growth: Growth) -> object:

@@ -166,6 +166,16 @@ def _through_a_function() -> None:
         return again(n - 1) if n else kept
 
 
+def _through_two_functions() -> None:
+    kept = torch.zeros(1)
+
+    def even(n: int) -> object:
+        return odd(n - 1) if n else kept
+
+    def odd(n: int) -> object:
+        return even(n - 1) if n else kept
+
+
 def _through_a_method() -> None:
     one = Node()
     vars(one)["callback"] = one.__init__  # type: ignore[misc]
@@ -191,13 +201,28 @@ def _through_hooks_of_a_module() -> None:
     [
         (_through_a_list, ("list", "list")),
         (_through_itself, ("Node", "Node")),
-        (_through_a_function, ("function", "function")),
+        (
+            _through_a_function,
+            ("function again", "cell again of its closure", "function again"),
+        ),
+        (
+            _through_two_functions,
+            (
+                "function even", "cell odd of its closure",
+                "function odd", "cell even of its closure", "function even",
+            ),
+        ),
         (_through_a_method, ("Node", "method", "Node")),
         (_through_an_exception, ("ValueError", "traceback", "frame", "ValueError")),
-        (_through_hooks_of_a_module, ("Linear", "OrderedDict", "function", "Linear")),
+        (
+            _through_hooks_of_a_module,
+            ("Linear", "OrderedDict", "function <lambda>", "cell model of its closure", "Linear"),
+        ),
     ],
-)
-def test_a_cycle_is_told_by_its_types(leave: object, cycle: tuple[str, ...]) -> None:
+)  # fmt: skip
+def test_a_cycle_is_told_by_its_types_and_its_functions_names(
+    leave: object, cycle: tuple[str, ...]
+) -> None:
     assert callable(leave)
     leave()
     found = waiting()

@@ -1,7 +1,10 @@
 """What grows is told with its line, its holder and its pace; what does not is not told."""
 
+import copy
 import gc
 import tracemalloc
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -217,6 +220,36 @@ def test_cycles_that_wait_for_the_collector_are_told_as_such() -> None:
     assert code_of(growth).endswith("# made here")
     assert any("Node" in name for name in growth.cycle)
     assert growth.chains == ()
+
+
+def test_a_ring_of_autograds_is_told_with_the_line_that_closes_it() -> None:
+    model = nn.Linear(64, 64)
+    weights: list[weakref.ref[Tensor]] = []
+
+    def body(_: int) -> None:
+        copied = copy.deepcopy(model)
+        weights.append(weakref.ref(copied.weight))
+        loss = copied(torch.ones(8, 64)).square().sum()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch itself warns of it
+            loss.backward(create_graph=True)  # made here
+        torch.nn.utils.get_total_norm(
+            one.grad for one in copied.parameters() if one.grad is not None
+        )
+
+    growth = only(watched(body))
+    gc.collect()
+    alive = [weight for one in weights if (weight := one()) is not None]
+    for weight in alive:
+        weight.grad = None
+    assert len(alive) == N_STEPS
+    assert growth.kind == "garbage"
+    assert growth.cycle == ("Parameter.grad", "Tensor.grad_fn", "AccumulateGrad", "Parameter.grad")
+    assert code_of(growth).endswith("# made here")
+    assert growth.chains == ()
+    # A weight, its gradient, and two biases; what else the graphs keep are 8 rows each.
+    assert 2 * 64 * 64 * 4 < growth.per_step_bytes < 2 * 64 * 64 * 4 + 8 * 8 * 64 * 4
+    assert growth.nodes_per_step > 1
 
 
 class Filled:

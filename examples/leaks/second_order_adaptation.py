@@ -1,0 +1,56 @@
+"""Adapts a copy of the model to each task, and learns how to begin.
+
+The fault: ``backward(create_graph=True)`` leaves in each copy gradients whose graph leads back to
+the copy's own parameters. That ring is PyTorch's, not Python's: no garbage collector breaks it.
+
+Run: ``python examples/leaks/second_order_adaptation.py [TASKS]``
+"""
+
+import copy
+import sys
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector as flat
+
+
+def make_model() -> nn.Module:
+    """A small network."""
+    return nn.Sequential(
+        nn.Linear(8, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 1)
+    )
+
+
+def task() -> tuple[Tensor, Tensor]:
+    """Points of a wave."""
+    amplitude, phase = torch.rand(1) * 4 + 1, torch.rand(8) * 3
+    x = torch.rand(20, 8) * 10 - 5
+    return x, amplitude * torch.sin(x + phase).sum(-1, keepdim=True)
+
+
+def roughness(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """How much the gradient itself costs."""
+    learner = copy.deepcopy(model)  # made here
+    loss = nn.functional.mse_loss(learner(x), y)  # made here
+    loss.backward(create_graph=True)  # fault: torch.autograd.grad would leave no gradients behind
+    slopes = [p.grad for p in learner.parameters() if p.grad is not None]
+    return flat(slopes).norm().item()  # made here
+
+
+def main(tasks: int) -> None:
+    """Train."""
+    torch.manual_seed(35)
+    model = make_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for number in range(tasks):
+        x, y = task()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        rough = roughness(model, *task())
+        if number % 20 == 0:
+            print(f"task {number}: roughness {rough:.2f}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 110)
