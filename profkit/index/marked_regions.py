@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from profkit.index.replay import DeviceReplay
-from profkit.model.events import MISSING, Int64s
-from profkit.model.snapshot import Annotation, MemorySnapshot
+from profkit.model.events import MISSING, NO_ROW, Int64s
+from profkit.model.snapshot import NO_STACK, Annotation, MemorySnapshot
 
 MAX_ENTRIES: Final = 20_000
 """So many begins and ends are looked at; regions of every operator make more, and no table of
@@ -36,8 +36,9 @@ class MarkedRegion:
 def marked_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[MarkedRegion, ...]:
     """Regions by the most that was active in them, then name.
 
-    A region that does not end within the snapshot goes on to its end; one that began before the
-    first entry of the history is left out, since what was active in it is not known.
+    A region that does not end within the snapshot goes on to its end. One that began before the
+    first entry of the history is left out where entries may be lost, since what was active in it
+    is not known then; the first region of a whole history always begins before its first entry.
 
     Args:
         snapshot: The snapshot.
@@ -47,7 +48,7 @@ def marked_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Mark
     if not len(times) or int(times.min()) == MISSING or (np.diff(times) < 0).any():
         return ()
     notes = [note for note in snapshot.annotations if note.device == replay.device]
-    entries = list(_entries(notes[:MAX_ENTRIES], times))
+    entries = list(_entries(notes[:MAX_ENTRIES], times, is_whole=_is_whole(snapshot, replay)))
     if not entries:
         return ()
     names = sorted({name for name, _, _ in entries})
@@ -67,9 +68,25 @@ def marked_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Mark
     return tuple(sorted(found, key=lambda each: (-each.peak_active_bytes, each.name)))
 
 
-def _entries(notes: list[Annotation], times: Int64s) -> Iterator[tuple[str, int, int]]:
+def _is_whole(snapshot: MemorySnapshot, replay: DeviceReplay) -> bool:
+    """Whether nothing shows that the history has lost its beginning.
+
+    A block with a stack was allocated while history was recorded: without an entry, that is lost.
+    Where no stacks are kept at all, any block without an entry may be such a one.
+    """
+    earlier = snapshot.blocks.stack[replay.block[replay.since == NO_ROW]]
+    are_kept = bool((snapshot.history.stack[replay.rows] != NO_STACK).any())
+    is_lost = bool((earlier != NO_STACK).any()) if are_kept else len(earlier) > 0
+    return not is_lost and not len(replay.earlier_frees)
+
+
+def _entries(
+    notes: list[Annotation], times: Int64s, *, is_whole: bool
+) -> Iterator[tuple[str, int, int]]:
     """Name, begin and end of every entry. Regions nest: an end is that of the latest begin."""
     first, last = int(times[0]), int(times[-1])
+    if is_whole:
+        first = min((note.time_us for note in notes), default=first)
     open_by_name: dict[str, list[int]] = {}
     for note in notes:
         if note.is_start:

@@ -175,7 +175,7 @@ def _without_waiting(action: UInt8s, address: Int64s, pending: Int64s) -> UInt8s
     requests = np.flatnonzero((action == Action.FREE_REQUESTED) & np.isin(address, pending))
     # An address is not given away again before its free is complete: the last request is the one.
     _, from_last = np.unique(address[requests][::-1], return_index=True)
-    found = action.copy()
+    found: UInt8s = action.copy()
     found[requests[::-1][from_last]] = Action.OTHER
     return found
 

@@ -206,6 +206,36 @@ def test_a_region_has_its_peak_and_what_it_left() -> None:
     assert found["forward"].left_bytes == found["step"].left_bytes == 60 * MIB
 
 
+def test_the_first_region_of_a_whole_history_is_told() -> None:
+    b = SnapshotBuilder()
+    with b.unrecorded():
+        b.alloc(12 * MIB)
+    with b.frame("train.py", 3, "main"), b.region("forward"):
+        b.free(b.alloc(40 * MIB))
+        b.alloc(14 * MIB)
+    (found,) = marked_regions(*_parts(b))
+    assert (found.name, found.n) == ("forward", 1)
+    assert (found.peak_active_bytes, found.left_bytes) == (52 * MIB, 14 * MIB)
+
+
+@pytest.mark.parametrize("with_stacks", [False, True])
+def test_the_first_region_that_a_ring_has_cut_is_left_out(with_stacks: bool) -> None:  # noqa: FBT001
+    b = SnapshotBuilder(max_entries=4, with_stacks=with_stacks)
+    with b.frame("train.py", 3, "main"), b.region("forward"):
+        for n in range(6):
+            b.alloc((12 + n) * MIB)
+    assert marked_regions(*_parts(b)) == ()
+
+
+def test_a_region_in_which_something_earlier_is_freed_may_have_lost_more() -> None:
+    b = SnapshotBuilder(max_entries=4)
+    with b.frame("train.py", 3, "main"), b.region("forward"):
+        large = b.alloc(900 * MIB)
+        b.free(b.alloc(40 * MIB), large)
+        b.alloc(12 * MIB)
+    assert marked_regions(*_parts(b)) == ()
+
+
 def test_a_region_that_began_before_the_history_is_left_out() -> None:
     b = SnapshotBuilder(max_entries=4)
     with b.region("setup"):
