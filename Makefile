@@ -21,6 +21,8 @@ BIN    := $(VENV)/bin
 AXE_VERSION := 4.10.3
 AXE    := build/axe-$(AXE_VERSION)/package/axe.min.js
 WEBCOMPONENTS := build/webcomponents/package/webcomponents.min.js
+# The standard's schema, as the package of SARIF's own tests has it.
+SARIF  := build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json
 
 .PHONY: test leaks lint format demo bench docs pictures fuzz pins clean install
 
@@ -59,7 +61,7 @@ fuzz: install
 	$(BIN)/python fuzz/fuzz_analyze.py build/fuzz $(SECONDS)
 	$(BIN)/python fuzz/fuzz_snapshot.py build/fuzz-snapshots $(SECONDS)
 
-install: $(VENV)/.project $(AXE) $(WEBCOMPONENTS)
+install: $(VENV)/.project $(AXE) $(WEBCOMPONENTS) $(SARIF)
 
 $(VENV)/.project: $(VENV)/.pinned pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
@@ -80,6 +82,14 @@ $(AXE):
 			&& npm pack --silent axe-core@$(AXE_VERSION) > /dev/null && tar -xzf axe-core-*.tgz \
 			|| echo 'axe-core cannot be fetched: the tests that need it skip'; \
 	else echo 'there is no npm: the tests that need axe-core skip'; fi
+
+$(SARIF):
+	@mkdir -p build/sarif
+	@if command -v npm > /dev/null; then \
+		cd build/sarif && npm pack --silent @microsoft/jest-sarif@1.0.0-beta.0 > /dev/null \
+			&& tar -xzf microsoft-jest-sarif-*.tgz \
+			|| echo "SARIF's schema cannot be fetched: the test that needs it skips"; \
+	else echo "there is no npm: the test that needs SARIF's schema skips"; fi
 
 # What the trace view of torch-tb-profiler loads from the internet; in the tests it comes from here.
 $(WEBCOMPONENTS):

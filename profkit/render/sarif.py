@@ -2,7 +2,9 @@
 
 A finding's severity is its level, what it costs is among its properties, and its place comes first
 among the results by cost. Fingerprints rest on the rule, the file and the function, so a finding is
-known again when lines move. What was not checked, and faults of the recording, are notifications of
+known again when lines move. Other lines of a finding and the chains that hold an object are related
+locations; the calls that lead to its line, where they were recorded, are a code flow of the
+costliest. What was not checked, and faults of the recording, are notifications of
 the run: "clean" and "not looked at" do not look alike. Where no line is known the recording itself
 is the place.
 
@@ -20,14 +22,15 @@ from urllib.parse import quote
 
 import msgspec
 
+from profkit.engine.call_path import call_path
 from profkit.engine.detector import Rule
 from profkit.engine.registry import rules
-from profkit.engine.renderer import RendererInfo
+from profkit.engine.renderer import Recording, RendererInfo
 from profkit.engine.rule_page import Passage, rule_page
 from profkit.engine.verdict import cost_share, cost_text
 from profkit.model.finding import Finding, Unchecked
 from profkit.model.report import Report
-from profkit.model.where import Location
+from profkit.model.where import Frame, Location
 from profkit.names import short_path, visible
 from profkit.units import format_count
 
@@ -35,6 +38,8 @@ INFO = RendererInfo(name="sarif", suffix=".sarif", media_type="application/sarif
 
 MOST_RESULTS: Final = 25_000
 MOST_LOCATIONS: Final = 100
+MOST_PATHS: Final = 100
+"""Findings, the costliest first, whose calls are looked up in the recording."""
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 _ROOT: Final = "SRCROOT"
 _SECTIONS: Final = ("What it finds", "Why it matters", "How to fix it", "Example", "Use instead")
@@ -50,9 +55,12 @@ class Options:
     Attributes:
         base: An absolute folder, the root of the source code; files inside are given relative to
             it, as code hosts want them.
+        recording: What the report was made from; without it there are the calls that the report
+            has kept.
     """
 
     base: str = ""
+    recording: Recording | None = None
 
 
 def render(report: Report, options: Options) -> bytes:
@@ -60,10 +68,14 @@ def render(report: Report, options: Options) -> bytes:
 
     Args:
         report: The report.
-        options: What paths are relative to.
+        options: What paths are relative to, and what the report was made from.
     """
     base = options.base
     results = [_result(report, each, base) for each in report.findings[:MOST_RESULTS]]
+    for finding, result in zip(report.findings[:MOST_PATHS], results, strict=False):
+        path = call_path(report, options.recording, finding)
+        if path:
+            result["codeFlows"] = [_flow(report, path, base)]
     told = [*(_unchecked(each) for each in report.unchecked)]
     told += [_fault(each) for each in report.health]
     n_more = len(report.findings) - len(results)
@@ -199,11 +211,30 @@ def _result(report: Report, finding: Finding, base: str) -> Json:
     share = cost_share(report, finding)
     if share is not None:
         result["rank"] = round(min(share, 1.0) * 100, 2)
-    if located[1:]:
+    related = [*located[1:], *map(_holder, finding.holders[:MOST_LOCATIONS])]
+    if related:
         result["relatedLocations"] = [
-            {**place, "id": number} for number, place in enumerate(located[1:], start=1)
+            {**place, "id": number} for number, place in enumerate(related, start=1)
         ]
     return result
+
+
+def _holder(chain: Sequence[str]) -> Json:
+    """Who holds a live object: a place among the program's names, of which no line is known."""
+    name = visible("".join(chain)) or "(no name)"
+    return {
+        "logicalLocations": [{"fullyQualifiedName": name, "kind": "variable"}],
+        "message": {"text": f"Held by {name}"},
+    }
+
+
+def _flow(report: Report, path: Sequence[Frame], base: str) -> Json:
+    """The calls that lead to a finding, outermost first; of too many the innermost."""
+    steps = [
+        {"location": _location(report, Location(each.file, each.line, each.function), base)}
+        for each in path[-MOST_LOCATIONS:]
+    ]
+    return {"message": {"text": "The calls that lead here"}, "threadFlows": [{"locations": steps}]}
 
 
 def _properties(finding: Finding) -> Json:

@@ -3,24 +3,28 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from jsonschema import Draft7Validator
 
-from profkit.api import render
+from profkit.api import render, study
 from profkit.engine.registry import rules
 from profkit.model.finding import Finding
+from profkit.model.memory_summary import AllocationSite
 from profkit.model.report import Report
-from profkit.model.where import Location
+from profkit.model.where import Frame, Location
 from profkit.render import sarif
+from profkit.testing import TraceBuilder
 from tests.render import reports
 
 BASE = "/home/me/project"
 LEVELS = {"none", "note", "warning", "error"}
 RESULT_KEYS = {
-    "ruleId", "level", "message", "locations", "relatedLocations", "partialFingerprints", "rank",
-    "properties",
+    "ruleId", "level", "message", "locations", "relatedLocations", "codeFlows",
+    "partialFingerprints", "rank", "properties",
 }  # fmt: skip
 RULE_KEYS = {
     "id", "name", "shortDescription", "fullDescription", "help", "defaultConfiguration",
@@ -147,8 +151,10 @@ def test_a_finding_is_a_result_on_its_line_with_level_rank_and_cost() -> None:
     assert first["properties"]["cost"] == {
         "ns": 390_000_000, "per_step_ns": 65_000_000, "basis": "upper-bound",
     }  # fmt: skip
-    (other,) = second["relatedLocations"]
+    other, holder = second["relatedLocations"]
     assert other["physicalLocation"]["region"]["startLine"] == 7
+    (chain,) = report.findings[1].holders
+    assert holder["logicalLocations"][0]["fullyQualifiedName"] == "".join(chain)
 
 
 def test_what_was_not_checked_and_faults_are_notifications_and_no_results() -> None:
@@ -243,3 +249,90 @@ def test_several_reports_are_one_run() -> None:
     twice = json.loads(sarif.together([products[0], products[0]]))["runs"][0]["results"]
     hashes = [result["partialFingerprints"]["primaryLocationLineHash"] for result in twice]
     assert len(set(hashes)) == 4
+
+
+def frames(result: dict[str, Any]) -> list[tuple[str, int, str]]:
+    """The file, line and function of each step of a result's only code flow."""
+    (flow,) = result["codeFlows"]
+    (thread,) = flow["threadFlows"]
+    places = [step["location"] for step in thread["locations"]]
+    return [
+        (
+            place["physicalLocation"]["artifactLocation"]["uri"],
+            place["physicalLocation"]["region"]["startLine"],
+            place["logicalLocations"][0]["fullyQualifiedName"],
+        )
+        for place in places
+    ]
+
+
+@pytest.fixture(scope="module")
+def waited(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401  (a JSON tree)
+    """The run of a recording whose program waits for a device two calls down."""
+    b = TraceBuilder(stacks=True)
+    for _ in range(4):
+        with b.step(), b.frame("train.py", 5, "main"), b.frame("train.py", 12, "train_step"):
+            b.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=900_000)
+            with b.frame("losses.py", 3, "log"):
+                b.item()
+    studied = study(b.write(tmp_path_factory.mktemp("waited") / "t.json"))
+    product = render(studied.report, "sarif", base=BASE, recording=studied.recording)
+    return json.loads(product)
+
+
+def test_the_calls_that_lead_to_a_finding_are_its_code_flow(
+    waited: Any,  # noqa: ANN401  (a JSON tree)
+) -> None:
+    check(waited)
+    results = {result["ruleId"]: result for result in waited["runs"][0]["results"]}
+    assert frames(results["SYN001"]) == [
+        ("train.py", 5, "main"), ("train.py", 12, "train_step"), ("losses.py", 3, "log"),
+    ]  # fmt: skip
+
+
+def test_a_line_of_a_snapshot_has_the_stack_that_was_kept_with_it() -> None:
+    report = reports.snapshot_report(1)
+    memory = report.summary.memory
+    assert memory is not None
+    finding = replace(reports.starved(), locations=(Location("model.py", 9, "forward"),))
+    stack = (Frame("model.py", 9, "forward"), Frame("train.py", 4, "main"))
+    site = AllocationSite(finding.locations[0], stack, n=1, bytes=64)
+    devices = tuple(replace(each, peak_sites=(site,)) for each in memory.devices)
+    memory = replace(memory, devices=devices)
+    summary = replace(report.summary, memory=memory)
+    (result,) = run(replace(report, summary=summary, findings=(finding,)))["results"]
+    assert frames(result) == [("train.py", 4, "main"), ("model.py", 9, "forward")]
+
+
+def test_holders_are_related_locations_by_their_names() -> None:
+    chains = (("__main__.history", "[17]"), ("train.Trainer", ".losses"))
+    finding = replace(reports.starved(), holders=chains)
+    report = replace(reports.gpu_report(), findings=(finding,))
+    check(log(report))
+    (result,) = run(report)["results"]
+    told = [each for each in result["relatedLocations"] if "physicalLocation" not in each]
+    assert [each["logicalLocations"][0] for each in told] == [
+        {"fullyQualifiedName": "__main__.history[17]", "kind": "variable"},
+        {"fullyQualifiedName": "train.Trainer.losses", "kind": "variable"},
+    ]
+
+
+@pytest.fixture(scope="module")
+def standard() -> Draft7Validator:
+    """The schema of the standard."""
+    path = Path(__file__).parents[2] / "build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json"
+    if not path.is_file():
+        pytest.skip("SARIF's schema is not there: `make install` fetches it where there is npm")
+    return Draft7Validator(json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_logs_are_valid_by_the_standards_own_schema(
+    standard: Draft7Validator,
+    waited: Any,  # noqa: ANN401  (a JSON tree)
+) -> None:
+    held = replace(reports.starved(), holders=(("a", ".b"),))
+    trees = [log(report, base) for report in EVERY.values() for base in (BASE, "")]
+    trees += [log(reports.hostile_report(text)) for text in reports.HOSTILE]
+    trees += [waited, log(replace(reports.gpu_report(), findings=(held,)))]
+    assert [error.message for tree in trees for error in standard.iter_errors(tree)] == []
+    assert list(standard.iter_errors({**waited, "version": "2.0.0"}))
