@@ -91,8 +91,8 @@ class Clock:
                 whatever it takes.
         """
         spent = self._spent.get(work, _Spent())
-        free_ns = self._budget.free_s[work] * _SECOND_NS
-        allowed_ns = max(free_ns, self._budget.share[work] * self.watched_ns())
+        free_ns = self._budget.free_s.get(work, 0.0) * _SECOND_NS
+        allowed_ns = max(free_ns, self._budget.share.get(work, 0.0) * self.watched_ns())
         next_ns = max(spent.next_ns, likely_ns)
         return (spent.n == 0 and not likely_ns) or spent.cpu_ns + next_ns <= allowed_ns
 
