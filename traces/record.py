@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -21,79 +20,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from isal import igzip
 
 import profkit
-from profkit.engine.needs import looks_at_a_trace
-from profkit.engine.registry import rules
+from traces.recordings import SUFFIX, fault_line, keep_neutral, what_must_hold, write
 
 HOME: Final = Path(__file__).parent
 EXAMPLES: Final = HOME.parent / "examples"
 PROGRAMS: Final[dict[str, Any]] = json.loads((HOME / "programs.json").read_text())
-SUFFIX: Final = ".pt.trace.json.gz"
-ANY_FOLDER: Final = "/home/user/profkit"
-ANY_HOST: Final = "host"
 SETTINGS: Final = {"OMP_NUM_THREADS": "1"}  # what else the machine does shows less
-BEST: Final = 3  # the smallest that isal writes
-
-_MEMORY: Final = ("n_events", "n_unfreed", "unfreed_bytes", "n_frees_of_earlier", "peak")
-"""What a trace tells of memory."""
-
-
-def fault_line(program: str) -> int | None:
-    """The line that the comment ``# fault:`` marks, from 1, or None in a cured program.
-
-    Args:
-        program: The program's text.
-    """
-    lines = program.splitlines()
-    marked = [number for number, line in enumerate(lines, 1) if "# fault:" in line]
-    return marked[0] if marked else None
-
-
-def what_must_hold(report: dict[str, Any]) -> dict[str, Any]:
-    """The part of a JSON report that another version of profkit must give too.
-
-    Args:
-        report: The report, decoded.
-    """
-    summary, source = report["summary"], report["source"]
-    return {
-        "n_events": source["n_events"],
-        "steps_are": source["steps_are"],
-        "lines_from": source["lines_from"],
-        "window_ns": summary["window_ns"],
-        "steps": [
-            {key: step[key] for key in ("name", "start_ns", "dur_ns", "data_wait_ns", "sync_ns")}
-            for step in summary["steps"]
-        ],
-        "memory": {key: summary["memory"][key] for key in _MEMORY},
-        "top_ops": [
-            {key: op[key] for key in ("name", "n_calls", "total_ns", "self_ns")}
-            for op in summary["top_ops"][:5]
-        ],
-        "findings": [_brief(finding) for finding in report["findings"]],
-        "health": [_brief(finding) for finding in report["health"]],
-        "unchecked": sorted(
-            one["rule"] for one in report["unchecked"] if _looks_at_a_trace(one["rule"])
-        ),
-    }
-
-
-def _looks_at_a_trace(rule: str) -> bool:
-    return any(each.INFO.id == rule and looks_at_a_trace(each.INFO.needs) for each in rules())
-
-
-def _brief(finding: dict[str, Any]) -> dict[str, Any]:
-    first = (finding["locations"] or [{"file": None, "line": None}])[0]
-    return {
-        "rule": finding["rule"],
-        "severity": finding["severity"],
-        "file": first["file"],
-        "line": first["line"],
-        "n": finding["n"],
-        "cost": finding["cost"],
-    }
 
 
 def recorded(name: str, folder: Path) -> Path:
@@ -106,19 +40,6 @@ def recorded(name: str, folder: Path) -> Path:
     subprocess.run(command, cwd=folder, check=True, env=settings)
     (trace,) = (folder / "out").rglob("*" + SUFFIX)
     return trace
-
-
-def neutral(text: bytes, folder: Path) -> bytes:
-    """A trace's text without the names of this machine and its folders.
-
-    Args:
-        text: The JSON as it was recorded.
-        folder: Where the program ran.
-    """
-    for place in {str(folder), os.path.realpath(folder)}:
-        text = text.replace(place.encode(), ANY_FOLDER.encode())
-    text = re.sub(rb'("traceName": ?)"[^"]*"', rb'\1"trace.json"', text)
-    return re.sub(rb'("host(?:_name)?": ?)"[^"]*"', rb'\1"%s"' % ANY_HOST.encode(), text)
 
 
 def provenance(name: str) -> dict[str, Any]:
@@ -147,12 +68,9 @@ def record(name: str) -> None:
     target = HOME / name
     with tempfile.TemporaryDirectory() as temporary:
         trace = recorded(name, Path(temporary))
-        text = neutral(igzip.decompress(trace.read_bytes()), Path(temporary))
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
-        _, _, worker = trace.name.rpartition("_")
-        kept = target / f"{ANY_HOST}_{worker}"
-        kept.write_bytes(igzip.compress(text, BEST))
+        kept = keep_neutral(trace, target, Path(temporary))
     write(target / "provenance.json", provenance(name))
     expect(kept)
 
@@ -162,11 +80,6 @@ def expect(trace: Path) -> None:
     report = json.loads(profkit.render(profkit.analyze(trace), "json"))
     write(trace.parent / "expected.json", what_must_hold(report))
     print(f"{trace.relative_to(HOME)}: {trace.stat().st_size / 1000:.0f} kB")
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON to be read and compared."""
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def main() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from traces.record import EXAMPLES, PROGRAMS, fault_line
+from traces.record import EXAMPLES, PROGRAMS
+from traces.recordings import fault_line
 
 ROOT = Path(__file__).parents[2]
 RULES = {name: facts.get("watched_rule", facts["rule"]) for name, facts in PROGRAMS.items()}
