@@ -12,10 +12,10 @@ from typing import Final, Literal
 
 from profkit.model.live import WatchCost
 
-Work = Literal["first", "full", "look", "graphs", "closer", "host", "collector", "workers"]
+Work = Literal["first", "full", "look", "graphs", "closer", "host", "collector", "judge", "workers"]
 """Kinds of work: the first look; another one through all objects; one through the young ones; a
 walk over graphs within it; a closer look; one at the host's objects; one before a collection;
-a reading of a loader's worker."""
+a judgement of all looks; a reading of a loader's worker."""
 
 _SECOND_NS: Final = 1e9
 _WEIGHT: Final = 0.3
@@ -34,13 +34,13 @@ class Budget:
     free_s: dict[Work, float] = field(
         default_factory=lambda: {
             "full": 0.0, "look": 0.06, "graphs": 0.03, "closer": 0.4, "host": 2.0,
-            "collector": 0.02, "workers": 0.12,
+            "collector": 0.02, "judge": 0.1, "workers": 0.12,
         }
     )  # fmt: skip
     share: dict[Work, float] = field(
         default_factory=lambda: {
             "full": 0.005, "look": 0.015, "graphs": 0.01, "closer": 0.04, "host": 0.04,
-            "collector": 0.01, "workers": 0.01,
+            "collector": 0.005, "judge": 0.005, "workers": 0.01,
         }
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _WORK: Final[tuple[Work, ...]] = (
-    "full", "look", "graphs", "closer", "host", "collector", "workers",
+    "full", "look", "graphs", "closer", "host", "collector", "judge", "workers",
 )  # fmt: skip
 _BUDGET: Final = Budget(dict.fromkeys(_WORK, 5.0), dict.fromkeys(_WORK, 0.2))
 """A guard stands in tests, where certainty is worth more than speed."""

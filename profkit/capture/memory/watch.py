@@ -188,9 +188,10 @@ class Watcher:
 
     def _think(self) -> None:
         """Decide whether what was seen is worth a closer look, and lines before it."""
-        if len(self._series.seen) % _CHECKED_APART == 0:
-            self._made_anew = set(made_anew(self._series))
-            self._grown = grown(self._series)
+        if len(self._series.seen) % _CHECKED_APART == 0 and self._clock.affords("judge"):
+            with self._clock.spending("judge"):
+                self._made_anew = set(made_anew(self._series))
+                self._grown = grown(self._series)
         suspected = suspects(self._series) | self._grown
         grows = bool(suspected or self._made_anew or self._graph_rises())
         if self._sample_until:
