@@ -25,8 +25,8 @@ from profkit.capture.memory.series import MOST_LOOKS, growth_of
 from profkit.index.trend import median_slope
 
 LEAST_PER_STEP: Final = 8192.0
-"""Bytes a step below which a worker is not said to grow: two pages, as its interpreter copies some of
-its own."""
+"""Bytes a step below which a worker is not said to grow: two pages, as it copies some of its
+interpreter too."""
 _NAMES: Final = frozenset({"pt_data_worker"})
 """What torch calls the main thread of a worker."""
 _KIB: Final = 1024
