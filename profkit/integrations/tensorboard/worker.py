@@ -19,7 +19,6 @@ from typing import Final
 import msgspec
 
 from profkit.api import Study, compare, render, study
-from profkit.engine.renderer import renderers
 from profkit.errors import ProfkitError
 from profkit.integrations.tensorboard import views
 from profkit.integrations.tensorboard.glance import Glance, glance
@@ -76,10 +75,9 @@ def analyzed(paths: list[str], folder: Path) -> Answer:
     studied = study(paths)
     (folder / "report.json").write_bytes(render(studied.report, "json", indent=0))
     _write(folder / "views.json", views_of(studied))
-    if any(each.INFO.name == "html" for each in renderers()):
-        page = render(studied.report, "html", recording=studied.recording)
-        (folder / "page.html.gz").write_bytes(gzip.compress(page, 6, mtime=0))
-        (folder / "policy.txt").write_text(policy_of(page))
+    page = render(studied.report, "html", recording=studied.recording)
+    (folder / "page.html.gz").write_bytes(gzip.compress(page, 6, mtime=0))
+    (folder / "policy.txt").write_text(policy_of(page))
     return Answer(glance=glance(studied.report))
 
 
