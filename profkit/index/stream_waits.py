@@ -25,17 +25,26 @@ def most_waiting_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
     waiting = replay.block[blocks.state[replay.block] == State.PENDING_FREE]
     in_the_end = int(blocks.n_bytes[waiting].sum())
     action, address = history.action[rows], history.address[rows]
-    if not all((action == each).any() for each in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)):
+    begins, ends = action == Action.FREE_REQUESTED, action == Action.FREE_COMPLETED
+    if not (begins.any() and ends.any()):
         return in_the_end
-    pairs = paired(address, action, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-    done = pairs.end > pairs.begin + 1
-    still = (pairs.end == NO_ROW) & np.isin(address[pairs.begin], blocks.address[waiting])
+    # Nearly all are complete at once, and what is left is soon paired.
+    at_once = begins[:-1] & ends[1:] & (address[:-1] == address[1:])
+    left = begins | ends
+    left[:-1] &= ~at_once
+    left[1:] &= ~at_once
+    places = np.flatnonzero(left)
+    pairs = paired(address[places], action[places], Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+    begin, is_done = places[pairs.begin], pairs.end != NO_ROW
+    still = ~is_done & np.isin(address[begin], blocks.address[waiting])
+    end = places[pairs.end[is_done]]
     # A completion that comes first of all may be half of a pair that the ring has cut.
-    cut = pairs.earlier_ends[pairs.earlier_ends > 0]
+    cut = places[pairs.earlier_ends]
+    cut = cut[cut > 0]
     n_bytes = history.n_bytes[rows]
     change = np.zeros(replay.end + 1, dtype=np.int64)
-    change[pairs.begin[done | still] + 1] += n_bytes[pairs.begin[done | still]]
+    change[begin[is_done | still] + 1] += n_bytes[begin[is_done | still]]
     change[0] = n_bytes[cut].sum()
-    change[pairs.end[done] + 1] -= n_bytes[pairs.end[done]]
+    change[end + 1] -= n_bytes[end]
     change[cut + 1] -= n_bytes[cut]
     return max(int(np.cumsum(change).max()), in_the_end)
