@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, Frame, Page, expect
 
+from profkit.testing import TraceBuilder
 from profkit.units import format_ns
 from tests.browser.pages import Opener, violations
 from tests.tensorboard.recordings import GEMM_NS, STEPS, gpu_training, write_gpu_training
@@ -28,6 +29,7 @@ VIEWS = {
     "Overview": "Step by step",
 }
 """Views of the recorded trace, and something that each says."""
+FILL = "est. achieved occupancy %"
 FRAMED = {"Timeline", "Report"}
 """Those that show the page of the report."""
 
@@ -38,6 +40,14 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("starved_loader", "starved_loader_cured"):
         shutil.copytree(ROOT / "traces" / name, folder / name)
     write_gpu_training(folder / "gpu")
+    b = TraceBuilder()
+    for device_ns, occupancy in ((30_000, 60), (10_000, 20)):
+        figures = {"blocks per SM": 2.5, "warps per SM": 20.0, FILL: occupancy}
+        with b.step():
+            ident = b.call("LaunchKernel", 50_000)
+            b.kernel("ampere_s16816gemm", device_ns, correlation=ident, **figures)
+    (folder / "filled").mkdir()
+    b.write(folder / "filled" / "host_8.17.pt.trace.json")
     (folder / "ranks").mkdir()
     for rank, reduce_ns in enumerate((100_000, 300_000)):
         trace = gpu_training(rank=rank, reduce_ns=reduce_ns)
@@ -269,3 +279,17 @@ def test_the_existing_trace_view_stays_empty_without_the_internet_as_the_pages_s
     said = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8")
     assert "script from the internet" in said
     page.close()
+
+
+def test_kernels_come_with_how_much_of_the_device_they_use(
+    opened: Opener, server: TensorBoard
+) -> None:
+    page = tab(opened, server, "filled")
+    show(page, "Kernels")
+    for heading in ("blocks per SM", "est. occupancy", "tensor cores"):
+        expect(page.get_by_role("columnheader", name=heading)).to_be_visible()
+    row = page.get_by_role("row", name="ampere_s16816gemm")
+    for told in ("2.50", "50%", "yes"):
+        expect(row.get_by_role("cell", name=told, exact=True)).to_be_visible()
+    show(page, "Overview")
+    expect(page.get_by_role("columnheader", name="tensor cores, at least")).to_be_visible()
