@@ -37,7 +37,7 @@ def line_of(growth: Growth) -> Location:
     if not growth.stack:
         return Location()
     frame = growth.stack[0]
-    return Location(frame.file, frame.line, frame.function, precision=frame.precision)
+    return frame.location
 
 
 def what_grows(growth: Growth) -> str:

@@ -33,6 +33,7 @@ from profkit.model.report import (
     StepSummary,
     Summary,
     SyncSummary,
+    WaitSummary,
 )
 from profkit.model.trace import RecordedWith
 
@@ -106,7 +107,7 @@ def summarize(ctx: Context, claimed_ns: int) -> Summary:
         claimed_ns: What the findings together claim.
     """
     if not ctx.has_trace:
-        return Summary(window_ns=0, memory=memory_summary(ctx))
+        return Summary(window_ns=0, memory=memory_summary(ctx), waits=_waits(ctx))
     give_back()  # what the rules held
     window = union(*windows(ctx))
     parts = _parts(ctx, window)
@@ -118,6 +119,7 @@ def summarize(ctx: Context, claimed_ns: int) -> Summary:
         top_ops=top_ops(ctx),
         regions=regions(ctx),
         syncs=_syncs(ctx),
+        waits=_waits(ctx),
         copies=_copies(ctx),
         n_gpu_events_without_launch=len(ctx.launches.orphans),
         n_graph_launches=len(GRAPH_LAUNCH.rows(ctx.events)),
@@ -200,6 +202,21 @@ def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
         total_ns = int(events.dur_ns[here].sum())
         found.append(SyncSummary(call=events.names[name], n_calls=len(here), total_ns=total_ns))
     return tuple(sorted(found, key=lambda sync: sync.call))
+
+
+def _waits(ctx: Context) -> tuple[WaitSummary, ...] | None:
+    heard = None if ctx.live is None else ctx.live.waits
+    if heard is None:
+        return None
+    return tuple(
+        WaitSummary(
+            what=line.what,
+            n_calls=line.n_calls,
+            allowed=line.allowed,
+            location=line.where and line.where.location,
+        )
+        for line in heard
+    )
 
 
 def _copies(ctx: Context) -> tuple[CopySummary, ...]:

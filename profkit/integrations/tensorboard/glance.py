@@ -91,5 +91,5 @@ def _peaks(memory: MemorySummary | None) -> tuple[PeakMemory, ...]:
     if memory is None:
         return ()
     if memory.devices:
-        return tuple(PeakMemory(each.device, each.peak_active_bytes) for each in memory.devices)
+        return tuple(PeakMemory(each.device, each.at_peak_bytes) for each in memory.devices)
     return memory.peak

@@ -41,7 +41,7 @@ def card(report: Report) -> dict[str, Any]:
         "peakBytes": max(
             (
                 *(peak.bytes for peak in (memory.peak if memory else ())),
-                *(device.peak_active_bytes for device in (memory.devices if memory else ())),
+                *(device.at_peak_bytes for device in (memory.devices if memory else ())),
             ),
             default=None,
         ),

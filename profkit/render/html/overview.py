@@ -108,9 +108,9 @@ def _memory_tiles(report: Report) -> Iterator[Tile]:
     if memory is None:
         return
     if memory.devices:
-        fullest = max(memory.devices, key=lambda device: device.peak_active_bytes)
+        fullest = max(memory.devices, key=lambda device: device.at_peak_bytes)
         more = f"{format_bytes(fullest.peak_reserved_bytes)} reserved"
-        peak = format_bytes(fullest.peak_active_bytes)
+        peak = format_bytes(fullest.at_peak_bytes)
         yield Tile(f"Memory at the peak, {fullest.device}", peak, more)
     elif memory.peak:
         fullest_of_trace = max(memory.peak, key=lambda peak: peak.bytes)
