@@ -1,0 +1,105 @@
+"""Trains a network in two processes on one device, which exchange their gradients by gloo.
+
+NCCL, which two devices would use, refuses two processes on one.
+
+The fault: gradients are exchanged when the backward pass is over, one after the other. Nothing is
+computed meanwhile.
+
+The cure (``--cured``): ``DistributedDataParallel`` sends the gradients of the last layers while the
+backward pass works on the first.
+
+Run: ``python examples/gpu/exposed_communication.py [--cured] [--steps N] [--device cuda]``
+"""
+
+import argparse
+import contextlib
+import datetime as dt
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import measured
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+PROCESSES = 2
+LAYERS = 8
+WIDTH = 1024
+ROWS = 16384
+BUCKET_MB = 8
+PATIENCE = dt.timedelta(minutes=1)
+
+
+def own(parser: argparse.ArgumentParser) -> None:
+    """What the second process is told by the first."""
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--meet", help=argparse.SUPPRESS)
+
+
+@contextlib.contextmanager
+def together(options: argparse.Namespace, arguments: Sequence[str]) -> Iterator[None]:
+    """Start the other process, if this is the first, and let both know each other.
+
+    Args:
+        options: The program's arguments.
+        arguments: The same as they were written, for the other process.
+    """
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine may have no other network
+    with contextlib.ExitStack() as ending:
+        meet = options.meet
+        if options.rank == 0:
+            folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+            meet = str(Path(ending.enter_context(folder)) / "meet")
+            program = [sys.executable, __file__, *arguments, "--rank", "1", "--meet", meet]
+            other = subprocess.Popen(program, stdout=subprocess.DEVNULL)  # noqa: S603  (this file)
+            ending.callback(other.wait)
+            ending.push(lambda error, *_: other.kill() if error else None)
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{meet}",
+            rank=options.rank,
+            world_size=PROCESSES,
+            timeout=PATIENCE,
+        )
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+
+def exchange(network: nn.Module) -> None:
+    """Let each gradient be the mean over all processes."""
+    for parameter in network.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)  # fault: the backward pass is over
+            parameter.grad /= PROCESSES
+
+
+def main(arguments: Sequence[str] | None = None) -> float:
+    """Train; the last loss of the first process."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = measured.options(__doc__, steps=30, arguments=arguments, more=own)
+    with together(options, arguments):
+        network = measured.network(options, layers=LAYERS, width=WIDTH)
+        torch.manual_seed(options.rank)
+        x, y = measured.batch(options, rows=ROWS, width=WIDTH)
+        ddp = DistributedDataParallel(network, bucket_cap_mb=BUCKET_MB) if options.cured else None
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+        loss = torch.zeros(())
+        for _ in measured.steps(options):
+            loss = nn.functional.cross_entropy((ddp or network)(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            if ddp is None:
+                exchange(network)
+            optimizer.step()
+        return measured.told("last loss", loss.detach())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Trains, and compares in each step a few versions of a picture, of which it keeps a small part.
+
+The fault: ``max_split_size_mb`` together with ``expandable_segments``. The versions lie side by
+side, the kept part behind them. Freed, they merge to a block larger than the limit, which no
+smaller tensor may have, and the kept part stands between it and the end where the segment could
+grow. So each step takes new memory: the case of pytorch #193400.
+
+The cure (``--cured``): no ``max_split_size_mb``. Expandable segments need no such limit.
+
+Run: ``python examples/gpu/fenced_segments.py [--cured] [--steps N] [--device cuda]``
+"""
+
+import argparse
+import collections
+from collections.abc import Sequence
+
+import measured
+import torch
+from torch import Tensor, nn
+
+MIB = 1 << 20
+VERSIONS = 4
+PICTURE_BYTES = 48 * MIB
+KEPT_BYTES = 2 * MIB
+KEPT = 8
+LIMIT = "max_split_size_mb:128"
+
+
+def set_allocator(options: argparse.Namespace) -> None:
+    """Set what ``PYTORCH_ALLOC_CONF`` would, before the first tensor is on the device."""
+    if measured.on_cuda(options):
+        settings = ["expandable_segments:True", *([] if options.cured else [LIMIT])]
+        torch.cuda.memory._set_allocator_settings(",".join(settings))  # noqa: SLF001  (no other way)
+
+
+def main(arguments: Sequence[str] | None = None) -> float:
+    """Train and compare; the sum of what was kept last."""
+    options = measured.options(__doc__, steps=60, arguments=arguments)
+    set_allocator(options)
+    network = measured.network(options, width=1024)
+    x, y = measured.batch(options, rows=1024, width=1024)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    numbers = measured.scaled(options, PICTURE_BYTES // 4)
+    part = measured.scaled(options, KEPT_BYTES // 4)
+    recent: collections.deque[Tensor] = collections.deque(maxlen=KEPT)
+    for step in measured.steps(options):
+        loss = nn.functional.cross_entropy(network(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        versions = [
+            torch.full((numbers,), float(step + version), device=options.device)
+            for version in range(VERSIONS)
+        ]
+        recent.append(versions[-1][:part].clone())  # fault: a fence behind the versions
+        del versions
+    return measured.told("kept", torch.stack(tuple(recent)).sum())
+
+
+if __name__ == "__main__":
+    main()
