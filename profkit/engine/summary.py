@@ -213,7 +213,7 @@ def _waits(ctx: Context) -> tuple[WaitSummary, ...] | None:
             what=line.what,
             n_calls=line.n_calls,
             allowed=line.allowed,
-            location=line.where and line.where.location,
+            location=None if line.where is None else line.where.location,
         )
         for line in heard
     )
