@@ -4,6 +4,7 @@
 # make format   put the code into the one format      make docs   write docs/reference anew
 # make pins     resolve requirements/dev.txt anew     make clean  take .venv and caches away
 # make pictures take docs/images anew, in a browser
+# make gpu-test on a machine with an NVIDIA GPU: the tests that need one, then record examples/gpu
 # make fuzz     search for files that reading stumbles over, each kind for SECONDS=600
 #
 # Each creates .venv with the pinned set first, and needs nothing but make and Python 3.10 or newer.
@@ -24,10 +25,20 @@ WEBCOMPONENTS := build/webcomponents/package/webcomponents.min.js
 # The standard's schema, as the package of SARIF's own tests has it.
 SARIF  := build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json
 
-.PHONY: test leaks lint format demo bench docs pictures fuzz pins clean install
+.PHONY: test gpu-test leaks lint format demo bench docs pictures fuzz pins clean install
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+# Whatever fails, the rest runs too: a GPU may be at hand for an hour alone.
+gpu-test: install
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+		|| { echo 'There is no CUDA GPU here that torch can use, and gpu-test needs one.'; exit 1; }
+	@failed=0; \
+	$(BIN)/python -m pytest -m gpu $(ARGS) || failed=1; \
+	$(BIN)/python examples/gpu/record.py || failed=1; \
+	$(BIN)/python -m pytest tests/examples/test_gpu_recorded.py || failed=1; \
+	exit $$failed
 
 leaks: install
 	PROFKIT_ALL_LEAKS=1 $(BIN)/pytest -n $(JOBS) tests/examples $(ARGS)

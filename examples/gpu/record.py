@@ -1,0 +1,182 @@
+"""Records the programs of this folder, and holds what profkit says of them against the truth.
+
+Each program of expected.json runs faulty and cured, in processes of its own: bare, twice, and under
+profkit run. What it left goes to traces/gpu/NAME and traces/gpu/NAME_cured: its trace, what was
+watched of memory, a snapshot of CUDA's memory where the fault is one of memory, where all that
+comes from, and what its report must say. docs/truth.md is the table of it all.
+
+It takes about seven minutes on a GPU with eight cores or more: some 160 processes, which import
+torch while another one has the GPU. What is recorded already, with the same program, arguments,
+machine and way of recording, is not run again, so it can be stopped and started anew at any time. A
+run that crashes or hangs costs its own row, where its last lines stand.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from examples.gpu.recording.kept import expect, report_on
+from examples.gpu.recording.page import page
+from examples.gpu.recording.rows import CURED, EXPECTED, OVERHEAD, ROOT, Rows, machine, missing
+from examples.gpu.recording.session import Session
+from examples.gpu.recording.truth import truths
+from examples.gpu.recording.turns import Turns
+from profkit.errors import ProfkitError
+from profkit.model.report import Report
+
+OUT: Final = ROOT / "traces" / "gpu"
+TABLE: Final = ROOT / "docs" / "truth.md"
+OVERHEAD_NAME: Final = OVERHEAD.stem
+NO_GPU: Final = (
+    "There is no CUDA GPU that torch can use here, and these recordings are of one: nothing is run."
+)
+CORES_EACH: Final = 4
+"""A process that has its turn, one that imports torch, and the reading of what is recorded."""
+MOST_AT_ONCE: Final = 4
+
+
+def arguments_of(words: list[str] | None) -> argparse.Namespace:
+    """Read the arguments.
+
+    Args:
+        words: The arguments, or None for those of the command line.
+    """
+    parser = argparse.ArgumentParser(
+        prog="record.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME",
+        help=f"programs, or {OVERHEAD_NAME} for what recording costs; all if none is named",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, help="folder for recordings (traces/gpu)")
+    parser.add_argument(
+        "--device", default="cuda",
+        help="cuda, or cpu to try this program out: small runs of what exists on a CPU",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only-table", action="store_true",
+        help="run nothing: write anew what reports say, and the table",
+    )  # fmt: skip
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds a run may take (60)")
+    parser.add_argument("--minutes", type=float, help="begin no run after so many minutes")
+    at_once = max(1, min(MOST_AT_ONCE, (os.cpu_count() or 1) // CORES_EACH))
+    parser.add_argument(
+        "--at-once", type=int, default=at_once,
+        help=f"processes at a time, of which one has its turn ({at_once})",
+    )  # fmt: skip
+    options = parser.parse_args(words)
+    unknown = set(options.names) - {*EXPECTED, OVERHEAD_NAME}
+    if unknown:
+        parser.error(f"no such program: {', '.join(sorted(unknown))}")
+    if options.out is None and options.device == "cpu":
+        parser.error("--device cpu records nothing worth keeping: say a folder with --out")
+    return options
+
+
+def run_all(session: Session, options: argparse.Namespace) -> bool:
+    """Run what is not recorded yet; whether all went well.
+
+    Args:
+        session: What runs and keeps them.
+        options: The arguments.
+    """
+    ends_s = float("inf") if options.minutes is None else time.monotonic() + options.minutes * 60
+    names = options.names or [*EXPECTED, OVERHEAD_NAME]
+    programs = [name for name in names if name != OVERHEAD_NAME]
+    for name in programs:
+        lacking = missing(name, options.device)
+        if lacking:
+            print(f"{name}: not run, it needs {', '.join(lacking)}")
+    wanted = [(name, cured) for name in programs for cured in (False, True)
+              if not missing(name, options.device)]  # fmt: skip
+    left = [each for each in wanted if not session.is_done(*each)]
+    print(f"{len(wanted) - len(left)} of {len(wanted)} are recorded already")
+
+    def one(each: tuple[str, bool]) -> bool | None:
+        return session.record(*each) if time.monotonic() < ends_s else None
+
+    with ThreadPoolExecutor(options.at_once) as pool:
+        try:
+            ended = list(pool.map(one, left))
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+    n_late = ended.count(None)
+    if n_late:
+        print(f"{n_late} are left for another time: {options.minutes:g} minutes are over")
+    elif OVERHEAD_NAME in names:
+        ended.append(session.record_overhead())
+    return all(ended)
+
+
+def write_table(
+    rows: Rows, reports: dict[str, Report], table: Path, *, expects: bool = True
+) -> None:
+    """Write what reports say beside recordings whose report was not made yet, and the table.
+
+    Args:
+        rows: The runs.
+        reports: The reports that were made already, by the name of the run.
+        table: The page.
+        expects: Whether anything is written beside recordings.
+    """
+    for name in (name + cure for name in EXPECTED for cure in ("", CURED)):
+        if name in reports:
+            continue
+        try:
+            report = report_on(rows.folder / name)
+        except ProfkitError as error:
+            print(f"{name}: {error}")
+            continue
+        if report is not None:
+            reports[name] = report
+            if expects:
+                expect(rows.folder / name, report)
+    table.write_text(page(list(truths(rows, EXPECTED, reports)), rows), encoding="utf-8")
+    print(f"the table is {table}")
+
+
+def main(words: list[str] | None = None) -> int:
+    """Record, and write the table.
+
+    Args:
+        words: The arguments, or None for those of the command line.
+
+    Returns:
+        0 if every run ended well, else 1.
+    """
+    options = arguments_of(words)
+    out = options.out or OUT
+    table = TABLE if options.out is None else out / "truth.md"
+    rows = Rows(out)
+    if options.only_table:
+        write_table(rows, {}, table)
+        return 0
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        print(NO_GPU, file=sys.stderr)
+        return 1
+    settings = {key: value for key, value in os.environ.items() if not key.startswith("PROFKIT")}
+    settings["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    )
+    if options.device == "cpu":
+        settings["OMP_NUM_THREADS"] = "1"  # what else the machine does shows less
+    with tempfile.TemporaryDirectory() as scratch:
+        turns = Turns(options.timeout, settings)
+        session = Session(rows, turns, options.device, machine(), Path(scratch))
+        went_well = run_all(session, options)
+    write_table(rows, session.reports, table)
+    return 0 if went_well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""Holds what reports say of programs against what was planted in them and what was measured."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from examples.gpu.recording.rows import CURED, PROGRAMS, Rows, Run
+from profkit.engine.ranking import claimed_ns
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from traces.recordings import fault_line
+
+WITHIN: Final = 0.15
+"""How far a prediction may be off."""
+_NS_A_MS: Final = 1e6
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one report says.
+
+    Attributes:
+        findings: All findings, those on the recording itself too.
+        claimed_ms: Milliseconds a step that all findings together claim, what several claim
+            counted once; None without steps.
+        step_ms: The window's length divided by its steps, in milliseconds; None without steps.
+    """
+
+    findings: tuple[Finding, ...]
+    claimed_ms: float | None
+    step_ms: float | None
+
+    def others(self, allowed: frozenset[str]) -> list[str]:
+        """The rules that speak and are not among some names.
+
+        Args:
+            allowed: The names.
+        """
+        return sorted({finding.name for finding in self.findings} - allowed)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """One program, its fault and its cure.
+
+    Attributes:
+        name: The program.
+        facts: What ``expected.json`` says of it.
+        line: The line of the fault.
+        faulty: The run with the fault, or None.
+        cured: The run with the cure, or None.
+        said: What the report on the fault says, or None without a recording.
+        said_cured: The same of the cure.
+    """
+
+    name: str
+    facts: Mapping[str, Any]
+    line: int | None
+    faulty: Run | None
+    cured: Run | None
+    said: Said | None
+    said_cured: Said | None
+
+    @property
+    def finding(self) -> Finding | None:
+        """The finding of the rule that must name the fault, the one at its line first."""
+        found = [one for one in self._findings if one.name == self.facts["rule"]]
+        return next((one for one in found if self.is_placed(one)), next(iter(found), None))
+
+    @property
+    def _findings(self) -> tuple[Finding, ...]:
+        return self.said.findings if self.said else ()
+
+    def is_placed(self, finding: Finding) -> bool:
+        """Whether a finding's first place is the line of the fault.
+
+        Args:
+            finding: The finding.
+        """
+        first = next(iter(finding.locations), None)
+        if first is None or first.file is None:
+            return False
+        return (Path(first.file).name, first.line) == (f"{self.name}.py", self.line)
+
+    @property
+    def others(self) -> list[str]:
+        """Rules that speak of the fault's recording and should not."""
+        rule = self.facts["rule"]
+        allowed = frozenset([*self.facts["same_rules"], *([rule] if rule else [])])
+        return self.said.others(allowed) if self.said else []
+
+    @property
+    def false_alarms(self) -> list[str]:
+        """Rules that speak of the cure's recording."""
+        allowed = frozenset(self.facts["same_rules"])
+        return self.said_cured.others(allowed) if self.said_cured else []
+
+    @property
+    def saved_ms(self) -> float | None:
+        """Milliseconds a step that the cure saved, unprofiled; None if it is not to save any."""
+        faulty = self.faulty.best_ms if self.faulty else None
+        cured = self.cured.best_ms if self.cured else None
+        if not self.facts["saves"] or faulty is None or cured is None:
+            return None
+        return faulty - cured
+
+    @property
+    def predicted_ms(self) -> float | None:
+        """Milliseconds a step that the finding says the fault costs."""
+        finding = self.finding
+        if finding is None or finding.cost.per_step_ns is None:
+            return None
+        return finding.cost.per_step_ns / _NS_A_MS
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted by measured saving; None where either is not known or none was measured."""
+        if self.saved_ms is None or self.predicted_ms is None or self.saved_ms <= 0:
+            return None
+        return self.predicted_ms / self.saved_ms
+
+    @property
+    def is_within(self) -> bool | None:
+        """Whether the prediction is within the aim; None where it makes no such claim."""
+        finding = self.finding
+        if finding is None or finding.cost.basis != "measured" or self.predicted_ms is None:
+            return None
+        if self.saved_ms is None:
+            return None
+        return self.ratio is not None and abs(self.ratio - 1) <= WITHIN
+
+
+def truths(
+    rows: Rows, expected: Mapping[str, Any], reports: Mapping[str, Report]
+) -> Iterator[Truth]:
+    """Every program of the table, recorded or not.
+
+    Args:
+        rows: The runs.
+        expected: What ``expected.json`` says.
+        reports: The reports on what is recorded, by the name of the run.
+    """
+    for name, facts in expected.items():
+        program = (PROGRAMS / f"{name}.py").read_text(encoding="utf-8")
+        yield Truth(
+            name,
+            facts,
+            fault_line(program),
+            rows.runs.get(name),
+            rows.runs.get(name + CURED),
+            _said(reports.get(name)),
+            _said(reports.get(name + CURED)),
+        )
+
+
+def _said(report: Report | None) -> Said | None:
+    if report is None:
+        return None
+    findings = (*report.findings, *report.health)
+    n_steps = len(report.summary.steps)
+    if not n_steps:
+        return Said(findings, None, None)
+    return Said(
+        findings,
+        claimed_ns(report.findings) / n_steps / _NS_A_MS,
+        report.summary.window_ns / n_steps / _NS_A_MS,
+    )

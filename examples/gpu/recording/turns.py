@@ -1,0 +1,147 @@
+"""Runs programs in processes of their own, of which one at a time has the GPU."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from examples.gpu.recording.gate import READY
+
+START_S: Final = 180.0
+"""How long a process may take to import torch."""
+N_LAST: Final = 6
+_TIMED: Final = re.compile(r"([\d.]+) ms a step over \d+ steps\s*")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program's run ended.
+
+    Attributes:
+        step_ms: What it said that a step takes, in milliseconds, or None.
+        failure: Empty, or what went wrong, and the last lines that it wrote.
+        is_hung: Whether it was given up.
+    """
+
+    step_ms: float | None
+    failure: str = ""
+    is_hung: bool = False
+
+
+class Turns:
+    """One run at a time: who has its turn has the GPU.
+
+    Args:
+        timeout_s: How long one run may take from its turn on, in seconds.
+        settings: Environment variables for all runs.
+    """
+
+    def __init__(self, timeout_s: float, settings: dict[str, str]) -> None:
+        self._turn = threading.Lock()
+        self._timeout_s = timeout_s
+        self._settings = settings
+
+    def run(self, program: Sequence[str], folder: Path, snapshot: Path | None = None) -> Ended:
+        """Run a program to its end.
+
+        The turn is over as soon as its steps are timed: what it does then, writing files and
+        reports, needs no GPU.
+
+        Args:
+            program: A script or ``-m`` and a module, with its arguments.
+            folder: Where it runs; it has a copy of ``examples/gpu``.
+            snapshot: Where a snapshot of CUDA's memory goes, if one is wanted.
+        """
+        gate = str(folder / "examples" / "gpu" / "recording" / "gate.py")
+        wanted = ["--snapshot", str(snapshot)] if snapshot is not None else []
+        with subprocess.Popen(  # noqa: S603  (the programs of this folder)
+            [sys.executable, "-u", gate, *wanted, *program],
+            cwd=folder,
+            env=self._settings,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            return self._through(process, folder)
+
+    def _through(self, process: "subprocess.Popen[str]", folder: Path) -> Ended:
+        assert process.stdin is not None  # noqa: S101  (both are pipes)
+        assert process.stdout is not None  # noqa: S101
+        written: deque[str] = deque(maxlen=N_LAST)
+        with patience(process, START_S) as imports:
+            for line in process.stdout:
+                if line.strip() == READY:
+                    break
+                written.append(line)
+        step_ms = None
+        with self._turn, contextlib.ExitStack() as ending:
+            runs = ending.enter_context(patience(process, self._timeout_s))
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write("go\n")
+                process.stdin.close()
+            for line in process.stdout:
+                written.append(line)
+                timed = _TIMED.fullmatch(line)
+                if timed is not None:
+                    step_ms = float(timed[1])
+                    break
+            rest = ending.pop_all()
+        with rest:
+            written.extend(process.stdout)
+            process.wait()
+        last = "".join(written).replace(str(folder), ".").strip()
+        if imports.is_over:
+            said = f"torch was not imported within {START_S:.0f} s"
+        elif runs.is_over:
+            said = f"stopped after {self._timeout_s:g} s"
+        else:
+            said = _how_it_ended(process.returncode)
+        failure = f"{said}: {last}" if said and last else said
+        return Ended(step_ms, failure, imports.is_over or runs.is_over)
+
+
+def _how_it_ended(code: int) -> str:
+    """A few words on an exit code, or nothing if it is that of success."""
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    return f"exit code {code}" if code else ""
+
+
+class _Patience:
+    """Whether a process was given up."""
+
+    is_over = False
+
+
+@contextlib.contextmanager
+def patience(process: "subprocess.Popen[str]", seconds: float) -> Iterator[_Patience]:
+    """End a process, and all that it started, if a block takes too long.
+
+    Args:
+        process: The leader of a session of its own.
+        seconds: How long is too long.
+    """
+    state = _Patience()
+
+    def give_up() -> None:
+        state.is_over = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.start()
+    try:
+        yield state
+    finally:
+        timer.cancel()

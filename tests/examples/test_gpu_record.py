@@ -1,0 +1,341 @@
+"""``examples/gpu/record.py``: runs one at a time, rows that outlive a crash, figures as defined."""
+
+import gzip
+import json
+import pickle
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.gpu import record
+from examples.gpu.recording import kept, rows, session
+from examples.gpu.recording.page import page
+from examples.gpu.recording.rows import EXPECTED, PROGRAMS, Rows, Run
+from examples.gpu.recording.truth import Said, Truth
+from examples.gpu.recording.turns import Ended, Turns
+from profkit.model.finding import Basis, Cost, Finding
+from profkit.model.where import Location
+
+NAME = "growing_list"
+ON_CPU = (*session.ON_CPU, "--steps", "80")
+MACHINE: dict[str, Any] = {
+    "gpu": "NVIDIA H200", "driver": "570.1", "cuda": "12.8", "torch": "2.13.0",
+    "python": "3.11.7", "system": "Linux x86_64", "cores": 16, "profkit": "0.1.0",
+}  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with the gate, and a torch that is imported at once."""
+    shutil.copytree(PROGRAMS / "recording", tmp_path / "examples" / "gpu" / "recording")
+    (tmp_path / "torch.py").write_text("")
+    return tmp_path
+
+
+def turns(place: Path, timeout_s: float = 60) -> Turns:
+    return Turns(timeout_s, {"PYTHONPATH": str(place)})
+
+
+def ran(place: Path, text: str, timeout_s: float = 60) -> Ended:
+    (place / "program.py").write_text(text)
+    return turns(place, timeout_s).run(["program.py", "an argument"], place)
+
+
+def test_a_program_runs_as_under_python_and_its_time_is_read(place: Path) -> None:
+    (place / "beside.py").write_text("MS = 1.25")
+    text = "import beside, sys\nassert sys.argv[1] == 'an argument', sys.argv\n"
+    ended = ran(place, text + "print(beside.MS, 'ms a step over 3 steps')")
+    assert ended == Ended(1.25)
+
+
+def test_a_crash_is_told_with_the_last_lines_and_no_folder_of_this_machine(place: Path) -> None:
+    ended = ran(place, "print('2.0 ms a step over 3 steps')\nraise ValueError('no such row')")
+    assert ended.step_ms == 2.0
+    assert ended.failure.startswith("exit code 1: ")
+    assert ended.failure.endswith("ValueError: no such row")
+    assert str(place) not in ended.failure
+    assert not ended.is_hung
+
+
+def test_a_crash_below_python_is_told_by_its_signal(place: Path) -> None:
+    ended = ran(place, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    assert ended == Ended(None, "ended by SIGSEGV")
+
+
+def test_a_program_that_hangs_is_ended_with_all_that_it_started(place: Path) -> None:
+    text = (
+        "import subprocess, sys, time, pathlib\n"
+        "other = 'import pathlib, time; time.sleep(2.5); pathlib.Path(\"late\").touch()'\n"
+        "subprocess.Popen([sys.executable, '-c', other])\n"
+        "print('at it')\ntime.sleep(60)"
+    )
+    began = time.monotonic()
+    ended = ran(place, text, timeout_s=1)
+    assert ended == Ended(None, "stopped after 1 s: at it", is_hung=True)
+    time.sleep(max(0.0, 3.5 - (time.monotonic() - began)))
+    assert not (place / "late").exists()
+
+
+def test_a_missing_torch_is_a_failure_and_no_wait(place: Path) -> None:
+    (place / "torch.py").write_text("raise ImportError('no CUDA libraries')")
+    ended = ran(place, "")
+    assert ended.failure.startswith("exit code 1: ")
+    assert "no CUDA libraries" in ended.failure
+
+
+def test_no_two_programs_are_timed_at_once_and_a_turn_ends_with_the_time(place: Path) -> None:
+    text = (
+        "import sys, time\n"
+        "log = open(sys.argv[1], 'w')\n"
+        "print(time.time(), file=log, flush=True)\n"
+        "time.sleep(0.5)\n"
+        "print('1.0 ms a step over 3 steps')\n"
+        "print(time.time(), file=log, flush=True)\n"
+        "time.sleep(1.5)\n"
+        "print(time.time(), file=log, flush=True)\n"
+    )
+    (place / "program.py").write_text(text)
+    one_at_a_time = turns(place)
+    threads = [
+        threading.Thread(target=one_at_a_time.run, args=(["program.py", name], place))
+        for name in ("a", "b")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spans = sorted([float(line) for line in (place / name).read_text().split()] for name in "ab")
+    (_, timed, ended), (began, *_) = spans
+    assert timed <= began
+    assert began < ended
+
+
+class Scripted:
+    """Turns that end as they are told, and leave nothing."""
+
+    def __init__(self, *ends: Ended) -> None:
+        self.ends = list(ends)
+        self.programs: list[Sequence[str]] = []
+
+    def run(self, program: Sequence[str], _folder: Path, _snapshot: Path | None = None) -> Ended:
+        self.programs.append(program)
+        return self.ends.pop(0)
+
+
+def session_of(folder: Path, *ends: Ended) -> tuple[session.Session, Scripted]:
+    scripted = Scripted(*ends)
+    made = session.Session(Rows(folder), scripted, "cuda", MACHINE, folder)  # type: ignore[arg-type]
+    return made, scripted
+
+
+def test_a_crash_costs_its_own_row_which_is_run_again(tmp_path: Path) -> None:
+    crash = Ended(None, "exit code 1: CUDA error")
+    made, scripted = session_of(tmp_path, crash, crash)
+    assert not made.record(NAME, cured=False)
+    assert [program[0] for program in scripted.programs] == [f"examples/gpu/{NAME}.py", "-m"]
+    run = Rows(tmp_path).runs[NAME]
+    assert run.failure == crash.failure
+    assert run.bare_ms == []
+    assert not made.is_done(NAME, cured=False)
+
+
+def test_what_hangs_bare_is_not_tried_under_profkit(tmp_path: Path) -> None:
+    made, scripted = session_of(tmp_path, Ended(None, "stopped after 60 s", is_hung=True))
+    assert not made.record(NAME, cured=True)
+    assert len(scripted.programs) == 1
+    assert "--cured" in scripted.programs[0]
+    assert Rows(tmp_path).runs[NAME + "_cured"].watched_ms is None
+
+
+def test_a_run_without_a_recording_or_a_time_is_a_failure(tmp_path: Path) -> None:
+    made, _ = session_of(tmp_path, Ended(2.0), Ended(1.5), Ended(3.0))
+    assert not made.record(NAME, cured=False)
+    run = Rows(tmp_path).runs[NAME]
+    assert (run.best_ms, run.watched_ms) == (1.5, 3.0)
+    assert run.failure == "FileNotFoundError: profkit run left no recording."
+    made, _ = session_of(tmp_path, Ended(None), Ended(3.0))
+    made.record(NAME, cured=False)
+    assert "how long" in Rows(tmp_path).runs[NAME].failure
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program recorded on this machine's CPU, by the command that does it on a GPU."""
+    out = tmp_path_factory.mktemp("recorded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "N_BARE", 1)
+        patch.setattr(session, "ON_CPU", ON_CPU)
+        assert record.main([NAME, "--device", "cpu", "--out", str(out), "--at-once", "2"]) == 0
+    return out
+
+
+@pytest.mark.xdist_group("gpu_record")
+def test_what_is_recorded_names_the_fault_at_its_line_and_the_cure_is_silent(
+    recorded: Path,
+) -> None:
+    text = (recorded / "truth.md").read_text()
+    (row,) = [line for line in text.splitlines() if line.startswith(f"| `{NAME}` | line")]
+    assert row.split(" | ")[2:] == ["growing-container", "at its line", "none", "silent |"]
+    assert "no GPU, torch" in text
+    assert "- `item_each_step`: needs a CUDA GPU" in text
+
+
+@pytest.mark.xdist_group("gpu_record")
+def test_recordings_are_neutral_and_come_with_provenance(recorded: Path) -> None:
+    files = kept.files_of(recorded / NAME)
+    assert [path.name.partition(".")[2].partition(".")[2] for path in files] == [
+        "pt.trace.json.gz", "memory.json.gz"
+    ]  # fmt: skip
+    for path in files:
+        assert path.name.startswith("host_")
+        assert b"/tmp/" not in gzip.decompress(path.read_bytes())
+    origin = json.loads((recorded / NAME / "provenance.json").read_text())
+    cured = json.loads((recorded / f"{NAME}_cured" / "provenance.json").read_text())
+    assert origin["rule"] == "growing-container"
+    assert origin["planted"]
+    assert (cured["rule"], cured["planted"], cured["line"]) == (None, None, None)
+    assert cured["command"].endswith("--cured")
+
+
+@pytest.mark.xdist_group("gpu_record")
+def test_what_is_recorded_is_not_run_again(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Turns, "run", None)
+    monkeypatch.setattr(session, "ON_CPU", ON_CPU)
+    before = (recorded / "truth.md").read_text()
+    assert record.main([NAME, "--device", "cpu", "--out", str(recorded)]) == 0
+    assert "2 of 2 are recorded already" in capsys.readouterr().out
+    assert (recorded / "truth.md").read_text() == before
+
+
+@pytest.mark.xdist_group("gpu_record")
+def test_another_program_machine_or_way_of_recording_is_run_again(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "ON_CPU", ON_CPU)
+    here = rows.machine()
+    again = session.Session(Rows(recorded), turns(tmp_path), "cpu", here, tmp_path)
+    assert again.is_done(NAME, cured=False)
+    other = session.Session(Rows(recorded), turns(tmp_path), "cpu", MACHINE, tmp_path)
+    assert not other.is_done(NAME, cured=False)
+    monkeypatch.setattr(session, "ON_CPU", ("--device", "cpu"))
+    assert not again.is_done(NAME, cured=False)
+
+
+@pytest.mark.xdist_group("gpu_record")
+def test_a_report_says_anew_what_a_later_version_finds(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Turns, "run", None)
+    expected = recorded / NAME / "expected.json"
+    before = expected.read_text()
+    expected.write_text("{}")
+    assert record.main(["--only-table", "--out", str(recorded)]) == 0
+    assert expected.read_text() == before
+
+
+def test_after_the_minutes_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Turns, "run", None)
+    words = [NAME, "--device", "cpu", "--out", str(tmp_path), "--minutes", "0"]
+    assert record.main(words) == 1
+    assert "2 are left for another time" in capsys.readouterr().out
+
+
+def test_without_a_gpu_it_says_so_in_one_sentence_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert record.main(["--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == record.NO_GPU + "\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whatever_a_program_needs_can_be_asked_for() -> None:
+    for name, facts in EXPECTED.items():
+        assert set(facts["needs"]) <= set(rows.HAS), name
+        assert "cuda" not in facts["needs"] or "cuda" in rows.missing(name, "cpu")
+
+
+def test_a_history_that_is_too_long_loses_its_older_half_until_it_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = [{"filename": f"{tmp_path}/train.py", "line": 3, "name": "step"}]
+    history = [{"action": "alloc", "addr": n * 977 % 4093, "frames": frames} for n in range(999)]
+    written = tmp_path / "written.gz"
+    written.write_bytes(gzip.compress(pickle.dumps({"segments": [], "device_traces": [history]})))
+    monkeypatch.setattr(kept, "LARGEST_BYTES", 2000)
+    kept.keep_snapshot(written, tmp_path / "kept.gz", tmp_path)
+    assert (tmp_path / "kept.gz").stat().st_size <= 2000
+    (entries,) = pickle.loads(gzip.decompress((tmp_path / "kept.gz").read_bytes()))["device_traces"]  # noqa: S301
+    assert 100 < len(entries) < 999
+    assert [entry["addr"] for entry in entries] == [e["addr"] for e in history[-len(entries) :]]
+    assert entries[0]["frames"][0]["filename"] == "/home/user/profkit/train.py"
+    assert entries[0]["frames"] is entries[-1]["frames"]
+
+
+def finding(rule: str, line: int, per_step_ns: int, basis: Basis = "measured") -> Finding:
+    place = Location(f"/home/user/profkit/examples/gpu/{NAME}.py", line)
+    cost = Cost(3 * per_step_ns, per_step_ns=per_step_ns, basis=basis)
+    return Finding("X", rule, "warning", "high", "", "", "", (place,), cost=cost)
+
+
+def truth(*findings: Finding, cured: Sequence[Finding] = (), ms: float = 3.0) -> Truth:
+    facts = {**EXPECTED[NAME], "rule": "item-sync", "saves": True, "same_rules": ["launch-bound"]}
+    faulty, cure = (Run("", "2026-11-22", MACHINE, [], [each, each + 1]) for each in (ms, 1.0))
+    said = Said(tuple(findings), 2.5, 6.0)
+    return Truth(NAME, facts, 40, faulty, cure, said, Said(tuple(cured), 0.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("per_step_ns", "is_within"), [(2_290_000, True), (1_710_000, True), (2_310_000, False),
+                                   (1_690_000, False)]
+)  # fmt: skip
+def test_a_prediction_is_held_against_what_the_cure_saved(
+    per_step_ns: int,
+    is_within: bool,  # noqa: FBT001
+) -> None:
+    seen = truth(finding("item-sync", 40, per_step_ns))
+    assert seen.saved_ms == 2.0
+    assert seen.ratio == pytest.approx(per_step_ns / 2_000_000)
+    assert seen.is_within is is_within
+
+
+def test_an_upper_bound_is_not_asked_to_be_within() -> None:
+    assert truth(finding("item-sync", 40, 9_000_000, "upper-bound")).is_within is None
+
+
+def test_a_cure_that_saves_nothing_where_a_cost_was_measured_is_a_wrong_prediction() -> None:
+    seen = truth(finding("item-sync", 40, 1_000_000), ms=0.9)
+    assert seen.ratio is None
+    assert seen.is_within is False
+
+
+def test_the_page_tells_what_was_found_where_and_who_else_spoke(tmp_path: Path) -> None:
+    others = [finding("launch-bound", 41, 1), finding("allocator-churn", 41, 1)]
+    alarm = finding("item-sync", 40, 1)
+    wrong = truth(finding("item-sync", 41, 1_000_000), *others, cured=[alarm])
+    known = Rows(tmp_path)
+    known.put(NAME, Run("", "2026-11-22", MACHINE, [], [3.0], failure="exit code 1: `a | b`"))
+    text = page([wrong], known)
+    assert f"| item-sync | **at {NAME}.py:41** | allocator-churn | **item-sync** |" in text
+    assert "| 3.000 | 1.000 | 2.000 | 1.000 | 0.50 | measured | **no** | 2.500 |" in text
+    assert "0 of 1 measured predictions are within 15%." in text
+    assert "| 3.000 | - | - | 6.000 | 2.00 |" in text
+    assert "NVIDIA H200, driver 570.1, CUDA 12.8" in text
+    assert f"- `{NAME}`: `exit code 1: 'a | b'`" in text
+    right = truth(finding("item-sync", 41, 1), finding("item-sync", 40, 2_000_000))
+    assert "| item-sync | at its line | none | silent |" in page([right], known)
+    assert "| item-sync | **not found** | none | silent |" in page([truth()], known)
+
+
+def test_the_page_in_the_docs_is_what_is_recorded(tmp_path: Path) -> None:
+    record.write_table(Rows(record.OUT), {}, tmp_path / "truth.md", expects=False)
+    assert (tmp_path / "truth.md").read_text() == record.TABLE.read_text()
