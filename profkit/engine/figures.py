@@ -17,7 +17,8 @@ _DEVICE: Final = (
 )  # fmt: skip
 _STEP: Final = ("gpu_busy_ns", "gpu_idle_ns", "data_wait_ns", "sync_ns")
 _WATCHED: Final = (
-    "host_rss_bytes", "tensor_bytes", "graph_bytes", "allocated_bytes", "reserved_bytes",
+    "host_rss_bytes", "tensor_bytes", "graph_bytes", "allocated_bytes", "peak_bytes",
+    "reserved_bytes", "worker_bytes",
 )  # fmt: skip
 
 Key = tuple[str, str | None]

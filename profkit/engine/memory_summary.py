@@ -1,12 +1,19 @@
 """The figures on memory, each by its definition in ``profkit.model.memory_summary``."""
 
 from dataclasses import replace
+from typing import Final
+
+import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.snapshot_summary import snapshot_devices
 from profkit.index.live_bytes import peaks
+from profkit.index.step_peaks import peaks_between
+from profkit.model.events import MISSING
 from profkit.model.live import LiveMemory, Look
 from profkit.model.memory_summary import MemorySummary, PeakMemory, WatchedStep
+
+_NS_PER_US: Final = 1000
 
 
 def memory_summary(ctx: Context) -> MemorySummary | None:
@@ -15,7 +22,7 @@ def memory_summary(ctx: Context) -> MemorySummary | None:
     if ctx.snapshot is not None:
         found = replace(found or MemorySummary(), devices=snapshot_devices(ctx))
     if ctx.live is not None:
-        found = _with_steps(found or MemorySummary(), ctx.live)
+        found = _with_steps(found or MemorySummary(), ctx.live, _step_peaks(ctx, ctx.live))
     return found
 
 
@@ -34,10 +41,26 @@ def _of_trace(ctx: Context) -> MemorySummary | None:
     )
 
 
-def _with_steps(summary: MemorySummary, live: LiveMemory) -> MemorySummary:
+def _step_peaks(ctx: Context, live: LiveMemory) -> list[int | None]:
+    """The peak on the fullest device since the look before, for each look."""
+    highest: list[int | None] = [None] * len(live.looks)
+    if ctx.snapshot is None or not live.began_unix_us:
+        return highest
+    ends = [live.began_unix_us + look.ts_ns // _NS_PER_US for look in live.looks]
+    # Watching begins with a look at the end of the first step: what was before it is not known.
+    bounds = np.array(ends, dtype=np.int64)
+    for memory in ctx.device_memories:
+        found = peaks_between(ctx.snapshot, memory.replay, bounds).tolist()
+        for place, peak in enumerate(found, start=1):
+            if peak != MISSING:
+                highest[place] = max(highest[place] or 0, peak)
+    return highest
+
+
+def _with_steps(summary: MemorySummary, live: LiveMemory, peaks: list[int | None]) -> MemorySummary:
     return replace(
         summary,
-        steps=tuple(map(_watched, live.looks)),
+        steps=tuple(map(_watched, live.looks, peaks)),
         n_watched_steps=live.n_steps,
         n_judged_steps=live.n_judged_steps,
         n_growths=len(live.growths) if live.n_judged_steps else None,
@@ -47,7 +70,7 @@ def _with_steps(summary: MemorySummary, live: LiveMemory) -> MemorySummary:
     )
 
 
-def _watched(look: Look) -> WatchedStep:
+def _watched(look: Look, peak_bytes: int | None) -> WatchedStep:
     return WatchedStep(
         step=look.step,
         host_rss_bytes=look.host_rss_bytes,
@@ -56,4 +79,5 @@ def _watched(look: Look) -> WatchedStep:
         allocated_bytes=look.allocated_bytes,
         reserved_bytes=look.reserved_bytes,
         worker_bytes=look.worker_bytes,
+        peak_bytes=peak_bytes,
     )

@@ -22,7 +22,9 @@ _COURSES: Final = (
     ("tensors", "tensor_bytes"),
     ("kept for backward", "graph_bytes"),
     ("allocated on devices", "allocated_bytes"),
+    ("peak of a device", "peak_bytes"),
     ("reserved on devices", "reserved_bytes"),
+    ("a loader's worker", "worker_bytes"),
 )
 _USES: Final = {
     "parameter": "parameters",

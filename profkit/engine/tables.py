@@ -83,7 +83,9 @@ _DEVICES: Final = _columns(
     "occupancy_share tensor_core_share",
 )
 _WATCHED: Final = _columns(
-    "", "step host_rss_bytes tensor_bytes graph_bytes allocated_bytes reserved_bytes"
+    "",
+    "step host_rss_bytes tensor_bytes graph_bytes allocated_bytes peak_bytes reserved_bytes "
+    "worker_bytes",
 )
 _SITES: Final = (
     *_columns("device moment"),

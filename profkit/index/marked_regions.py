@@ -48,7 +48,7 @@ def marked_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Mark
     if not len(times) or int(times.min()) == MISSING or (np.diff(times) < 0).any():
         return ()
     notes = [note for note in snapshot.annotations if note.device == replay.device]
-    entries = list(_entries(notes[:MAX_ENTRIES], times, is_whole=_is_whole(snapshot, replay)))
+    entries = list(_entries(notes[:MAX_ENTRIES], times, is_whole=is_whole(snapshot, replay)))
     if not entries:
         return ()
     names = sorted({name for name, _, _ in entries})
@@ -59,7 +59,7 @@ def marked_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Mark
     peak = np.zeros(len(names), dtype=np.int64)
     left = np.zeros(len(names), dtype=np.int64)
     levels = replay.active_bytes
-    np.maximum.at(peak, of_name, _highest(levels, start, end))
+    np.maximum.at(peak, of_name, highest(levels, start, end))
     np.add.at(left, of_name, levels[end] - levels[start])
     n = np.bincount(of_name)
     found = (
@@ -68,11 +68,15 @@ def marked_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Mark
     return tuple(sorted(found, key=lambda each: (-each.peak_active_bytes, each.name)))
 
 
-def _is_whole(snapshot: MemorySnapshot, replay: DeviceReplay) -> bool:
+def is_whole(snapshot: MemorySnapshot, replay: DeviceReplay) -> bool:
     """Whether nothing shows that the history has lost its beginning.
 
     A block with a stack was allocated while history was recorded: without an entry, that is lost.
     Where no stacks are kept at all, any block without an entry may be such a one.
+
+    Args:
+        snapshot: The snapshot.
+        replay: The history of one device.
     """
     earlier = snapshot.blocks.stack[replay.block[replay.since == NO_ROW]]
     are_kept = bool((snapshot.history.stack[replay.rows] != NO_STACK).any())
@@ -101,10 +105,15 @@ def _entries(
                 yield name, begin, last
 
 
-def _highest(levels: Int64s, start: Int64s, end: Int64s) -> Int64s:
+def highest(levels: Int64s, start: Int64s, end: Int64s) -> Int64s:
     """The highest level from each start to each end, both included. Shape of ``start``.
 
     Regions may be long and nested, so what lies wholly within one is looked up by chunks.
+
+    Args:
+        levels: Shape ``(n,)``.
+        start: Indices into the levels.
+        end: Indices at or after them.
     """
     first, last = start // _CHUNK + 1, end // _CHUNK
     head_end = np.minimum(first * _CHUNK, end + 1)

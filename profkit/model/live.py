@@ -183,6 +183,7 @@ class LiveMemory:
         steps_are: What a step is here, as in :class:`~profkit.model.capture_info.CaptureInfo`.
         n_steps: Steps that were seen.
         watched_ns: From the first look to the last.
+        began_unix_us: When the first look was, in microseconds since 1970; 0 where it is not known.
         looks: The figures, a few hundred at most, thinned out over long runs.
         growths: What grows, the most bytes a step first.
         n_judged_steps: Steps over which growth could be judged; 0 when there were too few.
@@ -208,6 +209,7 @@ class LiveMemory:
     torch: str | None = None
     devices: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
+    began_unix_us: int = 0
     waits: tuple[WaitingLine, ...] | None = None
     schema: str = SCHEMA
 

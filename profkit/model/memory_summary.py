@@ -233,6 +233,9 @@ class WatchedStep:
         allocated_bytes: What the device allocators had allocated.
         reserved_bytes: What they had reserved.
         worker_bytes: What one of the loader's workers shared with no other process.
+        peak_bytes: The most that was active at once on the fullest device since the step before
+            in this list, by the allocator's history in a snapshot; None where that does not reach
+            so far back.
     """
 
     step: int
@@ -242,6 +245,7 @@ class WatchedStep:
     allocated_bytes: int | None
     reserved_bytes: int | None
     worker_bytes: int | None = None
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)

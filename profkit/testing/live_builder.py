@@ -27,6 +27,7 @@ class LiveBuilder:
         devices: Names of the devices in use.
         not_seen: What could not be watched, a sentence each.
         waits: The lines that waited for a CUDA device, or None where nobody listened.
+        began_unix_us: When watching began, in microseconds since 1970, or 0.
     """
 
     n_steps: int = 200
@@ -36,6 +37,7 @@ class LiveBuilder:
     devices: tuple[str, ...] = ()
     not_seen: tuple[str, ...] = ()
     waits: tuple[WaitingLine, ...] | None = None
+    began_unix_us: int = 0
     _growths: list[Growth] = field(default_factory=list, repr=False)
 
     def add(self, growth: Growth) -> "LiveBuilder":
@@ -66,6 +68,7 @@ class LiveBuilder:
             devices=self.devices,
             argv=("train.py",),
             waits=self.waits,
+            began_unix_us=self.began_unix_us,
         )
 
     def write(self, path: str | Path) -> Path:

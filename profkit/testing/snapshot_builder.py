@@ -140,6 +140,11 @@ class SnapshotBuilder:
                 if block.state == "active_pending_free" and not block.streams:
                     self._of_device().complete(block, self._stack())
 
+    @property
+    def now_us(self) -> int:
+        """The clock of the history, in microseconds since 1970, at its latest entry."""
+        return self._now_us
+
     def empty_cache(self) -> None:
         """``torch.cuda.empty_cache()``."""
         with self.frame(

@@ -256,13 +256,13 @@ def test_a_region_that_began_before_the_history_is_left_out() -> None:
 def test_the_highest_level_of_long_regions_is_that_of_a_plain_search(
     spans: list[tuple[int, int]], seed: int
 ) -> None:
-    from profkit.index.marked_regions import _highest
+    from profkit.index.marked_regions import highest
 
     levels = np.random.default_rng(seed).integers(0, 1 << 40, 30_001)
     start = np.array([min(span) for span in spans])
     end = np.array([max(span) for span in spans])
     plain = [int(levels[low : high + 1].max()) for low, high in zip(start, end, strict=True)]
-    assert _highest(levels, start, end).tolist() == plain
+    assert highest(levels, start, end).tolist() == plain
 
 
 def _parts(b: SnapshotBuilder) -> tuple[MemorySnapshot, Any]:

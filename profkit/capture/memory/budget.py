@@ -67,10 +67,14 @@ class Clock:
 
     Args:
         budget: What watching may cost.
+
+    Attributes:
+        began_unix_us: When the first work was, in microseconds since 1970; 0 before.
     """
 
     def __init__(self, budget: Budget | None = None) -> None:
         self._budget = budget or Budget()
+        self.began_unix_us = 0
         self._began_ns = 0
         self._spent: dict[Work, _Spent] = {}
         self._sampled_ns = 0
@@ -112,7 +116,8 @@ class Clock:
         Args:
             work: What is done.
         """
-        self._began_ns = self._began_ns or time.perf_counter_ns()
+        if not self._began_ns:
+            self._began_ns, self.began_unix_us = time.perf_counter_ns(), time.time_ns() // 1000
         spent = self._spent.setdefault(work, _Spent())
         wall_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
         try:

@@ -316,6 +316,7 @@ class Watcher:
             steps_are=self.steps_are,
             n_steps=self.n_steps,
             watched_ns=self._clock.watched_ns(),
+            began_unix_us=self._clock.began_unix_us,
             looks=tuple(one.figures() for one in self._series.seen),
             growths=growths,
             n_judged_steps=n_judged_steps,

@@ -30,7 +30,8 @@ _FOLDER: Final = "profkit"
 _NS_PER_MS: Final = 1e6
 _MOST_LINES: Final = 100
 _WATCHED: Final = (
-    "host_rss_bytes", "tensor_bytes", "graph_bytes", "allocated_bytes", "reserved_bytes",
+    "host_rss_bytes", "tensor_bytes", "graph_bytes", "allocated_bytes", "peak_bytes",
+    "reserved_bytes", "worker_bytes",
 )  # fmt: skip
 _SAID: Final = {
     "profkit/step_ms": "Length of each recorded step on the host, in milliseconds.",
