@@ -26,6 +26,8 @@ from profkit.capture.memory.unreachable import quiet_collector
 
 _PINNED_FROM_BYTES: Final = 4096
 """Smaller host tensors are not asked whether they are pinned."""
+_NOWHERE: Final = "meta"
+"""The device of tensors that have a shape and no memory, as a compiler makes them to try things."""
 AGE: Final = 2
 """Steps that a storage outlives to be one that stays: a loop's variables live into the next."""
 _YOUNG_GENERATIONS: Final = (0, 1)
@@ -309,7 +311,10 @@ def _seen(tensor: Any, known: Mapping[int, Entry] = _NONE_KNOWN) -> _Seen | None
         if graph is None and address in known and known[address].is_aged:
             return None
         dtype = str(base.dtype.__get__(tensor)).removeprefix("torch.")
-        kind = Kind(str(storage.device), dtype, n_bytes.bit_length(), made)
+        device = str(storage.device)
+        if device == _NOWHERE:
+            return None
+        kind = Kind(device, dtype, n_bytes.bit_length(), made)
         return _Seen(storage._weak_ref(), n_bytes, kind, graph)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return None

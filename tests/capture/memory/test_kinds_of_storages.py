@@ -60,3 +60,16 @@ def test_what_a_graph_alone_keeps_counts_with_a_graph(census: Census) -> None:
     assert kept.grad_fn is not None
     assert entry.is_aged
     assert entry.kind.has_graph
+
+
+def test_tensors_without_memory_do_not_count(census: Census) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        faked = torch.zeros(1 << 20)
+    shape_alone = torch.zeros(1 << 20, device="meta")
+    kept = torch.zeros(8)
+    for step in (1, 2, 3, 4):
+        census.look(step)
+    assert kinds_of(census, faked) == kinds_of(census, shape_alone) == set()
+    assert len(kinds_of(census, kept)) == 1
