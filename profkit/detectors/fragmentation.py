@@ -132,7 +132,7 @@ def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Fi
         confidence="medium",
         message=_message(memory, most, pieces, worst, pins),
         fix=pieces_fix(memory),
-        locations=tuple(dict.fromkeys((*asking, *lines_of(telling_pins(pins)))))[:MAX_LINES],
+        locations=tuple(dict.fromkeys((*lines_of(telling_pins(pins)), *asking)))[:MAX_LINES],
         n=len(forced),
         cost=Cost(bytes=pieces, basis="estimate"),
         evidence={
