@@ -1,4 +1,4 @@
-"""Trains, and compares in each step a few versions of a picture, of which it keeps a small part.
+"""Trains, and works on a few versions of a picture in each step, of which it keeps a small part.
 
 The fault: ``max_split_size_mb`` together with ``expandable_segments``. The versions lie side by
 side, the kept part behind them. Freed, they merge to a block larger than the limit, which no
@@ -23,6 +23,9 @@ VERSIONS = 4
 PICTURE_BYTES = 48 * MIB
 KEPT_BYTES = 2 * MIB
 KEPT = 8
+TIMES = 20
+WIDTH = 256
+"""Small, so that the versions alone take large pieces of memory."""
 LIMIT = "max_split_size_mb:128"
 
 
@@ -37,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
     """Train and compare; the sum of what was kept last."""
     options = measured.options(__doc__, steps=60, arguments=arguments)
     set_allocator(options)
-    network = measured.network(options, width=1024)
-    x, y = measured.batch(options, rows=1024, width=1024)
+    network = measured.network(options, width=WIDTH)
+    x, y = measured.batch(options, rows=WIDTH, width=WIDTH)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     numbers = measured.scaled(options, PICTURE_BYTES // 4)
     part = measured.scaled(options, KEPT_BYTES // 4)
@@ -48,11 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> float:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        versions = [
-            torch.full((numbers,), float(step + version), device=options.device)
-            for version in range(VERSIONS)
-        ]
-        recent.append(versions[-1][:part].clone())  # fault: a fence behind the versions
+        versions = []
+        for _ in range(VERSIONS):
+            versions.append(torch.zeros(numbers, device=options.device))  # fault: new memory
+            for _ in range(TIMES):
+                versions[-1].mul_(0.5).add_(step)
+        recent.append(versions[-1][:part].clone())
         del versions
     return measured.told("kept", torch.stack(tuple(recent)).sum())
 

@@ -41,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> float:
     """Train; the last loss."""
     options = measured.options(__doc__, steps=20, arguments=arguments)
     width = measured.scaled(options, WIDTH)
+    x, y = measured.batch(options, rows=ROWS, width=WIDTH)
     deep = weights(options, width)
     first = nn.Linear(width, width).to(options.device)
     last = nn.Linear(width, measured.KINDS).to(options.device)
-    x, y = measured.batch(options, rows=ROWS, width=WIDTH)
     optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.01)
     loss = torch.zeros(())
     for _ in measured.steps(options):
