@@ -143,7 +143,9 @@ def main() -> None:
     parser.add_argument("--peers-mb", type=int, default=200, help="peers read no larger text")
     parser.add_argument("--trace", type=Path, help="the trace to repeat")
     options = parser.parse_args()
-    source = options.trace or max(TRACES.rglob("*.gz"), key=lambda path: path.stat().st_size)
+    source = options.trace or max(
+        TRACES.glob("*/*.pt.trace.json.gz"), key=lambda path: path.stat().st_size
+    )
     trace = source.read_bytes()
     if source.suffix == ".gz":
         trace = igzip.decompress(trace)

@@ -5,7 +5,7 @@ profkit run. What it left goes to traces/gpu/NAME and traces/gpu/NAME_cured: its
 watched of memory, a snapshot of CUDA's memory where the fault is one of memory, where all that
 comes from, and what its report must say. docs/truth.md is the table of it all.
 
-It takes about seven minutes on a GPU with eight cores or more: some 160 processes, which import
+It is meant to take less than eight minutes on a GPU with 16 cores: some 160 processes, which import
 torch while another one has the GPU. What is recorded already, with the same program, arguments,
 machine and way of recording, is not run again, so it can be stopped and started anew at any time. A
 run that crashes or hangs costs its own row, where its last lines stand.
@@ -170,11 +170,13 @@ def main(words: list[str] | None = None) -> int:
     )
     if options.device == "cpu":
         settings["OMP_NUM_THREADS"] = "1"  # what else the machine does shows less
+    began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         turns = Turns(options.timeout, settings)
         session = Session(rows, turns, options.device, machine(), Path(scratch))
         went_well = run_all(session, options)
     write_table(rows, session.reports, table)
+    print(f"it took {(time.monotonic() - began_s) / 60:.1f} minutes")
     return 0 if went_well else 1
 
 

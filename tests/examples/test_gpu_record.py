@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import os
 import pickle
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -11,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from benchmarks import capture_overhead
 from examples.gpu import record
 from examples.gpu.recording import kept, rows, session
 from examples.gpu.recording.page import page
@@ -113,6 +117,64 @@ def test_no_two_programs_are_timed_at_once_and_a_turn_ends_with_the_time(place: 
     (_, timed, ended), (began, *_) = spans
     assert timed <= began
     assert began < ended
+
+
+def test_a_snapshot_is_of_the_moment_after_the_last_step(place: Path) -> None:
+    (place / "examples" / "gpu" / "measured.py").write_text(
+        "def steps(_):\n    yield from range(3)"
+    )
+    text = (
+        "import measured\n"
+        "from profkit.capture.memory import cuda_history\n"
+        "held = []\n"
+        "cuda_history.dump = lambda target: target.write_text(f'{len(held)} are held')\n"
+        "for step in measured.steps(None):\n"
+        "    held.append(step)\n"
+        "held.clear()\n"
+        "print('1.0 ms a step over 3 steps')\n"
+    )
+    (place / "program.py").write_text(text)
+    with_profkit = Turns(60, {"PYTHONPATH": f"{place}{os.pathsep}{rows.ROOT}"})
+    assert with_profkit.run(["program.py"], place, place / "end.gz") == Ended(1.0)
+    assert (place / "end.gz").read_text() == "3 are held"
+
+
+def test_what_recording_costs_is_measured_once_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_ms = {"no profiler": 2.0, "torch.profiler": 3.0, "profkit.trace": 3.1}
+    figures = {"step_ms": step_ms, "to_file_ms": {"torch": 80.0, "profkit": 20.0}}
+
+    def run(_turns: Turns, program: Sequence[str], _folder: Path) -> Ended:
+        assert program[0] == str(rows.OVERHEAD)
+        Path(program[-1]).write_text(json.dumps(figures))
+        return Ended(None)
+
+    monkeypatch.setattr(Turns, "run", run)
+    known = Rows(tmp_path)
+    made = session.Session(known, turns(tmp_path), "cuda", MACHINE, tmp_path)
+    assert made.record_overhead()
+    monkeypatch.setattr(Turns, "run", None)
+    assert made.record_overhead()
+    text = page([], Rows(tmp_path))
+    assert "| profkit.trace | 3.100 | 1.55 |" in text
+    assert "| profkit | 20.000 | 0.25 |" in text
+
+
+def test_the_benchmark_of_recording_writes_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = tmp_path / "figures.json"
+    monkeypatch.setattr(capture_overhead, "STEPS", 2)
+    words = ["capture_overhead.py", "--rounds", "1", "--json", str(figures)]
+    monkeypatch.setattr(sys, "argv", words)
+    n_threads = torch.get_num_threads()
+    capture_overhead.main()
+    torch.set_num_threads(n_threads)
+    written = json.loads(figures.read_text())
+    assert set(written["to_file_ms"]) == {"torch", "profkit"}
+    assert all(ms > 0 for part in written.values() for ms in part.values())
+    assert f"{written['step_ms']['profkit.trace']:.3f} ms a step" in capsys.readouterr().out
 
 
 class Scripted:

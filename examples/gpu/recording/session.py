@@ -28,6 +28,8 @@ from traces.recordings import fault_line, write
 N_BARE = 2
 ON_CPU = ("--device", "cpu", "--scale", "0.05")
 """As many steps as on a GPU, since it takes some to see what grows, and small ones."""
+N_ROUNDS = "3"
+"""Of the benchmark of what recording costs, which is one run of many."""
 UNDER_PROFKIT = ("-m", "profkit", "run", "--dir", "out")
 
 
@@ -110,7 +112,7 @@ class Session:
             folder = Path(temporary)
             shutil.copytree(PROGRAMS, folder / "examples" / "gpu", ignore=_COMPILED)
             figures = folder / "figures.json"
-            options = ["--device", self._device, "--json", str(figures)]
+            options = ["--device", self._device, "--rounds", N_ROUNDS, "--json", str(figures)]
             ended = self._turns.run([str(OVERHEAD), *options], folder)
             if ended.failure:
                 print(f"{OVERHEAD.stem}: {ended.failure}", flush=True)

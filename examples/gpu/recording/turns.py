@@ -18,7 +18,7 @@ from examples.gpu.recording.gate import READY
 START_S: Final = 180.0
 """How long a process may take to import torch."""
 N_LAST: Final = 6
-_TIMED: Final = re.compile(r"([\d.]+) ms a step over \d+ steps\s*")
+_TIMED: Final = re.compile(r"([\d.]+) ms a step over \d+ steps")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Turns:
                 process.stdin.close()
             for line in process.stdout:
                 written.append(line)
-                timed = _TIMED.fullmatch(line)
+                timed = _TIMED.search(line)
                 if timed is not None:
                     step_ms = float(timed[1])
                     break
