@@ -242,7 +242,7 @@ def test_what_is_recorded_names_the_fault_at_its_line_and_the_cure_is_silent(
 ) -> None:
     text = (recorded / "truth.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith(f"| `{NAME}` | line")]
-    assert row.split(" | ")[2:] == ["growing-container", "at its line", "none", "silent |"]
+    assert row.split(" | ")[2:] == ["growing-container", "at its line", "none", "silent", "sound |"]
     assert "no GPU, torch" in text
     assert "- `item_each_step`: needs a CUDA GPU" in text
 
@@ -352,8 +352,8 @@ def finding(rule: str, line: int, per_step_ns: int, basis: Basis = "measured") -
 def truth(*findings: Finding, cured: Sequence[Finding] = (), ms: float = 3.0) -> Truth:
     facts = {**EXPECTED[NAME], "rule": "item-sync", "saves": True, "same_rules": ["launch-bound"]}
     faulty, cure = (Run("", "2026-11-22", MACHINE, [], [each, each + 1]) for each in (ms, 1.0))
-    said = Said(tuple(findings), 2.5, 6.0)
-    return Truth(NAME, facts, 40, faulty, cure, said, Said(tuple(cured), 0.0, 2.0))
+    said = Said(tuple(findings), ("no-warm-up",), 2.5, 6.0)
+    return Truth(NAME, facts, 40, faulty, cure, said, Said(tuple(cured), (), 0.0, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -387,15 +387,18 @@ def test_the_page_tells_what_was_found_where_and_who_else_spoke(tmp_path: Path) 
     known = Rows(tmp_path)
     known.put(NAME, Run("", "2026-11-22", MACHINE, [], [3.0], failure="exit code 1: `a | b`"))
     text = page([wrong], known)
-    assert f"| item-sync | **at {NAME}.py:41** | allocator-churn | **item-sync** |" in text
+    assert (
+        f"| item-sync | **at {NAME}.py:41** | allocator-churn | **item-sync** | no-warm-up |"
+        in text
+    )
     assert "| 3.000 | 1.000 | 2.000 | 1.000 | 0.50 | measured | **no** | 2.500 |" in text
     assert "0 of 1 measured predictions are within 15%." in text
     assert "| 3.000 | - | - | 6.000 | 2.00 |" in text
     assert "NVIDIA H200, driver 570.1, CUDA 12.8" in text
     assert f"- `{NAME}`: `exit code 1: 'a | b'`" in text
     right = truth(finding("item-sync", 41, 1), finding("item-sync", 40, 2_000_000))
-    assert "| item-sync | at its line | none | silent |" in page([right], known)
-    assert "| item-sync | **not found** | none | silent |" in page([truth()], known)
+    assert "| item-sync | at its line | none | silent | no-warm-up |" in page([right], known)
+    assert "| item-sync | **not found** | none | silent | no-warm-up |" in page([truth()], known)
 
 
 def test_the_page_in_the_docs_is_what_is_recorded(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from examples.gpu.recording.rows import Rows, Run
-from examples.gpu.recording.truth import WITHIN, Truth
+from examples.gpu.recording.truth import WITHIN, Said, Truth
 
 _HEAD: Final = """\
 # Truth
@@ -39,6 +39,7 @@ _FINDINGS: Final = """\
 - **other findings**: rules that speak of the faulty program beside it. There should be none: each
   has one fault, or the other rule is listed in `examples/gpu/expected.json` as rightly speaking.
 - **cured**: `silent`, or the rules that speak of the cured program, which are false alarms.
+- **the recording**: what the reports say of the recordings themselves: no fault of a program.
 """
 _COSTS: Final = """\
 ## What recording did to the steps
@@ -127,7 +128,7 @@ def _times(truths: Sequence[Truth]) -> str:
 
 
 def _found(truths: Sequence[Truth]) -> str:
-    head = ["program", "fault", "rule", "found", "other findings", "cured"]
+    head = ["program", "fault", "rule", "found", "other findings", "cured", "the recording"]
     rows = [
         [
             f"`{truth.name}`",
@@ -136,10 +137,15 @@ def _found(truths: Sequence[Truth]) -> str:
             _whether_found(truth),
             ", ".join(truth.others) or "none",
             _whether_silent(truth),
+            ", ".join(sorted({*_health(truth.said), *_health(truth.said_cured)})) or "sound",
         ]
         for truth in truths
     ]
     return _table(head, rows)
+
+
+def _health(said: Said | None) -> tuple[str, ...]:
+    return said.health if said else ()
 
 
 def _whether_found(truth: Truth) -> str:

@@ -21,13 +21,15 @@ class Said:
     """What one report says.
 
     Attributes:
-        findings: All findings, those on the recording itself too.
+        findings: The findings.
+        health: The names of rules that speak of the recording itself.
         claimed_ms: Milliseconds a step that all findings together claim, what several claim
             counted once; None without steps.
         step_ms: The window's length divided by its steps, in milliseconds; None without steps.
     """
 
     findings: tuple[Finding, ...]
+    health: tuple[str, ...]
     claimed_ms: float | None
     step_ms: float | None
 
@@ -157,12 +159,13 @@ def truths(
 def _said(report: Report | None) -> Said | None:
     if report is None:
         return None
-    findings = (*report.findings, *report.health)
+    health = tuple(sorted({finding.name for finding in report.health}))
     n_steps = len(report.summary.steps)
     if not n_steps:
-        return Said(findings, None, None)
+        return Said(report.findings, health, None, None)
     return Said(
-        findings,
+        report.findings,
+        health,
         claimed_ns(report.findings) / n_steps / _NS_A_MS,
         report.summary.window_ns / n_steps / _NS_A_MS,
     )
