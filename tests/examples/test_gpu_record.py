@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -175,6 +176,15 @@ def test_the_benchmark_of_recording_writes_its_figures(
     assert set(written["to_file_ms"]) == {"torch", "profkit"}
     assert all(ms > 0 for part in written.values() for ms in part.values())
     assert f"{written['step_ms']['profkit.trace']:.3f} ms a step" in capsys.readouterr().out
+
+
+def test_a_program_does_not_begin_when_nobody_gives_turns_any_more(place: Path) -> None:
+    (place / "program.py").write_text("import pathlib; pathlib.Path('begun').touch()")
+    gate = [sys.executable, "examples/gpu/recording/gate.py", "program.py"]
+    settings = {"PYTHONPATH": str(place)}
+    for said, begins in (("", False), ("go\n", True)):
+        subprocess.run(gate, cwd=place, env=settings, input=said, text=True, check=True)
+        assert (place / "begun").exists() is begins
 
 
 class Scripted:

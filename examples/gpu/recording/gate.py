@@ -52,7 +52,8 @@ def main() -> None:
         write_snapshot_after_the_steps(Path(sys.argv[1]).absolute())
         del sys.argv[:2]
     print(READY, flush=True)
-    sys.stdin.readline()
+    if not sys.stdin.readline():
+        return  # who gives the turns is gone
     if sys.argv[0] == "-m":
         del sys.argv[0]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
