@@ -34,6 +34,8 @@ _LOOKS_APART: Final = 33
 """Looks lie apart by this part of the steps so far: each step first, a few hundred looks in all."""
 _DEAR_LOOKS_APART: Final = 12
 """And where they are dear, so that they lie evenly to the end of a short run."""
+_OVERDUE: Final = 1.5
+"""So many times the step of the last look, and the next one is due whatever it costs."""
 _LEAST_SAMPLED_STEPS: Final = 3
 """Steps whose lines are sampled at least: what the first of them made has stayed at their end."""
 _SAMPLED_STEPS: Final = (6, 12, 24)
@@ -166,7 +168,7 @@ class Watcher:
             self._clock.step_ended(self.n_steps, sampled=sampled)
             if sampled:
                 self._births.end(self.n_steps)
-            elif not self._clock.affords("look"):
+            elif not self._clock.affords("look") and not self._is_overdue():
                 self._next = self.n_steps + 1
                 return
             full = self._census.n_missed > 0 and self._clock.affords("full")
@@ -178,6 +180,14 @@ class Watcher:
             else:
                 self._think()
         self._clock.step_begins(self.n_steps)
+
+    def _is_overdue(self) -> bool:
+        """Whether a look is due whatever it costs.
+
+        What fills and then stops is a leak to whoever looks away too early. So looks always reach
+        over most of the run: a dozen for a hundred steps, six more for a thousand.
+        """
+        return self.n_steps >= _OVERDUE * self._series.seen[-1].step
 
     def _look(self, work: Work) -> None:
         n_looks = len(self._series.seen)

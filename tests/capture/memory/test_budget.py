@@ -20,6 +20,9 @@ class Times:
     def perf_counter_ns(self) -> int:
         return self.now_ns
 
+    def time_ns(self) -> int:
+        return self.now_ns
+
     def thread_time_ns(self) -> int:
         return self.cpu_ns
 

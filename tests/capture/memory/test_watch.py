@@ -7,13 +7,14 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from profkit.capture.memory import watch
-from profkit.capture.memory.budget import Budget
+from profkit.capture.memory.budget import Budget, Work
 from profkit.capture.memory.watch import Watcher
 from profkit.model.live import Growth, LiveMemory
 
@@ -30,7 +31,7 @@ def _empty() -> None:
 
 # What is told within a budget depends on how many objects other tests have left behind.
 AMPLE = Budget(
-    free_s=dict.fromkeys(("full", "look", "graphs", "closer", "host", "collector"), 600.0)
+    free_s=dict.fromkeys(("full", "look", "graphs", "closer", "host", "collector", "judge"), 600.0)
 )
 
 
@@ -311,6 +312,20 @@ def test_what_does_not_leak_is_not_told(clean: Callable[[], Body]) -> None:
     live = watched(clean())
     assert live.growths == ()
     assert live.n_judged_steps > 0
+
+
+def test_what_fills_and_stops_is_not_told_where_looks_are_too_dear() -> None:
+    nothing: dict[Work, float] = dict.fromkeys(get_args(Work), 0.0)
+    watcher = Watcher("test", "user", Budget(nothing, nothing))
+    for step in range(200):
+        if step < N_STEPS:
+            KEPT.append(torch.zeros(1 << 18))
+        watcher.step()
+    live = watcher.finish()
+    assert live.looks[-1].step > 200 / 1.5 - 1
+    assert live.growths == ()
+    assert live.n_judged_steps
+    assert len(live.looks) < 20
 
 
 def test_figures_of_a_step_are_those_of_the_program() -> None:
