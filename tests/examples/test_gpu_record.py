@@ -96,8 +96,8 @@ def test_no_two_programs_are_timed_at_once_and_a_turn_ends_with_the_time(place: 
         "log = open(sys.argv[1], 'w')\n"
         "print(time.time(), file=log, flush=True)\n"
         "time.sleep(0.5)\n"
-        "print('1.0 ms a step over 3 steps')\n"
         "print(time.time(), file=log, flush=True)\n"
+        "print('1.0 ms a step over 3 steps')\n"
         "time.sleep(1.5)\n"
         "print(time.time(), file=log, flush=True)\n"
     )
