@@ -25,6 +25,9 @@ WEBCOMPONENTS := build/webcomponents/package/webcomponents.min.js
 # The standard's schema, as the package of SARIF's own tests has it.
 SARIF  := build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json
 
+# Tests start hundreds of programs: each takes the bytecode that the first has written.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: test gpu-test leaks lint format demo bench docs pictures fuzz pins clean install
 
 test: lint

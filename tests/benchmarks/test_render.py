@@ -30,12 +30,11 @@ def test_turns_on_an_uneven_clock_keep_what_contains_what(tmp_path: Path) -> Non
 
 
 def test_the_benchmark_of_the_page_prints_a_row_a_size_and_its_aims() -> None:
-    command = [sys.executable, "benchmarks/render.py", "--events", "700", "2000"]
+    command = [sys.executable, "benchmarks/render.py", "--events", "700"]
     settings = {**os.environ, "PYTHONPATH": str(ROOT)}
     output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
     rows = re.findall(r"^ +([\d,]+) +([\d.]+) ", output, re.MULTILINE)
     sizes = [int(n.replace(",", "")) for n, _ in rows]
-    assert len(sizes) == 4
-    assert min(sizes[0], sizes[2]) >= 700
-    assert min(sizes[1], sizes[3]) >= 2000
+    assert len(sizes) == 2, "a trace of a CPU, and one of a GPU"
+    assert min(sizes) >= 700
     assert "at most 12 MB" in output

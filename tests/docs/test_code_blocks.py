@@ -14,9 +14,12 @@ from tests.tensorboard.server import serving
 
 PAGES = ["README.md", "docs/export.md", "docs/guide.md", "docs/memory.md", "docs/notebooks.md",
          "docs/report.md", "docs/tensorboard.md"]  # fmt: skip
-COMMANDS = [
-    pytest.param(page, command, id=place) for page in PAGES for command, place in commands(page)
-]
+COMMANDS = {
+    command: pytest.param(page, command, id=place)
+    for page in reversed(PAGES)
+    for command, place in reversed(list(commands(page)))
+}
+"""Each command once, on the first page that has it: desks are alike."""
 PRELUDE = """
 import torch
 
@@ -62,7 +65,7 @@ def desk(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("page", "command"), COMMANDS)
+@pytest.mark.parametrize(("page", "command"), list(COMMANDS.values())[::-1])
 def test_a_command_does_what_the_page_says(page: str, command: str, desks: dict[str, Path]) -> None:
     folder = desks[page]
     tool, *arguments = command.split()
