@@ -3,13 +3,15 @@
 import re
 from itertools import combinations
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 import profkit
+from profkit.model.device_summary import IdleCause
+from profkit.render.html._series import color_of
 
 PACKAGE = Path(profkit.__file__).parent
 STYLES: Final = ("render/html/style.css", "integrations/tensorboard/static/style.css")
@@ -38,6 +40,10 @@ TO_XYZ: Final = np.array(
      [0.0193339, 0.1191920, 0.9503041]]
 )  # fmt: skip
 WHITE: Final = TO_XYZ.sum(axis=1)
+PARTS: Final = (
+    "compute", "communication", "copy", "data", "optimizer", "backward", "operators", "python",
+)  # fmt: skip
+"""Of the time of a step that is no device's idle time."""
 JUST_SEEN: Final = 2.3
 """The distance in CIELAB that is just noticed where two colours touch."""
 
@@ -73,3 +79,11 @@ def test_no_two_colours_look_alike_to_anyone(style: str, theme: int, eye: str) -
     }
     closest = min(apart, key=lambda pair: apart[pair])
     assert apart[closest] > 5 * JUST_SEEN, f"{closest}: {apart[closest]:.1f}"
+
+
+def test_a_part_of_a_step_has_one_colour_on_the_page_and_in_the_tab() -> None:
+    views = PACKAGE / "integrations" / "tensorboard" / "static" / "views.js"
+    (colors,) = re.findall(r"const colors = \{(.*?)\};", views.read_text(), re.DOTALL)
+    in_tab = {kind: f"--series-{n}" for kind, n in re.findall(r"'?([\w-]+)'?: 's(\d)'", colors)}
+    assert set(in_tab) == set(PARTS) | {f"idle-{cause}" for cause in get_args(IdleCause)}
+    assert in_tab == {kind: color_of(kind) for kind in in_tab}

@@ -6,11 +6,12 @@ import {
 import { columnsChart, coursesChart, partsBar } from './charts.js';
 import { table } from './table.js';
 
+// As on the HTML page.
 const colors = {
-  compute: 's3', communication: 's5', copy: 's6', data: 's4', backward: 's5', operators: 's1',
-  optimizer: 's3', python: 's8', 'idle-sync': 's2', 'idle-data': 's4', 'idle-allocator': 's7',
-  'idle-overhead': 's1', 'idle-host': 's8', 'idle-launch': 's2', 'idle-device': 's1',
-  'idle-unknown': 's8',
+  compute: 's3', communication: 's5', copy: 's6', operators: 's3', backward: 's1',
+  optimizer: 's5', data: 's2', python: 's8', 'idle-sync': 's4', 'idle-data': 's2',
+  'idle-allocator': 's7', 'idle-overhead': 's8', 'idle-host': 's1', 'idle-launch': 's6',
+  'idle-device': 's5', 'idle-unknown': 's8',
 };
 const { formatNs, formatBytes, formatShare, formatCount } = profkit;
 const known = (value, spell) => (value === null || value === undefined ? '–' : spell(value));
@@ -66,7 +67,7 @@ function steps(answer) {
   const onDevice = all.every((step) => step.gpu_busy_ns !== null);
   const series = onDevice
     ? [{ name: 'a device works', color: 's3' }, { name: 'no device works', color: 's8' }]
-    : [{ name: 'wait for data', color: 's4' }, { name: 'all else', color: 's1' }];
+    : [{ name: 'wait for data', color: 's2' }, { name: 'all else', color: 's1' }];
   const columns = all.map((step) => ({
     name: step.name,
     values: onDevice ? [step.gpu_busy_ns, step.gpu_idle_ns]
