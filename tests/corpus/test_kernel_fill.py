@@ -14,7 +14,9 @@ from torch_tb_profiler.profiler.kernel_parser import KernelParser
 from torch_tb_profiler.profiler.trace import create_event
 
 from profkit.api import study
+from profkit.integrations.tensorboard.other_tab import Misreading, misreadings
 from profkit.model.report import Report
+from profkit.units import format_share
 
 CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 RECORDED = (
@@ -38,6 +40,7 @@ class Both(NamedTuple):
     theirs: pd.DataFrame
     written: dict[str, list[dict[str, Any]]]
     device: dict[str, Any]
+    misread: tuple[Misreading, ...]
 
 
 @pytest.fixture(scope="module", params=RECORDED)
@@ -50,7 +53,10 @@ def both(request: pytest.FixtureRequest) -> Both:
     written = defaultdict(list)
     for each in kernels:
         written[each["name"]].append(each)
-    return Both(study(path).report, parser.kernel_stat, written, trace["deviceProperties"][0])
+    studied = study(path)
+    misread = misreadings(studied.recording.context, studied.report)
+    device = trace["deviceProperties"][0]
+    return Both(studied.report, parser.kernel_stat, written, device, misread)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
@@ -83,6 +89,22 @@ def test_occupancy_is_theirs_but_where_they_count_what_is_not_known_as_none(both
         assert kernel.occupancy_share == pytest.approx(really, rel=1e-6, abs=1e-12)
         if len(known) == len(calls):
             assert kernel.occupancy_share == pytest.approx(theirs, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
+def test_how_much_of_their_mean_is_false_is_said(both: Both) -> None:
+    calls = [each for every in both.written.values() for each in every]
+    lost = [
+        each["dur"]
+        for each in calls
+        if OCCUPANCY in each["args"] and not is_occupancy(each["args"], both.device)
+    ]
+    share = sum(lost) / sum(each["dur"] for each in calls)
+    told = [each.really for each in both.misread if "Occupancy" in each.where]
+    if share < 0.05:
+        assert told == []
+    else:
+        assert told[0].startswith(f"Of {format_share(share)} of the kernels' time")
 
 
 def is_occupancy(args: dict[str, Any], device: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.errors import LoadError
 from profkit.index.calls import names_matching
+from profkit.index.kernel_fill import mean_by_time
 from profkit.load.stream import Chunks, open_plain, place_of
 from profkit.model.events import Category
 from profkit.model.report import Report
@@ -25,6 +26,8 @@ _COLLECTIVES: Final = frozenset(
 _STEP: Final = re.compile(r"^ProfilerStep")
 _CALL: Final = re.compile(rb'"cat"\s*:\s*"(\w*runtime)"', re.IGNORECASE)
 _LONGEST_CATEGORY: Final = 64
+_WORTH_SAYING_SHARE: Final = 0.05
+"""Of the time of kernels; a smaller part changes no mean that anybody would look at."""
 _MOST_READ: Final = 1 << 29
 """The first call of a trace with device work comes long before."""
 
@@ -58,6 +61,7 @@ def misreadings(ctx: Context, report: Report) -> tuple[Misreading, ...]:
         return ()
     return (
         *_of_operators(ctx), *_of_steps(ctx), *_of_communication(ctx, report), *_of_copies(report),
+        *_of_occupancy(ctx),
     )  # fmt: skip
 
 
@@ -133,3 +137,23 @@ def _of_copies(report: Report) -> Iterator[Misreading]:
             f"Copies ran {format_ns(memcpy_ns)}; with all its work the device was busy {busy} of "
             "the time from its first work to its last.",
         )
+
+
+def _of_occupancy(ctx: Context) -> Iterator[Misreading]:
+    events = ctx.events
+    kernels = events.rows_of(Category.KERNEL)
+    dur_ns = events.dur_ns[kernels]
+    occupancy = events.occupancy_percent.figures_at(kernels)
+    # Both figures are written together: where only one is kept, the other was no figure.
+    is_lost = np.isnan(occupancy) & ~np.isnan(events.blocks_per_sm.figures_at(kernels))
+    lost_ns, total_ns = int(dur_ns[is_lost].sum()), int(dur_ns.sum())
+    if not total_ns or lost_ns < _WORTH_SAYING_SHARE * total_ns:
+        return
+    mean = mean_by_time(occupancy, dur_ns)
+    others = "" if mean is None else f" That of the others is {format_share(mean / 100)}."
+    yield Misreading(
+        "Overview and Kernel: Est. Achieved Occupancy",
+        "The profiler writes 0 where it cannot estimate it, for kernels that ask for more than "
+        "48 KiB of shared memory, and these zeros are in the mean.",
+        f"Of {format_share(lost_ns / total_ns)} of the kernels' time it is not known.{others}",
+    )
