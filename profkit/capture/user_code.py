@@ -43,6 +43,21 @@ class UserCode:
             frame = frame.f_back
         return tuple(found)
 
+    def innermost(self, frame: FrameType | None) -> Place | None:
+        """The first of them alone, or None.
+
+        Args:
+            frame: The innermost frame.
+        """
+        for _ in range(_MOST_WALKED):
+            if frame is None:
+                break
+            file = frame.f_code.co_filename
+            if self.holds(file):
+                return file, frame.f_lineno, frame.f_code.co_name
+            frame = frame.f_back
+        return None
+
     def holds(self, file: str) -> bool:
         """Whether the user wrote a file.
 

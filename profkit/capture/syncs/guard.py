@@ -185,10 +185,10 @@ def _end_at_the_line(error: HostSyncError) -> None:
 
 def _sentence(wait: Wait) -> str:
     """Who waits and where, in one sentence."""
-    if not wait.stack:
+    if wait.place is None:
         thread = threading.current_thread().name
         return f"The host waits for the device within profkit.no_sync: {wait.what}, in {thread}."
-    file, line, function = wait.stack[0]
+    file, line, function = wait.place
     text = linecache.getline(file, line).strip()
     code = f" `{text}`" if text else ""
     return (

@@ -179,7 +179,7 @@ def _key(frame: FrameType) -> tuple[int, int]:
 def _wait(what: str, frame: FrameType) -> Wait:
     return Wait(
         what=what,
-        stack=_user_code.stack(frame),
+        place=_user_code.innermost(frame),
         reason=regions.reason.get(),
         guard=regions.guard.get(),
         is_foreign=_is_foreign(),
@@ -187,8 +187,6 @@ def _wait(what: str, frame: FrameType) -> Wait:
 
 
 def _is_foreign() -> bool:
-    ident = threading.get_ident()
-    return not any(
-        thread.ident == ident and not isinstance(thread, threading._DummyThread)  # noqa: SLF001
-        for thread in threading.enumerate()
-    )
+    # ``threading.current_thread`` would make an object for a foreign thread, and keep it.
+    known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
+    return known is None or isinstance(known, threading._DummyThread)  # noqa: SLF001

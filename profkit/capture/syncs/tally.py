@@ -23,7 +23,7 @@ class Tally:
         Args:
             wait: The wait.
         """
-        file, line, function = wait.stack[0] if wait.stack else ("", 0, "")
+        file, line, function = wait.place or ("", 0, "")
         with self._lock:
             self._n_calls[wait.what, file, line, function, wait.reason] += 1
 

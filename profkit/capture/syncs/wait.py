@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from profkit.capture.user_code import Stack
+from profkit.capture.user_code import Place
 
 
 @dataclass(frozen=True)
@@ -12,14 +12,14 @@ class Wait:
 
     Attributes:
         what: What waits, in words.
-        stack: The user's own places around it, the innermost first; empty in a thread without any.
+        place: The innermost place of the user's own code, or None in a thread without any.
         reason: Why the program allows it, or None.
         guard: The innermost guard around it, or None.
         is_foreign: Whether the thread is none of Python's, as autograd's are.
     """
 
     what: str
-    stack: Stack
+    place: Place | None
     reason: str | None
     guard: object
     is_foreign: bool
