@@ -33,8 +33,8 @@ class Budget:
 
     free_s: dict[Work, float] = field(
         default_factory=lambda: {
-            "full": 0.0, "look": 0.1, "graphs": 0.03, "closer": 1.5, "host": 2.5,
-            "collector": 0.02, "judge": 0.05, "workers": 0.12,
+            "full": 0.0, "look": 0.08, "graphs": 0.1, "closer": 1.5, "host": 2.5,
+            "collector": 0.02, "judge": 0.04, "workers": 0.15,
         }
     )  # fmt: skip
     share: dict[Work, float] = field(

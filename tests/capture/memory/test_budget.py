@@ -45,9 +45,10 @@ def test_what_goes_on_without_growth_keeps_to_the_aim_in_the_long_run() -> None:
     assert sum(share[work] for work in WITHOUT_GROWTH) <= AIM_SHARE
 
 
-def test_in_a_second_no_more_than_a_third_is_free_without_growth() -> None:
+def test_in_a_second_no_more_than_a_quarter_is_free_without_growth_and_loader() -> None:
     free_s = Budget().free_s
-    assert sum(free_s[work] for work in WITHOUT_GROWTH) <= 1 / 3
+    assert sum(free_s[work] for work in WITHOUT_GROWTH if work != "workers") <= 1 / 4
+    assert free_s["workers"] <= 1 / 6
 
 
 def test_what_is_free_is_spent_once_and_then_a_share_of_the_time(times: Times) -> None:
