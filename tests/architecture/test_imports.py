@@ -18,6 +18,8 @@ def modules_after(statement: str) -> set[str]:
     [
         ("import profkit", {"torch", "pandas", "numpy", "click", "rich", "msgspec"}),
         ("import profkit.api; import profkit.load.open", {"torch", "pandas", "click", "rich"}),
+        ("import profkit; profkit.trace, profkit.memory, profkit.no_leak", {"torch"}),
+        ("import profkit; profkit.no_sync(), profkit.allow_sync('why')", {"torch"}),
         ("import profkit.cli.main", {"torch", "pandas", "numpy", "rich"}),
         ("from profkit.engine.registry import rules; rules()", {"torch", "pandas", "click"}),
         ("import profkit.integrations.tensorboard.plugin", {"torch", "pandas", "jinja2", "plotly"}),

@@ -24,6 +24,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from functools import cache
 from types import FrameType
 from typing import Any, Final
 
@@ -44,7 +45,6 @@ _WARN: Final = 1
 
 _lock: Final = threading.RLock()
 _listeners: Final[list[Listener]] = []
-_user_code: Final = UserCode()
 _undo: Callable[[], None] | None = None
 
 
@@ -179,11 +179,17 @@ def _key(frame: FrameType) -> tuple[int, int]:
 def _wait(what: str, frame: FrameType) -> Wait:
     return Wait(
         what=what,
-        place=_user_code.innermost(frame),
+        place=_user_code().innermost(frame),
         reason=regions.reason.get(),
         guard=regions.guard.get(),
         is_foreign=_is_foreign(),
     )
+
+
+@cache
+def _user_code() -> UserCode:
+    # Made when it is first asked for: it asks torch where it is, and imports it.
+    return UserCode()
 
 
 def _is_foreign() -> bool:
