@@ -179,17 +179,11 @@ def _located(part: str, columns: tuple[Column, ...]) -> "_Maker":
     """The same with a line of the user's."""
 
     def rows(report: Report, base: str) -> Iterator[tuple[Value, ...]]:
-        for thing in getattr(report.summary, part):
+        for thing in getattr(report.summary, part) or ():
             file, line, function, _, _ = _place(thing.location, base)
             yield (*next(_fields((thing,), columns)), file, line, function)
 
     return (*columns, *_PLACE[:3]), rows
-
-
-def _waiting(report: Report, base: str) -> Iterator[tuple[Value, ...]]:
-    for wait in report.summary.waits or ():
-        file, line, function, _, _ = _place(wait.location, base)
-        yield (wait.what, wait.allowed, wait.n_calls, file, line, function)
 
 
 def _idle(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001
@@ -246,7 +240,7 @@ _MAKERS: Final[dict[str, _Maker]] = {
     "operators": _located("top_ops", _columns("name", "n_calls total_ns self_ns device_ns")),
     "regions": _plain("regions", _columns("name", "n_calls total_ns device_ns")),
     "syncs": _plain("syncs", _columns("call", "n_calls total_ns")),
-    "waits": ((*_columns("what allowed", "n_calls"), *_PLACE[:3]), _waiting),
+    "waits": _located("waits", _columns("what allowed", "n_calls")),
     "copies": _plain("copies", _columns("kind", "n_calls total_ns bytes")),
     "memory_sites": (_SITES, _sites),
     "memory_course": (_COURSE, _course),

@@ -44,8 +44,8 @@ def marked_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Mark
         snapshot: The snapshot.
         replay: The history of one device.
     """
-    times = snapshot.history.time_us[replay.rows]
-    if not len(times) or int(times.min()) == MISSING or (np.diff(times) < 0).any():
+    times = rising_times(snapshot, replay)
+    if not len(times):
         return ()
     notes = [note for note in snapshot.annotations if note.device == replay.device]
     entries = list(_entries(notes[:MAX_ENTRIES], times, is_whole=is_whole(snapshot, replay)))
@@ -66,6 +66,22 @@ def marked_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Mark
         MarkedRegion(name, int(n[i]), int(peak[i]), int(left[i])) for i, name in enumerate(names)
     )
     return tuple(sorted(found, key=lambda each: (-each.peak_active_bytes, each.name)))
+
+
+def rising_times(snapshot: MemorySnapshot, replay: DeviceReplay) -> Int64s:
+    """The times of a device's history in microseconds since 1970, if they can be searched.
+
+    Args:
+        snapshot: The snapshot.
+        replay: The history of one device.
+
+    Returns:
+        A time for each entry; none at all where one lacks it, or the clock went back.
+    """
+    times = snapshot.history.time_us[replay.rows]
+    if len(times) and (int(times.min()) == MISSING or (np.diff(times) < 0).any()):
+        return times[:0]
+    return times
 
 
 def is_whole(snapshot: MemorySnapshot, replay: DeviceReplay) -> bool:

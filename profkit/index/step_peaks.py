@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from profkit.index.marked_regions import highest, is_whole
+from profkit.index.marked_regions import highest, is_whole, rising_times
 from profkit.index.replay import DeviceReplay
 from profkit.model.events import MISSING, Int64s
 from profkit.model.snapshot import MemorySnapshot
@@ -20,9 +20,9 @@ def peaks_between(snapshot: MemorySnapshot, replay: DeviceReplay, bounds_us: Int
         Bytes, or :data:`MISSING` where the history does not reach back so far or has no times.
         Shape ``(k - 1,)``.
     """
-    times = snapshot.history.time_us[replay.rows]
+    times = rising_times(snapshot, replay)
     begins, ends = bounds_us[:-1], bounds_us[1:]
-    if not len(times) or int(times.min()) == MISSING or (np.diff(times) < 0).any():
+    if not len(times):
         return np.full(len(begins), MISSING, dtype=np.int64)
     start = np.searchsorted(times, begins, side="right")
     end = np.searchsorted(times, ends, side="right")

@@ -135,9 +135,10 @@ def test_another_task_goes_on_as_it_is() -> None:
         waits()
 
     async def guarded(started: asyncio.Event) -> None:
-        with profkit.no_sync():
+        with profkit.no_sync() as guard:
             started.set()
             await asyncio.sleep(0.01)
+        assert guard.lines == ()
 
     async def both() -> None:
         started = asyncio.Event()
