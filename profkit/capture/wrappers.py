@@ -7,10 +7,26 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, Final
 
+from profkit.errors import UsageError
+
 Fresh = Callable[[], Any]
 """Makes the context manager for one entry, or None when it is not to be recorded."""
 
 _NOTHING: Final = contextlib.nullcontext()
+
+
+def demand_function(given: object, decorator: str) -> None:
+    """Refuse what is no function.
+
+    Args:
+        given: What is to be decorated.
+        decorator: The decorator's name, such as ``profkit.memory``.
+
+    Raises:
+        UsageError: If it is no function.
+    """
+    if not callable(given):
+        raise UsageError(f"{decorator} decorates functions, and {given!r} is none.")
 
 
 def wrap(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from profkit.capture import current, talk
+from profkit.capture import current, talk, wrappers
 from profkit.capture.memory.boundaries import Turn
 from profkit.capture.memory.budget import Budget, Work
 from profkit.capture.memory.scope import IDLE, FoundSteps, IdleMemory
 from profkit.capture.memory.watch import Watcher
-from profkit.errors import LeakError, UsageError
+from profkit.errors import LeakError
 from profkit.index.trend import MIN_STEPS
 from profkit.model.live import Growth
 from profkit.units import format_bytes
@@ -73,8 +73,7 @@ class NoLeak:
         Raises:
             UsageError: If it is no function.
         """
-        if not callable(function):
-            raise UsageError(f"profkit.no_leak decorates functions, and {function!r} is none.")
+        wrappers.demand_function(function, "profkit.no_leak")
         calls = _Calls(self._refuse)
 
         @functools.wraps(function)

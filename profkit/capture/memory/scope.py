@@ -156,8 +156,7 @@ class Memory:
         Raises:
             UsageError: If it is no function.
         """
-        if not callable(function):
-            raise UsageError(f"profkit.memory decorates functions, and {function!r} is none.")
+        wrappers.demand_function(function, "profkit.memory")
         name = self._name or str(getattr(function, "__qualname__", _DEFAULT_NAME))
         short = name.rsplit("<locals>.", 1)[-1]
         return cast("Function", wrappers.wrap(function, partial(self._again, short)))

@@ -100,8 +100,7 @@ class NoSync:
         Raises:
             UsageError: If it is no function.
         """
-        if not callable(function):
-            raise UsageError(f"profkit.no_sync decorates functions, and {function!r} is none.")
+        wrappers.demand_function(function, "profkit.no_sync")
         return cast("Function", wrappers.wrap(function, self._again))
 
     def _again(self) -> "NoSync":

@@ -74,8 +74,7 @@ class AllowSync:
         Raises:
             UsageError: If it is no function.
         """
-        if not callable(function):
-            raise UsageError(f"profkit.allow_sync decorates functions, and {function!r} is none.")
+        wrappers.demand_function(function, "profkit.allow_sync")
         return cast("Function", wrappers.wrap(function, partial(AllowSync, self._why)))
 
 
