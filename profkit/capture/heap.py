@@ -35,6 +35,10 @@ class Heap:
             ask.restype = _Mallinfo
             self._ask = ask
 
+    def free_bytes(self) -> int | None:
+        """Bytes that C's allocator has kept to give out again; None where it does not tell."""
+        return None if self._ask is None else int(self._ask().fordblks)
+
     def read(self) -> int | None:
         """Bytes given out by C's allocator and Python's; None where C's does not tell."""
         if self._ask is None:

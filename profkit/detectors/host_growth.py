@@ -62,8 +62,8 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-_COPIES_SHARE: Final = 0.5
-"""Growth of which less is copies is made by the workers."""
+_MOST: Final = 0.5
+"""What is at least this share of the growth is told as its cause."""
 
 _ALL: Final = format_share(1.0)
 
@@ -89,25 +89,22 @@ def _of_workers(growth: Growth) -> str:
     whose = counted(growth.n, "loader worker")
     seen = ", as one of them shows" if growth.n > 1 else ""
     said = f"Each step from {first} to {last} adds {amount} to the memory of {whose}{seen}"
-    if growth.copied_share < _COPIES_SHARE:
+    if growth.copied_share >= _MOST:
+        share = format_share(growth.copied_share)
+        share = "all" if share == _ALL else f"at least {share}"
+        return f"{said}; {share} of it is copies of what the main process holds."
+    if growth.made_share >= _MOST:
         return f"{said}: the workers themselves keep something of each sample."
-    share = format_share(growth.copied_share)
-    share = "all" if share == _ALL else share
-    return f"{said}; {share} of it is copies of what the main process holds."
+    return (
+        f"{said}. Whether these are copies of what the main process holds or something that the "
+        "workers keep themselves can't be told: they may keep it where that process had freed "
+        "memory."
+    )
 
 
 def _fix(growth: Growth) -> str:
-    if growth.kind == "workers" and growth.copied_share < _COPIES_SHARE:
-        return (
-            "Find what the dataset keeps in `__getitem__`, such as a cache, and bound it; each "
-            "worker has its own."
-        )
     if growth.kind == "workers":
-        return (
-            "Keep the dataset's samples in NumPy arrays or tensors (texts as one array of bytes "
-            "and their offsets) instead of lists and dicts: to read an object of Python is to "
-            "write its reference count, which copies its page into each worker."
-        )
+        return _fix_of_workers(growth)
     name = own_name(growth)
     if not name:
         return (
@@ -118,3 +115,20 @@ def _fix(growth: Growth) -> str:
         f"Empty {code(name)} once its values are used, write them to disk as they come, or keep "
         "a sum or mean instead of every value."
     )
+
+
+def _fix_of_workers(growth: Growth) -> str:
+    bound = (
+        "Find what the dataset keeps in `__getitem__`, such as a cache, and bound it; each worker "
+        "has its own."
+    )
+    arrays = (
+        "Keep the dataset's samples in NumPy arrays or tensors (texts as one array of bytes and "
+        "their offsets) instead of lists and dicts: to read an object of Python is to write its "
+        "reference count, which copies its page into each worker."
+    )
+    if growth.copied_share >= _MOST:
+        return arrays
+    if growth.made_share >= _MOST:
+        return bound
+    return f"{bound} If it keeps nothing there: {arrays[0].lower()}{arrays[1:]}"

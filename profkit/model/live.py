@@ -90,8 +90,9 @@ class Growth:
             garbage. Types by their names, ``function walk``, and ``cell walk of its closure``. Of
             a ring that autograd closes, links too: ``Parameter.grad``, ``Tensor.grad_fn``.
         shape: Of a typical one, such as ``(120, 3) float32``; empty if not a tensor.
-        copied_share: Of workers, how much of the growth is copies of what the main process has; 0
-            to 1.
+        copied_share: Of workers, how much of the growth is copies of what the main process has, at
+            the least; 0 to 1.
+        made_share: Of workers, how much of it they have made themselves, at the least; 0 to 1.
     """
 
     kind: GrowthKind
@@ -111,6 +112,7 @@ class Growth:
     cycle: tuple[str, ...] = ()
     shape: str = ""
     copied_share: float = 0.0
+    made_share: float = 0.0
 
 
 @dataclass(frozen=True)

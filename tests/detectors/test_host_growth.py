@@ -61,7 +61,7 @@ def test_workers_that_copy_are_told_with_what_to_keep_instead(
     (finding,) = found(b, RULE)
     assert finding.message == (
         "Each step from 1 to 200 adds about 64.0 KiB to the memory of 4 loader workers, as one of "
-        "them shows; 97% of it is copies of what the main process holds."
+        "them shows; at least 97% of it is copies of what the main process holds."
     )
     assert "NumPy arrays or tensors" in finding.fix
     assert (finding.confidence, finding.severity) == ("medium", "warning")
@@ -70,7 +70,7 @@ def test_workers_that_copy_are_told_with_what_to_keep_instead(
 
 def test_one_worker_that_keeps_something_itself_is_told_so(found: Found, watched: Watched) -> None:
     b = watched(
-        kind="workers", device="workers", type="", n=1, copied_share=0.1, chains=(), stack=(),
+        kind="workers", device="workers", type="", n=1, made_share=0.9, chains=(), stack=(),
         stack_is="unknown",
     )  # fmt: skip
     (finding,) = found(b, RULE)
@@ -80,6 +80,17 @@ def test_one_worker_that_keeps_something_itself_is_told_so(found: Found, watched
     )
     assert finding.fix.startswith("Find what the dataset keeps in `__getitem__`")
     assert finding.cost.basis == "measured"
+
+
+def test_of_workers_that_do_either_both_cures_are_told(found: Found, watched: Watched) -> None:
+    b = watched(
+        kind="workers", device="workers", type="", n=1, copied_share=0.3, made_share=0.3,
+        chains=(), stack=(), stack_is="unknown",
+    )  # fmt: skip
+    (finding,) = found(b, RULE)
+    assert "can't be told" in finding.message
+    assert finding.fix.startswith("Find what the dataset keeps in `__getitem__`")
+    assert "If it keeps nothing there: keep the dataset's samples in NumPy" in finding.fix
 
 
 def test_nothing_but_copies_is_told_as_all_of_it(found: Found, watched: Watched) -> None:

@@ -125,6 +125,7 @@ def _workers(workers: WorkerGrowth) -> Growth:
         last_step=workers.last_step,
         type="",
         copied_share=workers.copied_share,
+        made_share=workers.made_share,
     )
 
 

@@ -30,11 +30,11 @@ class Readings:
     """
 
     def __init__(self, clock: Clock, census: Census, lines: PythonLines) -> None:
-        self.workers = Workers()
         self._clock = clock
         self._census = census
         self._lines = lines
         self._heap = Heap()
+        self.workers = Workers(self._heap)
         self._resident = looks.Resident()
 
     def take(self, step: int, n_looks: int, work: Work, *, is_alone: bool) -> Seen:

@@ -3,8 +3,10 @@
 A worker begins as a fork, and shares all that the main process had until one of both writes to it.
 To read an object of Python's is to write its reference count, so a dataset that keeps its samples
 in lists and dicts is copied into each worker as it is read. Resident memory does not show it:
-pages that are shared are resident too. What a worker has to itself does, and what it has made
-itself, which copies are no part of, tells one from the other.
+pages that are shared are resident too. What a worker has to itself does. What it holds at all
+tells copies from what it makes: a copy takes the place of a page that it had, what it makes comes
+on top. Only what it makes where the main process had freed something takes such a place too, so as
+many bytes as were free there may be either.
 
 Reading it makes the system go through all pages of the process, some 40 ms for a gigabyte. So one
 worker is followed, now and then; a loader deals its batches to all alike.
@@ -12,6 +14,7 @@ worker is followed, now and then; a loader deals its batches to all alike.
 Source: ``/proc/[pid]/smaps_rollup`` in proc(5); pytorch/pytorch#13246.
 """
 
+import math
 import multiprocessing.process
 import os
 from collections.abc import Iterator
@@ -21,8 +24,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from profkit.capture.heap import Heap
 from profkit.capture.memory.series import MOST_LOOKS, growth_of
-from profkit.index.trend import median_slope
+from profkit.index.trend import Trend, median_slope
 
 LEAST_PER_STEP: Final = 8192.0
 """Bytes a step below which a worker is not said to grow: two pages, as it copies some of its
@@ -59,7 +63,9 @@ class WorkerGrowth:
     Attributes:
         n: How many there are.
         per_step_bytes: By how much all of them grow, as one of them did.
-        copied_share: How much of that is copies of what the main process has; 0 to 1.
+        copied_share: How much of that is copies of what the main process has, at the least; 0 to
+            1.
+        made_share: How much of it the workers have made, at the least; 0 to 1.
         first_step: The first step of the stretch that grew.
         last_step: The last step of it.
     """
@@ -67,6 +73,7 @@ class WorkerGrowth:
     n: int
     per_step_bytes: float
     copied_share: float
+    made_share: float
     first_step: int
     last_step: int
 
@@ -79,19 +86,27 @@ class _Followed:
         pid: Its process.
         n: How many workers there were with it, at the least.
         may_record: Whether it may have begun while its parent was recorded.
+        free_bytes: What was free in its parent's heap, where the worker may make what is its own
+            unseen; None if not known.
         readings: What it had.
     """
 
     pid: int
     n: int
     may_record: bool
+    free_bytes: int | None
     readings: list[Reading] = field(default_factory=list)
 
 
 class Workers:
-    """Follows one of the loader's workers, and the next one when that has ended."""
+    """Follows one of the loader's workers, and the next one when that has ended.
 
-    def __init__(self) -> None:
+    Args:
+        heap: The allocators of this process, from which the workers are forked.
+    """
+
+    def __init__(self, heap: Heap) -> None:
+        self._heap = heap
         self._next = 0
         self._was_recorded = False
         self._now: _Followed | None = None
@@ -120,7 +135,7 @@ class Workers:
             return None
         if self._now is None or self._now.pid not in pids:
             self._keep_longest()
-            self._now = _Followed(pids[0], len(pids), was_recorded)
+            self._now = _Followed(pids[0], len(pids), was_recorded, self._heap.free_bytes())
         self._now.n = min(self._now.n, len(pids))
         return round(_resident_bytes(self._now.pid) * _NS_A_BYTE)
 
@@ -154,10 +169,14 @@ class Workers:
         if not followed.may_record:
             stretch = steps >= trend.first_step
             made = max(median_slope(steps[stretch], own[stretch].astype(np.float64)), 0.0)
+        copied = max(trend.per_step - made - _may_be_either(followed, trend), 0.0)
+        if followed.may_record and not copied:
+            return None
         return WorkerGrowth(
             n=followed.n,
             per_step_bytes=followed.n * trend.per_step,
-            copied_share=1.0 - min(made / trend.per_step, 1.0),
+            copied_share=copied / trend.per_step,
+            made_share=min(made / trend.per_step, 1.0),
             first_step=trend.first_step,
             last_step=trend.last_step,
         )
@@ -166,6 +185,13 @@ class Workers:
         n_known = len(self._longest.readings) if self._longest is not None else 0
         if self._now is not None and len(self._now.readings) >= n_known:
             self._longest = self._now
+
+
+def _may_be_either(followed: _Followed, trend: Trend) -> float:
+    """Bytes a step that the worker may have made where its parent had freed something."""
+    if followed.free_bytes is None:
+        return math.inf
+    return followed.free_bytes / (trend.last_step - trend.first_step)
 
 
 def _workers() -> Iterator[int]:

@@ -1,5 +1,8 @@
 """The memory of a loader's workers, against what a process is told to copy and to make."""
 
+import ctypes
+import math
+import mmap
 import multiprocessing
 import multiprocessing.connection
 import time
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from profkit.capture.heap import Heap
 from profkit.capture.memory.workers import Workers
 
 KIB = 1024
@@ -17,6 +21,9 @@ N_SAMPLES = 60_000
 N_STEPS = 24
 A_STEP = 500
 """Samples that are read in a step, or bytes in KiB that are made."""
+PIECE = 100 * KIB
+"""What C's allocator takes from its heap, and asks the system for no pages of its own."""
+N_PIECES = 400
 
 pytestmark = [
     pytest.mark.skipif(
@@ -31,15 +38,31 @@ Pipe = multiprocessing.connection.Connection
 def works(pipe: Any, samples: list[bytes], name: str) -> None:  # noqa: ANN401
     """Read samples, or keep new bytes, as it is told."""
     torch.multiprocessing._set_thread_name(name)
-    kept = []
+    kept: list[Any] = []
     pipe.send("ready")
     for what, first in iter(pipe.recv, None):
         if what == "read":
             for sample in samples[first : first + A_STEP]:
                 len(sample)
+        elif what == "make":
+            # Pages of its own, wherever this process has free memory.
+            pages = mmap.mmap(-1, A_STEP * KIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            pages.write(bytes(A_STEP * KIB))
+            kept.append(pages)
         else:
-            kept.append(bytearray(b"x") * (A_STEP * KIB))
+            kept.extend([bytearray(b"x") * (PIECE - KIB) for _ in range(5)])
         pipe.send(len(kept))
+
+
+class Known(Heap):
+    """A heap of which is known what is free in it."""
+
+    def __init__(self, free: int | None) -> None:
+        super().__init__()
+        self._free = free
+
+    def free_bytes(self) -> int | None:
+        return self._free
 
 
 Start = Callable[..., Pipe]
@@ -99,7 +122,7 @@ def test_what_is_read_is_what_the_worker_shares_with_nobody(start: Start) -> Non
     start()
     (process,) = multiprocessing.active_children()
     assert process.pid is not None
-    workers = Workers()
+    workers = Workers(Heap())
     assert workers.due_ns(1) is not None
     # Each page that this process writes meanwhile is from then on the worker's alone.
     before = private_bytes(process.pid)
@@ -110,34 +133,78 @@ def test_what_is_read_is_what_the_worker_shares_with_nobody(start: Start) -> Non
 
 
 def test_reading_objects_of_the_main_process_is_told_as_copies(start: Start) -> None:
-    workers = Workers()
+    workers = Workers(Known(0))
     watch(workers, start(), "read", range(1, 4 * N_STEPS))
     growth = workers.growth()
     assert growth is not None
     # An object of 633 bytes; its page is copied once.
     assert growth.per_step_bytes == pytest.approx(A_STEP * 640, rel=0.1)
     assert growth.copied_share > 0.95
+    assert growth.made_share < 0.05
     assert growth.n == 1
 
 
+@pytest.mark.parametrize("free", [20_000_000, None])
+def test_where_as_much_was_free_copies_are_not_sure(start: Start, free: int | None) -> None:
+    workers = Workers(Known(free))
+    watch(workers, start(), "read", range(1, 4 * N_STEPS))
+    growth = workers.growth()
+    assert growth is not None
+    n_steps = growth.last_step - growth.first_step
+    may_be = math.inf if free is None else free / n_steps / growth.per_step_bytes
+    assert growth.copied_share == pytest.approx(max(1 - may_be, 0.0), abs=0.05)
+    assert growth.made_share < 0.05
+
+
+@pytest.fixture
+def freed() -> Iterator[None]:
+    """Much that this process has freed, and that its heap keeps: a worker's from now on."""
+    c = ctypes.CDLL(None)
+    c.malloc.restype = ctypes.c_void_p
+    c.free.argtypes = [ctypes.c_void_p]
+    pieces = [(c.malloc(PIECE), c.malloc(KIB)) for _ in range(N_PIECES)]
+    for piece, _ in pieces:
+        ctypes.memset(piece, 1, PIECE)
+    for piece, _ in pieces:
+        c.free(piece)
+    yield
+    for _, between in pieces:
+        c.free(between)
+
+
+@pytest.mark.usefixtures("freed")
+def test_what_is_made_in_memory_that_was_freed_is_not_told_as_copies(start: Start) -> None:
+    """The page that it had is replaced, as by a copy."""
+    heap = Heap()
+    assert (heap.free_bytes() or 0) >= N_PIECES * (PIECE - KIB)
+    workers = Workers(heap)
+    watch(workers, start(), "make in the heap", range(1, 2 * N_STEPS))
+    growth = workers.growth()
+    assert growth is not None
+    assert growth.per_step_bytes == pytest.approx(5 * PIECE, rel=0.1)
+    assert growth.made_share < 0.5
+    assert growth.copied_share < 0.5
+
+
 def test_what_the_worker_makes_is_told_as_its_own(start: Start) -> None:
-    workers = Workers()
+    workers = Workers(Known(0))
     watch(workers, start(), "make", range(1, 2 * N_STEPS))
     growth = workers.growth()
     assert growth is not None
     assert growth.per_step_bytes == pytest.approx(A_STEP * KIB, rel=0.05)
+    assert growth.made_share > 0.95
     assert growth.copied_share < 0.05
 
 
 def test_of_a_worker_begun_while_steps_were_recorded_copies_alone_count(start: Start) -> None:
-    workers = Workers()
+    workers = Workers(Known(0))
     workers.recorded()
     watch(workers, start(), "make", range(1, 2 * N_STEPS))
     assert workers.growth() is None
 
 
 def test_all_workers_are_taken_to_grow_as_the_one_that_is_followed(start: Start) -> None:
-    workers = Workers()
+    workers = Workers(Known(0))
     first = start()
     start()
     start()
@@ -149,7 +216,7 @@ def test_all_workers_are_taken_to_grow_as_the_one_that_is_followed(start: Start)
 
 
 def test_a_worker_that_fills_its_cache_and_stops_does_not_grow(start: Start) -> None:
-    workers = Workers()
+    workers = Workers(Known(0))
     pipe = start()
     watch(workers, pipe, "make", range(1, N_STEPS))
     watch(workers, pipe, "read", range(N_STEPS, N_STEPS + 1))
@@ -161,11 +228,11 @@ def test_a_worker_that_fills_its_cache_and_stops_does_not_grow(start: Start) -> 
 
 def test_other_processes_are_not_followed(start: Start) -> None:
     start("a server")
-    assert Workers().due_ns(1) is None
+    assert Workers(Heap()).due_ns(1) is None
 
 
 def test_when_one_has_ended_the_next_is_followed_and_the_longest_judged(start: Start) -> None:
-    workers = Workers()
+    workers = Workers(Known(0))
     first = start()
     long = watch(workers, first, "make", range(1, 2 * N_STEPS))
     first.send(None)
@@ -180,6 +247,6 @@ def test_when_one_has_ended_the_next_is_followed_and_the_longest_judged(start: S
 
 
 def test_without_workers_nothing_is_due() -> None:
-    workers = Workers()
+    workers = Workers(Heap())
     assert workers.due_ns(1) is None
     assert workers.growth() is None
