@@ -71,3 +71,12 @@ def axe() -> str:
     if not found:
         pytest.skip("axe-core is not there: `make install` fetches it where there is npm")
     return found[-1].read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def web_components() -> bytes:
+    """What viewers of the existing plugin ask the internet for."""
+    found = ROOT / "build" / "webcomponents" / "package" / "webcomponents.min.js"
+    if not found.exists():
+        pytest.skip("webcomponents.js is not there: `make install` fetches it where there is npm")
+    return found.read_bytes()

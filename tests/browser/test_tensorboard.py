@@ -219,15 +219,6 @@ def test_tensorboard_shows_the_tab_in_its_own_colours_and_without_the_internet(
     assert [url for url in asked if not url.startswith((server.address, "data:", "blob:"))] == []
 
 
-@pytest.fixture(scope="module")
-def web_components() -> bytes:
-    """The script that the existing trace view asks the internet for."""
-    found = ROOT / "build" / "webcomponents" / "package" / "webcomponents.min.js"
-    if not found.exists():
-        pytest.skip("webcomponents.js is not there: `make install` fetches it where there is npm")
-    return found.read_bytes()
-
-
 def existing_trace_view(page: Page, server: TensorBoard) -> Frame:
     """The existing plugin's trace view with a trace, in a frame, as its own page has it."""
     server.loaded("gpu")

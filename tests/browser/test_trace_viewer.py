@@ -1,0 +1,133 @@
+"""Exported traces in the importer of Chrome's own viewer, which torch-tb-profiler brings along.
+
+What the importer drops or mends is counted: the recording's rows must come out as they do without
+us, and of ours none may be missing.
+"""
+
+import gzip
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch_tb_profiler
+from playwright.sync_api import Browser, Page, Route
+
+from profkit.api import render, study
+from tests.render.test_chrome import gpu_program
+from tests.render.trace_viewer import events_of, ours
+
+ROOT = Path(__file__).parents[2]
+STATIC = Path(torch_tb_profiler.__file__).parent / "static"
+CORPUS = ROOT.parent / "shared" / "corpus" / "traces"
+NAMES = (
+    *("leak_losses_with_graph", "starved_loader", "a program of the builder's"),
+    *("b300-graph-decode", "legacy-autograd-array"),
+)
+"""Recorded by the programs of this project, and, where they are at hand, by other people."""
+
+IMPORT = """(text) => {
+    const model = new tr.Model();
+    new tr.importer.Import(model, new tr.importer.ImportOptions()).importTraces([text]);
+    const rows = {};
+    for (const thread of model.getAllThreads()) {
+        const named = [thread.parent.pid, thread.tid].join(' ');
+        rows[named] = thread.sliceGroup.slices.map((one) => [one.title, one.start, one.duration]);
+    }
+    const counters = {};
+    for (const counter of model.getAllCounters()) {
+        const places = counter.series.map((series) => series.samples.map((one) => one.timestamp));
+        counters[[counter.parent.pid, counter.name].join(' ')] = places[0].length;
+    }
+    const warnings = model.importWarnings.map((warning) => warning.message);
+    return {rows, counters, warnings, n_arrows: model.flowEvents.length};
+}"""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What the viewer made of a trace.
+
+    Attributes:
+        rows: Slices by process and thread: name, start and length in milliseconds.
+        counters: Points by process and counter.
+        warnings: What the viewer complained of.
+        n_arrows: Arrows that it drew.
+    """
+
+    rows: dict[str, list[tuple[str, float, float]]]
+    counters: dict[str, int]
+    warnings: list[str]
+    n_arrows: int
+
+
+Importer = Callable[[bytes], Imported]
+
+
+@pytest.fixture(scope="module")
+def viewer(browser: Browser, web_components: bytes) -> Iterator[Importer]:
+    """Chrome's importer, on a page of its own that reaches nothing else."""
+
+    def serve(route: Route) -> None:
+        name = route.request.url.rsplit("/", 1)[1]
+        if name == "webcomponents.min.js":
+            route.fulfill(body=web_components, content_type="text/javascript")
+        elif (STATIC / name).is_file():
+            route.fulfill(path=STATIC / name)
+        else:
+            route.abort()
+
+    page: Page = browser.new_page()
+    page.route("**/*", serve)
+    page.goto("http://viewer.test/trace_embedding.html")
+    page.wait_for_function("!!(window.tr && tr.importer && tr.importer.Import && tr.Model)")
+    yield lambda text: Imported(**page.evaluate(IMPORT, text.decode()))
+    page.close()
+
+
+@pytest.fixture(params=NAMES)
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    recorded = [*(ROOT / "traces" / request.param).glob("*.json.gz")]
+    if recorded:
+        return recorded[0]
+    if " " in request.param:
+        return gpu_program().write(tmp_path / "gpu.json")
+    found = CORPUS / f"{request.param}.json.gz"
+    if not found.exists():
+        pytest.skip("the traces of other people are not at hand")
+    return found
+
+
+def written(events: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["ph"] == phase]
+
+
+def test_chromes_importer_takes_all_that_was_added_and_leaves_the_recording_as_it_was(
+    viewer: Importer, path: Path
+) -> None:
+    text = path.read_bytes()
+    text = gzip.decompress(text) if path.suffix == ".gz" else text
+    studied = study(path)
+    product = render(studied.report, "chrome", recording=studied.recording)
+    before, after = viewer(text), viewer(product)
+    added = ours(events_of(product))
+    (ours_alone,) = {str(event["pid"]) for event in written(added, "M")}
+
+    assert after.warnings == before.warnings
+    drawn = {name: row for name, row in after.rows.items() if name.split()[0] == ours_alone}
+    # Marks stand on the recording's own rows, beside the events that findings name.
+    marks = Counter(event["name"] for event in written(added, "i"))
+    recorded = {name: row for name, row in after.rows.items() if name not in drawn}
+    seen = Counter(name for row in recorded.values() for name, _, _ in row if name in marks)
+    assert seen == marks
+    others = {name: [one for one in row if one[0] not in marks] for name, row in recorded.items()}
+    assert others == before.rows
+    names = Counter(name for row in drawn.values() for name, _, _ in row)
+    assert names == Counter(event["name"] for event in written(added, "X"))
+    assert after.n_arrows - before.n_arrows == len(written(added, "s"))
+    points = Counter(event["name"] for event in written(added, "C"))
+    counters = {name: n for name, n in after.counters.items() if name not in before.counters}
+    assert {name.split(maxsplit=1)[1]: n for name, n in counters.items()} == points
+    assert names
