@@ -1,6 +1,7 @@
 """The memory of a loader's workers, against what a process is told to copy and to make."""
 
 import ctypes
+import gc
 import math
 import mmap
 import multiprocessing
@@ -24,6 +25,7 @@ A_STEP = 500
 PIECE = 100 * KIB
 """What C's allocator takes from its heap, and asks the system for no pages of its own."""
 N_PIECES = 400
+BLOCK = bytes(A_STEP * KIB)
 
 pytestmark = [
     pytest.mark.skipif(
@@ -38,6 +40,8 @@ Pipe = multiprocessing.connection.Connection
 def works(pipe: Any, samples: list[bytes], name: str) -> None:  # noqa: ANN401
     """Read samples, or keep new bytes, as it is told."""
     torch.multiprocessing._set_thread_name(name)
+    # A collection writes to all objects of a large test run, which copies them.
+    gc.disable()
     kept: list[Any] = []
     pipe.send("ready")
     for what, first in iter(pipe.recv, None):
@@ -47,7 +51,7 @@ def works(pipe: Any, samples: list[bytes], name: str) -> None:  # noqa: ANN401
         elif what == "make":
             # Pages of its own, wherever this process has free memory.
             pages = mmap.mmap(-1, A_STEP * KIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            pages.write(bytes(A_STEP * KIB))
+            pages.write(BLOCK)
             kept.append(pages)
         else:
             kept.extend([bytearray(b"x") * (PIECE - KIB) for _ in range(5)])
