@@ -4,6 +4,8 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs
+from profkit.index.calls import CUDA, HIP
+from profkit.index.exchanges import for_devices
 
 _LACKING: Final = {
     Needs.OPS: (
@@ -13,6 +15,14 @@ _LACKING: Final = {
     Needs.DEVICE: (
         "The recording has no device work.",
         "Record on a machine with a GPU, with ProfilerActivity.CUDA among the activities.",
+    ),
+    Needs.COMPUTE_CAPABILITY: (
+        "The recording does not tell the compute capability of an NVIDIA GPU.",
+        "Record with torch 1.9 or newer on an NVIDIA GPU.",
+    ),
+    Needs.CUDA_OR_ROCM: (
+        "The recording has no call of CUDA or HIP, and other devices' kernels have other names.",
+        "Record on an NVIDIA or AMD GPU, with ProfilerActivity.CUDA among the activities.",
     ),
     Needs.STEPS: (
         "The recording has no steps.",
@@ -41,6 +51,10 @@ _LACKING: Final = {
     Needs.DRIVER_CALLS: (
         "The recording has no steps in which a device worked, and no history of its allocator.",
         "Record steps with profkit.trace on a machine with a GPU, or a snapshot with history.",
+    ),
+    Needs.EXCHANGES: (
+        "The recording has exchanges that devices run, and no device work.",
+        "Record with ProfilerActivity.CUDA among the activities.",
     ),
     Needs.LIVE: (
         "The program's memory was not watched.",
@@ -83,6 +97,8 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
     met = {
         Needs.OPS: lambda: bool((ctx.innermost_op >= 0).any()),
         Needs.DEVICE: lambda: ctx.has_device_work,
+        Needs.COMPUTE_CAPABILITY: lambda: _tells_compute_capability(ctx),
+        Needs.CUDA_OR_ROCM: lambda: any(len(kind.rows(ctx.events)) for kind in (CUDA, HIP)),
         Needs.STEPS: lambda: len(ctx.steps) > 0,
         Needs.STACKS: lambda: ctx.has_lines,
         Needs.MEMORY: lambda: len(ctx.trace.memory) > 0,
@@ -93,6 +109,7 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
             (len(ctx.steps) > 0 and ctx.has_device_work)
             or (ctx.snapshot is not None and len(ctx.snapshot.history) > 0)
         ),
+        Needs.EXCHANGES: lambda: ctx.has_device_work or not len(for_devices(ctx.events)),
         Needs.LIVE: lambda: ctx.live is not None and ctx.live.n_judged_steps > 0,
     }
     for need in Needs:
@@ -100,3 +117,9 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
             is_short = need is Needs.LIVE and ctx.live is not None
             return _TOO_FEW_STEPS if is_short else _LACKING[need]
     return None
+
+
+def _tells_compute_capability(ctx: Context) -> bool:
+    """Whether a device's compute capability is known. ROCm writes numbers of its own there."""
+    known = any(device.compute_capability for device in ctx.trace.devices.values())
+    return known and not len(HIP.rows(ctx.events))

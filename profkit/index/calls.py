@@ -30,6 +30,8 @@ _ALLOCATOR: Final = re.compile(
 )
 _GRAPH_LAUNCH: Final = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 _COPY: Final = re.compile(r"^(cuda|hip|cu)Memcpy")
+_CUDA: Final = re.compile(r"^cu(da)?[A-Z]")
+_HIP: Final = re.compile(r"^hip[A-Z]")
 
 
 class CallKind:
@@ -66,6 +68,10 @@ GRAPH_LAUNCH: Final = CallKind(_GRAPH_LAUNCH)
 """A whole graph launched at once."""
 COPY: Final = CallKind(_COPY)
 """Any copy."""
+CUDA: Final = CallKind(_CUDA)
+"""Any call of CUDA's runtime or driver."""
+HIP: Final = CallKind(_HIP)
+"""Any call of HIP's."""
 
 
 def names_matching(names: Iterable[str], pattern: re.Pattern[str]) -> Mask:

@@ -1,0 +1,194 @@
+"""KER002 float32-matmul: matrices are multiplied in full float32, past the tensor cores.
+
+What it finds:
+    Kernels of cuBLAS, cuDNN and CUTLASS that multiply matrices, or convolve, in full float32 on the
+    ordinary cores of a device that has tensor cores for TF32: NVIDIA's since Ampere (compute
+    capability 8.0). Where other products of the recording do use TF32 it is allowed, and the
+    library has its reasons for the rest: that is not told.
+
+Why it matters:
+    TF32 keeps float32's range and adds up in float32, but rounds the factors to 10 bits of mantissa
+    instead of 23. Tensor cores multiply it 8 times as fast as float32 on an A100, 7.4 times on an
+    H100, 15 times on a B200. PyTorch does not use it for products unless it is told to. On these
+    the cost is an estimate: the kernels' time less what the smallest of these ratios leaves of it.
+    On devices of compute capability 8.6, 8.7, 8.9, 11 and 12 the ratio is one or two, by the board:
+    there the cost is an upper bound, all of the kernels' time, and the finding is a note.
+
+How to fix it:
+    ``torch.set_float32_matmul_precision("high")``, once, before the first product; or in newer
+    versions ``torch.backends.cuda.matmul.fp32_precision = "tf32"``. Further goes
+    ``torch.autocast("cuda", dtype=torch.bfloat16)`` around the forward pass and the loss: products
+    in bfloat16 are twice as fast again, and activations take half the memory. It costs precision:
+    bfloat16 has 7 bits of mantissa.
+
+Example:
+    ::
+
+        for x, y in loader:
+            loss = loss_fn(model(x), y)
+
+Use instead:
+    ::
+
+        torch.set_float32_matmul_precision("high")
+        for x, y in loader:
+            loss = loss_fn(model(x), y)
+
+Reads:
+    Kernels (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the operators that launched them,
+    the devices' compute capability and busy time in nanoseconds, the user's lines.
+
+When it is wrong:
+    Where the result needs float32: solvers, simulations, some losses. A product of few rows waits
+    for memory, and TF32 does not make it faster. Convolutions may use TF32 unless it is forbidden,
+    so where none does, cuDNN may have chosen so itself: then the confidence is low. Kernels whose
+    names do not tell their arithmetic are not seen.
+
+Source:
+    "TensorFloat-32 (TF32) on Ampere (and later) devices" in PyTorch's CUDA semantics;
+    ``torch.set_float32_matmul_precision``; ``ATen/Context.h`` (``allow_tf32_cudnn``); peak rates
+    without sparsity from NVIDIA's data sheets and architecture papers on A100 (156 and 19.5
+    TFLOPS), H100 (494.7 and 66.9), B200 (1,125 and 75), GA102 (GeForce RTX 3090: 35.6 and 35.6,
+    A40: 74.8 and 37.4); pytorch/pytorch issue 67384 on the default.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.windows import in_windows, positions, windows, windows_ns
+from profkit.engine.wording import at, how_often, time_each_step
+from profkit.index.intervals import covered_within, union
+from profkit.index.products import Products, products
+from profkit.index.wait_cost import first_of_each
+from profkit.model.events import NO_ROW, Mask
+from profkit.model.finding import Finding
+from profkit.model.where import Location
+from profkit.units import format_share
+
+INFO = RuleInfo(
+    id="KER002",
+    name="float32-matmul",
+    title="Matrices are multiplied in full float32",
+    severity="warning",
+    needs=frozenset({Needs.DEVICE, Needs.COMPUTE_CAPABILITY}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When products in float32 are a finding.
+
+    Attributes:
+        min_kernel_ns: Shorter kernels do not count: in 10 microseconds ordinary cores multiply
+            matrices of some 400 rows, with which tensor cores are hardly quicker.
+        min_busy_share: Share of the devices' busy time that they must take. With less to gain,
+            precision is not worth giving up.
+        warning_share: Share of the steps that can be given back from which it is a warning.
+    """
+
+    min_kernel_ns: int = 10_000
+    min_busy_share: float = 0.05
+    warning_share: float = 0.01
+
+
+_FIRST: Final = (8, 0)
+"""Compute capability of the first devices with tensor cores for TF32."""
+_RATIO: Final = 7.4
+"""So many times as fast as ordinary cores are tensor cores with TF32 at least on these:"""
+_QUICK: Final = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
+_MAX_LINES: Final = 3
+_ALLOW: Final = (
+    'Allow TF32 once, at the start: `torch.set_float32_matmul_precision("high")` rounds the '
+    "factors to 10 bits of mantissa, and keeps float32's range and sums."
+)
+_AUTOCAST: Final = (
+    'Run the forward pass under `torch.autocast("cuda", dtype=torch.bfloat16)`, which has 7 bits '
+    "of mantissa where float32 has 23."
+)
+_FORBIDDEN: Final = (
+    "PyTorch lets convolutions and recurrent layers use TF32 unless it is forbidden: look for "
+    "`torch.backends.cudnn.allow_tf32 = False`. If there is none, cuDNN chose these kernels: "
+)
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for products, and one for convolutions and recurrent layers."""
+    every = products(ctx.events, ctx.launches)
+    for by_cudnn in (False, True):
+        found = every.select(every.by_cudnn == by_cudnn)
+        kept = found.select(_avoidable(ctx, found, thresholds.min_kernel_ns))
+        if len(kept.rows):
+            yield from _judged(ctx, thresholds, kept, by_cudnn=by_cudnn)
+
+
+def _avoidable(ctx: Context, found: Products, min_kernel_ns: int) -> Mask:
+    """Which kernels could run on tensor cores, and are worth it."""
+    device = ctx.events.device.at(found.rows)
+    able = [
+        ordinal
+        for ordinal, info in ctx.trace.devices.items()
+        if info.compute_capability is not None and info.compute_capability >= _FIRST
+    ]
+    allowed = np.unique(device[found.is_tf32])
+    return np.asarray(
+        np.isin(device, able)
+        & ~np.isin(device, allowed)
+        & (ctx.events.dur_ns[found.rows] >= min_kernel_ns)
+        & in_windows(ctx, found.rows)
+    )
+
+
+def _judged(
+    ctx: Context, thresholds: Thresholds, kept: Products, *, by_cudnn: bool
+) -> Iterator[Finding]:
+    events, (starts, ends) = ctx.events, windows(ctx)
+    spent = union(events.ts_ns[kept.rows], events.end_ns[kept.rows])
+    spent_ns = covered_within(spent, starts, ends)
+    share = spent_ns.sum() / max(1, covered_within(ctx.busy, starts, ends).sum())
+    if share < thresholds.min_busy_share:
+        return
+    devices = np.unique(events.device.at(kept.rows)).tolist()
+    capable = {ctx.trace.devices[ordinal].compute_capability for ordinal in devices}
+    is_quick = capable <= _QUICK and not by_cudnn
+    saved_ns = (spent_ns * (1 - 1 / _RATIO)).astype(np.int64) if is_quick else spent_ns
+    total_ns = int(saved_ns.sum())
+    is_warning = is_quick and total_ns >= thresholds.warning_share * windows_ns(ctx)
+    locations = _lines(ctx, kept)
+    what = "Layers of cuDNN compute" if by_cudnn else "Matrices are multiplied"
+    yield INFO.finding(
+        severity="warning" if is_warning else "note",
+        confidence="low" if by_cudnn else "high" if is_quick else "medium",
+        message=(
+            f"{what} in full float32{at(locations[0]) if locations else ''}, "
+            f"{how_often(ctx, len(kept.rows))}: {time_each_step(ctx, int(spent_ns.sum()))} "
+            f"({format_share(float(share))} of the GPU's busy time) on its ordinary cores, past "
+            "its tensor cores."
+        ),
+        fix=_FORBIDDEN + _AUTOCAST if by_cudnn else _ALLOW if is_quick else _AUTOCAST,
+        locations=locations,
+        n=len(kept.rows),
+        cost=ctx.cost(total_ns, basis="estimate" if is_quick else "upper-bound"),
+        evidence={
+            "kernel_ns": int(spent_ns.sum()),
+            "busy_share": round(float(share), 4),
+            "events": positions(ctx, kept.rows),
+        },
+        claims=first_of_each(spent, starts, ends, saved_ns),
+    )
+
+
+def _lines(ctx: Context, kept: Products) -> tuple[Location, ...]:
+    """The lines whose kernels take most of the time."""
+    known = kept.op != NO_ROW
+    op = kept.op[known]
+    spent_ns = np.zeros(len(ctx.events), dtype=np.int64)
+    np.add.at(spent_ns, op, ctx.events.dur_ns[kept.rows[known]])
+    lines = [(int(spent_ns[here].sum()), place) for place, here in ctx.by_line(np.unique(op))]
+    lines.sort(key=lambda each: -each[0])
+    return tuple(location for _, location in lines[:_MAX_LINES])
