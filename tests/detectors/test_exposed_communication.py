@@ -1,0 +1,487 @@
+"""exposed-communication finds exchanges between ranks that are waited for, and only those."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from profkit.api import analyze
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+from profkit.testing.trace_format import Format
+
+RULE = "exposed-communication"
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+COMM_STREAM = 20
+AUTOGRAD, GLOO = 2000, 3000
+US = 1_000
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def exchange(
+    b: TraceBuilder, dur_ns: int, *, at_ns: int, device: int = 0, name: str = NCCL
+) -> None:
+    """An all-reduce of NCCL, whose kernel begins at some moment."""
+    with b.op("c10d::allreduce_"), b.op("record_param_comms"), b.annotation("nccl:all_reduce"):
+        ident = b.call("LaunchKernel", 4 * US)
+        b.kernel(name, dur_ns, correlation=ident, stream=COMM_STREAM, at_ns=at_ns, device=device)
+
+
+def backward(b: TraceBuilder, kernel_ns: int, *, device: int = 0) -> None:
+    with b.op("autograd::engine::evaluate_function: MmBackward0"):
+        b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=kernel_ns, device=device)
+
+
+def update(b: TraceBuilder, *, at_ns: int, device: int = 0, kernel_ns: int = 40 * US) -> None:
+    """The optimizer's kernel, which begins at some moment."""
+    with b.annotation("Optimizer.step#SGD.step"), b.op("aten::_foreach_add_"):
+        ident = b.call("LaunchKernel", 4 * US)
+        b.kernel("foreach", kernel_ns, correlation=ident, at_ns=at_ns, device=device)
+
+
+def training(
+    *,
+    n_steps: int = 4,
+    exchange_ns: int = 150 * US,
+    backward_ns: int = 206 * US,
+    overlap_ns: int = 0,
+    late_ns: int = 0,
+    builder: TraceBuilder | None = None,
+    name: str = NCCL,
+) -> TraceBuilder:
+    """A step is 14 µs until the first kernel, 100 of forward, 206 of backward, and 40 for the
+    optimizer: 360 µs, and what of the exchange is alone.
+
+    ``late_ns`` is how long the host is busy before it launches the optimizer.
+    """
+    b = builder or TraceBuilder()
+    for _ in range(n_steps):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            b.launch("aten::mm", kernel="gemm", host_ns=14 * US, device_ns=100 * US)
+            backward(b, backward_ns)
+            begins = b.free_at_ns() - overlap_ns
+            with b.frame("train.py", 30, "average"):
+                exchange(b, exchange_ns, at_ns=begins, name=name)
+            b.advance(late_ns)
+            ready = max(begins + exchange_ns, b.free_at_ns(), b.now_ns + 4 * US)
+            update(b, at_ns=ready)
+            b.synchronize()
+    return b
+
+
+def test_an_exchange_after_the_backward_pass_costs_its_length(found: Found) -> None:
+    (finding,) = found(training(), RULE)
+    assert (finding.cost.ns, finding.cost.per_step_ns) == (4 * 150 * US, 150 * US)
+    assert finding.cost.basis == "upper-bound"
+    assert (finding.severity, finding.confidence) == ("warning", "medium")
+    assert finding.n == 4
+    assert sum(end - start for start, end in finding.claims) == finding.cost.ns
+    assert finding.evidence["exposed_ns"] == finding.evidence["waited_ns"] == 4 * 150 * US
+    assert finding.evidence["longest_wait_ns"] == 150 * US
+    assert finding.evidence["kinds"] == ["all-reduce"]
+    assert finding.evidence["kinds_ns"] == [4 * 150 * US]
+
+
+def test_it_names_the_line_and_what_sends_gradients_earlier(found: Found) -> None:
+    (finding,) = found(training(), RULE)
+    (location,) = finding.locations
+    assert (location.file, location.line, location.function) == ("train.py", 30, "average")
+    assert location.op == "c10d::allreduce_"
+    assert finding.message == (
+        "For 150 µs a step (29%) the GPU computes nothing while it exchanges data with other "
+        "ranks: once a step, mostly for all-reduce in average (train.py:30); the longest wait is "
+        "150 µs. Waiting for slower ranks is in it, which the recording of one rank cannot tell "
+        "from the transfer."
+    )
+    assert "`DistributedDataParallel`" in finding.fix
+    assert "`async_op=True`" in finding.fix
+
+
+def test_an_exchange_beside_the_backward_pass_is_the_cure(found: Found) -> None:
+    assert found(training(overlap_ns=150 * US), RULE) == ()
+
+
+def test_only_the_part_that_is_alone_is_charged(found: Found) -> None:
+    (finding,) = found(training(overlap_ns=50 * US), RULE)
+    assert finding.cost.per_step_ns == 100 * US
+
+
+@pytest.mark.parametrize(("exchange_ns", "n"), [(40 * US, 1), (40 * US - 1, 0)])
+def test_a_tenth_of_the_step_is_the_border(found: Found, exchange_ns: int, n: int) -> None:
+    b = training(exchange_ns=exchange_ns)
+    length_ns = 360 * US + exchange_ns
+    assert [event.dur_ns for event in b.events if event.name.startswith("ProfilerStep")] == [
+        length_ns
+    ] * 4
+    assert len(found(b, RULE)) == n
+
+
+def test_an_exchange_while_the_host_has_launched_nothing_else_is_not_waited_for(
+    found: Found,
+) -> None:
+    # The optimizer is launched 300 µs after the exchange: a shorter one would change nothing.
+    assert found(training(late_ns=700 * US), RULE) == ()
+
+
+def test_a_host_that_waits_for_the_exchange_is_not_late(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            backward(b, 200 * US)
+            begins = b.free_at_ns()
+            exchange(b, 100 * US, at_ns=begins)
+            b.synchronize("StreamSynchronize")
+            update(b, at_ns=b.now_ns + 4 * US)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert finding.cost.per_step_ns == 100 * US
+
+
+def test_one_rank_alone_waits_for_nobody(found: Found) -> None:
+    alone = TraceBuilder(head={"distributedInfo": {"rank": 0, "world_size": 1}})
+    assert found(training(builder=alone), RULE) == ()
+    two = TraceBuilder(head={"distributedInfo": {"rank": 0, "world_size": 2}})
+    assert len(found(training(builder=two), RULE)) == 1
+
+
+def test_a_rank_that_is_late_once_is_no_habit(found: Found) -> None:
+    b = training(n_steps=1, exchange_ns=5_000 * US)
+    assert len(found(training(builder=b, overlap_ns=150 * US, n_steps=1), RULE)) == 0
+    assert found(training(builder=b, overlap_ns=150 * US, n_steps=5), RULE) == ()
+
+
+def test_the_only_step_there_is_stands_for_all_and_says_less(found: Found) -> None:
+    (finding,) = found(training(n_steps=1), RULE)
+    assert finding.confidence == "low"
+
+
+def test_without_steps_the_recording_is_judged_as_a_whole(found: Found) -> None:
+    b = TraceBuilder()
+    backward(b, 200 * US)
+    exchange(b, 100 * US, at_ns=b.free_at_ns())
+    update(b, at_ns=b.free_at_ns())
+    (finding,) = found(b, RULE)
+    assert (finding.cost.ns, finding.cost.per_step_ns) == (100 * US, None)
+    assert finding.locations[0].op == "c10d::allreduce_"
+
+
+def test_what_the_device_does_before_the_steps_is_not_charged_to_them(found: Found) -> None:
+    b = TraceBuilder()
+    exchange(b, 9_000 * US, at_ns=0)
+    b.advance(10_000 * US)
+    (finding,) = found(training(builder=b), RULE)
+    assert finding.cost.per_step_ns == 150 * US
+
+
+def test_exchanges_at_the_same_time_are_charged_once(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            backward(b, 200 * US)
+            begins = b.free_at_ns()
+            exchange(b, 100 * US, at_ns=begins)
+            exchange(b, 120 * US, at_ns=begins + 40 * US)
+            update(b, at_ns=b.free_at_ns())
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert finding.cost.per_step_ns == 160 * US
+    assert finding.evidence["kinds_ns"] == [3 * 160 * US]
+    assert finding.evidence["longest_wait_ns"] == 100 * US
+
+
+def test_of_several_devices_the_one_that_waits_most_is_told_of(found: Found) -> None:
+    b = TraceBuilder(device_names=("NVIDIA H200",) * 2)
+    for _ in range(3):
+        with b.step():
+            for device, exchange_ns in ((0, 100 * US), (1, 180 * US)):
+                backward(b, 200 * US, device=device)
+                begins = b.free_at_ns(device)
+                exchange(b, exchange_ns, at_ns=begins, device=device)
+                update(b, at_ns=begins + exchange_ns, device=device)
+            b.synchronize(device=1)
+    (finding,) = found(b, RULE)
+    assert finding.evidence["device"] == 1
+    assert finding.cost.per_step_ns == 180 * US
+
+
+@pytest.mark.parametrize(
+    ("vendor", "name"),
+    [
+        ("rocm", "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"),
+        ("xpu", "oneccl_allreduce_small<sycl::half>"),
+        ("cuda", "void vllm::cross_device_reduce_1stage<__half, 4>(vllm::RankData*)"),
+    ],
+)
+def test_other_vendors_and_other_libraries_exchange_too(
+    vendor: str, name: str, tmp_path: Path
+) -> None:
+    path = training(name=name).write(tmp_path / "t.json", Format(vendor=vendor))  # type: ignore[arg-type]
+    (finding,) = analyze(path, select=[RULE], strict=True).findings
+    assert finding.cost.per_step_ns == 150 * US
+
+
+def ddp(*, n_buckets: int = 1, n_passes: int = 1, exchange_ns: int = 100 * US) -> TraceBuilder:
+    """Gradients are sent by hooks on autograd's thread; the last bucket has nothing beside it."""
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            for _ in range(n_passes):
+                with (
+                    b.frame("train.py", 20, "forward"),
+                    b.annotation("DistributedDataParallel.forward"),
+                ):
+                    b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=100 * US)
+                with b.frame("train.py", 25, "backward"), b.op("aten::ones_like"):
+                    pass
+                with b.thread(AUTOGRAD):
+                    backward(b, 200 * US)
+                    for _ in range(n_buckets):
+                        begins = b.free_at_ns()
+                        with b.op(
+                            "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+                        ):
+                            exchange(b, exchange_ns, at_ns=begins)
+            update(b, at_ns=b.free_at_ns())
+            b.synchronize()
+    return b
+
+
+def test_of_a_model_in_ddp_it_names_the_call_of_backward(found: Found) -> None:
+    (finding,) = found(ddp(n_buckets=4), RULE)
+    (location,) = finding.locations
+    assert (location.line, location.op) == (25, "c10d::allreduce_")
+    assert finding.cost.per_step_ns == 400 * US
+    assert "bf16_compress_hook" in finding.fix
+    assert "Wrap the model" not in finding.fix
+    assert "bucket_cap_mb" not in finding.fix
+    assert "no_sync" not in finding.fix
+
+
+def test_gradients_that_go_in_one_piece_could_go_in_several(found: Found) -> None:
+    (finding,) = found(ddp(), RULE)
+    assert "All gradients go in one bucket" in finding.fix
+
+
+def test_gradients_that_add_up_over_passes_need_be_sent_only_once(found: Found) -> None:
+    (finding,) = found(ddp(n_passes=4, exchange_ns=300 * US), RULE)
+    assert "The model runs 4 times for each step of the optimizer" in finding.fix
+    assert "`model.no_sync()`" in finding.fix
+
+
+def test_sharded_parameters_are_gathered_earlier(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            with b.annotation("FSDP::pre_forward (layers.0)"):
+                exchange(b, 100 * US, at_ns=b.now_ns + 10 * US, name="ncclDevKernel_AllGather")
+            ready = b.free_at_ns()
+            update(b, at_ns=ready, kernel_ns=300 * US)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert "set_modules_to_forward_prefetch" in finding.fix
+
+
+def test_inference_that_splits_layers_over_devices_gets_a_note_that_fits(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=200 * US)
+            begins = b.free_at_ns()
+            exchange(b, 100 * US, at_ns=begins, name="cross_device_reduce_1stage")
+            ident = b.call("LaunchKernel", 4 * US)
+            b.kernel("gemm", 200 * US, correlation=ident, at_ns=begins + 100 * US)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert finding.severity == "note"
+    assert "by design" in finding.fix
+    assert "DistributedDataParallel" not in finding.fix
+
+
+def test_an_exchange_in_the_forward_pass_is_started_earlier(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            with b.annotation("## embeddings ##"):
+                exchange(b, 100 * US, at_ns=b.now_ns + 10 * US)
+            update(b, at_ns=b.free_at_ns(), kernel_ns=300 * US)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert finding.fix.startswith("Start it with `async_op=True`")
+    assert "mostly for all-reduce in `## embeddings ##`;" in finding.message
+
+
+def test_an_exchange_whose_start_was_not_recorded_is_charged_to_no_line(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            backward(b, 200 * US)
+            begins = b.free_at_ns()
+            b.kernel(NCCL, 100 * US, at_ns=begins, stream=COMM_STREAM)
+            update(b, at_ns=begins + 100 * US)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert finding.locations == ()
+    assert "once a step; the longest wait" in finding.message
+
+
+def test_what_data_parallel_sends_within_one_process_is_not_this_rule_s(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            with b.annotation("DataParallel.forward"), b.op("Broadcast"):
+                ident = b.call("LaunchKernel", 4 * US)
+                b.kernel("ncclDevKernel_Broadcast_RING_LL", 200 * US, correlation=ident)
+            backward(b, 200 * US)
+            b.synchronize()
+    assert found(b, RULE) == ()
+
+
+def gloo(
+    b: TraceBuilder, dur_ns: int, *, copies: bool = False, beside: bool = False, op: bool = True
+) -> None:
+    """An all-reduce that a thread of gloo runs; ``beside`` what the caller does next."""
+    if op:
+        with b.op("c10d::allreduce_", self_ns=10 * US):
+            pass
+    start = b.now_ns
+    with b.thread(GLOO), b.annotation("gloo:all_reduce"):
+        b.advance(dur_ns)
+        if copies:
+            b.copy("HtoD (Pinned -> Device)", 1 << 20, 10 * US, blocking=False)
+            b.call("StreamSynchronize", 10 * US)
+    if beside:
+        b.now_ns = start
+
+
+def by_gloo(
+    *, n: int = 2, dur_ns: int = 50 * US, beside: bool = False, op: bool = True
+) -> TraceBuilder:
+    """A step on a CPU: 200 µs of operators, and all-reduces one after the other."""
+    b = TraceBuilder(device_names=())
+    for _ in range(4):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            with b.op("autograd::engine::evaluate_function: MmBackward0", self_ns=10 * US):
+                b.compute("aten::mm", 180 * US)
+            for _ in range(n):
+                with b.frame("train.py", 40, "average"):
+                    gloo(b, dur_ns, beside=beside, op=op)
+                b.compute("aten::div_", 5 * US + (dur_ns if beside else 0))
+    return b
+
+
+def test_on_a_cpu_the_wait_for_gloo_is_charged_to_the_line_that_started_it(found: Found) -> None:
+    (finding,) = found(by_gloo(), RULE)
+    assert (finding.cost.ns, finding.cost.per_step_ns) == (4 * 2 * 50 * US, 100 * US)
+    assert sum(end - start for start, end in finding.claims) == finding.cost.ns
+    (location,) = finding.locations
+    assert (location.file, location.line, location.op) == ("train.py", 40, "c10d::allreduce_")
+    assert finding.n == 8
+    assert finding.message == (
+        "For 100 µs a step (31%) nothing is computed while threads of the host exchange data with "
+        "other ranks: twice a step, mostly for all-reduce in average (train.py:40); the longest "
+        "wait is 50.0 µs. Waiting for slower ranks is in it, which the recording of one rank "
+        "cannot tell from the transfer."
+    )
+    assert finding.fix.startswith("Wrap the model in `DistributedDataParallel`")
+    assert "nccl" not in finding.fix
+
+
+def test_on_a_cpu_an_exchange_beside_operators_is_the_cure(found: Found) -> None:
+    assert found(by_gloo(beside=True), RULE) == ()
+
+
+def test_a_pause_that_ends_before_the_exchange_does_was_no_wait_for_it(found: Found) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(4):
+        with b.step():
+            with b.op("c10d::allreduce_", self_ns=10 * US):
+                pass
+            start = b.now_ns
+            with b.thread(GLOO), b.annotation("gloo:all_reduce"):
+                b.advance(400 * US)
+            b.now_ns = start + 200 * US  # Python alone
+            b.compute("aten::mm", 300 * US)
+    assert found(b, RULE) == ()
+
+
+def test_fetching_a_batch_meanwhile_is_no_wait_for_the_exchange(found: Found) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(4):
+        with b.step():
+            gloo(b, 200 * US, beside=True)
+            b.load(200 * US)
+            b.compute("aten::mm", 300 * US)
+    assert found(b, RULE) == ()
+
+
+def test_an_operator_that_calls_an_exchange_does_not_compute_while_it_waits(found: Found) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(4):
+        with b.step():
+            with b.op("SyncBatchNorm"):
+                b.compute("aten::mean", 10 * US)
+                gloo(b, 100 * US)
+                b.compute("aten::add", 10 * US)
+            b.compute("aten::mm", 100 * US)
+            with b.op("autograd::engine::evaluate_function: MmBackward0"):
+                b.compute("aten::mm", 200 * US)
+    (finding,) = found(b, RULE)
+    assert finding.cost.per_step_ns == 100 * US
+    assert finding.fix.startswith("Start it with `async_op=True`")
+
+
+def test_before_torch_wrote_operators_for_exchanges_no_line_is_known(found: Found) -> None:
+    (finding,) = found(by_gloo(op=False), RULE)
+    assert finding.cost.per_step_ns == 100 * US
+    assert finding.locations == ()
+
+
+def test_gloo_for_tensors_of_a_gpu_is_to_be_nccl(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            backward(b, 200 * US)
+            b.synchronize()
+            gloo(b, 100 * US, copies=True)
+            update(b, at_ns=b.now_ns + 4 * US)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    # All of gloo's 100 µs, its 4 to copy the result back, and its wait of 10 for the copy.
+    assert finding.cost.per_step_ns == 114 * US
+    assert finding.evidence["device"] is None
+    assert finding.fix.startswith("These are tensors of the GPU")
+    assert '`init_process_group("nccl")`' in finding.fix
+
+
+def test_gloo_beside_a_gpu_that_computes_costs_nothing(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=900 * US)
+            gloo(b, 500 * US)
+            b.synchronize()
+    assert found(b, RULE) == ()
+
+
+def test_a_program_of_one_process_has_nothing_to_find(
+    found: Found, host_alone: TraceBuilder
+) -> None:
+    assert found(host_alone, RULE) == ()
+
+
+def test_without_operators_it_could_not_look(
+    analyzed: Analyzed, device_alone: TraceBuilder
+) -> None:
+    (unchecked,) = analyzed(device_alone, RULE).unchecked
+    assert unchecked.rule == "COM001"
+
+
+def test_exchanges_of_devices_that_were_not_recorded_are_unchecked(analyzed: Analyzed) -> None:
+    b = TraceBuilder(device_names=())
+    with b.step(), b.op("c10d::allreduce_"), b.annotation("nccl:all_reduce"):
+        b.advance(10 * US)
+    (unchecked,) = analyzed(b, RULE).unchecked
+    assert unchecked.reason == "The recording has exchanges that devices run, and no device work."
+    assert "ProfilerActivity.CUDA" in unchecked.how
