@@ -13,11 +13,13 @@ Source: ``torch.optim.optimizer.register_optimizer_step_post_hook``,
 import contextlib
 import os
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from profkit.capture import current, talk
+from profkit.capture.compiles import has_compiled
 from profkit.capture.deadline import Deadline
 from profkit.capture.memory.boundaries import Boundaries, Turn
 from profkit.capture.memory.watch import Watcher
@@ -33,6 +35,7 @@ OPS_SECONDS: Final = 10.0
 """How long a run without steps is recorded: a busy one makes some 100,000 events a second."""
 STACKS_SECONDS: Final = 3.0
 """The same with stacks, which make ten times as many."""
+_ABOUT_HOOKS: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class StepFinder:
         """
         self._call_off()
         for name in list(self._undo):
-            self._unwatch(name)
+            self._unwatch(name, at_end=True)
         if self._session is not None:
             current.leave(self._session, stopped_by)
 
@@ -123,8 +126,9 @@ class StepFinder:
         from torch.optim.optimizer import register_optimizer_step_post_hook
         from torch.utils.data import dataloader
 
-        self._undo["modules"] = register_module_forward_pre_hook(self._on_module).remove
-        self._undo["optimizers"] = register_optimizer_step_post_hook(self._on_optimizer).remove
+        on_module, on_optimizer = _uncompiled(self._on_module), _uncompiled(self._on_optimizer)
+        self._undo["modules"] = _quietly(register_module_forward_pre_hook(on_module).remove)
+        self._undo["optimizers"] = register_optimizer_step_post_hook(on_optimizer).remove
         loader: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  (torch has no hook for it)
         turn = loader.__next__
 
@@ -138,7 +142,10 @@ class StepFinder:
         loader.__next__ = next_batch
         self._undo["loaders"] = put_back
 
-    def _unwatch(self, name: str) -> None:
+    def _unwatch(self, name: str, *, at_end: bool = False) -> None:
+        if name == "modules" and not at_end and has_compiled():
+            # What was compiled holds for so many hooks as there were: it would be compiled anew.
+            return
         undo = self._undo.pop(name, None)
         if undo is not None:
             with contextlib.suppress(Exception):
@@ -184,11 +191,11 @@ class StepFinder:
         """
         if self._session is None or self._session.is_done:
             return
-        whole_step = optimizer.step
+        whole_step, on_step = optimizer.step, _uncompiled(self._on_step)
 
         def step(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
             outcome = whole_step(*args, **kwargs)
-            self._on_step()
+            on_step()
             return outcome
 
         def put_back() -> None:
@@ -276,3 +283,42 @@ class StepFinder:
         if self._deadline is not None:
             self._deadline.call_off()
             self._deadline = None
+
+
+def _uncompiled(called: Callable[..., None]) -> Callable[..., None]:
+    """The same, passed over where ``torch.compile`` follows the program.
+
+    A compiler puts hooks into what it compiles, and whatever it cannot follow there ends a graph,
+    which is slower, and with ``fullgraph=True`` an error of the program's.
+
+    Args:
+        called: What is to be called.
+    """
+    import torch
+
+    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    if is_compiling is None:
+        return called
+
+    def unless_compiling(*args: Any) -> None:  # noqa: ANN401
+        if not is_compiling():
+            called(*args)
+
+    return unless_compiling
+
+
+def _quietly(remove: Callable[[], None]) -> Callable[[], None]:
+    """Keep torch from warning the program of a hook that is not its own, until it is removed.
+
+    Args:
+        remove: Removes the hook.
+    """
+    warnings.filterwarnings("ignore", message=_ABOUT_HOOKS)
+    ours = warnings.filters[0]
+
+    def remove_both() -> None:
+        remove()
+        with contextlib.suppress(ValueError):  # the program may set its filters anew
+            cast("list[object]", warnings.filters).remove(ours)
+
+    return remove_both

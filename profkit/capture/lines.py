@@ -126,9 +126,17 @@ def _visit(walk: _Walk, node: Any, site: _Site) -> list[tuple[Any, _Site]]:  # n
 
 
 def _name_of(node: Any) -> str:  # noqa: ANN401
-    """A node's name, or an empty one where torch holds bytes that are no text."""
+    """A node's name."""
+    return _text(node, "name")
+
+
+def _text(thing: Any, key: str) -> str:  # noqa: ANN401
+    """A name of torch's, or an empty one where it holds bytes that are no text.
+
+    It keeps where the name was, also of code that is gone, as is much of what a compiler makes.
+    """
     try:
-        return str(node.name)
+        return str(getattr(thing, key))
     except UnicodeDecodeError:
         return ""
 
@@ -159,11 +167,12 @@ def _below_call(
     if site.frame is not None and _RUN_BACKWARD in name:
         walk.backward_calls.append((node.start_time_ns, node.end_time_ns, site.frame))
     own = getattr(node.extra_fields, "callsite", None)
-    file = None if own is None else walk.files.user_file(own.file_name)
+    file = None if own is None else walk.files.user_file(_text(own, "file_name"))
     if own is None or file is None:
         return [(child, _called_from(walk, child, site)) for child in children]
-    function = function_at(file, own.line_number, own.function_name)
-    return _in_user_function((file, own.function_name, function), children, site)
+    named = _text(own, "function_name")
+    function = function_at(file, own.line_number, named)
+    return _in_user_function((file, named, function), children, site)
 
 
 def _in_user_function(
@@ -208,10 +217,10 @@ def _called_from(walk: _Walk, child: Any, site: _Site) -> _Site:  # noqa: ANN401
     caller = getattr(child.extra_fields, "caller", None)
     if caller is None:
         return site
-    file = walk.files.user_file(caller.file_name)
+    file = walk.files.user_file(_text(caller, "file_name"))
     if file is None:
         return site
-    return site._replace(frame=(file, caller.line_number, caller.function_name, 1))
+    return site._replace(frame=(file, caller.line_number, _text(caller, "function_name"), 1))
 
 
 def _note_op(walk: _Walk, node: Any, site: _Site) -> _Site:  # noqa: ANN401

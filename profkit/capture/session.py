@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profkit.capture import environment, files, profiler, signals, talk
+from profkit.capture import compiles, environment, files, profiler, signals, talk
 from profkit.capture.heap import give_back
 from profkit.capture.lines import Lines, lines_of
 from profkit.capture.options import Options
@@ -245,7 +245,13 @@ class Session:
                 stretch_share=share,
                 stretch_basis=basis,
             )
-            info = replace(info, cost=cost, stopped_by=stopped_by, open_step=open_step)
+            info = replace(
+                info,
+                cost=cost,
+                stopped_by=stopped_by,
+                open_step=open_step,
+                compiles=compiles.read(),
+            )
             if lines is not None:
                 info = replace(info, lines=lines.ops, paths=lines.paths, libraries=lines.libraries)
             files.write_trace(exported, target, info)

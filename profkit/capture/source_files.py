@@ -51,7 +51,7 @@ class SourceFiles:
         return self._found[name]
 
     def _look_up(self, name: str) -> str | None:
-        if name.startswith("<"):
+        if not name or name.startswith("<"):
             return name if name.startswith(INTERACTIVE) else None
         path = self._resolve(name)
         if self.is_library(path):

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from profkit.index.communication import communication
+from profkit.index.compiling import Compilations, Regions, compilations, regions
 from profkit.index.device_memory import DeviceMemory, device_memories
 from profkit.index.idle import IdleByCause, host_activity, idle_by_cause
 from profkit.index.intervals import Intervals, union
@@ -125,6 +126,16 @@ class Context:
     def data_waits(self) -> Rows:
         """Rows in which the program waits for its next batch."""
         return data_waits(self.events)
+
+    @cached_property
+    def compilations(self) -> Compilations:
+        """When ``torch.compile`` compiled something."""
+        return compilations(self.events, self.tree)
+
+    @cached_property
+    def regions(self) -> Regions:
+        """Where what ``torch.compile`` had compiled ran."""
+        return regions(self.events, self.tree)
 
     @cached_property
     def allocations(self) -> Allocations:

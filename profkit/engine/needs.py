@@ -56,6 +56,10 @@ _LACKING: Final = {
         "The recording has exchanges that devices run, and no device work.",
         "Record with ProfilerActivity.CUDA among the activities.",
     ),
+    Needs.COMPILED_REGIONS: (
+        "The recording does not tell where compiled functions begin and end.",
+        "Record with torch 2.2 or newer.",
+    ),
     Needs.LIVE: (
         "The program's memory was not watched.",
         "Run the program with profkit run.",
@@ -71,6 +75,8 @@ _TOO_FEW_STEPS: Final = (
     "The program's memory was watched over too few steps to tell growth from a warm-up.",
     "Let it run for more steps.",
 )
+_GRAPH_OF_AUTOGRAD: Final = "CompiledFunction"
+"""A graph that runs: ``torch/_functorch/_aot_autograd/runtime_wrappers.py`` names it so."""
 _NEVER_IN_A_TRACE: Final = frozenset({Needs.SNAPSHOT, Needs.HISTORY, Needs.LIVE})
 _WITHOUT_A_TRACE: Final = _NEVER_IN_A_TRACE | {Needs.DRIVER_CALLS}
 """What else than a trace may hold."""
@@ -110,6 +116,9 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
             or (ctx.snapshot is not None and len(ctx.snapshot.history) > 0)
         ),
         Needs.EXCHANGES: lambda: ctx.has_device_work or not len(for_devices(ctx.events)),
+        Needs.COMPILED_REGIONS: lambda: (
+            len(ctx.regions.rows) > 0 or _GRAPH_OF_AUTOGRAD not in ctx.events.names
+        ),
         Needs.LIVE: lambda: ctx.live is not None and ctx.live.n_judged_steps > 0,
     }
     for need in Needs:

@@ -20,6 +20,8 @@ from profkit.model.capture_info import OpLines
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 
 NOTHING = -1
+_REGION: Final = "Torch-Compiled Region"
+"""What ``torch.compile`` made of a function, with a number of the function and of its version."""
 _PIECE: Final = 1 << 18
 """Rows that are looked up together, at least: of a long recording not all at once."""
 
@@ -120,11 +122,26 @@ def _lent_paths(lines: OpLines) -> tuple[Int64s, dict[tuple[int, int], int]]:
     """
     numbers: dict[tuple[int, int], int] = {}
     parents = _without_steps(lines)
+    by_name = _number_by_name(lines)
+    alike = [by_name[_plain(name)] for name in lines.names]
     paths = np.full(len(parents), NOTHING, dtype=np.int64)
     for i in _parents_first(np.array(parents, dtype=np.int64)).tolist():
         above = NOTHING if parents[i] < 0 else int(paths[parents[i]])
-        paths[i] = numbers.setdefault((above, lines.name[i]), len(numbers))
+        paths[i] = numbers.setdefault((above, alike[lines.name[i]]), len(numbers))
     return paths, numbers
+
+
+def _number_by_name(lines: OpLines) -> dict[str, int]:
+    """One number for all names that are alike."""
+    numbers: dict[str, int] = {}
+    for number, name in enumerate(lines.names):
+        numbers.setdefault(_plain(name), number)
+    return numbers
+
+
+def _plain(name: str) -> str:
+    """A name without what differs from step to step: which version of a function runs."""
+    return _REGION if name.startswith(_REGION) else name
 
 
 def _own_paths(
@@ -147,8 +164,8 @@ def _own_paths(
         Shape ``(n,)``.
     """
     width = len(lines.names)
-    name_numbers = {name: i for i, name in enumerate(lines.names)}
-    name = np.array([name_numbers.get(text, NOTHING) for text in events.names], dtype=np.int64)
+    by_name = _number_by_name(lines)
+    name = np.array([by_name.get(_plain(text), NOTHING) for text in events.names], dtype=np.int64)
     keys = np.array([(above + 1) * width + last for above, last in numbers], dtype=np.int64)
     by_key = np.argsort(keys)
     # What a path ends with is in no recorded line: nor is then any path that goes on from it.

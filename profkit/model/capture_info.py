@@ -63,6 +63,72 @@ class OpLines:
     module: list[int]
 
 
+CodePlace = tuple[str, int, str]
+"""File, line and function."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One time that ``torch.compile`` compiled a function, or gave up on it.
+
+    Attributes:
+        number: torch's number, such as ``3/1``: of the function, and of how often it was compiled
+            before. Empty where this torch has none.
+        code: The function; ``("", 0, "")`` where it is not known.
+        is_users: Whether the user wrote the function.
+        caller: The user's line that called it, or None.
+        start_ns: When it began, in nanoseconds since 1970, or None.
+        dur_ns: How long it took, in nanoseconds, or None.
+        n_ops: Operators in its graph, or None: without a graph, or not known.
+        again: Whether nothing of what it was compiled to before did fit.
+        reason: Why not, in torch's words, or empty.
+        failure: Why torch gave up, in its words, or empty.
+    """
+
+    number: str = ""
+    code: CodePlace = ("", 0, "")
+    is_users: bool = False
+    caller: CodePlace | None = None
+    start_ns: int | None = None
+    dur_ns: int | None = None
+    n_ops: int | None = None
+    again: bool = False
+    reason: str = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """A place where ``torch.compile`` had to end a graph.
+
+    Attributes:
+        reason: Why, in torch's words.
+        stack: The calls that were compiled together there, the innermost first.
+        user: Place in ``stack`` of the innermost one of the user's, or -1.
+        n: How often it was met in compiling.
+    """
+
+    reason: str
+    stack: list[CodePlace]
+    user: int = -1
+    n: int = 1
+
+
+@dataclass(frozen=True)
+class Compiles:
+    """What ``torch.compile`` had done in the process by the end of the window.
+
+    Attributes:
+        compiled: As far as torch remembers, the oldest first.
+        breaks: Where graphs ended.
+        n_left_out: How many of both are left out, of very many.
+    """
+
+    compiled: list[Compiled] = field(default_factory=list)
+    breaks: list[GraphBreak] = field(default_factory=list)
+    n_left_out: int = 0
+
+
 @dataclass(frozen=True)
 class CaptureInfo:
     """The recording as profkit saw it.
@@ -90,6 +156,7 @@ class CaptureInfo:
         stopped_by: Empty, or the exception or signal that ended the window early.
         open_step: Name of the annotation of the step that had begun and not ended when the window
             did, or empty. It is no whole step, so its length says nothing.
+        compiles: What ``torch.compile`` had done by then, or None where it had done nothing.
     """
 
     version: str
@@ -111,3 +178,4 @@ class CaptureInfo:
     lines: OpLines | None = None
     stopped_by: str = ""
     open_step: str = ""
+    compiles: Compiles | None = None

@@ -1,5 +1,6 @@
 """What stands around the events: devices, ranks, versions, what was recorded."""
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,6 +23,8 @@ _VERSIONS: Final = (
     "nccl_version",
 )
 _LEVELS: Final = ("INFO", "WARNING", "ERROR")
+_COMPILES: Final = "compiles"
+"""What ``torch.compile`` did, within what profkit wrote."""
 
 Header = Mapping[str, msgspec.Raw]
 
@@ -138,6 +141,14 @@ def base_time_ns(header: Header) -> int:
 
 
 def capture(header: Header) -> CaptureInfo | None:
-    """What profkit wrote when it recorded the trace, or None."""
+    """What profkit wrote when it recorded the trace, or None.
+
+    What is said of compiling is passed over where it is not as it should be; the rest holds.
+    """
     found: CaptureInfo | None = _value(header, "profkit", CaptureInfo, None)
+    if found is None:
+        parts = _value(header, "profkit", dict[str, Any], {})
+        if parts.pop(_COMPILES, None) is not None:
+            with contextlib.suppress(msgspec.ValidationError):
+                found = msgspec.convert(parts, CaptureInfo, strict=False)
     return found

@@ -1,0 +1,164 @@
+"""Lines that end graphs of ``torch.compile`` in steps, and functions that it left uncompiled."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from profkit.engine.compile_words import is_limit, is_wanted
+from profkit.engine.compiled_code import CompiledCode, is_resumed, location_of
+from profkit.engine.context import Context
+from profkit.model.capture_info import CodePlace, Compiled, GraphBreak
+from profkit.model.events import NO_ROW, Mask, Rows
+from profkit.model.where import Location
+
+_SEVERAL = 2
+"""Graphs in one call: with one alone nothing is cut."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A line that ends graphs.
+
+    Attributes:
+        location: The line: the user's own where there is one.
+        further: The line of a library within it that no graph can hold, and the user's call.
+        reason: Why, in torch's words, or empty.
+        places: Runs that begin behind it in steps, in ``ctx.regions``.
+        n_graphs: Graphs that run in the calls that it cuts.
+        n_calls: How many calls that are.
+    """
+
+    location: Location
+    further: tuple[Location, ...]
+    reason: str
+    places: Rows
+    n_graphs: int
+    n_calls: int
+
+
+@dataclass
+class _Line:
+    """What is found of a line so far."""
+
+    location: Location
+    further: tuple[Location, ...]
+    reason: str
+    places: list[Rows] = field(default_factory=list)
+
+
+def broken_lines(ctx: Context, code: CompiledCode) -> Iterator[Broken]:
+    """Lines that end graphs in steps, in the order of time.
+
+    Args:
+        ctx: The recording.
+        code: What is known of the functions.
+    """
+    regions = ctx.regions
+    in_steps = ctx.step_of(regions.rows) >= 0
+    graphs = in_steps & _graphs(ctx, code)
+    n_graphs = np.bincount(regions.root[graphs], minlength=len(regions.rows))
+    lines: dict[object, _Line] = {}
+    inside = in_steps & (regions.around >= 0) & (n_graphs[regions.root] >= _SEVERAL)
+    for places in _alike(ctx, np.flatnonzero(inside & _leads_on(ctx, graphs))):
+        at = code.goes_on_at(int(places[0]))
+        if at is None:
+            continue
+        found = _line(code, ctx.location(int(regions.rows[places[0]])), at)
+        if found is not None:
+            key = found.location.file, found.location.line
+            lines.setdefault(key, found).places.append(places)
+    for line in lines.values():
+        places = np.sort(np.concatenate(line.places))
+        roots = np.unique(regions.root[places])
+        total = int(n_graphs[roots].sum())
+        yield Broken(line.location, line.further, line.reason, places, total, len(roots))
+
+
+def _alike(ctx: Context, places: Rows) -> Iterator[Rows]:
+    """Runs of one version of one function, as far as that is known, in the order of time."""
+    events, regions = ctx.events, ctx.regions
+    resumed = regions.resumed_by[places]
+    by = np.where(resumed == NO_ROW, NO_ROW, events.name[resumed])
+    keys = np.stack((events.name[regions.rows[places]], by), axis=1)
+    _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    group = group.reshape(-1)
+    for number in np.argsort(first, kind="stable").tolist():
+        yield places[group == number]
+
+
+def _graphs(ctx: Context, code: CompiledCode) -> Mask:
+    """Which runs hold a graph, as torch tells, or else as their operators do."""
+    regions = ctx.regions
+    names = ctx.events.name[regions.rows]
+    found: Mask = regions.has_ops.copy()
+    for name, place in zip(*np.unique(names, return_index=True), strict=True):
+        at_ns = int(ctx.events.ts_ns[regions.rows[place]])
+        told = code.version(regions.numbers[place], at_ns)
+        if told is not None:
+            found[names == name] = bool(told.n_ops)
+    return found
+
+
+def _leads_on(ctx: Context, graphs: Mask) -> Mask:
+    """Which runs hold a graph, or have one within them."""
+    regions = ctx.regions
+    leads: Mask = graphs.copy()
+    above = regions.around
+    while (above >= 0).any():
+        here = graphs & (above >= 0)
+        leads[above[here]] = True
+        above = np.where(above >= 0, regions.around[above], above)
+    return leads
+
+
+def _line(code: CompiledCode, called: Location, at: CodePlace) -> _Line | None:
+    """The line behind which a run goes on; None where the program wants its graph to end there."""
+    found = _reason_at(code, at)
+    if found is None:
+        return _Line(_plain(at), (), "")
+    if is_wanted(found.reason):
+        return None
+    innermost = location_of(found.stack[0])
+    if found.user < 0:
+        known = (called,) if called.file is not None else ()
+        return _Line((*known, innermost)[0], (innermost,) if known else (), found.reason)
+    users = location_of(found.stack[found.user])
+    return _Line(users, (innermost,) if found.user else (), found.reason)
+
+
+def _plain(at: CodePlace) -> Location:
+    """The line of a function that torch made, under the name of the one that it comes from."""
+    file, line, name = at
+    for prefix in ("torch_dynamo_resume_in_", "<resume in "):
+        name = name.removeprefix(prefix)
+    return location_of((file, line, name.rpartition("_at_")[0] or name.rstrip(">")))
+
+
+def _reason_at(code: CompiledCode, at: CodePlace) -> GraphBreak | None:
+    """What torch says of a line: of the line itself, else of what it calls."""
+    for one in code.breaks:
+        if one.stack and one.stack[0][:2] == at[:2]:
+            return one
+    for one in code.breaks:
+        if any(place[:2] == at[:2] for place in one.stack):
+            return one
+    return None
+
+
+def uncompiled(code: CompiledCode) -> Iterator[Compiled]:
+    """Functions of the user's that run in steps and that torch left to Python as a whole.
+
+    Args:
+        code: What is known of the functions.
+    """
+    done: dict[CodePlace, Compiled] = defaultdict()
+    compiled = {one.code for one in code.told if not one.failure}
+    for one in code.told:
+        gave_up = one.failure and not is_limit(one.failure) and not is_wanted(one.failure)
+        if not gave_up or not one.is_users or is_resumed(one.code[2]):
+            continue
+        if one.code not in compiled and one.code not in done and code.runs_in_steps(one):
+            done[one.code] = one
+    yield from done.values()
