@@ -1,0 +1,154 @@
+"""KER003 repeated-casts: tensors are cast to float32 and back again, layer after layer.
+
+What it finds:
+    Conversions that the program writes itself (``.float()``, ``.bfloat16()``, ``.half()``,
+    ``.to(dtype)``), several times a step to float32 and back, with nothing between the two that
+    needs float32. Casts around a norm, a softmax, a sum, a loss or a product of matrices are meant
+    so and do not count, nor do those of ``torch.autocast``.
+
+Why it matters:
+    A cast computes nothing: it reads all of a tensor and writes all of it, and what lies between
+    works on four bytes a number instead of two. The cost is the time of these casts and of their
+    gradients' on the device. It is an upper bound: a cast of a weight, or at the ends of the
+    network, has to be done once all the same. What lies between gets quicker too; that is not in
+    the figure.
+
+How to fix it:
+    Run the forward pass and the loss under ``torch.autocast`` without casts of your own: it casts
+    a weight once and leaves activations as they came out. Or keep the whole network in one type.
+    Where single casts must stay, ``torch.compile`` does them within the kernels beside them.
+
+Example:
+    ::
+
+        def forward(self, x):
+            return F.linear(x.bfloat16(), self.weight.bfloat16()).float()
+
+Use instead:
+    ::
+
+        def forward(self, x):
+            return F.linear(x, self.weight)
+
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = loss_fn(model(x), y)
+
+Reads:
+    Kernels (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the operators that launched them
+    and those around these, sequence numbers, the devices' busy time in nanoseconds, the user's
+    lines.
+
+When it is wrong:
+    Where precision is wanted between the casts for a reason that operators do not tell. A kernel
+    that casts to float32 says not from what on NVIDIA's devices, so integers that become numbers
+    may be among them. Casts in functions of your own for autograd, and what activation
+    checkpointing computes again, are not seen.
+
+Source:
+    "Autocast Op Reference" in PyTorch's documentation of ``torch.amp``; ``ATen/autocast_mode.h``;
+    ``aten/src/ATen/native/cuda/Copy.cu``; nesting of casts as recorded with torch 2.13: autocast's
+    ``aten::to`` is within the operator that wanted it, one that the program wrote is within none.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.windows import positions, windows, windows_ns
+from profkit.engine.wording import at, how_often, tensor_method, time_each_step
+from profkit.index.casts import RoundTrips, round_trips
+from profkit.index.intervals import covered_within, intersect, union
+from profkit.model.finding import Finding
+from profkit.model.where import Location
+from profkit.units import format_share
+
+INFO = RuleInfo(
+    id="KER003",
+    name="repeated-casts",
+    title="Tensors are cast back and forth",
+    severity="warning",
+    needs=frozenset({Needs.OPS, Needs.DEVICE, Needs.CUDA_OR_ROCM, Needs.STEPS}),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When casts are a finding.
+
+    Attributes:
+        min_round_trips_count: Times that a step goes to float32 and back: the input's cast and the
+            output's are one, an island in float32 a second.
+        min_busy_share: Share of the devices' busy time that the casts must take.
+        warning_share: Share of the steps that they must take to be a warning.
+    """
+
+    min_round_trips_count: int = 3
+    min_busy_share: float = 0.05
+    warning_share: float = 0.01
+
+
+_MAX_LINES: Final = 3
+_MAX_METHODS: Final = 100
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding for all casts that go back and forth."""
+    trips = round_trips(ctx.events, ctx.tree, ctx.launches, ctx.steps)
+    if trips is None or trips.n < thresholds.min_round_trips_count * len(ctx.steps):
+        return
+    events, (starts, ends) = ctx.events, windows(ctx)
+    spent = intersect(
+        union(events.ts_ns[trips.work], events.end_ns[trips.work]), union(starts, ends)
+    )
+    share = spent.total_ns / max(1, int(covered_within(ctx.busy, starts, ends).sum()))
+    if share < thresholds.min_busy_share:
+        return
+    locations = _lines(ctx, trips)
+    is_warning = spent.total_ns >= thresholds.warning_share * windows_ns(ctx)
+    yield INFO.finding(
+        severity="warning" if is_warning else "note",
+        confidence="high" if locations and locations[0].file else "medium",
+        message=(
+            f"Tensors are cast to float32 and back to {trips.half}"
+            f"{at(locations[0]) if locations else ''}, {how_often(ctx, trips.n)}, with nothing "
+            f"between that needs float32: the casts take {time_each_step(ctx, spent.total_ns)} "
+            f"({format_share(share)} of the GPU's busy time)."
+        ),
+        fix=(
+            f"{_written(ctx, trips)} and run the forward pass and the loss under "
+            f'`torch.autocast("cuda", dtype=torch.{trips.half})`, which casts a weight once a step '
+            "and leaves activations as they came out."
+        ),
+        locations=locations,
+        n=trips.n,
+        cost=ctx.cost(spent.total_ns, basis="upper-bound"),
+        evidence={
+            "n_casts": len(trips.work),
+            "busy_share": round(share, 4),
+            "events": positions(ctx, trips.work),
+        },
+        claims=spent.pairs(),
+    )
+
+
+def _lines(ctx: Context, trips: RoundTrips) -> tuple[Location, ...]:
+    """The lines whose casts take most of the time, those of their gradients' among them."""
+    spent_ns = np.zeros(len(ctx.events), dtype=np.int64)
+    np.add.at(spent_ns, trips.owner, ctx.events.dur_ns[trips.work])
+    owners = np.unique(trips.owner)
+    lines = [(int(spent_ns[here].sum()), place) for place, here in ctx.by_line(owners)]
+    lines.sort(key=lambda each: -each[0])
+    return tuple(location for _, location in lines[:_MAX_LINES])
+
+
+def _written(ctx: Context, trips: RoundTrips) -> str:
+    """What to take out, as the user wrote it where that is known."""
+    rows = np.unique(trips.owner)[:_MAX_METHODS].tolist()
+    methods = sorted({tensor_method(ctx, row) or "" for row in rows} - {""})
+    named = " and ".join(f"`.{method}()`" for method in methods)
+    return f"Take {named} out of the layers" if named else "Take the casts out of the layers"
