@@ -3,7 +3,8 @@
 What it finds:
     Calls of ``torch.cuda.synchronize()``, ``stream.synchronize()`` and ``event.synchronize()``
     inside the steps: a synchronizing runtime call that no operator contains. The synchronization
-    with which the profiler itself ends a recording is not one of them.
+    with which the profiler itself ends a recording is not one of them, nor those with which gloo's
+    threads wait for what they send.
 
 Why it matters:
     A program that waits for the device has sent nothing that the device could do next. Until the
@@ -38,7 +39,8 @@ When it is wrong:
 
 Source:
     ``torch.cuda.synchronize``, ``torch.cuda.Event`` and "Asynchronous execution" in PyTorch's
-    CUDA semantics; "Explicit Synchronization" in the CUDA C++ Programming Guide.
+    CUDA semantics; "Explicit Synchronization" in the CUDA C++ Programming Guide;
+    ``ProcessGroupGloo.cpp`` (``AsyncAllreduceCUDAWork``).
 """
 
 from collections.abc import Iterator
@@ -49,8 +51,9 @@ from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, judge
 from profkit.engine.wording import at, how_often, known, time_each_step
+from profkit.index.exchanges import exchange_rows
 from profkit.index.waits import WaitKind, called_by_profiler
-from profkit.model.events import Rows
+from profkit.model.events import NO_ROW, Rows
 from profkit.model.finding import Finding
 
 INFO = RuleInfo(
@@ -111,9 +114,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _calls_of_the_user(ctx: Context) -> Rows:
-    """Explicit synchronization in the steps that the profiler did not ask for."""
+    """Explicit synchronization in the steps that neither profiler nor exchange asked for."""
     rows = ctx.waits.of_kind(WaitKind.EXPLICIT).rows
-    rows = rows[in_windows(ctx, rows)]
+    of_exchange = ctx.tree.nearest(exchange_rows(ctx.events))[rows] != NO_ROW
+    rows = rows[in_windows(ctx, rows) & ~of_exchange]
     return rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
 
 

@@ -39,6 +39,17 @@ def test_a_program_that_does_not_synchronize_is_left_alone(found: Found) -> None
     assert found(training(call=None), RULE) == ()
 
 
+def test_a_thread_of_gloo_that_waits_for_what_it_sends_is_left_alone(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+            with b.thread(3000), b.annotation("gloo:all_reduce"):
+                b.synchronize("StreamSynchronize")
+            b.advance(40_000)
+    assert found(b, RULE) == ()
+
+
 @pytest.mark.parametrize(
     ("call", "python"),
     [
