@@ -50,7 +50,8 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.memory_words import lines_of, listed, pieces_fix, pinned, telling_pins
+from profkit.engine.memory_words import lines_of, listed, pinned, telling_pins
+from profkit.engine.setting_words import pieces_evidence, pieces_fix
 from profkit.engine.snapshot_summary import pinning_sites
 from profkit.index.cache_trend import CacheTrend
 from profkit.index.device_memory import DeviceMemory
@@ -135,6 +136,7 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
             "n_forced": len(forced),
             "n_pools": len(np.unique(requests.pool[later])),
             "largest_hole_bytes": int(layout.hole_bytes.max(initial=0)),
+            **(pieces_evidence(memory) if in_pieces else {}),
         },
     )  # fmt: skip
 

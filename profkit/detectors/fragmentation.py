@@ -52,7 +52,8 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.memory_words import lines_of, listed, pieces_fix, pinned, telling_pins
+from profkit.engine.memory_words import lines_of, listed, pinned, telling_pins
+from profkit.engine.setting_words import pieces_evidence, pieces_fix
 from profkit.engine.snapshot_summary import pinning_sites
 from profkit.index.device_memory import DeviceMemory
 from profkit.model.finding import Cost, Finding
@@ -146,6 +147,7 @@ def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Fi
             "largest_forced_bytes": int(requests.needed_bytes[worst]),
             "free_then_bytes": int(requests.free_bytes[worst]),
             "entries": requests.place[forced][:MAX_ENTRIES].tolist(),
+            **pieces_evidence(memory),
         },
     )
 

@@ -48,6 +48,7 @@ from typing import Final
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.memory_words import lines_of
+from profkit.engine.setting_words import room_evidence
 from profkit.engine.shortage_words import what_happened, what_to_change
 from profkit.engine.snapshot_summary import allocation_sites
 from profkit.index.device_memory import DeviceMemory
@@ -112,5 +113,6 @@ def _finding(memory: DeviceMemory, line: Location | None, shortages: list[Shorta
             "outside_bytes": told.outside_bytes,
             "went_on": went_on,
             "entries": [each.place for each in shortages[:20]],
+            **room_evidence(memory, told),
         },
     )

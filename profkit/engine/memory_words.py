@@ -3,14 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from profkit.index.device_memory import DeviceMemory
 from profkit.model.memory_summary import AllocationSite, PinningSite
 from profkit.model.where import Location
 from profkit.units import format_bytes, format_count
 
 _TELLING_SHARE: Final = 0.05
 """What holds less than this in place is not worth a reader's time."""
-EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 def blocks(n: int) -> str:
@@ -63,36 +61,3 @@ def lines_of(sites: Iterable[AllocationSite | PinningSite]) -> tuple[Location, .
     """The lines of some sites that are known, each once, in their order."""
     known = (site.location for site in sites if site.location.file is not None)
     return tuple(dict.fromkeys(known))
-
-
-def is_expandable(memory: DeviceMemory) -> bool:
-    """Whether a device's allocator has expandable segments: by its settings or by its segments."""
-    segments = memory.snapshot.segments
-    here = segments.device == memory.replay.device
-    set_so = memory.snapshot.settings.get("expandable_segments") is True
-    return set_so or bool(segments.is_expandable[here].any())
-
-
-def pieces_fix(memory: DeviceMemory) -> str:
-    """What to do about free memory in pieces, with what it would come to where that is known.
-
-    Args:
-        memory: The device.
-    """
-    tight = format_bytes(memory.requests.tight_bytes)
-    if not is_expandable(memory):
-        return (
-            f"Set `{EXPANDABLE}`: about {tight} would do then. Allocate what lives long before "
-            f"what comes and goes."
-        )
-    limit = memory.snapshot.settings.get("max_split_size")
-    if isinstance(limit, int) and limit > 0:
-        return (
-            f"Take `max_split_size_mb` ({format_bytes(limit)} here) out of "
-            f"`PYTORCH_CUDA_ALLOC_CONF`: no shorter request may have a free block beyond it, and "
-            f"about {tight} would do without. Free what stands between, or allocate it first."
-        )
-    return (
-        f"Allocate what lives long before what comes and goes, and pad changing sizes to a few: "
-        f"about {tight} would do if free memory were in one piece."
-    )

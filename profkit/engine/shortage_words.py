@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from profkit.engine.memory_words import EXPANDABLE, held, is_expandable, line_of, listed
+from profkit.engine.memory_words import held, line_of, listed
+from profkit.engine.setting_words import EXPANDABLE, room_fix
 from profkit.index.device_memory import DeviceMemory
 from profkit.index.shortage import Shortage
 from profkit.model.events import Rows
@@ -119,9 +120,9 @@ def what_to_change(
     if line.file:
         ways.append((told.asked_bytes, f"{line.place}: compute in chunks what it asks for at once"))
     pieces = None
-    if told.in_pieces_bytes and not is_expandable(memory):
-        enough = ", which alone may have been enough" if told.fits_in_one_piece else ""
-        pieces = (told.in_pieces_bytes, f"free in pieces: set `{EXPANDABLE}`{enough}")
+    setting = room_fix(memory, told) if told.in_pieces_bytes else None
+    if setting is not None:
+        pieces = (told.in_pieces_bytes, f"free in pieces: {setting}")
         ways.append(pieces)
     ways.sort(key=lambda each: -each[0])
     told_ways = ways[:MAX_LINES]
@@ -163,7 +164,8 @@ def no_room_fix(memory: DeviceMemory) -> str:
             "Raise `garbage_collection_threshold` in `PYTORCH_CUDA_ALLOC_CONF`, or take it out: "
             "the allocator frees its cache by itself before it gives a request up."
         )
-    pieces = "" if is_expandable(memory) else f", or set `{EXPANDABLE}`, so that cached pieces fit"
+    grows = memory.settings.expandable
+    pieces = "" if grows else f", or set `{EXPANDABLE}`, so that cached pieces fit"
     return f"The device is nearly full: use a smaller batch, keep fewer tensors{pieces}."
 
 

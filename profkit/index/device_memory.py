@@ -1,11 +1,13 @@
 """All that a snapshot tells of one device's memory, worked out when it is first asked."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
+from profkit.index.allocator.other_settings import OtherSettings, recorded_of
+from profkit.index.allocator.settings import AllocatorSettings, settings_of
 from profkit.index.cache_flushes import Flushes, cache_flushes
 from profkit.index.cache_trend import CacheTrend, cache_trend
 from profkit.index.driver_requests import DriverRequests, driver_requests
@@ -86,6 +88,22 @@ class DeviceMemory:
     def shortages(self) -> tuple[Shortage, ...]:
         """Requests that could not be met."""
         return shortages(self.snapshot, self.replay)
+
+    @cached_property
+    def settings(self) -> AllocatorSettings:
+        """The settings that the allocator had."""
+        told = settings_of(self.snapshot.settings)
+        here = self.snapshot.segments.device == self.replay.device
+        # Before torch 2.3 a snapshot had no settings, and only segments tell.
+        grows = bool(self.snapshot.segments.is_expandable[here].any())
+        return replace(told, expandable=told.expandable or grows)
+
+    @cached_property
+    def other_settings(self) -> OtherSettings:
+        """What would have been reserved with others."""
+        return OtherSettings(
+            recorded_of(self.snapshot, self.replay, self.settings, self.flushes, self.shortages)
+        )
 
     @cached_property
     def layout(self) -> Layout:

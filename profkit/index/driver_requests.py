@@ -10,18 +10,15 @@ from typing import Final
 
 import numpy as np
 
+from profkit.index.allocator.sizes import (
+    BLOCK_BYTES,
+    LARGE_SEGMENT_BYTES,
+    SMALL_BYTES,
+    SMALL_SEGMENT_BYTES,
+)
 from profkit.index.replay import DeviceReplay
 from profkit.model.events import NO_ROW, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State
-
-SMALL_BYTES: Final = 1 << 20
-"""The longest request that goes to a pool of small ones (``kSmallSize``)."""
-SMALL_SEGMENT_BYTES: Final = 2 << 20
-"""The length of every segment of such a pool (``kSmallBuffer``)."""
-LARGE_PAGE_BYTES: Final = 20 << 20
-"""By how much an expandable segment of large blocks grows (``kLargeBuffer``)."""
-BLOCK_BYTES: Final = 512
-"""What lengths of blocks are rounded up to (``kMinBlockSize``)."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class DriverRequests:
         So it is, nearly, in expandable segments, which grow and shrink by pages: each pool's most
         active bytes, up to a whole page; private pools aside.
         """
-        page = np.where(self.is_small_pool, SMALL_SEGMENT_BYTES, LARGE_PAGE_BYTES)
+        page = np.where(self.is_small_pool, SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES)
         pages = -(-self.peak_active_bytes // page) * page
         return int(pages[~self.is_private_pool].sum())
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.driver_requests import BLOCK_BYTES, SMALL_SEGMENT_BYTES
+from profkit.index.allocator.sizes import BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from profkit.index.private_pools import is_private
 from profkit.index.replay import DeviceReplay, paired
 from profkit.index.standing import standing_at

@@ -9,11 +9,34 @@ Source: "Graph memory management" in PyTorch's CUDA semantics.
 import numpy as np
 
 from profkit.index.replay import DeviceReplay, levels
-from profkit.model.events import NO_ROW, Int64s, Mask
+from profkit.model.events import NO_ROW, Int32s, Int64s, Mask
 from profkit.model.snapshot import Action, MemorySnapshot, State
 
 _TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+
+
+def private_pools(snapshot: MemorySnapshot, device: int, address: Int64s) -> Int32s:
+    """The private pool of each address whose segment still stands. Shape of ``address``.
+
+    Args:
+        snapshot: The snapshot.
+        device: Ordinal of the device.
+        address: The addresses.
+
+    Returns:
+        Indices into :attr:`MemorySnapshot.pools`; 0 is the common one, and that of what stands no
+        more.
+    """
+    segments = snapshot.segments
+    own = np.flatnonzero((segments.device == device) & (segments.pool != 0))
+    if not len(own):
+        return np.zeros(len(address), dtype=np.int32)
+    own = own[np.argsort(segments.address[own], kind="stable")]
+    holder = own[np.maximum(np.searchsorted(segments.address[own], address, side="right") - 1, 0)]
+    begin = segments.address[holder]
+    inside = (begin <= address) & (address < begin + segments.total_bytes[holder])
+    return np.where(inside, segments.pool[holder], 0).astype(np.int32)
 
 
 def is_private(snapshot: MemorySnapshot, device: int, address: Int64s) -> Mask:
@@ -24,14 +47,7 @@ def is_private(snapshot: MemorySnapshot, device: int, address: Int64s) -> Mask:
         device: Ordinal of the device.
         address: The addresses.
     """
-    segments = snapshot.segments
-    own = np.flatnonzero((segments.device == device) & (segments.pool != 0))
-    if not len(own):
-        return np.zeros(len(address), dtype=np.bool_)
-    own = own[np.argsort(segments.address[own], kind="stable")]
-    holder = own[np.maximum(np.searchsorted(segments.address[own], address, side="right") - 1, 0)]
-    begin = segments.address[holder]
-    return np.asarray((begin <= address) & (address < begin + segments.total_bytes[holder]))
+    return np.asarray(private_pools(snapshot, device, address) != 0)
 
 
 def common_levels(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Int64s, Int64s]:

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from profkit.index.driver_requests import SMALL_BYTES, SMALL_SEGMENT_BYTES
+from profkit.index.allocator.sizes import SMALL_BYTES, segment_bytes
 from profkit.index.layout import layout_at
 from profkit.index.private_pools import common_levels
 from profkit.index.replay import DeviceReplay
@@ -15,9 +15,6 @@ from profkit.model.snapshot import Action, MemorySnapshot
 
 Reason = Literal["exhaustion", "fragmentation", "limit", "outside"]
 
-_OWN_SEGMENT_BYTES: Final = 10 << 20
-_SHARED_SEGMENT_BYTES: Final = 20 << 20
-_ROUND_BYTES: Final = 2 << 20
 _MUCH_SHARE: Final = 0.1
 """With less than this of its memory in pieces an allocator is full, not fragmented."""
 _OUTSIDE_SHARE: Final = 0.25
@@ -112,21 +109,6 @@ def shortages(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Shortage,
     )
 
 
-def needed_bytes(asked_bytes: int) -> int:
-    """What the allocator asks the driver for, to serve a request that no free block can.
-
-    Args:
-        asked_bytes: The request.
-
-    Source: ``c10/cuda/CUDACachingAllocator.cpp`` (``get_allocation_size``).
-    """
-    if asked_bytes <= SMALL_BYTES:
-        return SMALL_SEGMENT_BYTES
-    if asked_bytes < _OWN_SEGMENT_BYTES:
-        return _SHARED_SEGMENT_BYTES
-    return -(-asked_bytes // _ROUND_BYTES) * _ROUND_BYTES
-
-
 def _shortage(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> Shortage:
     history = snapshot.history
     row = replay.rows[place]
@@ -140,7 +122,7 @@ def _shortage(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> Sho
         place=place,
         stack=int(history.stack[row]),
         asked_bytes=asked,
-        needed_bytes=needed_bytes(asked),
+        needed_bytes=segment_bytes(asked),
         device_free_bytes=None if free == MISSING else free,
         reserved_bytes=int(replay.reserved_bytes[place]),
         active_bytes=int(replay.active_bytes[place]),

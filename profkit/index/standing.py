@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.index.allocation_use import makes_state, use_of_blocks, uses
+from profkit.index.allocator.sizes import OWN_SEGMENT_BYTES, SMALL_BYTES
 from profkit.index.replay import DeviceReplay
 from profkit.index.stack_lines import NO_LINE, StackLines
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
@@ -14,11 +15,7 @@ from profkit.model.snapshot import NO_STACK, MemorySnapshot, UInt8s
 SIZE_CLASSES: Final = ("small", "medium", "large")
 """Up to 1 MiB blocks share segments of 2 MiB, below 10 MiB such of 20 MiB, and from there on each
 has its own.
-
-Source: ``c10/core/AllocatorConfig.h`` (``kSmallSize``, ``kMinLargeAlloc``).
 """
-_SMALL_BYTES: Final = 1 << 20
-_LARGE_BYTES: Final = 10 << 20
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,7 @@ def sites_of(standing: Standing, lines: StackLines) -> Sites:
     order = np.lexsort((first, -n_bytes))
     rank = np.empty(len(order), dtype=np.intp)
     rank[order] = np.arange(len(order))
-    size = np.searchsorted([_SMALL_BYTES + 1, _LARGE_BYTES], standing.n_bytes, side="right")
+    size = np.searchsorted([SMALL_BYTES + 1, OWN_SEGMENT_BYTES], standing.n_bytes, side="right")
     by_size = _sums(group * 3 + size, standing.n_bytes, len(first) * 3).reshape(-1, 3)
     return Sites(
         line=line[first][order],

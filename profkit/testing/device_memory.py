@@ -1,8 +1,10 @@
 """An honest little caching allocator: what torch's does with segments, splits, streams and pools.
 
 Source: ``c10/cuda/CUDACachingAllocator.cpp`` (``DeviceCachingAllocator``): ``malloc``,
-``get_free_block``, ``should_split``, ``alloc_block``, ``free_block``, ``release_cached_blocks``,
-``try_allocate_expandable_block``.
+``get_free_block``, ``should_split``, ``alloc_block``, ``free_block``,
+``release_available_cached_blocks``, ``release_cached_blocks``, ``try_allocate_expandable_block``.
+It is written for itself, by searching through lists, and so can prove
+``profkit.index.allocator`` right or wrong, which does the same quickly.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ LARGE_SEGMENT_BYTES: Final = 20 * MIB
 OWN_SEGMENT_BYTES: Final = 10 * MIB
 ROUND_BYTES: Final = 2 * MIB
 _FIRST_ADDRESS: Final = 0x7F00_0000_0000
+_FIRST_LONG_ADDRESS: Final = 0x7E00_0000_0000
 _EXPANDABLE_SPACE: Final = 1 << 42
 """Room for one expandable segment: it never meets the next."""
 
@@ -103,6 +106,7 @@ class DeviceMemory:
     max_split_bytes: int | None = None
     segments: list[Segment] = field(default_factory=list)
     _next_address: int = _FIRST_ADDRESS
+    _last_long_address: int = _FIRST_LONG_ADDRESS
 
     @property
     def reserved_bytes(self) -> int:
@@ -124,6 +128,8 @@ class DeviceMemory:
         is_small = size <= SMALL_BYTES
         block = self._best_fit(size, stream, pool, is_small=is_small)
         if block is None:
+            block = self._from_driver(size, stream, pool, stack, is_small=is_small)
+        if block is None and self._release_long(size, stream, pool, stack):
             block = self._from_driver(size, stream, pool, stack, is_small=is_small)
         if block is None and self.release(stack, pool):
             block = self._from_driver(size, stream, pool, stack, is_small=is_small)
@@ -178,10 +184,34 @@ class DeviceMemory:
             if segment.is_expandable:
                 self._unmap(segment, stack)
             elif all(block.state == "inactive" for block in segment.blocks):
-                self.told("segment_free", segment.address, segment.n_bytes, segment.stream, stack,
-                          segment.pool)  # fmt: skip
-                self.segments.remove(segment)
+                self._give_back(segment, stack)
         return self.reserved_bytes < before
+
+    def _give_back(self, segment: Segment, stack: int | None) -> None:
+        self.told("segment_free", segment.address, segment.n_bytes, segment.stream, stack,
+                  segment.pool)  # fmt: skip
+        self.segments.remove(segment)
+
+    def _release_long(self, n_bytes: int, stream: int, pool: Pool, stack: int | None) -> bool:
+        """Give back segments beyond ``max_split_size``, as few as the request needs."""
+        limit = self.max_split_bytes
+        if limit is None:
+            return False
+        own = [
+            block.segment
+            for block in self._blocks(stream, pool, is_small=n_bytes <= SMALL_BYTES)
+            if block.state == "inactive"
+            and block.n_bytes == block.segment.n_bytes >= limit
+            and not block.segment.is_expandable
+        ]
+        own.sort(key=lambda segment: (segment.n_bytes, segment.address))
+        enough = [segment for segment in own if segment.n_bytes >= max(n_bytes, limit)]
+        given = 0
+        for segment in enough[:1] or reversed(own):
+            if given < max(n_bytes, limit):
+                given += segment.n_bytes
+                self._give_back(segment, stack)
+        return given >= max(n_bytes, limit)
 
     def _blocks(self, stream: int, pool: Pool, *, is_small: bool) -> Iterator[Block]:
         for segment in self.segments:
@@ -189,13 +219,24 @@ class DeviceMemory:
                 yield from segment.blocks
 
     def _best_fit(self, n_bytes: int, stream: int, pool: Pool, *, is_small: bool) -> Block | None:
-        """The shortest free block that is long enough, the first of several."""
+        """The shortest free block that is long enough, the first of several.
+
+        The end of a segment that grows comes last: it is as long as it can become.
+        """
         fitting = (
             block
             for block in self._blocks(stream, pool, is_small=is_small)
             if block.state == "inactive" and block.n_bytes >= n_bytes
         )
-        best = min(fitting, key=lambda block: (block.n_bytes, block.address), default=None)
+        best = min(
+            fitting,
+            key=lambda block: (
+                block.segment.is_expandable and block is block.segment.blocks[-1],
+                block.n_bytes,
+                block.address,
+            ),
+            default=None,
+        )
         limit = self.max_split_bytes
         if best is None or limit is None or is_small:
             return best
@@ -207,7 +248,7 @@ class DeviceMemory:
 
     def _splits(self, block: Block, n_bytes: int) -> bool:
         rest = block.n_bytes - n_bytes
-        if block.segment.is_small or block.segment.is_expandable:
+        if block.segment.is_small or self.expandable:
             return rest >= BLOCK_BYTES
         below = self.max_split_bytes is None or n_bytes < self.max_split_bytes
         return below and rest > SMALL_BYTES
@@ -220,17 +261,24 @@ class DeviceMemory:
     def _from_driver(
         self, n_bytes: int, stream: int, pool: Pool, stack: int | None, *, is_small: bool
     ) -> Block | None:
-        if self.expandable:
+        if self.expandable and pool == COMMON_POOL:
             return self._map(n_bytes, stream, pool, stack, is_small=is_small)
         length = segment_bytes(n_bytes)
         if length > self.free_bytes:
             return None
-        segment = Segment(self._next_address, stream, pool, is_small, False, stack)  # noqa: FBT003
-        self._next_address += length + ROUND_BYTES
+        segment = Segment(self._address(length), stream, pool, is_small, False, stack)  # noqa: FBT003
         segment.blocks.append(Block(segment, segment.address, length))
         self.segments.append(segment)
         self.told("segment_alloc", segment.address, length, stream, stack, pool)
         return segment.blocks[0]
+
+    def _address(self, length: int) -> int:
+        """Where the driver puts a segment: short ones at ever higher addresses, long ones lower."""
+        if length > LARGE_SEGMENT_BYTES:
+            self._last_long_address -= length + ROUND_BYTES
+            return self._last_long_address
+        self._next_address += length + ROUND_BYTES
+        return self._next_address - length - ROUND_BYTES
 
     def _map(
         self, n_bytes: int, stream: int, pool: Pool, stack: int | None, *, is_small: bool

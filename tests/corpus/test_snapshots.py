@@ -168,3 +168,20 @@ def test_nothing_more_than_a_note_is_said_of_a_healthy_program(expected: dict[st
     report = report_of(expected["file"])
     said = {f.name for f in (*report.findings, *report.health) if f.severity != "note"}
     assert said == AILING.get(expected["file"], set())
+
+
+@needs_corpus
+@each_snapshot
+def test_the_model_of_the_allocator_reserves_what_was_recorded(expected: dict[str, Any]) -> None:
+    """At every request of every history, to the byte; one was fabricated by its authors."""
+    for memory in context_of(expected["file"]).device_memories:
+        if len(memory.replay.alloc) and expected["file"] != "facebookresearch-output.pickle.gz":
+            assert memory.other_settings.off_bytes == 0
+
+
+@needs_corpus
+def test_the_ranks_that_ran_out_of_memory_had_a_setting_that_fits() -> None:
+    for rank in RANKS:
+        (finding,) = [each for each in report_of(rank).findings if each.rule == "MEM017"]
+        assert finding.evidence["is_reproduced"] is True
+        assert finding.evidence["fits_with"] == "expandable_segments:True"

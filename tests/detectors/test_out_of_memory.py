@@ -83,8 +83,9 @@ def test_memory_in_pieces_is_told_from_a_full_device(found: Found) -> None:
     assert "expandable_segments" in finding.fix
 
 
-def test_one_setting_that_may_be_enough_is_named_however_few_its_bytes(found: Found) -> None:
-    b = SnapshotBuilder(total_bytes=8 * GIB)
+def nearly_full(max_split_bytes: int | None = None, *, expandable: bool = False) -> SnapshotBuilder:
+    """Of 8 GiB 7 are in use, and 64 MiB are free beside a live block: 960 MiB do not fit."""
+    b = SnapshotBuilder(total_bytes=8 * GIB, max_split_bytes=max_split_bytes, expandable=expandable)
     module = "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py"
     with b.frame(module, 900, "_apply"):
         b.alloc(2 * GIB)
@@ -97,15 +98,26 @@ def test_one_setting_that_may_be_enough_is_named_however_few_its_bytes(found: Fo
     b.free(first)
     with b.frame("loss.py", 4, "loss"):
         b.alloc_or_none(960 * MIB)
-    (finding,) = found(b, RULE)
+    return b
+
+
+def test_one_setting_that_is_enough_is_named_however_few_its_bytes(found: Found) -> None:
+    (finding,) = found(nearly_full(), RULE)
     assert finding.evidence["reason"] == "exhaustion"
     assert finding.evidence["missing_bytes"] == 64 * MIB
     assert finding.evidence["in_pieces_bytes"] == 64 * MIB
     assert finding.fix.count("; ") == 3
+    # With a limit the two neighbours have segments of their own, and one of them goes back. With
+    # expandable segments the live one keeps the other in place all the same.
     assert finding.fix.endswith(
-        "64.0 MiB free in pieces: set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, "
-        "which alone may have been enough."
+        "64.0 MiB free in pieces: set `PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128`, "
+        "and this request would have fitted."
     )
+    assert finding.evidence["is_reproduced"] is True
+    assert finding.evidence["fits_with"] == "max_split_size_mb:128"
+    assert found(nearly_full(128 * MIB), RULE) == ()
+    (still,) = found(nearly_full(expandable=True), RULE)
+    assert still.evidence["asked_bytes"] == 960 * MIB
 
 
 def test_what_other_programs_hold_is_told_as_far_as_it_is_known(found: Found) -> None:

@@ -47,16 +47,16 @@ def test_lines_of_the_peak_and_of_the_end(tmp_path: Path) -> None:
         (site.location.place, site.category, site.n, site.bytes, site.is_earlier)
         for site in device.peak_sites
     ] == [
-        ("train.py:5", "parameter", 1, 100 * MIB, False),
         ("train.py:5", "gradient", 1, 100 * MIB, False),
+        ("train.py:5", "parameter", 1, 100 * MIB, False),
         # Of what is freed later the history tells what was asked for.
         ("net.py:7", "activation", 2, 80 * MIB - 100, False),
         ("an unknown line", "unknown", 1, 30 * MIB, True),
         ("net.py:8", "activation", 1, 20 * MIB, False),
     ]
     assert [(site.location.place, site.category) for site in device.top_sites] == [
-        ("train.py:5", "parameter"),
         ("train.py:5", "gradient"),
+        ("train.py:5", "parameter"),
         ("train.py:5", "optimizer-state"),
         ("an unknown line", "unknown"),
     ]

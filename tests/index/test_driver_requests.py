@@ -11,11 +11,10 @@ from profkit.engine.context import Context
 from profkit.index.cache_flushes import Cause
 from profkit.index.device_memory import DeviceMemory
 from profkit.index.marked_regions import marked_regions
-from profkit.index.shortage import needed_bytes
 from profkit.load.memory.columns import columns_of
 from profkit.model.snapshot import MemorySnapshot
 from profkit.testing import SnapshotBuilder
-from profkit.testing.device_memory import MIB, Block, segment_bytes
+from profkit.testing.device_memory import MIB, Block
 
 SIZES = (512, 700_416, MIB, MIB + 512, 3 * MIB, 12 * MIB, 64 * MIB)
 
@@ -84,13 +83,6 @@ def test_what_was_free_in_the_pool_of_each_request_is_found(
         assert (n_bytes, needed) == truth[:2]
         # A large block that was given more than was asked for, and is gone, counts as shorter.
         assert 0 <= free - truth[2] <= len(program) * MIB
-
-
-@pytest.mark.parametrize(
-    "n_bytes", [1, MIB, MIB + 1, 9 * MIB, 10 * MIB, 10 * MIB + 1, 4_202_692_608]
-)
-def test_what_a_request_needs_of_the_driver_is_what_torch_asks_for(n_bytes: int) -> None:
-    assert needed_bytes(n_bytes) == segment_bytes(n_bytes)
 
 
 def test_private_pools_and_streams_are_no_help_to_each_other() -> None:
