@@ -2,8 +2,8 @@
 
 What it finds:
     Devices that are idle again and again for a moment, because the host had not launched the next
-    kernel yet, while it waited for nothing and loaded no data. Long pauses are left out: they have
-    another reason than the cost of a launch.
+    kernel yet, while it waited for nothing, not for other ranks either, and loaded no data. Long
+    pauses are left out: they have another reason than the cost of a launch.
 
 Why it matters:
     To PyTorch an operator costs some microseconds on the host, whatever its size. Where kernels
@@ -51,10 +51,11 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.exchange_waits import waits_of_host
 from profkit.engine.windows import in_windows, windows, windows_ns
 from profkit.engine.wording import time_each_step
 from profkit.index.idle_gaps import short_waits
-from profkit.index.intervals import Intervals, covered_within, intersect, union
+from profkit.index.intervals import Intervals, covered_within, intersect, subtract, union
 from profkit.index.streams import DeviceActivity
 from profkit.index.wait_cost import first_of_each
 from profkit.model.events import NO_ROW, Category, Int64s, Rows
@@ -115,9 +116,11 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding, for the device that waits most for launches."""
     starts, ends = windows(ctx)
     stretch, is_known = _stretch(ctx, thresholds)
+    exchanges = waits_of_host(ctx)
     found = []
     for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True):
         idle = intersect(short_waits(device, causes, thresholds.max_gap_ns), union(starts, ends))
+        idle = subtract(idle, exchanges.waited) if exchanges else idle
         by_recording_ns = ((ends - starts) * stretch / (1 + stretch)).astype(np.int64)
         own_ns = np.maximum(0, covered_within(idle, starts, ends) - by_recording_ns)
         found.append(_Waits(device, idle, own_ns))

@@ -65,6 +65,17 @@ def test_long_pauses_have_another_reason(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
+def test_pauses_in_which_gloo_exchanges_data_are_no_fault_of_launches(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            for _ in range(30):
+                b.launch("aten::add", kernel="add", host_ns=5_000, device_ns=5_000)
+                with b.thread(3000), b.annotation("gloo:all_reduce"):
+                    b.advance(80_000)
+    assert found(b, RULE) == ()
+
+
 def test_kernels_launched_outside_operators_have_no_line_to_name(found: Found) -> None:
     b = training()
     for _ in range(3):
