@@ -37,6 +37,8 @@ EXPECTED = {
     "DAT002": "pageable-copy-to-device",
     "DAT003": "host-made-tensor",
     "KER001": "launch-bound",
+    "KER002": "float32-matmul",
+    "KER003": "repeated-casts",
     "COM001": "exposed-communication",
     "COM002": "data-parallel",
     "MEM001": "unfreed-tensors",
