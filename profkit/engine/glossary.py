@@ -20,6 +20,11 @@ GLOSSARY: Final[Mapping[str, str]] = MappingProxyType(
         "copy": "a move of bytes between host and device, or between devices.",
         "gap": "time in which a device had nothing to do, with the cause on the host's side.",
         "sync": "a call in which the host waits until a device is done.",
+        "rank": "one of the processes of a distributed job, by its number.",
+        "exchange": (
+            "data that the ranks of a job send each other, such as an all-reduce: by a kernel of a "
+            "device (NCCL), or by threads of the host (gloo, MPI)."
+        ),
         "finding": (
             "one thing that a rule found: where, what it costs, and what to write instead."
         ),
