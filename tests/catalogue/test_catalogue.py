@@ -66,6 +66,10 @@ EXPECTED = {
 }
 """Ids and names are a promise: none is ever given to another rule."""
 
+IN_FLOAT32 = "ampere_sgemm_128x64_tn"
+TO_FLOAT32 = "gpu_kernel_impl<direct_copy_kernel_cuda(Iter&)::{lambda(float)#1}>(int)"
+TO_BFLOAT16 = "bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}"
+
 each_rule = pytest.mark.parametrize("rule", OWN, ids=lambda rule: rule.INFO.name)
 
 
@@ -170,7 +174,9 @@ def test_the_catalogue_holds_rules_and_nothing_else() -> None:
 
 def troubled() -> TraceBuilder:
     """A program with most faults at once."""
-    b = TraceBuilder(stacks=True, memory=True, head={"ERROR": ["a message"]})
+    device = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0}
+    head = {"ERROR": ["a message"], "deviceProperties": [device]}
+    b = TraceBuilder(stacks=True, memory=True, head=head)
     b.kernel("earlier", 50_000)
     for _ in range(4):
         with b.step(), b.frame("train.py", 10, "train_step"):
@@ -180,7 +186,10 @@ def troubled() -> TraceBuilder:
                 b.launch("aten::add", kernel="add", host_ns=20_000, device_ns=1_000)
             b.compute("aten::zeros", 1_000)
             b.to_device(32, 1_000)
-            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=400_000)
+            b.launch("aten::mm", kernel=IN_FLOAT32, host_ns=10_000, device_ns=400_000)
+            for _ in range(4):
+                for kernel in (TO_FLOAT32, TO_BFLOAT16):
+                    b.launch("aten::to", kernel=kernel, host_ns=6_000, device_ns=15_000)
             b.item()
             b.to_host(4096, 50_000)
             b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=400_000)
@@ -202,8 +211,8 @@ def test_faults_that_come_together_are_all_found(tmp_path: Path) -> None:
     report = analyze(troubled().write(tmp_path / "t.json"), strict=True)
     found = {finding.rule for finding in (*report.findings, *report.health)}
     assert found >= {
-        "SYN001", "SYN002", "SYN003", "DAT001", "DAT002", "DAT003", "MEM001", "MEM002", "PRF002",
-        "PRF004",
+        "SYN001", "SYN002", "SYN003", "DAT001", "DAT002", "DAT003", "KER002", "KER003", "MEM001",
+        "MEM002", "PRF002", "PRF004",
     }  # fmt: skip
     of_a_trace = {rule.INFO.id for rule in rules() if looks_at_a_trace(rule.INFO.needs)}
     assert not of_a_trace & {each.rule for each in report.unchecked}
