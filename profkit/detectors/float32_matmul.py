@@ -40,9 +40,9 @@ Reads:
 
 When it is wrong:
     Where the result needs float32: solvers, simulations, some losses. A product of few rows waits
-    for memory, and TF32 does not make it faster. Convolutions may use TF32 unless it is forbidden,
-    so where none does, cuDNN may have chosen so itself: then the confidence is low. Kernels whose
-    names do not tell their arithmetic are not seen.
+    for memory, and TF32 does not make it faster. Convolutions may use TF32 unless it is forbidden;
+    where none of many does, cuDNN may still have chosen so itself, and the confidence is low.
+    Kernels whose names do not tell their arithmetic are not seen.
 
 Source:
     "TensorFloat-32 (TF32) on Ampere (and later) devices" in PyTorch's CUDA semantics;
@@ -87,12 +87,15 @@ class Thresholds:
     Attributes:
         min_kernel_ns: Shorter kernels do not count: in 10 microseconds ordinary cores multiply
             matrices of some 400 rows, with which tensor cores are hardly quicker.
+        min_layer_kernels_count: Kernels a step that convolve or belong to recurrent layers. Of a
+            few layers cuDNN may well have found each quicker in float32; of many, none.
         min_busy_share: Share of the devices' busy time that they must take. With less to gain,
             precision is not worth giving up.
         warning_share: Share of the steps that can be given back from which it is a warning.
     """
 
     min_kernel_ns: int = 10_000
+    min_layer_kernels_count: int = 10
     min_busy_share: float = 0.05
     warning_share: float = 0.01
 
@@ -123,7 +126,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     for by_cudnn in (False, True):
         found = every.select(every.by_cudnn == by_cudnn)
         kept = found.select(_avoidable(ctx, found, thresholds.min_kernel_ns))
-        if len(kept.rows):
+        least = thresholds.min_layer_kernels_count * max(1, len(ctx.steps)) if by_cudnn else 1
+        if len(kept.rows) >= least:
             yield from _judged(ctx, thresholds, kept, by_cudnn=by_cudnn)
 
 
