@@ -4,8 +4,8 @@ What it finds:
     Steps of a distributed job that pass in exchanges between ranks (all-reduce, all-gather,
     all-to-all and so on) while nothing is computed. Where a device runs the exchange, as with
     NCCL, that is time in which its communication kernels run and no other kernel does. Where
-    threads of the host run it (gloo, MPI), it is time in which the exchange runs, no device
-    computes (without a device: no operator), and work goes on only when the exchange is done.
+    threads of the host run it (gloo, MPI), it is time in which the exchange runs, neither a device
+    nor an operator on the host computes, and work goes on only when the exchange is done.
 
 Why it matters:
     An exchange beside computation costs next to nothing; one alone makes the step longer by all of
@@ -39,8 +39,8 @@ Reads:
 When it is wrong:
     An exchange also lasts while a slower rank is waited for, and the recording of one rank cannot
     tell that from the transfer: compare the ranks. Inference that splits layers over devices
-    exchanges between them by design; it gets a note. Without a device, Python that runs beside an
-    exchange and calls no operator looks like a wait. Where the host itself polls for NCCL
+    exchanges between them by design; it gets a note. Python that runs beside an exchange on the
+    host and calls no operator looks like a wait for it. Where the host itself polls for NCCL
     (``TORCH_NCCL_BLOCKING_WAIT``), it looks late, and less is found.
 
 Source:
@@ -129,9 +129,11 @@ def _finding(ctx: Context, waits: ExchangeWaits, program: Program) -> Finding:
     return INFO.finding(
         severity="warning" if program.trains else "note",
         confidence=confidence,
-        message=_message(ctx, waits, _mostly(lines), len(counted)),
+        message=_message(ctx, waits, _mostly(lines, waits.waited.total_ns), len(counted)),
         fix=fix_of(ctx, waits, program),
-        locations=known(*(line.location for line in lines[:MAX_LINES])),
+        locations=known(
+            *(line.location for line in lines[:MAX_LINES] if 10 * line.ns >= lines[0].ns)
+        ),
         n=len(counted),
         cost=ctx.cost(waits.waited.total_ns, basis="upper-bound"),
         evidence={
@@ -147,13 +149,14 @@ def _finding(ctx: Context, waits: ExchangeWaits, program: Program) -> Finding:
     )
 
 
-def _mostly(lines: list[StartedAt]) -> str:
+def _mostly(lines: list[StartedAt], total_ns: int) -> str:
     """What most of the waiting was for, as far as it is known."""
     if not lines:
         return ""
     first = lines[0]
+    word = "mostly" if 2 * first.ns >= total_ns else "among others"
     region = f" in `{first.region}`" if first.region else ""
-    return f", mostly for {first.kind}{at(first.location) or region}"
+    return f", {word} for {first.kind}{at(first.location) or region}"
 
 
 def _message(ctx: Context, waits: ExchangeWaits, mostly: str, n: int) -> str:

@@ -26,7 +26,7 @@ from profkit.index.exchanges import (
 from profkit.index.intervals import Intervals, intersect, subtract, union, unite
 from profkit.index.source import NO_FRAME
 from profkit.index.streams import DeviceActivity
-from profkit.index.waiting import covered_by, data_waits
+from profkit.index.waiting import covered_by
 from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.where import Location
 
@@ -143,12 +143,9 @@ def waits_of_host(ctx: Context) -> ExchangeWaits | None:
     starts, ends = windows(ctx)
     if not len(rows) or not len(starts):
         return None
-    if ctx.has_device_work:
-        working = covered_by(events, data_waits(events))
-        for device in ctx.devices:
-            working = unite(working, device.compute)
-    else:
-        working = working_hosts(events, ctx.tree)
+    working = working_hosts(events, ctx.tree)
+    for device in ctx.devices:
+        working = unite(working, device.compute)
     within = union(starts, ends)
     waited = awaited(events, rows, working, int(starts.min()), int(ends.max()))
     waited = intersect(waited, within)

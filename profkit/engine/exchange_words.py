@@ -17,7 +17,6 @@ _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
 _DDP: Final = re.compile(r"^DistributedDataParallel\.forward$")
 _FSDP: Final = re.compile(r"^(FSDP::|FullyShardedDataParallel)")
 _OF_GRADIENTS: Final = frozenset({"all-reduce", "reduce-scatter"})
-_HALF: Final = 0.5
 _FEW_BUCKETS: Final = 2
 
 _NCCL: Final = (
@@ -44,10 +43,22 @@ _INFERENCE: Final = (
     "layers are split over GPUs waits for each exchange by design: use fewer GPUs for one model, "
     "larger batches, or kernels that fuse the exchange with what follows."
 )
+_NO_BARRIER: Final = (
+    "Delete the barrier: every other exchange waits by itself for the ranks that it needs. Where "
+    "one process must come first, such as to download a file, one barrier before the loop will do."
+)
+_PIPELINE: Final = (
+    "If these are stages of a pipeline, each waits for its neighbours at the ends of a batch: cut "
+    "it into more micro-batches, or interleave the stages (`torch.distributed.pipelining`)."
+)
 _EARLIER: Final = (
     "Start it with `async_op=True` before work that does not need its result, and `wait()` where "
     "the result is needed; do rarely what is not needed in every step, such as metrics."
 )
+_BY_KIND: Final = {
+    frozenset({"barrier"}): _NO_BARRIER,
+    frozenset({"send and receive", "send", "receive"}): _PIPELINE,
+}
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,9 @@ def fix_of(ctx: Context, waits: ExchangeWaits, program: Program) -> str:
 
 
 def _by_origin(ctx: Context, waits: ExchangeWaits, program: Program) -> str:
+    for kinds, advice in _BY_KIND.items():
+        if _mostly(waits, np.array([kind in kinds for kind in waits.kinds], dtype=np.bool_)):
+            return advice
     if not program.trains:
         return _INFERENCE
     if _mostly(waits, _within(ctx, waits, _FSDP)):
@@ -154,9 +168,11 @@ def _after_backward(ctx: Context, waits: ExchangeWaits) -> Mask:
 
 
 def _mostly(waits: ExchangeWaits, which: Mask) -> bool:
-    """Whether these have at least half of the time waited for exchanges of known origin."""
-    total_ns = int(waits.share_ns[waits.starter != NO_ROW].sum())
-    return total_ns > 0 and int(waits.share_ns[which].sum()) >= _HALF * total_ns
+    """Whether these have at least half of the time waited, for exchanges of known origin if any."""
+    known = waits.starter != NO_ROW
+    if not waits.share_ns[known].any():
+        known = np.ones(len(known), dtype=np.bool_)
+    return 2 * int(waits.share_ns[which & known].sum()) >= int(waits.share_ns[known].sum())
 
 
 def _moves_device_tensors(ctx: Context) -> bool:

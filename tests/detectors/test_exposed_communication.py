@@ -312,6 +312,31 @@ def test_an_exchange_in_the_forward_pass_is_started_earlier(found: Found) -> Non
     assert "mostly for all-reduce in `## embeddings ##`;" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("op", "name", "fix"),
+    [
+        ("c10d::barrier", "ncclDevKernel_AllReduce", "Delete the barrier"),
+        ("c10d::recv_", "ncclDevKernel_SendRecv", "If these are stages of a pipeline"),
+        ("c10d::alltoall_base_", "ncclDevKernel_SendRecv", "Start it with `async_op=True`"),
+    ],
+)
+def test_what_to_do_depends_on_the_kind_of_exchange(
+    found: Found, op: str, name: str, fix: str
+) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            backward(b, 200 * US)
+            begins = b.free_at_ns()
+            with b.op(op):
+                ident = b.call("LaunchKernel", 4 * US)
+                b.kernel(name, 100 * US, correlation=ident, stream=COMM_STREAM, at_ns=begins)
+            update(b, at_ns=begins + 100 * US)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert finding.fix.startswith(fix)
+
+
 def test_an_exchange_whose_start_was_not_recorded_is_charged_to_no_line(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
@@ -461,6 +486,19 @@ def test_gloo_beside_a_gpu_that_computes_costs_nothing(found: Found) -> None:
         with b.step():
             b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=900 * US)
             gloo(b, 500 * US)
+            b.synchronize()
+    assert found(b, RULE) == ()
+
+
+def test_gloo_while_the_host_is_busy_with_something_else_is_not_waited_for(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            backward(b, 200 * US)
+            b.synchronize()
+            gloo(b, 100 * US, beside=True)
+            b.compute("aten::sort", 300 * US)
+            update(b, at_ns=b.now_ns + 4 * US)
             b.synchronize()
     assert found(b, RULE) == ()
 

@@ -1,0 +1,149 @@
+"""Real jobs of several ranks: what they wait for exchanges, reckoned here moment by moment."""
+
+import itertools
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from isal import igzip
+
+from profkit.api import analyze
+from profkit.model.finding import Finding
+from tests.corpus.test_corpus import CORPUS, needs_corpus
+
+WAITS = {
+    "a100-ddp-rank0-of-2": None,
+    "a100-embedding-rank3-of-8": "all-to-all",
+    "b200-eager-inference": None,
+    "mi300-resnet-ddp": "all-reduce",
+    "rank0-of-128": "all-to-all",
+    "rank1-of-128": "all-to-all",
+}
+"""Those that wait for exchanges in a tenth of their steps, and for what most."""
+LEAST_SHARE = 0.1
+Stretch = tuple[int, int]
+
+
+def path_of(name: str) -> Path:
+    return CORPUS / "traces" / f"{name}.json.gz"
+
+
+def found(name: str) -> tuple[Finding, ...]:
+    report = analyze(path_of(name), select=["COM001"], strict=True)
+    assert not report.unchecked
+    return report.findings
+
+
+class Moments:
+    """A real job, as sets of nanoseconds whose borders alone are looked at."""
+
+    def __init__(self, name: str) -> None:
+        content = json.loads(igzip.decompress(path_of(name).read_bytes()), parse_float=Decimal)
+        events = content["traceEvents"] if isinstance(content, dict) else content
+        self.events = [one for one in events if one.get("ph") == "X" and one.get("cat")]
+        kernels = [one for one in self.events if one["cat"] == "kernel"]
+        is_exchange = [
+            re.search("nccl|all_reduce", one["name"], re.IGNORECASE) is not None for one in kernels
+        ]
+        self.exchanges = [span(k) for k, yes in zip(kernels, is_exchange, strict=True) if yes]
+        compute = [k for k, yes in zip(kernels, is_exchange, strict=True) if not yes]
+        self.compute = [span(one) for one in compute]
+        launched = {
+            one["args"]["correlation"]: span(one)[0]
+            for one in reversed(self.events)
+            if one["cat"] in ("cuda_runtime", "cuda_driver") and "correlation" in one["args"]
+        }
+        self.launch = {
+            span(one)[0]: launched.get(one["args"].get("correlation"), 0)
+            for one in reversed(compute)
+        }
+        self.held = [span(one) for one in self.events if self._holds(one)]
+        steps = [
+            span(one) for one in self.events
+            if one["name"].startswith("ProfilerStep") and one["cat"] != "gpu_user_annotation"
+        ]  # fmt: skip
+        ends = [end for _, end in (*self.compute, *self.exchanges)]
+        starts = [start for start, _ in (*self.compute, *self.exchanges)]
+        self.windows = sorted(steps) or [(min(starts), max(ends))]
+
+    def _holds(self, event: dict[str, Any]) -> bool:
+        """Whether the host waits in a call for a device."""
+        if event["cat"] not in ("cuda_runtime", "cuda_driver"):
+            return False
+        if event["name"] in ("cudaMemcpyAsync", "hipMemcpyAsync"):
+            return event["args"].get("correlation") in self._pageable()
+        return re.search("Synchronize$|^hipMemcpyWithStream$", event["name"]) is not None
+
+    def _pageable(self) -> set[int]:
+        if not hasattr(self, "_into_pageable"):
+            self._into_pageable = {
+                one["args"]["correlation"] for one in self.events
+                if one["cat"] == "gpu_memcpy" and "DtoH (Device -> Pageable)" in one["name"]
+            }  # fmt: skip
+        return self._into_pageable
+
+    def figures(self) -> tuple[int, list[int]]:
+        """Nanoseconds of exchange alone, and those waited in each window."""
+        begins = sorted(self.launch)
+        sets = (self.exchanges, self.compute, self.held, self.windows)
+        borders = {at for each in sets for pair in each for at in pair}
+        borders |= set(self.launch.values())
+        changes = [changes_of(each) for each in sets]
+        level = [0] * len(sets)
+        alone, waited = 0, dict.fromkeys(self.windows, 0)
+        for at, following in itertools.pairwise(sorted(borders)):
+            level = [n + each.get(at, 0) for n, each in zip(level, changes, strict=True)]
+            exchanging, computing, held, in_window = (n > 0 for n in level)
+            if not exchanging or computing or not in_window:
+                continue
+            alone += following - at
+            place = bisect_left(begins, following)
+            is_late = place < len(begins) and self.launch[begins[place]] > at and not held
+            if not is_late:
+                window = max(each for each in self.windows if each[0] <= at)
+                waited[window] += following - at
+        return alone, list(waited.values())
+
+
+def span(event: dict[str, Any]) -> Stretch:
+    start = int(Decimal(event["ts"]) * 1000)
+    return start, start + int(Decimal(event["dur"]) * 1000)
+
+
+def changes_of(stretches: Iterable[Stretch]) -> dict[int, int]:
+    changes: dict[int, int] = {}
+    for start, end in stretches:
+        changes[start] = changes.get(start, 0) + 1
+        changes[end] = changes.get(end, 0) - 1
+    return changes
+
+
+@needs_corpus
+@pytest.mark.parametrize("name", WAITS)
+def test_a_real_job_waits_for_exchanges_as_long_as_its_events_say(name: str) -> None:
+    moments, findings = Moments(name), found(name)
+    alone, waited = moments.figures()
+    hits = [
+        ns >= LEAST_SHARE * (end - start)
+        for ns, (start, end) in zip(waited, moments.windows, strict=True)
+    ]
+    assert bool(findings) == (2 * sum(hits) >= len(hits)) == (WAITS[name] is not None)
+    for finding in findings:
+        assert finding.evidence["exposed_ns"] == alone
+        assert finding.cost.ns == sum(waited)
+        assert f"for {WAITS[name]}" in finding.message
+
+
+@needs_corpus
+def test_jobs_of_one_device_have_nothing_to_exchange() -> None:
+    for path in sorted((CORPUS / "traces").iterdir()):
+        name = path.name.removesuffix(".json.gz")
+        if name not in WAITS:
+            report = analyze(path, select=["COM001", "COM002"], strict=True)
+            assert report.findings == (), name
+            assert "COM001" not in {each.rule for each in report.unchecked}, name
