@@ -9,6 +9,8 @@ import numpy as np
 from profkit.engine.compile_words import is_limit, is_wanted
 from profkit.engine.compiled_code import CompiledCode, is_resumed, location_of
 from profkit.engine.context import Context
+from profkit.index.compiling import python_around
+from profkit.index.intervals import Intervals, union
 from profkit.model.capture_info import CodePlace, Compiled, GraphBreak
 from profkit.model.events import NO_ROW, Mask, Rows
 from profkit.model.where import Location
@@ -25,17 +27,21 @@ class Broken:
         location: The line: the user's own where there is one.
         further: The line of a library within it that no graph can hold, and the user's call.
         reason: Why, in torch's words, or empty.
-        places: Runs that begin behind it in steps, in ``ctx.regions``.
+        places: Runs that begin behind it in steps, in ``ctx.compiled_runs``.
+        between: Time of Python's around where they begin.
         n_graphs: Graphs that run in the calls that it cuts.
         n_calls: How many calls that are.
+        is_call: Whether the line is only that of the call: which one within it is not known.
     """
 
     location: Location
     further: tuple[Location, ...]
     reason: str
     places: Rows
+    between: Intervals
     n_graphs: int
     n_calls: int
+    is_call: bool = False
 
 
 @dataclass
@@ -45,6 +51,7 @@ class _Line:
     location: Location
     further: tuple[Location, ...]
     reason: str
+    is_call: bool = False
     places: list[Rows] = field(default_factory=list)
 
 
@@ -55,33 +62,56 @@ def broken_lines(ctx: Context, code: CompiledCode) -> Iterator[Broken]:
         ctx: The recording.
         code: What is known of the functions.
     """
-    regions = ctx.regions
-    in_steps = ctx.step_of(regions.rows) >= 0
+    runs = ctx.compiled_runs
+    in_steps = ctx.step_of(runs.rows) >= 0
     graphs = in_steps & _graphs(ctx, code)
-    n_graphs = np.bincount(regions.root[graphs], minlength=len(regions.rows))
+    n_graphs = np.bincount(runs.root[graphs], minlength=len(runs.rows))
     lines: dict[object, _Line] = {}
-    inside = in_steps & (regions.around >= 0) & (n_graphs[regions.root] >= _SEVERAL)
+    inside = in_steps & (runs.around >= 0) & (n_graphs[runs.root] >= _SEVERAL)
     for places in _alike(ctx, np.flatnonzero(inside & _leads_on(ctx, graphs))):
-        at = code.goes_on_at(int(places[0]))
-        if at is None:
+        at, first = code.goes_on_at(int(places[0])), int(runs.rows[places[0]])
+        if at is not None:
+            found = _line(code, ctx.location(first), at)
+        elif code.is_known(int(places[0])) or not graphs[places[0]]:
             continue
-        found = _line(code, ctx.location(int(regions.rows[places[0]])), at)
+        else:
+            found = _Line(ctx.location(first), (), "", is_call=True)
         if found is not None:
-            key = found.location.file, found.location.line
+            key = found.location.file, found.location.line, found.is_call
             lines.setdefault(key, found).places.append(places)
-    for line in lines.values():
-        places = np.sort(np.concatenate(line.places))
-        roots = np.unique(regions.root[places])
-        total = int(n_graphs[roots].sum())
-        yield Broken(line.location, line.further, line.reason, places, total, len(roots))
+    if lines:
+        yield from _measured(ctx, list(lines.values()), n_graphs)
+
+
+def _measured(ctx: Context, lines: list[_Line], n_graphs: Rows) -> Iterator[Broken]:
+    """The lines with the time of Python's around their runs, which is looked for once."""
+    runs = ctx.compiled_runs
+    every = np.concatenate([places for line in lines for places in line.places])
+    starts, ends = python_around(ctx.events, runs, every)
+    begin = 0
+    for line in lines:
+        end = begin + sum(map(len, line.places))
+        places = np.sort(every[begin:end])
+        roots = np.unique(runs.root[places])
+        yield Broken(
+            location=line.location,
+            further=line.further,
+            reason=line.reason,
+            places=places,
+            between=union(starts[begin:end], ends[begin:end]),
+            n_graphs=int(n_graphs[roots].sum()),
+            n_calls=len(roots),
+            is_call=line.is_call,
+        )
+        begin = end
 
 
 def _alike(ctx: Context, places: Rows) -> Iterator[Rows]:
     """Runs of one version of one function, as far as that is known, in the order of time."""
-    events, regions = ctx.events, ctx.regions
-    resumed = regions.resumed_by[places]
+    events, runs = ctx.events, ctx.compiled_runs
+    resumed = runs.resumed_by[places]
     by = np.where(resumed == NO_ROW, NO_ROW, events.name[resumed])
-    keys = np.stack((events.name[regions.rows[places]], by), axis=1)
+    keys = np.stack((events.name[runs.rows[places]], by), axis=1)
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     group = group.reshape(-1)
     for number in np.argsort(first, kind="stable").tolist():
@@ -90,12 +120,12 @@ def _alike(ctx: Context, places: Rows) -> Iterator[Rows]:
 
 def _graphs(ctx: Context, code: CompiledCode) -> Mask:
     """Which runs hold a graph, as torch tells, or else as their operators do."""
-    regions = ctx.regions
-    names = ctx.events.name[regions.rows]
-    found: Mask = regions.has_ops.copy()
+    runs = ctx.compiled_runs
+    names = ctx.events.name[runs.rows]
+    found: Mask = runs.has_ops.copy()
     for name, place in zip(*np.unique(names, return_index=True), strict=True):
-        at_ns = int(ctx.events.ts_ns[regions.rows[place]])
-        told = code.version(regions.numbers[place], at_ns)
+        at_ns = int(ctx.events.ts_ns[runs.rows[place]])
+        told = code.version(runs.numbers[place], at_ns)
         if told is not None:
             found[names == name] = bool(told.n_ops)
     return found
@@ -103,13 +133,13 @@ def _graphs(ctx: Context, code: CompiledCode) -> Mask:
 
 def _leads_on(ctx: Context, graphs: Mask) -> Mask:
     """Which runs hold a graph, or have one within them."""
-    regions = ctx.regions
+    runs = ctx.compiled_runs
     leads: Mask = graphs.copy()
-    above = regions.around
+    above = runs.around
     while (above >= 0).any():
         here = graphs & (above >= 0)
         leads[above[here]] = True
-        above = np.where(above >= 0, regions.around[above], above)
+        above = np.where(above >= 0, runs.around[above], above)
     return leads
 
 
@@ -121,7 +151,7 @@ def _line(code: CompiledCode, called: Location, at: CodePlace) -> _Line | None:
     if is_wanted(found.reason):
         return None
     innermost = location_of(found.stack[0])
-    if found.user < 0:
+    if not 0 <= found.user < len(found.stack):
         known = (called,) if called.file is not None else ()
         return _Line((*known, innermost)[0], (innermost,) if known else (), found.reason)
     users = location_of(found.stack[found.user])

@@ -11,7 +11,7 @@ from profkit.engine.context import Context
 from profkit.index.frames import parse_frame
 from profkit.index.source import NO_FRAME
 from profkit.model.capture_info import CodePlace, Compiled, GraphBreak
-from profkit.model.events import NO_ROW
+from profkit.model.events import NO_ROW, Category
 from profkit.model.where import Location
 
 _RESUMED: Final = ("torch_dynamo_resume_in_", "<resume in ")
@@ -115,15 +115,27 @@ class CompiledCode:
         """The line behind which a run goes on after the end of a graph, or None if it does not.
 
         Args:
-            place: The run's place in ``ctx.regions``.
+            place: The run's place in ``ctx.compiled_runs``.
         """
-        regions = self.ctx.regions
-        known = self.function(regions.numbers[place])
+        runs = self.ctx.compiled_runs
+        known = self.function(runs.numbers[place])
         if known is not None:
             return known.code if is_resumed(known.code[2]) else None
-        row = int(regions.resumed_by[place])
+        row = int(runs.resumed_by[place])
         frame = parse_frame(self.ctx.events.name_of(row)) if row != NO_ROW else None
         return None if frame is None else (frame.file, frame.line, frame.function)
+
+    def is_known(self, place: int) -> bool:
+        """Whether the recording tells which function a run is of.
+
+        Args:
+            place: The run's place in ``ctx.compiled_runs``.
+        """
+        return self._has_calls or self.function(self.ctx.compiled_runs.numbers[place]) is not None
+
+    @cached_property
+    def _has_calls(self) -> bool:
+        return bool((self.ctx.events.category == Category.PYTHON).any())
 
     def runs_in_steps(self, one: Compiled) -> bool | None:
         """Whether operators of a function ran in steps; None where no lines are known.

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from profkit.index.communication import communication
-from profkit.index.compiling import Compilations, Regions, compilations, regions
+from profkit.index.compiling import Compilations, CompiledRuns, compilations, compiled_runs
 from profkit.index.device_memory import DeviceMemory, device_memories
 from profkit.index.idle import IdleByCause, host_activity, idle_by_cause
 from profkit.index.intervals import Intervals, union
@@ -133,9 +133,9 @@ class Context:
         return compilations(self.events, self.tree)
 
     @cached_property
-    def regions(self) -> Regions:
+    def compiled_runs(self) -> CompiledRuns:
         """Where what ``torch.compile`` had compiled ran."""
-        return regions(self.events, self.tree)
+        return compiled_runs(self.events, self.tree)
 
     @cached_property
     def allocations(self) -> Allocations:

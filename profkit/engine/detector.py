@@ -36,7 +36,7 @@ class Needs(Enum):
     """Steps in which a device worked, or a snapshot that has kept what the allocator did."""
     EXCHANGES = "exchanges"
     """Device work, if the program was seen to start exchanges that devices run."""
-    COMPILED_REGIONS = "compiled-regions"
+    COMPILED_RUNS = "compiled-runs"
     """Rows around what ``torch.compile`` compiled, if it compiled anything."""
     LIVE = "live"
     """The running program's memory, watched over enough steps to judge growth."""

@@ -19,6 +19,12 @@ GLOSSARY: Final[Mapping[str, str]] = MappingProxyType(
         "kernel": "a function that runs on a device.",
         "copy": "a move of bytes between host and device, or between devices.",
         "gap": "time in which a device had nothing to do, with the cause on the host's side.",
+        "recompile": (
+            "`torch.compile` compiling a function once more, since a call is unlike those before."
+        ),
+        "graph break": (
+            "a place in the program where a graph of `torch.compile` ends and another one begins."
+        ),
         "sync": "a call in which the host waits until a device is done.",
         "rank": "one of the processes of a distributed job, by its number.",
         "exchange": (

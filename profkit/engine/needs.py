@@ -56,7 +56,7 @@ _LACKING: Final = {
         "The recording has exchanges that devices run, and no device work.",
         "Record with ProfilerActivity.CUDA among the activities.",
     ),
-    Needs.COMPILED_REGIONS: (
+    Needs.COMPILED_RUNS: (
         "The recording does not tell where compiled functions begin and end.",
         "Record with torch 2.2 or newer.",
     ),
@@ -116,8 +116,8 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
             or (ctx.snapshot is not None and len(ctx.snapshot.history) > 0)
         ),
         Needs.EXCHANGES: lambda: ctx.has_device_work or not len(for_devices(ctx.events)),
-        Needs.COMPILED_REGIONS: lambda: (
-            len(ctx.regions.rows) > 0 or _GRAPH_OF_AUTOGRAD not in ctx.events.names
+        Needs.COMPILED_RUNS: lambda: (
+            len(ctx.compiled_runs.rows) > 0 or _GRAPH_OF_AUTOGRAD not in ctx.events.names
         ),
         Needs.LIVE: lambda: ctx.live is not None and ctx.live.n_judged_steps > 0,
     }

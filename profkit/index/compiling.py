@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from profkit.index.calls import names_matching
-from profkit.index.intervals import Intervals, complement, inside, union
+from profkit.index.intervals import complement, union
 from profkit.index.nesting import CallTree
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 
 _COMPILING: Final = re.compile(r"\(dynamo_timed\)$|^entire_\w+_compile$|^dynamo$")
 _OF_A_FUNCTION: Final = re.compile(
@@ -44,7 +44,7 @@ class Compilations:
 
 
 @dataclass(frozen=True)
-class Regions:
+class CompiledRuns:
     """Runs of what functions were compiled to, in the order of the table.
 
     Attributes:
@@ -55,6 +55,8 @@ class Regions:
         has_ops: Which of them run operators of their own. Shape ``(n,)``.
         resumed_by: Row of the Python call in each that goes on behind the end of a graph, or -1.
             Shape ``(n,)``.
+        works: Operators that compute, and not those that only mark compiling and running. Over all
+            rows.
     """
 
     rows: Rows
@@ -63,6 +65,7 @@ class Regions:
     root: Int32s
     has_ops: Mask
     resumed_by: Int32s
+    works: Mask
 
 
 def _host(events: EventTable, pattern: re.Pattern[str]) -> Mask:
@@ -136,7 +139,7 @@ def _numbers_of(events: EventTable, rows: Rows) -> tuple[str, ...]:
     return tuple(numbers[at] for at in place.tolist())
 
 
-def regions(events: EventTable, tree: CallTree) -> Regions:
+def compiled_runs(events: EventTable, tree: CallTree) -> CompiledRuns:
     """Find where what was compiled ran.
 
     Args:
@@ -147,10 +150,10 @@ def regions(events: EventTable, tree: CallTree) -> Regions:
     rows = np.flatnonzero(is_region)
     if not len(rows):
         nowhere = np.zeros(0, dtype=np.int32)
-        return Regions(rows, (), nowhere, nowhere, nowhere.astype(np.bool_), nowhere)
+        return CompiledRuns(rows, (), nowhere, nowhere, rows > 0, nowhere, is_region)
     above, outermost = tree.below(is_region), tree.outermost(is_region)
     around = np.where(above[rows] == NO_ROW, NO_ROW, np.searchsorted(rows, above[rows]))
-    works = work_mask(events, tree)
+    works = _works(events, tree)
     nearest = tree.nearest(is_region)
     resumed_by = np.full(len(rows), NO_ROW, dtype=np.int32)
     named = names_matching(events.names, _RESUMED)
@@ -158,53 +161,50 @@ def regions(events: EventTable, tree: CallTree) -> Regions:
     # A function that goes on within another is in a region of its own.
     resumes = resumes[nearest[resumes] != NO_ROW][::-1]
     resumed_by[np.searchsorted(rows, nearest[resumes])] = resumes
-    return Regions(
+    return CompiledRuns(
         rows=rows,
         numbers=_numbers_of(events, rows),
         around=around.astype(np.int32),
         root=np.searchsorted(rows, outermost[rows]).astype(np.int32),
         has_ops=np.isin(rows, nearest[works]),
         resumed_by=resumed_by,
+        works=works,
     )
 
 
-def work_mask(events: EventTable, tree: CallTree) -> Mask:
-    """Operators that compute, and not those that only mark compiling and running. Shape ``(n,)``.
-
-    Args:
-        events: The events.
-        tree: Their call tree.
-    """
+def _works(events: EventTable, tree: CallTree) -> Mask:
     ops = events.category == Category.OP
     compiling = tree.nearest(_host(events, _COMPILING)) != NO_ROW
     marks = _host(events, _REGION) | _host(events, _UPKEEP)
     return np.asarray(ops & ~compiling & ~marks)
 
 
-def python_around(events: EventTable, tree: CallTree, found: Regions, places: Rows) -> Intervals:
+def python_around(events: EventTable, found: CompiledRuns, places: Rows) -> tuple[Int64s, Int64s]:
     """Time between operators of compiled functions, around where some of their runs begin.
 
     It is what Python takes to leave one graph, to do what no graph can, and to enter the next.
 
     Args:
         events: The events.
-        tree: Their call tree.
         found: All runs.
-        places: Which of them: each begins behind the end of a graph.
+        places: Which of them: each begins behind the end of a graph. Shape ``(k,)``.
+
+    Returns:
+        Starts and ends in nanoseconds, which are alike where no time is. Shape ``(k,)`` each.
     """
-    works = work_mask(events, tree)
-    starts, ends = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for lane in np.unique(events.lane[found.rows[places]]).tolist():
-        here = found.rows[places][events.lane[found.rows[places]] == lane]
-        ops = np.flatnonzero(works & (events.lane == lane))
+    begins, outer = found.rows[places], found.rows[found.root[places]]
+    starts = np.zeros(len(places), dtype=np.int64)
+    ends = np.zeros(len(places), dtype=np.int64)
+    for lane in np.unique(events.lane[begins]).tolist():
+        here = np.flatnonzero(events.lane[begins] == lane)
+        at_ns, calls = events.ts_ns[begins[here]], outer[here]
+        ops = np.flatnonzero(found.works & (events.lane == lane))
         busy = union(events.ts_ns[ops], events.end_ns[ops])
-        roots = found.rows[found.root[places]]
-        roots = np.unique(roots[events.lane[roots] == lane])
-        begin, end = int(events.ts_ns[roots].min()), int(events.end_ns[roots].max())
-        pauses = complement(busy, begin, end)
-        at = np.searchsorted(pauses.starts_ns, events.ts_ns[here], side="right") - 1
-        held = inside(pauses, events.ts_ns[here])
-        outer = found.rows[found.root[places]][events.lane[found.rows[places]] == lane][held]
-        starts.append(np.maximum(pauses.starts_ns[at[held]], events.ts_ns[outer]))
-        ends.append(np.minimum(pauses.ends_ns[at[held]], events.end_ns[outer]))
-    return union(np.concatenate(starts), np.concatenate(ends))
+        first, last = int(events.ts_ns[calls].min()), int(events.end_ns[calls].max())
+        pauses = complement(busy, first, last)
+        place = np.searchsorted(pauses.starts_ns, at_ns, side="right") - 1
+        held = (place >= 0) & (pauses.ends_ns[np.maximum(place, 0)] >= at_ns)
+        here, place, calls = here[held], place[held], calls[held]
+        starts[here] = np.maximum(pauses.starts_ns[place], events.ts_ns[calls])
+        ends[here] = np.minimum(pauses.ends_ns[place], events.end_ns[calls])
+    return starts, ends

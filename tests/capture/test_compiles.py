@@ -1,0 +1,187 @@
+"""What torch remembers of compiling is read whatever its version keeps, and harms no program."""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from profkit.capture import compiles
+from profkit.model.capture_info import GraphBreak
+
+UTILS = "torch._dynamo.utils"
+TRAIN, NET = "/home/me/train.py", "/home/me/net.py"
+LIBRARY = "/lib/site-packages/them/modeling.py"
+
+
+def dynamo(monkeypatch: pytest.MonkeyPatch, **kept: object) -> None:
+    """A torch of some version that has compiled."""
+    monkeypatch.setitem(sys.modules, UTILS, SimpleNamespace(**kept))
+
+
+def metric(**changes: object) -> SimpleNamespace:
+    """What torch 2.13 keeps of one compilation."""
+    plain: dict[str, object] = {
+        "compile_id": "1/2",
+        "co_filename": NET,
+        "co_firstlineno": 36,
+        "co_name": "forward",
+        "start_time_us": 1_790_000_000_000_001,
+        "duration_us": 2_500,
+        "graph_op_count": 6,
+        "recompile_reason": "1/1: tensor 'x' size mismatch at index 0. expected 4, actual 5",
+        "fail_reason": None,
+        "is_forward": True,
+        "is_runtime": False,
+        "stack_trace": [
+            f"Line: 12, Name: main, Filename: {TRAIN}",
+            f"Line: 511, Name: __call__, Filename: {LIBRARY}",
+            f"Line: 36, Name: forward, Filename: {NET}",
+        ],
+    }
+    return SimpleNamespace(**(plain | changes))
+
+
+def frame(file: str, line: int, name: str) -> SimpleNamespace:
+    return SimpleNamespace(filename=file, lineno=line, name=name)
+
+
+def only(*metrics: SimpleNamespace) -> dict[str, Any]:
+    return {"get_compilation_metrics": lambda: list(metrics), "graph_break_reasons": []}
+
+
+def test_a_program_that_does_not_compile_has_nothing_and_imports_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, UTILS, raising=False)
+    assert compiles.read() is None
+    assert not compiles.has_compiled()
+    assert UTILS not in sys.modules
+    dynamo(monkeypatch, **only(), counters={})
+    assert compiles.read() is None
+    assert not compiles.has_compiled()
+
+
+def test_all_that_torch_keeps_of_a_recompile_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    dynamo(monkeypatch, **only(metric()), counters={"frames": {"total": 1}})
+    assert compiles.has_compiled()
+    found = compiles.read()
+    assert found is not None
+    (one,) = found.compiled
+    assert one.number == "1/2"
+    assert one.code == (NET, 36, "forward")
+    assert one.is_users
+    assert one.caller == (TRAIN, 12, "main")
+    assert one.start_ns == 1_790_000_000_000_001_000
+    assert one.dur_ns == 2_500_000
+    assert one.n_ops == 6
+    assert one.again
+    assert one.reason.startswith("1/1: tensor 'x' size mismatch")
+    assert not one.failure
+
+
+def test_a_first_time_is_no_recompile_and_a_backward_pass_no_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, backward = metric(recompile_reason=None), metric(is_forward=False)
+    dynamo(monkeypatch, **only(first, backward, metric(is_runtime=True)))
+    found = compiles.read()
+    assert found is not None
+    assert [(one.again, one.reason) for one in found.compiled] == [(False, "")]
+
+
+def test_before_torch_2_7_the_reason_is_that_of_the_guard_that_failed_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = SimpleNamespace(
+        co_filename=NET, co_firstlineno=36, co_name="forward", cache_size=1,
+        start_time=1_700_000_000.5, entire_frame_compile_time_s=0.25, graph_op_count=2,
+        fail_reason=None,
+    )  # fmt: skip
+    code, other = (compile("1", NET, "eval").replace(co_firstlineno=line) for line in (36, 90))
+    dynamo(
+        monkeypatch,
+        **only(SimpleNamespace(**{**vars(old), "cache_size": 0}), old),
+        guard_failures={other: ["n == 1"], code: ["n == 2", "n == 3"]},
+    )
+    found = compiles.read()
+    assert found is not None
+    assert [(one.again, one.reason) for one in found.compiled] == [(False, ""), (True, "n == 3")]
+    assert found.compiled[1].number == ""
+    assert found.compiled[1].start_ns == 1_700_000_000_500_000_000
+    assert found.compiled[1].dur_ns == 250_000_000
+
+
+def test_a_function_that_torch_made_itself_is_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = [
+        f"Line: 12, Name: main, Filename: {TRAIN}",
+        f"Line: 40, Name: torch_dynamo_resume_in_forward_at_40, Filename: {NET}",
+        f"Line: 50, Name: helper, Filename: {NET}",
+    ]
+    dynamo(monkeypatch, **only(metric(stack_trace=stack), metric(stack_trace=["odd"])))
+    found = compiles.read()
+    assert found is not None
+    assert [one.caller for one in found.compiled] == [(TRAIN, 12, "main"), None]
+
+
+def test_a_break_is_kept_once_with_the_users_innermost_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deep = [frame(TRAIN, 12, "main"), frame(NET, 40, "forward"), frame(LIBRARY, 99, "attend")]
+    reasons = [
+        SimpleNamespace(reason="no", user_stack=deep),
+        SimpleNamespace(reason="no", user_stack=list(deep)),
+        SimpleNamespace(reason="no", user_stack=[frame(LIBRARY, 99, "attend")]),
+        SimpleNamespace(reason="ours", user_stack=[frame(compiles.__file__, 5, "read")]),
+        SimpleNamespace(reason="nowhere", user_stack=[]),
+    ]
+    dynamo(monkeypatch, graph_break_reasons=reasons)
+    found = compiles.read()
+    assert found is not None
+    attend = (LIBRARY, 99, "attend")
+    assert found.breaks == [
+        GraphBreak("no", [attend, (NET, 40, "forward"), (TRAIN, 12, "main")], user=1, n=2),
+        GraphBreak("no", [attend], user=-1, n=1),
+    ]
+
+
+class Hostile:
+    """Whatever it is asked for, it raises."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+
+def test_what_a_version_has_otherwise_costs_that_entry_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    odd = [Hostile(), None, metric(co_firstlineno="x"), metric(stack_trace=[3]), metric()]
+    breaks = [Hostile(), SimpleNamespace(reason=3, user_stack=None)]
+    dynamo(
+        monkeypatch,
+        get_compilation_metrics=lambda: odd,
+        graph_break_reasons=breaks,
+        counters=Hostile(),
+    )
+    found = compiles.read()
+    assert found is not None
+    assert len(found.compiled) == 1
+    assert not compiles.has_compiled()
+    dynamo(monkeypatch, get_compilation_metrics=Hostile().__class__, graph_break_reasons=breaks)
+    assert compiles.read() is None
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [metric(compile_id=f"{i}/0", recompile_reason="x" * 10**6) for i in range(1_000)]
+    breaks = [
+        SimpleNamespace(reason="y" * 10**5, user_stack=[frame(NET, i, "forward")] * 50)
+        for i in range(1_000)
+    ]
+    dynamo(monkeypatch, get_compilation_metrics=lambda: many, graph_break_reasons=breaks)
+    found = compiles.read()
+    assert found is not None
+    assert found.n_left_out == 2_000 - len(found.compiled) - len(found.breaks) > 0
+    assert len(found.compiled) <= 300
+    assert found.compiled[-1].number == "999/0"
+    assert len(found.compiled[0].reason) <= 1_000
+    assert max(len(one.stack) for one in found.breaks) <= 20

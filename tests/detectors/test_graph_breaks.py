@@ -1,0 +1,287 @@
+"""graph-breaks finds lines that end graphs in steps, and leaves what the program wants so."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import pytest
+
+from profkit.model.capture_info import CaptureInfo, Compiled, Compiles, GraphBreak
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.testing import TraceBuilder
+
+RULE = "graph-breaks"
+US = 1_000
+NET = "/home/me/net.py"
+CALL = ("/home/me/train.py", 12, "main")
+LIBRARY = "/lib/python3.11/site-packages/them/modeling.py"
+LOGGER = (
+    "logging.Logger method not supported for non-export cases\n"
+    "  Explanation: logging.Logger methods are not supported for non-export cases.\n"
+    "  Hint: Add the logging method to `torch._dynamo.config.ignore_logging_functions`.\n\n"
+    "  Developer debug context: method: <Logger layers (WARNING)>.info"
+)
+DISABLED = "Skip calling `torch.compiler.disable()`d function\n  Explanation: ..."
+CALLED = "Call to `torch._dynamo.graph_break()`\n  Explanation: User-inserted graph break."
+Found = Callable[..., tuple[Finding, ...]]
+Analyzed = Callable[..., Report]
+
+
+def compiled(*breaks: GraphBreak, n_ops: int | None = 3) -> CaptureInfo:
+    """What torch remembers of ``forward`` in net.py and of what goes on behind its line 40."""
+    return CaptureInfo(
+        version="1",
+        name="run",
+        compiles=Compiles(
+            compiled=[
+                Compiled("0/0", (NET, 36, "forward"), is_users=True, caller=CALL, n_ops=2),
+                Compiled(
+                    "1/0", (NET, 40, "torch_dynamo_resume_in_forward_at_40"), is_users=True,
+                    caller=CALL, n_ops=n_ops,
+                ),
+            ],
+            breaks=list(breaks),
+        ),
+    )  # fmt: skip
+
+
+def at_line(reason: str = LOGGER, line: int = 40) -> GraphBreak:
+    return GraphBreak(reason, [(NET, line, "forward")], user=0)
+
+
+def cut(b: TraceBuilder, *, stacks: bool = False) -> None:
+    """One call that runs as two graphs, with 30 µs of Python from the one to the other."""
+    called = b.frame("train.py", 10, "main") if stacks else b.annotation("call")
+    resumed = b.frame("net.py", 40, "torch_dynamo_resume_in_forward_at_40")
+    with called, b.op("Torch-Compiled Region: 0/0"):
+        b.advance(10 * US)
+        b.compute("aten::addmm", 100 * US)
+        b.advance(25 * US)
+        b.compute("TorchDynamo Cache Lookup", 3 * US)
+        with b.op("Torch-Compiled Region: 1/0"):
+            b.advance(2 * US)
+            with resumed if stacks else nullcontext():
+                b.compute("aten::tanh", 100 * US)
+
+
+def whole(b: TraceBuilder) -> None:
+    """One call that runs as one graph."""
+    with b.op("Torch-Compiled Region: 0/0"):
+        b.advance(10 * US)
+        b.compute("aten::addmm", 100 * US)
+        b.compute("aten::tanh", 100 * US)
+
+
+def steps(n_cuts: int = 1, *, rest_us: int = 0, capture: CaptureInfo | None = None,
+          stacks: bool = False) -> TraceBuilder:  # fmt: skip
+    b = TraceBuilder(capture=capture, device_names=())
+    for _ in range(3):
+        with b.step():
+            for _ in range(n_cuts):
+                cut(b, stacks=stacks)
+            b.compute("aten::add", rest_us * US)
+    return b
+
+
+def test_it_names_the_line_and_the_reason_and_the_python_between_the_graphs(found: Found) -> None:
+    (finding,) = found(steps(2, capture=compiled(at_line())), RULE)
+    assert (finding.locations[0].file, finding.locations[0].line) == (NET, 40)
+    # Two calls in each of three steps, with 30 µs from the one graph to the other.
+    assert finding.cost.ns == 3 * 2 * 30 * US
+    assert finding.cost.basis == "upper-bound"
+    assert sum(end - start for start, end in finding.claims) == finding.cost.ns
+    assert (finding.n, finding.severity, finding.confidence) == (6, "warning", "high")
+    assert finding.message == (
+        "A graph ends at net.py:40, twice a step: “logging.Logger method not supported for "
+        "non-export cases”. What is compiled there runs as 2 graphs instead of one, with 60.0 µs a "
+        "step of Python between them; what could have been fused across is not in that."
+    )
+    assert finding.fix == (
+        "Write to the log outside of what is compiled. PyTorch's hint: “Add the logging method to "
+        "`torch._dynamo.config.ignore_logging_functions`”."
+    )
+    assert (finding.evidence["n_graphs"], finding.evidence["n_calls"]) == (12, 6)
+
+
+def test_from_the_stacks_of_a_trace_of_another_program_the_line_is_known_and_not_why(
+    found: Found,
+) -> None:
+    (finding,) = found(steps(stacks=True), RULE)
+    place = finding.locations[0]
+    assert (place.file, place.line, place.function) == ("net.py", 40, "forward")
+    assert finding.confidence == "medium"
+    assert finding.cost.ns == 3 * 30 * US
+    assert "TORCH_LOGS=graph_breaks" in finding.fix
+
+
+def test_without_stacks_and_reasons_it_tells_that_graphs_end_but_not_where(found: Found) -> None:
+    (finding,) = found(steps(), RULE)
+    assert finding.n == 3
+    assert finding.message.startswith("A graph ends in what is called, once a step. ")
+    assert finding.cost.ns == 3 * 30 * US
+
+
+def test_one_graph_a_call_is_the_cure(found: Found) -> None:
+    b = TraceBuilder(capture=compiled(at_line()), device_names=())
+    for _ in range(3):
+        with b.step():
+            whole(b)
+    assert found(b, RULE) == ()
+
+
+@pytest.mark.parametrize("reason", [DISABLED, CALLED])
+def test_breaks_that_the_program_asks_for_are_left_alone(found: Found, reason: str) -> None:
+    assert found(steps(4, capture=compiled(at_line(reason))), RULE) == ()
+
+
+def test_a_line_at_the_end_has_no_other_graph_behind_it(found: Found) -> None:
+    assert found(steps(capture=compiled(at_line(), n_ops=0)), RULE) == ()
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step(), b.op("Torch-Compiled Region: 0/0"):
+            b.compute("aten::addmm", 100 * US)
+            with b.op("Torch-Compiled Region: 1/0"):
+                b.advance(10 * US)
+    assert found(b, RULE) == ()
+
+
+def test_breaks_outside_of_steps_are_not_told(found: Found) -> None:
+    b = TraceBuilder(capture=compiled(at_line()), device_names=())
+    cut(b)
+    for _ in range(3):
+        with b.step():
+            whole(b)
+    assert found(b, RULE) == ()
+
+
+def test_a_line_that_ended_graphs_only_in_another_function_is_not_told(found: Found) -> None:
+    # Its reason is remembered, and nothing goes on behind it in the steps.
+    (finding,) = found(steps(capture=compiled(at_line(), at_line(line=90))), RULE)
+    assert finding.locations[0].line == 40
+
+
+def test_two_functions_of_one_graph_each_one_after_another_are_whole(found: Found) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step():
+            for number in ("0/0", "1/0"):
+                with b.op(f"Torch-Compiled Region: {number}"):
+                    b.compute("aten::mm", 100 * US)
+    assert found(b, RULE) == ()
+
+
+def test_a_break_in_what_a_function_calls_is_told_at_its_own_line(found: Found) -> None:
+    # forward:40 calls helper, which cannot be compiled in one piece because of its line 7.
+    inner = GraphBreak(LOGGER, [(NET, 7, "helper"), (NET, 40, "forward")], user=0)
+    (finding,) = found(steps(capture=compiled(inner)), RULE)
+    assert finding.locations[0].line == 7
+
+
+def test_a_break_in_a_library_is_told_at_the_users_line_that_leads_there(found: Found) -> None:
+    deep = GraphBreak(LOGGER, [(LIBRARY, 99, "attend"), (NET, 40, "forward")], user=1)
+    (finding,) = found(steps(capture=compiled(deep)), RULE)
+    assert [(place.file, place.line) for place in finding.locations] == [(NET, 40), (LIBRARY, 99)]
+    alone = GraphBreak(LOGGER, [(NET, 40, "forward")], user=-1)
+    (finding,) = found(steps(capture=compiled(alone)), RULE)
+    assert finding.locations[0].line == 40
+
+
+def test_few_breaks_that_cost_little_are_a_note(found: Found) -> None:
+    def severity(n_cuts: int, rest_us: int) -> str:
+        capture = compiled(at_line())
+        return found(steps(n_cuts, rest_us=rest_us, capture=capture), RULE)[0].severity
+
+    # 30 µs of a step of 240 µs and the rest: a hundredth of 3 ms.
+    assert severity(1, 2760) == "warning"
+    assert severity(1, 2761) == "note"
+    assert severity(3, 100_000) == "note"
+    assert severity(4, 100_000) == "warning"
+
+
+def test_python_between_graphs_costs_no_more_than_the_device_was_idle(found: Found) -> None:
+    def training(device_ns: int) -> TraceBuilder:
+        b = TraceBuilder(capture=compiled(at_line()))
+        for _ in range(3):
+            with b.step():
+                b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=device_ns)
+                cut(b)
+                b.synchronize()
+        return b
+
+    (busy,) = found(training(400 * US), RULE)
+    # Idle is it only while its kernel is launched, for 10 µs a step.
+    assert busy.cost.ns == 3 * 10 * US
+    assert busy.evidence["python_ns"] == 3 * 30 * US
+    (idle,) = found(training(50 * US), RULE)
+    assert idle.cost.ns == 3 * 30 * US
+
+
+def test_breaks_of_two_threads_are_each_measured_on_their_own(found: Found) -> None:
+    b = TraceBuilder(capture=compiled(at_line()), device_names=())
+    with b.step():
+        cut(b)
+        with b.thread(77):
+            cut(b)
+    (finding,) = found(b, RULE)
+    assert finding.cost.ns == 2 * 30 * US
+
+
+def test_a_function_left_uncompiled_as_a_whole_is_told_where_it_runs_in_steps(
+    found: Found,
+) -> None:
+    failed = Compiled(
+        "0/0", (NET, 36, "forward"), is_users=True, caller=CALL,
+        failure="Failed to trace builtin operator `print`\n  Explanation: ...",
+    )  # fmt: skip
+    capture = CaptureInfo(version="1", name="run", compiles=Compiles([failed]))
+
+    def running(function: str) -> TraceBuilder:
+        b = TraceBuilder(capture=capture, device_names=())
+        for _ in range(3):
+            with b.step(), b.frame(NET, 36, function):
+                b.compute("aten::mm", 100 * US)
+        return b
+
+    (finding,) = found(running("forward"), RULE)
+    assert finding.message.startswith("`forward` at net.py:36 runs uncompiled: ")
+    assert "Failed to trace builtin operator `print`" in finding.message
+    assert [place.line for place in finding.locations] == [12, 36]
+    assert found(running("other"), RULE) == ()
+
+
+@pytest.mark.parametrize(
+    ("reason", "fix"),
+    [
+        ("generic_jump TensorVariable()", "torch.where(condition, a, b)"),
+        ("Unsupported Tensor.item() call with capture_scalar_outputs=False", "Keep the value a"),
+        ("Failed to trace builtin operator `print`", "Write to the log outside"),
+        ("Something new", "Move the line out of what is compiled."),
+    ],
+)
+def test_the_cure_fits_the_reason(found: Found, reason: str, fix: str) -> None:
+    (finding,) = found(steps(capture=compiled(at_line(reason))), RULE)
+    assert fix in finding.fix
+
+
+def test_a_hint_to_report_a_bug_is_no_help(found: Found) -> None:
+    reason = "Something new\n  Hint: Please report an issue to PyTorch.\n  Hint: Do\n    this.\n\n"
+    (finding,) = found(steps(capture=compiled(at_line(reason))), RULE)
+    assert finding.fix == "Move the line out of what is compiled. PyTorch's hint: “Do this”."
+
+
+def test_a_program_that_compiles_nothing_is_clean(found: Found, host_alone: TraceBuilder) -> None:
+    assert found(host_alone, RULE) == ()
+
+
+def test_before_torch_marked_compiled_regions_it_could_not_look(analyzed: Analyzed) -> None:
+    b = TraceBuilder(device_names=())
+    with b.step():
+        b.compute("CompiledFunction", 100 * US)
+    (unchecked,) = analyzed(b, RULE).unchecked
+    assert unchecked.how == "Record with torch 2.2 or newer."
+
+
+def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
+    b = TraceBuilder(device_names=())
+    cut(b)
+    assert [each.rule for each in analyzed(b, RULE).unchecked] == ["CMP002"]

@@ -1,0 +1,156 @@
+"""The programs of ``examples/gpu`` that compile, recorded on a CPU: the fault found, the cure not.
+
+All are recorded in one process of their own, since importing the compiler takes longer than they
+do, and what it keeps would be there for the tests that come after.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from profkit.api import analyze
+from profkit.load.open import load_trace
+from profkit.model.report import Report
+
+ROOT: Final = Path(__file__).parents[2]
+PROGRAMS: Final = ROOT / "examples" / "gpu"
+EXPECTED: Final[dict[str, dict[str, Any]]] = json.loads((PROGRAMS / "expected.json").read_text())
+NAMES: Final = ("recompiles", "graph_breaks")
+RULES: Final = ("recompiles", "graph-breaks")
+SMALL: Final = (
+    "--warm-up", "1", "--steps", "7", "--scale", "0.02", "--device", "cpu",
+)  # fmt: skip
+RECORDS: Final = """
+import sys
+import torch
+from profkit.capture.discover_steps import Plan
+from profkit.capture.options import Options
+from profkit.capture.run import DEFAULT_SCHEDULE, Target, run
+from profkit.capture.session import forget_lines
+
+torch.set_num_threads(1)
+folder, programs, *small = sys.argv[1:]
+whole = f"{folder}/whole.py"
+open(whole, "w").write(
+    "import torch\\n"
+    "network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))\\n"
+    "optimizer = torch.optim.SGD(network.parameters(), lr=0.1)\\n"
+    "compiled = torch.compile(network, backend='eager', fullgraph=True)\\n"
+    "for _ in range(8):\\n"
+    "    compiled(torch.randn(2, 4)).sum().backward()\\n"
+    "    optimizer.step()\\n"
+)
+ended = run(Target(whole), Plan("whole", Options(folder=folder, quiet=True), DEFAULT_SCHEDULE))
+assert ended.error is None, ended.error
+for name in ("recompiles", "graph_breaks"):
+    for cure in ("", "--cured"):
+        more = ["--backend", "eager"] if name == "recompiles" else []
+        arguments = [*small, *more, *([cure] if cure else [])]
+        plan = Plan(name + cure, Options(folder=folder, quiet=True), DEFAULT_SCHEDULE)
+        ended = run(Target(f"{programs}/{name}.py", arguments), plan)
+        assert ended.error is None, ended.error
+        torch._dynamo.reset()
+        torch._dynamo.utils.clear_compilation_metrics()
+        forget_lines()
+        sys.modules.pop("measured", None)
+"""
+
+pytestmark = pytest.mark.xdist_group("compiled")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of the traces, and what was written to stderr."""
+    folder = tmp_path_factory.mktemp("compiled")
+    finished = subprocess.run(
+        [sys.executable, "-W", "default", "-c", RECORDS, str(folder), str(PROGRAMS), *SMALL],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return folder, finished.stderr
+
+
+def trace_of(recorded: tuple[Path, str], name: str) -> Path:
+    (path,) = (recorded[0] / name).glob("*.pt.trace.json.gz")
+    return path
+
+
+def report_of(recorded: tuple[Path, str], name: str) -> Report:
+    return analyze(trace_of(recorded, name), select=RULES, strict=True)
+
+
+def line_of(name: str) -> int:
+    lines = (PROGRAMS / f"{name}.py").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if "# fault:" in line)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_fault_is_found_at_its_line_and_alone(recorded: tuple[Path, str], name: str) -> None:
+    report = report_of(recorded, name)
+    assert [finding.name for finding in report.findings] == [EXPECTED[name]["rule"]]
+    place = report.findings[0].locations[0]
+    assert (place.file, place.line) == (str(PROGRAMS / f"{name}.py"), line_of(name))
+    assert not report.unchecked
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cure_is_silent(recorded: tuple[Path, str], name: str) -> None:
+    assert report_of(recorded, f"{name}--cured").findings == ()
+
+
+def test_recompiles_are_counted_timed_and_explained(recorded: tuple[Path, str]) -> None:
+    (finding,) = report_of(recorded, "recompiles").findings
+    assert finding.n == 3
+    assert finding.severity == "warning"
+    assert "“tensor 'args[0]' size mismatch at index 0. expected " in finding.message
+    assert "dynamic=True" in finding.fix
+    # Against the rows as torch wrote them: the outermost ones of each recorded step.
+    events = load_trace(trace_of(recorded, "recompiles")).to_pandas()
+    steps = events[events.name.str.startswith("ProfilerStep")]
+    whole = events[events.name == "dynamo"]
+    inside = [
+        row.dur_ns
+        for row in whole.itertuples()
+        if ((steps.ts_ns <= row.ts_ns) & (row.ts_ns < steps.ts_ns + steps.dur_ns)).any()
+    ]
+    assert len(inside) == 3
+    assert finding.cost.ns == sum(inside)
+
+
+def test_graph_breaks_are_counted_and_explained(recorded: tuple[Path, str]) -> None:
+    (finding,) = report_of(recorded, "graph_breaks").findings
+    # Six layers in each of three steps, each of which falls into two.
+    assert finding.n == 18
+    assert finding.evidence["n_graphs"] == 36
+    assert "logg" in finding.message.lower()
+    assert finding.fix.startswith("Write to the log outside of what is compiled.")
+
+
+def test_a_program_that_allows_no_graph_break_is_recorded(recorded: tuple[Path, str]) -> None:
+    assert report_of(recorded, "whole").findings == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recording_changes_nothing_of_what_is_compiled(
+    recorded: tuple[Path, str], name: str
+) -> None:
+    """No graph ends because of profkit, and nothing is compiled anew because of it."""
+    capture = load_trace(trace_of(recorded, f"{name}--cured")).capture
+    assert capture is not None
+    assert capture.compiles is not None
+    assert len(capture.compiles.compiled) == (1 if name == "graph_breaks" else 2)
+    assert capture.compiles.breaks == []
+    assert "hooks" not in recorded[1]
+    broken = load_trace(trace_of(recorded, name)).capture
+    assert broken is not None
+    assert broken.compiles is not None
+    files = {place[0] for one in broken.compiles.breaks for place in one.stack}
+    assert not any("profkit" in Path(file).parts[-3:-1] for file in files)
