@@ -12,7 +12,8 @@ Why it matters:
     driver and asks for it anew.
 
 How to fix it:
-    Against pieces set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, pad batches of ever
+    Against pieces set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` or
+    ``max_split_size_mb``, whichever the finding says would have reserved less, pad batches of ever
     new sizes to a few sizes, and allocate what lives long first. Use one side stream instead of
     many; let CUDA graphs share a pool.
 
@@ -35,7 +36,8 @@ Reads:
 
 When it is wrong:
     A history of a few steps only: a program whose steps grow for other reasons, such as longer
-    batches, may come to use later what it holds now.
+    batches, may come to use later what it holds now. What other settings would have reserved is an
+    estimate, worked out as for MEM011.
 
 Source:
     "Memory management" in PyTorch's CUDA semantics; ``c10/cuda/CUDACachingAllocator.cpp``

@@ -13,8 +13,9 @@ Why it matters:
 
 How to fix it:
     Set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``: segments then grow where they are,
-    instead of new ones being begun. Allocate what lives long before what comes and goes. Pad
-    batches of changing sizes to a few sizes.
+    instead of new ones being begun; or ``max_split_size_mb``, so that short tensors do not split
+    long blocks. What each would have reserved is told: the history is played again under it.
+    Allocate what lives long before what comes and goes. Pad batches of changing sizes to a few.
 
 Example:
     ::
@@ -35,13 +36,13 @@ Reads:
 
 When it is wrong:
     Of blocks that were freed before the snapshot the history tells what was asked for; what a large
-    block was given beyond that, up to 1 MiB, is counted as free. What expandable segments would
-    save is an estimate: each pool's most active bytes, up to a page.
+    block was given beyond that, up to 1 MiB, is counted as free. What other settings would have
+    reserved is an estimate, told only where the same model, under the settings that were, reserves
+    what was recorded, within 1 % at every request. What stood before the history stays as it was.
 
 Source:
-    "Memory management" in PyTorch's CUDA semantics (``expandable_segments``,
-    ``max_split_size_mb``); ``c10/cuda/CUDACachingAllocator.cpp`` (``get_free_block``,
-    ``should_split``); pytorch #193400.
+    "Memory management" in PyTorch's CUDA semantics; ``c10/cuda/CUDACachingAllocator.cpp``
+    (``get_free_block``, ``should_split``, ``try_allocate_expandable_block``); pytorch #193400.
 """
 
 from collections.abc import Iterator

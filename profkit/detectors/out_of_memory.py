@@ -13,7 +13,8 @@ Why it matters:
 How to fix it:
     In the order of bytes: use a smaller batch, ``torch.utils.checkpoint`` or ``torch.autocast``
     for activations; compute in chunks what asks for one large tensor; an optimizer with less state
-    or sharding for parameters and state; ``expandable_segments`` for what is free in pieces.
+    or sharding for parameters and state; ``expandable_segments`` or ``max_split_size_mb`` for what
+    is free in pieces: the one with which the request would have fitted, if there is one.
 
 Example:
     ::
@@ -34,11 +35,14 @@ Reads:
 When it is wrong:
     How much the device has in all is not in a snapshot: what other programs and libraries hold can
     only be told by what is missing from that. Of blocks that were freed before the snapshot was
-    taken the history tells what was asked for, and not what they took.
+    taken the history tells what was asked for, and not what they took. Whether a request would have
+    fitted under another setting is an estimate: the history is played again by the allocator's
+    rules, which must come to what was recorded under the settings that were.
 
 Source:
     ``c10/cuda/CUDACachingAllocator.cpp`` (``malloc``: cached segments are freed before a request
-    is given up); "Memory management" in PyTorch's CUDA semantics (``expandable_segments``).
+    is given up); "Memory management" in PyTorch's CUDA semantics (``expandable_segments``,
+    ``max_split_size_mb``).
 """
 
 from collections.abc import Iterator

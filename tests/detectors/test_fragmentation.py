@@ -1,6 +1,7 @@
 """fragmentation finds memory that is free in pieces which no request fits."""
 
 from collections.abc import Callable
+from typing import Any
 
 from profkit.model.finding import Finding
 from profkit.model.report import Report
@@ -44,8 +45,13 @@ def test_it_tells_pieces_lines_and_what_would_do(found: Found) -> None:
     # What stays between the pieces is what can be changed; what asks for memory is only told of.
     assert [each.place for each in finding.locations] == ["keep.py:5", "large.py:9"]
     assert "400 MiB in 20 blocks of keep.py:5 held 1.56 GiB in place then" in finding.message
-    assert "expandable_segments" in finding.fix
-    assert "1.95 GiB would do" in finding.fix
+    # Live blocks of 20 MiB lie between the pieces whatever the setting.
+    assert finding.fix == (
+        "No setting would have saved much of the 2.95 GiB that were reserved at the peak: 2.89 GiB "
+        "with `expandable_segments:True` and 2.95 GiB with `max_split_size_mb:1024`. Allocate what "
+        "lives long before what comes and goes, and pad changing sizes to a few: about 1.95 GiB "
+        "would do if free memory were in one piece."
+    )
 
 
 def test_what_is_lost_decides_how_much_it_matters(found: Found) -> None:
@@ -53,6 +59,75 @@ def test_what_is_lost_decides_how_much_it_matters(found: Found) -> None:
     assert finding.severity == "note"
     (finding,) = found(in_pieces(), RULE, warning_share=0.3)
     assert finding.severity == "warning"
+
+
+def split_by_shorter_ones(b: SnapshotBuilder) -> SnapshotBuilder:
+    """Each block of 200 MiB is split by one of 120 MiB that stays."""
+    for _ in range(10):
+        with b.frame("train.py", 3, "main"):
+            b.free(b.alloc(200 * MIB))
+        with b.frame("keep.py", 5, "keep"):
+            b.alloc(120 * MIB)
+    return b
+
+
+def test_settings_that_would_have_saved_much_are_told_with_their_figures(found: Found) -> None:
+    (finding,) = found(split_by_shorter_ones(SnapshotBuilder()), RULE)
+    assert finding.fix.startswith(
+        "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: with it reserved memory at its "
+        "peak would have been 1.25 GiB instead of 1.95 GiB; with `max_split_size_mb:128` 1.37 GiB."
+    )
+    evidence = finding.evidence
+    assert evidence["reserved_bytes"] == 2000 * MIB
+    assert evidence["is_reproduced"] is True
+    assert evidence["reproduced_within_bytes"] == 0
+    assert evidence["best_max_split"] == "max_split_size_mb:128"
+    # So they do, where they are set.
+    grown = split_by_shorter_ones(SnapshotBuilder(expandable=True)).moment()
+    limited = split_by_shorter_ones(SnapshotBuilder(max_split_bytes=128 * MIB)).moment()
+    assert evidence["reserved_if_expandable_bytes"] == grown.reserved_bytes == 1280 * MIB
+    assert evidence["reserved_if_best_max_split_bytes"] == limited.reserved_bytes == 1400 * MIB
+
+
+def pinned_everywhere(b: SnapshotBuilder) -> SnapshotBuilder:
+    """Long tensors of ever new lengths come and go, with one that stays after each of them."""
+    b.free(*[b.alloc(200 * MIB) for _ in range(10)])
+    for n in range(10):
+        work = b.alloc((182 + n) * MIB)
+        b.alloc(120 * MIB)
+        b.free(work)
+    b.free(*[b.alloc(200 * MIB) for _ in range(10)])
+    return b
+
+
+def test_a_limit_is_advised_alone_where_segments_that_grow_are_no_use(found: Found) -> None:
+    (finding,) = found(pinned_everywhere(SnapshotBuilder()), RULE, min_pieces_share=0.1)
+    grown = pinned_everywhere(SnapshotBuilder(expandable=True)).moment().reserved_bytes
+    limited = pinned_everywhere(SnapshotBuilder(max_split_bytes=128 * MIB)).moment()
+    assert finding.evidence["reserved_if_expandable_bytes"] == grown == 3540 * MIB
+    assert finding.evidence["reserved_if_best_max_split_bytes"] == limited.reserved_bytes
+    # The ten of 200 MiB serve what is nearly as long, and what stays has segments of its own.
+    assert limited.reserved_bytes == (10 * 200 + 10 * 120) * MIB
+    assert finding.fix == (
+        "Set `PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128`: with it reserved memory at its peak "
+        "would have been 3.12 GiB instead of 3.83 GiB. Allocate what lives long before what comes "
+        "and goes."
+    )
+
+
+class SaidToBeLimited(SnapshotBuilder):
+    """A snapshot whose settings are not those that its history was recorded under."""
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "max_split_size": 64 * MIB}
+
+
+def test_no_figure_is_told_where_the_history_does_not_follow_the_rules(found: Found) -> None:
+    (finding,) = found(split_by_shorter_ones(SaidToBeLimited()), RULE)
+    assert finding.evidence["is_reproduced"] is False
+    assert finding.evidence["reserved_if_expandable_bytes"] is None
+    assert finding.evidence["best_max_split"] is None
+    assert finding.fix.startswith("Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: at best")
 
 
 def test_expandable_segments_cure_it(found: Found) -> None:

@@ -80,7 +80,9 @@ def test_memory_in_pieces_is_told_from_a_full_device(found: Found) -> None:
     assert finding.evidence["largest_hole_bytes"] == 64 * MIB
     assert "The memory is in pieces" in finding.message
     assert "In one piece they would have been enough." in finding.message
-    assert "expandable_segments" in finding.fix
+    # Each piece of 64 MiB has whole pages that go back to the driver.
+    assert finding.evidence["fits_with"] == "expandable_segments:True"
+    assert "expandable_segments:True`, and this request would have fitted" in finding.fix
 
 
 def nearly_full(max_split_bytes: int | None = None, *, expandable: bool = False) -> SnapshotBuilder:
@@ -118,6 +120,22 @@ def test_one_setting_that_is_enough_is_named_however_few_its_bytes(found: Found)
     assert found(nearly_full(128 * MIB), RULE) == ()
     (still,) = found(nearly_full(expandable=True), RULE)
     assert still.evidence["asked_bytes"] == 960 * MIB
+
+
+def test_settings_that_are_of_no_use_are_not_advised(found: Found) -> None:
+    b = SnapshotBuilder(total_bytes=2 * GIB)
+    # Live blocks of 18 MiB leave pieces shorter than a page between them, whatever the setting.
+    held = [b.alloc(18 * MIB) for _ in range(100)]
+    b.free(*held)
+    halves = [b.alloc(9 * MIB) for _ in range(200)]
+    b.free(*halves[::2])
+    with b.frame("train.py", 20, "main"):
+        b.alloc_or_none(600 * MIB)
+    (finding,) = found(b, RULE)
+    assert finding.evidence["reason"] == "fragmentation"
+    assert finding.evidence["is_reproduced"] is True
+    assert finding.evidence["fits_with"] is None
+    assert "free in pieces: " not in finding.fix
 
 
 def test_what_other_programs_hold_is_told_as_far_as_it_is_known(found: Found) -> None:
