@@ -30,7 +30,6 @@ _CALLED: Final[dict[str, Kind]] = {
 
 _CONVERSION: Final = re.compile(r"^aten::(to|type_as|_to_copy|copy_)$")
 _ASKED: Final = re.compile(r"^aten::(to|type_as)$")
-_GRADIENT: Final = re.compile(r"^(ToCopyBackward\d*|CopyBackwards)$")
 _BACKWARD: Final = re.compile(r"^autograd::engine::")
 _FLOAT32: Final = re.compile(
     r"norm|softm|softplus|loss|entropy|kl_div|exp(?!and)|log(?!ical)|pow|sqrt|reciprocal|upsample"
@@ -155,7 +154,8 @@ def _owners(events: EventTable, tree: CallTree, op: Int32s) -> tuple[Int32s, Mas
     if _ops(events, _BACKWARD).any():
         is_own &= events.sequence.at(root) != MISSING
     made_by = forward_of_backward(events, tree)[root]
-    is_gradient = asked & (above != NO_ROW) & _ops(events, _GRADIENT)[above] & (made_by != NO_ROW)
+    # What a cast made on the forward pass is undone on the backward pass by the node of that cast.
+    is_gradient = asked & (made_by != NO_ROW)
     owner = np.where(is_own, root, np.where(is_gradient, outermost[made_by], NO_ROW))
     return owner.astype(np.int32), is_own
 

@@ -12,19 +12,20 @@ import numpy as np
 
 from profkit.index.calls import names_matching
 from profkit.index.launches import Launches
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
+from profkit.model.events import NO_ROW, EventTable, Int32s, Mask, Rows
 
 _ARCHITECTURE: Final = r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
 _FLOAT32: Final = re.compile(
     rf"(?<![a-z]){_ARCHITECTURE}_(?:sgemm_\d+x\d+(?!\d|_sliced)|scudnn_)"
     r"|simt_s(?:gemm|fprop|dgrad|wgrad)_(?!\w*(?:f16|[su]8))"
-    r"|xmma_\w+?_f32f32_f32f32_f32_(?!\w*tensor\d)"
+    r"|xmma_\w+?_f32f32_f32f32_f32_\w*ffma"
     r"|convolve_sgemm(?:<float\b|If)"
     r"|(?:dgrad|wgrad_alg\d)_engine(?:_NHWC)?(?:<float\b|If)"
     r"|dgrad2d_alg\d_\d(?:<float\b|If)"
 )
 """``s`` is float32 where cuBLAS, cuDNN and CUTLASS name a kernel: ``h``, ``d``, ``c`` and ``z`` are
-not. ``volta_fp16_sgemm_fp16`` adds up halves in float32. A product that is sliced within a block is
+not. ``volta_fp16_sgemm_fp16`` adds up halves in float32, ``ffma`` is the ordinary cores'
+instruction. A product that is sliced within a block is
 too small to fill a device."""
 _TF32: Final = re.compile(
     r"tf32"
@@ -89,8 +90,7 @@ def products(events: EventTable, launches: Launches) -> Products:
         events: The events.
         launches: Their launches.
     """
-    kernels = events.category[launches.work] == Category.KERNEL
-    rows, op = launches.work[kernels], launches.op[kernels]
+    rows, op = launches.work, launches.op
     numbers, place = np.unique(events.name[rows], return_inverse=True)
     kinds = [arithmetic(events.names[number]) for number in numbers.tolist()]
     multiplies = np.array([kind is not None for kind in kinds], dtype=np.bool_)[place]

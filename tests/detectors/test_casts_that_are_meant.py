@@ -194,4 +194,35 @@ def test_two_threads_do_not_come_back_for_each_other(found: Found) -> None:
                 with b.thread(3000):
                     down(b, device=1)
             b.synchronize()
-    assert found(b, RULE) == ()
+    assert found(b, RULE, min_round_trips_count=1) == ()
+
+
+@pytest.mark.parametrize(("same_thread", "is_found"), [(True, False), (False, True)])
+def test_what_another_thread_sums_up_meanwhile_needs_nothing_here(
+    found: Found,
+    same_thread: bool,  # noqa: FBT001
+    is_found: bool,  # noqa: FBT001
+) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step(), b.thread(3000):
+            for _ in range(8):
+                up(b)
+                with b.thread(3000 if same_thread else 4000):
+                    b.compute("aten::sum", 1_000)
+                down(b)
+            b.synchronize()
+    assert bool(found(b, RULE)) == is_found
+
+
+def test_only_operators_need_float32_whatever_else_is_called(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step():
+            for _ in range(8):
+                up(b)
+                with b.frame("softmax_norm.py", 3, "mean_of_sums"), b.module("LayerNorm"):
+                    relu(b)
+                down(b)
+            b.synchronize()
+    assert len(found(b, RULE)) == 1

@@ -268,6 +268,10 @@ def test_work_outside_of_steps_is_none_of_theirs(found: Found) -> None:
     b = training(ROUNDED.replace("tensorop_s1688gemm", "tensorop_h16816gemm"))
     b.launch("aten::mm", kernel=FULL, host_ns=9_000, device_ns=900_000)
     assert found(b, RULE) == ()
+    b = training()
+    b.launch("aten::mm", kernel=FULL, host_ns=9_000, device_ns=900_000)
+    (finding,) = found(b, RULE)
+    assert (finding.n, finding.evidence["kernel_ns"]) == (3, 2_400_000)
 
 
 def test_a_device_that_nobody_describes_makes_it_unchecked(analyzed: Analyzed) -> None:

@@ -123,6 +123,25 @@ def test_casts_that_hardly_shorten_a_step_are_a_note(found: Found) -> None:
     assert finding.severity == "note"
 
 
+def test_what_is_cast_outside_of_steps_is_none_of_theirs(found: Found) -> None:
+    b = network()
+    layers(b, 20)
+    (finding,) = found(b, RULE)
+    assert (finding.n, finding.cost.ns) == (9, 3 * 3 * (UP_NS + DOWN_NS))
+
+
+def test_what_runs_after_the_last_step_is_none_of_its_time(found: Found) -> None:
+    b = TraceBuilder()
+    with b.step() as event:
+        for _ in range(8):
+            up(b)
+            down(b)
+    # The device lags behind: from the first launch on it does nothing but cast.
+    (finding,) = found(b, RULE)
+    assert event.dur_ns is not None
+    assert finding.cost.ns == event.dur_ns - 4_000 < 8 * (UP_NS + DOWN_NS)
+
+
 def test_without_stacks_the_operator_is_named(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):

@@ -71,6 +71,7 @@ NEITHER = {
     "a kernel of the user's": "my_sgemm_naive(float*, float*, float*)",
     "Triton": "triton_tem_fused_mm_0",
     "Tensile": "Cijk_Ailk_Bljk_SB_MT128x128x16_MI16x16x4_SN",
+    "CUTLASS, halves in float32": "cutlass3x_sm100_simt_sgemm_f16_f16_f32_f16_f16_64x64x16",
     "elementwise": "void at::native::vectorized_elementwise_kernel<4, FillFunctor<float>>(int)",
 }
 
