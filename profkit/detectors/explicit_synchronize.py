@@ -118,7 +118,8 @@ def _calls_of_the_user(ctx: Context) -> Rows:
     rows = ctx.waits.of_kind(WaitKind.EXPLICIT).rows
     of_exchange = ctx.tree.nearest(exchange_rows(ctx.events))[rows] != NO_ROW
     rows = rows[in_windows(ctx, rows) & ~of_exchange]
-    return rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
+    own: Rows = rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
+    return own
 
 
 def _what(ctx: Context, rows: Rows) -> str:

@@ -10,35 +10,12 @@ from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import TraceBuilder
 from profkit.testing.trace_format import Format
+from tests.detectors.ranks import COMM_STREAM, NCCL, US, backward, exchange, update
 
 RULE = "exposed-communication"
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-COMM_STREAM = 20
-AUTOGRAD, GLOO = 2000, 3000
-US = 1_000
+AUTOGRAD = 2000
 Found = Callable[..., tuple[Finding, ...]]
 Analyzed = Callable[..., Report]
-
-
-def exchange(
-    b: TraceBuilder, dur_ns: int, *, at_ns: int, device: int = 0, name: str = NCCL
-) -> None:
-    """An all-reduce of NCCL, whose kernel begins at some moment."""
-    with b.op("c10d::allreduce_"), b.op("record_param_comms"), b.annotation("nccl:all_reduce"):
-        ident = b.call("LaunchKernel", 4 * US)
-        b.kernel(name, dur_ns, correlation=ident, stream=COMM_STREAM, at_ns=at_ns, device=device)
-
-
-def backward(b: TraceBuilder, kernel_ns: int, *, device: int = 0) -> None:
-    with b.op("autograd::engine::evaluate_function: MmBackward0"):
-        b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=kernel_ns, device=device)
-
-
-def update(b: TraceBuilder, *, at_ns: int, device: int = 0, kernel_ns: int = 40 * US) -> None:
-    """The optimizer's kernel, which begins at some moment."""
-    with b.annotation("Optimizer.step#SGD.step"), b.op("aten::_foreach_add_"):
-        ident = b.call("LaunchKernel", 4 * US)
-        b.kernel("foreach", kernel_ns, correlation=ident, at_ns=at_ns, device=device)
 
 
 def training(
@@ -359,146 +336,6 @@ def test_what_data_parallel_sends_within_one_process_is_not_this_rule_s(found: F
                 ident = b.call("LaunchKernel", 4 * US)
                 b.kernel("ncclDevKernel_Broadcast_RING_LL", 200 * US, correlation=ident)
             backward(b, 200 * US)
-            b.synchronize()
-    assert found(b, RULE) == ()
-
-
-def gloo(
-    b: TraceBuilder, dur_ns: int, *, copies: bool = False, beside: bool = False, op: bool = True
-) -> None:
-    """An all-reduce that a thread of gloo runs; ``beside`` what the caller does next."""
-    if op:
-        with b.op("c10d::allreduce_", self_ns=10 * US):
-            pass
-    start = b.now_ns
-    with b.thread(GLOO), b.annotation("gloo:all_reduce"):
-        b.advance(dur_ns)
-        if copies:
-            b.copy("HtoD (Pinned -> Device)", 1 << 20, 10 * US, blocking=False)
-            b.call("StreamSynchronize", 10 * US)
-    if beside:
-        b.now_ns = start
-
-
-def by_gloo(
-    *, n: int = 2, dur_ns: int = 50 * US, beside: bool = False, op: bool = True
-) -> TraceBuilder:
-    """A step on a CPU: 200 µs of operators, and all-reduces one after the other."""
-    b = TraceBuilder(device_names=())
-    for _ in range(4):
-        with b.step(), b.frame("train.py", 10, "train_step"):
-            with b.op("autograd::engine::evaluate_function: MmBackward0", self_ns=10 * US):
-                b.compute("aten::mm", 180 * US)
-            for _ in range(n):
-                with b.frame("train.py", 40, "average"):
-                    gloo(b, dur_ns, beside=beside, op=op)
-                b.compute("aten::div_", 5 * US + (dur_ns if beside else 0))
-    return b
-
-
-def test_on_a_cpu_the_wait_for_gloo_is_charged_to_the_line_that_started_it(found: Found) -> None:
-    (finding,) = found(by_gloo(), RULE)
-    assert (finding.cost.ns, finding.cost.per_step_ns) == (4 * 2 * 50 * US, 100 * US)
-    assert sum(end - start for start, end in finding.claims) == finding.cost.ns
-    (location,) = finding.locations
-    assert (location.file, location.line, location.op) == ("train.py", 40, "c10d::allreduce_")
-    assert finding.n == 8
-    assert finding.message == (
-        "For 100 µs a step (31%) nothing is computed while threads of the host exchange data with "
-        "other ranks: twice a step, mostly for all-reduce in average (train.py:40); the longest "
-        "wait is 50.0 µs. Waiting for slower ranks is in it, which the recording of one rank "
-        "cannot tell from the transfer."
-    )
-    assert finding.fix.startswith("Wrap the model in `DistributedDataParallel`")
-    assert "nccl" not in finding.fix
-
-
-def test_on_a_cpu_an_exchange_beside_operators_is_the_cure(found: Found) -> None:
-    assert found(by_gloo(beside=True), RULE) == ()
-
-
-def test_a_pause_that_ends_before_the_exchange_does_was_no_wait_for_it(found: Found) -> None:
-    b = TraceBuilder(device_names=())
-    for _ in range(4):
-        with b.step():
-            with b.op("c10d::allreduce_", self_ns=10 * US):
-                pass
-            start = b.now_ns
-            with b.thread(GLOO), b.annotation("gloo:all_reduce"):
-                b.advance(400 * US)
-            b.now_ns = start + 200 * US  # Python alone
-            b.compute("aten::mm", 300 * US)
-    assert found(b, RULE) == ()
-
-
-def test_fetching_a_batch_meanwhile_is_no_wait_for_the_exchange(found: Found) -> None:
-    b = TraceBuilder(device_names=())
-    for _ in range(4):
-        with b.step():
-            gloo(b, 200 * US, beside=True)
-            b.load(200 * US)
-            b.compute("aten::mm", 300 * US)
-    assert found(b, RULE) == ()
-
-
-def test_an_operator_that_calls_an_exchange_does_not_compute_while_it_waits(found: Found) -> None:
-    b = TraceBuilder(device_names=())
-    for _ in range(4):
-        with b.step():
-            with b.op("SyncBatchNorm"):
-                b.compute("aten::mean", 10 * US)
-                gloo(b, 100 * US)
-                b.compute("aten::add", 10 * US)
-            b.compute("aten::mm", 100 * US)
-            with b.op("autograd::engine::evaluate_function: MmBackward0"):
-                b.compute("aten::mm", 200 * US)
-    (finding,) = found(b, RULE)
-    assert finding.cost.per_step_ns == 100 * US
-    assert finding.fix.startswith("Start it with `async_op=True`")
-
-
-def test_before_torch_wrote_operators_for_exchanges_no_line_is_known(found: Found) -> None:
-    (finding,) = found(by_gloo(op=False), RULE)
-    assert finding.cost.per_step_ns == 100 * US
-    assert finding.locations == ()
-
-
-def test_gloo_for_tensors_of_a_gpu_is_to_be_nccl(found: Found) -> None:
-    b = TraceBuilder()
-    for _ in range(3):
-        with b.step():
-            backward(b, 200 * US)
-            b.synchronize()
-            gloo(b, 100 * US, copies=True)
-            update(b, at_ns=b.now_ns + 4 * US)
-            b.synchronize()
-    (finding,) = found(b, RULE)
-    # All of gloo's 100 µs, its 4 to copy the result back, and its wait of 10 for the copy.
-    assert finding.cost.per_step_ns == 114 * US
-    assert finding.evidence["device"] is None
-    assert finding.fix.startswith("These are tensors of the GPU")
-    assert '`init_process_group("nccl")`' in finding.fix
-
-
-def test_gloo_beside_a_gpu_that_computes_costs_nothing(found: Found) -> None:
-    b = TraceBuilder()
-    for _ in range(3):
-        with b.step():
-            b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=900 * US)
-            gloo(b, 500 * US)
-            b.synchronize()
-    assert found(b, RULE) == ()
-
-
-def test_gloo_while_the_host_is_busy_with_something_else_is_not_waited_for(found: Found) -> None:
-    b = TraceBuilder()
-    for _ in range(3):
-        with b.step():
-            backward(b, 200 * US)
-            b.synchronize()
-            gloo(b, 100 * US, beside=True)
-            b.compute("aten::sort", 300 * US)
-            update(b, at_ns=b.now_ns + 4 * US)
             b.synchronize()
     assert found(b, RULE) == ()
 
