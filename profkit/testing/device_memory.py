@@ -170,6 +170,8 @@ class DeviceMemory:
     def release(self, stack: int | None, asking: Pool = COMMON_POOL) -> bool:
         """Give back all segments that are wholly free, or the free pages of those that can shrink.
 
+        Before, it waits for all streams, and what they still used is complete.
+
         Args:
             stack: The stack that makes it do so.
             asking: A private pool keeps its memory, unless it is the one that asks.
@@ -178,6 +180,10 @@ class DeviceMemory:
             Whether anything was given back.
         """
         before = self.reserved_bytes
+        for block in [each for segment in self.segments for each in segment.blocks]:
+            if block.state == "active_pending_free":
+                block.streams.clear()
+                self.complete(block, stack)
         for segment in list(self.segments):
             if segment.pool not in {COMMON_POOL, asking}:
                 continue

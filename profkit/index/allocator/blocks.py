@@ -122,14 +122,16 @@ class Pool:
         family: The family.
         stream: The stream.
         unmapped: Addresses of the blocks without memory, ascending.
+        whole: The free blocks that are whole segments of a fixed length, by address.
     """
 
-    __slots__ = ("_at", "_keys", "family", "stream", "unmapped")
+    __slots__ = ("_at", "_keys", "family", "stream", "unmapped", "whole")
 
     def __init__(self, family: Family, stream: int) -> None:
         self.family = family
         self.stream = stream
         self.unmapped: list[int] = []
+        self.whole: dict[int, Block] = {}
         # By length and then by address, both in one number: numbers compare quicker than tuples.
         self._keys: list[int] = []
         self._at: dict[int, Block] = {}
@@ -150,10 +152,12 @@ class Pool:
         block.is_free = True
         block.kept_at = self.family.n_searches
         self._at[block.address] = block
-        if block.is_mapped:
-            insort(self._keys, (block.n_bytes << _ADDRESS_BITS) | block.address)
-        else:
+        if not block.is_mapped:
             insort(self.unmapped, block.address)
+            return
+        insort(self._keys, (block.n_bytes << _ADDRESS_BITS) | block.address)
+        if block.origin is None and block.before is None and block.after is None:
+            self.whole[block.address] = block
 
     def remove(self, block: Block) -> None:
         """Take a block out.
@@ -163,11 +167,13 @@ class Pool:
         """
         block.is_free = False
         del self._at[block.address]
-        if block.is_mapped:
-            key = (block.n_bytes << _ADDRESS_BITS) | block.address
-            del self._keys[bisect_left(self._keys, key)]
-        else:
+        if not block.is_mapped:
             del self.unmapped[bisect_left(self.unmapped, block.address)]
+            return
+        key = (block.n_bytes << _ADDRESS_BITS) | block.address
+        del self._keys[bisect_left(self._keys, key)]
+        if block.origin is None:
+            self.whole.pop(block.address, None)
 
     def first(self, n_bytes: int) -> int:
         """Place of the shortest free block that is long enough, or the number of blocks."""

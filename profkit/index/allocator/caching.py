@@ -59,6 +59,10 @@ class CachingAllocator:
     _shared: int = _SHARED_ADDRESS
     _own: int = _OWN_ADDRESS
     _expandable: int = _EXPANDABLE_ADDRESS
+    _collects: bool = False
+
+    def __post_init__(self) -> None:
+        self._collects = self.settings.garbage_threshold > 0 and self.limit_bytes is not None
 
     def pool(self, stream: int, *, is_small: bool, private: int = COMMON) -> Pool:
         """The pool of some requests.
@@ -157,12 +161,12 @@ class CachingAllocator:
             self.free(block)
         self._waiting.clear()
         # Memory of a graph's pool is kept for the graph.
-        for key in sorted(key for key in self._pools if key[2] == COMMON):
-            for block in list(self._pools[key]):
+        for pool in [each for each in self._pools.values() if each.family.private == COMMON]:
+            for block in list(pool.whole.values()):
+                self._release(block)
+            for block in list(pool) if pool.unmapped else ():
                 if block.origin is not None:
-                    self._changed(-unmapped_bytes(block, self._page_bytes(block.pool)), block.pool)
-                elif block.is_whole:
-                    self._release(block)
+                    self._changed(-unmapped_bytes(block, self._page_bytes(pool)), pool)
 
     def blocks(self) -> Iterator[Block]:
         """All free blocks with memory behind them."""
@@ -273,7 +277,7 @@ class CachingAllocator:
             return False
         wanted = max(n_bytes, limit)
         place, n = pool.first(wanted), len(pool)
-        if place < n and pool.block(place).origin is None and pool.block(place).is_whole:
+        if place < n and pool.block(place).address in pool.whole:
             self._release(pool.block(place))
             return True
         released = 0
@@ -282,14 +286,10 @@ class CachingAllocator:
             block = pool.block(place)
             if block.n_bytes < limit:
                 break
-            if block.origin is None and block.is_whole:
+            if block.address in pool.whole:
                 released += block.n_bytes
                 self._release(block)
         return released >= wanted
-
-    @property
-    def _collects(self) -> bool:
-        return self.settings.garbage_threshold > 0 and self.limit_bytes is not None
 
     def _collect(self) -> None:
         """Give back segments that were unused for longer than others, down to a threshold."""
@@ -297,11 +297,12 @@ class CachingAllocator:
         wanted = self.reserved_bytes - least
         if wanted <= 0:
             return
+        pools = (each for each in self._pools.values() if not each.family.is_small)
         found = [
             block
-            for key in sorted(key for key in self._pools if key[1:] == (False, COMMON))
-            for block in self._pools[key]
-            if block.is_whole and block.origin is None
+            for pool in pools
+            if pool.family.private == COMMON
+            for block in pool.whole.values()
         ]
         ages = {block: block.pool.family.n_searches - block.kept_at for block in found}
         while ages and wanted > 0:

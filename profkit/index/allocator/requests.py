@@ -71,8 +71,9 @@ class Begin:
         if (holder < 0).any() or (end[:-1] > self.block_address[1:]).any():
             return False
         limit = self.address + self.n_bytes
-        apart = bool((limit[:-1] <= self.address[1:]).all()) and bool((self.n_bytes > 0).all())
-        return apart and bool((end <= limit[holder]).all()) and bool((self.address >= 0).all())
+        is_odd = (self.address < 0) | (self.n_bytes <= 0)
+        is_odd[:-1] |= limit[:-1] > self.address[1:]
+        return not (is_odd.any() or (self.block_bytes <= 0).any() or (end > limit[holder]).any())
 
     def with_rests(self) -> "Begin":
         """The same with what large blocks were given beyond their requests.
