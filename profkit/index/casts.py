@@ -153,10 +153,9 @@ def _owners(events: EventTable, tree: CallTree, op: Int32s) -> tuple[Int32s, Mas
     is_own = asked & (above == NO_ROW)
     if _ops(events, _BACKWARD).any():
         is_own &= events.sequence.at(root) != MISSING
-    made_by = forward_of_backward(events, tree)[root]
-    # What a cast made on the forward pass is undone on the backward pass by the node of that cast.
-    is_gradient = asked & (made_by != NO_ROW)
-    owner = np.where(is_own, root, np.where(is_gradient, outermost[made_by], NO_ROW))
+    made_by = forward_of_backward(events, tree)[op]
+    gradient_of = np.where(made_by == NO_ROW, NO_ROW, outermost[made_by])
+    owner = np.where(is_own, root, gradient_of)
     return owner.astype(np.int32), is_own
 
 

@@ -187,13 +187,12 @@ def test_a_step_does_not_come_back_in_the_next_one(found: Found) -> None:
 
 def test_two_threads_do_not_come_back_for_each_other(found: Found) -> None:
     b = TraceBuilder()
-    for _ in range(3):
-        with b.step():
-            for _ in range(8):
-                up(b)
-                with b.thread(3000):
-                    down(b, device=1)
-            b.synchronize()
+    with b.step():
+        for _ in range(8):
+            up(b)
+            with b.thread(3000):
+                down(b, device=1)
+        b.synchronize()
     assert found(b, RULE, min_round_trips_count=1) == ()
 
 

@@ -69,6 +69,7 @@ NEITHER = {
     "Winograd's transform": "void cudnn::winograd_nonfused::winogradForwardOutput4x4<float, float>",
     "a convolution by channel": "void conv2d_grouped_direct_kernel<float, float, float, float>()",
     "a kernel of the user's": "my_sgemm_naive(float*, float*, float*)",
+    "XMMA, by another instruction": "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tensor16x8x8_kernel",
     "Triton": "triton_tem_fused_mm_0",
     "Tensile": "Cijk_Ailk_Bljk_SB_MT128x128x16_MI16x16x4_SN",
     "CUTLASS, halves in float32": "cutlass3x_sm100_simt_sgemm_f16_f16_f32_f16_f16_64x64x16",
