@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.exchange_waits import waits_of_host
 from profkit.engine.memory_summary import memory_summary
 from profkit.engine.top import (
     occupancy_share,
@@ -240,9 +241,8 @@ def _copies(ctx: Context) -> tuple[CopySummary, ...]:
 
 def _parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
     """Where the time of the steps went, or that of the recording as a whole."""
-    parts = (
-        device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity)
-        if ctx.has_device_work
-        else host_parts(ctx.events)
-    )
-    return shared_out(window, parts)
+    if ctx.has_device_work:
+        return shared_out(window, device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity))
+    exchanges = waits_of_host(ctx)
+    waited = {"communication": exchanges.waited} if exchanges else {}
+    return shared_out(window, waited | host_parts(ctx.events))

@@ -221,6 +221,7 @@ class TimePart:
             ``communication``: a communication kernel and no such kernel ran. ``copy``: only
             copies and fills ran. ``idle-…``: no device worked; the rest of the word is a cause of
             idle time. Without devices: ``data``: the program fetched the next batch.
+            ``communication``: it waited until an exchange with other ranks was done.
             ``optimizer``: it was in an optimizer's ``step`` or ``zero_grad``. ``backward``: it ran
             operators of the backward pass. ``operators``: it ran other operators. ``python``: none
             of these.

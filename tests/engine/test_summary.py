@@ -76,6 +76,23 @@ def test_each_step_tells_where_its_own_time_went(report: Report_) -> None:
         assert part.ns == sum(each.get(part.kind, 0) for each in parts)
 
 
+def test_waits_for_other_ranks_on_a_cpu_are_no_python_between_operators(report: Report_) -> None:
+    builder = TraceBuilder(device_names=())
+    with builder.step():
+        builder.compute("aten::mm", 30_000)
+        with builder.op("SyncBatchNorm"):
+            with builder.thread(3000), builder.annotation("gloo:all_reduce"):
+                builder.advance(50_000)
+            builder.compute("aten::add", 5_000)
+        builder.advance(7_000)
+    (step,) = report(builder).summary.steps
+    assert {part.kind: part.ns for part in step.parts} == {
+        "communication": 50_000,
+        "operators": 35_000,
+        "python": 7_000,
+    }
+
+
 def test_regions_are_the_users_annotations_with_what_was_launched_within(report: Report_) -> None:
     builder = TraceBuilder()
     with builder.step():
