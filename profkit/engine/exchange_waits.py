@@ -108,8 +108,9 @@ def _of_device(ctx: Context, device: DeviceActivity) -> ExchangeWaits:
 def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s) -> list[str]:
     """What each kernel exchanges, by the first name that tells.
 
-    That is the collective written on it, the annotation or the operator around its launch, and last
-    its own name: NCCL sends all-to-all by kernels that send and receive.
+    That is the operator that the program called, the collective written on the kernel, the
+    annotation around its launch, and last its own name: NCCL makes a barrier of an all-reduce, and
+    sends all-to-all by kernels that send and receive.
     """
     events = ctx.events
     is_annotation = np.zeros(len(events), dtype=np.bool_)
@@ -119,9 +120,9 @@ def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s)
     names: dict[tuple[int, ...], str] = {}
     found = []
     for texts in zip(
+        [events.name[row] if row != NO_ROW else NO_ROW for row in starter.tolist()],
         [NO_ROW if number == MISSING else number for number in written],
         [events.name[row] if row != NO_ROW else NO_ROW for row in annotation.tolist()],
-        [events.name[row] if row != NO_ROW else NO_ROW for row in starter.tolist()],
         events.name[rows].tolist(),
         strict=True,
     ):

@@ -28,10 +28,12 @@ _WRAP: Final = (
     "pass still works on the others. By hand: start all of them with `async_op=True`, and `wait()` "
     "when the last has started."
 )
-_SEND_LESS: Final = (
-    "`DistributedDataParallel` overlaps what it can. Send fewer bytes, with "
-    "`model.register_comm_hook(None, default_hooks.bf16_compress_hook)`, or compute more between "
-    "two exchanges: a larger batch on each GPU."
+_OVERLAPPED: Final = (
+    "`DistributedDataParallel` overlaps what it can. Compute more between two exchanges, by a "
+    "larger batch on each rank"
+)
+_FEWER_BYTES: Final = (
+    ", or send fewer bytes: `model.register_comm_hook(None, default_hooks.bf16_compress_hook)`."
 )
 _PREFETCH: Final = (
     "FSDP gathers the parameters of each module before it runs. Gather earlier "
@@ -111,23 +113,25 @@ def _by_origin(ctx: Context, waits: ExchangeWaits, program: Program) -> str:
         return _PREFETCH
     in_backward = _within(ctx, waits, _BACKWARD)
     if program.n_forwards:
-        return _of_ddp(program, in_backward) if _mostly(waits, in_backward) else _EARLIER
+        return _of_ddp(waits, program, in_backward) if _mostly(waits, in_backward) else _EARLIER
     after = _after_backward(ctx, waits) & ~in_backward
     of_gradients = np.array([kind in _OF_GRADIENTS for kind in waits.kinds], dtype=np.bool_)
     return _WRAP if _mostly(waits, after & of_gradients) else _EARLIER
 
 
-def _of_ddp(program: Program, in_backward: Mask) -> str:
+def _of_ddp(waits: ExchangeWaits, program: Program, in_backward: Mask) -> str:
     """Advice for a model in ``DistributedDataParallel``, by what it was seen to do."""
-    sentences = [_SEND_LESS]
-    n_buckets = int(in_backward.sum()) / program.n_forwards
-    if 0 < n_buckets <= _FEW_BUCKETS:
+    n_sent = int(in_backward.sum())
+    each_pass_sends = n_sent >= program.n_forwards
+    n_buckets = n_sent / max(1, program.n_forwards if each_pass_sends else program.n_updates)
+    sentences = [_OVERLAPPED + ("." if waits.device is None else _FEWER_BYTES)]
+    if n_buckets <= _FEW_BUCKETS:
         sentences.append(
             "All gradients go in "
             + ("one bucket" if n_buckets <= 1 else "two buckets")
             + ": with a smaller `bucket_cap_mb` the first leaves earlier."
         )
-    if program.n_updates and program.n_forwards >= 2 * program.n_updates:
+    if each_pass_sends and 0 < 2 * program.n_updates <= program.n_forwards:
         sentences.append(
             f"The model runs {program.n_forwards // program.n_updates} times for each step of the "
             "optimizer: all but the last can run within `model.no_sync()`."

@@ -30,7 +30,7 @@ class Wrapper:
 
     Attributes:
         calls: Its calls, ascending. Rows.
-        n_devices: Devices that it runs the module on.
+        n_devices: Devices that it runs the module on; where launches are not recorded, all.
         on_host: Time in which it goes through parameters, takes inputs apart, copies parameters
             and puts outputs and gradients together. Copies of inputs from the host are not in it:
             they are needed without it too.
@@ -80,7 +80,7 @@ def wrapper_of(events: EventTable, tree: CallTree, launches: Launches, calls: Ro
     launch, work = launches.launch[known], launches.work[known]
     called = union(events.ts_ns[calls], events.end_ns[calls])
     during = inside(called, events.ts_ns[launch])
-    n_devices = len(np.unique(device_of(events, work[during])))
+    reached = work[during] if during.any() else launches.work
     elsewhere = during & ~np.isin(events.lane[launch], events.lane[calls])
     mine = during & ~elsewhere
     if elsewhere.any():
@@ -96,6 +96,7 @@ def wrapper_of(events: EventTable, tree: CallTree, launches: Launches, calls: Ro
         events.names, _TO_DEVICE
     )[events.name[work]]
     own = subtract(own, covered_by(events, np.unique(launch[mine & of_inputs])))
+    n_devices = len(np.unique(device_of(events, reached)))
     return Wrapper(calls, n_devices, own, np.sort(work[mine & ~of_inputs]))
 
 

@@ -199,12 +199,14 @@ def test_other_vendors_and_other_libraries_exchange_too(
     assert finding.cost.per_step_ns == 150 * US
 
 
-def ddp(*, n_buckets: int = 1, n_passes: int = 1, exchange_ns: int = 100 * US) -> TraceBuilder:
+def ddp(
+    *, n_buckets: int = 1, n_passes: int = 1, n_sends: int = 4, exchange_ns: int = 100 * US
+) -> TraceBuilder:
     """Gradients are sent by hooks on autograd's thread; the last bucket has nothing beside it."""
     b = TraceBuilder()
     for _ in range(3):
         with b.step(), b.frame("train.py", 10, "train_step"):
-            for _ in range(n_passes):
+            for remaining in range(n_passes, 0, -1):
                 with (
                     b.frame("train.py", 20, "forward"),
                     b.annotation("DistributedDataParallel.forward"),
@@ -214,7 +216,7 @@ def ddp(*, n_buckets: int = 1, n_passes: int = 1, exchange_ns: int = 100 * US) -
                     pass
                 with b.thread(AUTOGRAD):
                     backward(b, 200 * US)
-                    for _ in range(n_buckets):
+                    for _ in range(n_buckets if remaining <= n_sends else 0):
                         begins = b.free_at_ns()
                         with b.op(
                             "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -239,6 +241,12 @@ def test_of_a_model_in_ddp_it_names_the_call_of_backward(found: Found) -> None:
 def test_gradients_that_go_in_one_piece_could_go_in_several(found: Found) -> None:
     (finding,) = found(ddp(), RULE)
     assert "All gradients go in one bucket" in finding.fix
+
+
+def test_gradients_that_are_sent_once_for_several_passes_are_left_at_that(found: Found) -> None:
+    (finding,) = found(ddp(n_passes=4, n_sends=1, n_buckets=3, exchange_ns=300 * US), RULE)
+    assert "no_sync" not in finding.fix
+    assert "bucket" not in finding.fix
 
 
 def test_gradients_that_add_up_over_passes_need_be_sent_only_once(found: Found) -> None:
@@ -290,15 +298,16 @@ def test_an_exchange_in_the_forward_pass_is_started_earlier(found: Found) -> Non
 
 
 @pytest.mark.parametrize(
-    ("op", "name", "fix"),
+    ("op", "written", "fix"),
     [
-        ("c10d::barrier", "ncclDevKernel_AllReduce", "Delete the barrier"),
-        ("c10d::recv_", "ncclDevKernel_SendRecv", "If these are stages of a pipeline"),
-        ("c10d::alltoall_base_", "ncclDevKernel_SendRecv", "Start it with `async_op=True`"),
+        ("c10d::barrier", "allreduce", "Delete the barrier"),
+        ("c10d::recv_", "recv", "If these are stages of a pipeline"),
+        ("c10d::alltoall_base_", "all_to_allv", "Start it with `async_op=True`"),
+        ("record_param_comms", "all_to_allv", "Start it with `async_op=True`"),
     ],
 )
 def test_what_to_do_depends_on_the_kind_of_exchange(
-    found: Found, op: str, name: str, fix: str
+    found: Found, op: str, written: str, fix: str
 ) -> None:
     b = TraceBuilder()
     for _ in range(3):
@@ -307,7 +316,8 @@ def test_what_to_do_depends_on_the_kind_of_exchange(
             begins = b.free_at_ns()
             with b.op(op):
                 ident = b.call("LaunchKernel", 4 * US)
-                b.kernel(name, 100 * US, correlation=ident, stream=COMM_STREAM, at_ns=begins)
+                place = {"stream": COMM_STREAM, "at_ns": begins, "Collective name": written}
+                b.kernel("ncclDevKernel_SendRecv", 100 * US, correlation=ident, **place)
             update(b, at_ns=begins + 100 * US)
             b.synchronize()
     (finding,) = found(b, RULE)

@@ -105,6 +105,23 @@ def test_an_operator_that_calls_an_exchange_does_not_compute_while_it_waits(foun
     assert finding.fix.startswith("Start it with `async_op=True`")
 
 
+def test_gloo_of_a_model_in_ddp_is_not_told_of_hooks_of_nccl(found: Found) -> None:
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step():
+            with b.annotation("DistributedDataParallel.forward"):
+                b.compute("aten::mm", 100 * US)
+            with b.op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"):
+                gloo(b, 100 * US)
+            b.compute("aten::add_", 50 * US)
+    (finding,) = found(b, RULE)
+    assert finding.fix == (
+        "`DistributedDataParallel` overlaps what it can. Compute more between two exchanges, by a "
+        "larger batch on each rank. All gradients go in one bucket: with a smaller `bucket_cap_mb` "
+        "the first leaves earlier."
+    )
+
+
 def test_before_torch_wrote_operators_for_exchanges_no_line_is_known(found: Found) -> None:
     (finding,) = found(by_gloo(op=False), RULE)
     assert finding.cost.per_step_ns == 100 * US
