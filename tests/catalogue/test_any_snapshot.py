@@ -10,12 +10,16 @@ from hypothesis import strategies as st
 from profkit.engine.context import Context
 from profkit.engine.registry import rules
 from profkit.engine.runner import report_on, run_rules
+from profkit.index.allocator.other_settings import Recorded
+from profkit.index.allocator.play import play
+from profkit.index.allocator.settings import AllocatorSettings
 from profkit.load.memory.columns import columns_of, is_snapshot
 from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot, SnapshotNotes
 from profkit.testing import SnapshotBuilder
 from profkit.testing.device_memory import MIB, Block
 
+EXPANDABLE = AllocatorSettings(expandable=True)
 SIZES = (1, 700_000, MIB + 1, 9 * MIB, 60 * MIB, 300 * MIB)
 
 
@@ -35,7 +39,19 @@ def report_of(data: Any) -> Report:  # noqa: ANN401  (whatever a pickle holds)
     health = {rule.INFO.id for rule in rules() if rule.INFO.is_health}
     report = report_on(ctx, outcome, health)
     msgspec.json.encode(report)
+    for memory in ctx.device_memories:
+        _play_again(memory.other_settings.recorded)
     return report
+
+
+def _play_again(recorded: Recorded) -> None:
+    """Under any settings, however little of it the rules explain."""
+    if recorded.requests is None:
+        return
+    for own in (recorded.settings, AllocatorSettings(max_split_bytes=32 * MIB), EXPANDABLE):
+        for room_bytes in (None, recorded.peak_bytes):
+            course = play(recorded.requests, own, room_bytes)
+            assert course.peak_bytes >= course.begin_bytes
 
 
 @settings(

@@ -1,7 +1,9 @@
 """What a device's history would have reserved had its allocator had other settings.
 
 The history is played again twice and more: with the settings that it had, which must come to what
-was recorded, and with others. What was reserved before the first row stays as it was.
+was recorded, and with others. What was reserved before the first row stays as it was, and a cache
+that was emptied when there was nothing to give back left no trace in the history: both make other
+settings look no better than they are.
 """
 
 from collections.abc import Iterator

@@ -154,7 +154,8 @@ def requests_of(
     n, n_allocs = len(begin.block_address), len(replay.alloc)
     own, ended = np.arange(n, n + n_allocs), replay.free != NO_ROW
     earlier = begin.requests_at(history.address[rows[replay.earlier_frees]])
-    wait, waiting = _waits(snapshot, replay, begin)
+    caused = _caused(snapshot, replay, flushes)
+    wait, waiting = _waits(snapshot, replay, begin, caused)
     empty = flushes.first[flushes.cause != Cause.FULL]
     done = (
         (Kind.ALLOC, replay.alloc, own),
@@ -166,7 +167,7 @@ def requests_of(
     )
     kind = np.repeat([each for each, _, _ in done], [len(place) for _, place, _ in done])
     place = np.concatenate([place for _, place, _ in done])
-    of_request = _caused(snapshot, replay, flushes)[place]
+    of_request = caused[place]
     place = np.where(of_request == NO_ROW, place, of_request)
     order = np.lexsort((of_request != NO_ROW, place))
     return Requests(
@@ -207,16 +208,18 @@ def _begin(snapshot: MemorySnapshot, replay: DeviceReplay) -> Begin | None:
     return begin.with_rests() if begin.is_possible else None
 
 
-def _waits(snapshot: MemorySnapshot, replay: DeviceReplay, begin: Begin) -> tuple[Rows, Rows]:
+def _waits(
+    snapshot: MemorySnapshot, replay: DeviceReplay, begin: Begin, caused: Rows
+) -> tuple[Rows, Rows]:
     """Frees that were not complete at once: their places, and the requests that they are of."""
     history, rows = snapshot.history, replay.rows
     action, address = history.action[rows], history.address[rows]
     waits = action == Action.FREE_REQUESTED
-    if not (action == Action.FREE_COMPLETED).any():
-        # Completions were not kept: then requests to free have to do, and nothing waits.
-        waits[:] = False
-    at_once = (action[1:] == Action.FREE_COMPLETED) & (address[1:] == address[:-1])
-    waits[:-1] &= ~at_once
+    # Where completions were not kept, requests to free are what ends a block.
+    waits[replay.free[replay.free != NO_ROW]] = False
+    waits[replay.earlier_frees] = False
+    completes = (action == Action.FREE_COMPLETED) & (caused == NO_ROW)
+    waits[:-1] &= ~(completes[1:] & (address[1:] == address[:-1]))
     places = np.flatnonzero(waits | (action == Action.ALLOC))
     pairs = paired(address[places], action[places], Action.ALLOC, Action.FREE_REQUESTED)
     own = np.flatnonzero(pairs.end != NO_ROW)
@@ -230,22 +233,28 @@ def _waits(snapshot: MemorySnapshot, replay: DeviceReplay, begin: Begin) -> tupl
 
 
 def _caused(snapshot: MemorySnapshot, replay: DeviceReplay, flushes: Flushes) -> Rows:
-    """For each row that a request made happen the place of the request, else -1. ``(n+1,)``.
+    """For each row that a request made happen the place of the request, else -1. Shape ``(n,)``.
 
     Before an allocator gives cached memory back for want of room it waits for all streams, and
-    completes what they still used.
+    completes what they still used. Such a completion has the stack of the request, and one right
+    after its free without that is the free's own.
     """
     history, rows = snapshot.history, replay.rows
-    action, address = history.action[rows], history.address[rows]
-    found = np.full(len(rows) + 1, NO_ROW, dtype=np.intp)
+    action, address, stack = (
+        column[rows] for column in (history.action, history.address, history.stack)
+    )
+    found = np.full(len(rows), NO_ROW, dtype=np.intp)
     asks = np.flatnonzero((action == Action.ALLOC) | (action == Action.OOM))
-    for first in flushes.first[flushes.cause == Cause.FULL].tolist():
-        at = int(np.searchsorted(asks, first))
-        place = first - 1
-        while at < len(asks) and place >= 0 and action[place] == Action.FREE_COMPLETED:
-            own = place and action[place - 1] == Action.FREE_REQUESTED
-            if own and address[place - 1] == address[place]:
-                break
-            found[place] = asks[at]
+    at = np.searchsorted(asks, flushes.first)
+    is_of_request = (flushes.cause == Cause.FULL) & (at < len(asks))
+    for row in np.flatnonzero(is_of_request).tolist():
+        asking, place = asks[at[row]], int(flushes.first[row]) - 1
+        while place >= 0 and action[place] == Action.FREE_COMPLETED:
+            follows = place > 0 and action[place - 1] == Action.FREE_REQUESTED
+            if follows and address[place - 1] == address[place]:
+                own = stack[place] != stack[asking] or stack[place] == stack[place - 1]
+                if own:
+                    break
+            found[place] = asking
             place -= 1
     return found
