@@ -19,7 +19,7 @@ WRITTEN = sorted(
     for path in ROOT.glob(pattern)
 )
 WORDS = [
-    "step", "region", "op", "launch", "kernel", "copy", "gap", "sync", "rank", "exchange",
+    "step", "region", "op", "launch", "kernel", "copy", "gap", "recompile", "break", "sync", "rank", "exchange",
     "finding", "rule", "cost", "holder", "snapshot",
 ]  # fmt: skip
 OTHER_WORDS = {
