@@ -19,8 +19,8 @@ WRITTEN = sorted(
     for path in ROOT.glob(pattern)
 )
 WORDS = [
-    "step", "region", "op", "launch", "kernel", "copy", "gap", "recompile", "break", "sync", "rank", "exchange",
-    "finding", "rule", "cost", "holder", "snapshot",
+    "step", "region", "op", "launch", "kernel", "copy", "gap", "recompile", "break", "sync",
+    "rank", "exchange", "finding", "rule", "cost", "holder", "snapshot",
 ]  # fmt: skip
 OTHER_WORDS = {
     "iteration time": "step",
