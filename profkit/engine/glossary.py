@@ -22,7 +22,7 @@ GLOSSARY: Final[Mapping[str, str]] = MappingProxyType(
         "recompile": (
             "`torch.compile` compiling a function once more, since a call is unlike those before."
         ),
-        "graph break": (
+        "break": (
             "a place in the program where a graph of `torch.compile` ends and another one begins."
         ),
         "sync": "a call in which the host waits until a device is done.",
