@@ -9,10 +9,11 @@ What it finds:
 Why it matters:
     TF32 keeps float32's range and adds up in float32, but rounds the factors to 10 bits of mantissa
     instead of 23. Tensor cores multiply it 8 times as fast as float32 on an A100, 7.4 times on an
-    H100, 15 times on a B200. PyTorch does not use it for products unless it is told to. On these
-    the cost is an estimate: the kernels' time less what the smallest of these ratios leaves of it.
-    On devices of compute capability 8.6, 8.7, 8.9, 11 and 12 the ratio is one or two, by the board:
-    there the cost is an upper bound, all of the kernels' time, and the finding is a note.
+    H100 or H200, nearly 15 times on a B200; since version 1.12 PyTorch does not use it for products
+    unless it is told to. On these devices the cost is an estimate: the kernels' time less what the
+    smallest of these ratios leaves of it. On those of compute capability 8.6, 8.7, 8.9, 11 and 12
+    the ratio is one or two, by the board: there the cost is an upper bound, all of the kernels'
+    time, and the finding is a note.
 
 How to fix it:
     ``torch.set_float32_matmul_precision("high")``, once, before the first product; or in newer
@@ -48,8 +49,8 @@ Source:
     "TensorFloat-32 (TF32) on Ampere (and later) devices" in PyTorch's CUDA semantics;
     ``torch.set_float32_matmul_precision``; ``ATen/Context.h`` (``allow_tf32_cudnn``); peak rates
     without sparsity from NVIDIA's data sheets and architecture papers on A100 (156 and 19.5
-    TFLOPS), H100 (494.7 and 66.9), B200 (1,125 and 75), GA102 (GeForce RTX 3090: 35.6 and 35.6,
-    A40: 74.8 and 37.4); pytorch/pytorch issue 67384 on the default.
+    TFLOPS), H100 (494.7 and 66.9), B200 (1,100 and 75), GA102 (GeForce RTX 3090: 35.6 and 35.6,
+    A40: 74.8 and 37.4); pytorch/pytorch issues 67384 and 153195 on the default.
 """
 
 from collections.abc import Iterator
@@ -108,7 +109,8 @@ _QUICK: Final = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
 _MAX_LINES: Final = 3
 _ALLOW: Final = (
     'Allow TF32 once, at the start: `torch.set_float32_matmul_precision("high")` rounds the '
-    "factors to 10 bits of mantissa, and keeps float32's range and sums."
+    "factors to 10 bits of mantissa, and keeps float32's range and sums. Further goes "
+    '`torch.autocast("cuda", dtype=torch.bfloat16)`: 7 bits, and half the memory to move.'
 )
 _AUTOCAST: Final = (
     'Run the forward pass under `torch.autocast("cuda", dtype=torch.bfloat16)`, which has 7 bits '
