@@ -18,7 +18,7 @@ from isal import igzip
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "gpu" / "exposed_communication.py"
 FAULT = PROGRAM.read_text().split("# fault:")[0].count("\n") + 1
-SMALL = ["--device", "cpu", "--warm-up", "1", "--steps", "10", "--scale", "0.1"]
+SMALL = ["--device", "cpu", "--warm-up", "1", "--steps", "10", "--scale", "0.02"]
 LEAST_SHARE = 0.1
 GRADIENTS = 18
 MICROSECOND = 1000
