@@ -4,12 +4,14 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import profkit
+from profkit.capture import lines as recorded_lines
+from profkit.capture.profiler import Recording
 from profkit.capture.source_files import SourceFiles
 
 Opened = Callable[[str | None], dict[str, Any]]
@@ -189,3 +191,39 @@ def test_a_shortened_name_is_resolved_to_the_users_file(
     files = SourceFiles()
     assert files.user_file("project/model.py") == str(own)
     assert files.paths == {"project/model.py": str(own)}
+
+
+class _Gone:
+    """What torch holds of a function whose code is gone: its names are other bytes by now."""
+
+    line_number = 3
+
+    @property
+    def file_name(self) -> str:
+        raise UnicodeDecodeError("utf-8", b"\xf0", 0, 1, "invalid continuation byte")
+
+    function_name = file_name
+
+
+def test_a_function_whose_code_is_gone_costs_its_own_line_and_no_recording() -> None:
+    op = SimpleNamespace(
+        name="aten::mm", children=[], start_time_ns=2, end_time_ns=3, start_tid=1, correlation_id=7,
+        extra_fields=_ExtraFields_TorchOp(sequence_number=-1, scope="FUNCTION", caller=None),
+    )  # fmt: skip
+    call = SimpleNamespace(
+        name="gone", children=[op], start_time_ns=1, end_time_ns=4, start_tid=1,
+        extra_fields=_ExtraFields_PyCall(callsite=_Gone(), caller=_Gone()),
+    )  # fmt: skip
+    recording = SimpleNamespace(tree=lambda: [call], thread_ids=dict)
+    lines = recorded_lines.lines_of(cast("Recording", recording), "run")
+    assert lines.ops.name == [0]
+    assert lines.ops.frame == [-1]
+    assert lines.n_calls == 1
+
+
+class _ExtraFields_TorchOp(SimpleNamespace):  # noqa: N801  (torch's names)
+    pass
+
+
+class _ExtraFields_PyCall(SimpleNamespace):  # noqa: N801
+    pass

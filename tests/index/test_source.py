@@ -183,6 +183,15 @@ def test_lent_lines_are_the_same_however_many_steps_are_joined_at_once(
         assert lent(read, op_lines(LENT), steps) == whole
 
 
+def test_another_version_of_a_compiled_function_has_the_lines_of_the_one_before(
+    read: Read,
+) -> None:
+    # A function that is compiled anew in each step has a number of its own in each.
+    lines = op_lines([("Torch-Compiled Region: 0/4", -1, 5), ("aten::addmm", 0, 5)])
+    steps = [[(f"Torch-Compiled Region: 0/{version}", "aten::addmm")] for version in (5, 6)]
+    assert lent(read, lines, steps) == [[5], [5]]
+
+
 def test_what_lies_below_an_operator_that_no_line_knows_has_none_either(read: Read) -> None:
     strange = [("aten::strange", "aten::addmm"), *STEP]
     assert lent(read, op_lines(LENT), [strange]) == [[None, 5, 6, 8]]
