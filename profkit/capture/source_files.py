@@ -9,6 +9,7 @@ Source: ``torch.profiler.python_tracer._prefix_regex``.
 """
 
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -18,6 +19,12 @@ from typing import Final
 INTERACTIVE: Final = ("<ipython-input", "<stdin>")
 """Files that are none, and yet hold what the user typed."""
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_GENERATED: Final = re.compile(
+    r"[/\\]torchinductor_|[/\\]torch_compile_debug[/\\]|\.fxgraph|\.py:codegen\("
+)
+"""Code that ``torch.compile`` writes, some of it into files."""
+_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
+"""Names another folder for them."""
 
 
 class SourceFiles:
@@ -84,13 +91,14 @@ class SourceFiles:
 
 
 def in_library(path: str, roots: tuple[str, ...]) -> bool:
-    """Whether a file belongs to an installed package or to the standard library.
+    """Whether a file belongs to an installed package or to the standard library, or is generated.
 
     Args:
         path: Its absolute path.
         roots: What :func:`library_roots` gave.
     """
-    return path.startswith(roots) or any(part in path for part in _INSTALLED)
+    installed = path.startswith(roots) or any(part in path for part in _INSTALLED)
+    return installed or _GENERATED.search(path) is not None
 
 
 def _prefixes() -> list[str]:
@@ -111,10 +119,11 @@ def _prefixes() -> list[str]:
 
 
 def library_roots() -> tuple[str, ...]:
-    """Folders of the standard library, of torch, and of profkit itself."""
+    """Folders of the standard library, of torch and what it generates, and of profkit itself."""
     import torch
 
     paths = sysconfig.get_paths()
     folders = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[1])]
+    folders += filter(None, [os.environ.get(_CACHE)])
     return tuple({str(Path(folder).absolute()) + os.sep for folder in folders})

@@ -193,6 +193,18 @@ def test_a_shortened_name_is_resolved_to_the_users_file(
     assert files.paths == {"project/model.py": str(own)}
 
 
+def test_code_that_a_compiler_wrote_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/home/me/cache")
+    files = SourceFiles()
+    for name in (
+        "/tmp/torchinductor_me/ur/cur4rl.py",  # noqa: S108
+        "/home/me/cache/ur/cur4rl.py",
+        "torch/_functorch/_aot_autograd/subclass_codegen.py:codegen(wrapper)",
+    ):
+        assert files.user_file(name) is None
+    assert files.user_file("/home/me/train.py") == "/home/me/train.py"
+
+
 class _Gone:
     """What torch holds of a function whose code is gone: its names are other bytes by now."""
 
