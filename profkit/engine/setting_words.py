@@ -93,7 +93,7 @@ def room_evidence(memory: DeviceMemory, told: Shortage) -> dict[str, EvidenceVal
         memory: The device.
         told: The request that found no room.
     """
-    if not told.fits_in_one_piece:
+    if told.reason == "limit" or not told.fits_in_one_piece:
         return {}
     other = memory.other_settings
     found = other.meeting(told.place)

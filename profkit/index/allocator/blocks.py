@@ -175,6 +175,17 @@ class Pool:
         if block.origin is None:
             self.whole.pop(block.address, None)
 
+    def pop(self, place: int) -> Block:
+        """Take out the free block at a place, in the order of lengths.
+
+        Args:
+            place: As :meth:`first` gives it.
+        """
+        block = self._at.pop(self._keys.pop(place) & _ADDRESS)
+        block.is_free = False
+        self.whole.pop(block.address, None)
+        return block
+
     def first(self, n_bytes: int) -> int:
         """Place of the shortest free block that is long enough, or the number of blocks."""
         return bisect_left(self._keys, n_bytes << _ADDRESS_BITS)

@@ -9,7 +9,7 @@ Source: ``c10/cuda/CUDACachingAllocator.cpp`` (``DeviceCachingAllocator``: ``mal
 ``release_available_cached_blocks``, ``release_cached_blocks``, ``garbage_collect_cached_blocks``).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,7 +43,6 @@ class CachingAllocator:
         changes: Every change of what is reserved: the moment, bytes taken or (below 0) given back,
             and the number of the private pool.
         reserved_bytes: What it has from the driver.
-        n_released: How often a request made it give its cache back.
     """
 
     settings: AllocatorSettings
@@ -52,7 +51,6 @@ class CachingAllocator:
     place: int = 0
     changes: list[tuple[int, int, int]] = field(default_factory=list)
     reserved_bytes: int = 0
-    n_released: int = 0
     _pools: dict[tuple[int, bool, int], Pool] = field(default_factory=dict, repr=False)
     _families: dict[tuple[bool, int], Family] = field(default_factory=dict, repr=False)
     _waiting: dict[int, Block] = field(default_factory=dict, repr=False)
@@ -168,43 +166,34 @@ class CachingAllocator:
                 if block.origin is not None:
                     self._changed(-unmapped_bytes(block, self._page_bytes(pool)), pool)
 
-    def blocks(self) -> Iterator[Block]:
-        """All free blocks with memory behind them."""
-        for pool in self._pools.values():
-            yield from pool
-
     def _cached(self, n_bytes: int, pool: Pool) -> Block | None:
         """Take the free block that fits best, if the settings let the request have it."""
         settings = self.settings
         if self._collects:
             pool.family.n_searches += 1
         place = pool.first(n_bytes)
+        if pool.unmapped:
+            place = self._among_expandable(pool, place)
         if place == len(pool):
             return None
-        block: Block | None = pool.block(place)
-        if block is not None and block.origin is not None:
-            block = self._among_expandable(pool, place)
         limit = settings.max_split_bytes
-        if block is None or (limit is not None and n_bytes < limit <= block.n_bytes):
-            return None
-        if limit is not None and limit <= n_bytes <= block.n_bytes - settings.max_rest_bytes:
-            return None
-        pool.remove(block)
-        return block
+        if limit is not None:
+            found = pool.block(place).n_bytes
+            if n_bytes < limit <= found or limit <= n_bytes <= found - settings.max_rest_bytes:
+                return None
+        return pool.pop(place)
 
-    def _among_expandable(self, pool: Pool, place: int) -> Block | None:
-        """From a block that lies in an expandable segment on, the one to take."""
-        if not self.settings.expandable:
-            rest = (pool.block(each) for each in range(place, len(pool)))
-            return next((block for block in rest if block.origin is None), None)
-        # A block that can grow counts as long as it can become: others come first.
-        block = pool.block(place)
-        while block.origin is not None and place + 1 < len(pool):
-            longer = pool.block(place + 1)
-            if longer.reach_bytes >= block.reach_bytes:
+    def _among_expandable(self, pool: Pool, place: int) -> int:
+        """Where some blocks lie in expandable segments, the place of the one to take.
+
+        A block that can grow counts as long as it can become: others come first.
+        """
+        n = len(pool)
+        while place + 1 < n and pool.block(place).origin is not None:
+            if pool.block(place + 1).reach_bytes >= pool.block(place).reach_bytes:
                 break
-            place, block = place + 1, longer
-        return block
+            place += 1
+        return place
 
     def _splits(self, n_bytes: int, rest_bytes: int, pool: Pool) -> bool:
         settings = self.settings
@@ -221,7 +210,6 @@ class CachingAllocator:
         if block is None and self._release_long(n_bytes, pool):
             block = self._from_driver(n_bytes, pool)
         if block is None:
-            self.n_released += 1
             self.empty_cache()
             block = self._from_driver(n_bytes, pool)
         return block

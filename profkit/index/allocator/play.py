@@ -28,7 +28,6 @@ class Course:
         failed_at: The place of the first request that was met in the history and is not here; -1
             where all are. There the course ends.
         met: Places of requests that were not met in the history and are here.
-        n_released: How often a request found no room before the cache was given back.
     """
 
     begin_bytes: int
@@ -36,7 +35,6 @@ class Course:
     change_bytes: Int64s
     failed_at: int = NEVER
     met: tuple[int, ...] = ()
-    n_released: int = 0
 
     def after(self, place: Rows) -> Int64s:
         """What was reserved when each of some rows was done. Shape of ``place``."""
@@ -102,7 +100,6 @@ def play(
         change_bytes=change,
         failed_at=failed_at,
         met=met,
-        n_released=allocator.n_released,
     )
 
 
@@ -159,14 +156,16 @@ def _rounded(requests: Requests, settings: AllocatorSettings) -> Int64s:
 
 def _pools(allocator: CachingAllocator, requests: Requests, small: Mask) -> list[Pool]:
     """The pool of each request."""
-    kinds, which = np.unique(
-        np.stack((requests.stream, small, requests.private)), axis=1, return_inverse=True
-    )
-    made = [
-        allocator.pool(stream, is_small=bool(is_small), private=private)
-        for stream, is_small, private in kinds.T.tolist()
-    ]
-    return [made[each] for each in which.reshape(-1).tolist()]
+    # One number for each of the three together: there are few streams, and few pools.
+    streams, stream = np.unique(requests.stream, return_inverse=True)
+    n_private = int(requests.private.max(initial=0)) + 1
+    key = (stream.reshape(-1) * n_private + requests.private) * 2 + small
+    kinds, which = np.unique(key, return_inverse=True)
+    made = []
+    for kind in kinds.tolist():
+        number, private = divmod(kind // 2, n_private)
+        made.append(allocator.pool(int(streams[number]), is_small=bool(kind % 2), private=private))
+    return [made[each] for each in which.tolist()]
 
 
 def _adopted(

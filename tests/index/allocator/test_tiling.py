@@ -14,6 +14,18 @@ from profkit.index.allocator.settings import AllocatorSettings
 MIB = 1 << 20
 
 
+class Watched(CachingAllocator):
+    """Knows which blocks still wait for another stream: none once the cache went back."""
+
+    def __init__(self, settings: AllocatorSettings, room_bytes: int | None) -> None:
+        super().__init__(settings, room_bytes)
+        self.waiting: dict[int, Block] = {}
+
+    def empty_cache(self) -> None:
+        self.waiting.clear()
+        super().empty_cache()
+
+
 def chain(block: Block) -> Iterator[Block]:
     """All parts of a block's segment, by address."""
     while block.before is not None:
@@ -48,17 +60,14 @@ def test_blocks_tile_segments_and_none_is_given_twice(
     room: int | None,
 ) -> None:
     settings = AllocatorSettings(max_split_bytes=limit, expandable=expandable)
-    made = CachingAllocator(settings, room)
+    made = Watched(settings, room)
     small, large = made.pool(0, is_small=True), made.pool(0, is_small=False)
     live: dict[Block, int] = {}
-    waiting: dict[int, Block] = {}
+    waiting = made.waiting
     for number, (what, choice) in enumerate(program):
         if what == "alloc":
             n_bytes = SIZES[choice % len(SIZES)]
-            n_released = made.n_released
             block = made.alloc(n_bytes, small if n_bytes <= MIB else large)
-            if made.n_released > n_released:
-                waiting.clear()
             if block is not None:
                 assert block not in live
                 assert block not in waiting.values()
@@ -78,13 +87,13 @@ def test_blocks_tile_segments_and_none_is_given_twice(
             made.done(request)
         elif what == "empty":
             made.empty_cache()
-            waiting.clear()
-        _holds_together(made, live, list(waiting.values()))
+        _holds_together(made, [*small, *large], live, list(waiting.values()))
 
 
-def _holds_together(made: CachingAllocator, live: dict[Block, int], waiting: list[Block]) -> None:
+def _holds_together(
+    made: CachingAllocator, free: list[Block], live: dict[Block, int], waiting: list[Block]
+) -> None:
     used = [*live, *waiting]
-    free = list(made.blocks())
     assert all(block.n_bytes >= n_bytes for block, n_bytes in live.items())
     # What is reserved is in use or free, and it is what came from the driver.
     total = sum(block.n_bytes for block in (*used, *free))
