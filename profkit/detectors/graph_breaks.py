@@ -4,8 +4,8 @@ What it finds:
     Lines within what ``torch.compile`` compiles that it cannot put into a graph, and that run in
     the steps: there one graph ends, Python runs, and another graph begins. And functions that it
     therefore leaves uncompiled as a whole, as it does where such a line is in a loop. Breaks that
-    the program asks for (``torch.compiler.disable``, ``torch._dynamo.graph_break``) are left alone,
-    and so are those with no other graph behind them.
+    the program asks for (``torch.compiler.disable``, ``torch._dynamo.graph_break``) are left alone
+    as long as the rest is compiled, and so are those with no other graph behind them.
 
 Why it matters:
     Nothing is fused across, values between two graphs go through memory, and a CUDA graph cannot
@@ -172,8 +172,8 @@ def _uncompiled(one: Compiled) -> Finding:
         severity="warning",
         confidence="medium",
         message=(
-            f"`{one.code[2]}`{at(place)} runs uncompiled: PyTorch found a line in it that no graph "
-            f"can hold, and could not go on behind it{_why(one.failure)}."
+            f"`{one.code[2]}`{at(place)} runs uncompiled as a whole: PyTorch gave up compiling it"
+            f"{_why(one.failure)}."
         ),
         fix=cure_of_break(one.failure),
         locations=known(*([location_of(one.caller)] if one.caller else []), place),

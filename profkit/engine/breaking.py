@@ -1,6 +1,5 @@
 """Lines that end graphs of ``torch.compile`` in steps, and functions that it left uncompiled."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -183,10 +182,10 @@ def uncompiled(code: CompiledCode) -> Iterator[Compiled]:
     Args:
         code: What is known of the functions.
     """
-    done: dict[CodePlace, Compiled] = defaultdict()
+    done: dict[CodePlace, Compiled] = {}
     compiled = {one.code for one in code.told if not one.failure}
     for one in code.told:
-        gave_up = one.failure and not is_limit(one.failure) and not is_wanted(one.failure)
+        gave_up = one.failure and not is_limit(one.failure)
         if not gave_up or not one.is_users or is_resumed(one.code[2]):
             continue
         if one.code not in compiled and one.code not in done and code.runs_in_steps(one):

@@ -243,7 +243,7 @@ def test_a_function_left_uncompiled_as_a_whole_is_told_where_it_runs_in_steps(
         return b
 
     (finding,) = found(running("forward"), RULE)
-    assert finding.message.startswith("`forward` at net.py:36 runs uncompiled: ")
+    assert finding.message.startswith("`forward` at net.py:36 runs uncompiled as a whole: ")
     assert "Failed to trace builtin operator `print`" in finding.message
     assert [place.line for place in finding.locations] == [12, 36]
     assert found(running("other"), RULE) == ()
