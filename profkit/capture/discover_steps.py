@@ -296,7 +296,10 @@ def _uncompiled(called: Callable[..., None]) -> Callable[..., None]:
     """
     import torch
 
-    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    # The second is where torch 2.1 and 2.2 have it. Dynamo knows what both will say.
+    places = (getattr(torch, "compiler", None), torch._utils)  # noqa: SLF001
+    found = (getattr(place, "is_compiling", None) for place in places)
+    is_compiling = next((each for each in found if each is not None), None)
     if is_compiling is None:
         return called
 
