@@ -86,6 +86,18 @@ def room_fix(memory: DeviceMemory, told: Shortage) -> str | None:
     return f"set `{EXPANDABLE}`{enough}"
 
 
+def no_room_either(memory: DeviceMemory, told: Shortage) -> bool:
+    """Whether the request was tried under other settings and met under none.
+
+    Args:
+        memory: The device.
+        told: The request that found no room.
+    """
+    other = memory.other_settings
+    tried = other.expandable is not None or len(other.splits) > 0
+    return tried and other.meeting(told.place) is None
+
+
 def room_evidence(memory: DeviceMemory, told: Shortage) -> dict[str, EvidenceValue]:
     """Whether the request was tried under other settings, and one that would have met it.
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from profkit.engine.memory_words import held, line_of, listed
-from profkit.engine.setting_words import EXPANDABLE, room_fix
+from profkit.engine.setting_words import EXPANDABLE, no_room_either, room_fix
 from profkit.index.device_memory import DeviceMemory
 from profkit.index.shortage import Shortage
 from profkit.model.events import Rows
@@ -62,7 +62,10 @@ def what_happened(
     if told.in_pieces_bytes:
         longest = told.largest_hole_bytes
         of_them = "" if longest is None else f", the longest fit for it {format_bytes(longest)}"
-        enough = " In one piece they would have been enough." if told.fits_in_one_piece else ""
+        enough = ""
+        if told.fits_in_one_piece:
+            why = ", and no setting would have joined them" if no_room_either(memory, told) else ""
+            enough = f" In one piece they would have been enough{why}."
         parts.append(f"{format_bytes(told.in_pieces_bytes)} lay free in pieces{of_them}.{enough}")
     if sites:
         parts.append(f"Most was held by {listed([held(each) for each in sites[:MAX_LINES]])}.")

@@ -135,6 +135,9 @@ def test_settings_that_are_of_no_use_are_not_advised(found: Found) -> None:
     assert finding.evidence["reason"] == "fragmentation"
     assert finding.evidence["is_reproduced"] is True
     assert finding.evidence["fits_with"] is None
+    assert "In one piece they would have been enough, and no setting would have joined them." in (
+        finding.message
+    )
     assert "free in pieces: " not in finding.fix
 
 
