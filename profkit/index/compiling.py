@@ -202,6 +202,8 @@ def python_around(events: EventTable, found: CompiledRuns, places: Rows) -> tupl
         busy = union(events.ts_ns[ops], events.end_ns[ops])
         first, last = int(events.ts_ns[calls].min()), int(events.end_ns[calls].max())
         pauses = complement(busy, first, last)
+        if not len(pauses):
+            continue
         place = np.searchsorted(pauses.starts_ns, at_ns, side="right") - 1
         held = (place >= 0) & (pauses.ends_ns[np.maximum(place, 0)] >= at_ns)
         here, place, calls = here[held], place[held], calls[held]

@@ -145,6 +145,31 @@ def test_a_line_at_the_end_has_no_other_graph_behind_it(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
+def test_of_two_lines_only_the_one_with_a_graph_behind_it_is_told(found: Found) -> None:
+    capture = compiled(at_line(), at_line(line=60))
+    assert capture.compiles is not None
+    last = Compiled("2/0", (NET, 60, "torch_dynamo_resume_in_forward_at_60"), n_ops=None)
+    capture.compiles.compiled.append(last)
+    b = TraceBuilder(capture=capture, device_names=())
+    for _ in range(3):
+        with b.step(), b.op("Torch-Compiled Region: 0/0"):
+            b.compute("aten::addmm", 100 * US)
+            with b.op("Torch-Compiled Region: 1/0"):
+                b.compute("aten::tanh", 100 * US)
+                with b.op("Torch-Compiled Region: 2/0"):
+                    b.compute("aten::item", US)
+    (finding,) = found(b, RULE)
+    assert finding.locations[0].line == 40
+    assert finding.evidence["n_graphs"] == 6
+
+
+def test_a_line_before_the_only_graph_cuts_nothing(found: Found) -> None:
+    capture = compiled(at_line())
+    assert capture.compiles is not None
+    capture.compiles.compiled[0] = Compiled("0/0", (NET, 36, "forward"), n_ops=0)
+    assert found(steps(capture=capture), RULE) == ()
+
+
 def test_breaks_outside_of_steps_are_not_told(found: Found) -> None:
     b = TraceBuilder(capture=compiled(at_line()), device_names=())
     cut(b)

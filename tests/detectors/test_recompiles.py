@@ -253,8 +253,11 @@ def test_a_function_that_torch_gave_up_on_runs_uncompiled_and_is_told(found: Fou
     own: dict[str, Any] = {"code": (TRAIN, 30, "loss_of"), "is_users": True}
     capture = told(*(again(version, **own) for version in range(8)), limit)
     b = TraceBuilder(capture=capture)
-    for _ in range(3):
+    for step in range(3):
         with b.step(), b.frame(TRAIN, 30, "loss_of"):
+            if step == 1:  # it is looked at once more, and not compiled
+                with b.op("dynamo"), b.annotation("dynamo_data: compile_id=0/8"):
+                    b.advance(MS)
             b.compute("aten::mm", MS)
     (finding,) = found(b, RULE)
     assert finding.cost.ns is None
