@@ -53,7 +53,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from profkit.engine.compile_words import cure_of_recompiles, first_line, is_limit
-from profkit.engine.compiled_code import CompiledCode, function_of, location_of
+from profkit.engine.compiled_code import (
+    CompiledCode,
+    function_of,
+    location_of,
+    without_resuming,
+)
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.recompiling import Again, compiled_again
@@ -173,7 +178,8 @@ def _given_up(ctx: Context, code: CompiledCode, one: Compiled) -> Iterator[Findi
         return
     caller = function.caller or one.caller
     place = location_of(caller) if caller is not None else location_of(function.code)
-    name = f"`{function.code[2]}`" if function.is_users else "A function"
+    called = without_resuming(function.code)[2]
+    name = f"`{called}`" if function.is_users and called else "A function"
     n_versions = sum(function_of(each.number) == function_of(one.number) for each in code.told) - 1
     yield INFO.finding(
         severity="warning",

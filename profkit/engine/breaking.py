@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from profkit.engine.compile_words import is_limit, is_wanted
-from profkit.engine.compiled_code import CompiledCode, is_resumed, location_of
+from profkit.engine.compiled_code import (
+    CompiledCode,
+    is_resumed,
+    location_of,
+    without_resuming,
+)
 from profkit.engine.context import Context
 from profkit.index.compiling import python_around
 from profkit.index.intervals import Intervals, union
@@ -146,7 +151,7 @@ def _line(code: CompiledCode, called: Location, at: CodePlace) -> _Line | None:
     """The line behind which a run goes on; None where the program wants its graph to end there."""
     found = _reason_at(code, at)
     if found is None:
-        return _Line(_plain(at), (), "")
+        return _Line(location_of(without_resuming(at)), (), "")
     if is_wanted(found.reason):
         return None
     innermost = location_of(found.stack[0])
@@ -155,14 +160,6 @@ def _line(code: CompiledCode, called: Location, at: CodePlace) -> _Line | None:
         return _Line((*known, innermost)[0], (innermost,) if known else (), found.reason)
     users = location_of(found.stack[found.user])
     return _Line(users, (innermost,) if found.user else (), found.reason)
-
-
-def _plain(at: CodePlace) -> Location:
-    """The line of a function that torch made, under the name of the one that it comes from."""
-    file, line, name = at
-    for prefix in ("torch_dynamo_resume_in_", "<resume in "):
-        name = name.removeprefix(prefix)
-    return location_of((file, line, name.rpartition("_at_")[0] or name.rstrip(">")))
 
 
 def _reason_at(code: CompiledCode, at: CodePlace) -> GraphBreak | None:

@@ -45,6 +45,20 @@ def is_resumed(name: str) -> bool:
     return name.startswith(_RESUMED)
 
 
+def without_resuming(place: CodePlace) -> CodePlace:
+    """A function that torch made, under the name of the one that it comes from; others as they are.
+
+    Args:
+        place: File, line and function.
+    """
+    file, line, name = place
+    if not is_resumed(name):
+        return place
+    for prefix in _RESUMED:
+        name = name.removeprefix(prefix)
+    return file, line, name.rpartition("_at_")[0] or name.rstrip(">")
+
+
 def location_of(place: CodePlace) -> Location:
     """A place of the program as that of a finding.
 
