@@ -20,12 +20,13 @@ _KEEPS_NO_LOCALS: Final = (3, 13)
 
 def running() -> Iterator[FrameType]:
     """The frames of all threads that are not profkit's own, the innermost of each thread first."""
-    for innermost in sys._current_frames().values():  # noqa: SLF001  (there is no other way)
-        frame: FrameType | None = innermost
+    frame: FrameType | None
+    # This function's own frame is among them: in no other variable, or it would keep itself.
+    for frame in sys._current_frames().values():  # noqa: SLF001  (there is no other way)
         while frame is not None:
             if not is_ours(frame):
                 yield frame
-            frame = frame.f_back
+            frame = frame.f_back  # noqa: PLW2901
 
 
 def is_ours(frame: FrameType) -> bool:

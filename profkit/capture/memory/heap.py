@@ -7,7 +7,7 @@ keep the tensor. Each is found from what refers to it.
 
 import gc
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +55,19 @@ def array_contents(array: Any) -> list[object]:  # noqa: ANN401
     """
     base = [] if array.base is None else [array.base]
     return base + array.ravel(order="K").tolist() if array.dtype.kind == "O" else base
+
+
+def referrers_of(things: Iterable[object]) -> list[object]:
+    """What refers to any of some objects, as far as the collector sees it.
+
+    Since Python 3.13 the collector leaves out the tuple that it makes of its arguments, and no
+    longer the one that they come in.
+
+    Args:
+        things: The objects, given one by one: a list of them would be a referrer too.
+    """
+    asked = tuple(things)
+    return [one for one in gc.get_referrers(*asked) if one is not asked]
 
 
 def tensor_types() -> set[int]:

@@ -14,7 +14,13 @@ from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory import frozen, graphs
 from profkit.capture.memory.attributes import type_name
-from profkit.capture.memory.heap import instances, tensor_types, unlisted, variables
+from profkit.capture.memory.heap import (
+    instances,
+    referrers_of,
+    tensor_types,
+    unlisted,
+    variables,
+)
 
 NODE_LIMIT: Final = 60_000
 """Graph nodes that are looked through in one go: about half a second."""
@@ -111,7 +117,7 @@ def _number_of(node: Any) -> int:  # noqa: ANN401
 def _named(roots: list[tuple[Any, Any]], skip: set[int]) -> list[tuple[Any, Any]]:
     """Those of some tensors that an object of Python's or a variable holds."""
     held = set(map(id, variables()))
-    for referrer in gc.get_referrers(*(tensor for tensor, _ in roots)):
+    for referrer in referrers_of(tensor for tensor, _ in roots):
         if id(referrer) not in skip and type(referrer) is not FrameType:
             held.update(map(id, gc.get_referents(referrer)))
     return [(tensor, node) for tensor, node in roots if id(tensor) in held]

@@ -18,6 +18,7 @@ from typing import Final
 
 from profkit.capture.memory import hidden
 from profkit.capture.memory.attributes import is_class
+from profkit.capture.memory.heap import referrers_of
 from profkit.capture.memory.roots import Root, Roots
 
 MAX_LEVELS: Final = 200
@@ -97,7 +98,7 @@ class Search:
     def _ask(self, frontier: list[int]) -> list[int]:
         """Who refers to these; the ids of those that were not known."""
         self._asked.update(frontier)
-        new = self._note(gc.get_referrers(*(self.found.nodes[one] for one in frontier)), frontier)
+        new = self._note(referrers_of(self.found.nodes[one] for one in frontier), frontier)
         lost = {
             one: self.found.nodes[one]
             for one in frontier
