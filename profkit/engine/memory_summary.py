@@ -64,6 +64,7 @@ def _with_steps(summary: MemorySummary, live: LiveMemory, peaks: list[int | None
         n_watched_steps=live.n_steps,
         n_judged_steps=live.n_judged_steps,
         n_growths=len(live.growths) if live.n_judged_steps else None,
+        unexplained_per_step_bytes=live.unexplained_per_step_bytes,
         not_seen=live.not_seen,
         watch_ns=live.cost.total_ns,
         watch_share=live.cost.share,

@@ -42,6 +42,8 @@ _WHY: Final = {
     "outside": "; much of the device was not PyTorch's",
     "limit": "; the device had enough, and a limit stood in the way",
 }
+_LEAST_UNEXPLAINED_BYTES: Final = 64 << 10
+"""Less a step is not told where nobody is seen to hold it: heaps come and go by as much."""
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
 _FLAT_SHARE: Final = 0.01
 """What changes by less of its highest than this is drawn as flat."""
@@ -284,10 +286,26 @@ def nothing_in_memory(report: Report) -> str:
         return "No finding is more than a note."
     memory = report.summary.memory
     if memory is not None and memory.n_growths == 0:
-        return "Nothing grows with every step."
+        said = nothing_grows(memory)
+        return f"{said[0].upper()}{said[1:]}."
     if report.unchecked:
         return "The rules that could look found nothing to change."
     return "No rule found anything to change."
+
+
+def nothing_grows(memory: MemorySummary) -> str:
+    """What to say of a program of which nothing is seen to grow.
+
+    Args:
+        memory: What was watched of it.
+    """
+    unexplained = memory.unexplained_per_step_bytes or 0
+    if unexplained < _LEAST_UNEXPLAINED_BYTES:
+        return "nothing grows with every step"
+    return (
+        f"the process takes {format_bytes(unexplained)} more with every step, and no tensor or "
+        "container of the program explains it; a library may keep it"
+    )
 
 
 def memory_facts(report: Report, *, everything: bool) -> Iterator[str]:
@@ -314,7 +332,7 @@ def _watched(report: Report, memory: MemorySummary) -> Iterator[str]:
     went = "" if shows_courses(report) else ", ".join(map(_went, courses(report)))
     yield f"memory over {steps}: {went}" if went else f"memory was watched over {steps}"
     if memory.n_growths == 0:
-        yield "nothing grows with every step"
+        yield nothing_grows(memory)
     if memory.watch_share is not None:
         yield f"watching cost {format_share(memory.watch_share)} of the time"
 

@@ -196,6 +196,8 @@ class LiveMemory:
         argv: The program and its arguments.
         waits: The lines at which the host waited for a CUDA device, the most calls first, or None
             where nobody listened.
+        unexplained_per_step_bytes: Where nothing is seen to grow, and yet the allocators of C and
+            Python give out more with every step: how much more.
         schema: Name and version of this layout.
     """
 
@@ -213,6 +215,7 @@ class LiveMemory:
     argv: tuple[str, ...] = ()
     began_unix_us: int = 0
     waits: tuple[WaitingLine, ...] | None = None
+    unexplained_per_step_bytes: int | None = None
     schema: str = SCHEMA
 
     def to_pandas(self) -> "pd.DataFrame":

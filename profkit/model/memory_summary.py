@@ -268,6 +268,8 @@ class MemorySummary:
         not_seen: What could not be watched, a sentence each.
         watch_ns: What watching cost in all.
         watch_share: The same as a share of the time watched.
+        unexplained_per_step_bytes: Where nothing is seen to grow, and yet the allocators of C and
+            Python give out more with every step: how much more.
     """
 
     n_events: int | None = None
@@ -283,3 +285,4 @@ class MemorySummary:
     not_seen: tuple[str, ...] = ()
     watch_ns: int | None = None
     watch_share: float | None = None
+    unexplained_per_step_bytes: int | None = None

@@ -49,6 +49,22 @@ def test_memory_that_stays_is_said_to_stay() -> None:
     )
 
 
+def test_growth_that_nothing_explains_is_not_denied_but_where_it_is_small() -> None:
+    report = watched(100, 130, 160)
+    memory = report.summary.memory
+    assert memory is not None
+
+    def said(per_step_bytes: int) -> str:
+        grown = replace(memory, unexplained_per_step_bytes=per_step_bytes)
+        return verdict(replace(report, summary=replace(report.summary, memory=grown)))
+
+    assert said(300 << 10).endswith(
+        "The process takes 300 KiB more with every step, and no tensor or container of the program "
+        "explains it; a library may keep it."
+    )
+    assert said((64 << 10) - 1).endswith("Nothing grows with every step.")
+
+
 def test_growth_that_could_not_be_judged_is_not_denied() -> None:
     assert "grows" not in verdict(watched(100, 130, n_growths=None))
     assert not any(

@@ -1,5 +1,7 @@
 """All figures of one step boundary: tensors, graphs, allocators, the process and its workers."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 from profkit.capture.heap import Heap
@@ -36,6 +38,7 @@ class Readings:
         self._heap = Heap()
         self.workers = Workers(self._heap)
         self._resident = looks.Resident()
+        self._own_bytes = 0
 
     def take(self, step: int, n_looks: int, work: Work, *, is_alone: bool) -> Seen:
         """The figures now.
@@ -61,13 +64,24 @@ class Readings:
             worker_bytes=self._worker_bytes(step, is_alone=is_alone),
         )
 
+    @contextlib.contextmanager
+    def ours(self) -> Iterator[None]:
+        """What is given out while this is open, and stays, does not count as the program's."""
+        before = self._heap.read()
+        try:
+            yield
+        finally:
+            after = self._heap.read()
+            if before is not None and after is not None:
+                self._own_bytes += after - before
+
     def close(self) -> None:
         """Close what is open."""
         self._resident.close()
 
     def _heap_bytes(self) -> int | None:
         given = self._heap.read()
-        return None if given is None else given - self._lines.own_bytes()
+        return None if given is None else given - self._lines.own_bytes() - self._own_bytes
 
     def _worker_bytes(self, step: int, *, is_alone: bool) -> int | None:
         """Private bytes of one of the loader's workers; None where it was not read."""

@@ -232,7 +232,7 @@ class Watcher:
             or growth_of(self._series.host(), LEAST_PER_STEP) is None
         ):
             return
-        with self._clock.spending("host"):
+        with self._clock.spending("host"), self._readings.ours():
             own = [one.amounts for one in self._series.seen]
             self._host.take(self.n_steps, {id(one): one for one in own}.values())
 
@@ -269,7 +269,7 @@ class Watcher:
             self._next = self.n_steps + 1
 
     def _look_closer(self, suspected: set[Kind]) -> None:
-        with self._clock.spending("closer"), self._lines.paused():
+        with self._clock.spending("closer"), self._readings.ours(), self._lines.paused():
             closer = CloserLook(self._census, self._births, self.n_steps, self._first)
             if suspected or self._made_anew:
                 told = self._told_of_themselves()
@@ -318,6 +318,11 @@ class Watcher:
         )
         return judge.judge(evidence), steps[-1] - steps[0]
 
+    def _unexplained(self) -> int | None:
+        """By how much a step the heap grows beyond tensors and graphs, or None."""
+        trend = growth_of(self._series.host(), LEAST_PER_STEP)
+        return None if trend is None else round(trend.per_step)
+
     def _told(self) -> LiveMemory:
         growths, n_judged_steps = self._judge()
         torch = sys.modules.get("torch")
@@ -335,6 +340,7 @@ class Watcher:
             torch=None if torch is None else str(torch.__version__),
             devices=() if torch is None else tuple(environment.devices(torch)),
             argv=tuple(sys.argv),
+            unexplained_per_step_bytes=self._unexplained() if not growths else None,
         )
 
     def _let_go(self) -> None:
