@@ -73,7 +73,7 @@ class Readings:
         finally:
             after = self._heap.read()
             if before is not None and after is not None:
-                self._own_bytes += after - before
+                self._own_bytes = max(0, self._own_bytes + after - before)
 
     def close(self) -> None:
         """Close what is open."""
