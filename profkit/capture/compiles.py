@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from profkit.capture.user_code import UserCode
-from profkit.model.capture_info import CodePlace, Compiled, Compiles, GraphBreak
+from profkit.model.capture_info import RESUMED, CodePlace, Compiled, Compiles, GraphBreak
 
 _UTILS: Final = "torch._dynamo.utils"
 _MOST: Final = 200
@@ -149,7 +149,7 @@ def _place(call: str) -> CodePlace | None:
 
 def _is_resumed(place: CodePlace) -> bool:
     """Whether torch made a function: what is left of one behind the end of a graph."""
-    return place[2].startswith(("torch_dynamo_resume_in_", "<resume in "))
+    return place[2].startswith(RESUMED)
 
 
 def _together(breaks: list[GraphBreak]) -> list[GraphBreak]:

@@ -54,6 +54,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.exchange_words import program_of
 from profkit.engine.windows import in_windows, positions, windows, windows_ns
@@ -62,9 +63,7 @@ from profkit.index.data_parallel import Wrapper, wrapper_calls, wrapper_of
 from profkit.index.intervals import Intervals, complement, unite
 from profkit.index.wait_cost import WaitCost, wait_cost
 from profkit.index.waiting import covered_by
-from profkit.model.events import Rows
 from profkit.model.finding import Finding
-from profkit.model.where import Location
 from profkit.units import format_count
 
 INFO = RuleInfo(
@@ -101,7 +100,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     wrapper = wrapper_of(ctx.events, ctx.tree, ctx.launches, calls)
     busy = covered_by(ctx.events, wrapper.work)
     cost = wait_cost(unite(wrapper.on_host, busy), _nothing_else(ctx, wrapper), *windows(ctx))
-    lines = _lines(ctx, calls)
+    lines = costliest_lines(ctx, calls, ctx.events.dur_ns[calls], MAX_LINES)
     yield INFO.finding(
         severity=(
             "warning" if cost.saving_ns >= thresholds.warning_share * windows_ns(ctx) else "note"
@@ -109,7 +108,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         confidence="high",
         message=_message(ctx, wrapper, busy, cost, at(lines[0])),
         fix=_fix(wrapper.n_devices, trains=program_of(ctx).trains),
-        locations=known(*lines[:MAX_LINES]),
+        locations=known(*lines),
         n=len(calls),
         cost=ctx.cost(cost.saving_ns, basis="upper-bound"),
         evidence={
@@ -129,12 +128,6 @@ def _nothing_else(ctx: Context, wrapper: Wrapper) -> Intervals:
     starts, ends = windows(ctx)
     others = covered_by(ctx.events, work[~np.isin(work, wrapper.work)])
     return complement(others, int(starts.min()), int(ends.max()))
-
-
-def _lines(ctx: Context, calls: Rows) -> list[Location]:
-    """Where it is called, the longest calls first."""
-    lines = [(int(ctx.events.dur_ns[rows].sum()), place) for place, rows in ctx.by_line(calls)]
-    return [place for _, place in sorted(lines, key=lambda each: -each[0])]
 
 
 def _message(ctx: Context, wrapper: Wrapper, busy: Intervals, cost: WaitCost, place: str) -> str:

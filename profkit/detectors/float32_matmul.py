@@ -60,6 +60,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, positions, windows, windows_ns
 from profkit.engine.wording import at, how_often, time_each_step
@@ -68,7 +69,6 @@ from profkit.index.products import Products, products
 from profkit.index.wait_cost import first_of_each
 from profkit.model.events import NO_ROW, Mask
 from profkit.model.finding import Finding
-from profkit.model.where import Location
 from profkit.units import format_share
 
 INFO = RuleInfo(
@@ -165,7 +165,8 @@ def _judged(
     saved_ns = (spent_ns * (1 - 1 / _RATIO)).astype(np.int64) if is_quick else spent_ns
     total_ns = int(saved_ns.sum())
     is_warning = is_quick and total_ns >= thresholds.warning_share * windows_ns(ctx)
-    locations = _lines(ctx, kept)
+    known = kept.op != NO_ROW
+    locations = costliest_lines(ctx, kept.op[known], events.dur_ns[kept.rows[known]], _MAX_LINES)
     what = "Layers of cuDNN compute" if by_cudnn else "Matrices are multiplied"
     yield INFO.finding(
         severity="warning" if is_warning else "note",
@@ -187,14 +188,3 @@ def _judged(
         },
         claims=first_of_each(spent, starts, ends, saved_ns),
     )
-
-
-def _lines(ctx: Context, kept: Products) -> tuple[Location, ...]:
-    """The lines whose kernels take most of the time."""
-    known = kept.op != NO_ROW
-    op = kept.op[known]
-    spent_ns = np.zeros(len(ctx.events), dtype=np.int64)
-    np.add.at(spent_ns, op, ctx.events.dur_ns[kept.rows[known]])
-    lines = [(int(spent_ns[here].sum()), place) for place, here in ctx.by_line(np.unique(op))]
-    lines.sort(key=lambda each: -each[0])
-    return tuple(location for _, location in lines[:_MAX_LINES])

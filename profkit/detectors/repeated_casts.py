@@ -57,13 +57,13 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import positions, windows, windows_ns
 from profkit.engine.wording import at, how_often, tensor_method, time_each_step
 from profkit.index.casts import RoundTrips, round_trips
 from profkit.index.intervals import covered_within, intersect, union
 from profkit.model.finding import Finding
-from profkit.model.where import Location
 from profkit.units import format_share
 
 INFO = RuleInfo(
@@ -108,7 +108,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     share = spent.total_ns / max(1, int(covered_within(ctx.busy, starts, ends).sum()))
     if share < thresholds.min_busy_share:
         return
-    locations = _lines(ctx, trips)
+    locations = costliest_lines(ctx, trips.owner, events.dur_ns[trips.work], _MAX_LINES)
     is_warning = spent.total_ns >= thresholds.warning_share * windows_ns(ctx)
     yield INFO.finding(
         severity="warning" if is_warning else "note",
@@ -134,16 +134,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         },
         claims=spent.pairs(),
     )
-
-
-def _lines(ctx: Context, trips: RoundTrips) -> tuple[Location, ...]:
-    """The lines whose casts take most of the time, those of their gradients' among them."""
-    spent_ns = np.zeros(len(ctx.events), dtype=np.int64)
-    np.add.at(spent_ns, trips.owner, ctx.events.dur_ns[trips.work])
-    owners = np.unique(trips.owner)
-    lines = [(int(spent_ns[here].sum()), place) for place, here in ctx.by_line(owners)]
-    lines.sort(key=lambda each: -each[0])
-    return tuple(location for _, location in lines[:_MAX_LINES])
 
 
 def _written(ctx: Context, trips: RoundTrips) -> str:

@@ -48,10 +48,11 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, positions, windows_ns
 from profkit.engine.wording import at, how_often, known, time_each_step
-from profkit.index.calls import names_matching
+from profkit.index.calls import rows_named
 from profkit.index.intervals import Intervals, union
 from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
@@ -94,8 +95,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     whole_ns = windows_ns(ctx)
     if not spent.total_ns or spent.total_ns < thresholds.min_time_share * whole_ns:
         return
-    lines = sorted(ctx.by_line(fills), key=lambda each: -int(ctx.events.dur_ns[each[1]].sum()))
-    locations = known(*(location for location, _ in lines[:MAX_LINES]))
+    locations = known(*costliest_lines(ctx, fills, ctx.events.dur_ns[fills], MAX_LINES))
     is_warning = spent.total_ns >= thresholds.warning_share * whole_ns
     where = "on the GPU" if ctx.has_device_work else "on the host"
     yield INFO.finding(
@@ -120,10 +120,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _fills(ctx: Context) -> Rows:
     """Operators that fill with zeros within an optimizer's ``zero_grad``, each once."""
     events = ctx.events
-    marks = names_matching(events.names, _ZERO_GRAD)[events.name] & np.isin(
-        events.category, (Category.ANNOTATION, Category.OP)
-    )
-    fills = names_matching(events.names, _FILL)[events.name] & (events.category == Category.OP)
+    marks = rows_named(events, _ZERO_GRAD, Category.ANNOTATION, Category.OP)
+    fills = rows_named(events, _FILL, Category.OP)
     inside = ctx.tree.nearest(marks) != NO_ROW
     # A fill of several may be put together of fills of one.
     rows = np.flatnonzero(fills & inside & (ctx.tree.below(fills) == NO_ROW))

@@ -3,18 +3,15 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.frames import parse_frame
 from profkit.index.source import NO_FRAME
-from profkit.model.capture_info import CodePlace, Compiled, GraphBreak
+from profkit.model.capture_info import RESUMED, CodePlace, Compiled, Compiles, GraphBreak
 from profkit.model.events import NO_ROW, Category
 from profkit.model.where import Location
-
-_RESUMED: Final = ("torch_dynamo_resume_in_", "<resume in ")
 
 
 def function_of(number: str) -> str:
@@ -42,7 +39,7 @@ def is_resumed(name: str) -> bool:
     Args:
         name: The function's name.
     """
-    return name.startswith(_RESUMED)
+    return name.startswith(RESUMED)
 
 
 def without_resuming(place: CodePlace) -> CodePlace:
@@ -54,7 +51,7 @@ def without_resuming(place: CodePlace) -> CodePlace:
     file, line, name = place
     if not is_resumed(name):
         return place
-    for prefix in _RESUMED:
+    for prefix in RESUMED:
         name = name.removeprefix(prefix)
     return file, line, name.rpartition("_at_")[0] or name.rstrip(">")
 
@@ -82,16 +79,17 @@ class CompiledCode:
     @cached_property
     def told(self) -> tuple[Compiled, ...]:
         """What torch remembered of compiling; nothing where profkit did not record."""
-        capture = self.ctx.trace.capture
-        return (
-            () if capture is None or capture.compiles is None else tuple(capture.compiles.compiled)
-        )
+        return () if self._read is None else tuple(self._read.compiled)
 
     @cached_property
     def breaks(self) -> tuple[GraphBreak, ...]:
         """Where graphs ended; nothing where profkit did not record."""
+        return () if self._read is None else tuple(self._read.breaks)
+
+    @property
+    def _read(self) -> Compiles | None:
         capture = self.ctx.trace.capture
-        return () if capture is None or capture.compiles is None else tuple(capture.compiles.breaks)
+        return None if capture is None else capture.compiles
 
     @cached_property
     def _by_number(self) -> dict[str, list[Compiled]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.exchange_waits import ExchangeWaits
-from profkit.index.calls import names_matching
+from profkit.index.calls import rows_named
 from profkit.index.exchanges import run_on_host
 from profkit.model.events import NO_ROW, Category, Mask
 
@@ -141,8 +141,7 @@ def _of_ddp(waits: ExchangeWaits, program: Program, in_backward: Mask) -> str:
 
 def _named(ctx: Context, pattern: re.Pattern[str]) -> Mask:
     """Host operators and annotations by name. Shape ``(n,)``."""
-    host = np.isin(ctx.events.category, (Category.OP, Category.ANNOTATION))
-    return np.asarray(host & names_matching(ctx.events.names, pattern)[ctx.events.name])
+    return rows_named(ctx.events, pattern, Category.OP, Category.ANNOTATION)
 
 
 def _within(ctx: Context, waits: ExchangeWaits, pattern: re.Pattern[str]) -> Mask:

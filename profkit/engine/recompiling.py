@@ -78,11 +78,10 @@ def compiled_again(ctx: Context, code: CompiledCode) -> Iterator[Again]:
     ]
     sure = _without_warm_up(ctx, [one for one in ones if _is_known_again(one)])
     unsure = _in_several_steps(ctx, [one for one in ones if not one.number and one.told is None])
-    groups = [*_by_line(sure), *_by_line(unsure)]
-    others = _others(ctx, groups)
-    n_sure = len(_by_line(sure))
-    for number, (group, more) in enumerate(zip(groups, others, strict=True)):
-        yield _again(ctx, group, more, is_sure=number < n_sure)
+    known = _by_line(sure)
+    groups = [*known, *_by_line(unsure)]
+    for number, (group, more) in enumerate(zip(groups, _others(ctx, groups), strict=True)):
+        yield _again(ctx, group, more, is_sure=number < len(known))
 
 
 def _one(ctx: Context, code: CompiledCode, row: int, number: str) -> _One:

@@ -51,9 +51,7 @@ class CallKind:
 
     def rows(self, events: EventTable) -> Rows:
         """Runtime and driver calls of this kind, ascending."""
-        named = names_matching(events.names, self._pattern)
-        calls = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
-        return np.flatnonzero(calls & named[events.name])
+        return np.flatnonzero(rows_named(events, self._pattern, Category.RUNTIME, Category.DRIVER))
 
 
 EXPLICIT_SYNC: Final = CallKind(_SYNC)
@@ -77,3 +75,17 @@ HIP: Final = CallKind(_HIP)
 def names_matching(names: Iterable[str], pattern: re.Pattern[str]) -> Mask:
     """Which of the interned names match. One entry a name."""
     return np.fromiter((pattern.search(name) is not None for name in names), dtype=np.bool_)
+
+
+def rows_named(events: EventTable, pattern: re.Pattern[str], *categories: Category) -> Mask:
+    """Which rows of some categories have a name that matches. Shape ``(n,)``.
+
+    Args:
+        events: The events.
+        pattern: Searched for in each name once, however many rows have it.
+        categories: The categories.
+    """
+    named = names_matching(events.names, pattern)
+    if not named.any():
+        return np.zeros(len(events), dtype=np.bool_)
+    return np.asarray(np.isin(events.category, categories) & named[events.name])

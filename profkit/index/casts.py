@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from profkit.index.calls import names_matching
+from profkit.index.calls import rows_named
 from profkit.index.launches import Launches
 from profkit.index.nesting import CallTree
 from profkit.index.source import forward_of_backward
@@ -129,12 +129,6 @@ def _kinds(events: EventTable, work: Rows) -> Int32s:
     return np.array(codes, dtype=np.int32)[place]
 
 
-def _ops(events: EventTable, pattern: re.Pattern[str]) -> Mask:
-    """Operators whose name matches. Shape ``(n,)``."""
-    named = names_matching(events.names, pattern)[events.name]
-    return np.asarray(named & (events.category == Category.OP))
-
-
 def _owners(events: EventTable, tree: CallTree, op: Int32s) -> tuple[Int32s, Mask]:
     """What was asked for each cast on the forward pass, and whether this is that cast.
 
@@ -146,12 +140,12 @@ def _owners(events: EventTable, tree: CallTree, op: Int32s) -> tuple[Int32s, Mas
     Returns:
         Rows, :data:`NO_ROW` where the program asked for nothing, and a mask. Shape ``(k,)`` each.
     """
-    outermost = tree.outermost(_ops(events, _CONVERSION))
+    outermost = tree.outermost(rows_named(events, _CONVERSION, Category.OP))
     root = outermost[op]
     above = np.where(root == NO_ROW, NO_ROW, tree.below(events.category == Category.OP)[root])
-    asked = (root != NO_ROW) & _ops(events, _ASKED)[root]
+    asked = (root != NO_ROW) & rows_named(events, _ASKED, Category.OP)[root]
     is_own = asked & (above == NO_ROW)
-    if _ops(events, _BACKWARD).any():
+    if rows_named(events, _BACKWARD, Category.OP).any():
         is_own &= events.sequence.at(root) != MISSING
     made_by = forward_of_backward(events, tree)[op]
     gradient_of = np.where(made_by == NO_ROW, NO_ROW, outermost[made_by])
@@ -194,7 +188,7 @@ def _is_used(events: EventTable, after: Int32s, before: Int32s) -> Mask:
     width = int(events.end_ns.max()) + 1
     numbers = np.flatnonzero([needs_float32(name) for name in events.names])
     needs = np.flatnonzero(np.isin(events.name, numbers) & (events.category == Category.OP))
-    turns = np.sort(events.ts_ns[_ops(events, _BACKWARD)])
+    turns = np.sort(events.ts_ns[rows_named(events, _BACKWARD, Category.OP)])
     keys = np.sort(events.lane[needs].astype(np.int64) * width + events.ts_ns[needs])
     start, end = (
         events.lane[rows].astype(np.int64) * width + events.ts_ns[rows] for rows in (after, before)

@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.calls import names_matching
+from profkit.index.calls import rows_named
 from profkit.index.intervals import complement, union
 from profkit.index.nesting import CallTree
+from profkit.model.capture_info import RESUMED
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 
 _COMPILING: Final = re.compile(r"\(dynamo_timed\)$|^entire_\w+_compile$|^dynamo$")
@@ -24,8 +25,7 @@ _OF_A_FUNCTION: Final = re.compile(
 _NUMBER_TOLD: Final = re.compile(r"^dynamo_data: compile_id=(?P<number>\S+)$")
 _REGION: Final = re.compile(r"^Torch-Compiled Region(: (?P<number>.+))?$")
 _UPKEEP: Final = re.compile(r"^(TorchDynamo Cache Lookup|Pregraph bytecode)$")
-_RESUMED: Final = re.compile(r"torch_dynamo_resume_in_|<resume in ")
-"""Functions that torch makes of what is left of one behind the end of a graph."""
+_RESUMED: Final = re.compile("|".join(RESUMED))
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,7 @@ class CompiledRuns:
 
 def _host(events: EventTable, pattern: re.Pattern[str]) -> Mask:
     """Operators and annotations on the host whose names match. Shape ``(n,)``."""
-    named = names_matching(events.names, pattern)
-    if not named.any():
-        return np.zeros(len(events), dtype=np.bool_)
-    kinds = np.isin(events.category, (Category.OP, Category.ANNOTATION))
-    return np.asarray(kinds & named[events.name])
+    return rows_named(events, pattern, Category.OP, Category.ANNOTATION)
 
 
 def compilations(events: EventTable, tree: CallTree) -> Compilations:
@@ -156,8 +152,7 @@ def compiled_runs(events: EventTable, tree: CallTree) -> CompiledRuns:
     works = _works(events, tree)
     nearest = tree.nearest(is_region)
     resumed_by = np.full(len(rows), NO_ROW, dtype=np.int32)
-    named = names_matching(events.names, _RESUMED)
-    resumes = np.flatnonzero((events.category == Category.PYTHON) & named[events.name])
+    resumes = np.flatnonzero(rows_named(events, _RESUMED, Category.PYTHON))
     # A function that goes on within another is in a region of its own.
     resumes = resumes[nearest[resumes] != NO_ROW][::-1]
     resumed_by[np.searchsorted(rows, nearest[resumes])] = resumes

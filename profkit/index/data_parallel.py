@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.calls import names_matching
+from profkit.index.calls import names_matching, rows_named
 from profkit.index.intervals import Intervals, inside, subtract, union, unite
 from profkit.index.launches import Launches
 from profkit.index.nesting import CallTree
@@ -50,10 +50,8 @@ def wrapper_calls(events: EventTable, tree: CallTree) -> Rows:
     ``DataParallel.forward``. The function ``data_parallel`` and old versions of torch do not, so
     that only stacks tell of them.
     """
-    host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
-    wanted = host & names_matching(events.names, _CALL)[events.name]
-    python = events.category == Category.PYTHON
-    wanted |= python & names_matching(events.names, _FRAME)[events.name]
+    wanted = rows_named(events, _CALL, Category.ANNOTATION, Category.OP)
+    wanted |= rows_named(events, _FRAME, Category.PYTHON)
     if not wanted.any():
         return np.flatnonzero(wanted)
     return np.flatnonzero(wanted & (tree.below(wanted) == NO_ROW))
@@ -84,8 +82,7 @@ def wrapper_of(events: EventTable, tree: CallTree, launches: Launches, calls: Ro
     elsewhere = during & ~np.isin(events.lane[launch], events.lane[calls])
     mine = during & ~elsewhere
     if elsewhere.any():
-        named = names_matching(events.names, _SPREAD)[events.name]
-        spread = (events.category == Category.OP) & named
+        spread = rows_named(events, _SPREAD, Category.OP)
         own = subtract(called, _of_replicas(events, launch[elsewhere], calls))
         mine = (mine & inside(own, events.ts_ns[launch])) | (tree.nearest(spread)[launch] != NO_ROW)
         own = unite(own, covered_by(events, np.flatnonzero(spread)))

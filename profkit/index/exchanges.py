@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.calls import names_matching
+from profkit.index.calls import names_matching, rows_named
 from profkit.index.intervals import Intervals, complement, covered_within, subtract, union, unite
 from profkit.index.launches import Launches
 from profkit.index.nesting import CallTree
@@ -34,8 +34,7 @@ def exchange_rows(events: EventTable) -> Mask:
     ``Work.cpp`` and the process groups of the backends for the annotations, which are named
     ``gloo:all_reduce`` and so on; ``ParamCommsUtils.hpp`` for ``record_param_comms``.
     """
-    host = np.isin(events.category, (Category.OP, Category.ANNOTATION))
-    return np.asarray(host & names_matching(events.names, _EXCHANGE)[events.name])
+    return rows_named(events, _EXCHANGE, Category.OP, Category.ANNOTATION)
 
 
 def run_on_host(events: EventTable) -> Rows:

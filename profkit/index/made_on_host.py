@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.calls import names_matching
+from profkit.index.calls import rows_named
 from profkit.index.nesting import CallTree
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask
 
@@ -43,7 +43,7 @@ def makers(events: EventTable, tree: CallTree, frame: Int32s, owners: Int32s) ->
         Shape ``(k,)``.
     """
     tops = tree.rows[_top_level(events, tree)[tree.rows]]
-    makes = names_matching(events.names, _MAKER)[events.name] & (events.category == Category.OP)
+    makes = rows_named(events, _MAKER, Category.OP)
     place = np.zeros(len(events), dtype=np.int64)
     place[tops] = np.arange(len(tops))
     top = tree.outermost(events.category == Category.OP)[owners]
