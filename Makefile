@@ -15,7 +15,7 @@ VENV   ?= .venv
 JOBS   ?= 2
 # How long to search: make fuzz SECONDS=600
 SECONDS ?= 60
-# More for pytest: make test ARGS="tests/load -k gzip"
+# More for pytest: make test ARGS="tests/readers -k gzip"
 ARGS   ?=
 BIN    := $(VENV)/bin
 # The rules of accessibility that the tests of the pages ask.

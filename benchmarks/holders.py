@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import torch
 
-from profkit.capture.memory import garbage, graphs, holders, host_objects
+from profkit.capture.memory.holders import autograd_graphs, garbage, holder_chains
+from profkit.capture.memory.monitor import host_objects
 
 ROUNDS = 3
 SIZES = (100_000, 1_000_000)
@@ -62,8 +63,12 @@ def main() -> None:
         program += [Node(n) for n in range(size // 5 - len(program))]
         n_objects = len(gc.get_objects())
         print(f"{n_objects:,} objects")
-        each = shown("holders of 1 tensor", lambda: holders.chains(trainer.losses[5:6]), n_objects)
-        shown("holders of 20 tensors", lambda: holders.chains(trainer.losses[5:25]), n_objects)
+        each = shown(
+            "holders of 1 tensor", lambda: holder_chains.chains(trainer.losses[5:6]), n_objects
+        )
+        shown(
+            "holders of 20 tensors", lambda: holder_chains.chains(trainer.losses[5:25]), n_objects
+        )
         shown("garbage", garbage.waiting, n_objects)
         shown("host objects", host_objects.survey, n_objects)
         print(f"  the aim for one tensor is {AIM_US} us: {'kept' if each <= AIM_US else 'missed'}")
@@ -76,7 +81,7 @@ def main() -> None:
         parts.append(part)
     total = torch.stack(parts).sum()
     print(f"a graph of {NODES:,} nodes")
-    length = least_ms(lambda: graphs.behind(total, counted=set()))
+    length = least_ms(lambda: autograd_graphs.behind(total, counted=set()))
     print(f"  {'nodes and bytes':<28} {length:8.1f} ms   {length * 1e3 / NODES:6.3f} us a node")
 
 

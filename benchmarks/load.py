@@ -33,12 +33,12 @@ AIM_TIME: Final = 1.5
 AIM_MEMORY: Final = 0.6
 TYPED: Final = "msgspec, typed"
 READERS: Final = {
-    "profkit": "from profkit.load.open import load; kept = load(path)",
+    "profkit": "from profkit.readers.open import load; kept = load(path)",
     "json": "import json; kept = json.loads(text())",
     "orjson": "import orjson; kept = orjson.loads(text())",
     "msgspec": "import msgspec; kept = msgspec.json.decode(text())",
     TYPED: (
-        "import msgspec; from profkit.load.kineto.schema import EVENT; "
+        "import msgspec; from profkit.readers.kineto.schema import EVENT; "
         "File = msgspec.defstruct('File', [('traceEvents', list[EVENT])]); "
         "kept = msgspec.json.decode(text(), type=File, strict=False)"
     ),

@@ -24,7 +24,7 @@ from isal import igzip
 
 from benchmarks.load import TRACES, repeated
 from profkit.api import Study, render, study
-from profkit.engine.timeline import timeline
+from profkit.present.timeline import timeline
 from profkit.testing import TraceBuilder
 
 AIM_BYTES: Final = 12_000_000

@@ -15,7 +15,7 @@ import time
 import torch
 from torch import Tensor, nn
 
-from profkit.capture.memory.watch import Watcher
+from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 
 N_OBJECTS = 100_000
 AIM_SHARE = 0.05
@@ -39,7 +39,7 @@ def watched(step_s: float, n_steps: int, *, leaks: bool) -> tuple[list[float], f
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batch = torch.ones(4, 16)
     kept: list[Tensor] = []
-    watcher = Watcher("benchmark", "user")
+    watcher = LeakMonitor("benchmark", "user")
     took = []
     began = time.perf_counter()
     for _ in range(n_steps):

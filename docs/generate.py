@@ -22,18 +22,18 @@ import click
 
 import profkit
 from profkit.cli.main import group
-from profkit.engine.glossary import GLOSSARY
 from profkit.engine.registry import rules
-from profkit.engine.renderer import renderers
 from profkit.model.difference import Difference
 from profkit.model.report import Report
+from profkit.present.glossary import GLOSSARY, Term
+from profkit.present.renderer import renderers
 
 if typing.TYPE_CHECKING:
     from profkit.engine.detector import Rule
 
 REFERENCE: Final = Path(__file__).parent / "reference"
 README: Final = Path(__file__).parents[1] / "README.md"
-WORDS: Final = Path(__file__).parent / "glossary.md"
+GLOSSARY_PAGE: Final = Path(__file__).parent / "glossary.md"
 SHOWN: Final = "starved_loader"
 SHOWN_WIDTH: Final = 90
 FAMILIES: Final = {
@@ -54,7 +54,7 @@ _FIELD: Final = re.compile(r"^    (\w+): ", re.MULTILINE)
 _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
 _REPORT: Final = (
     "`profkit analyze FILE --format json` prints it; its JSON Schema is "
-    "`profkit/render/report.schema.json`. Times are integer nanoseconds, sizes integer bytes, "
+    "`profkit/renderers/report.schema.json`. Times are integer nanoseconds, sizes integer bytes, "
     "shares from 0 to 1; a figure that is not known is null."
 )
 _DIFFERENCE: Final = (
@@ -140,18 +140,24 @@ def catalogue() -> str:
 
 
 def glossary() -> str:
-    """The page with the words of the house."""
-    words = (
+    """The page of the glossary: each term, its definition, and the synonyms that are not used."""
+    terms = (
         textwrap.fill(
-            f"- **{word}**: {meaning}",
+            f"- **{name}**: {term.definition}{_not_used(term)}",
             _PAGE_WIDTH,
             subsequent_indent="  ",
             break_on_hyphens=False,
         )
-        for word, meaning in GLOSSARY.items()
+        for name, term in GLOSSARY.items()
     )
-    head = "One word for one idea, in the code, on the command line, and in these pages."
-    return f"{_NOTE}# Glossary\n\n{head}\n\n" + "\n".join(words) + "\n"
+    head = "The same term for the same concept in the code, the reports and these pages."
+    return f"{_NOTE}# Glossary\n\n{head}\n\n" + "\n".join(terms) + "\n"
+
+
+def _not_used(term: Term) -> str:
+    """The synonyms of a term that are names and no parts of phrases."""
+    names = [word for word in term.not_used if " " not in word]
+    return f" Not used: {', '.join(names)}." if names else ""
 
 
 def commands() -> str:
@@ -308,8 +314,8 @@ def readme() -> str:
 def stale() -> list[str]:
     """The pages, the README and the glossary, that differ from what would be written now."""
     wanted = {REFERENCE / path: text for path, text in pages().items()}
-    wanted |= {README: readme(), WORDS: glossary()}
-    there = {*REFERENCE.rglob("*.md"), README, WORDS}
+    wanted |= {README: readme(), GLOSSARY_PAGE: glossary()}
+    there = {*REFERENCE.rglob("*.md"), README, GLOSSARY_PAGE}
     return sorted(
         path.name
         for path in wanted.keys() | there
@@ -328,7 +334,7 @@ def main() -> int:
         print("\n".join([*differing, "`make docs` writes them anew"] if differing else ["in step"]))
         return int(bool(differing))
     README.write_text(readme(), encoding="utf-8")
-    WORDS.write_text(glossary(), encoding="utf-8")
+    GLOSSARY_PAGE.write_text(glossary(), encoding="utf-8")
     wanted = pages()
     for left in REFERENCE.rglob("*.md"):
         if left.relative_to(REFERENCE).as_posix() not in wanted:

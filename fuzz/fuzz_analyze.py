@@ -2,7 +2,7 @@
 
 Run it as ``python fuzz/fuzz_analyze.py FOLDER SECONDS``, or by ``make fuzz SECONDS=60``. Any end
 but a report or a LoadError is a find, and so is an input that takes longer than ten seconds: it
-is written to FOLDER, and belongs into tests/load/test_finds.py.
+is written to FOLDER, and belongs into tests/readers/test_finds.py.
 """
 
 import gzip

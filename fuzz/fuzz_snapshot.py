@@ -3,7 +3,7 @@
 Run it as ``python fuzz/fuzz_snapshot.py FOLDER SECONDS``, or by ``make fuzz SECONDS=60``. The
 pickle is read in this very process, so that its coverage is seen. Any end but a report or a
 LoadError is a find, and so is an input that takes longer than ten seconds or a gigabyte: it is
-written to FOLDER, and belongs into tests/load/test_refused_pickle.py.
+written to FOLDER, and belongs into tests/readers/test_refused_pickle.py.
 """
 
 import io
@@ -17,11 +17,11 @@ import atheris
 with atheris.instrument_imports(include=["profkit"]):
     from profkit.api import analyze
     from profkit.errors import LoadError
-    from profkit.load.memory import read
-    from profkit.load.memory.answer import Answer, answer
-    from profkit.load.memory.plain_pickle import MemoryLimit
-    from profkit.load.stages import Stages
-    from profkit.load.stream import Chunks
+    from profkit.readers.snapshot import read
+    from profkit.readers.snapshot.restricted_unpickler import MemoryLimit
+    from profkit.readers.snapshot.worker_result import WorkerResult, answer
+    from profkit.readers.stages import Stages
+    from profkit.readers.stream import Chunks
 
 LIMIT_S = 10
 LONGEST_BYTES = 16384
@@ -78,7 +78,7 @@ def main(folder: str, seconds: str) -> None:
     """
     corpus = prepare(Path(folder))
 
-    def unpickled(chunks: Chunks, stages: Stages) -> Answer:
+    def unpickled(chunks: Chunks, stages: Stages) -> WorkerResult:
         with stages.stage("unpickle"):
             return answer(io.BytesIO(b"".join(chunks)), MemoryLimit().allow)
 

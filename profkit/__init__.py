@@ -2,8 +2,9 @@
 
 import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
+
+from profkit._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from profkit.api import analyze as analyze
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
     from profkit.capture.trace import trace as trace
     from profkit.errors import HostSyncError as HostSyncError
     from profkit.errors import LeakError as LeakError
-    from profkit.load.open import load as load
     from profkit.model.report import Report as Report
-
-__version__ = "0.1.0"
+    from profkit.readers.open import load as load
 
 _HOMES: Final = {
     "HostSyncError": "profkit.errors",
@@ -29,7 +28,7 @@ _HOMES: Final = {
     "allow_sync": "profkit.capture.syncs.regions",
     "analyze": "profkit.api",
     "compare": "profkit.api",
-    "load": "profkit.load.open",
+    "load": "profkit.readers.open",
     "memory": "profkit.capture.memory.scope",
     "no_leak": "profkit.capture.memory.guard",
     "no_sync": "profkit.capture.syncs.guard",
@@ -54,8 +53,6 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  (a name may stand for anythi
     if home.startswith("profkit.capture."):
         _teach_captures_to_report()
     value = getattr(module, name)
-    if f"{__name__}.{name}" in sys.modules:  # a room of the same name: it answers for the function
-        return globals()[name]
     globals()[name] = value
     return value
 
@@ -67,7 +64,7 @@ def __dir__() -> list[str]:
 
 def _teach_captures_to_report() -> None:
     """Tell captures, which stand below the analysis and cannot import it, how to reach it."""
-    from profkit.capture import reports
+    from profkit.capture import report_hook
 
     def analyze(paths: list[str]) -> "Report":
         report: Report = __getattr__("analyze")(paths)
@@ -77,7 +74,7 @@ def _teach_captures_to_report() -> None:
             return with_cell_names(report)
         return report
 
-    reports.analyze = analyze
+    report_hook.analyze = analyze
     if "IPython" in sys.modules:
         from profkit.integrations.notebook import begin_anew_with_each_cell
 
@@ -94,28 +91,3 @@ def load_ipython_extension(ipython: Any) -> None:  # noqa: ANN401  (IPython's sh
 
     begin_anew_with_each_cell()
     ipython.register_magics(ProfkitMagics)
-
-
-class _Room(ModuleType):
-    """A room that bears the name of a public function, and can be called as the function."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
-        """Call the public function of this name."""
-        name = self.__name__.removeprefix(f"{__name__}.")
-        return getattr(import_module(_HOMES[name]), name)(*args, **kwargs)
-
-
-class _Door(ModuleType):
-    """This package. ``profkit.load`` is a room, and a function that the user calls.
-
-    Importing a room sets it as an attribute here, in the place of the function, whenever that
-    happens. So a room of a public name is made callable at that moment.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in _HOMES and isinstance(value, ModuleType):
-            value.__class__ = _Room
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Door

@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Final
 
-from profkit.engine.compare import Side
-from profkit.engine.compare import compare as differ
+from profkit.comparison.compare import Side
+from profkit.comparison.compare import compare as differ
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.registry import chosen, rules
-from profkit.engine.renderer import Recording, accepted, renderer
-from profkit.engine.runner import Told, report_on, run_rules
+from profkit.engine.runner import OnStage, report_on, run_rules
 from profkit.engine.thresholds import Overrides
 from profkit.errors import UsageError
-from profkit.load.open import load
-from profkit.load.progress import Seen
-from profkit.load.report import read_report
-from profkit.load.stream import place_of
 from profkit.model.difference import Difference
-from profkit.model.live import LiveMemory
+from profkit.model.live_memory import LiveMemory
 from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
+from profkit.present.renderer import LoadedRecording, accepted, renderer
+from profkit.readers.open import load
+from profkit.readers.progress import OnProgress
+from profkit.readers.report import read_report
+from profkit.readers.stream import place_of
 
 Path = str | os.PathLike[str]
 
@@ -39,7 +39,7 @@ def analyze(
     ignore: Iterable[str] = (),
     thresholds: Overrides | None = None,
     strict: bool = False,
-    told: Told | None = None,
+    on_stage: OnStage | None = None,
     limit_bytes: int | None = None,
 ) -> Report:
     """Read a recording and report what makes the program slow and its memory grow.
@@ -54,7 +54,7 @@ def analyze(
         ignore: Rules not to run, likewise.
         thresholds: By a rule's name, the thresholds to change.
         strict: Raise when a rule crashes, instead of reporting it as unchecked.
-        told: Is told each stage's name and how long it took, in nanoseconds.
+        on_stage: Is told each stage's name and how long it took, in nanoseconds.
         limit_bytes: As in :func:`profkit.load`.
 
     Raises:
@@ -68,7 +68,7 @@ def analyze(
         ignore=ignore,
         thresholds=thresholds,
         strict=strict,
-        told=told,
+        on_stage=on_stage,
         limit_bytes=limit_bytes,
     ).report
 
@@ -83,7 +83,7 @@ class Study:
     """
 
     report: Report
-    recording: Recording
+    recording: LoadedRecording
 
 
 def study(
@@ -93,8 +93,8 @@ def study(
     ignore: Iterable[str] = (),
     thresholds: Overrides | None = None,
     strict: bool = False,
-    told: Told | None = None,
-    seen: Seen | None = None,
+    on_stage: OnStage | None = None,
+    on_progress: OnProgress | None = None,
     limit_bytes: int | None = None,
 ) -> Study:
     """As :func:`analyze`, and keep what was read.
@@ -105,8 +105,8 @@ def study(
         ignore: Rules not to run.
         thresholds: Thresholds to change.
         strict: Raise when a rule crashes.
-        told: Is told how long each stage took.
-        seen: Is told how far each file has been read, as in :func:`profkit.load`.
+        on_stage: Is told how long each stage took.
+        on_progress: Is told how far each file has been read, as in :func:`profkit.load`.
         limit_bytes: How large a file may be unpacked.
 
     Raises:
@@ -115,18 +115,20 @@ def study(
         PluginError: A third party's rule does not keep its contract.
     """
     wanted = chosen(rules(), select, ignore)
-    told = told or _nobody
+    on_stage = on_stage or _nobody
     paths = _paths(path)
-    ctx = _context(paths, limit_bytes, told, seen)
-    report = _report(ctx, wanted, thresholds or {}, strict=strict, told=told)
-    return Study(report, Recording(ctx, tuple(os.fspath(each) for each in paths)))
+    ctx = _context(paths, limit_bytes, on_stage, on_progress)
+    report = _report(ctx, wanted, thresholds or {}, strict=strict, on_stage=on_stage)
+    return Study(report, LoadedRecording(ctx, tuple(os.fspath(each) for each in paths)))
 
 
 def _paths(path: Path | Iterable[Path]) -> list[Path]:
     return [path] if isinstance(path, str | os.PathLike) else list(path)
 
 
-def _context(paths: list[Path], limit_bytes: int | None, told: Told, seen: Seen | None) -> Context:
+def _context(
+    paths: list[Path], limit_bytes: int | None, on_stage: OnStage, on_progress: OnProgress | None
+) -> Context:
     """What files of one program hold together.
 
     Raises:
@@ -134,7 +136,7 @@ def _context(paths: list[Path], limit_bytes: int | None, told: Told, seen: Seen 
     """
     found: dict[str, Any] = {}
     for path in paths:
-        loaded = load(path, limit_bytes=limit_bytes, seen=seen)
+        loaded = load(path, limit_bytes=limit_bytes, on_progress=on_progress)
         kind = _KINDS[type(loaded)]
         if kind in found:
             message = f"{found[kind][0]} and {path} are both a {kind}."
@@ -142,7 +144,7 @@ def _context(paths: list[Path], limit_bytes: int | None, told: Told, seen: Seen 
         found[kind] = (path, loaded)
         if not isinstance(loaded, LiveMemory):
             for stage, ns in loaded.notes.stages_ns.items():
-                told(stage, ns)
+                on_stage(stage, ns)
     if not found:
         raise UsageError("There is nothing to analyze.", "Give a trace or a snapshot.")
     return Context(**{kind: loaded for kind, (_, loaded) in found.items()})
@@ -153,16 +155,21 @@ def _nobody(stage: str, ns: int) -> None:
 
 
 def _report(
-    ctx: Context, wanted: tuple[Rule, ...], thresholds: Overrides, *, strict: bool, told: Told
+    ctx: Context,
+    wanted: tuple[Rule, ...],
+    thresholds: Overrides,
+    *,
+    strict: bool,
+    on_stage: OnStage,
 ) -> Report:
     began = time.perf_counter_ns()
     ctx.relate()
-    told("index", time.perf_counter_ns() - began)
-    outcome = run_rules(ctx, wanted, thresholds, strict=strict, told=told)
+    on_stage("index", time.perf_counter_ns() - began)
+    outcome = run_rules(ctx, wanted, thresholds, strict=strict, on_stage=on_stage)
     began = time.perf_counter_ns()
     health_ids = {rule.INFO.id for rule in wanted if rule.INFO.is_health}
     report = report_on(ctx, outcome, health_ids)
-    told("summarize", time.perf_counter_ns() - began)
+    on_stage("summarize", time.perf_counter_ns() - began)
     return report
 
 
@@ -173,7 +180,7 @@ def compare(
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     limit_bytes: int | None = None,
-    seen: Seen | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Difference:
     """Say what appeared, went, grew and shrank from one recording to another.
 
@@ -186,18 +193,24 @@ def compare(
         select: Rules to run, as in :func:`profkit.analyze`.
         ignore: Rules not to run, likewise.
         limit_bytes: As in :func:`profkit.load`.
-        seen: As in :func:`profkit.load`.
+        on_progress: As in :func:`profkit.load`.
 
     Raises:
         LoadError: A file cannot be read, or is none of these.
         UsageError: They are of two kinds, or there is no such rule.
     """
     wanted = chosen(rules(), select, ignore)
-    return differ(_side(before, wanted, limit_bytes, seen), _side(after, wanted, limit_bytes, seen))
+    return differ(
+        _side(before, wanted, limit_bytes, on_progress),
+        _side(after, wanted, limit_bytes, on_progress),
+    )
 
 
 def _side(
-    what: Path | Report, wanted: tuple[Rule, ...], limit_bytes: int | None, seen: Seen | None
+    what: Path | Report,
+    wanted: tuple[Rule, ...],
+    limit_bytes: int | None,
+    on_progress: OnProgress | None,
 ) -> Side:
     if isinstance(what, Report):
         return Side(what)
@@ -206,8 +219,8 @@ def _side(
     saved = None if is_folder else read_report(place, limit_bytes)
     if saved is not None:
         return Side(saved, path=str(what))
-    ctx = _context([what], limit_bytes, _nobody, seen)
-    return Side(_report(ctx, wanted, {}, strict=False, told=_nobody), ctx.snapshot, str(what))
+    ctx = _context([what], limit_bytes, _nobody, on_progress)
+    return Side(_report(ctx, wanted, {}, strict=False, on_stage=_nobody), ctx.snapshot, str(what))
 
 
 def _difference_in(difference: Difference, name: str, options: dict[str, Any]) -> bytes:
@@ -216,14 +229,11 @@ def _difference_in(difference: Difference, name: str, options: dict[str, Any]) -
     Raises:
         UsageError: There is no such format.
     """
-    from profkit.render import _difference  # noqa: PLC0415  (reports have no use for it)
+    from profkit.renderers import _difference  # noqa: PLC0415  (reports have no use for it)
 
     if name in _difference.FORMATS:
         return _difference.shown(difference, name, options)
-    from profkit.render.fragment.difference import (  # noqa: PLC0415  (others load no templates)
-        fragment,
-        page,
-    )
+    from profkit.renderers.fragment.difference import fragment, page  # noqa: PLC0415  (others load no templates)
 
     markup = {"fragment": fragment, "html": page}
     if name not in markup:

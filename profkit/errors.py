@@ -114,12 +114,12 @@ class LeakError(GuardError):
     Args:
         message: What grows most, the line that makes it, and who holds it.
         hint: What else grows.
-        growths: All that grows, as :class:`profkit.model.live.Growth`, the most bytes first.
+        leaks: All that grows, as :class:`profkit.model.live_memory.Leak`, the most bytes first.
     """
 
-    def __init__(self, message: str, hint: str = "", growths: tuple[object, ...] = ()) -> None:
+    def __init__(self, message: str, hint: str = "", leaks: tuple[object, ...] = ()) -> None:
         super().__init__(message, hint)
-        self.growths = growths
+        self.leaks = leaks
 
 
 class HostSyncError(GuardError):
@@ -128,7 +128,7 @@ class HostSyncError(GuardError):
     Args:
         message: What waits, and the line.
         hint: What to do instead.
-        lines: All lines that waited so far, as :class:`profkit.model.live.WaitingLine`.
+        lines: All lines that waited so far, as :class:`profkit.model.live_memory.SyncSite`.
     """
 
     def __init__(self, message: str, hint: str = "", lines: tuple[object, ...] = ()) -> None:

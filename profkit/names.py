@@ -35,9 +35,6 @@ def visible(text: str) -> str:
 
     Control characters, terminal escapes, line ends, marks that turn the direction of writing and
     characters of no known meaning become ``\x1b``-like escapes. All else stays as it is.
-
-    Args:
-        text: Any text.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -135,7 +132,6 @@ def middle_cut(text: str, width: int) -> str:
     """A text cut in its middle to at most ``width`` characters, both ends kept.
 
     Args:
-        text: Any text.
         width: Characters that the result may take, at least 1.
     """
     if len(text) <= width:

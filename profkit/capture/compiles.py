@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from profkit.capture.user_code import UserCode
+from profkit.capture.source.user_code import UserCode
 from profkit.model.capture_info import RESUMED, CodePlace, Compiled, Compiles, GraphBreak
 
 _UTILS: Final = "torch._dynamo.utils"

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from profkit.capture import forks, profiler, signals, talk
+from profkit.capture import console, forks, profiler, signals
 from profkit.capture.options import OnlyDevice, Options
 from profkit.capture.schedule import Schedule
 from profkit.capture.session import Session, forget_lines
@@ -69,7 +69,6 @@ def enter(
         limit: How often the name is recorded in this process.
         options: What to record.
         schedule: Which steps to record, or None for the whole block.
-        steps: What a step is.
     """
     global session  # noqa: PLW0603  (the one capture of the process is this module's purpose)
     with _lock:
@@ -128,7 +127,7 @@ def _say_limit(name: str, limit: int, *, quiet: bool) -> None:
     if n_recorded.get(name, 0) <= limit:
         n_recorded[name] = limit + 1
         times = "once" if limit == 1 else f"{limit} times"
-        talk.note(f"recorded “{name}” {times}, its limit; from here on it is not.", quiet=quiet)
+        console.note(f"recorded “{name}” {times}, its limit; from here on it is not.", quiet=quiet)
 
 
 def _finish_early(stopped_by: str) -> bool:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-import profkit
+from profkit._version import __version__
 from profkit.model.capture_info import CaptureInfo, StepKind
 
 _NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
@@ -20,13 +20,12 @@ def describe(name: str, steps: StepKind) -> CaptureInfo:
 
     Args:
         name: The capture's name.
-        steps: What a step is in it.
     """
     import torch
 
     rank, world_size = ranks()
     return CaptureInfo(
-        version=profkit.__version__,
+        version=__version__,
         name=name,
         steps=steps,
         torch=str(torch.__version__),

@@ -22,10 +22,10 @@ import msgspec
 from isal import igzip_threaded
 
 from profkit.errors import CaptureError
-from profkit.load.live import SUFFIX as MEMORY_SUFFIX
-from profkit.load.live import encode
 from profkit.model.capture_info import CaptureInfo
-from profkit.model.live import LiveMemory
+from profkit.model.live_memory import LiveMemory
+from profkit.readers.live_memory import SUFFIX as MEMORY_SUFFIX
+from profkit.readers.live_memory import encode
 
 SUFFIX: Final = ".pt.trace.json.gz"
 _CHUNK: Final = 1 << 20
@@ -58,7 +58,6 @@ def trace_file(folder: Path, rank: int | None) -> Path:
     """A file name that no other capture has: by machine, process, rank and time.
 
     Args:
-        folder: Its folder.
         rank: The rank in a distributed job, or None.
     """
     worker = f"{safe_name(socket.gethostname())}_{os.getpid()}"
@@ -147,7 +146,6 @@ def write_memory(live: LiveMemory, target: Path) -> None:
     """Compress what was watched of a program's memory into place.
 
     Args:
-        live: What was watched.
         target: The file to be.
 
     Raises:

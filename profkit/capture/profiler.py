@@ -20,7 +20,7 @@ _SILENT: Final = "6"
 """Above Kineto's highest level, which torch 2.13 uses for two lines of debugging a recording."""
 
 
-class Recording:
+class ProfilerRecording:
     """One start and stop of torch's profiler.
 
     Args:
@@ -100,9 +100,6 @@ class Recording:
 
     def export(self, path: Path) -> None:
         """Write the events as JSON text.
-
-        Args:
-            path: The file to be.
 
         Raises:
             CaptureError: If torch could not write it.

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profkit.capture import current, environment, files, program, signals, talk
-from profkit.capture.discover_steps import Plan, StepFinder
-from profkit.capture.memory import oom
+from profkit.capture import console, current, environment, files, program, signals
+from profkit.capture.memory.cuda import oom
 from profkit.capture.schedule import Schedule
+from profkit.capture.step_detection import Plan, StepFinder
 from profkit.capture.steps import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
 from profkit.capture.torch_import import TorchImport
 from profkit.errors import UsageError
@@ -17,7 +17,7 @@ DEFAULT_SCHEDULE = Schedule(DEFAULT_WAIT, DEFAULT_WARMUP, DEFAULT_ACTIVE)
 
 
 @dataclass(frozen=True)
-class Target:
+class ProgramTarget:
     """What to run.
 
     Attributes:
@@ -46,7 +46,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """How a run ended.
 
     Attributes:
@@ -73,10 +73,10 @@ class Outcome:
 
 
 def run(
-    target: Target,
+    target: ProgramTarget,
     plan: Plan,
-    killed: Callable[[Outcome], None] | None = None,
-) -> Outcome:
+    killed: Callable[[RunResult], None] | None = None,
+) -> RunResult:
     """Run a program in this process, record some of its steps and watch its memory.
 
     Args:
@@ -141,18 +141,18 @@ class _Run:
         if self._plan.watches:
             self.shortage.__enter__()
 
-    def outcome(self, error: BaseException | None) -> Outcome:
+    def outcome(self, error: BaseException | None) -> RunResult:
         """How it ended; what was seen of memory is written now.
 
         Args:
             error: What the program raised, or None.
         """
         if not self.is_home:
-            return Outcome(error, None, is_of_child=True)
+            return RunResult(error, None, is_of_child=True)
         path = _found(self.finder.path, self._began_in)
         memory = self._write_memory(path)
         why_not = "" if path or memory else _why_not(self.finder)
-        return Outcome(error, path, why_not, memory, self.shortage.path)
+        return RunResult(error, path, why_not, memory, self.shortage.path)
 
     def _write_memory(self, path: str | None) -> str | None:
         live = self.finder.memory()
@@ -164,7 +164,7 @@ class _Run:
         try:
             files.write_memory(live, target)
         except OSError as error:
-            talk.warn("what was seen of the program's memory could not be written.", error)
+            console.warn("what was seen of the program's memory could not be written.", error)
             return None
         return str(target)
 

@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profkit.capture import compiles, environment, files, profiler, signals, talk
-from profkit.capture.heap import give_back
-from profkit.capture.lines import Lines, lines_of
+from profkit.capture import compiles, console, environment, files, profiler, signals
+from profkit.capture.malloc_stats import give_back
 from profkit.capture.options import Options
+from profkit.capture.overhead import Overhead, estimated
 from profkit.capture.schedule import Phase, Schedule
-from profkit.capture.stretch import Stretch, estimated
+from profkit.capture.source.op_lines import Lines, lines_of
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CaptureCost, StepKind
 
@@ -62,9 +62,9 @@ class Session:
         self._cycle = 0
         self._step = 0
         self._mark: Any = None
-        self._main: profiler.Recording | None = None
-        self._lender: profiler.Recording | None = None
-        self._stretch = Stretch()
+        self._main: profiler.ProfilerRecording | None = None
+        self._lender: profiler.ProfilerRecording | None = None
+        self._stretch = Overhead()
         self._lends = options.stacks and options.ops and name not in _known_lines
         self._busy = False
         self._done = False
@@ -166,12 +166,12 @@ class Session:
         if self.is_recording:
             self._open_mark()
 
-    def _recording(self, *, stacks: bool) -> profiler.Recording:
-        return profiler.Recording(self._options, stacks=stacks, make_way=self._make_way)
+    def _recording(self, *, stacks: bool) -> profiler.ProfilerRecording:
+        return profiler.ProfilerRecording(self._options, stacks=stacks, make_way=self._make_way)
 
     def _make_way(self) -> None:
         """The program starts a profiler of its own, and torch allows one at a time."""
-        talk.warn(
+        console.warn(
             f"the program started a torch profiler inside “{self.name}”, "
             "so the recording ends there. Leave one of the two out."
         )
@@ -215,7 +215,7 @@ class Session:
             self._lender = None
             give_back()
 
-    def _lines(self, main: profiler.Recording) -> Lines | None:
+    def _lines(self, main: profiler.ProfilerRecording) -> Lines | None:
         """The lines of a window: its own, those of the step that lends, or those of before."""
         if main.stacks:
             own = lines_of(main, self.name)
@@ -226,7 +226,7 @@ class Session:
             self._lends = False
         return _known_lines.get(self.name) if self._options.stacks else None
 
-    def _write(self, main: profiler.Recording, stopped_by: str, open_step: str) -> None:
+    def _write(self, main: profiler.ProfilerRecording, stopped_by: str, open_step: str) -> None:
         """Put a stopped window into its file."""
         began_ns = time.perf_counter_ns()
         info = environment.describe(self.name, self._steps)
@@ -242,8 +242,8 @@ class Session:
                 stop_ns=main.stop_ns,
                 write_ns=time.perf_counter_ns() - began_ns,
                 n_events=n_events,
-                stretch_share=share,
-                stretch_basis=basis,
+                overhead_ratio=share,
+                overhead_basis=basis,
             )
             info = replace(
                 info,
@@ -256,7 +256,7 @@ class Session:
                 info = replace(info, lines=lines.ops, paths=lines.paths, libraries=lines.libraries)
             files.write_trace(exported, target, info)
         self.path = str(target)
-        talk.note(
+        console.note(
             f"recorded “{self.name}”; next: profkit analyze {target}", quiet=self._options.quiet
         )
 
@@ -266,7 +266,7 @@ class Session:
         return folder if self._cwd is None or self._cwd == _cwd() else Path(self._cwd) / folder
 
     def _stretched(
-        self, main: profiler.Recording, lines: Lines | None, n_events: int, *, early: bool
+        self, main: profiler.ProfilerRecording, lines: Lines | None, n_events: int, *, early: bool
     ) -> tuple[float | None, str]:
         """By how much recording stretched a window, and how that is known.
 
@@ -298,10 +298,10 @@ class Session:
             yield
         except (CaptureError, OSError, RuntimeError, ValueError) as error:
             self._give_up()
-            talk.warn(what, _with_hint(error))
+            console.warn(what, _with_hint(error))
         except Exception as error:  # noqa: BLE001  (a bug of ours must not end the user's program)
             self._give_up()
-            talk.warn(what, error)
+            console.warn(what, error)
         finally:
             self._busy = False
             signals.send_again()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import Any, Final, Generic, TypeVar
 
 from profkit.capture import profiler
-from profkit.capture.trace import Trace, trace
+from profkit.capture.trace import TraceCapture, trace
 
 Batch = TypeVar("Batch")
 
@@ -15,7 +15,7 @@ DEFAULT_WARMUP: Final = 2
 DEFAULT_ACTIVE: Final = 3
 
 
-class Steps(Generic[Batch]):
+class StepLoop(Generic[Batch]):
     """A loop's batches, with its steps recorded and the wait for each batch measured.
 
     Args:
@@ -46,10 +46,10 @@ class Steps(Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         """Each batch once; a step lasts from the wait for it to the next one's."""
         block = trace(self._name, **self._options)
-        if not isinstance(block, Trace):
+        if not isinstance(block, TraceCapture):
             yield from self._batches
             return
-        block.steps_are("loader")
+        block.step_definition("loader")
         try:
             with block:
                 batches = iter(self._batches)
@@ -74,7 +74,7 @@ def steps(
     warmup: int = DEFAULT_WARMUP,
     active: int | None = DEFAULT_ACTIVE,
     **options: Any,  # noqa: ANN401  (each is typed by profkit.trace)
-) -> Steps[Batch]:
+) -> StepLoop[Batch]:
     """Loop over batches, and record some of the steps and the wait for their data.
 
     ::
@@ -99,7 +99,7 @@ def steps(
     """
     asked = {"wait": wait, "warmup": warmup, "active": active, **options}
     trace(name, **asked)
-    return Steps(batches, name, asked)
+    return StepLoop(batches, name, asked)
 
 
 def _is_loader(batches: object) -> bool:

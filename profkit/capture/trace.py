@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
-from profkit.capture import current, shown, wrappers
+from profkit.capture import current, notebook_repr, wrappers
 from profkit.capture.options import DEFAULTS, OnlyDevice, Options
-from profkit.capture.reports import report_of
+from profkit.capture.report_hook import report_of
 from profkit.capture.schedule import Schedule
 from profkit.capture.session import Session
 from profkit.errors import UsageError
@@ -32,11 +32,11 @@ class Idle:
     report: None = None
 
     def __repr__(self) -> str:
-        return shown.as_text("profkit.trace", None, "nothing is recorded")
+        return notebook_repr.as_text("profkit.trace", None, "nothing is recorded")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the report, or why there is none."""
-        return shown.as_html(self)
+        return notebook_repr.as_html(self)
 
     def __enter__(self) -> "Self":
         return self
@@ -73,7 +73,7 @@ class Ended(Idle):
         self._report: Report | None = None
 
     def __repr__(self) -> str:
-        return shown.as_text("profkit.trace", None, f"last recorded in {self.path}")
+        return notebook_repr.as_text("profkit.trace", None, f"last recorded in {self.path}")
 
     @property
     def report(self) -> Report:  # type: ignore[override]  # here there is one
@@ -91,7 +91,7 @@ _ended: Final[dict[str | None, Ended]] = {}
 """By name, what its blocks beyond the limit are."""
 
 
-class Trace:
+class TraceCapture:
     """One use of ``profkit.trace``, as a context manager or a decorator.
 
     The outermost block of a thread records; one within it is a named region of that recording.
@@ -143,11 +143,11 @@ class Trace:
         state = "nothing recorded yet" if self.path is None else f"recorded in {self.path}"
         if any(isinstance(entered, Session) for entered in self._entered):
             state = "open"
-        return shown.as_text("profkit.trace", self._name, state)
+        return notebook_repr.as_text("profkit.trace", self._name, state)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the report, or why there is none."""
-        return shown.as_html(self)
+        return notebook_repr.as_html(self)
 
     def __enter__(self) -> "Self":
         if self._only is not None and current.is_absent(self._only):
@@ -209,7 +209,7 @@ class Trace:
         )
         return cast("Function", wrappers.wrap(function, fresh))
 
-    def steps_are(self, steps: StepKind) -> None:
+    def step_definition(self, steps: StepKind) -> None:
         """Say what a step is in this recording.
 
         Args:
@@ -266,7 +266,7 @@ def trace(
     memory: bool = True,
     flops: bool = False,
     quiet: bool = False,
-) -> Trace | Idle: ...
+) -> TraceCapture | Idle: ...
 
 
 def trace(
@@ -338,10 +338,10 @@ def trace(
     if wait or warmup or active is not None or repeat != 1:
         schedule = Schedule(wait, warmup, active, repeat)
     if _is_function(name):
-        return Trace(None, limit, options, schedule, only, "entry")(name)
+        return TraceCapture(None, limit, options, schedule, only, "entry")(name)
     if name is not None and not isinstance(name, str):
         raise UsageError(f"The name of a trace is a text, and {name!r} is none.")
-    return Trace(name, limit, options, schedule, only, "user" if schedule else "entry")
+    return TraceCapture(name, limit, options, schedule, only, "user" if schedule else "entry")
 
 
 def _is_function(name: object) -> bool:
@@ -355,13 +355,13 @@ def _again(
     options: Options,
     schedule: Schedule | None,
     only: OnlyDevice | None,
-) -> Trace | None:
+) -> TraceCapture | None:
     """A trace for one more call of a decorated function, or None when there is to be none."""
     if current.session is None and (
         current.n_recorded.get(name, 0) > limit or (only is not None and current.is_absent(only))
     ):
         return None
-    return Trace(name, limit, options, schedule, only, "entry")
+    return TraceCapture(name, limit, options, schedule, only, "entry")
 
 
 def _options(recording: dict[str, Any]) -> Options:

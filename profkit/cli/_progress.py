@@ -36,13 +36,9 @@ class Progress:
     """Says on a terminal what is going on; does nothing where there is none."""
 
     def reading(self, path: str) -> None:
-        """A file is read from now on.
+        """A file is read from now on."""
 
-        Args:
-            path: Its path.
-        """
-
-    def seen(self, n_bytes: int, of_bytes: int) -> None:
+    def on_progress(self, n_bytes: int, of_bytes: int) -> None:
         """So many of the file's bytes have been read.
 
         Args:
@@ -50,7 +46,7 @@ class Progress:
             of_bytes: How many it has; 0 if that is not known.
         """
 
-    def told(self, stage: str) -> None:
+    def on_stage(self, stage: str) -> None:
         """A stage has ended: of reading, or a rule, or what is worked out before and after them.
 
         Args:
@@ -68,7 +64,6 @@ class Progress:
         """Pass the pieces of a product on, and count them.
 
         Args:
-            pieces: The pieces.
             of_bytes: How many bytes it will have, about; 0 if that is not known.
         """
         return pieces
@@ -112,11 +107,11 @@ class _OnTerminal(Progress):
         room = min(columns - _WORDS_WIDTH - _bar_width(columns), _LONGEST_NAME)
         self._begin(f"reading {middle_cut(name, room)}" if room >= _SHORTEST_NAME else "reading")
 
-    def seen(self, n_bytes: int, of_bytes: int) -> None:
+    def on_progress(self, n_bytes: int, of_bytes: int) -> None:
         whole = f" of {format_bytes(of_bytes)}" if of_bytes else ""
         self._now(min(n_bytes, of_bytes or n_bytes), of_bytes, f"{format_bytes(n_bytes)}{whole}")
 
-    def told(self, stage: str) -> None:
+    def on_stage(self, stage: str) -> None:
         if self._doing != _ANALYZING:  # reading is told of when it is over
             self._begin(_ANALYZING)
         if not stage.startswith(_RULE):
@@ -133,7 +128,7 @@ class _OnTerminal(Progress):
         n_bytes = 0
         for piece in pieces:
             n_bytes += len(piece)
-            self.seen(n_bytes, of_bytes)
+            self.on_progress(n_bytes, of_bytes)
             yield piece
 
     def end(self) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profkit.cli._choices import FormatChoice, reading_options
-from profkit.cli._next import after_report
+from profkit.cli._inputs import each_of
+from profkit.cli._next_command import after_report
+from profkit.cli._options import FormatChoice, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
-from profkit.cli._studies import each_of
 from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
 
@@ -58,14 +58,14 @@ def command(  # noqa: PLR0913  (one argument an option)
     memory, or a folder or an archive of them, each of which gets a report. Neither a GPU nor
     torch is needed.
     """
-    from profkit.load.memory.process import start_early
+    from profkit.readers.snapshot.worker_process import start_early
 
     entered = time.perf_counter_ns()
     check_target(output, force=force)
     start_early(paths[0])
 
     from profkit.api import render
-    from profkit.engine.renderer import renderer, together
+    from profkit.present.renderer import renderer, together
 
     module = renderer(format_)
     options = {**layout(output), "top": top, "verbose": verbose}
@@ -98,13 +98,13 @@ def _studies(
     """Every file that paths name and its study, one at a time, shown and timed on its way."""
     from profkit.api import study
 
-    def told(stage: str, ns: int) -> None:
+    def on_stage(stage: str, ns: int) -> None:
         took[stage] = took.get(stage, 0) + ns
-        shown.told(stage)
+        shown.on_stage(stage)
 
     def read(path: str) -> tuple[str, "Study"]:
         shown.reading(path)
-        return path, study(path, told=told, seen=shown.seen, **chosen)
+        return path, study(path, on_stage=on_stage, on_progress=shown.on_progress, **chosen)
 
     return each_of(paths, read)
 

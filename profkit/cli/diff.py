@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from profkit.cli._choices import reading_options
+from profkit.cli._options import reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.model.finding import SEVERITIES
 
@@ -44,13 +44,13 @@ def command(  # noqa: PLR0913  (one argument an option)
     profkit analyze saved as JSON, which are compared by step time, findings and kernels.
     """
     from profkit.api import compare, render
-    from profkit.cli._next import after_difference
+    from profkit.cli._next_command import after_difference
     from profkit.cli._progress import progress
 
     check_target(output, force=force)
     with progress() as shown:
         shown.reading(before)
-        difference = compare(before, after, seen=shown.seen, **chosen)
+        difference = compare(before, after, on_progress=shown.on_progress, **chosen)
         product = render(difference, format_, **layout(output), top=top, verbose=verbose)
     deliver(product, output, force=force)
     after_difference(difference, before, after, output=output)
@@ -59,7 +59,7 @@ def command(  # noqa: PLR0913  (one argument an option)
     enough = SEVERITIES[SEVERITIES.index(fail_on) :]
     return int(
         any(
-            change.what in {"appeared", "grew"} and change.severity in enough
+            change.what in {"new", "worse"} and change.severity in enough
             for change in difference.of_kind("finding")
         )
     )

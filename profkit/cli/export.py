@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from profkit.cli._choices import FormatChoice, reading_options
+from profkit.cli._inputs import Read, plain_name, read_all
+from profkit.cli._options import FormatChoice, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
-from profkit.cli._studies import Read, plain_name, read_all
 
 if TYPE_CHECKING:
-    from profkit.engine.renderer import Renderer
+    from profkit.present.renderer import Renderer
 
 _INTO_FOLDERS: Final = {"tensorboard": "profkit.integrations.tensorboard.export"}
 """Formats that are folders of files: the module whose ``write(reports, folder)`` writes them."""
@@ -101,7 +101,7 @@ def command(
 
 
 @dataclass(frozen=True)
-class Target:
+class ExportTarget:
     """Where one product goes.
 
     Attributes:
@@ -137,7 +137,7 @@ class _Export:
     ) -> None:
         from dataclasses import fields
 
-        from profkit.engine.renderer import renderer
+        from profkit.present.renderer import renderer
 
         self.module: Renderer = renderer(format_)
         self._wanted = {name: value for name, value in wanted.items() if value is not None}
@@ -165,10 +165,10 @@ class _Export:
 
     def _as_one(self, reads: Iterator[Read], place: str) -> list[str]:
         """Everything in one file: of several recordings what a format can put together."""
-        from profkit.engine.renderer import together
         from profkit.errors import UsageError
+        from profkit.present.renderer import together
 
-        target = Target(place, self._table)
+        target = ExportTarget(place, self._table)
         if self.module.INFO.shows == "report":
             products = [b"".join(self._pieces(read, target)) for read in reads]
             self._deliver(iter((together(self.module, products),)), place)
@@ -189,8 +189,8 @@ class _Export:
                 written.append(target.place)
         return written
 
-    def _targets(self, read: Read, taken: set[str]) -> list[Target]:
-        from profkit.engine.renderer import table_names
+    def _targets(self, read: Read, taken: set[str]) -> list[ExportTarget]:
+        from profkit.present.renderer import table_names
 
         there = table_names(self.module, read.report, {"recording": read.recording})
         if there and self._table is not None:
@@ -201,18 +201,18 @@ class _Export:
         while any(self._named(name, table) in taken for table in there or (None,)):
             number += 1
             name = f"{read.name}-{number}"
-        return [Target(self._named(name, table), table) for table in there or (None,)]
+        return [ExportTarget(self._named(name, table), table) for table in there or (None,)]
 
     def _named(self, name: str, table: str | None) -> str:
         """The file of a recording: here, or in the folder that was named."""
-        from profkit.engine.renderer import streams
+        from profkit.present.renderer import streams
 
         suffix = self.module.INFO.suffix + (_GZIP if streams(self.module) else "")
         file = f"{name}.{table}{suffix}" if table is not None else f"{name}{suffix}"
         return str(Path(self._output or "") / file)
 
-    def _pieces(self, read: Read, target: Target) -> Iterator[bytes]:
-        from profkit.engine.renderer import pieces, remark
+    def _pieces(self, read: Read, target: ExportTarget) -> Iterator[bytes]:
+        from profkit.present.renderer import pieces, remark
 
         options = {**layout(target.place), "base": self._base, "recording": read.recording}
         options |= self._wanted
@@ -223,7 +223,7 @@ class _Export:
         return pieces(self.module, read.report, options)
 
     def _deliver(self, pieces: Iterator[bytes], place: str, about_bytes: int = 0) -> None:
-        from profkit.engine.renderer import streams
+        from profkit.present.renderer import streams
 
         pieces = self._shown.written(pieces, about_bytes if streams(self.module) else 0)
         if place.endswith(_GZIP):

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import click
 
-import profkit
 from profkit import cli
-from profkit.cli._exits import guarded
+from profkit._version import __version__
+from profkit.cli._exit_codes import guarded
 from profkit.cli._suggest import did_you_mean
 
 _EPILOG = """\b
@@ -55,7 +55,7 @@ class Commands(click.Group):
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(profkit.__version__, message="profkit %(version)s")
+@click.version_option(__version__, message="profkit %(version)s")
 def group() -> None:
     """Says what makes a PyTorch program slow or hungry, with the line to change."""
 

@@ -52,7 +52,6 @@ def page(rule: "Rule", *, color: bool = False) -> str:
     """A rule's page as text: its card, and its docstring without the marks of its markup.
 
     Args:
-        rule: The rule.
         color: Whether its headings stand out by terminal colours.
     """
     info = rule.INFO

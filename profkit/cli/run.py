@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from profkit.cli._exits import flush
+from profkit.cli._exit_codes import flush
 
 if TYPE_CHECKING:
-    from profkit.capture.run import Outcome
+    from profkit.capture.run import RunResult
 
 
 @click.command(
@@ -53,14 +53,14 @@ def command(  # noqa: PLR0913  (one argument an option)
     Memory is watched over all of them. The report goes to stderr and the exit code is the
     program's own.
     """
-    from profkit.capture.discover_steps import Plan
     from profkit.capture.options import Options
-    from profkit.capture.run import Target, run
+    from profkit.capture.run import ProgramTarget, run
     from profkit.capture.schedule import Schedule
+    from profkit.capture.step_detection import Plan
 
     if json_file is not None:
         json_file = _checked(json_file)
-    target = Target(program, args, is_module)
+    target = ProgramTarget(program, args, is_module)
     schedule = Schedule(wait, warmup, active)
     options = Options(folder=folder, quiet=True)
     plan = Plan(
@@ -91,14 +91,14 @@ def _checked(json_file: str) -> str:
     return str(Path(json_file).resolve())
 
 
-def _report(outcome: "Outcome", json_file: str | None) -> None:
+def _report(outcome: "RunResult", json_file: str | None) -> None:
     """Print the report to stderr, and write it as JSON if that was asked for.
 
     A report that fails does not change how the program ends.
     """
     from profkit.api import render, study
-    from profkit.cli._exits import say_error
-    from profkit.cli._next import after_run
+    from profkit.cli._exit_codes import say_error
+    from profkit.cli._next_command import after_run
     from profkit.cli._output import stream_layout
     from profkit.cli._progress import progress
     from profkit.errors import ProfkitError
@@ -109,9 +109,11 @@ def _report(outcome: "Outcome", json_file: str | None) -> None:
     try:
         with progress() as shown:
             shown.reading(outcome.files[0])
-            told = shown.told
+            told = shown.on_stage
             report = study(
-                outcome.files, seen=shown.seen, told=lambda stage, _ns: told(stage)
+                outcome.files,
+                on_progress=shown.on_progress,
+                on_stage=lambda stage, _ns: told(stage),
             ).report
         click.echo(render(report, "text", **stream_layout(sys.stderr)).decode(), err=True, nl=False)
         if json_file is not None:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import click
 
-from profkit.cli._choices import reading_options
+from profkit.cli._inputs import Read, read_all
+from profkit.cli._options import reading_options
 from profkit.cli._output import check_target, deliver
 from profkit.cli._progress import progress
-from profkit.cli._studies import Read, read_all
 
 _FORMAT: Final = "html"
 _MOST_PAGES: Final = 20
@@ -45,7 +45,7 @@ def command(
     PATH is a trace, a snapshot, a folder or an archive of them, or a report that profkit analyze
     saved as JSON. The page needs no network and no other file: it can be sent to anybody.
     """
-    from profkit.engine.renderer import renderer, together
+    from profkit.present.renderer import renderer, together
 
     if output is not None:
         check_target(output, force=force)

@@ -54,12 +54,12 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.shortage_words import no_room, no_room_fix
+from profkit.engine.families.device_memory.oom_messages import no_room, no_room_fix
 from profkit.engine.windows import MAX_POSITIONS, judge, positions
-from profkit.engine.wording import known, time_each_step
-from profkit.index.cache_flushes import Cause
-from profkit.index.calls import ALLOCATOR, names_matching
-from profkit.index.device_memory import DeviceMemory
+from profkit.engine.wording import known, time_per_step
+from profkit.index.runtime_calls import ALLOCATOR, names_matching
+from profkit.index.snapshot.cache_flushes import Cause
+from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.events import Rows
 from profkit.model.finding import Cost, Finding
 from profkit.units import format_count
@@ -133,7 +133,7 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         message=(
             f"After the first step the program still asks the driver for memory "
             f"{format_count(len(calls) - n_frees)} times and gives it back "
-            f"{format_count(n_frees)} times: {time_each_step(ctx, judged.wait.blocked_ns)}."
+            f"{format_count(n_frees)} times: {time_per_step(ctx, judged.wait.blocked_ns)}."
         ),
         fix=_fix(n_frees),
         locations=known(*(location for location, _ in lines[:MAX_LINES])),

@@ -52,15 +52,15 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.memory_words import lines_of, listed, pinned, telling_pins
-from profkit.engine.setting_words import pieces_evidence, pieces_fix
-from profkit.engine.snapshot_summary import pinning_sites
-from profkit.index.cache_trend import CacheTrend
-from profkit.index.device_memory import DeviceMemory
+from profkit.engine.families.device_memory.messages import lines_of, listed, pinned, telling_pins
+from profkit.engine.families.device_memory.settings_messages import pieces_evidence, pieces_fix
+from profkit.engine.figures.snapshot import pinning_sites
+from profkit.index.snapshot.cache_trend import CacheTrend
+from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.events import Int32s, Rows
 from profkit.model.finding import Cost, Finding
-from profkit.model.memory_summary import PinningSite
-from profkit.model.where import Location
+from profkit.model.location import Location
+from profkit.model.memory_summary import FragmentationSite
 from profkit.units import format_bytes, format_count
 
 INFO = RuleInfo(
@@ -108,7 +108,7 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
     in_pieces = int(requests.n_bytes[forced].sum()) * 2 >= int(requests.n_bytes[later].sum())
     asking = memory.snapshot.history.stack[replay.rows[requests.place[later]]]
     place = int(requests.place[forced[-1]]) if len(forced) else replay.end
-    layout = memory.layout_at(place)
+    layout = memory.segment_map_at(place)
     pins = telling_pins(pinning_sites(layout, memory.lines))[:MAX_LINES]
     text = (
         f"PyTorch came to hold {format_bytes(int(memory.reserved_bytes.max()))} of {memory.label} "
@@ -137,25 +137,25 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
             "reserved_in_one_piece_bytes": requests.tight_bytes,
             "n_forced": len(forced),
             "n_pools": len(np.unique(requests.pool[later])),
-            "largest_hole_bytes": int(layout.hole_bytes.max(initial=0)),
+            "largest_usable_block_bytes": int(layout.hole_bytes.max(initial=0)),
             **(pieces_evidence(memory) if in_pieces else {}),
         },
     )  # fmt: skip
 
 
 def _locations(
-    memory: DeviceMemory, pins: Sequence[PinningSite], asking: Int32s
+    memory: DeviceMemory, pins: Sequence[FragmentationSite], asking: Int32s
 ) -> tuple[Location, ...]:
     """The lines that hold pieces in place first, then those that ask for more."""
     return tuple(dict.fromkeys((*lines_of(pins), *memory.locations(asking.tolist()))))[:MAX_LINES]
 
 
-def _pieces(memory: DeviceMemory, forced: Rows, pins: Sequence[PinningSite]) -> str:
+def _pieces(memory: DeviceMemory, forced: Rows, pins: Sequence[FragmentationSite]) -> str:
     requests, last = memory.requests, int(forced[-1])
     stream = int(memory.snapshot.history.stream[memory.replay.rows[requests.place[last]]])
-    layout = memory.layout_at(int(requests.place[last]))
+    layout = memory.segment_map_at(int(requests.place[last]))
     small = bool(requests.is_small_pool[requests.pool[last]])
-    longest = layout.largest_hole_bytes(stream, is_small=small)
+    longest = layout.largest_usable_block_bytes(stream, is_small=small)
     needed = int(requests.needed_bytes[last])
     barred = ", which `max_split_size` keeps from it" if longest >= needed else ""
     text = (
@@ -165,7 +165,7 @@ def _pieces(memory: DeviceMemory, forced: Rows, pins: Sequence[PinningSite]) -> 
     )
     if not pins:
         return text
-    held = format_bytes(sum(pin.pinned_bytes for pin in pins))
+    held = format_bytes(sum(pin.unreleasable_bytes for pin in pins))
     return f"{text} {listed([pinned(pin) for pin in pins])} held {held} in place."
 
 

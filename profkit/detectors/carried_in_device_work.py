@@ -44,8 +44,8 @@ from dataclasses import dataclass
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import positions
-from profkit.index.lost import carried_in
-from profkit.index.waiting import covered_by
+from profkit.index.device.blocked_time import covered_by
+from profkit.index.device.orphans import carried_in
 from profkit.model.finding import Finding
 from profkit.units import format_count, format_ns, format_share
 

@@ -56,13 +56,13 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.exchange_words import program_of
+from profkit.engine.families.collectives.messages import program_of
 from profkit.engine.windows import in_windows, positions, windows, windows_ns
-from profkit.engine.wording import at, how_often, known, time_each_step
-from profkit.index.data_parallel import Wrapper, wrapper_calls, wrapper_of
+from profkit.engine.wording import at, known, time_per_step, times_per_step
+from profkit.index.device.blocked_time import covered_by
+from profkit.index.device.wait_cost import WaitCost, wait_cost
 from profkit.index.intervals import Intervals, complement, unite
-from profkit.index.wait_cost import WaitCost, wait_cost
-from profkit.index.waiting import covered_by
+from profkit.index.ranks.data_parallel import Wrapper, wrapper_calls, wrapper_of
 from profkit.model.finding import Finding
 from profkit.units import format_count
 
@@ -131,9 +131,9 @@ def _nothing_else(ctx: Context, wrapper: Wrapper) -> Intervals:
 
 
 def _message(ctx: Context, wrapper: Wrapper, busy: Intervals, cost: WaitCost, place: str) -> str:
-    often = how_often(ctx, len(wrapper.calls))
-    on_host = time_each_step(ctx, wrapper.on_host.total_ns)
-    idle = time_each_step(ctx, cost.idle_ns)
+    often = times_per_step(ctx, len(wrapper.calls))
+    on_host = time_per_step(ctx, wrapper.on_host.total_ns)
+    idle = time_per_step(ctx, cost.idle_ns)
     if wrapper.n_devices <= 1:
         return (
             f"`DataParallel` around the model called{place} runs it on one GPU, {often}: to go "
@@ -143,7 +143,7 @@ def _message(ctx: Context, wrapper: Wrapper, busy: Intervals, cost: WaitCost, pl
     return (
         f"`DataParallel` around the model called{place} copies it to "
         f"{format_count(wrapper.n_devices)} GPUs {often}: taking apart and putting together takes "
-        f"the host {on_host} and the GPUs {time_each_step(ctx, busy.total_ns)}; for {idle} they "
+        f"the host {on_host} and the GPUs {time_per_step(ctx, busy.total_ns)}; for {idle} they "
         "compute nothing."
     )
 

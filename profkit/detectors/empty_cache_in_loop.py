@@ -50,11 +50,11 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.wording import at
-from profkit.index.cache_flushes import Cause
-from profkit.index.device_memory import DeviceMemory
+from profkit.index.snapshot.cache_flushes import Cause
+from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.events import MISSING, Rows
 from profkit.model.finding import Cost, Finding
-from profkit.model.where import Location
+from profkit.model.location import Location
 from profkit.units import format_bytes, format_count, format_times
 
 INFO = RuleInfo(

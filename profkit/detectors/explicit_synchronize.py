@@ -50,9 +50,9 @@ from typing import Final
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, judge
-from profkit.engine.wording import at, how_often, known, time_each_step
-from profkit.index.exchanges import exchange_rows
-from profkit.index.waits import WaitKind, called_by_profiler
+from profkit.engine.wording import at, known, time_per_step, times_per_step
+from profkit.index.device.waits import WaitKind, called_by_profiler
+from profkit.index.ranks.collectives import exchange_rows
 from profkit.model.events import NO_ROW, Rows
 from profkit.model.finding import Finding
 
@@ -101,9 +101,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ctx,
             INFO,
             message=(
-                f"`{what}`{at(location)} is called {how_often(ctx, len(rows))} and holds the host "
-                f"for {time_each_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
-                f"{time_each_step(ctx, judged.wait.idle_ns)}."
+                f"`{what}`{at(location)} is called {times_per_step(ctx, len(rows))} and holds the host "
+                f"for {time_per_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
+                f"{time_per_step(ctx, judged.wait.idle_ns)}."
             ),
             fix=_fix(what),
             locations=known(location),

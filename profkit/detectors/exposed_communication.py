@@ -58,18 +58,18 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.exchange_waits import (
+from profkit.engine.families.collectives.messages import Program, fix_of, program_of
+from profkit.engine.families.collectives.waits import (
     ExchangeWaits,
     StartedAt,
     lines_of,
     waits_of_devices,
     waits_of_host,
 )
-from profkit.engine.exchange_words import Program, fix_of, program_of
 from profkit.engine.windows import positions, windows, windows_ns
-from profkit.engine.wording import at, how_often, known, time_each_step
-from profkit.index.data_parallel import wrapper_calls
+from profkit.engine.wording import at, known, time_per_step, times_per_step
 from profkit.index.intervals import covered_within
+from profkit.index.ranks.data_parallel import wrapper_calls
 from profkit.model.finding import Confidence, Finding
 from profkit.units import format_ns, format_share
 
@@ -166,7 +166,7 @@ def _message(ctx: Context, waits: ExchangeWaits, mostly: str, n: int) -> str:
     who = "nothing is computed" if waits.device is None else "the GPU computes nothing"
     how = "threads of the host exchange data" if waits.device is None else "it exchanges data"
     return (
-        f"For {time_each_step(ctx, total_ns)} ({share}) {who} while {how} with other ranks: "
-        f"{how_often(ctx, n)}{mostly}; the longest wait is {longest}. Waiting for slower ranks is "
+        f"For {time_per_step(ctx, total_ns)} ({share}) {who} while {how} with other ranks: "
+        f"{times_per_step(ctx, n)}{mostly}; the longest wait is {longest}. Waiting for slower ranks is "
         "in it, which the recording of one rank cannot tell from the transfer."
     )

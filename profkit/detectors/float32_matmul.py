@@ -63,10 +63,10 @@ from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, positions, windows, windows_ns
-from profkit.engine.wording import at, how_often, time_each_step
+from profkit.engine.wording import at, time_per_step, times_per_step
+from profkit.index.device.matmul_precision import Products, products
+from profkit.index.device.wait_cost import first_of_each
 from profkit.index.intervals import covered_within, union
-from profkit.index.products import Products, products
-from profkit.index.wait_cost import first_of_each
 from profkit.model.events import NO_ROW, Mask
 from profkit.model.finding import Finding
 from profkit.units import format_share
@@ -173,7 +173,7 @@ def _judged(
         confidence="low" if by_cudnn else "high" if is_quick else "medium",
         message=(
             f"{what} in full float32{at(locations[0]) if locations else ''}, "
-            f"{how_often(ctx, len(kept.rows))}: {time_each_step(ctx, int(spent_ns.sum()))} "
+            f"{times_per_step(ctx, len(kept.rows))}: {time_per_step(ctx, int(spent_ns.sum()))} "
             f"({format_share(float(share))} of the GPU's busy time) on its ordinary cores, past "
             "its tensor cores."
         ),

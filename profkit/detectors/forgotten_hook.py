@@ -45,11 +45,11 @@ from collections.abc import Iterator
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import UnmeantThresholds, growth_findings
-from profkit.engine.growth_words import code, own_name, told
-from profkit.engine.growths import principal
+from profkit.engine.families.leaks.causes import principal
+from profkit.engine.families.leaks.findings import UnmeantThresholds, growth_findings
+from profkit.engine.families.leaks.messages import code, own_name, told
 from profkit.model.finding import Finding
-from profkit.model.live import Growth
+from profkit.model.live_memory import Leak
 
 INFO = RuleInfo(
     id="MEM005",
@@ -69,7 +69,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return growth_findings(INFO, ctx, thresholds, message=told, fix=_fix)
 
 
-def _fix(growth: Growth) -> str:
+def _fix(growth: Leak) -> str:
     chain = principal(growth)
     if chain is not None and "_hooks" in own_name(growth).rsplit(".", 1)[-1]:
         return (

@@ -53,12 +53,12 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.memory_words import lines_of, listed, pinned, telling_pins
-from profkit.engine.setting_words import pieces_evidence, pieces_fix
-from profkit.engine.snapshot_summary import pinning_sites
-from profkit.index.device_memory import DeviceMemory
+from profkit.engine.families.device_memory.messages import lines_of, listed, pinned, telling_pins
+from profkit.engine.families.device_memory.settings_messages import pieces_evidence, pieces_fix
+from profkit.engine.figures.snapshot import pinning_sites
+from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.finding import Cost, Finding
-from profkit.model.memory_summary import PinningSite
+from profkit.model.memory_summary import FragmentationSite
 from profkit.units import format_bytes, format_count, format_share
 
 INFO = RuleInfo(
@@ -127,7 +127,7 @@ def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Fi
     forced = np.flatnonzero(requests.is_forced)
     worst = int(forced[requests.needed_bytes[forced].argmax()])
     place = int(requests.place[worst])
-    pins = pinning_sites(memory.layout_at(place), memory.lines)
+    pins = pinning_sites(memory.segment_map_at(place), memory.lines)
     asking = memory.locations([int(memory.snapshot.history.stack[memory.replay.rows[place]])])
     return INFO.finding(
         severity="warning" if warns else "note",
@@ -142,7 +142,7 @@ def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Fi
             "reserved_bytes": most,
             "active_bytes": int(memory.active_bytes.max()),
             "reserved_in_one_piece_bytes": requests.tight_bytes,
-            "pinned_bytes": memory.layout_at(place).pinned_bytes,
+            "unreleasable_bytes": memory.segment_map_at(place).unreleasable_bytes,
             "n_forced": len(forced),
             "n_requests": len(requests.place),
             "largest_forced_bytes": int(requests.needed_bytes[worst]),
@@ -170,7 +170,7 @@ def _rounding(memory: DeviceMemory, active: int) -> Finding:
 
 
 def _message(
-    memory: DeviceMemory, most: int, pieces: int, worst: int, pins: tuple[PinningSite, ...]
+    memory: DeviceMemory, most: int, pieces: int, worst: int, pins: tuple[FragmentationSite, ...]
 ) -> str:
     requests = memory.requests
     n_forced = int(requests.is_forced.sum())
@@ -186,15 +186,15 @@ def _message(
     return f"{text} {_what_holds_it(memory, worst, pins)}"
 
 
-def _what_holds_it(memory: DeviceMemory, worst: int, pins: tuple[PinningSite, ...]) -> str:
+def _what_holds_it(memory: DeviceMemory, worst: int, pins: tuple[FragmentationSite, ...]) -> str:
     """Live blocks that stand between the pieces; or none do, and segments are too short."""
-    layout = memory.layout_at(int(memory.requests.place[worst]))
-    held, whole = layout.pinned_bytes, layout.releasable_bytes
+    layout = memory.segment_map_at(int(memory.requests.place[worst]))
+    held, whole = layout.unreleasable_bytes, layout.releasable_bytes
     known = telling_pins(pins)[:MAX_LINES]
     if held < whole or not known:
         return (
             f"Then {format_bytes(whole)} of all that was free lay in whole segments, and "
             f"{format_bytes(held)} between live blocks."
         )
-    by_lines = format_bytes(sum(site.pinned_bytes for site in known))
+    by_lines = format_bytes(sum(site.unreleasable_bytes for site in known))
     return f"{listed([pinned(site) for site in known])} held {by_lines} in place then."

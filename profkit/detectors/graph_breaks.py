@@ -58,15 +58,15 @@ from typing import Final
 
 import numpy as np
 
-from profkit.engine.breaking import Broken, broken_lines, uncompiled
-from profkit.engine.compile_words import cure_of_break, first_line
-from profkit.engine.compiled_code import CompiledCode, location_of
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.families.compile.functions import CompiledCode, location_of
+from profkit.engine.families.compile.graph_breaks import Broken, broken_lines, uncompiled
+from profkit.engine.families.compile.messages import cure_of_break, first_line
 from profkit.engine.windows import idle_in_windows, positions, windows, windows_ns
-from profkit.engine.wording import at, how_often, known, time_each_step
+from profkit.engine.wording import at, known, time_per_step, times_per_step
+from profkit.index.device.wait_cost import first_of_each, wait_cost
 from profkit.index.intervals import Intervals, covered_within
-from profkit.index.wait_cost import first_of_each, wait_cost
 from profkit.model.capture_info import Compiled
 from profkit.model.finding import Finding
 from profkit.units import format_count
@@ -131,8 +131,8 @@ def _finding(ctx: Context, broken: Broken, thresholds: Thresholds) -> Finding:
 
 def _message(ctx: Context, broken: Broken) -> str:
     where = " in what is called" if broken.is_call else ""
-    often = how_often(ctx, len(broken.places))
-    python = time_each_step(ctx, broken.between.total_ns)
+    often = times_per_step(ctx, len(broken.places))
+    python = time_per_step(ctx, broken.between.total_ns)
     return (
         f"A graph ends{where}{at(broken.location)}, {often}{_why(broken.reason)}. What is compiled "
         f"there runs as {_n_graphs(broken)} graphs instead of one, with {python} of Python between "

@@ -56,19 +56,19 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, positions
-from profkit.engine.wording import at, how_often, known
-from profkit.index.calls import names_matching
-from profkit.index.graph_nodes import (
+from profkit.engine.wording import at, known, times_per_step
+from profkit.index.host.source import NO_FRAME
+from profkit.index.runtime_calls import names_matching
+from profkit.index.trace_memory.graph_nodes import (
     GraphNodes,
     KeptBytes,
     graph_nodes,
     kept_bytes,
     most_at_once,
 )
-from profkit.index.source import NO_FRAME
 from profkit.model.events import Int64s, Mask, Rows
 from profkit.model.finding import Cost, Finding
-from profkit.model.where import Location
+from profkit.model.location import Location
 from profkit.units import format_bytes, format_count
 
 INFO = RuleInfo(
@@ -179,7 +179,7 @@ def _finding(
         confidence="high" if place.file else "medium",
         message=(
             f"A graph is built{at(place)} that no backward pass uses: {format_count(n_nodes)} "
-            f"nodes, {how_often(ctx, n_nodes)}, which kept up to {format_bytes(most)} at one time "
+            f"nodes, {times_per_step(ctx, n_nodes)}, which kept up to {format_bytes(most)} at one time "
             f"until they were dropped."
         ),
         fix=(

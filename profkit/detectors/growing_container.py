@@ -43,11 +43,11 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import GrowthThresholds, growth_findings
-from profkit.engine.growth_words import code, own_name, sentences, times_its_own, told
-from profkit.engine.growths import principal
+from profkit.engine.families.leaks.causes import principal
+from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
+from profkit.engine.families.leaks.messages import code, own_name, sentences, times_its_own, told
 from profkit.model.finding import Finding
-from profkit.model.live import Growth
+from profkit.model.live_memory import Leak
 
 INFO = RuleInfo(
     id="MEM004",
@@ -87,13 +87,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return growth_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
-def _message(growth: Growth) -> str:
+def _message(growth: Leak) -> str:
     times = times_its_own(growth)
     part = f"Each is a part of a storage {times} times as large, and keeps all of it."
     return sentences(told(growth), part if times else "")
 
 
-def _fix(growth: Growth) -> str:
+def _fix(growth: Leak) -> str:
     if times_its_own(growth):
         return "Keep a `.clone()` of the part, so that the rest of the storage can go."
     chain, name = principal(growth), own_name(growth)

@@ -46,11 +46,11 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import GrowthThresholds, growth_findings
-from profkit.engine.growth_words import code, how_fast, own_name, told
+from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
+from profkit.engine.families.leaks.messages import code, how_fast, own_name, told
 from profkit.engine.wording import counted
 from profkit.model.finding import Finding
-from profkit.model.live import Growth
+from profkit.model.live_memory import Leak
 from profkit.units import format_bytes, format_count, format_share
 
 INFO = RuleInfo(
@@ -75,7 +75,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return growth_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
-def _message(growth: Growth) -> str:
+def _message(growth: Leak) -> str:
     if growth.kind == "workers":
         return _of_workers(growth)
     if growth.n:
@@ -83,7 +83,7 @@ def _message(growth: Growth) -> str:
     return f"{how_fast(growth)}, and no object of Python is seen to hold it."
 
 
-def _of_workers(growth: Growth) -> str:
+def _of_workers(growth: Leak) -> str:
     first, last = format_count(growth.first_step), format_count(growth.last_step)
     amount = f"{'about ' if growth.n > 1 else ''}{format_bytes(growth.per_step_bytes)}"
     whose = counted(growth.n, "loader worker")
@@ -102,7 +102,7 @@ def _of_workers(growth: Growth) -> str:
     )
 
 
-def _fix(growth: Growth) -> str:
+def _fix(growth: Leak) -> str:
     if growth.kind == "workers":
         return _fix_of_workers(growth)
     name = own_name(growth)
@@ -117,7 +117,7 @@ def _fix(growth: Growth) -> str:
     )
 
 
-def _fix_of_workers(growth: Growth) -> str:
+def _fix_of_workers(growth: Leak) -> str:
     bound = (
         "Find what the dataset keeps in `__getitem__`, such as a cache, and bound it; each worker "
         "has its own."

@@ -48,9 +48,9 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, judge
-from profkit.engine.wording import at, how_often, time_each_step
-from profkit.index.made_on_host import SMALL_BYTES, makers
-from profkit.index.waits import WaitKind, bytes_of, is_pageable
+from profkit.engine.wording import at, time_per_step, times_per_step
+from profkit.index.device.waits import WaitKind, bytes_of, is_pageable
+from profkit.index.host.host_made_tensors import SMALL_BYTES, makers
 from profkit.model.events import NO_ROW
 from profkit.model.finding import Finding
 from profkit.units import format_bytes
@@ -113,9 +113,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             confidence=None if location.file else "low",
             message=(
                 f"A tensor of {format_bytes(n_bytes / len(copies))} is made on the host"
-                f"{at(location)} and copied to the GPU {how_often(ctx, len(owners))}: the host "
-                f"waits {time_each_step(ctx, judged.wait.blocked_ns)}, and the GPU was idle for "
-                f"{time_each_step(ctx, judged.wait.idle_ns)}."
+                f"{at(location)} and copied to the GPU {times_per_step(ctx, len(owners))}: the host "
+                f"waits {time_per_step(ctx, judged.wait.blocked_ns)}, and the GPU was idle for "
+                f"{time_per_step(ctx, judged.wait.idle_ns)}."
             ),
             fix=(
                 "Make it on the GPU with `device=...`, as in `torch.zeros(n, device=x.device)`, "

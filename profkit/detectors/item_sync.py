@@ -53,8 +53,8 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, judge, positions, uses_device
-from profkit.engine.wording import at, how_often, tensor_method, time_each_step
-from profkit.index.waits import WaitKind, reads_of_the_user
+from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
+from profkit.index.device.waits import WaitKind, reads_of_the_user
 from profkit.model.events import Rows
 from profkit.model.finding import Finding
 
@@ -122,9 +122,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ctx,
             INFO,
             message=(
-                f"{what}{at(location)} runs {how_often(ctx, len(rows))} and makes the host wait "
-                f"{time_each_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
-                f"{time_each_step(ctx, judged.wait.idle_ns)}."
+                f"{what}{at(location)} runs {times_per_step(ctx, len(rows))} and makes the host wait "
+                f"{time_per_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
+                f"{time_per_step(ctx, judged.wait.idle_ns)}."
             ),
             fix=_fix(ctx, rows),
             locations=(location,),
@@ -143,7 +143,7 @@ def _on_the_host(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             severity="note",
             confidence="medium",
             message=(
-                f"{_what(ctx, here)}{at(location)} runs {how_often(ctx, len(here))}. That costs "
+                f"{_what(ctx, here)}{at(location)} runs {times_per_step(ctx, len(here))}. That costs "
                 "nothing on the CPU; on a GPU the program would wait each time until the GPU is "
                 "done."
             ),

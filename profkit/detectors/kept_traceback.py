@@ -42,10 +42,16 @@ from collections.abc import Iterator
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import GrowthThresholds, growth_findings
-from profkit.engine.growth_words import code, graph_behind, own_name, sentences, what_grows
+from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
+from profkit.engine.families.leaks.messages import (
+    code,
+    graph_behind,
+    own_name,
+    sentences,
+    what_grows,
+)
 from profkit.model.finding import Finding
-from profkit.model.live import Growth
+from profkit.model.live_memory import Leak
 
 INFO = RuleInfo(
     id="MEM007",
@@ -65,7 +71,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return growth_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
-def _message(growth: Growth) -> str:
+def _message(growth: Leak) -> str:
     return sentences(
         f"{what_grows(growth)}.",
         "They are local variables of frames in the traceback of an exception that is kept.",
@@ -73,7 +79,7 @@ def _message(growth: Growth) -> str:
     )
 
 
-def _fix(growth: Growth) -> str:
+def _fix(growth: Leak) -> str:
     name = own_name(growth)
     where = f" in {code(name)}" if name else ""
     return (

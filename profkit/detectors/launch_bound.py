@@ -51,16 +51,16 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.exchange_waits import waits_of_host
+from profkit.engine.families.collectives.waits import waits_of_host
 from profkit.engine.windows import in_windows, windows, windows_ns
-from profkit.engine.wording import time_each_step
-from profkit.index.idle_gaps import short_waits
+from profkit.engine.wording import time_per_step
+from profkit.index.device.idle_gaps import short_waits
+from profkit.index.device.streams import DeviceActivity
+from profkit.index.device.wait_cost import first_of_each
 from profkit.index.intervals import Intervals, covered_within, intersect, subtract, union
-from profkit.index.streams import DeviceActivity
-from profkit.index.wait_cost import first_of_each
 from profkit.model.events import NO_ROW, Category, Int64s, Rows
 from profkit.model.finding import Confidence, Finding
-from profkit.model.where import Location
+from profkit.model.location import Location
 from profkit.units import format_count, format_ns, format_share
 
 INFO = RuleInfo(
@@ -147,7 +147,7 @@ def _finding(
         message=(
             f"The GPU runs {format_count(n_each)} kernels{' a step' if len(ctx.steps) else ''}, "
             f"half of them shorter than {format_ns(median_ns)}, and stands idle for "
-            f"{time_each_step(ctx, saved_ns)} ({format_share(saved_ns / windows_ns(ctx))}) because "
+            f"{time_per_step(ctx, saved_ns)} ({format_share(saved_ns / windows_ns(ctx))}) because "
             "the next one is not launched yet."
         ),
         fix=(
@@ -162,7 +162,7 @@ def _finding(
             "n_kernels_per_step": n_each,
             "median_kernel_ns": round(median_ns),
             "launch_idle_ns": waits.idle.total_ns,
-            "stretch_share": round(stretch, 3),
+            "overhead_ratio": round(stretch, 3),
         },
         claims=first_of_each(waits.idle, starts, ends, waits.own_ns),
     )
@@ -171,8 +171,8 @@ def _finding(
 def _stretch(ctx: Context, thresholds: Thresholds) -> tuple[float, bool]:
     """By how much the recording slowed the host, and whether that is known."""
     capture = ctx.trace.capture
-    if capture is not None and capture.cost.stretch_share is not None:
-        return max(0.0, capture.cost.stretch_share), True
+    if capture is not None and capture.cost.overhead_ratio is not None:
+        return max(0.0, capture.cost.overhead_ratio), True
     events = ctx.events
     has_stacks = bool((events.category == Category.PYTHON).any()) or len(events.call_stack.rows) > 0
     return (thresholds.assumed_stretch_share, False) if has_stacks else (0.0, True)

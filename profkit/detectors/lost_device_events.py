@@ -44,7 +44,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import positions
-from profkit.index.lost import launches_without_work, lost_launches
+from profkit.index.device.orphans import launches_without_work, lost_launches
 from profkit.model.finding import Finding
 from profkit.units import format_count, format_share
 

@@ -32,7 +32,7 @@ When it is wrong:
     together.
 
 Source:
-    ``profkit/load/kineto/odd_times.py``, which sets them aside and says by which measure.
+    ``profkit/readers/kineto/invalid_times.py``, which sets them aside and says by which measure.
 """
 
 from collections.abc import Iterator

@@ -46,8 +46,8 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.memory_words import blocks
-from profkit.index.device_memory import DeviceMemory
+from profkit.engine.families.device_memory.messages import blocks
+from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.finding import Finding
 from profkit.model.snapshot import NO_STACK, MemorySnapshot, State
 from profkit.units import format_bytes, format_count, format_share
@@ -148,8 +148,8 @@ def _lost_beginning(memory: DeviceMemory, thresholds: Thresholds) -> Iterator[Fi
     # every block has its stack.
     if not memory.replay.end or memory.snapshot.driver:
         return
-    standing = memory.standing_at(memory.replay.end)
-    lost = standing.is_earlier & (standing.stack != NO_STACK)
+    standing = memory.live_blocks_at(memory.replay.end)
+    lost = standing.is_before_recording & (standing.stack != NO_STACK)
     n, n_bytes = int(lost.sum()), int(standing.n_bytes[lost].sum())
     if not n or n_bytes < thresholds.min_lost_share * int(standing.n_bytes.sum()):
         return
@@ -171,12 +171,14 @@ def _lost_beginning(memory: DeviceMemory, thresholds: Thresholds) -> Iterator[Fi
 def _without_stacks(
     memories: tuple[DeviceMemory, ...], thresholds: Thresholds
 ) -> Iterator[Finding]:
-    parts = [(memory, memory.standing_at(memory.replay.end)) for memory in memories]
+    parts = [(memory, memory.live_blocks_at(memory.replay.end)) for memory in memories]
     total = sum(int(standing.n_bytes.sum()) for _, standing in parts)
     bare = 0
     for memory, standing in parts:
         # What was there before a history began could not have one.
-        could = ~standing.is_earlier if memory.replay.end else np.ones(len(standing), np.bool_)
+        could = (
+            ~standing.is_before_recording if memory.replay.end else np.ones(len(standing), np.bool_)
+        )
         bare += int(standing.n_bytes[could & (standing.stack == NO_STACK)].sum())
     if not total or bare < thresholds.min_stackless_share * total:
         return

@@ -51,14 +51,14 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.memory_words import lines_of
-from profkit.engine.setting_words import room_evidence
-from profkit.engine.shortage_words import what_happened, what_to_change
-from profkit.engine.snapshot_summary import allocation_sites
-from profkit.index.device_memory import DeviceMemory
-from profkit.index.shortage import Shortage
+from profkit.engine.families.device_memory.messages import lines_of
+from profkit.engine.families.device_memory.oom_messages import what_happened, what_to_change
+from profkit.engine.families.device_memory.settings_messages import room_evidence
+from profkit.engine.figures.snapshot import allocation_sites
+from profkit.index.snapshot.device_memory import DeviceMemory
+from profkit.index.snapshot.oom_analysis import AllocationFailure
 from profkit.model.finding import Cost, Finding
-from profkit.model.where import Location
+from profkit.model.location import Location
 
 INFO = RuleInfo(
     id="MEM017",
@@ -82,15 +82,17 @@ _LINES_TO_SUM: Final = 1000
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding for each line of each device whose request was not met."""
     for memory in ctx.device_memories:
-        by_line: dict[Location | None, list[Shortage]] = {}
-        for shortage in memory.shortages:
+        by_line: dict[Location | None, list[AllocationFailure]] = {}
+        for shortage in memory.allocation_failures:
             line = next(iter(memory.locations([shortage.stack])), None)
             by_line.setdefault(line, []).append(shortage)
         for line, shortages in by_line.items():
             yield _finding(memory, line, shortages)
 
 
-def _finding(memory: DeviceMemory, line: Location | None, shortages: list[Shortage]) -> Finding:
+def _finding(
+    memory: DeviceMemory, line: Location | None, shortages: list[AllocationFailure]
+) -> Finding:
     told = max(shortages, key=lambda each: each.missing_bytes or 0)
     went_on = bool((memory.replay.alloc > shortages[-1].place).any())
     sites = allocation_sites(memory.sites_at(told.place), memory.lines, _LINES_TO_SUM)
@@ -113,7 +115,7 @@ def _finding(memory: DeviceMemory, line: Location | None, shortages: list[Shorta
             "reserved_bytes": told.reserved_bytes,
             "active_bytes": told.active_bytes,
             "in_pieces_bytes": told.in_pieces_bytes,
-            "largest_hole_bytes": told.largest_hole_bytes,
+            "largest_usable_block_bytes": told.largest_usable_block_bytes,
             "outside_bytes": told.outside_bytes,
             "went_on": went_on,
             "entries": [each.place for each in shortages[:20]],

@@ -51,9 +51,9 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, judge
-from profkit.engine.wording import at, how_often, time_each_step
-from profkit.index.made_on_host import SMALL_BYTES, makers
-from profkit.index.waits import WaitKind, bytes_of, is_pageable
+from profkit.engine.wording import at, time_per_step, times_per_step
+from profkit.index.device.waits import WaitKind, bytes_of, is_pageable
+from profkit.index.host.host_made_tensors import SMALL_BYTES, makers
 from profkit.model.events import NO_ROW
 from profkit.model.finding import Finding
 from profkit.units import format_bytes
@@ -101,10 +101,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             ctx,
             INFO,
             message=(
-                f"The copy to the GPU{at(location)} runs {how_often(ctx, len(owners))}, "
+                f"The copy to the GPU{at(location)} runs {times_per_step(ctx, len(owners))}, "
                 f"{format_bytes(n_bytes / len(copies))} each, from memory that is not pinned: "
-                f"the host waits {time_each_step(ctx, judged.wait.blocked_ns)}, and the GPU was "
-                f"idle for {time_each_step(ctx, judged.wait.idle_ns)}."
+                f"the host waits {time_per_step(ctx, judged.wait.blocked_ns)}, and the GPU was "
+                f"idle for {time_per_step(ctx, judged.wait.idle_ns)}."
             ),
             fix=(
                 "Write `DataLoader(..., pin_memory=True)` and copy with `.to(device, "

@@ -48,8 +48,8 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, judge
-from profkit.engine.wording import at, how_often, tensor_method, time_each_step
-from profkit.index.waits import WaitKind, bytes_of, is_pageable
+from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
+from profkit.index.device.waits import WaitKind, bytes_of, is_pageable
 from profkit.model.finding import Finding
 from profkit.units import format_bytes
 
@@ -95,9 +95,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             INFO,
             message=(
                 f"`.{method}()`{at(location)} copies {format_bytes(n_bytes / len(copies))} to the "
-                f"host {how_often(ctx, len(owners))}, and the host waits "
-                f"{time_each_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
-                f"{time_each_step(ctx, judged.wait.idle_ns)}."
+                f"host {times_per_step(ctx, len(owners))}, and the host waits "
+                f"{time_per_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
+                f"{time_per_step(ctx, judged.wait.idle_ns)}."
             ),
             fix=(
                 f'Copy less often, or write `.to("cpu", non_blocking=True)` instead of '

@@ -45,12 +45,12 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.memory_words import blocks
-from profkit.index.allocation_use import USES
-from profkit.index.device_memory import DeviceMemory
-from profkit.index.peak_share import peak_without
-from profkit.index.stack_lines import NO_LINE
-from profkit.index.standing import Sites, Standing
+from profkit.engine.families.device_memory.messages import blocks
+from profkit.index.snapshot.allocation_use import USES
+from profkit.index.snapshot.device_memory import DeviceMemory
+from profkit.index.snapshot.live_blocks import LiveBlocks, LiveBlockSites
+from profkit.index.snapshot.peak_share import peak_without
+from profkit.index.snapshot.stack_lines import NO_LINE
 from profkit.model.finding import Cost, Finding
 from profkit.units import format_bytes, format_share
 
@@ -113,7 +113,11 @@ def _candidates(memory: DeviceMemory, least: float, limit: int) -> list[int]:
     """Lines that hold enough at the peak, of what does not stand at every moment."""
     sites, standing = _at_peak(memory)
     use = sites.use[sites.of_block]
-    comes = ~standing.is_earlier & ~np.isin(use, _STAYS) & ((use != _UNKNOWN) | standing.is_freed)
+    comes = (
+        ~standing.is_before_recording
+        & ~np.isin(use, _STAYS)
+        & ((use != _UNKNOWN) | standing.is_freed)
+    )
     line = sites.line[sites.of_block]
     comes &= line != NO_LINE
     lines, group = np.unique(line[comes], return_inverse=True)
@@ -123,14 +127,14 @@ def _candidates(memory: DeviceMemory, least: float, limit: int) -> list[int]:
     return [int(lines[i]) for i in order if held[i] >= least]
 
 
-def _at_peak(memory: DeviceMemory) -> tuple[Sites, Standing]:
+def _at_peak(memory: DeviceMemory) -> tuple[LiveBlockSites, LiveBlocks]:
     peak = memory.replay.peak
-    return memory.sites_at(peak), memory.standing_at(peak)
+    return memory.sites_at(peak), memory.live_blocks_at(peak)
 
 
 def _finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Finding:
     sites, standing = _at_peak(memory)
-    own = (sites.line[sites.of_block] == line) & ~standing.is_earlier
+    own = (sites.line[sites.of_block] == line) & ~standing.is_before_recording
     held, n = int(standing.n_bytes[own].sum()), int(own.sum())
     use = USES[sites.use[sites.of_block[own].min()]]
     location = memory.lines.location(line)

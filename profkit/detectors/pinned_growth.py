@@ -40,10 +40,10 @@ from collections.abc import Iterator
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import GrowthThresholds, growth_findings
-from profkit.engine.growth_words import code, own_name, told
+from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
+from profkit.engine.families.leaks.messages import code, own_name, told
 from profkit.model.finding import Finding
-from profkit.model.live import Growth
+from profkit.model.live_memory import Leak
 
 INFO = RuleInfo(
     id="MEM016",
@@ -63,7 +63,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return growth_findings(INFO, ctx, thresholds, message=told, fix=_fix)
 
 
-def _fix(growth: Growth) -> str:
+def _fix(growth: Leak) -> str:
     name = own_name(growth)
     what = f" in {code(name)}" if name else ""
     return (

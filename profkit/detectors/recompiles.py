@@ -52,20 +52,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from profkit.engine.compile_words import cure_of_recompiles, first_line, is_limit
-from profkit.engine.compiled_code import (
+from profkit.engine.context import Context
+from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.families.compile.functions import (
     CompiledCode,
     function_of,
     location_of,
     without_resuming,
 )
-from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.recompiling import Again, compiled_again
+from profkit.engine.families.compile.messages import cure_of_recompiles, first_line, is_limit
+from profkit.engine.families.compile.recompilations import Again, compiled_again
 from profkit.engine.windows import positions, windows, windows_ns
-from profkit.engine.wording import at, counted, how_often, known, time_each_step
+from profkit.engine.wording import at, counted, known, time_per_step, times_per_step
+from profkit.index.device.wait_cost import first_of_each
 from profkit.index.intervals import covered_within
-from profkit.index.wait_cost import first_of_each
 from profkit.model.capture_info import Compiled
 from profkit.model.finding import Confidence, Finding
 from profkit.units import format_share
@@ -120,8 +120,8 @@ def _finding(ctx: Context, again: Again, thresholds: Thresholds) -> Finding:
         severity="warning" if repeats and heavy else "note",
         confidence=_confidence(again),
         message=(
-            f"{_what(again)} compiled again {how_often(ctx, len(again.rows))}, which takes "
-            f"{time_each_step(ctx, total_ns)} ({format_share(total_ns / windows_ns(ctx))}). "
+            f"{_what(again)} compiled again {times_per_step(ctx, len(again.rows))}, which takes "
+            f"{time_per_step(ctx, total_ns)} ({format_share(total_ns / windows_ns(ctx))}). "
             f"{_because(again.reasons)}"
         ),
         fix=cure_of_recompiles(reason) if reason else _UNKNOWN_CURE,

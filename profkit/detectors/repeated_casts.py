@@ -60,8 +60,8 @@ from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import positions, windows, windows_ns
-from profkit.engine.wording import at, how_often, tensor_method, time_each_step
-from profkit.index.casts import RoundTrips, round_trips
+from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
+from profkit.index.host.casts import RoundTrips, round_trips
 from profkit.index.intervals import covered_within, intersect, union
 from profkit.model.finding import Finding
 from profkit.units import format_share
@@ -115,8 +115,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         confidence="high" if locations and locations[0].file else "medium",
         message=(
             f"Tensors are cast to float32 and back to {trips.half}"
-            f"{at(locations[0]) if locations else ''}, {how_often(ctx, trips.n)}, with nothing "
-            f"between that needs float32: the casts take {time_each_step(ctx, spent.total_ns)} "
+            f"{at(locations[0]) if locations else ''}, {times_per_step(ctx, trips.n)}, with nothing "
+            f"between that needs float32: the casts take {time_per_step(ctx, spent.total_ns)} "
             f"({format_share(share)} of the GPU's busy time)."
         ),
         fix=(

@@ -49,12 +49,12 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import UnmeantThresholds, growth_findings
-from profkit.engine.growth_words import code, is_number, own_name, told
-from profkit.engine.growths import is_entry, principal
-from profkit.engine.kept_code import is_sum, name_made, without_graph
+from profkit.engine.families.leaks.causes import is_entry, principal
+from profkit.engine.families.leaks.detach_fix import is_sum, name_made, without_graph
+from profkit.engine.families.leaks.findings import UnmeantThresholds, growth_findings
+from profkit.engine.families.leaks.messages import code, is_number, own_name, told
 from profkit.model.finding import Finding
-from profkit.model.live import Growth
+from profkit.model.live_memory import Leak
 
 INFO = RuleInfo(
     id="MEM003",
@@ -77,7 +77,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return growth_findings(INFO, ctx, thresholds, message=told, fix=_fix)
 
 
-def _fix(growth: Growth) -> str:
+def _fix(growth: Leak) -> str:
     name, made = own_name(growth), name_made(growth.code)
     method = "item" if is_number(growth) else "detach"
     line = without_graph(growth.code, is_number=is_number(growth) or is_sum(growth.code))

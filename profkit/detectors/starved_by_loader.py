@@ -50,10 +50,10 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import MAX_POSITIONS, idle_in_windows, positions, windows_ns
-from profkit.engine.wording import at, known, time_each_step
+from profkit.engine.wording import at, known, time_per_step
+from profkit.index.device.blocked_time import covered_by
+from profkit.index.device.wait_cost import first_of_each
 from profkit.index.intervals import covered_within, intersect
-from profkit.index.wait_cost import first_of_each
-from profkit.index.waiting import covered_by
 from profkit.model.finding import Finding
 from profkit.units import format_ns, format_share
 
@@ -125,7 +125,7 @@ def _more_than_the_first(hit: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> b
 
 def _message(ctx: Context, place: str, total_ns: int, idle_ns: int) -> str:
     share = format_share(total_ns / windows_ns(ctx))
-    text = f"The loop{place} waits {time_each_step(ctx, total_ns)} for its next batch ({share})"
+    text = f"The loop{place} waits {time_per_step(ctx, total_ns)} for its next batch ({share})"
     if ctx.has_device_work:
         return f"{text}; during {format_ns(idle_ns / len(ctx.steps))} of it the GPU has no work."
     return f"{text}."

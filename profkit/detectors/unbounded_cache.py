@@ -44,11 +44,11 @@ from collections.abc import Iterator
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import GrowthThresholds, growth_findings
-from profkit.engine.growth_words import code, own_name, told
-from profkit.engine.growths import principal
+from profkit.engine.families.leaks.causes import principal
+from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
+from profkit.engine.families.leaks.messages import code, own_name, told
 from profkit.model.finding import Finding
-from profkit.model.live import Growth
+from profkit.model.live_memory import Leak
 
 INFO = RuleInfo(
     id="MEM008",
@@ -68,7 +68,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return growth_findings(INFO, ctx, thresholds, message=told, fix=_fix)
 
 
-def _fix(growth: Growth) -> str:
+def _fix(growth: Leak) -> str:
     chain, name = principal(growth), own_name(growth)
     what = code(name) if name else "the cache"
     behind = " Keep its tensors `.detach()`ed." if growth.graph and growth.graph.n_nodes else ""

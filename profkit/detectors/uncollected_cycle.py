@@ -59,11 +59,11 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.growth_finding import GrowthThresholds, growth_findings
-from profkit.engine.growth_words import code, how_fast, line_of, objects, what_grows
+from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
+from profkit.engine.families.leaks.messages import code, how_fast, line_of, objects, what_grows
 from profkit.engine.wording import at
 from profkit.model.finding import Finding
-from profkit.model.live import Growth
+from profkit.model.live_memory import Leak
 
 INFO = RuleInfo(
     id="MEM006",
@@ -90,7 +90,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return growth_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
-def _message(growth: Growth) -> str:
+def _message(growth: Leak) -> str:
     cycle = f": {code(' -> '.join(growth.cycle))}" if growth.cycle else ""
     if _is_of_autograd(growth):
         return (
@@ -104,7 +104,7 @@ def _message(growth: Growth) -> str:
     )
 
 
-def _fix(growth: Growth) -> str:
+def _fix(growth: Leak) -> str:
     if _is_of_autograd(growth):
         return _fix_of_autograd(growth)
     functions = _holding_each_other(growth)
@@ -123,7 +123,7 @@ def _fix(growth: Growth) -> str:
     )
 
 
-def _fix_of_autograd(growth: Growth) -> str:
+def _fix_of_autograd(growth: Leak) -> str:
     if any(name.endswith(_GRADIENT) for name in growth.cycle):
         return (
             "Take the gradients by `torch.autograd.grad(loss, parameters, create_graph=True)`, "
@@ -136,12 +136,12 @@ def _fix_of_autograd(growth: Growth) -> str:
     )
 
 
-def _is_of_autograd(growth: Growth) -> bool:
+def _is_of_autograd(growth: Leak) -> bool:
     """Whether a cycle goes through a graph: what waits for the collector does not."""
     return any(name.endswith(_GRAPH) for name in growth.cycle)
 
 
-def _holding_each_other(growth: Growth) -> str:
+def _holding_each_other(growth: Leak) -> str:
     """The functions of a cycle that is made of closures alone, in code; else empty."""
     functions = [name for name in growth.cycle[:-1] if name.startswith(_FUNCTION)]
     n_cells = sum(name.startswith(_CELL) for name in growth.cycle)

@@ -49,12 +49,12 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.wording import at
-from profkit.index.enclosing import rows_open_at
-from profkit.index.growth import Kept, growth_bytes, kept_allocations
-from profkit.index.live_bytes import device_label
+from profkit.index.host.enclosing import rows_open_at
+from profkit.index.trace_memory.live_bytes import device_label
+from profkit.index.trace_memory.unfreed import Kept, growth_bytes, kept_allocations
 from profkit.model.events import NO_ROW, Rows
 from profkit.model.finding import Finding
-from profkit.model.where import Location
+from profkit.model.location import Location
 from profkit.units import format_bytes, format_count
 
 INFO = RuleInfo(
@@ -124,7 +124,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _was_watched(ctx: Context) -> bool:
     """Whether other rules have judged the same growth, over more steps and by who holds it."""
-    return ctx.live is not None and ctx.live.n_judged_steps >= len(ctx.steps)
+    return ctx.live is not None and ctx.live.n_evaluated_steps >= len(ctx.steps)
 
 
 def _growing(ctx: Context) -> Iterator[_Growth]:

@@ -51,9 +51,9 @@ from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.windows import in_windows, positions, windows_ns
-from profkit.engine.wording import at, how_often, known, time_each_step
-from profkit.index.calls import rows_named
+from profkit.engine.wording import at, known, time_per_step, times_per_step
 from profkit.index.intervals import Intervals, union
+from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
 
@@ -103,7 +103,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         confidence="high",
         message=(
             f"Gradients are filled with zeros{at(locations[0]) if locations else ''}, "
-            f"{how_often(ctx, len(fills))}: {time_each_step(ctx, spent.total_ns)} {where}."
+            f"{times_per_step(ctx, len(fills))}: {time_per_step(ctx, spent.total_ns)} {where}."
         ),
         fix=(
             "Call `zero_grad()` without `set_to_none=False`: gradients are let go, and the "

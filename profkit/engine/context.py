@@ -6,27 +6,32 @@ from functools import cached_property
 
 import numpy as np
 
-from profkit.index.communication import communication
-from profkit.index.compiling import Compilations, CompiledRuns, compilations, compiled_runs
-from profkit.index.device_memory import DeviceMemory, device_memories
-from profkit.index.idle import IdleByCause, host_activity, idle_by_cause
+from profkit.index.compiled.compilations import (
+    Compilations,
+    CompiledRuns,
+    compilations,
+    compiled_runs,
+)
+from profkit.index.device.blocked_time import data_waits
+from profkit.index.device.idle import IdleByCause, host_activity, idle_by_cause
+from profkit.index.device.streams import DeviceActivity, device_activity
+from profkit.index.device.waits import Waits, find_waits
+from profkit.index.host.nesting import CallTree, call_tree
+from profkit.index.host.source import NO_FRAME, SourceMap, map_source
+from profkit.index.host.steps import NO_STEP, Steps, find_steps
 from profkit.index.intervals import Intervals, union
 from profkit.index.launches import Launches, join_launches
-from profkit.index.live_bytes import Allocations, pair_allocations
-from profkit.index.nesting import CallTree, call_tree
-from profkit.index.replay import replay
-from profkit.index.source import NO_FRAME, SourceMap, map_source
-from profkit.index.steps import NO_STEP, Steps, find_steps
-from profkit.index.streams import DeviceActivity, device_activity
-from profkit.index.waiting import data_waits
-from profkit.index.waits import Waits, find_waits
-from profkit.load.heap import give_back
+from profkit.index.ranks.communication_kernels import communication
+from profkit.index.snapshot.device_memory import DeviceMemory, device_memories
+from profkit.index.snapshot.replay import replay
+from profkit.index.trace_memory.live_bytes import Allocations, pair_allocations
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
 from profkit.model.finding import Basis, Cost
-from profkit.model.live import LiveMemory
+from profkit.model.live_memory import LiveMemory
+from profkit.model.location import Location
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import NO_TRACE, Trace
-from profkit.model.where import Location
+from profkit.readers.malloc_trim import give_back
 
 
 @dataclass(frozen=True)

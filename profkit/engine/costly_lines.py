@@ -4,7 +4,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.model.events import Int32s, Int64s, Rows
-from profkit.model.where import Location
+from profkit.model.location import Location
 
 
 def costliest_lines(
@@ -13,7 +13,6 @@ def costliest_lines(
     """The lines with the most time, the costliest first.
 
     Args:
-        ctx: The recording.
         rows: Rows on the host, in any order and as often as something was spent for each. Shape
             ``(k,)``.
         spent_ns: What was spent each time, in nanoseconds. Shape ``(k,)``.

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from profkit.engine.context import Context
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
-from profkit.model.where import Location
+from profkit.model.location import Location
 
 
 class Needs(Enum):

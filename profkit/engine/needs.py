@@ -4,8 +4,8 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs
-from profkit.index.calls import CUDA, HIP
-from profkit.index.exchanges import for_devices
+from profkit.index.ranks.collectives import for_devices
+from profkit.index.runtime_calls import CUDA, HIP
 
 _LACKING: Final = {
     Needs.OPS: (
@@ -95,7 +95,6 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
     """The first need that a recording does not meet: why, and how to record it; None if none.
 
     Args:
-        ctx: The recording.
         needs: What a rule must have.
     """
     if not ctx.has_trace and not needs & _WITHOUT_A_TRACE:
@@ -119,7 +118,7 @@ def lacking(ctx: Context, needs: frozenset[Needs]) -> tuple[str, str] | None:
         Needs.COMPILED_RUNS: lambda: (
             len(ctx.compiled_runs.rows) > 0 or _GRAPH_OF_AUTOGRAD not in ctx.events.names
         ),
-        Needs.LIVE: lambda: ctx.live is not None and ctx.live.n_judged_steps > 0,
+        Needs.LIVE: lambda: ctx.live is not None and ctx.live.n_evaluated_steps > 0,
     }
     for need in Needs:
         if need in needs and not met[need]():

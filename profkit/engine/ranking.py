@@ -27,6 +27,6 @@ def _rank(finding: Finding) -> tuple[bool, int, int, str, str, int]:
     )
 
 
-def claimed_ns(findings: Iterable[Finding]) -> int:
+def recoverable_ns(findings: Iterable[Finding]) -> int:
     """Time that at least one finding claims; what several claim is counted once."""
     return of_pairs(tuple(pair for f in findings for pair in f.claims)).total_ns

@@ -4,23 +4,23 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from profkit import __version__
+from profkit._version import __version__
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
+from profkit.engine.figures.summary import source_of, summarize
 from profkit.engine.needs import lacking
-from profkit.engine.ranking import claimed_ns, ranked
-from profkit.engine.summary import source_of, summarize
+from profkit.engine.ranking import ranked, recoverable_ns
 from profkit.engine.thresholds import Overrides, thresholds_for
 from profkit.errors import InternalError
 from profkit.model.finding import Finding, Unchecked
 from profkit.model.report import Report
 
-Told = Callable[[str, int], None]
+OnStage = Callable[[str, int], None]
 """Is told each stage's name and how long it took, in nanoseconds."""
 
 
 @dataclass
-class Outcome:
+class RuleResults:
     """What the rules said.
 
     Attributes:
@@ -38,22 +38,21 @@ def run_rules(
     overrides: Overrides,
     *,
     strict: bool = False,
-    told: Told,
-) -> Outcome:
+    on_stage: OnStage,
+) -> RuleResults:
     """Run rules over one recording.
 
     Args:
-        ctx: The recording.
         rules: The rules to run.
         overrides: Thresholds that the user changed.
         strict: Raise when a rule crashes, instead of reporting it as unchecked.
-        told: Is told how long each rule took.
+        on_stage: Is told how long each rule took.
 
     Raises:
         InternalError: A rule crashed, and ``strict`` is set.
         UsageError: A threshold cannot be used.
     """
-    outcome = Outcome()
+    outcome = RuleResults()
     for rule in rules:
         began = time.perf_counter_ns()
         thresholds = thresholds_for(rule, overrides)
@@ -69,15 +68,14 @@ def run_rules(
             if strict:
                 raise InternalError(message, hint) from error
             outcome.unchecked.append(Unchecked(rule.INFO.id, f"The rule crashed: {error!r}.", hint))
-        told(f"rule {rule.INFO.id}", time.perf_counter_ns() - began)
+        on_stage(f"rule {rule.INFO.id}", time.perf_counter_ns() - began)
     return outcome
 
 
-def report_on(ctx: Context, outcome: Outcome, health_ids: Collection[str]) -> Report:
+def report_on(ctx: Context, outcome: RuleResults, health_ids: Collection[str]) -> Report:
     """Put figures and findings together.
 
     Args:
-        ctx: The trace.
         outcome: What the rules said.
         health_ids: Rules that judge the recording instead of the program.
     """
@@ -86,7 +84,7 @@ def report_on(ctx: Context, outcome: Outcome, health_ids: Collection[str]) -> Re
     return Report(
         profkit=__version__,
         source=source_of(ctx),
-        summary=summarize(ctx, claimed_ns(findings)),
+        summary=summarize(ctx, recoverable_ns(findings)),
         findings=ranked(findings),
         unchecked=tuple(outcome.unchecked),
         health=ranked(health),

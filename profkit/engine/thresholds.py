@@ -15,7 +15,6 @@ def thresholds_for(rule: Rule, overrides: Overrides) -> Any:  # noqa: ANN401  (e
     """The thresholds that a rule is run with.
 
     Args:
-        rule: The rule.
         overrides: What the user changed, over all rules.
 
     Raises:

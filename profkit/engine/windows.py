@@ -8,12 +8,12 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.index.device.blocked_time import covered_by
+from profkit.index.device.wait_cost import WaitCost, wait_cost
 from profkit.index.intervals import Intervals, clip, complement
-from profkit.index.wait_cost import WaitCost, wait_cost
-from profkit.index.waiting import covered_by
 from profkit.model.events import Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
-from profkit.model.where import Location
+from profkit.model.location import Location
 
 MAX_POSITIONS = 20
 """So many event ids are enough to find a finding in the trace, and keep a report readable."""
@@ -90,7 +90,6 @@ class Judged:
         """The finding of a rule that waits decide on.
 
         Args:
-            ctx: The trace.
             info: The rule.
             message: What was found.
             fix: What to write instead.
@@ -122,7 +121,6 @@ def judge(ctx: Context, calls: Rows, min_wait_share: float, warning_share: float
     """Judge waiting calls by what they cost.
 
     Args:
-        ctx: The trace.
         calls: Rows of the calls in which the host waits.
         min_wait_share: Share of the windows that the host must have waited.
         warning_share: Share of the windows that can be saved from which it is a warning.

@@ -5,17 +5,16 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.model.events import NO_ROW
-from profkit.model.where import Location
+from profkit.model.location import Location
 from profkit.units import format_count, format_ns, format_times
 
 _METHOD: Final = re.compile(r"^<built-in method (\w+) of Tensor")
 
 
-def how_often(ctx: Context, n: int) -> str:
+def times_per_step(ctx: Context, n: int) -> str:
     """``once a step``, ``3 times a step``, ``about 2.5 times a step``; without steps ``12 times``.
 
     Args:
-        ctx: The trace.
         n: How often it happens in all steps, or in the whole recording.
     """
     n_steps = len(ctx.steps)
@@ -28,11 +27,10 @@ def how_often(ctx: Context, n: int) -> str:
     return f"about {n / n_steps:.1f} times a step"
 
 
-def time_each_step(ctx: Context, ns: int) -> str:
+def time_per_step(ctx: Context, ns: int) -> str:
     """``1.20 ms a step``; without steps ``1.20 ms``.
 
     Args:
-        ctx: The trace.
         ns: Nanoseconds in all steps, or in the whole recording.
     """
     n_steps = len(ctx.steps)
@@ -59,7 +57,6 @@ def tensor_method(ctx: Context, row: int) -> str | None:
     """The method of a tensor that an operator was called by, such as ``item``.
 
     Args:
-        ctx: The trace.
         row: The operator's row.
 
     Returns:
@@ -76,7 +73,6 @@ def counted(n: int, one: str, many: str = "") -> str:
     """``1 entry``, ``300 entries``.
 
     Args:
-        n: How many.
         one: The word for one.
         many: The word for several; by default with an s.
     """

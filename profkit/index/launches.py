@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.calls import EXPLICIT_SYNC
+from profkit.index.runtime_calls import EXPLICIT_SYNC
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
 
 DEVICE_WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
@@ -41,7 +41,6 @@ def join_launches(events: EventTable, innermost_op: Int32s) -> Launches:
     """Join device work to its launches by correlation.
 
     Args:
-        events: The events.
         innermost_op: For every row the innermost operator that encloses it, or :data:`NO_ROW`.
             Shape ``(n,)``.
     """

@@ -20,7 +20,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 import profkit
 from profkit.capture import current
 from profkit.capture.memory.scope import IdleMemory, Memory
-from profkit.capture.trace import Idle, Trace
+from profkit.capture.trace import Idle, TraceCapture
 from profkit.errors import ProfkitError
 from profkit.model.report import Report
 
@@ -71,7 +71,7 @@ class ProfkitMagics(Magics):
                 _show(recording)
 
 
-def _recording(words: Any) -> Trace | Idle | Memory | IdleMemory:  # noqa: ANN401  (argparse's)
+def _recording(words: Any) -> TraceCapture | Idle | Memory | IdleMemory:  # noqa: ANN401  (argparse's)
     """What records, not yet begun."""
     # By the package's own door, which tells captures how to make their report.
     record = profkit.memory if words.memory else profkit.trace
@@ -85,7 +85,6 @@ def _ready(shell: Any, source: str) -> Callable[[], None]:  # noqa: ANN401  (IPy
     expression is displayed by the shell, which keeps its value.
 
     Args:
-        shell: The shell.
         source: The cell; its first line is the magic's, so that lines are numbered as they stand.
 
     Raises:
@@ -165,7 +164,7 @@ def _awaits(tree: ast.AST) -> bool:
     )
 
 
-def _show(recording: Trace | Idle | Memory | IdleMemory) -> None:
+def _show(recording: TraceCapture | Idle | Memory | IdleMemory) -> None:
     """Show the report, where there is one; what could not be recorded has been said already."""
     if recording.path is None:
         return

@@ -15,17 +15,17 @@ class CaptureCost:
         stop_ns: From asking it to stop until its events were collected.
         write_ns: From then until the file was in place, as far as known when it was written.
         n_events: Events in the window.
-        stretch_share: By how much the recording made the window longer: 0.8 means that a second
+        overhead_ratio: By how much the recording made the window longer: 0.8 means that a second
             of the program took 1.8 seconds.
-        stretch_basis: How ``stretch_share`` is known, in a few words.
+        overhead_basis: How ``overhead_ratio`` is known, in a few words.
     """
 
     start_ns: int | None = None
     stop_ns: int | None = None
     write_ns: int | None = None
     n_events: int | None = None
-    stretch_share: float | None = None
-    stretch_basis: str = ""
+    overhead_ratio: float | None = None
+    overhead_basis: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from profkit.model.finding import Severity
+from profkit.model.location import Frame, Location
 from profkit.model.report import Source
-from profkit.model.where import Frame, Location
 
-SCHEMA = "profkit.difference/1"
+SCHEMA = "profkit.difference/2"
 
-What = Literal["appeared", "went", "grew", "shrank"]
+What = Literal["new", "fixed", "worse", "better"]
 Unit = Literal["ns", "bytes", "count"]
 ChangeKind = Literal["memory", "finding", "kernel", "operator"]
 
@@ -87,7 +87,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class OneSided:
+class NotCompared:
     """A rule that could look on one side alone, so that its findings tell of no change.
 
     Attributes:
@@ -111,7 +111,7 @@ class Difference:
         after: What was recorded then.
         figures: Figures that at least one of them tells, the most telling first.
         changes: What changed: memory, findings, kernels, operators, each the largest change first.
-        one_sided: Rules whose findings cannot be compared.
+        not_compared: Rules whose findings cannot be compared.
         notes: What makes the two hard to compare, in sentences.
         schema: Name and version of this layout.
     """
@@ -121,16 +121,12 @@ class Difference:
     after: Source
     figures: tuple[Figure, ...] = ()
     changes: tuple[Change, ...] = ()
-    one_sided: tuple[OneSided, ...] = ()
+    not_compared: tuple[NotCompared, ...] = ()
     notes: tuple[str, ...] = ()
     schema: str = SCHEMA
 
     def of_kind(self, kind: ChangeKind) -> tuple[Change, ...]:
-        """The changes of one kind, the largest first.
-
-        Args:
-            kind: The kind.
-        """
+        """The changes of one kind, the largest first."""
         return tuple(each for each in self.changes if each.kind == kind)
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from profkit.model.where import Location
+from profkit.model.location import Location
 
 Severity = Literal["note", "warning", "error"]
 Confidence = Literal["low", "medium", "high"]
@@ -80,9 +80,9 @@ class Unchecked:
     Attributes:
         rule: The rule's id.
         reason: What is missing, in one sentence.
-        how: How to record it.
+        remedy: How to record it.
     """
 
     rule: str
     reason: str
-    how: str
+    remedy: str

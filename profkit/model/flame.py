@@ -8,7 +8,7 @@ from typing import Final, Literal
 import numpy as np
 
 from profkit.model.events import NO_ROW, Int32s, Int64s
-from profkit.model.where import Frame
+from profkit.model.location import Frame
 
 FlameUnit = Literal["ns", "bytes"]
 SiteKind = Literal[

@@ -6,7 +6,7 @@ Sizes are bytes. A report has the figures of what was analyzed; all others are N
 from dataclasses import dataclass
 
 from profkit.model.device_bytes import DeviceBytes
-from profkit.model.where import Frame, Location
+from profkit.model.location import Frame, Location
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class AllocationSite:
             stack; ``unknown`` where there is none.
         size_class: The lengths of most of its bytes, as the allocator tells them apart: ``small``
             up to 1 MiB, ``medium`` below 10 MiB, ``large``.
-        is_earlier: Whether they were allocated before the first kept entry of the history.
+        is_before_recording: Whether they were allocated before the first kept entry of the history.
     """
 
     location: Location
@@ -46,7 +46,7 @@ class AllocationSite:
     bytes: int
     category: str = "unknown"
     size_class: str = "large"
-    is_earlier: bool = False
+    is_before_recording: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class OomSummary:
         missing_bytes: What the driver lacked for it, or None where its figure was not kept.
         reserved_bytes: What PyTorch held then, or None.
         active_bytes: What of it was in use, or None.
-        largest_hole_bytes: The longest free piece that the request could have had, or None.
+        largest_usable_block_bytes: The longest free piece that the request could have had, or None.
         sites: What stood then, the most bytes first.
     """
 
@@ -90,7 +90,7 @@ class OomSummary:
     missing_bytes: int | None = None
     reserved_bytes: int | None = None
     active_bytes: int | None = None
-    largest_hole_bytes: int | None = None
+    largest_usable_block_bytes: int | None = None
     sites: tuple[AllocationSite, ...] = ()
 
 
@@ -119,31 +119,31 @@ class RegionMemory:
         name: Its name.
         n: Entries.
         peak_active_bytes: The most that was active in any of them.
-        left_bytes: What they left active, all together; negative where they freed more.
+        net_active_bytes: What they left active, all together; negative where they freed more.
     """
 
     name: str
     n: int
     peak_active_bytes: int
-    left_bytes: int
+    net_active_bytes: int
 
 
 @dataclass(frozen=True)
-class PinningSite:
+class FragmentationSite:
     """Live blocks of one line that hold free memory in place.
 
     Attributes:
         location: The line.
         n: Blocks with free memory beside them.
         bytes: Their lengths together.
-        pinned_bytes: Free bytes beside them, within the same segments; what lies between two
+        unreleasable_bytes: Free bytes beside them, within the same segments; what lies between two
             blocks counts half for each.
     """
 
     location: Location
     n: int
     bytes: int
-    pinned_bytes: int
+    unreleasable_bytes: int
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,13 @@ class SnapshotDevice:
         rounding_bytes: What active blocks are longer than what was asked for.
         releasable_bytes: Free bytes of segments without a live block: an emptied cache gives them
             back to the driver.
-        pinned_bytes: Free bytes of the other segments.
+        unreleasable_bytes: Free bytes of the other segments.
         private_free_bytes: Free bytes of private pools, such as those of CUDA graphs, which are
             neither: a graph writes there again when it is replayed.
-        pins: What holds those in place, the most bytes first.
+        fragmentation_sites: What holds those in place, the most bytes first.
         timeline: The history in stretches of equally many entries.
         regions: Named regions, the most active bytes first.
-        most_waiting_bytes: The most that was freed at once and still waited for another stream, as
+        peak_pending_free_bytes: The most that was freed at once and still waited for another stream, as
             ``record_stream`` makes it.
         driver: What the driver said of the device when the snapshot was taken, or None: only
             profkit's own snapshots have it.
@@ -207,12 +207,12 @@ class SnapshotDevice:
     peak_uses: tuple[MemoryUse, ...] = ()
     rounding_bytes: int = 0
     releasable_bytes: int = 0
-    pinned_bytes: int = 0
+    unreleasable_bytes: int = 0
     private_free_bytes: int = 0
-    pins: tuple[PinningSite, ...] = ()
+    fragmentation_sites: tuple[FragmentationSite, ...] = ()
     timeline: tuple[MemoryPoint, ...] = ()
     regions: tuple[RegionMemory, ...] = ()
-    most_waiting_bytes: int = 0
+    peak_pending_free_bytes: int = 0
     driver: DeviceBytes | None = None
 
     @property
@@ -222,7 +222,7 @@ class SnapshotDevice:
 
 
 @dataclass(frozen=True)
-class WatchedStep:
+class StepMemory:
     """A running program's memory when a step had ended.
 
     Attributes:
@@ -262,12 +262,12 @@ class MemorySummary:
         peak: A trace's peak by device.
         devices: A snapshot's devices, by ordinal.
         steps: The steps of a program that was watched.
-        n_watched_steps: How many steps were watched; ``steps`` are thinned out over long runs.
-        n_judged_steps: Steps over which growth could be judged; 0 when there were too few.
-        n_growths: Things that grow with every step, those included that are too small to tell.
-        not_seen: What could not be watched, a sentence each.
-        watch_ns: What watching cost in all.
-        watch_share: The same as a share of the time watched.
+        n_monitored_steps: How many steps were watched; ``steps`` are thinned out over long runs.
+        n_evaluated_steps: Steps over which growth could be judged; 0 when there were too few.
+        n_leaks: Things that grow with every step, those included that are too small to tell.
+        not_measured: What could not be watched, a sentence each.
+        monitoring_ns: What watching cost in all.
+        monitoring_share: The same as a share of the time watched.
         unexplained_per_step_bytes: Where nothing is seen to grow, and yet the allocators of C and
             Python give out more with every step: how much more.
     """
@@ -278,11 +278,11 @@ class MemorySummary:
     n_frees_of_earlier: int | None = None
     peak: tuple[PeakMemory, ...] = ()
     devices: tuple[SnapshotDevice, ...] = ()
-    steps: tuple[WatchedStep, ...] = ()
-    n_watched_steps: int | None = None
-    n_judged_steps: int | None = None
-    n_growths: int | None = None
-    not_seen: tuple[str, ...] = ()
-    watch_ns: int | None = None
-    watch_share: float | None = None
+    steps: tuple[StepMemory, ...] = ()
+    n_monitored_steps: int | None = None
+    n_evaluated_steps: int | None = None
+    n_leaks: int | None = None
+    not_measured: tuple[str, ...] = ()
+    monitoring_ns: int | None = None
+    monitoring_share: float | None = None
     unexplained_per_step_bytes: int | None = None

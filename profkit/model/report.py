@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Finding, Unchecked
+from profkit.model.location import Location
 from profkit.model.memory_summary import MemorySummary
 from profkit.model.trace import RecordedWith
-from profkit.model.where import Location
 
-SCHEMA = "profkit.report/1"
+SCHEMA = "profkit.report/2"
 
 SourceKind = Literal["trace", "snapshot", "ranks", "live"]
 
@@ -31,9 +31,9 @@ class Source:
         rank: Rank in a distributed job, or None.
         world_size: Ranks in that job, or None.
         recorded_with: What the recording was asked to keep.
-        stretch_share: By how much recording made the window longer (0.8: a second became 1.8),
+        overhead_ratio: By how much recording made the window longer (0.8: a second became 1.8),
             or None where it is not known.
-        steps_are: What a step is in this report, in a few words; empty without steps.
+        step_definition: What a step is in this report, in a few words; empty without steps.
         lines_from: Where the lines of the user's code come from: ``window`` (stacks of this very
             window), ``other-step`` (lent by another step of the same loop), or None.
     """
@@ -46,8 +46,8 @@ class Source:
     rank: int | None
     world_size: int | None
     recorded_with: RecordedWith
-    stretch_share: float | None = None
-    steps_are: str = ""
+    overhead_ratio: float | None = None
+    step_definition: str = ""
     lines_from: Literal["window", "other-step"] | None = None
 
 
@@ -179,19 +179,19 @@ class SyncSummary:
 
 
 @dataclass(frozen=True)
-class WaitSummary:
+class SyncSiteSummary:
     """A line at which the host waited for a device, as it was heard while the program ran.
 
     Attributes:
-        what: What waited, in words.
+        operation: The operation that waited.
         n_calls: How often.
-        allowed: The reason that the program gives by ``profkit.allow_sync``, or None.
+        allowed_reason: The reason that the program gives by ``profkit.allow_sync``, or None.
         location: The user's line, or None in a thread that runs none of the user's code.
     """
 
-    what: str
+    operation: str
     n_calls: int
-    allowed: str | None = None
+    allowed_reason: str | None = None
     location: Location | None = None
 
 
@@ -271,7 +271,7 @@ class Summary:
         top_ops: Operators by total time, then name.
         regions: Named regions by total time, then name.
         syncs: Synchronizing calls by name.
-        waits: The lines that waited for a CUDA device in a program whose memory was watched, the
+        sync_sites: The lines that waited for a CUDA device in a program whose memory was watched, the
             most calls first, by torch's sync debug mode and what waits explicitly; None where
             nobody listened. How long they waited is not known: a trace tells.
         copies: Copies by kind.
@@ -280,7 +280,7 @@ class Summary:
         memory: What a trace's ``[memory]`` events, a snapshot, or watching the program tell of
             memory; None if nothing does.
         breakdown: Where the time of the steps went, or None where there are no events.
-        claimed_ns: Time of the window that at least one finding says can be given back; what
+        recoverable_ns: Time of the window that at least one finding says can be given back; what
             several claim is counted once.
     """
 
@@ -291,13 +291,13 @@ class Summary:
     top_ops: tuple[OpSummary, ...] = ()
     regions: tuple[RegionSummary, ...] = ()
     syncs: tuple[SyncSummary, ...] = ()
-    waits: tuple[WaitSummary, ...] | None = None
+    sync_sites: tuple[SyncSiteSummary, ...] | None = None
     copies: tuple[CopySummary, ...] = ()
     n_gpu_events_without_launch: int = 0
     n_graph_launches: int = 0
     memory: MemorySummary | None = None
     breakdown: Breakdown | None = None
-    claimed_ns: int = 0
+    recoverable_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from profkit.model.device_bytes import DeviceBytes
 from profkit.model.events import MISSING, Int32s, Int64s, Mask, SparseColumn
-from profkit.model.where import Frame
+from profkit.model.location import Frame
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from profkit.model.events import Int32s, Int64s, Rows
-from profkit.model.where import Frame
+from profkit.model.location import Frame
 
 LaneKind = Literal["steps", "findings", "idle", "stream", "annotations", "thread", "other"]
 """What a lane shows: the steps; the findings; why a device was idle; a stream of a device; what the
@@ -42,7 +42,7 @@ class TimelineSite:
 
 
 @dataclass(frozen=True)
-class Lane:
+class TimelineLane:
     """A stream, a thread, or what profkit adds: one or more rows of slices.
 
     Attributes:
@@ -130,7 +130,7 @@ class Timeline:
 
     start_ns: int
     end_ns: int
-    lanes: tuple[Lane, ...]
+    lanes: tuple[TimelineLane, ...]
     sites: tuple[TimelineSite, ...]
     levels: tuple[Level, ...]
     steps: tuple[tuple[str, int, int], ...]

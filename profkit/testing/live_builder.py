@@ -4,8 +4,8 @@ import gzip
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from profkit.load.live import encode
-from profkit.model.live import Growth, LiveMemory, Look, WaitingLine, WatchCost
+from profkit.model.live_memory import Leak, LiveMemory, MemorySample, MonitoringCost, SyncSite
+from profkit.readers.live_memory import encode
 
 _MIB = 1 << 20
 _STEP_NS = 20_000_000
@@ -21,26 +21,26 @@ class LiveBuilder:
 
     Attributes:
         n_steps: Steps that were watched.
-        n_judged_steps: Steps over which growth was judged; by default all.
-        n_looks: Looks at the figures, spread over the steps.
+        n_evaluated_steps: Steps over which growth was judged; by default all.
+        n_samples: Looks at the figures, spread over the steps.
         base_bytes: Resident memory, and bytes in tensors, at the first step.
         devices: Names of the devices in use.
-        not_seen: What could not be watched, a sentence each.
-        waits: The lines that waited for a CUDA device, or None where nobody listened.
+        not_measured: What could not be watched, a sentence each.
+        sync_sites: The lines that waited for a CUDA device, or None where nobody listened.
         began_unix_us: When watching began, in microseconds since 1970, or 0.
     """
 
     n_steps: int = 200
-    n_judged_steps: int | None = None
-    n_looks: int = 20
+    n_evaluated_steps: int | None = None
+    n_samples: int = 20
     base_bytes: int = 200 * _MIB
     devices: tuple[str, ...] = ()
-    not_seen: tuple[str, ...] = ()
-    waits: tuple[WaitingLine, ...] | None = None
+    not_measured: tuple[str, ...] = ()
+    sync_sites: tuple[SyncSite, ...] | None = None
     began_unix_us: int = 0
-    _growths: list[Growth] = field(default_factory=list, repr=False)
+    _growths: list[Leak] = field(default_factory=list, repr=False)
 
-    def add(self, growth: Growth) -> "LiveBuilder":
+    def add(self, growth: Leak) -> "LiveBuilder":
         """Something that grows.
 
         Args:
@@ -51,23 +51,27 @@ class LiveBuilder:
 
     def build(self) -> LiveMemory:
         """What was watched."""
-        watched_ns = self.n_steps * _STEP_NS
-        cost_ns = self.n_looks * _LOOK_NS
+        monitored_ns = self.n_steps * _STEP_NS
+        cost_ns = self.n_samples * _LOOK_NS
         growths = sorted(self._growths, key=lambda growth: -growth.per_step_bytes)
         return LiveMemory(
             name="built",
-            steps_are="optimizer",
+            step_definition="optimizer",
             n_steps=self.n_steps,
-            watched_ns=watched_ns,
-            looks=tuple(self._look(step) for step in self._steps_looked_at()),
-            growths=tuple(growths),
-            n_judged_steps=self.n_steps if self.n_judged_steps is None else self.n_judged_steps,
-            not_seen=self.not_seen,
-            cost=WatchCost(cost_ns, self.n_looks, 4, cost_ns / watched_ns if watched_ns else 0.0),
+            monitored_ns=monitored_ns,
+            samples=tuple(self._look(step) for step in self._steps_looked_at()),
+            leaks=tuple(growths),
+            n_evaluated_steps=self.n_steps
+            if self.n_evaluated_steps is None
+            else self.n_evaluated_steps,
+            not_measured=self.not_measured,
+            cost=MonitoringCost(
+                cost_ns, self.n_samples, 4, cost_ns / monitored_ns if monitored_ns else 0.0
+            ),
             torch="2.13.0",
             devices=self.devices,
             argv=("train.py",),
-            waits=self.waits,
+            sync_sites=self.sync_sites,
             began_unix_us=self.began_unix_us,
         )
 
@@ -82,10 +86,10 @@ class LiveBuilder:
         return target
 
     def _steps_looked_at(self) -> list[int]:
-        last = max(self.n_looks - 1, 1)
-        return sorted({1 + (self.n_steps - 1) * n // last for n in range(self.n_looks)})
+        last = max(self.n_samples - 1, 1)
+        return sorted({1 + (self.n_steps - 1) * n // last for n in range(self.n_samples)})
 
-    def _look(self, step: int) -> Look:
+    def _look(self, step: int) -> MemorySample:
         tensors: dict[str, int] = {"cpu": self.base_bytes}
         rss_bytes, graph_bytes = self.base_bytes, 0
         for growth in self._growths:
@@ -97,7 +101,7 @@ class LiveBuilder:
             if not growth.device.startswith("cuda"):
                 rss_bytes += grown
         on_device = sum(n for device, n in tensors.items() if device.startswith("cuda"))
-        return Look(
+        return MemorySample(
             step=step,
             ts_ns=step * _STEP_NS,
             host_rss_bytes=rss_bytes,

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from profkit.testing.device_memory import (
+from profkit.testing.reference_allocator import (
     COMMON_POOL,
-    Block,
-    DeviceMemory,
     OutOfDeviceMemoryError,
     Pool,
+    ReferenceAllocator,
+    ReferenceBlock,
     Segment,
 )
 
@@ -68,7 +68,7 @@ class SnapshotBuilder:
     max_entries: int = 1 << 20
     with_stacks: bool = True
     device: int = 0
-    _memory: dict[int, DeviceMemory] = field(default_factory=dict, repr=False)
+    _memory: dict[int, ReferenceAllocator] = field(default_factory=dict, repr=False)
     _entries: dict[int, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
     _stacks: list[tuple[FrameLike, ...]] = field(default_factory=list, repr=False)
     _frames: list[FrameLike] = field(default_factory=list, repr=False)
@@ -103,12 +103,11 @@ class SnapshotBuilder:
         finally:
             self._annotate(name, "END")
 
-    def alloc(self, n_bytes: int, *, stream: int = 0, pool: Pool = COMMON_POOL) -> Block:
+    def alloc(self, n_bytes: int, *, stream: int = 0, pool: Pool = COMMON_POOL) -> ReferenceBlock:
         """Allocate a tensor.
 
         Args:
             n_bytes: Its length.
-            stream: The stream that it is for.
             pool: Id of a memory pool; a private one for a CUDA graph.
 
         Raises:
@@ -116,19 +115,19 @@ class SnapshotBuilder:
         """
         return self._of_device().malloc(n_bytes, stream=stream, pool=pool, stack=self._stack())
 
-    def alloc_or_none(self, n_bytes: int, *, stream: int = 0) -> Block | None:
+    def alloc_or_none(self, n_bytes: int, *, stream: int = 0) -> ReferenceBlock | None:
         """The same, or None where the device has no room."""
         try:
             return self.alloc(n_bytes, stream=stream)
         except OutOfDeviceMemoryError:
             return None
 
-    def free(self, *blocks: Block) -> None:
+    def free(self, *blocks: ReferenceBlock) -> None:
         """Free tensors."""
         for block in blocks:
             self._of_device().free(block, self._stack())
 
-    def record_stream(self, block: Block, stream: int) -> None:
+    def record_stream(self, block: ReferenceBlock, stream: int) -> None:
         """``tensor.record_stream(stream)``: after its free a block stays active until then."""
         block.streams.add(stream)
 
@@ -176,7 +175,7 @@ class SnapshotBuilder:
             holes=tuple((b.address, b.n_bytes) for b in blocks if b.state == "inactive"),
         )
 
-    def _of_device(self) -> DeviceMemory:
+    def _of_device(self) -> ReferenceAllocator:
         device = self.device
         if device not in self._memory:
             self._entries[device] = []
@@ -185,7 +184,7 @@ class SnapshotBuilder:
                      pool: Pool) -> None:  # fmt: skip
                 self._tell(device, action, address, n_bytes, stream, stack, pool)
 
-            self._memory[device] = DeviceMemory(
+            self._memory[device] = ReferenceAllocator(
                 told, self.total_bytes, self.outside_bytes, self.expandable, self.max_split_bytes
             )
         return self._memory[device]
@@ -312,7 +311,9 @@ def _frame(frame: FrameLike) -> dict[str, Any]:
     return {"filename": file, "line": line, "name": function}
 
 
-def _block(block: Block, shared: list[list[dict[str, Any]]], layout: Layout) -> dict[str, Any]:
+def _block(
+    block: ReferenceBlock, shared: list[list[dict[str, Any]]], layout: Layout
+) -> dict[str, Any]:
     frames = [] if block.stack is None else shared[block.stack]
     if layout == "segments":
         found: dict[str, Any] = {"size": block.n_bytes, "state": block.state}

@@ -8,7 +8,7 @@ from typing import Any
 
 from profkit.model.capture_info import CaptureInfo
 from profkit.testing import trace_file
-from profkit.testing.recording import DEFAULT_STREAM, Event, Recording
+from profkit.testing.event_recorder import DEFAULT_STREAM, Event, EventRecorder
 from profkit.testing.trace_format import Format
 
 CALL_NS = 4_000
@@ -20,7 +20,7 @@ _DEVICE_TYPES = {"cuda": 1, "hip": 1}
 
 
 @dataclass
-class TraceBuilder(Recording):
+class TraceBuilder(EventRecorder):
     """Builds a Kineto trace.
 
     The host's clock moves with what is added; device work queues on its stream and starts when
@@ -83,12 +83,10 @@ class TraceBuilder(Recording):
 
         Args:
             op: The operator.
-            kernel: The kernel.
             host_ns: Length of the operator on the host, of which the last ``CALL_NS`` (or all, if
                 it is shorter) are the launching call.
             device_ns: Length of the kernel.
             device: The device's ordinal.
-            stream: The stream.
         """
         call_ns = min(CALL_NS, host_ns)
         with self.op(op, self_ns=host_ns - call_ns):
@@ -96,7 +94,7 @@ class TraceBuilder(Recording):
             return self.kernel(kernel, device_ns, correlation=ident, device=device, stream=stream)
 
     def kernel(self, name: str, dur_ns: int, **place: Any) -> Event:  # noqa: ANN401  (handed on)
-        """A kernel; ``place`` as in :meth:`Recording.work`."""
+        """A kernel; ``place`` as in :meth:`EventRecorder.work`."""
         return self.work("kernel", name, dur_ns, **place)
 
     def graph_launch(self, kernels: Sequence[tuple[str, int]], *, host_ns: int = CALL_NS) -> int:
@@ -123,7 +121,6 @@ class TraceBuilder(Recording):
             n_bytes: Bytes moved.
             dur_ns: Length on the device.
             blocking: The call returns when the copy is done; otherwise after ``CALL_NS``.
-            stream: The stream.
             device: The device's ordinal.
         """
         start = self.now_ns

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from profkit.testing.recording import Event
+from profkit.testing.event_recorder import Event
 
 BASE_NS = 1_790_857_026_000_000_000
 """``baseTimeNanoseconds`` of a trace with relative timestamps; any second of 2026 would do."""
@@ -62,7 +62,6 @@ def to_dict(
     """The trace as ``json.load`` would give it, with times as floats of microseconds.
 
     Args:
-        events: The events.
         head: The keys beside ``traceEvents``.
         absolute: Timestamps since 1970 instead of since ``baseTimeNanoseconds``, as traces before
             torch 2.4 have them. As floats those lose their nanoseconds; the bytes keep them.

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from profkit.testing.recording import Event
-from profkit.testing.trace_edges import as_edges
+from profkit.testing.begin_end_events import as_edges
+from profkit.testing.event_recorder import Event
 from profkit.testing.trace_file import BASE_NS
 from profkit.testing.trace_vendors import DEVICE_WORK, Vendor, beside, of_vendor
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from profkit.testing.recording import Event
+from profkit.testing.event_recorder import Event
 
 Vendor = Literal["cuda", "rocm", "rocm-7.1", "xpu", "privateuse1", "mtia", "hpu"]
 
@@ -76,7 +76,6 @@ def of_vendor(event: Event, vendor: Vendor) -> Event:
     """A CUDA event as another vendor's part of the profiler writes it.
 
     Args:
-        event: The event.
         vendor: Whose part.
     """
     if vendor == "cuda":

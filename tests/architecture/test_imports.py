@@ -17,7 +17,7 @@ def modules_after(statement: str) -> set[str]:
     ("statement", "unwanted"),
     [
         ("import profkit", {"torch", "pandas", "numpy", "click", "rich", "msgspec"}),
-        ("import profkit.api; import profkit.load.open", {"torch", "pandas", "click", "rich"}),
+        ("import profkit.api; import profkit.readers.open", {"torch", "pandas", "click", "rich"}),
         ("import profkit; profkit.trace, profkit.memory, profkit.no_leak", {"torch"}),
         ("import profkit; profkit.no_sync(), profkit.allow_sync('why')", {"torch"}),
         ("import profkit.cli.main", {"torch", "pandas", "numpy", "rich"}),
@@ -51,7 +51,7 @@ def test_every_room_imports_on_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["profkit.render.text", "profkit.load.open", "profkit.api", "profkit.engine"]
+    "first", ["profkit.renderers.text", "profkit.readers.open", "profkit.api", "profkit.engine"]
 )
 def test_public_functions_can_be_called_whatever_was_imported_before(first: str) -> None:
     names = "profkit.load, profkit.render, profkit.analyze, profkit.load, profkit.render"
@@ -60,9 +60,9 @@ def test_public_functions_can_be_called_whatever_was_imported_before(first: str)
 
 
 def test_a_room_with_the_name_of_a_function_is_still_a_room() -> None:
-    import profkit.render.text as text_room
+    import profkit.renderers.text as text_room
 
-    opening = import_module("profkit.load.open")
+    opening = import_module("profkit.readers.open")
     assert text_room.INFO.name == "text"
     assert vars(profkit)["load"].open is opening
     with pytest.raises(opening.MissingFileError, match="no/such/file"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from isal import igzip
 
 from benchmarks.load import ROOT, TRACES, repeated
-from profkit.load.open import load_trace
+from profkit.readers.open import load_trace
 
 TRACE = next(TRACES.glob("leak_cured/*.pt.trace.json.gz"))
 

@@ -11,7 +11,7 @@ from isal import igzip
 
 from benchmarks.load import ROOT, TRACES, repeated
 from profkit.engine.context import Context
-from profkit.load.open import load_trace
+from profkit.readers.open import load_trace
 
 TRACE = next(TRACES.glob("leak_cured/*.pt.trace.json.gz"))
 

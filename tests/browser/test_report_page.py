@@ -7,10 +7,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from profkit.api import render, study
-from profkit.render import html
+from profkit.renderers import html
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 from tests.browser.pages import Opener, violations
-from tests.render import reports
+from tests.renderers import reports
 
 ROOT = Path(__file__).parents[2]
 

@@ -133,7 +133,7 @@ def test_two_recordings_are_compared(opened: Opener, server: TensorBoard) -> Non
         page.locator("option").filter(has_text="starved_loader /").first.get_attribute("value")
     )
     finding = page.get_by_role("row").filter(has_text="starved-by-loader")
-    expect(finding).to_contain_text("went", timeout=60_000)
+    expect(finding).to_contain_text("fixed", timeout=60_000)
 
 
 def test_ranks_stand_side_by_side(opened: Opener, server: TensorBoard) -> None:

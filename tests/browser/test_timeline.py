@@ -10,8 +10,8 @@ from playwright.sync_api import Page, expect
 
 from profkit.api import Study, render, study
 from profkit.engine.context import Context
-from profkit.engine.renderer import Recording
 from profkit.model.events import EventTable, SparseColumn
+from profkit.present.renderer import LoadedRecording
 from profkit.testing import TraceBuilder
 from profkit.units import format_ns
 from tests.browser.pages import Fingers, Opener, violations
@@ -359,7 +359,7 @@ def large(folder: Path) -> Path:
     events = tiled(trace.events, N_MANY, np.random.default_rng(0))
     ctx = Context(trace=replace(trace, events=events))
     path = folder / "large.html"
-    path.write_bytes(render(found.report, "html", recording=Recording(ctx, (str(source),))))
+    path.write_bytes(render(found.report, "html", recording=LoadedRecording(ctx, (str(source),))))
     return path
 
 

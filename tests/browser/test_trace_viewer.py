@@ -16,8 +16,8 @@ import torch_tb_profiler
 from playwright.sync_api import Browser, Page, Route
 
 from profkit.api import render, study
-from tests.render.test_chrome import gpu_program
-from tests.render.trace_viewer import events_of, ours
+from tests.renderers.test_chrome import gpu_program
+from tests.renderers.trace_viewer import events_of, ours
 
 ROOT = Path(__file__).parents[2]
 STATIC = Path(torch_tb_profiler.__file__).parent / "static"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from profkit.capture import current, session, talk
+from profkit.capture import console, current, session
 
 Opened = Callable[[str | None], dict[str, Any]]
 
@@ -17,7 +17,7 @@ Opened = Callable[[str | None], dict[str, Any]]
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PROFKIT_DIR", str(tmp_path / "traces"))
     monkeypatch.setattr(current, "is_on", True)
-    for kept in (current.n_recorded, current._present, session._known_lines, talk._said):
+    for kept in (current.n_recorded, current._present, session._known_lines, console._said):
         kept.clear()
     yield
     assert current.session is None, "a test left a capture open"

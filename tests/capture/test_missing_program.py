@@ -5,15 +5,17 @@ import torch
 from torch.utils.data import dataloader
 
 import profkit
-from profkit.capture.discover_steps import Plan
 from profkit.capture.options import DEFAULTS
-from profkit.capture.run import DEFAULT_SCHEDULE, Target, run
+from profkit.capture.run import DEFAULT_SCHEDULE, ProgramTarget, run
+from profkit.capture.step_detection import Plan
 from profkit.errors import UsageError
 
 
-@pytest.mark.parametrize("target", [Target("no/such.py"), Target("no.such", is_module=True)])
+@pytest.mark.parametrize(
+    "target", [ProgramTarget("no/such.py"), ProgramTarget("no.such", is_module=True)]
+)
 def test_a_program_that_is_not_there_leaves_nothing_behind(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: ProgramTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     turn = dataloader._BaseDataLoaderIter.__next__

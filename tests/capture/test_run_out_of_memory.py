@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import profkit
-from profkit.capture.discover_steps import Plan
-from profkit.capture.memory import oom
+from profkit.capture.memory.cuda import oom
 from profkit.capture.options import Options
-from profkit.capture.run import DEFAULT_SCHEDULE, Outcome, Target, run
+from profkit.capture.run import DEFAULT_SCHEDULE, ProgramTarget, RunResult, run
+from profkit.capture.step_detection import Plan
 from tests.capture.memory.fake_cuda import FakeCuda
 
 PROGRAM = """
@@ -38,12 +38,14 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return fake
 
 
-def ran(folder: Path, then: str, **plan: Any) -> Outcome:  # noqa: ANN401
+def ran(folder: Path, then: str, **plan: Any) -> RunResult:  # noqa: ANN401
     program = folder / "program" / "train.py"
     program.parent.mkdir()
     program.write_text(PROGRAM.format(then=then))
     options = Options(folder="out", quiet=True)
-    return run(Target(str(program)), Plan("train", options, DEFAULT_SCHEDULE, traces=False, **plan))
+    return run(
+        ProgramTarget(str(program)), Plan("train", options, DEFAULT_SCHEDULE, traces=False, **plan)
+    )
 
 
 def test_the_error_is_the_program_s_and_the_snapshot_is_in_the_report(

@@ -44,7 +44,7 @@ def test_the_active_steps_are_recorded_without_stacks_and_a_warm_up_step_lends_i
     lines = about["lines"]
     assert lines["same_window"] is False
     assert [frame[2:] for frame in lines["frames"]] == [["work", 1]]
-    assert "unrecorded" in about["cost"]["stretch_basis"]
+    assert "unrecorded" in about["cost"]["overhead_basis"]
 
 
 def test_the_trace_is_there_as_soon_as_its_steps_are_over(tmp_path: Path) -> None:

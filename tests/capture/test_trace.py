@@ -52,8 +52,8 @@ def test_a_block_becomes_a_trace_that_names_it_and_knows_its_cost(
     assert about["pid"] == os.getpid()
     assert about["cost"]["n_events"] == sum(e["ph"] == "X" for e in trace["traceEvents"])
     assert min(about["cost"][key] for key in ("start_ns", "stop_ns", "write_ns")) > 0
-    assert about["cost"]["stretch_share"] > 0
-    assert "Python calls" in about["cost"]["stretch_basis"]
+    assert about["cost"]["overhead_ratio"] > 0
+    assert "Python calls" in about["cost"]["overhead_basis"]
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from profkit.engine.context import Context
 from profkit.engine.registry import rules
 from profkit.engine.runner import report_on, run_rules
-from profkit.index.allocator.other_settings import Recorded
-from profkit.index.allocator.play import play
-from profkit.index.allocator.settings import AllocatorSettings
-from profkit.load.memory.columns import columns_of, is_snapshot
+from profkit.index.snapshot.allocator.settings import AllocatorSettings
+from profkit.index.snapshot.allocator.simulate import simulate
+from profkit.index.snapshot.allocator.what_if import Recorded
 from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot, SnapshotNotes
+from profkit.readers.snapshot.columns import columns_of, is_snapshot
 from profkit.testing import SnapshotBuilder
-from profkit.testing.device_memory import MIB, Block
+from profkit.testing.reference_allocator import MIB, ReferenceBlock
 
 EXPANDABLE = AllocatorSettings(expandable=True)
 SIZES = (1, 700_000, MIB + 1, 9 * MIB, 60 * MIB, 300 * MIB)
@@ -35,7 +35,7 @@ def report_of(data: Any) -> Report:  # noqa: ANN401  (whatever a pickle holds)
     )
     ctx = Context(snapshot=snapshot)
     ctx.relate()
-    outcome = run_rules(ctx, rules(), {}, strict=True, told=lambda *_: None)
+    outcome = run_rules(ctx, rules(), {}, strict=True, on_stage=lambda *_: None)
     health = {rule.INFO.id for rule in rules() if rule.INFO.is_health}
     report = report_on(ctx, outcome, health)
     msgspec.json.encode(report)
@@ -50,7 +50,7 @@ def _play_again(recorded: Recorded) -> None:
         return
     for own in (recorded.settings, AllocatorSettings(max_split_bytes=32 * MIB), EXPANDABLE):
         for room_bytes in (None, recorded.peak_bytes):
-            course = play(recorded.requests, own, room_bytes)
+            course = simulate(recorded.requests, own, room_bytes)
             assert course.peak_bytes >= course.begin_bytes
 
 
@@ -77,7 +77,7 @@ def test_any_program_is_judged_within_what_the_device_has(
         max_entries=max_entries,
         with_stacks=with_stacks,
     )
-    held: list[Block] = []
+    held: list[ReferenceBlock] = []
     for kind, choice, repeat in program:
         with b.frame("train.py", kind, "main"), b.region(f"region {kind}"):
             for _ in range(repeat):

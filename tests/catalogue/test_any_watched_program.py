@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from profkit.api import analyze, render
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, Rule
-from profkit.engine.growths import growths_of, step_bytes, together
+from profkit.engine.families.leaks.causes import growths_of, step_bytes, together
 from profkit.engine.registry import rules
-from profkit.model.live import Chain, Graph, Growth
-from profkit.model.where import Frame
+from profkit.model.live_memory import Chain, Graph, Leak
+from profkit.model.location import Frame
 from profkit.testing import LiveBuilder
 
 WATCHING = tuple(rule for rule in rules() if Needs.LIVE in rule.INFO.needs)
@@ -34,7 +34,7 @@ chains = st.builds(
 )  # fmt: skip
 graphs = st.builds(Graph, st.integers(0, 10**7), st.integers(0, 10**13), names, st.booleans())
 growths = st.builds(
-    Growth,
+    Leak,
     kind=st.sampled_from(["tensors", "graph", "garbage", "host"]),
     device=st.sampled_from(["cpu", "cuda:0", "pinned", "host"]),
     per_step_bytes=st.integers(0, 10**12),
@@ -44,7 +44,7 @@ growths = st.builds(
     last_step=st.integers(100, 10**6),
     type=names,
     stack=st.lists(frames, max_size=3).map(tuple),
-    stack_is=st.sampled_from(["seen", "node", "unknown"]),
+    stack_basis=st.sampled_from(["seen", "node", "unknown"]),
     code=names | st.sampled_from(["losses.append(loss)", "total += loss", "x = f(y)"]),
     chains=st.lists(chains, max_size=3).map(tuple),
     graph=st.none() | graphs,
@@ -60,11 +60,11 @@ growths = st.builds(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(grown=st.lists(growths, max_size=5), n_judged_steps=st.integers(1, 400))
+@given(grown=st.lists(growths, max_size=5), n_evaluated_steps=st.integers(1, 400))
 def test_any_growth_is_told_by_its_rule_and_can_be_shown(
-    tmp_path: Path, grown: list[Growth], n_judged_steps: int
+    tmp_path: Path, grown: list[Leak], n_evaluated_steps: int
 ) -> None:
-    builder = LiveBuilder(n_judged_steps=n_judged_steps)
+    builder = LiveBuilder(n_evaluated_steps=n_evaluated_steps)
     for each in grown:
         builder.add(each)
     report = analyze(builder.write(tmp_path / "any.memory.json.gz"), strict=True)
@@ -94,7 +94,7 @@ def everything_at_once() -> LiveBuilder:
     def add(kind: str, device: str, holder: str, graph: Graph | None = None) -> None:
         chains = () if kind == "garbage" else (Chain(holder, mine, "list", 200),)  # type: ignore[arg-type]
         builder.add(
-            Growth(kind, device, 1 << 20, 200 << 20, 200, 1, 200, stack=line, stack_is="seen",  # type: ignore[arg-type]
+            Leak(kind, device, 1 << 20, 200 << 20, 200, 1, 200, stack=line, stack_basis="seen",  # type: ignore[arg-type]
                    chains=chains, graph=graph, cycle=("A", "dict", "A"))
         )  # fmt: skip
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.cli._choices import Size
+from profkit.cli._options import Size
 from profkit.cli.main import main
 from profkit.testing import TraceBuilder
 

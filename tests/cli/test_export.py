@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from profkit.cli._studies import plain_name
+from profkit.cli._inputs import plain_name
 from profkit.cli.export import ExportChoice
 from profkit.cli.main import main
-from profkit.engine.renderer import renderers
+from profkit.present.renderer import renderers
 from profkit.testing import TraceBuilder
 
 FORMATS = [each.INFO.name for each in renderers()]

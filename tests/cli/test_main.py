@@ -10,7 +10,7 @@ import pytest
 
 import profkit
 from profkit import errors
-from profkit.cli._exits import guarded
+from profkit.cli._exit_codes import guarded
 from profkit.cli.main import group, main
 
 

@@ -8,7 +8,7 @@ import click
 import pytest
 
 import profkit
-from profkit.cli._next import after_run
+from profkit.cli._next_command import after_run
 from profkit.testing import TraceBuilder
 from tests.cli.terminal import on_terminal
 

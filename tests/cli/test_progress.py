@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from profkit.cli import _progress
-from profkit.load.kineto.read import read_kineto
-from profkit.load.open import load
+from profkit.readers.kineto.read import read_kineto
+from profkit.readers.open import load
 from profkit.testing import TraceBuilder
 from profkit.units import format_bytes
 from tests.cli.terminal import ROOT, on_terminal, screen
 
 SLOW = """
 import sys, time
-from profkit.load import progress
+from profkit.readers import progress
 read = progress.SeenReads.read
 def slowly(self, n_bytes=-1):
     time.sleep(0.2)
@@ -115,7 +115,7 @@ def test_what_is_quick_shows_nothing() -> None:
     stream = Terminal()
     with _progress.progress(stream) as shown:
         shown.reading("a.json")
-        shown.seen(5, 10)
+        shown.on_progress(5, 10)
     time.sleep(_progress.QUICK_S + 0.1)
     assert stream.getvalue() == ""
 
@@ -123,17 +123,17 @@ def test_what_is_quick_shows_nothing() -> None:
 def test_each_thing_that_takes_time_has_its_line(terminal: Terminal) -> None:
     with _progress.progress(terminal) as shown:
         shown.reading("/data/run/a.json")
-        shown.seen(3 << 20, 12 << 20)
+        shown.on_progress(3 << 20, 12 << 20)
         until(lambda: "3.00 MiB of 12.0 MiB" in terminal.getvalue())
         for n_mib in (4, 5, 6):
-            shown.seen(n_mib << 20, 12 << 20)
+            shown.on_progress(n_mib << 20, 12 << 20)
             time.sleep(0.01)
         until(lambda: re.search(r"6\.00 MiB .*\d s left", terminal.getvalue()) is not None)
         assert "reading a.json" in terminal.getvalue()
-        shown.told("read")
+        shown.on_stage("read")
         until(lambda: "analyzing" in terminal.getvalue())
-        shown.told("rule SYN001")
-        shown.told("rule SYN002")
+        shown.on_stage("rule SYN001")
+        shown.on_stage("rule SYN002")
         until(lambda: re.search(r"2 of \d+ rules", terminal.getvalue()) is not None)
         shown.writing("html")
         until(lambda: "writing html" in terminal.getvalue())
@@ -154,10 +154,10 @@ def test_figures_and_the_time_left_fit_at_any_width(
     monkeypatch.setenv("COLUMNS", str(columns))
     with _progress.progress(terminal) as shown:
         shown.reading(f"/data/{'a_long_name' * 9}.json")
-        shown.seen(900 << 20, 1000 << 20)
+        shown.on_progress(900 << 20, 1000 << 20)
         until(lambda: "900 MiB of 1,000 MiB" in terminal.getvalue())
         for n_mib in (930, 940, 950):
-            shown.seen(n_mib << 20, 1000 << 20)
+            shown.on_progress(n_mib << 20, 1000 << 20)
             time.sleep(0.01)
         until(lambda: re.search(r"950 MiB .*\d s left", terminal.getvalue()) is not None)
     drawn = re.split(r"[\r\n]+", re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", terminal.getvalue()))
@@ -214,7 +214,7 @@ def test_reading_tells_how_many_bytes_of_how_many(trace: Path, tmp_path: Path, n
     else:
         path.write_bytes(trace.read_bytes())
     told: list[tuple[int, int]] = []
-    load(path, seen=lambda n_bytes, of: told.append((n_bytes, of)))
+    load(path, on_progress=lambda n_bytes, of: told.append((n_bytes, of)))
     whole = path.stat().st_size
     assert told
     assert {of for _, of in told} == {whole}
@@ -226,7 +226,7 @@ def test_reading_tells_how_many_bytes_of_how_many(trace: Path, tmp_path: Path, n
 
 def test_who_is_not_told_changes_nothing(trace: Path) -> None:
     heard: list[int] = []
-    watched = read_kineto(trace, seen=lambda n_bytes, _of: heard.append(n_bytes))
+    watched = read_kineto(trace, on_progress=lambda n_bytes, _of: heard.append(n_bytes))
     alone = read_kineto(trace)
     assert heard
     assert len(watched.events) == len(alone.events)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from profkit.api import Study, analyze, render, study
-from profkit.engine.renderer import renderers
-from profkit.engine.verdict import part_label
 from profkit.model.report import Report
-from tests.render.trace_viewer import check, events_of, ours
+from profkit.present.headline import part_label
+from profkit.present.renderer import renderers
+from tests.renderers.trace_viewer import check, events_of, ours
 
 CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 FILES = sorted((*(CORPUS / "traces").glob("*"), *(CORPUS / "snapshots").glob("*")))

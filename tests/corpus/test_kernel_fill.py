@@ -14,7 +14,7 @@ from torch_tb_profiler.profiler.kernel_parser import KernelParser
 from torch_tb_profiler.profiler.trace import create_event
 
 from profkit.api import study
-from profkit.integrations.tensorboard.other_tab import Misreading, misreadings
+from profkit.integrations.tensorboard.torch_tb_profiler_errors import Misreading, misreadings
 from profkit.model.report import Report
 from profkit.units import format_share
 

@@ -10,9 +10,9 @@ import pytest
 
 from profkit.api import analyze
 from profkit.engine.context import Context
-from profkit.load.open import load
 from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot
+from profkit.readers.open import load
 
 CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 SAME = (
@@ -111,9 +111,9 @@ def test_what_is_free_can_be_given_back_or_is_held_in_place(expected: dict[str, 
     assert memory is not None
     for device in memory.devices:
         assert device.private_free_bytes == 0
-        assert device.releasable_bytes + device.pinned_bytes == device.inactive_bytes
+        assert device.releasable_bytes + device.unreleasable_bytes == device.inactive_bytes
     for each in context_of(expected["file"]).device_memories:
-        assert int(each.layout.pinned_by_block.sum()) == each.layout.pinned_bytes
+        assert int(each.layout.pinned_by_block.sum()) == each.layout.unreleasable_bytes
 
 
 @needs_corpus
@@ -125,7 +125,7 @@ def test_the_layout_played_back_to_the_first_entry_fits_its_segments(
         if each.snapshot.notes.n_odd_segments or not each.replay.end:
             continue
         for place in np.linspace(0, each.replay.end, 9).astype(int).tolist():
-            layout = each.layout_at(place)
+            layout = each.segment_map_at(place)
             free = int(layout.segment_bytes.sum() - layout.block_bytes.sum())
             assert int(layout.hole_bytes.sum()) == free
             assert int(layout.segment_bytes.sum()) == int(each.replay.reserved_bytes[place])

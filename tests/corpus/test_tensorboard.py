@@ -11,7 +11,7 @@ from torch_tb_profiler.profiler.event_parser import ProfileRole
 
 from profkit.api import study
 from profkit.integrations.tensorboard.export import write
-from profkit.integrations.tensorboard.other_tab import misreadings
+from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
 from profkit.integrations.tensorboard.worker import views_of
 
 CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))

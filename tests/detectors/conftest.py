@@ -7,9 +7,9 @@ import pytest
 
 from profkit.api import analyze
 from profkit.model.finding import Finding
-from profkit.model.live import Chain, Growth
+from profkit.model.live_memory import Chain, Leak
+from profkit.model.location import Frame
 from profkit.model.report import Report
-from profkit.model.where import Frame
 from profkit.testing import LiveBuilder, TraceBuilder
 
 Analyzed = Callable[..., Report]
@@ -63,7 +63,7 @@ def host_alone() -> TraceBuilder:
 def watched() -> Watched:
     """A program of 200 steps in which one thing grows; by keyword, how it differs."""
 
-    def run(*, n_judged_steps: int = 200, **changes: object) -> LiveBuilder:
+    def run(*, n_evaluated_steps: int = 200, **changes: object) -> LiveBuilder:
         plain: dict[str, object] = {
             "kind": "tensors",
             "device": "cpu",
@@ -73,10 +73,10 @@ def watched() -> Watched:
             "first_step": 1,
             "last_step": 200,
             "stack": (Frame("/home/me/train.py", 31, "main"), Frame("/home/me/train.py", 40, "go")),
-            "stack_is": "seen",
+            "stack_basis": "seen",
             "chains": (Chain("module-global", ("__main__.kept", "[199]"), "list", 200),),
         }
-        grown = Growth(**(plain | changes))  # type: ignore[arg-type]
-        return LiveBuilder(n_judged_steps=n_judged_steps).add(grown)
+        grown = Leak(**(plain | changes))  # type: ignore[arg-type]
+        return LiveBuilder(n_evaluated_steps=n_evaluated_steps).add(grown)
 
     return run

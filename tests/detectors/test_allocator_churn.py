@@ -8,7 +8,7 @@ from profkit.api import analyze
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import SnapshotBuilder, TraceBuilder
-from profkit.testing.device_memory import MIB
+from profkit.testing.reference_allocator import MIB
 
 RULE = "allocator-churn"
 Found = Callable[..., tuple[Finding, ...]]

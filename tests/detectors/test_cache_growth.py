@@ -5,7 +5,7 @@ from collections.abc import Callable
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import SnapshotBuilder, TraceBuilder
-from profkit.testing.device_memory import MIB
+from profkit.testing.reference_allocator import MIB
 
 RULE = "cache-growth"
 Found = Callable[..., tuple[Finding, ...]]

@@ -369,4 +369,4 @@ def test_exchanges_of_devices_that_were_not_recorded_are_unchecked(analyzed: Ana
         b.advance(10 * US)
     (unchecked,) = analyzed(b, RULE).unchecked
     assert unchecked.reason == "The recording has exchanges that devices run, and no device work."
-    assert "ProfilerActivity.CUDA" in unchecked.how
+    assert "ProfilerActivity.CUDA" in unchecked.remedy

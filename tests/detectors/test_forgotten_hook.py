@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from profkit.model.finding import Finding
-from profkit.model.live import Chain, Graph
+from profkit.model.live_memory import Chain, Graph
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder
 
@@ -61,6 +61,6 @@ def test_what_no_hook_holds_is_another_rules(found: Found, watched: Watched) -> 
 
 
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
-    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM005"
-    assert unchecked.how == "Let it run for more steps."
+    assert unchecked.remedy == "Let it run for more steps."

@@ -6,7 +6,7 @@ from typing import Any
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import SnapshotBuilder, TraceBuilder
-from profkit.testing.device_memory import MIB
+from profkit.testing.reference_allocator import MIB
 
 RULE = "fragmentation"
 Found = Callable[..., tuple[Finding, ...]]
@@ -37,7 +37,7 @@ def test_it_tells_pieces_lines_and_what_would_do(found: Found) -> None:
     assert finding.evidence["reserved_bytes"] == 3024 * MIB
     assert finding.evidence["largest_forced_bytes"] == 1024 * MIB
     assert finding.evidence["free_then_bytes"] == 1600 * MIB
-    assert finding.evidence["pinned_bytes"] == 1600 * MIB
+    assert finding.evidence["unreleasable_bytes"] == 1600 * MIB
     # The most at once were the 2,000 MiB of the beginning, in pages of 20 MiB.
     assert finding.evidence["reserved_in_one_piece_bytes"] == 2000 * MIB
     assert finding.cost.bytes == 1024 * MIB

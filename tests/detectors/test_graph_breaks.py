@@ -303,7 +303,7 @@ def test_before_torch_marked_compiled_regions_it_could_not_look(analyzed: Analyz
     with b.step():
         b.compute("CompiledFunction", 100 * US)
     (unchecked,) = analyzed(b, RULE).unchecked
-    assert unchecked.how == "Record with torch 2.2 or newer."
+    assert unchecked.remedy == "Record with torch 2.2 or newer."
 
 
 def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from profkit.model.finding import Finding
-from profkit.model.live import Chain, Graph
+from profkit.model.live_memory import Chain, Graph
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder
 
@@ -114,6 +114,6 @@ def test_an_unknown_holder_is_not_made_up(found: Found, watched: Watched) -> Non
 
 
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
-    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM004"
-    assert unchecked.how == "Let it run for more steps."
+    assert unchecked.remedy == "Let it run for more steps."

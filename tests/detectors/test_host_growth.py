@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from profkit.model.finding import Finding
-from profkit.model.live import Chain
+from profkit.model.live_memory import Chain
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder
 
@@ -31,7 +31,7 @@ def test_arrays_that_pile_up_are_told_by_type_and_holder(found: Found, watched: 
 def test_growth_that_nobody_holds_is_told_with_less_confidence(
     found: Found, watched: Watched
 ) -> None:
-    b = watched(kind="host", device="host", n=0, chains=(), stack=(), stack_is="unknown")
+    b = watched(kind="host", device="host", n=0, chains=(), stack=(), stack_basis="unknown")
     (finding,) = found(b, RULE)
     assert finding.message == (
         "Each step from 1 to 200 keeps 64.0 KiB more in host memory, and no object of Python is "
@@ -46,9 +46,9 @@ def test_tensors_are_another_rules(found: Found, watched: Watched) -> None:
 
 
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
-    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM009"
-    assert unchecked.how == "Let it run for more steps."
+    assert unchecked.remedy == "Let it run for more steps."
 
 
 def test_workers_that_copy_are_told_with_what_to_keep_instead(
@@ -56,7 +56,7 @@ def test_workers_that_copy_are_told_with_what_to_keep_instead(
 ) -> None:
     b = watched(
         kind="workers", device="workers", type="", n=4, copied_share=0.97, chains=(), stack=(),
-        stack_is="unknown",
+        stack_basis="unknown",
     )  # fmt: skip
     (finding,) = found(b, RULE)
     assert finding.message == (
@@ -71,7 +71,7 @@ def test_workers_that_copy_are_told_with_what_to_keep_instead(
 def test_one_worker_that_keeps_something_itself_is_told_so(found: Found, watched: Watched) -> None:
     b = watched(
         kind="workers", device="workers", type="", n=1, made_share=0.9, chains=(), stack=(),
-        stack_is="unknown",
+        stack_basis="unknown",
     )  # fmt: skip
     (finding,) = found(b, RULE)
     assert finding.message == (
@@ -85,7 +85,7 @@ def test_one_worker_that_keeps_something_itself_is_told_so(found: Found, watched
 def test_of_workers_that_do_either_both_cures_are_told(found: Found, watched: Watched) -> None:
     b = watched(
         kind="workers", device="workers", type="", n=1, copied_share=0.3, made_share=0.3,
-        chains=(), stack=(), stack_is="unknown",
+        chains=(), stack=(), stack_basis="unknown",
     )  # fmt: skip
     (finding,) = found(b, RULE)
     assert "can't be told" in finding.message

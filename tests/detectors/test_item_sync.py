@@ -220,4 +220,4 @@ def test_without_operators_it_could_not_look(
 ) -> None:
     (unchecked,) = analyzed(device_alone, RULE).unchecked
     assert unchecked.rule == "SYN001"
-    assert unchecked.how
+    assert unchecked.remedy

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from profkit.model.finding import Finding
-from profkit.model.live import Chain, Graph, Growth
+from profkit.model.live_memory import Chain, Graph, Leak
+from profkit.model.location import Frame
 from profkit.model.report import Report
-from profkit.model.where import Frame
 from profkit.testing import LiveBuilder
 
 RULE = "kept-traceback"
@@ -52,7 +52,7 @@ def test_all_that_one_list_of_exceptions_keeps_is_one_finding(
     b = watched(chains=(local("output"),), shape="(64, 256) float32")
     for line, name in ((12, "batch"), (13, "target"), (13, "target")):
         b.add(
-            Growth("tensors", "cpu", 1024 * line, 200 * 1024 * line, 200, 1, 200,
+            Leak("tensors", "cpu", 1024 * line, 200 * 1024 * line, 200, 1, 200,
                    stack=(Frame("/home/me/train.py", line, "load"),), chains=(local(name),))
         )  # fmt: skip
     (finding,) = found(b, RULE)
@@ -69,6 +69,6 @@ def test_what_no_traceback_holds_is_another_rules(found: Found, watched: Watched
 
 
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
-    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM007"
-    assert unchecked.how == "Let it run for more steps."
+    assert unchecked.remedy == "Let it run for more steps."

@@ -117,7 +117,7 @@ def test_from_a_recording_with_stacks_only_the_rest_is_claimed(found: Found) -> 
 
 
 def test_a_stretch_that_was_measured_is_taken_off_exactly(found: Found) -> None:
-    capture = CaptureInfo(version="1", name="step", cost=CaptureCost(stretch_share=0.25))
+    capture = CaptureInfo(version="1", name="step", cost=CaptureCost(overhead_ratio=0.25))
     plain, stretched = training(), training(capture=capture)
     (bare,), (finding,) = found(plain, RULE), found(stretched, RULE)
     assert bare.cost.ns is not None

@@ -9,7 +9,7 @@ from profkit.model.device_bytes import SNAPSHOT_KEY
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import SnapshotBuilder, TraceBuilder
-from profkit.testing.device_memory import MIB
+from profkit.testing.reference_allocator import MIB
 
 RULE = "odd-snapshot"
 Found = Callable[..., tuple[Finding, ...]]

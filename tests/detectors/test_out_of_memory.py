@@ -9,7 +9,7 @@ from profkit.model.device_bytes import SNAPSHOT_KEY
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.testing import SnapshotBuilder, TraceBuilder
-from profkit.testing.device_memory import MIB
+from profkit.testing.reference_allocator import MIB
 
 RULE = "out-of-memory"
 Found = Callable[..., tuple[Finding, ...]]
@@ -77,7 +77,7 @@ def test_memory_in_pieces_is_told_from_a_full_device(found: Found) -> None:
     assert finding.evidence["reason"] == "fragmentation"
     assert finding.evidence["reserved_bytes"] == 7680 * MIB
     assert finding.evidence["in_pieces_bytes"] == 60 * 64 * MIB
-    assert finding.evidence["largest_hole_bytes"] == 64 * MIB
+    assert finding.evidence["largest_usable_block_bytes"] == 64 * MIB
     assert "The memory is in pieces" in finding.message
     assert "In one piece they would have been enough." in finding.message
     # Each piece of 64 MiB has whole pages that go back to the driver.

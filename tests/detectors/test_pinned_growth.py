@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from profkit.model.finding import Finding
-from profkit.model.live import Chain
+from profkit.model.live_memory import Chain
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder
 
@@ -34,6 +34,6 @@ def test_other_host_memory_is_another_rules(found: Found, watched: Watched) -> N
 
 
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
-    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM016"
-    assert unchecked.how == "Let it run for more steps."
+    assert unchecked.remedy == "Let it run for more steps."

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from profkit.detectors import recompiles
 from profkit.engine.context import Context
-from profkit.load.open import load_trace as load
 from profkit.model.capture_info import CaptureInfo, Compiled, Compiles
 from profkit.model.finding import Finding
 from profkit.model.report import Report
+from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
 from profkit.testing.trace_file import BASE_NS
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from profkit.engine.growths import NODE_BYTES
+from profkit.engine.families.leaks.causes import NODE_BYTES
 from profkit.model.finding import Finding
-from profkit.model.live import Chain, Graph, Growth
+from profkit.model.live_memory import Chain, Graph, Leak
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder
 
@@ -126,11 +126,11 @@ def test_less_than_a_kib_a_step_is_not_worth_telling(found: Found, watched: Watc
     ("changes", "confidence"),
     [
         ({}, "high"),
-        ({"n_judged_steps": 19}, "medium"),
-        ({"stack": (), "stack_is": "unknown"}, "medium"),
+        ({"n_evaluated_steps": 19}, "medium"),
+        ({"stack": (), "stack_basis": "unknown"}, "medium"),
         ({"chains": ()}, "medium"),
-        ({"chains": (), "stack": (), "stack_is": "unknown"}, "low"),
-        ({"chains": (), "n_judged_steps": 19}, "low"),
+        ({"chains": (), "stack": (), "stack_basis": "unknown"}, "low"),
+        ({"chains": (), "n_evaluated_steps": 19}, "low"),
     ],
 )
 def test_it_is_as_sure_as_what_is_known(
@@ -143,7 +143,7 @@ def test_it_is_as_sure_as_what_is_known(
 def test_without_a_line_the_bytes_are_an_estimate_and_no_place_is_named(
     found: Found, watched: Watched
 ) -> None:
-    (finding,) = found(watched(graph=BEHIND, stack=(), stack_is="unknown"), RULE)
+    (finding,) = found(watched(graph=BEHIND, stack=(), stack_basis="unknown"), RULE)
     assert finding.cost.basis == "estimate"
     assert finding.locations == ()
     assert "tensors, held by `kept`" in finding.message
@@ -162,7 +162,7 @@ def test_several_lines_are_several_findings_the_larger_first(
     found: Found, watched: Watched
 ) -> None:
     b = watched(graph=SAVED)
-    b.add(Growth("graph", "cuda:0", 1 << 20, 200 << 20, 1, 5, 200, graph=SAVED))
+    b.add(Leak("graph", "cuda:0", 1 << 20, 200 << 20, 1, 5, 200, graph=SAVED))
     first, second = found(b, RULE)
     assert (first.cost.per_step_bytes, second.cost.per_step_bytes) == (1 << 20, 64 * KIB)
     assert "Each step from 5 to 200 keeps 1.00 MiB more in the memory of cuda:0" in first.message
@@ -181,6 +181,6 @@ def test_nodes_that_saved_nothing_take_host_memory_too(found: Found, watched: Wa
 
 
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
-    (unchecked,) = analyzed(LiveBuilder(n_judged_steps=0), RULE).unchecked
+    (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM003"
-    assert unchecked.how == "Let it run for more steps."
+    assert unchecked.remedy == "Let it run for more steps."

@@ -127,4 +127,4 @@ def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
     b.load(500_000)
     (unchecked,) = analyzed(b, RULE).unchecked
     assert unchecked.rule == "DAT001"
-    assert "step" in unchecked.how
+    assert "step" in unchecked.remedy

@@ -182,9 +182,9 @@ def test_the_operators_of_a_line_are_named_two_at_most(found: Found) -> None:
     assert "by `aten::addmm` and `aten::mul` and 2 more are never freed" in finding.message
 
 
-@pytest.mark.parametrize(("n_judged_steps", "n_found"), [(300, 0), (4, 0), (3, 1), (0, 1)])
+@pytest.mark.parametrize(("n_evaluated_steps", "n_found"), [(300, 0), (4, 0), (3, 1), (0, 1)])
 def test_what_was_watched_over_as_many_steps_is_told_by_those_who_watched(
-    tmp_path: Path, n_judged_steps: int, n_found: int
+    tmp_path: Path, n_evaluated_steps: int, n_found: int
 ) -> None:
     program = Program()
 
@@ -192,7 +192,7 @@ def test_what_was_watched_over_as_many_steps_is_told_by_those_who_watched(
         program.line(20, "aten::nll_loss", 80 * KIB)
 
     trace = program.steps(4, body).write(tmp_path / "t.json")
-    watched = LiveBuilder(n_judged_steps=n_judged_steps).write(tmp_path / "t.memory.json.gz")
+    watched = LiveBuilder(n_evaluated_steps=n_evaluated_steps).write(tmp_path / "t.memory.json.gz")
     report = analyze([trace, watched], select=[RULE], strict=True)
     assert len(report.findings) == n_found
 
@@ -212,4 +212,4 @@ def test_without_allocations_it_could_not_look(analyzed: Analyzed) -> None:
         b.compute("aten::mm", 1_000)
     (unchecked,) = analyzed(b, RULE).unchecked
     assert unchecked.rule == "MEM001"
-    assert "profile_memory" in unchecked.how
+    assert "profile_memory" in unchecked.remedy

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from docs import generate
-from profkit.engine.glossary import GLOSSARY
 from tests.docs.blocks import ROOT, blocks
 
 WRITTEN = sorted(
@@ -18,17 +17,6 @@ WRITTEN = sorted(
     for pattern in ("*.md", "docs/*.md", "examples/*.md", "traces/*.md")
     for path in ROOT.glob(pattern)
 )
-WORDS = [
-    "step", "region", "op", "launch", "kernel", "copy", "gap", "recompile", "break", "sync",
-    "rank", "exchange", "finding", "rule", "cost", "holder", "snapshot",
-]  # fmt: skip
-OTHER_WORDS = {
-    "iteration time": "step",
-    "hotspot": "finding",
-    "detector": "rule",
-    "bubble": "gap",
-    "memory dump": "snapshot",
-}
 SECTION_LINES = 20
 
 
@@ -75,19 +63,6 @@ def test_every_file_that_a_page_names_is_there(page: str) -> None:
         if not (ROOT / name).exists() and not (folder / name).exists()
     ]
     assert not missing
-
-
-def test_every_word_of_the_house_is_in_the_glossary_once() -> None:
-    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    assert re.findall(r"^- \*\*(\w+)\*\*:", text, re.MULTILINE) == WORDS == list(GLOSSARY)
-
-
-@pytest.mark.parametrize("page", [*WRITTEN, "docs/reference/commands.md"])
-def test_pages_use_the_words_of_the_glossary(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8").lower()
-    prose = re.sub(r"```.*?```|`[^`]*`|\([^)]*\)", "", text, flags=re.DOTALL)
-    used = {other: word for other, word in OTHER_WORDS.items() if other in prose}
-    assert not used
 
 
 def test_each_way_to_contribute_is_told_in_under_twenty_lines() -> None:

@@ -12,13 +12,13 @@ from profkit.engine import registry
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, Rule, RuleInfo
 from profkit.engine.needs import lacking
-from profkit.engine.ranking import claimed_ns, ranked
+from profkit.engine.ranking import ranked, recoverable_ns
 from profkit.engine.runner import report_on, run_rules
 from profkit.engine.thresholds import thresholds_for
 from profkit.errors import InternalError, PluginError, UsageError
-from profkit.load.open import load_trace as load
 from profkit.model.finding import Cost, Finding
-from profkit.model.where import Location
+from profkit.model.location import Location
+from profkit.readers.open import load_trace as load
 from profkit.testing import LiveBuilder, TraceBuilder
 
 
@@ -69,10 +69,10 @@ def test_a_rule_whose_needs_are_not_met_is_unchecked_with_a_reason_and_a_way(
     met: bool,  # noqa: FBT001
     ctx: Context,
 ) -> None:
-    outcome = run_rules(ctx, [rule(finding(), needs=frozenset({need}))], {}, told=nobody)
+    outcome = run_rules(ctx, [rule(finding(), needs=frozenset({need}))], {}, on_stage=nobody)
     assert bool(outcome.findings) == met
     assert [u.rule for u in outcome.unchecked] == ([] if met else ["SYN900"])
-    assert met or (outcome.unchecked[0].reason and outcome.unchecked[0].how)
+    assert met or (outcome.unchecked[0].reason and outcome.unchecked[0].remedy)
 
 
 def test_every_need_has_words_for_when_it_is_not_met(tmp_path: Path) -> None:
@@ -93,22 +93,22 @@ def test_memory_that_was_not_watched_and_that_of_too_few_steps_are_told_apart(
     ctx: Context,
 ) -> None:
     growth = [rule(needs=frozenset({Needs.LIVE}))]
-    (not_watched,) = run_rules(ctx, growth, {}, told=nobody).unchecked
-    assert not_watched.how == "Run the program with profkit run."
-    short = replace(ctx, live=LiveBuilder(n_steps=4, n_judged_steps=0).build())
-    (too_few,) = run_rules(short, growth, {}, told=nobody).unchecked
-    assert too_few.how == "Let it run for more steps."
+    (not_watched,) = run_rules(ctx, growth, {}, on_stage=nobody).unchecked
+    assert not_watched.remedy == "Run the program with profkit run."
+    short = replace(ctx, live=LiveBuilder(n_steps=4, n_evaluated_steps=0).build())
+    (too_few,) = run_rules(short, growth, {}, on_stage=nobody).unchecked
+    assert too_few.remedy == "Let it run for more steps."
 
 
 def test_a_rule_that_crashes_is_unchecked_and_keeps_what_it_had_found(ctx: Context) -> None:
-    outcome = run_rules(ctx, [rule(finding(), crash=True), rule(id="SYN901")], {}, told=nobody)
+    outcome = run_rules(ctx, [rule(finding(), crash=True), rule(id="SYN901")], {}, on_stage=nobody)
     assert [u.rule for u in outcome.unchecked] == ["SYN900"]
     assert "ZeroDivisionError" in outcome.unchecked[0].reason
 
 
 def test_a_rule_that_crashes_ends_a_strict_run_as_a_bug(ctx: Context) -> None:
     with pytest.raises(InternalError, match="SYN900") as bug:
-        run_rules(ctx, [rule(crash=True)], {}, strict=True, told=nobody)
+        run_rules(ctx, [rule(crash=True)], {}, strict=True, on_stage=nobody)
     assert bug.value.exit_code == 70
 
 
@@ -137,19 +137,19 @@ def test_findings_of_the_same_cost_are_in_the_order_of_rule_and_line() -> None:
 
 
 def test_time_that_two_findings_claim_counts_once() -> None:
-    assert claimed_ns([finding(claims=((0, 10), (20, 30))), finding(claims=((5, 25),))]) == 30
+    assert recoverable_ns([finding(claims=((0, 10), (20, 30))), finding(claims=((5, 25),))]) == 30
 
 
 def test_faults_of_the_recording_are_health_not_findings(ctx: Context) -> None:
     rules = [rule(finding("PRF900"), id="PRF900"), rule(finding())]
-    report = report_on(ctx, run_rules(ctx, rules, {}, told=nobody), {"PRF900"})
+    report = report_on(ctx, run_rules(ctx, rules, {}, on_stage=nobody), {"PRF900"})
     assert [f.rule for f in report.findings] == ["SYN900"]
     assert [f.rule for f in report.health] == ["PRF900"]
 
 
 def test_each_stage_is_told_with_its_time(ctx: Context) -> None:
     told: list[tuple[str, int]] = []
-    run_rules(ctx, [rule()], {}, told=lambda stage, ns: told.append((stage, ns)))
+    run_rules(ctx, [rule()], {}, on_stage=lambda stage, ns: told.append((stage, ns)))
     assert [stage for stage, _ in told] == ["rule SYN900"]
     assert told[0][1] >= 0
 

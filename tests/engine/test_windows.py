@@ -7,9 +7,9 @@ import pytest
 
 from profkit.engine import windows
 from profkit.engine.context import Context
-from profkit.engine.wording import how_often, tensor_method, time_each_step
-from profkit.index.waits import WaitKind
-from profkit.load.open import load_trace as load
+from profkit.engine.wording import tensor_method, time_per_step, times_per_step
+from profkit.index.device.waits import WaitKind
+from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
 
 
@@ -104,13 +104,13 @@ def test_a_device_is_in_use_even_where_its_work_is_lost(tmp_path: Path) -> None:
     ],
 )
 def test_how_often_is_said_by_the_step(tmp_path: Path, n: int, text: str) -> None:
-    assert how_often(context(waiting(steps=4), tmp_path), n) == text
+    assert times_per_step(context(waiting(steps=4), tmp_path), n) == text
 
 
 def test_without_steps_it_is_said_in_all(tmp_path: Path) -> None:
     ctx = context(waiting(steps=0), tmp_path)
-    assert how_often(ctx, 12) == "12 times"
-    assert time_each_step(ctx, 1_500_000) == "1.50 ms"
+    assert times_per_step(ctx, 12) == "12 times"
+    assert time_per_step(ctx, 1_500_000) == "1.50 ms"
 
 
 def test_the_method_of_a_tensor_is_known_from_its_builtin(tmp_path: Path) -> None:

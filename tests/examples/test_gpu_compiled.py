@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 
 from profkit.api import analyze
-from profkit.load.open import load_trace
 from profkit.model.report import Report
+from profkit.readers.open import load_trace
 
 ROOT: Final = Path(__file__).parents[2]
 PROGRAMS: Final = ROOT / "examples" / "gpu"

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from profkit.engine.context import Context
-from profkit.index.data_parallel import wrapper_calls
-from profkit.load.open import load_trace
+from profkit.index.ranks.data_parallel import wrapper_calls
+from profkit.readers.open import load_trace
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "gpu" / "data_parallel.py"

@@ -11,7 +11,7 @@ from examples.gpu.recording.page import page
 from examples.gpu.recording.rows import EXPECTED, Rows, Run
 from examples.gpu.recording.truth import Said, Truth
 from profkit.model.finding import Basis, Cost, Finding
-from profkit.model.where import Location
+from profkit.model.location import Location
 
 NAME = "growing_list"
 MACHINE: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import profkit
-from profkit.capture.memory.driver_bytes import device_bytes
+from profkit.capture.memory.cuda.driver_bytes import device_bytes
 from profkit.model.memory_summary import SnapshotDevice
 
 pytestmark = pytest.mark.gpu

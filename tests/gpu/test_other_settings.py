@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.device_memory import DeviceMemory
-from profkit.load.open import load
+from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.snapshot import MemorySnapshot
+from profkit.readers.open import load
 
 pytestmark = pytest.mark.gpu
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from profkit.engine.context import Context
-from profkit.index.device_memory import DeviceMemory
-from profkit.load.memory.columns import columns_of
-from profkit.load.memory.read import _snapshot
-from profkit.load.stages import Stages
+from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.snapshot import MemorySnapshot
+from profkit.readers.snapshot.columns import columns_of
+from profkit.readers.snapshot.read import _snapshot
+from profkit.readers.stages import Stages
 from profkit.testing import SnapshotBuilder
 
 Site = tuple[str, int, str]

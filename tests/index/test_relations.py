@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.calls import ALLOCATOR, BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
-from profkit.load.open import load_trace as load
+from profkit.index.runtime_calls import ALLOCATOR, BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.events import NO_ROW, Category
+from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
 
 Read = Callable[[TraceBuilder], Context]

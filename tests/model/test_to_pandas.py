@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import profkit
-from profkit.model.live import LiveMemory, Look
+from profkit.model.live_memory import LiveMemory, MemorySample
 from profkit.model.snapshot import MemorySnapshot
 
 FRAME = {"filename": "train.py", "line": 3, "name": "step"}
@@ -53,7 +53,10 @@ def test_a_history_comes_with_actions_and_lines(snapshot: MemorySnapshot) -> Non
 
 
 def test_looks_of_a_watched_program_come_with_what_was_not_taken_missing() -> None:
-    looks = (Look(1, 5, tensor_bytes={"cpu": 3, "cuda:0": 4}), Look(2, 9, host_rss_bytes=1 << 40))
+    looks = (
+        MemorySample(1, 5, tensor_bytes={"cpu": 3, "cuda:0": 4}),
+        MemorySample(2, 9, host_rss_bytes=1 << 40),
+    )
     table = LiveMemory("train", "user", 2, 4, looks).to_pandas()
     assert table["tensor_bytes"].tolist() == [7, pd.NA]
     assert table["host_rss_bytes"].tolist() == [pd.NA, 1 << 40]

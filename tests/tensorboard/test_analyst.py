@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from profkit.integrations.tensorboard.analyst import Analyst, State, Task
-from profkit.integrations.tensorboard.store import Store, default_folder, key_of
+from profkit.integrations.tensorboard.analysis_queue import AnalysisQueue, Task, TaskState
+from profkit.integrations.tensorboard.cache import ResultCache, default_folder, key_of
 
 WORKER = """
 import os, pathlib, sys, time
@@ -32,20 +32,22 @@ else:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache")
+def store(tmp_path: Path) -> ResultCache:
+    return ResultCache(tmp_path / "cache")
 
 
 @pytest.fixture
-def analyst(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Analyst]:
+def analyst(
+    store: ResultCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[AnalysisQueue]:
     (tmp_path / "a_worker.py").write_text(WORKER)
     monkeypatch.syspath_prepend(str(tmp_path))
-    made = Analyst(store, n_processes=1, longest_s=20, worker="a_worker")
+    made = AnalysisQueue(store, n_processes=1, longest_s=20, worker="a_worker")
     yield made
     made.close()
 
 
-def settled(analyst: Analyst, key: str) -> State:
+def settled(analyst: AnalysisQueue, key: str) -> TaskState:
     deadline = time.monotonic() + 60
     while (state := analyst.state(key)).stage in {"queued", "analyzing"}:
         assert time.monotonic() < deadline, state
@@ -54,18 +56,18 @@ def settled(analyst: Analyst, key: str) -> State:
 
 
 def test_what_was_worked_out_is_there_for_the_next_server(
-    analyst: Analyst, store: Store, tmp_path: Path
+    analyst: AnalysisQueue, store: ResultCache, tmp_path: Path
 ) -> None:
     assert analyst.state("k").stage == "waiting"
     assert analyst.ask(Task("k", ("write", "{}")), urgent=False).stage == "queued"
     assert settled(analyst, "k").stage == "ready"
     assert store.read("k", "answer.json") == b"{}"
     assert store.read("k", "no-such-file") is None
-    assert Analyst(Store(tmp_path / "cache")).state("k").stage == "ready"
+    assert AnalysisQueue(ResultCache(tmp_path / "cache")).state("k").stage == "ready"
 
 
 def test_a_process_that_dies_or_complains_is_a_failure_that_can_be_tried_again(
-    analyst: Analyst, store: Store
+    analyst: AnalysisQueue, store: ResultCache
 ) -> None:
     analyst.ask(Task("dead", ("die",)), urgent=False)
     assert "signal 9" in settled(analyst, "dead").message
@@ -77,11 +79,11 @@ def test_a_process_that_dies_or_complains_is_a_failure_that_can_be_tried_again(
     assert not list(store.folder.glob("draft-*"))
 
 
-def test_what_takes_too_long_is_given_up(store: Store, tmp_path: Path) -> None:
+def test_what_takes_too_long_is_given_up(store: ResultCache, tmp_path: Path) -> None:
     (tmp_path / "slow_worker.py").write_text(WORKER)
     sys.path.insert(0, str(tmp_path))
     try:
-        slow = Analyst(store, n_processes=1, longest_s=0.3, worker="slow_worker")
+        slow = AnalysisQueue(store, n_processes=1, longest_s=0.3, worker="slow_worker")
         slow.ask(Task("slow", ("hold", str(tmp_path / "never"))), urgent=False)
         assert "given up" in settled(slow, "slow").message
         slow.close()
@@ -89,7 +91,9 @@ def test_what_takes_too_long_is_given_up(store: Store, tmp_path: Path) -> None:
         sys.path.remove(str(tmp_path))
 
 
-def test_what_somebody_waits_for_comes_before_all_else(analyst: Analyst, tmp_path: Path) -> None:
+def test_what_somebody_waits_for_comes_before_all_else(
+    analyst: AnalysisQueue, tmp_path: Path
+) -> None:
     gate, log = tmp_path / "gate", tmp_path / "log"
     analyst.ask(Task("first", ("hold", str(gate))), urgent=False)
     while analyst.state("first").stage != "analyzing":
@@ -119,7 +123,7 @@ def test_the_worker_ends_when_the_server_is_gone() -> None:
         assert worker.wait(30) == 1
 
 
-def test_closing_ends_what_is_under_way(analyst: Analyst, tmp_path: Path) -> None:
+def test_closing_ends_what_is_under_way(analyst: AnalysisQueue, tmp_path: Path) -> None:
     analyst.ask(Task("held", ("hold", str(tmp_path / "never"))), urgent=False)
     while analyst.state("held").stage != "analyzing":
         time.sleep(0.01)
@@ -128,7 +132,7 @@ def test_closing_ends_what_is_under_way(analyst: Analyst, tmp_path: Path) -> Non
 
 
 def test_the_cache_forgets_what_was_not_read_for_longest(tmp_path: Path) -> None:
-    store = Store(tmp_path, limit_bytes=2500)
+    store = ResultCache(tmp_path, limit_bytes=2500)
     for number, name in enumerate("abc"):
         draft = store.draft()
         (draft / "report.json").write_bytes(b"x" * 1000)
@@ -146,7 +150,7 @@ def test_the_cache_goes_elsewhere_where_it_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    store = Store(tmp_path / "file" / "cache")
+    store = ResultCache(tmp_path / "file" / "cache")
     assert store.folder.is_dir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "profkit" / "tensorboard"
@@ -165,10 +169,10 @@ def test_a_key_changes_with_every_part_and_with_the_version(
 
 
 def test_one_process_is_always_free_for_what_somebody_waits_for(
-    store: Store, tmp_path: Path, analyst: Analyst
+    store: ResultCache, tmp_path: Path, analyst: AnalysisQueue
 ) -> None:
     analyst.close()
-    two = Analyst(store, longest_s=20, worker="a_worker")
+    two = AnalysisQueue(store, longest_s=20, worker="a_worker")
     gate = tmp_path / "gate"
     try:
         two.ask(Task("held", ("hold", str(gate))), urgent=False)

@@ -19,7 +19,7 @@ from profkit.errors import OutputError
 from profkit.integrations.tensorboard.export import points, write
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder, SnapshotBuilder
-from tests.render import reports
+from tests.renderers import reports
 from tests.tensorboard.recordings import MB, STEPS, write_gpu_training
 from tests.tensorboard.server import serving
 
@@ -73,7 +73,7 @@ def test_a_recordings_figures_are_those_of_its_report(trained: Report, tmp_path:
     for name in ("error", "warning", "note"):
         assert found[f"profkit_recordings/{name}s"] == severities.count(name)
     assert found["profkit_recordings/could_be_saved_ms"] == pytest.approx(
-        trained.summary.claimed_ns / 1e6
+        trained.summary.recoverable_ns / 1e6
     )
 
 

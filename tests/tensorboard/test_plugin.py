@@ -16,9 +16,9 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
 import profkit
+from profkit.integrations.tensorboard.cache import ResultCache
+from profkit.integrations.tensorboard.discovery import LogRoot
 from profkit.integrations.tensorboard.plugin import Loader, ProfkitPlugin
-from profkit.integrations.tensorboard.recordings import Root
-from profkit.integrations.tensorboard.store import Store
 from tests.tensorboard.recordings import GEMM_NS, STEPS, gpu_training, write_gpu_training
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -34,7 +34,7 @@ class Tab:
     @classmethod
     def of(cls, folder: Path, cache: Path) -> "Tab":
         context = base_plugin.TBContext(logdir=str(folder))
-        return cls(ProfkitPlugin(context, (Root(str(folder)),), Store(cache)))
+        return cls(ProfkitPlugin(context, (LogRoot(str(folder)),), ResultCache(cache)))
 
     def get(self, route: str, **query: str) -> TestResponse:
         return self._routes[f"/{route}"].get("/", query_string=query)

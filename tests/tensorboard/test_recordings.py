@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from profkit.integrations.tensorboard.recordings import (
+from profkit.integrations.tensorboard.discovery import (
     MOST_RECORDINGS,
-    Root,
+    LogRoot,
     find_recordings,
     roots_of,
 )
@@ -23,8 +23,8 @@ def made(path: Path, n_bytes: int = 1) -> Path:
     return path
 
 
-def roots(folder: Path) -> tuple[Root, ...]:
-    return (Root(str(folder)),)
+def roots(folder: Path) -> tuple[LogRoot, ...]:
+    return (LogRoot(str(folder)),)
 
 
 def test_a_trace_and_what_lies_beside_it_of_the_same_process_are_one_recording(
@@ -92,7 +92,7 @@ def test_a_deep_tree_and_a_crowd_end_somewhere_and_that_is_told(tmp_path: Path) 
 
 
 def test_a_folder_that_is_not_here_is_named(tmp_path: Path) -> None:
-    found = find_recordings((Root("gs://bucket/logs"), Root(str(tmp_path / "no"))))
+    found = find_recordings((LogRoot("gs://bucket/logs"), LogRoot(str(tmp_path / "no"))))
     assert found.not_here == ("gs://bucket/logs", str(tmp_path / "no"))
 
 
@@ -116,7 +116,7 @@ def test_the_folders_are_those_that_tensorboard_was_started_on(
 def test_two_folders_with_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     made(tmp_path / "a" / "train" / TRACE)
     made(tmp_path / "b" / "train" / TRACE)
-    both = (Root(str(tmp_path / "a"), "one"), Root(str(tmp_path / "b"), "two"))
+    both = (LogRoot(str(tmp_path / "a"), "one"), LogRoot(str(tmp_path / "b"), "two"))
     found = find_recordings(both).recordings
     assert {each.run for each in found} == {"one/train", "two/train"}
     assert len({each.id for each in found}) == 2

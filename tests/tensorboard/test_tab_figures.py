@@ -6,7 +6,7 @@ import pytest
 
 import profkit
 from profkit.api import Study, study
-from profkit.integrations.tensorboard.glance import glance
+from profkit.integrations.tensorboard.run_summary import run_summary
 from profkit.integrations.tensorboard.views import (
     largest,
     memory_courses,
@@ -130,7 +130,7 @@ def test_the_largest_allocations_come_with_how_long_they_were_held(tmp_path: Pat
 
 
 def test_a_glance_is_the_reports_own_figures(trained: Study) -> None:
-    known = glance(trained.report)
+    known = run_summary(trained.report)
     (device,) = trained.report.summary.devices
     assert known.device_busy_share == device.busy_ns / device.span_ns
     assert device.communication_ns == STEPS * REDUCE_NS

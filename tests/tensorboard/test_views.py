@@ -10,7 +10,7 @@ from isal import igzip
 
 import profkit
 from profkit.api import study
-from profkit.integrations.tensorboard.other_tab import misreadings
+from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
 from tests.tensorboard.recordings import GEMM_NS, RELU_NS, STEPS, write_gpu_training
 from tests.tensorboard.server import TensorBoard, serving
 

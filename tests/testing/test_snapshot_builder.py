@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profkit.testing import SnapshotBuilder
-from profkit.testing.device_memory import MIB, OutOfDeviceMemoryError, segment_bytes
+from profkit.testing.reference_allocator import MIB, OutOfDeviceMemoryError, segment_bytes
 
 GIB = 1 << 30
 

@@ -9,7 +9,7 @@ import pytest
 
 from profkit.model.capture_info import CaptureInfo
 from profkit.testing import TraceBuilder
-from profkit.testing.recording import DEFAULT_STREAM
+from profkit.testing.event_recorder import DEFAULT_STREAM
 from profkit.testing.trace_builder import CALL_NS
 
 

@@ -30,7 +30,7 @@ def write_snapshot_after_the_steps(target: Path) -> None:
     sys.path.insert(0, str(PROGRAMS))
     import measured  # noqa: PLC0415  (only now can it be found)
 
-    from profkit.capture.memory import cuda_history  # noqa: PLC0415  (a bare run has no profkit)
+    from profkit.capture.memory.cuda import history  # noqa: PLC0415  (a bare run has no profkit)
     from profkit.errors import CaptureError  # noqa: PLC0415
 
     steps = measured.steps
@@ -38,7 +38,7 @@ def write_snapshot_after_the_steps(target: Path) -> None:
     def steps_and_snapshot(options: argparse.Namespace) -> Iterator[int]:
         yield from steps(options)
         with contextlib.suppress(CaptureError):  # on a CPU there is none
-            cuda_history.dump(target)
+            history.dump(target)
 
     measured.steps = steps_and_snapshot
 

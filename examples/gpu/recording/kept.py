@@ -12,10 +12,10 @@ from typing import Any, Final
 import torch
 
 import profkit
-from profkit.capture.memory.cuda_history import PROTOCOL
-from profkit.capture.memory.cuda_history import SUFFIX as SNAPSHOT_SUFFIX
-from profkit.load.live import SUFFIX as MEMORY_SUFFIX
+from profkit.capture.memory.cuda.history import PROTOCOL
+from profkit.capture.memory.cuda.history import SUFFIX as SNAPSHOT_SUFFIX
 from profkit.model.report import Report
+from profkit.readers.live_memory import SUFFIX as MEMORY_SUFFIX
 from traces.recordings import (
     ANY_FOLDER,
     SUFFIX,

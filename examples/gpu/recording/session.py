@@ -21,7 +21,7 @@ from examples.gpu.recording.rows import (
     today,
 )
 from examples.gpu.recording.turns import Ended, Turns
-from profkit.capture.memory.cuda_history import SUFFIX as SNAPSHOT_SUFFIX
+from profkit.capture.memory.cuda.history import SUFFIX as SNAPSHOT_SUFFIX
 from profkit.model.report import Report
 from traces.recordings import fault_line, write
 

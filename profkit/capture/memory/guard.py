@@ -5,14 +5,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from profkit.capture import current, talk, wrappers
-from profkit.capture.memory.boundaries import Turn
-from profkit.capture.memory.budget import Budget, Work
+from profkit.capture import console, current, wrappers
+from profkit.capture.memory.monitor.budget import Budget, Work
+from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
+from profkit.capture.memory.monitor.step_boundaries import Turn
 from profkit.capture.memory.scope import IDLE, FoundSteps, IdleMemory
-from profkit.capture.memory.watch import Watcher
 from profkit.errors import LeakError
 from profkit.index.trend import MIN_STEPS
-from profkit.model.live import Growth
+from profkit.model.live_memory import Leak
 from profkit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -55,20 +55,17 @@ class NoLeak:
         live = None if steps is None else steps.end()
         if kind is not None:
             return
-        if live is None or not live.n_judged_steps:
+        if live is None or not live.n_evaluated_steps:
             n_steps = 0 if live is None else live.n_steps
-            talk.warn(
+            console.warn(
                 f"no_leak saw {n_steps} steps, too few to judge: it takes more than {MIN_STEPS}. "
                 "Steps end with its step(), or with an optimizer's."
             )
             return
-        self._refuse(live.growths)
+        self._refuse(live.leaks)
 
     def __call__(self, function: Function) -> Function:
         """Guard a function, each call of which is a step.
-
-        Args:
-            function: The function.
 
         Raises:
             UsageError: If it is no function.
@@ -89,7 +86,7 @@ class NoLeak:
         if self._steps is not None:
             self._steps.told()
 
-    def _refuse(self, growths: tuple[Growth, ...]) -> None:
+    def _refuse(self, growths: tuple[Leak, ...]) -> None:
         """Raise an error for the largest growth that is not allowed.
 
         Raises:
@@ -97,7 +94,7 @@ class NoLeak:
         """
         leaks = [one for one in growths if one.per_step_bytes > self._allowed_bytes or one.graph]
         if leaks:
-            raise LeakError(_sentence(leaks[0]), _others(leaks[1:]), growths=tuple(leaks))
+            raise LeakError(_sentence(leaks[0]), _others(leaks[1:]), leaks=tuple(leaks))
 
 
 class _Calls:
@@ -107,9 +104,9 @@ class _Calls:
         refuse: Raises an error for what grows.
     """
 
-    def __init__(self, refuse: Callable[[tuple[Growth, ...]], None]) -> None:
+    def __init__(self, refuse: Callable[[tuple[Leak, ...]], None]) -> None:
         self._refuse = refuse
-        self._watcher: Watcher | None = None
+        self._watcher: LeakMonitor | None = None
         self._verdict_at = _FIRST_VERDICT
 
     def ended(self) -> None:
@@ -157,11 +154,11 @@ def no_leak(*, allowed_bytes: int = 0) -> NoLeak | IdleMemory:
     return NoLeak(allowed_bytes) if current.is_on else IDLE
 
 
-def _watcher(turn: Turn) -> Watcher:
-    return Watcher("no_leak", turn, _BUDGET)
+def _watcher(turn: Turn) -> LeakMonitor:
+    return LeakMonitor("no_leak", turn, _BUDGET)
 
 
-def _sentence(growth: Growth) -> str:
+def _sentence(growth: Leak) -> str:
     """What grows, in one sentence."""
     what = f"{growth.n} of {growth.type}"
     if growth.shape:
@@ -178,5 +175,5 @@ def _sentence(growth: Growth) -> str:
     return f"Each step keeps {much} more: {what}."
 
 
-def _others(growths: list[Growth]) -> str:
+def _others(growths: list[Leak]) -> str:
     return f"{len(growths)} more grow too." if growths else ""

@@ -10,15 +10,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
-from profkit.capture import current, environment, files, shown, talk, wrappers
-from profkit.capture.memory import cuda_history, oom
-from profkit.capture.memory.boundaries import Boundaries, Turn
-from profkit.capture.memory.watch import Watcher
-from profkit.capture.reports import report_of
-from profkit.capture.syncs import hearing
+from profkit.capture import console, current, environment, files, notebook_repr, wrappers
+from profkit.capture.memory.cuda import history, oom
+from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
+from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, Turn
+from profkit.capture.report_hook import report_of
+from profkit.capture.syncs import sync_monitor
 from profkit.capture.syncs.tally import Tally
 from profkit.errors import CaptureError, UsageError
-from profkit.model.live import Growth, LiveMemory, Look, WaitingLine
+from profkit.model.live_memory import Leak, LiveMemory, MemorySample, SyncSite
 from profkit.model.report import Report
 
 if TYPE_CHECKING:
@@ -37,16 +37,16 @@ class IdleMemory:
     path: None = None
     snapshot: None = None
     report: None = None
-    timeline: tuple[Look, ...] = ()
-    growths: tuple[Growth, ...] = ()
-    waits: tuple[WaitingLine, ...] = ()
+    timeline: tuple[MemorySample, ...] = ()
+    leaks: tuple[Leak, ...] = ()
+    sync_sites: tuple[SyncSite, ...] = ()
 
     def __repr__(self) -> str:
-        return shown.as_text("profkit.memory", None, "nothing is watched")
+        return notebook_repr.as_text("profkit.memory", None, "nothing is watched")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: why there is no report."""
-        return shown.as_html(self)
+        return notebook_repr.as_html(self)
 
     def __enter__(self) -> "Self":
         return self
@@ -108,21 +108,21 @@ class Memory:
         file = self.path or self.snapshot
         state = "nothing watched yet" if file is None else f"watched in {file}"
         state = "open" if self._steps is not None else state
-        return shown.as_text("profkit.memory", self._name, state)
+        return notebook_repr.as_text("profkit.memory", self._name, state)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the report, or why there is none."""
-        return shown.as_html(self)
+        return notebook_repr.as_html(self)
 
     def __enter__(self) -> "Self":
         name = self._name or _DEFAULT_NAME
         if current.is_on and _n_written.get(name, 0) < self._limit and self._steps is None:
             _n_written[name] = _n_written.get(name, 0) + 1
             self._device.enter_context(oom.watch(self._folder, name, quiet=self._quiet))
-            self._device.enter_context(cuda_history.recording())
-            hearing.listen(self._waits.hear)
+            self._device.enter_context(history.recording())
+            sync_monitor.listen(self._waits.hear)
             self._steps = FoundSteps(
-                lambda turn: Watcher(name, turn, lines_of_python=self._lines_of_python)
+                lambda turn: LeakMonitor(name, turn, lines_of_python=self._lines_of_python)
             )
             self._steps.begin()
         return self
@@ -136,10 +136,10 @@ class Memory:
         steps, self._steps = self._steps, None
         if steps is None:
             return
-        hearing.unlisten(self._waits.hear)
+        sync_monitor.unlisten(self._waits.hear)
         self._live = steps.end()
-        if self._live is not None and hearing.can_hear():
-            self._live = replace(self._live, waits=self._waits.lines())
+        if self._live is not None and sync_monitor.can_hear():
+            self._live = replace(self._live, sync_sites=self._waits.lines())
         self._report = None
         with self._device:
             if self._live is not None:
@@ -176,17 +176,17 @@ class Memory:
             self._steps.told()
 
     @property
-    def timeline(self) -> tuple[Look, ...]:
+    def timeline(self) -> tuple[MemorySample, ...]:
         """The figures at the steps' ends, once the block has ended."""
-        return () if self._live is None else self._live.looks
+        return () if self._live is None else self._live.samples
 
     @property
-    def growths(self) -> tuple[Growth, ...]:
+    def leaks(self) -> tuple[Leak, ...]:
         """What grows, the most bytes a step first, once the block has ended."""
-        return () if self._live is None else self._live.growths
+        return () if self._live is None else self._live.leaks
 
     @property
-    def waits(self) -> tuple[WaitingLine, ...]:
+    def sync_sites(self) -> tuple[SyncSite, ...]:
         """The lines that waited for a CUDA device, the most calls first."""
         return self._waits.lines()
 
@@ -209,11 +209,11 @@ class Memory:
         try:
             files.write_memory(live, target)
         except OSError as error:
-            talk.warn("what was seen of memory could not be written.", error)
+            console.warn("what was seen of memory could not be written.", error)
             return
         self.path = str(target)
         self._write_snapshot(trace)
-        talk.note(f"watched “{live.name}”; next: profkit analyze {target}", quiet=self._quiet)
+        console.note(f"watched “{live.name}”; next: profkit analyze {target}", quiet=self._quiet)
 
     def _without_steps(self, *, failed: bool) -> None:
         """Write what CUDA's allocator did, which needs no steps, and say that growth does."""
@@ -223,20 +223,20 @@ class Memory:
         if failed or _n_written.get(name) != 1:  # the first one has said so
             return
         told = f" next: profkit analyze {self.snapshot}" if self.snapshot else ""
-        talk.warn(
+        console.warn(
             f"profkit.memory saw no step end in “{name}”, so what grows is not known. Steps end "
             f"with its step(), or with an optimizer's.{told}"
         )
 
     def _write_snapshot(self, trace: Path) -> None:
         """Write down CUDA's memory too, where the program has used any."""
-        if not cuda_history.is_kept():
+        if not history.is_kept():
             return
         with contextlib.suppress(CaptureError):  # nothing was allocated: there is nothing to tell
             try:
-                self.snapshot = str(cuda_history.dump(cuda_history.snapshot_beside(trace)))
+                self.snapshot = str(history.dump(history.snapshot_beside(trace)))
             except OSError as error:
-                talk.warn("the snapshot of CUDA's memory could not be written.", error)
+                console.warn("the snapshot of CUDA's memory could not be written.", error)
 
 
 class FoundSteps:
@@ -246,14 +246,14 @@ class FoundSteps:
         watch: Makes the watcher, once it is known what a step is.
     """
 
-    def __init__(self, watch: Callable[[Turn], Watcher]) -> None:
-        self._boundaries = Boundaries(watch)
+    def __init__(self, watch: Callable[[Turn], LeakMonitor]) -> None:
+        self._boundaries = StepBoundaries(watch)
         self._thread = threading.get_ident()
         self._process = os.getpid()
         self._unhook: Callable[[], None] | None = None
 
     @property
-    def watcher(self) -> Watcher | None:
+    def watcher(self) -> LeakMonitor | None:
         """The watcher, or None before the first step."""
         return self._boundaries.watcher
 
@@ -344,7 +344,7 @@ def memory(
 
     Returns:
         A context manager and decorator with ``step()``, and with ``path``, ``report``,
-        ``timeline``, ``growths`` and ``waits`` once the block has ended. A bare
+        ``timeline``, ``leaks`` and ``sync_sites`` once the block has ended. A bare
         ``@profkit.memory`` returns the decorated function.
 
     Raises:

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from profkit.capture import current, wrappers
-from profkit.capture.memory.frames import is_ours
-from profkit.capture.syncs import hearing, regions
+from profkit.capture.memory.holders.frames import is_ours
+from profkit.capture.syncs import regions, sync_monitor
 from profkit.capture.syncs.tally import Tally
 from profkit.capture.syncs.wait import Wait
 from profkit.errors import HostSyncError, UsageError
-from profkit.model.live import WaitingLine
+from profkit.model.live_memory import SyncSite
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,7 +34,7 @@ class IdleGuard:
 
     __slots__ = ()
 
-    lines: tuple[WaitingLine, ...] = ()
+    lines: tuple[SyncSite, ...] = ()
 
     def __enter__(self) -> "Self":
         return self
@@ -68,7 +68,7 @@ class NoSync:
     def __enter__(self) -> "Self":
         if self._token is not None:
             raise UsageError("This profkit.no_sync is open; a block within takes one of its own.")
-        hearing.listen(self._hear, with_callbacks=self._extensions)
+        sync_monitor.listen(self._hear, with_callbacks=self._extensions)
         _open.append(self)
         self._token = regions.guard.set(self)
         return self
@@ -83,7 +83,7 @@ class NoSync:
         if token is None:
             return
         regions.leave(regions.guard, token)
-        hearing.unlisten(self._hear)
+        sync_monitor.unlisten(self._hear)
         _open.remove(self)
         if isinstance(error, HostSyncError):
             _end_at_the_line(error)
@@ -109,7 +109,7 @@ class NoSync:
         return guard
 
     @property
-    def lines(self) -> tuple[WaitingLine, ...]:
+    def lines(self) -> tuple[SyncSite, ...]:
         """The lines that waited, the most calls first, also those that are allowed to."""
         return self._tally.lines()
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from profkit.capture.user_code import Place
+from profkit.capture.source.user_code import Place
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from profkit.api import render
 from profkit.errors import OutputError
-from profkit.integrations.tensorboard.glance import Glance, glance
+from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.units import format_count
@@ -51,7 +51,7 @@ _SAID: Final = {
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalarPoint:
     """One value of one figure.
 
     Attributes:
@@ -102,11 +102,10 @@ def write(reports: Iterable[Report], folder: Path) -> tuple[Path, ...]:
     return tuple(written)
 
 
-def points(report: Report, place: int) -> Iterator[Point]:
+def points(report: Report, place: int) -> Iterator[ScalarPoint]:
     """The figures of a report.
 
     Args:
-        report: The report.
         place: The recording's place among those of its run, from 0.
     """
     for number, step in zip(_step_numbers(report), report.summary.steps, strict=True):
@@ -116,11 +115,11 @@ def points(report: Report, place: int) -> Iterator[Point]:
         yield _point("profkit/data_wait_ms", number, step.data_wait_ns / _NS_PER_MS)
         yield _point("profkit/sync_ms", number, step.sync_ns / _NS_PER_MS)
     yield from _watched(report)
-    yield from _of_recording(glance(report), place)
+    yield from _of_recording(run_summary(report), place)
 
 
-def _point(tag: str, step: int, value: float) -> Point:
-    return Point(tag, step, value, _SAID[tag])
+def _point(tag: str, step: int, value: float) -> ScalarPoint:
+    return ScalarPoint(tag, step, value, _SAID[tag])
 
 
 def _step_numbers(report: Report) -> list[int]:
@@ -131,18 +130,18 @@ def _step_numbers(report: Report) -> list[int]:
     return numbers if distinct else list(range(len(found)))
 
 
-def _watched(report: Report) -> Iterator[Point]:
+def _watched(report: Report) -> Iterator[ScalarPoint]:
     memory = report.summary.memory
     for step in memory.steps if memory is not None else ():
         for name in _WATCHED:
             value = getattr(step, name)
             if value is not None:
                 said = f"{name} of the report's summary.memory.steps: bytes when a step had ended."
-                yield Point(f"profkit_memory/{name}", step.step, value, said)
+                yield ScalarPoint(f"profkit_memory/{name}", step.step, value, said)
 
 
-def _of_recording(known: Glance, place: int) -> Iterator[Point]:
-    def of_all(name: str, value: float) -> Point:
+def _of_recording(known: RunSummary, place: int) -> Iterator[ScalarPoint]:
+    def of_all(name: str, value: float) -> ScalarPoint:
         return _point(f"profkit_recordings/{name}", place, value)
 
     if known.step_ns is not None:
@@ -151,11 +150,13 @@ def _of_recording(known: Glance, place: int) -> Iterator[Point]:
         yield of_all("device_busy_share", known.device_busy_share)
     for peak in known.peaks:
         tag = f"profkit_recordings/peak_bytes_{_safe(peak.device)}"
-        yield Point(tag, place, peak.bytes, "The highest use of this device's memory, in bytes.")
+        yield ScalarPoint(
+            tag, place, peak.bytes, "The highest use of this device's memory, in bytes."
+        )
     yield of_all("errors", known.n_errors)
     yield of_all("warnings", known.n_warnings)
     yield of_all("notes", known.n_notes)
-    yield of_all("could_be_saved_ms", known.claimed_ns / _NS_PER_MS)
+    yield of_all("could_be_saved_ms", known.recoverable_ns / _NS_PER_MS)
 
 
 def _events(report: Report, place: int) -> bytes:

@@ -16,16 +16,16 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import Request, Response
 
-import profkit
-from profkit.integrations.tensorboard.analyst import Analyst, State, Task
-from profkit.integrations.tensorboard.recordings import (
+from profkit._version import __version__
+from profkit.integrations.tensorboard.analysis_queue import AnalysisQueue, Task, TaskState
+from profkit.integrations.tensorboard.cache import ResultCache, key_of
+from profkit.integrations.tensorboard.discovery import (
     MOST_RECORDINGS,
-    Recording,
-    Root,
+    DiscoveredRecording,
+    LogRoot,
     roots_of,
 )
 from profkit.integrations.tensorboard.scanner import Scanner
-from profkit.integrations.tensorboard.store import Store, key_of
 
 _ASSETS: Final = {
     "index.html": "text/html", "index.js": "text/javascript", "app.js": "text/javascript",
@@ -37,7 +37,7 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "frame-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'"
 )
-_OF_THE_PAGE: Final = "render/html"
+_OF_THE_PAGE: Final = "renderers/html"
 """The HTML report's own script spells numbers; here they are to be spelled the same."""
 _NOT_KEPT: Final = ("Cache-Control", "no-store")
 _AT_FIRST: Final = 20
@@ -78,13 +78,13 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
     def __init__(
         self,
         context: base_plugin.TBContext,
-        roots: tuple[Root, ...] = (),
-        store: Store | None = None,
+        roots: tuple[LogRoot, ...] = (),
+        store: ResultCache | None = None,
     ) -> None:
         super().__init__(context)
         self._scanner = Scanner(roots)
-        self._store = store or Store()
-        self._analyst = Analyst(self._store)
+        self._store = store or ResultCache()
+        self._analyst = AnalysisQueue(self._store)
         self._answers: dict[str, dict[str, Any]] = {}
         self._scanner.look()
 
@@ -122,14 +122,14 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         for recording in found.recordings[:_AT_FIRST]:
             self._analyst.ask(_analysis(recording), urgent=False)
         return {
-            "version": profkit.__version__,
+            "version": __version__,
             "is_looking": not self._scanner.has_looked,
             "is_whole": found.is_whole,
             "not_here": found.not_here,
             "recordings": [self._row(recording) for recording in found.recordings],
         }, 200
 
-    def _row(self, recording: Recording) -> dict[str, Any]:
+    def _row(self, recording: DiscoveredRecording) -> dict[str, Any]:
         """A recording in the list: what it is, and how far its analysis is."""
         return {
             "id": recording.id,
@@ -142,7 +142,7 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
             **self._told(_analysis(recording).key),
         }
 
-    def _told(self, key: str, state: State | None = None) -> dict[str, Any]:
+    def _told(self, key: str, state: TaskState | None = None) -> dict[str, Any]:
         """How far a task is; of one that is ready what came of it, in a few words."""
         state = state or self._analyst.state(key)
         if state.stage != "ready":
@@ -167,7 +167,7 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
             self._answers[key] = answer
         return self._answers[key]
 
-    def _asked_for(self, request: Request, name: str = "id") -> Recording | None:
+    def _asked_for(self, request: Request, name: str = "id") -> DiscoveredRecording | None:
         return self._scanner.recording(request.args.get(name, ""))
 
     def _report(self, request: Request) -> Answer:
@@ -213,7 +213,7 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
             answer["difference"] = self._raw(task.key, "difference.json")
         return answer, 200
 
-    def _side(self, recording: Recording) -> str:
+    def _side(self, recording: DiscoveredRecording) -> str:
         """What to compare: the report where there is one; snapshots are compared block by block."""
         key = _analysis(recording).key
         if recording.kind == "snapshot" or self._told(key)["stage"] != "ready":
@@ -231,7 +231,7 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         return _respond(request, page, "text/html", 200, headers, encoding="gzip")
 
 
-def _analysis(recording: Recording) -> Task:
+def _analysis(recording: DiscoveredRecording) -> Task:
     return Task(key_of("analyze", recording.state), ("analyze", *recording.paths))
 
 

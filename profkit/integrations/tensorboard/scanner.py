@@ -4,7 +4,12 @@ import threading
 import time
 from typing import Final
 
-from profkit.integrations.tensorboard.recordings import Found, Recording, Root, find_recordings
+from profkit.integrations.tensorboard.discovery import (
+    DiscoveredRecording,
+    DiscoveryResult,
+    LogRoot,
+    find_recordings,
+)
 
 _REST_S: Final = 5.0
 """Between the end of one walk and the begin of the next."""
@@ -18,14 +23,14 @@ class Scanner:
         rest_s: Seconds between two walks.
     """
 
-    def __init__(self, roots: tuple[Root, ...], rest_s: float = _REST_S) -> None:
+    def __init__(self, roots: tuple[LogRoot, ...], rest_s: float = _REST_S) -> None:
         self._roots = roots
         self._rest_s = rest_s
         self._lock = threading.Lock()
         self._running = False
         self._ended_s: float | None = None
-        self._found = Found()
-        self._by_id: dict[str, Recording] = {}
+        self._found = DiscoveryResult()
+        self._by_id: dict[str, DiscoveredRecording] = {}
 
     @property
     def has_looked(self) -> bool:
@@ -33,11 +38,11 @@ class Scanner:
         return self._ended_s is not None
 
     @property
-    def found(self) -> Found:
+    def found(self) -> DiscoveryResult:
         """What the last walk found."""
         return self._found
 
-    def recording(self, ident: str) -> Recording | None:
+    def recording(self, ident: str) -> DiscoveredRecording | None:
         """The recording of an id, or None.
 
         Args:

@@ -6,20 +6,14 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.verdict import (
-    cost_text,
-    origin,
-    part_label,
-    unchecked_by_reason,
-    whole_words,
-)
-from profkit.index.enclosing import rows_open_at
-from profkit.index.live_bytes import device_label
-from profkit.index.nesting import self_ns
-from profkit.index.source import NO_FRAME
-from profkit.integrations.tensorboard.other_tab import Misreading
+from profkit.index.host.enclosing import rows_open_at
+from profkit.index.host.nesting import self_ns
+from profkit.index.host.source import NO_FRAME
+from profkit.index.trace_memory.live_bytes import device_label
+from profkit.integrations.tensorboard.torch_tb_profiler_errors import Misreading
 from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, Report
+from profkit.present.headline import cost_text, origin, part_label, unchecked_by_reason, whole_words
 
 _MODULE: Final = "nn.Module: "
 _MOST: Final = 1_000
@@ -68,7 +62,7 @@ class KernelSpread:
 
 
 @dataclass(frozen=True)
-class MemoryCourse:
+class RunMemorySeries:
     """A device's memory over the window, from the trace's allocations and frees.
 
     Each point is the most of a stretch of equally many of them.
@@ -106,7 +100,7 @@ class OpMemory:
 
 
 @dataclass(frozen=True)
-class Block:
+class LargestBlock:
     """One allocation.
 
     Attributes:
@@ -144,11 +138,7 @@ class Words:
 
 
 def words(report: Report) -> Words:
-    """What is said of a report.
-
-    Args:
-        report: The report.
-    """
+    """What is said of a report."""
     breakdown = report.summary.breakdown
     kinds = [part.kind for part in breakdown.parts] if breakdown is not None else []
     return Words(
@@ -177,18 +167,14 @@ class Views:
     words: Words
     modules: tuple[ModuleTime, ...] = ()
     kernels: tuple[KernelSpread, ...] = ()
-    memory: tuple[MemoryCourse, ...] = ()
+    memory: tuple[RunMemorySeries, ...] = ()
     op_memory: tuple[OpMemory, ...] = ()
-    allocations: tuple[Block, ...] = ()
+    allocations: tuple[LargestBlock, ...] = ()
     misreadings: tuple[Misreading, ...] = ()
 
 
 def modules(ctx: Context) -> tuple[ModuleTime, ...]:
-    """Every module's time.
-
-    Args:
-        ctx: The recording.
-    """
+    """Every module's time."""
     events, source, launches = ctx.events, ctx.source, ctx.launches
     n = len(source.modules)
     if not n:
@@ -238,7 +224,6 @@ def spreads(ctx: Context, kernels: tuple[KernelSummary, ...]) -> tuple[KernelSpr
     """The shortest and longest call of some kernels.
 
     Args:
-        ctx: The recording.
         kernels: Kernels of its report.
     """
     events = ctx.events
@@ -254,12 +239,8 @@ def spreads(ctx: Context, kernels: tuple[KernelSummary, ...]) -> tuple[KernelSpr
     )
 
 
-def memory_courses(ctx: Context) -> tuple[MemoryCourse, ...]:
-    """The memory of every device over the window.
-
-    Args:
-        ctx: The recording.
-    """
+def memory_courses(ctx: Context) -> tuple[RunMemorySeries, ...]:
+    """The memory of every device over the window."""
     table = ctx.trace.memory
     return tuple(
         _course(ctx, device, rows[table.total_allocated[rows] != MISSING])
@@ -268,7 +249,7 @@ def memory_courses(ctx: Context) -> tuple[MemoryCourse, ...]:
     )
 
 
-def _course(ctx: Context, device: str, rows: Rows) -> MemoryCourse:
+def _course(ctx: Context, device: str, rows: Rows) -> RunMemorySeries:
     table = ctx.trace.memory
     starts = np.unique(
         np.linspace(0, len(rows), min(_POINTS, len(rows)), endpoint=False, dtype=int)
@@ -276,7 +257,7 @@ def _course(ctx: Context, device: str, rows: Rows) -> MemoryCourse:
     ends = np.append(starts[1:], len(rows)) - 1
     reserved = table.total_reserved[rows]
     tells = bool((reserved > 0).any())
-    return MemoryCourse(
+    return RunMemorySeries(
         device=device,
         at_ns=tuple(table.ts_ns[rows[ends]].tolist()),
         allocated_bytes=tuple(np.maximum.reduceat(table.total_allocated[rows], starts).tolist()),
@@ -285,11 +266,7 @@ def _course(ctx: Context, device: str, rows: Rows) -> MemoryCourse:
 
 
 def op_memory(ctx: Context) -> tuple[OpMemory, ...]:
-    """What operators allocated.
-
-    Args:
-        ctx: The recording.
-    """
+    """What operators allocated."""
     table, events = ctx.trace.memory, ctx.events
     found = []
     for device, rows in _by_device(ctx):
@@ -308,19 +285,15 @@ def op_memory(ctx: Context) -> tuple[OpMemory, ...]:
     return tuple(sorted(found, key=lambda m: (-m.allocated_bytes, m.op, m.device)))[:_MOST]
 
 
-def largest(ctx: Context) -> tuple[Block, ...]:
-    """The largest allocations of the window, of equal ones the earliest first.
-
-    Args:
-        ctx: The recording.
-    """
+def largest(ctx: Context) -> tuple[LargestBlock, ...]:
+    """The largest allocations of the window, of equal ones the earliest first."""
     table, events, pairs = ctx.trace.memory, ctx.events, ctx.allocations
     chosen = np.lexsort((pairs.alloc, -pairs.n_bytes))[:_LARGEST]
     rows, frees = pairs.alloc[chosen], pairs.free[chosen]
     inside = rows_open_at(events, ctx.tree, table.lane[rows], table.ts_ns[rows])
     op = np.where(inside != NO_ROW, ctx.innermost_op[inside], NO_ROW)
     return tuple(
-        Block(
+        LargestBlock(
             op=events.name_of(op[place]) if op[place] != NO_ROW else None,
             device=device_label(int(table.device_type[row]), int(table.device[row])),
             n_bytes=int(table.n_bytes[row]),

@@ -21,8 +21,8 @@ import msgspec
 from profkit.api import Study, compare, render, study
 from profkit.errors import ProfkitError
 from profkit.integrations.tensorboard import views
-from profkit.integrations.tensorboard.glance import Glance, glance
-from profkit.integrations.tensorboard.other_tab import misreadings
+from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
+from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
 
 _POLICY: Final = re.compile(
     rb'<meta http-equiv="Content-Security-Policy" content="([^"]*)"', re.IGNORECASE
@@ -32,18 +32,18 @@ _NOTHING_RUNS: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnalysisResult:
     """What came of a task.
 
     Attributes:
         error: What is wrong with the file, or empty.
         hint: What to do about it.
-        glance: The report at a glance, where there is one.
+        run_summary: The report at a glance, where there is one.
     """
 
     error: str = ""
     hint: str = ""
-    glance: Glance | None = None
+    run_summary: RunSummary | None = None
 
 
 def main(arguments: list[str]) -> int:
@@ -57,12 +57,12 @@ def main(arguments: list[str]) -> int:
     try:
         answer = analyzed(paths, Path(folder)) if task == "analyze" else compared(paths, folder)
     except ProfkitError as error:
-        answer = Answer(error.message, error.hint)
+        answer = AnalysisResult(error.message, error.hint)
     _write(Path(folder) / "answer.json", answer)
     return 0
 
 
-def analyzed(paths: list[str], folder: Path) -> Answer:
+def analyzed(paths: list[str], folder: Path) -> AnalysisResult:
     """Analyze a recording.
 
     Args:
@@ -78,7 +78,7 @@ def analyzed(paths: list[str], folder: Path) -> Answer:
     page = render(studied.report, "html", recording=studied.recording)
     (folder / "page.html.gz").write_bytes(gzip.compress(page, 6, mtime=0))
     (folder / "policy.txt").write_text(policy_of(page))
-    return Answer(glance=glance(studied.report))
+    return AnalysisResult(run_summary=run_summary(studied.report))
 
 
 def views_of(studied: Study) -> views.Views:
@@ -99,7 +99,7 @@ def views_of(studied: Study) -> views.Views:
     )
 
 
-def compared(paths: list[str], folder: str) -> Answer:
+def compared(paths: list[str], folder: str) -> AnalysisResult:
     """Compare two recordings, or reports of them.
 
     Args:
@@ -113,15 +113,11 @@ def compared(paths: list[str], folder: str) -> Answer:
     before, after = paths
     difference = render(compare(before, after), "json")
     (Path(folder) / "difference.json").write_bytes(difference)
-    return Answer()
+    return AnalysisResult()
 
 
 def policy_of(page: bytes) -> str:
-    """The policy that a page has for itself: what its server has to say of it too.
-
-    Args:
-        page: The page.
-    """
+    """The policy that a page has for itself: what its server has to say of it too."""
     found = _POLICY.search(page)
     return html.unescape(found[1].decode()) if found else _NOTHING_RUNS
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from profkit.capture.memory import cuda_history
+from profkit.capture.memory.cuda import history
 
 Observer = Callable[[int, int, int, int], None]
 GIB = 1 << 30
@@ -82,7 +82,7 @@ class FakeCuda:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take the place of CUDA in torch."""
-        monkeypatch.setattr(cuda_history, "_without_cuda", None)
+        monkeypatch.setattr(history, "_without_cuda", None)
         for name, function in (
             ("_cuda_record_memory_history", self.record),
             ("_cuda_isHistoryEnabled", lambda: self.is_on),

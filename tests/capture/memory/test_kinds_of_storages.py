@@ -6,18 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from profkit.capture.memory.census import Census, Kind
+from profkit.capture.memory.monitor.live_tensors import LiveTensors, TensorKind
 
 
 @pytest.fixture
-def census() -> Iterator[Census]:
-    following = Census()
+def census() -> Iterator[LiveTensors]:
+    following = LiveTensors()
     following.begin()
     yield following
     following.end()
 
 
-def kinds_of(census: Census, tensor: Tensor) -> set[Kind]:
+def kinds_of(census: LiveTensors, tensor: Tensor) -> set[TensorKind]:
     address = tensor.untyped_storage()._cdata
     return {entry.kind for known, entry in census.entries() if known == address}
 
@@ -27,7 +27,7 @@ def predictions(n: int) -> Tensor:
 
 
 def test_what_is_kept_detached_counts_without_a_graph_whenever_it_was_first_seen(
-    census: Census,
+    census: LiveTensors,
 ) -> None:
     attached = predictions(5)
     kept = attached.detach()
@@ -41,14 +41,14 @@ def test_what_is_kept_detached_counts_without_a_graph_whenever_it_was_first_seen
     assert [kind.has_graph for kind in kinds_of(census, kept)] == [False]
 
 
-def test_what_is_kept_with_its_graph_counts_with_one(census: Census) -> None:
+def test_what_is_kept_with_its_graph_counts_with_one(census: LiveTensors) -> None:
     kept = predictions(5)
     for step in (1, 2, 3, 4):
         census.look(step)
     assert [kind.has_graph for kind in kinds_of(census, kept)] == [True]
 
 
-def test_what_a_graph_alone_keeps_counts_with_a_graph(census: Census) -> None:
+def test_what_a_graph_alone_keeps_counts_with_a_graph(census: LiveTensors) -> None:
     inner = predictions(5)
     kept = (inner * inner).sum()
     address = inner.untyped_storage()._cdata
@@ -62,7 +62,7 @@ def test_what_a_graph_alone_keeps_counts_with_a_graph(census: Census) -> None:
     assert entry.kind.has_graph
 
 
-def test_tensors_without_memory_do_not_count(census: Census) -> None:
+def test_tensors_without_memory_do_not_count(census: LiveTensors) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():

@@ -8,7 +8,8 @@ import torch
 
 import profkit
 from profkit.capture import current
-from profkit.capture.memory import oom, scope
+from profkit.capture.memory import scope
+from profkit.capture.memory.cuda import oom
 from tests.capture.memory.fake_cuda import FakeCuda
 
 KEPT: list[torch.Tensor] = []
@@ -33,7 +34,7 @@ def test_a_block_tells_its_timeline_what_grows_and_its_report(tmp_path: Path) ->
     assert Path(m.path).parent == tmp_path / "epoch"
     assert m.path.endswith(".memory.json.gz")
     assert [look.step for look in m.timeline] == list(range(1, 21))
-    assert m.growths[0].per_step_bytes == 16384
+    assert m.leaks[0].per_step_bytes == 16384
     assert m.report is not None
     assert [one.name for one in m.report.findings] == ["growing-container"]
     assert "KEPT" in str(m.report)
@@ -128,7 +129,7 @@ def test_switched_off_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert profkit.no_leak()(function) is function
     with profkit.memory("off") as m, profkit.no_leak():
         m.step()
-    assert (m.path, m.snapshot, m.report, m.timeline, m.growths) == (None, None, None, (), ())
+    assert (m.path, m.snapshot, m.report, m.timeline, m.leaks) == (None, None, None, (), ())
 
 
 def test_a_name_that_is_no_text_is_refused() -> None:
@@ -151,7 +152,7 @@ def test_a_leak_is_an_error_that_names_line_pace_and_holder() -> None:
     assert "KEPT[" in text
     assert f"{Path(__file__).name}:" in text
     assert caught.value.exit_code == 4
-    assert len(caught.value.growths) == 1
+    assert len(caught.value.leaks) == 1
 
 
 def test_what_does_not_grow_passes() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from profkit.capture.heap import Heap
-from profkit.capture.memory.watch import Watcher
+from profkit.capture.malloc_stats import Heap
+from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 
 KIB = 1024
 N_STEPS = 30
@@ -33,17 +33,17 @@ def keep(kept: list[int], n_bytes: int) -> None:
 
 
 def test_what_a_library_keeps_is_told_by_how_much_it_grows(kept: list[int]) -> None:
-    watcher = Watcher("test", "user")
+    watcher = LeakMonitor("test", "user")
     for _ in range(N_STEPS):
         keep(kept, 300 * KIB)
         watcher.step()
     live = watcher.finish()
-    assert live.growths == ()
+    assert live.leaks == ()
     assert live.unexplained_per_step_bytes == pytest.approx(300 * KIB, rel=0.05)
 
 
 def test_a_heap_that_stands_still_is_not_told(kept: list[int]) -> None:
-    watcher = Watcher("test", "user")
+    watcher = LeakMonitor("test", "user")
     keep(kept, 300 * KIB)
     for _ in range(N_STEPS):
         watcher.step()
@@ -51,11 +51,11 @@ def test_a_heap_that_stands_still_is_not_told(kept: list[int]) -> None:
 
 
 def test_what_is_explained_is_not_told_twice() -> None:
-    watcher = Watcher("test", "user")
+    watcher = LeakMonitor("test", "user")
     losses: list[torch.Tensor] = []
     for _ in range(N_STEPS):
         losses.append(torch.zeros(75 * KIB))
         watcher.step()
     live = watcher.finish()
-    assert len(live.growths) == 1
+    assert len(live.leaks) == 1
     assert live.unexplained_per_step_bytes is None

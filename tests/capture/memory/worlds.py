@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from types import ModuleType
 
-from profkit.capture.memory.holders import chains
-from profkit.model.live import Chain
+from profkit.capture.memory.holders.holder_chains import chains
+from profkit.model.live_memory import Chain
 
 World = Callable[[str], ModuleType]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.cuda import _gpu_trace
 
-from profkit.capture.syncs import hearing
+from profkit.capture.syncs import sync_monitor
 
 
 @dataclass
@@ -48,10 +48,10 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     monkeypatch.setattr(c, "_cuda_set_sync_debug_mode", waits.set_mode, raising=False)
     monkeypatch.setattr(c, "_cuda_get_sync_debug_mode", lambda: waits.mode, raising=False)
     monkeypatch.setattr(c, "_activate_gpu_trace", waits.activate, raising=False)
-    monkeypatch.setattr(hearing, "SAID_BY_TORCH", re.compile(r"std\(\): degrees of freedom"))
+    monkeypatch.setattr(sync_monitor, "SAID_BY_TORCH", re.compile(r"std\(\): degrees of freedom"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     yield waits
-    assert not hearing._listeners, "a test left somebody listening"
+    assert not sync_monitor._listeners, "a test left somebody listening"
     assert waits.mode == 0
     assert not _gpu_trace.StreamSynchronizationCallbacks.callback_list
 

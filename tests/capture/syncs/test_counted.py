@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import profkit
-from profkit.model.live import WaitingLine
-from profkit.model.where import Frame
+from profkit.model.live_memory import SyncSite
+from profkit.model.location import Frame
 from profkit.testing import LiveBuilder
 from tests.capture.syncs.conftest import ONE, Waits
 
@@ -27,10 +27,13 @@ def test_the_report_on_a_watched_block_has_the_lines_that_waited(tmp_path: Path)
                 with profkit.allow_sync("to log"):
                     wait()
             m.step()
-    assert [(line.n_calls, line.allowed) for line in m.waits] == [(STEPS, None), (3, "to log")]
+    assert [(line.n_calls, line.allowed_reason) for line in m.sync_sites] == [
+        (STEPS, None),
+        (3, "to log"),
+    ]
     assert m.report is not None
-    assert m.report.summary.waits is not None
-    (most, allowed) = m.report.summary.waits
+    assert m.report.summary.sync_sites is not None
+    (most, allowed) = m.report.summary.sync_sites
     assert most.location is not None
     assert (most.location.file, most.location.function) == (__file__, "wait")
     assert (most.n_calls, allowed.n_calls) == (STEPS, 3)
@@ -47,15 +50,15 @@ def test_a_torch_without_cuda_is_not_said_to_have_waited_never(tmp_path: Path) -
         for _ in range(STEPS):
             m.step()
     assert m.report is not None
-    assert m.report.summary.waits is None
+    assert m.report.summary.sync_sites is None
 
 
 def test_the_most_calls_are_told_first_and_the_rest_together(tmp_path: Path) -> None:
     lines = tuple(
-        WaitingLine("an operation that waits for the device", Frame("train.py", n, "step"), 100 - n)
+        SyncSite("an operation that waits for the device", Frame("train.py", n, "step"), 100 - n)
         for n in range(1, 9)
     )
-    path = LiveBuilder(waits=(*lines, WaitingLine("an event", None, 1))).write(
+    path = LiveBuilder(sync_sites=(*lines, SyncSite("an event", None, 1))).write(
         tmp_path / "train.memory.json"
     )
     text = " ".join(str(profkit.analyze(path)).split())

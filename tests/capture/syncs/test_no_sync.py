@@ -12,11 +12,11 @@ import torch
 
 import profkit
 from profkit.capture import current, profiler
-from profkit.capture.syncs import hearing, regions
+from profkit.capture.syncs import regions, sync_monitor
 from profkit.capture.syncs.guard import NoSync
 from profkit.errors import UsageError
-from profkit.model.live import WaitingLine
-from profkit.model.where import Frame
+from profkit.model.live_memory import SyncSite
+from profkit.model.location import Frame
 from tests.capture.syncs.conftest import ONE, Fires, Waits
 
 pytestmark = pytest.mark.usefixtures("cuda")
@@ -40,7 +40,7 @@ def test_the_error_comes_from_the_waiting_line_and_names_it() -> None:
         caught.value
     )
     (line,) = caught.value.lines
-    assert line == WaitingLine(hearing.OPERATION, Frame(__file__, line_of(waits), "waits"), 1)
+    assert line == SyncSite(sync_monitor.OPERATION, Frame(__file__, line_of(waits), "waits"), 1)
     assert caught.traceback[-1].name == "waits"
 
 
@@ -55,9 +55,9 @@ def test_an_allowed_wait_passes_and_is_counted_with_its_reason() -> None:
         for _ in range(3):
             waits()
     (line,) = guard.lines
-    assert (line.n_calls, line.allowed) == (3, "to log it")
-    assert line.where is not None
-    assert line.where.line == line_of(waits)
+    assert (line.n_calls, line.allowed_reason) == (3, "to log it")
+    assert line.frame is not None
+    assert line.frame.line == line_of(waits)
 
 
 def test_what_comes_after_an_allowed_block_is_forbidden_again() -> None:
@@ -169,7 +169,7 @@ def test_a_wait_in_the_backward_pass_is_charged_to_who_called_it() -> None:
 def test_a_thread_that_is_none_of_pythons_is_charged_to_the_only_guard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hearing, "_is_foreign", lambda: True)
+    monkeypatch.setattr(sync_monitor, "_is_foreign", lambda: True)
     heard = threading.Event()
 
     def other() -> None:

@@ -42,7 +42,7 @@ function tiles(answer) {
       ? tile('Wait for data', formatNs(glance.data_wait_ns / glance.n_steps), 'a step') : null,
     ...glance.peaks.map((peak) => tile('Peak memory', formatBytes(peak.bytes), shown(peak.device))),
     tile('Findings', formatCount(nFindings), found.join(', ')),
-    glance.claimed_ns ? tile('Could be saved', formatNs(glance.claimed_ns), 'of the recording') : null,
+    glance.recoverable_ns ? tile('Could be saved', formatNs(glance.recoverable_ns), 'of the recording') : null,
   );
 }
 

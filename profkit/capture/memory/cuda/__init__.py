@@ -1,0 +1,1 @@
+"""The CUDA caching allocator: history, out-of-memory snapshots, driver figures."""

@@ -1,0 +1,1 @@
+"""Who holds an object: reference chains from roots to it, through Python, C++ and autograd."""

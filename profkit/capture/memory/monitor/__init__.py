@@ -1,0 +1,1 @@
+"""Samples memory at step boundaries, and classifies what grows."""

@@ -1,0 +1,1 @@
+"""From torch's stacks and call trees to the user's source lines."""

@@ -1,0 +1,323 @@
+"""From torch's tree of calls to the line of the user's code that each operator came from.
+
+A call's own record tells the caller's file and line, so an operator below a call from the user's
+code has that line. One that a function ran without a call lies between two calls of that function
+(:mod:`profkit.capture.source.narrowing`). Backward operators on autograd's threads have no Python above
+them: they take their forward operator's line, joined by sequence number, else that of the call of
+``backward()``.
+
+Source: ``experimental_event_tree`` of torch's Kineto results; ``caller`` of its Python events is
+the frame that called, with the line of the call.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from profkit.capture import profiler
+from profkit.capture.source.files import SourceFiles
+from profkit.capture.source.functions import Function, function_at
+from profkit.capture.source.narrowing import lines_between
+from profkit.model.capture_info import OpLines
+
+_MODULE: Final = "nn.Module: "
+_ENGINE: Final = "autograd::engine::evaluate_function: "
+_RUN_BACKWARD: Final = "method run_backward of"
+_RUNTIME_PREFIXES: Final = ("cuda", "hip", "cu", "xpu", "ur", "ze")
+
+UserFrame = tuple[str, int, str, int]
+"""File, line, function, and 1 where the line is exact."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a window.
+
+    Attributes:
+        ops: The operators and their lines.
+        paths: From shortened to absolute paths of the user's files.
+        libraries: First parts of shortened paths that are not the user's.
+        n_calls: Python calls that were recorded in the window.
+    """
+
+    ops: OpLines
+    paths: dict[str, str]
+    libraries: list[str]
+    n_calls: int
+
+    def lent(self) -> "Lines":
+        """The same lines for another window of the same loop."""
+        return replace(self, ops=replace(self.ops, same_window=False), n_calls=0)
+
+
+class _Site(NamedTuple):
+    """What is known of the place of a node: passed down from callers to what they call."""
+
+    frame: UserFrame | None
+    module: str
+    backward: int
+    """Sequence number of the backward operator around it, or -1."""
+
+
+@dataclass
+class _Entry:
+    """A host event that is no Python call."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    thread: int
+    external_id: int
+    frame: UserFrame | None
+    module: str
+    sequence: int = -1
+    backward: int = -1
+    parent: int = -1
+
+
+@dataclass
+class _Walk:
+    """What a walk over the tree has found so far."""
+
+    files: SourceFiles
+    entries: list[_Entry] = field(default_factory=list)
+    backward_calls: list[tuple[int, int, UserFrame]] = field(default_factory=list)
+    n_calls: int = 0
+
+
+def lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
+    """The lines of every operator in a stopped recording with stacks.
+
+    The annotations that mark the steps are left out: they differ from step to step.
+
+    Args:
+        name: The capture's name, which is also that of the mark around an entry.
+    """
+    walk = _Walk(SourceFiles())
+    nowhere = _Site(None, "", -1)
+    pending = [(node, nowhere) for node in reversed(recording.tree())]
+    while pending:
+        node, site = pending.pop()
+        children = _visit(walk, node, site)
+        pending.extend(reversed(children))
+    entries = [one for one in walk.entries if not _is_mark(one, name)]
+    entries.sort(key=lambda entry: (entry.thread, entry.start_ns, -entry.end_ns))
+    _nest(entries)
+    _place_backward(entries, walk.backward_calls)
+    ops = _columns(entries, recording.thread_ids())
+    return Lines(ops, walk.files.paths, sorted(walk.files.libraries), walk.n_calls)
+
+
+def _visit(walk: _Walk, node: Any, site: _Site) -> list[tuple[Any, _Site]]:  # noqa: ANN401
+    """Note one node of the tree, and say where its children are.
+
+    ``site`` is where the node itself was called from.
+    """
+    kind = _kind_of(node.extra_fields)
+    children = node.children
+    if kind == "call":
+        walk.n_calls += 1
+        return _below_call(walk, node, children, site)
+    if kind == "op":
+        site = _note_op(walk, node, site)
+    elif kind == "runtime" and _name_of(node).startswith(_RUNTIME_PREFIXES):
+        _note(walk, node, site)
+    return [(child, _called_from(walk, child, site)) for child in children]
+
+
+def _name_of(node: Any) -> str:  # noqa: ANN401
+    """A node's name."""
+    return _text(node, "name")
+
+
+def _text(thing: Any, key: str) -> str:  # noqa: ANN401
+    """A name of torch's, or an empty one where it holds bytes that are no text.
+
+    It keeps where the name was, also of code that is gone, as is much of what a compiler makes.
+    """
+    try:
+        return str(getattr(thing, key))
+    except UnicodeDecodeError:
+        return ""
+
+
+def _kind_of(fields: Any) -> str:  # noqa: ANN401  (one of torch's classes of extra fields)
+    """Whether a node is a Python call, an operator, a runtime call or something else."""
+    return _KINDS.get(type(fields).__name__, "")
+
+
+_KINDS: Final = {
+    "_ExtraFields_PyCall": "call",
+    "_ExtraFields_PyCCall": "call",
+    "_ExtraFields_TorchOp": "op",
+    "_ExtraFields_Kineto": "runtime",
+}
+
+
+def _below_call(
+    walk: _Walk,
+    node: Any,  # noqa: ANN401
+    children: list[Any],
+    site: _Site,
+) -> list[tuple[Any, _Site]]:
+    """Where the children of a Python call are."""
+    name = _name_of(node)
+    if name.startswith(_MODULE):
+        site = site._replace(module=name.removeprefix(_MODULE))
+    if site.frame is not None and _RUN_BACKWARD in name:
+        walk.backward_calls.append((node.start_time_ns, node.end_time_ns, site.frame))
+    own = getattr(node.extra_fields, "callsite", None)
+    file = None if own is None else walk.files.user_file(_text(own, "file_name"))
+    if own is None or file is None:
+        return [(child, _called_from(walk, child, site)) for child in children]
+    named = _text(own, "function_name")
+    function = function_at(file, own.line_number, named)
+    return _in_user_function((file, named, function), children, site)
+
+
+def _in_user_function(
+    user: tuple[str, str, Function],
+    children: list[Any],
+    site: _Site,
+) -> list[tuple[Any, _Site]]:
+    """Where the children of a call of the user's own function are.
+
+    Calls tell their line. What ran without one is narrowed down between the calls around it.
+    """
+    file, name, function = user
+    somewhere = (file, function.line, name, 0)
+    placed: list[tuple[Any, _Site]] = []
+    between: list[Any] = []
+    before: int | None = None
+
+    def close(after: int | None) -> None:
+        if not between:
+            return
+        lines = lines_between(function, before, after, [_name_of(child) for child in between])
+        for child, line in zip(between, lines, strict=True):
+            frame = somewhere if line is None else (file, line, name, 1)
+            placed.append((child, site._replace(frame=frame)))
+        between.clear()
+
+    for child in children:
+        kind = _kind_of(child.extra_fields)
+        if kind == "call":
+            line = child.extra_fields.caller.line_number
+            close(line)
+            placed.append((child, site._replace(frame=(file, line, name, 1))))
+            before = line
+        elif kind:
+            between.append(child)
+    close(None)
+    return placed
+
+
+def _called_from(walk: _Walk, child: Any, site: _Site) -> _Site:  # noqa: ANN401
+    """Where a child was called from: its caller if that is the user's code, else as its parent."""
+    caller = getattr(child.extra_fields, "caller", None)
+    if caller is None:
+        return site
+    file = walk.files.user_file(_text(caller, "file_name"))
+    if file is None:
+        return site
+    return site._replace(frame=(file, caller.line_number, _text(caller, "function_name"), 1))
+
+
+def _note_op(walk: _Walk, node: Any, site: _Site) -> _Site:  # noqa: ANN401
+    """Note an operator or annotation; what is below it is in the same backward operator."""
+    sequence = node.extra_fields.sequence_number
+    name = _name_of(node)
+    if sequence >= 0 and (name.startswith(_ENGINE) or _is_backward(node)):
+        site = site._replace(backward=sequence)
+    entry = _note(walk, node, site)
+    entry.sequence = sequence
+    return site
+
+
+def _is_backward(node: Any) -> bool:  # noqa: ANN401
+    return str(node.extra_fields.scope).endswith("BACKWARD_FUNCTION")
+
+
+def _note(walk: _Walk, node: Any, site: _Site) -> _Entry:  # noqa: ANN401
+    external_id = node.correlation_id
+    entry = _Entry(
+        node.start_time_ns,
+        node.end_time_ns,
+        _name_of(node),
+        node.start_tid,
+        external_id if external_id > 0 else -1,
+        site.frame,
+        site.module,
+        backward=site.backward,
+    )
+    walk.entries.append(entry)
+    return entry
+
+
+def _is_mark(entry: _Entry, name: str) -> bool:
+    return entry.name.startswith("ProfilerStep#") or entry.name == name
+
+
+def _nest(entries: list[_Entry]) -> None:
+    """Set every entry's parent: the innermost one of its thread that holds it.
+
+    Entries are sorted by thread, start, and the longer first.
+    """
+    around: list[int] = []
+    for place, entry in enumerate(entries):
+        while around and not (
+            entries[around[-1]].thread == entry.thread
+            and entries[around[-1]].end_ns >= entry.end_ns
+        ):
+            around.pop()
+        entry.parent = around[-1] if around else -1
+        around.append(place)
+
+
+def _place_backward(
+    entries: list[_Entry], backward_calls: list[tuple[int, int, UserFrame]]
+) -> None:
+    """Give backward operators the line of their forward operator, or else of ``backward()``."""
+    forward: dict[int, _Entry] = {}
+    for entry in sorted(entries, key=lambda one: one.start_ns):
+        if entry.sequence >= 0 and entry.backward < 0:
+            # Operators without gradients carry the number of the next one that has them, so the
+            # last of a number is the one that made the node.
+            forward[entry.sequence] = entry
+    for entry in entries:
+        origin = forward.get(entry.backward)
+        if origin is not None and origin.frame is not None:
+            entry.frame = origin.frame
+            entry.module = entry.module or origin.module
+        elif entry.frame is None:
+            entry.frame = next(
+                (
+                    frame
+                    for start_ns, end_ns, frame in backward_calls
+                    if start_ns <= entry.start_ns <= end_ns
+                ),
+                None,
+            )
+
+
+def _columns(entries: list[_Entry], thread_ids: dict[int, int]) -> OpLines:
+    names: dict[str, int] = {}
+    frames: dict[UserFrame, int] = {}
+    modules: dict[str, int] = {}
+    return OpLines(
+        same_window=True,
+        name=[names.setdefault(entry.name, len(names)) for entry in entries],
+        parent=[entry.parent for entry in entries],
+        thread=[thread_ids.get(entry.thread, entry.thread) for entry in entries],
+        external_id=[entry.external_id for entry in entries],
+        frame=[
+            -1 if entry.frame is None else frames.setdefault(entry.frame, len(frames))
+            for entry in entries
+        ],
+        module=[
+            modules.setdefault(entry.module, len(modules)) if entry.module else -1
+            for entry in entries
+        ],
+        names=list(names),
+        frames=list(frames),
+        modules=list(modules),
+    )

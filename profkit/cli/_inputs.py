@@ -1,0 +1,106 @@
+"""Reading what the paths on a command line name: recordings, folders of them, saved reports."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from profkit.cli._progress import Progress
+
+if TYPE_CHECKING:
+    from profkit.model.report import Report
+    from profkit.present.renderer import LoadedRecording
+
+T = TypeVar("T")
+
+_MEMBER: Final = "!"
+_ENDINGS: Final = (
+    ".gz", ".zst", ".zip", ".json", ".pickle", ".pkl", ".trace", ".snapshot", ".memory", ".pt",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Read:
+    """What one path, or one file of a folder or an archive, turned out to be.
+
+    Attributes:
+        path: The file.
+        report: Its report.
+        recording: What the report was made from; None where the report itself was saved.
+    """
+
+    path: str
+    report: "Report"
+    recording: "LoadedRecording | None"
+
+    @property
+    def name(self) -> str:
+        """The file's name without its endings and what could not be part of a name."""
+        return plain_name(self.path)
+
+
+def plain_name(path: str) -> str:
+    """A file's name without its endings: ``train.pt.trace.json.gz`` is ``train``.
+
+    Args:
+        path: A path, a URL, or a member of an archive.
+    """
+    name = path.rpartition(_MEMBER)[2].partition("?")[0].rstrip("/").replace("\\", "/")
+    name = name.rpartition("/")[2]
+    while name.lower().endswith(_ENDINGS):
+        name = name.rpartition(".")[0]
+    return name.replace("\0", "") or "recording"
+
+
+def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Iterator[Read]:
+    """Read everything that some paths name, one after the other.
+
+    Args:
+        paths: Recordings, saved reports, folders and archives of recordings.
+        chosen: What :func:`profkit.api.study` is told beside the path.
+        shown: Shows how far it is.
+    """
+    return each_of(paths, lambda path: _read(path, chosen, shown))
+
+
+def each_of(paths: Sequence[str], read: Callable[[str], T]) -> Iterator[T]:
+    """Read every file that some paths name, one at a time, those of folders and archives too.
+
+    Args:
+        paths: Files, folders and archives.
+        read: Reads one path.
+
+    Yields:
+        What came of each file.
+    """
+    from profkit.errors import SeveralTracesError
+
+    waiting = list(reversed(paths))
+    while waiting:
+        try:
+            found = read(waiting.pop())
+        except SeveralTracesError as several:
+            waiting.extend(reversed(several.members))
+            continue
+        yield found
+        del found  # before the next one is read
+
+
+def _read(path: str, chosen: Mapping[str, Any], shown: Progress) -> Read:
+    from profkit.api import study
+    from profkit.readers.report import read_report
+    from profkit.readers.stream import place_of
+
+    shown.reading(path)
+    place = place_of(path)
+    if not (isinstance(place, Path) and place.is_dir()):
+        saved = read_report(place, chosen.get("limit_bytes"))
+        if saved is not None:
+            return Read(path, saved, None)
+    studied = study(
+        path,
+        on_stage=lambda stage, _: shown.on_stage(stage),
+        on_progress=shown.on_progress,
+        **chosen,
+    )
+    return Read(path, studied.report, studied.recording)

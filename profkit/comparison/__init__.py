@@ -1,0 +1,1 @@
+"""Two reports or two snapshots compared: what is new, worse, better or fixed."""

@@ -1,0 +1,102 @@
+"""What changed from one recording to another."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from profkit._version import __version__
+from profkit.comparison.changes import call_changes, finding_changes, memory_changes
+from profkit.comparison.figures import renamed_devices, side_by_side
+from profkit.errors import UsageError
+from profkit.model.difference import Difference, NotCompared
+from profkit.model.report import Report, Source
+from profkit.model.snapshot import MemorySnapshot
+
+_STRETCH_APART_SHARE: Final = 0.1
+"""Recordings that were slowed down so differently are hard to compare in time."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two recordings.
+
+    Attributes:
+        report: Its report.
+        snapshot: The snapshot that the report is of, where it is at hand.
+        path: The file that was given; what was watched of a program does not name its own.
+    """
+
+    report: Report
+    snapshot: MemorySnapshot | None = None
+    path: str = ""
+
+    @property
+    def source(self) -> Source:
+        """What was recorded."""
+        source = self.report.source
+        return source if source.path or not self.path else replace(source, path=self.path)
+
+
+def compare(before: Side, after: Side) -> Difference:
+    """Say what appeared, went, grew and shrank.
+
+    Args:
+        before: What was recorded first.
+        after: What was recorded then.
+
+    Raises:
+        UsageError: They are of two kinds, such as a trace and a snapshot.
+    """
+    old, new = before.report, after.report
+    if old.source.kind != new.source.kind:
+        raise UsageError(
+            f"{before.source.path or 'The first'} is a {old.source.kind} and "
+            f"{after.source.path or 'the second'} a {new.source.kind}.",
+            "Compare two of one kind.",
+        )
+    not_compared = tuple(_one_sided(old, new))
+    changes = finding_changes(old, new, {each.rule for each in not_compared})
+    if before.snapshot is not None and after.snapshot is not None:
+        changes = memory_changes(before.snapshot, after.snapshot) + changes
+    return Difference(
+        profkit=__version__,
+        before=before.source,
+        after=after.source,
+        figures=side_by_side(old, new),
+        changes=(*changes, *call_changes(old, new)),
+        not_compared=not_compared,
+        notes=tuple(_notes(before, after)),
+    )
+
+
+def _one_sided(old: Report, new: Report) -> Iterator[NotCompared]:
+    """Rules that could look on one side alone."""
+    left = {each.rule: each.reason for each in old.unchecked}
+    right = {each.rule: each.reason for each in new.unchecked}
+    for rule in sorted(left.keys() - right.keys()):
+        yield NotCompared(rule, "before", left[rule])
+    for rule in sorted(right.keys() - left.keys()):
+        yield NotCompared(rule, "after", right[rule])
+
+
+def _notes(before: Side, after: Side) -> Iterator[str]:
+    old, new = before.report, after.report
+    for was, now in renamed_devices(old, new).items():
+        yield f"One is of {was}, the other of {now}: they are compared as one device."
+    slower, faster = (each.source.overhead_ratio or 0.0 for each in (old, new))
+    if abs(slower - faster) > _STRETCH_APART_SHARE:
+        yield "Recording slowed one of them down more than the other: times are hard to compare."
+    if bool(old.summary.steps) != bool(new.summary.steps):
+        yield "One of them has no steps, so times are those of the recordings as a whole."
+    sides: tuple[tuple[Literal["before", "after"], Side], ...] = (
+        ("before", before),
+        ("after", after),
+    )
+    for name, side in sides:
+        if side.snapshot is not None and not len(side.snapshot.stacks):
+            yield f"The snapshot {name} was recorded without stacks."
+        if side.snapshot is None and side.report.source.kind == "snapshot":
+            yield f"The report {name} does not tell of every stack: compare the snapshots instead."
+        for fault in side.report.health:
+            if fault.severity != "note":
+                yield f"Trust the figures {name} less: {fault.title}."

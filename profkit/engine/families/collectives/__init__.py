@@ -1,0 +1,1 @@
+"""Collectives: how long ranks wait for them, and which lines start them."""

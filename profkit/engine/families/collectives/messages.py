@@ -1,0 +1,189 @@
+"""What to do about exchanges that are waited for, by how the program was seen to start them."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.families.collectives.waits import ExchangeWaits
+from profkit.index.ranks.collectives import run_on_host
+from profkit.index.runtime_calls import rows_named
+from profkit.model.events import NO_ROW, Category, Mask
+
+_BACKWARD: Final = re.compile(r"^autograd::engine::|Backward\d*$")
+_OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
+_DDP: Final = re.compile(r"^DistributedDataParallel\.forward$")
+_FSDP: Final = re.compile(r"^(FSDP::|FullyShardedDataParallel)")
+_OF_GRADIENTS: Final = frozenset({"all-reduce", "reduce-scatter"})
+_FEW_BUCKETS: Final = 2
+
+_NCCL: Final = (
+    "These are tensors of the GPU, which gloo takes through the host's memory: where every process "
+    'has a GPU of its own, write `init_process_group("nccl")`.'
+)
+_WRAP: Final = (
+    "Wrap the model in `DistributedDataParallel`: it sends gradients in buckets while the backward "
+    "pass still works on the others. By hand: start all of them with `async_op=True`, and `wait()` "
+    "when the last has started."
+)
+_OVERLAPPED: Final = (
+    "`DistributedDataParallel` overlaps what it can. Compute more between two exchanges, by a "
+    "larger batch on each rank"
+)
+_FEWER_BYTES: Final = (
+    ", or send fewer bytes: `model.register_comm_hook(None, default_hooks.bf16_compress_hook)`."
+)
+_PREFETCH: Final = (
+    "FSDP gathers the parameters of each module before it runs. Gather earlier "
+    "(`forward_prefetch=True`, or `set_modules_to_forward_prefetch` of `fully_shard`), keep them "
+    "where memory allows (`reshard_after_forward=False`), or compute more between two exchanges."
+)
+_INFERENCE: Final = (
+    "No backward pass is recorded, so there are no gradients to send meanwhile. A model whose "
+    "layers are split over GPUs waits for each exchange by design: use fewer GPUs for one model, "
+    "larger batches, or kernels that fuse the exchange with what follows."
+)
+_NO_BARRIER: Final = (
+    "Delete the barrier: every other exchange waits by itself for the ranks that it needs. Where "
+    "one process must come first, such as to download a file, one barrier before the loop will do."
+)
+_PIPELINE: Final = (
+    "If these are stages of a pipeline, each waits for its neighbours at the ends of a batch: cut "
+    "it into more micro-batches, or interleave the stages (`torch.distributed.pipelining`)."
+)
+_EARLIER: Final = (
+    "Start it with `async_op=True` before work that does not need its result, and `wait()` where "
+    "the result is needed; do rarely what is not needed in every step, such as metrics."
+)
+_BY_KIND: Final = {
+    frozenset({"barrier"}): _NO_BARRIER,
+    frozenset({"send and receive", "send", "receive"}): _PIPELINE,
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a recording tells of a program that exchanges data between ranks.
+
+    Attributes:
+        trains: Whether it has a backward pass or steps of an optimizer.
+        n_forwards: Calls of models in ``DistributedDataParallel``.
+        n_updates: Steps of optimizers.
+    """
+
+    trains: bool
+    n_forwards: int
+    n_updates: int
+
+
+def program_of(ctx: Context) -> Program:
+    """What kind of program it is.
+
+    Source: ``torch/nn/parallel/distributed.py`` and ``torch/optim/optimizer.py`` for the names of
+    their annotations; ``torch/csrc/autograd/engine.cpp`` for those of a backward pass.
+    """
+    n_updates = int(_named(ctx, _OPTIMIZER).sum())
+    trains = n_updates > 0 or bool(_named(ctx, _BACKWARD).any())
+    return Program(trains, int(_named(ctx, _DDP).sum()), n_updates)
+
+
+def fix_of(ctx: Context, waits: ExchangeWaits, program: Program) -> str:
+    """What to write instead.
+
+    Args:
+        waits: Exchanges and how long each was waited for.
+        program: What kind of program it is.
+    """
+    advice = _by_origin(ctx, waits, program)
+    if waits.device is None and _moves_device_tensors(ctx):
+        return f"{_NCCL} {advice}"
+    return advice
+
+
+def _by_origin(ctx: Context, waits: ExchangeWaits, program: Program) -> str:
+    for kinds, advice in _BY_KIND.items():
+        if _mostly(waits, np.array([kind in kinds for kind in waits.kinds], dtype=np.bool_)):
+            return advice
+    if not program.trains:
+        return _INFERENCE
+    if _mostly(waits, _within(ctx, waits, _FSDP)):
+        return _PREFETCH
+    in_backward = _within(ctx, waits, _BACKWARD)
+    if program.n_forwards:
+        return _of_ddp(waits, program, in_backward) if _mostly(waits, in_backward) else _EARLIER
+    after = _after_backward(ctx, waits) & ~in_backward
+    of_gradients = np.array([kind in _OF_GRADIENTS for kind in waits.kinds], dtype=np.bool_)
+    return _WRAP if _mostly(waits, after & of_gradients) else _EARLIER
+
+
+def _of_ddp(waits: ExchangeWaits, program: Program, in_backward: Mask) -> str:
+    """Advice for a model in ``DistributedDataParallel``, by what it was seen to do."""
+    n_sent = int(in_backward.sum())
+    each_pass_sends = n_sent >= program.n_forwards
+    n_buckets = n_sent / max(1, program.n_forwards if each_pass_sends else program.n_updates)
+    sentences = [_OVERLAPPED + ("." if waits.device is None else _FEWER_BYTES)]
+    if n_buckets <= _FEW_BUCKETS:
+        sentences.append(
+            "All gradients go in "
+            + ("one bucket" if n_buckets <= 1 else "two buckets")
+            + ": with a smaller `bucket_cap_mb` the first leaves earlier."
+        )
+    if each_pass_sends and 0 < 2 * program.n_updates <= program.n_forwards:
+        sentences.append(
+            f"The model runs {program.n_forwards // program.n_updates} times for each step of the "
+            "optimizer: all but the last can run within `model.no_sync()`."
+        )
+    return " ".join(sentences)
+
+
+def _named(ctx: Context, pattern: re.Pattern[str]) -> Mask:
+    """Host operators and annotations by name. Shape ``(n,)``."""
+    return rows_named(ctx.events, pattern, Category.OP, Category.ANNOTATION)
+
+
+def _within(ctx: Context, waits: ExchangeWaits, pattern: re.Pattern[str]) -> Mask:
+    """Which exchanges were started within something of such a name. Shape of ``waits.rows``."""
+    above = ctx.tree.nearest(_named(ctx, pattern))
+    known = waits.starter != NO_ROW
+    return np.asarray(known & (above[waits.starter] != NO_ROW))
+
+
+def _after_backward(ctx: Context, waits: ExchangeWaits) -> Mask:
+    """Which the program itself started when a backward pass of the same step was over.
+
+    Without steps the recording is one. What an operator starts, such as a layer that averages over
+    ranks, are no gradients. Shape of ``waits.rows``.
+    """
+    events = ctx.events
+    backward = np.sort(events.end_ns[np.flatnonzero(_named(ctx, _BACKWARD))])
+    if not len(backward):
+        return np.zeros(len(waits.rows), dtype=np.bool_)
+    known = waits.starter != NO_ROW
+    at_ns = events.ts_ns[waits.starter]
+    place = np.searchsorted(backward, at_ns, side="right") - 1
+    last_ns = backward[np.maximum(place, 0)]
+    same_step = ctx.steps.of(last_ns) == ctx.steps.of(at_ns)
+    by_itself = ctx.tree.below(events.category == Category.OP)[waits.starter] == NO_ROW
+    return np.asarray(known & (place >= 0) & same_step & by_itself)
+
+
+def _mostly(waits: ExchangeWaits, which: Mask) -> bool:
+    """Whether these have at least half of the time waited, for exchanges of known origin if any."""
+    known = waits.starter != NO_ROW
+    if not waits.share_ns[known].any():
+        known = np.ones(len(known), dtype=np.bool_)
+    return 2 * int(waits.share_ns[which & known].sum()) >= int(waits.share_ns[known].sum())
+
+
+def _moves_device_tensors(ctx: Context) -> bool:
+    """Whether threads that run exchanges on the host launch work of a device for them.
+
+    Source: ``ProcessGroupGloo.cpp``: a work on CUDA tensors copies its result back by itself.
+    """
+    is_exchange = np.zeros(len(ctx.events), dtype=np.bool_)
+    is_exchange[run_on_host(ctx.events)] = True
+    launch = ctx.launches.launch
+    launch = launch[launch != NO_ROW]
+    return bool((ctx.tree.nearest(is_exchange)[launch] != NO_ROW).any())

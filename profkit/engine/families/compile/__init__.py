@@ -1,0 +1,1 @@
+"""``torch.compile``: recompilations and graph breaks, by function and by line."""

@@ -1,0 +1,1 @@
+"""Sentences on device memory: fragmentation, allocator settings, out of memory."""

@@ -1,0 +1,84 @@
+"""The figures on memory, each by its definition in ``profkit.model.memory_summary``."""
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.figures.snapshot import snapshot_devices
+from profkit.index.snapshot.step_peaks import peaks_between
+from profkit.index.trace_memory.live_bytes import peaks
+from profkit.model.events import MISSING
+from profkit.model.live_memory import LiveMemory, MemorySample
+from profkit.model.memory_summary import MemorySummary, PeakMemory, StepMemory
+
+_NS_PER_US: Final = 1000
+
+
+def memory_summary(ctx: Context) -> MemorySummary | None:
+    """All figures on memory, or None where nothing is known of it."""
+    found = _of_trace(ctx)
+    if ctx.snapshot is not None:
+        found = replace(found or MemorySummary(), devices=snapshot_devices(ctx))
+    if ctx.live is not None:
+        found = _with_steps(found or MemorySummary(), ctx.live, _step_peaks(ctx, ctx.live))
+    return found
+
+
+def _of_trace(ctx: Context) -> MemorySummary | None:
+    allocations = ctx.allocations
+    if not len(allocations.table):
+        return None
+    unfreed = allocations.unfreed
+    known = allocations.has_addresses
+    return MemorySummary(
+        n_events=len(allocations.table),
+        n_unfreed=int(unfreed.sum()) if known else None,
+        unfreed_bytes=int(allocations.n_bytes[unfreed].sum()) if known else None,
+        n_frees_of_earlier=allocations.n_frees_of_earlier if known else None,
+        peak=tuple(PeakMemory(device, n) for device, n in peaks(allocations.table).items()),
+    )
+
+
+def _step_peaks(ctx: Context, live: LiveMemory) -> list[int | None]:
+    """The peak on the fullest device since the look before, for each look."""
+    highest: list[int | None] = [None] * len(live.samples)
+    if ctx.snapshot is None or not live.began_unix_us:
+        return highest
+    ends = [live.began_unix_us + look.ts_ns // _NS_PER_US for look in live.samples]
+    # Watching begins with a look at the end of the first step: what was before it is not known.
+    bounds = np.array(ends, dtype=np.int64)
+    for memory in ctx.device_memories:
+        found = peaks_between(ctx.snapshot, memory.replay, bounds).tolist()
+        for place, peak in enumerate(found, start=1):
+            if peak != MISSING:
+                highest[place] = max(highest[place] or 0, peak)
+    return highest
+
+
+def _with_steps(summary: MemorySummary, live: LiveMemory, peaks: list[int | None]) -> MemorySummary:
+    return replace(
+        summary,
+        steps=tuple(map(_watched, live.samples, peaks)),
+        n_monitored_steps=live.n_steps,
+        n_evaluated_steps=live.n_evaluated_steps,
+        n_leaks=len(live.leaks) if live.n_evaluated_steps else None,
+        unexplained_per_step_bytes=live.unexplained_per_step_bytes,
+        not_measured=live.not_measured,
+        monitoring_ns=live.cost.total_ns,
+        monitoring_share=live.cost.share,
+    )
+
+
+def _watched(look: MemorySample, peak_bytes: int | None) -> StepMemory:
+    return StepMemory(
+        step=look.step,
+        host_rss_bytes=look.host_rss_bytes,
+        tensor_bytes=None if look.tensor_bytes is None else sum(look.tensor_bytes.values()),
+        graph_bytes=look.graph_bytes,
+        allocated_bytes=look.allocated_bytes,
+        reserved_bytes=look.reserved_bytes,
+        worker_bytes=look.worker_bytes,
+        peak_bytes=peak_bytes,
+    )

@@ -1,0 +1,168 @@
+"""A snapshot's figures, each by its definition in ``profkit.model.memory_summary``."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.index.snapshot.allocation_use import USES
+from profkit.index.snapshot.annotated_regions import marked_regions
+from profkit.index.snapshot.device_memory import DeviceMemory
+from profkit.index.snapshot.fragmentation_sites import fragmentation_sites
+from profkit.index.snapshot.live_blocks import SIZE_CLASSES, LiveBlockSites
+from profkit.index.snapshot.oom_analysis import AllocationFailure
+from profkit.index.snapshot.replay import DeviceReplay, peak_of_requests
+from profkit.index.snapshot.segment_map import SegmentMap
+from profkit.index.snapshot.stack_lines import StackLines
+from profkit.index.snapshot.stream_waits import peak_pending_free_bytes
+from profkit.model.events import MISSING
+from profkit.model.memory_summary import (
+    AllocationSite,
+    FragmentationSite,
+    MemoryPoint,
+    MemoryUse,
+    OomSummary,
+    RegionMemory,
+    SnapshotDevice,
+)
+from profkit.model.snapshot import MemorySnapshot, State
+
+MAX_SITES: Final = 20
+"""So many lines tell where memory is; a hundred more hold the last few bytes."""
+MAX_SITES_OF_OOM: Final = 8
+MAX_PINS: Final = 10
+MAX_REGIONS: Final = 20
+MAX_POINTS: Final = 120
+"""So many points are more than a terminal has columns."""
+
+
+def snapshot_devices(ctx: Context) -> tuple[SnapshotDevice, ...]:
+    """The figures of every device."""
+    return tuple(map(_device, ctx.device_memories))
+
+
+def _device(memory: DeviceMemory) -> SnapshotDevice:
+    snapshot, replay, lines = memory.snapshot, memory.replay, memory.lines
+    segments, blocks, history = snapshot.segments, snapshot.blocks, snapshot.history
+    here = segments.device == replay.device
+    of_device = here[blocks.segment]
+    state = blocks.state[of_device]
+    n_bytes = blocks.n_bytes[of_device]
+    free = n_bytes[state == State.INACTIVE]
+    layout = memory.layout
+    return SnapshotDevice(
+        device=memory.label,
+        n_segments=int(here.sum()),
+        n_blocks=len(state),
+        reserved_bytes=int(segments.total_bytes[here].sum()),
+        allocated_bytes=int(segments.allocated_bytes[here].sum()),
+        active_bytes=int(segments.active_bytes[here].sum()),
+        inactive_bytes=int(free.sum()),
+        largest_free_block_bytes=int(free.max(initial=0)),
+        n_trace_events=len(replay.rows),
+        peak_active_bytes=peak_of_requests(snapshot, replay),
+        peak_reserved_bytes=int(replay.reserved_bytes.max()),
+        n_live_from_window=len(replay.live),
+        live_from_window_bytes=int(history.n_bytes[replay.rows[replay.live]].sum()),
+        n_frees_of_earlier=len(replay.earlier_frees),
+        top_sites=allocation_sites(memory.sites_at(replay.end), lines, MAX_SITES),
+        peak_sites=allocation_sites(memory.sites_at(replay.peak), lines, MAX_SITES),
+        oom=tuple(_oom(memory, each) for each in memory.allocation_failures),
+        peak_uses=_uses(memory.sites_at(replay.peak)),
+        rounding_bytes=memory.rounding_bytes,
+        releasable_bytes=layout.releasable_bytes,
+        unreleasable_bytes=layout.unreleasable_bytes,
+        private_free_bytes=int(free.sum()) - layout.releasable_bytes - layout.unreleasable_bytes,
+        fragmentation_sites=pinning_sites(layout, lines)[:MAX_PINS],
+        timeline=tuple(_timeline(snapshot, replay)),
+        regions=_regions(snapshot, replay),
+        peak_pending_free_bytes=peak_pending_free_bytes(snapshot, replay),
+        driver=memory.driver,
+    )
+
+
+def allocation_sites(
+    sites: LiveBlockSites, lines: StackLines, limit: int
+) -> tuple[AllocationSite, ...]:
+    """The first of some sites, as a report has them.
+
+    Args:
+        lines: The lines of the snapshot's stacks.
+        limit: How many.
+    """
+    return tuple(
+        AllocationSite(
+            location=lines.location(int(sites.line[i])),
+            stack=lines.python(int(sites.stack[i])),
+            n=int(sites.n[i]),
+            bytes=int(sites.n_bytes[i]),
+            category=USES[sites.use[i]],
+            size_class=SIZE_CLASSES[sites.size_class[i]],
+            is_before_recording=bool(sites.is_before_recording[i]),
+        )
+        for i in range(min(len(sites), limit))
+    )
+
+
+def _uses(sites: LiveBlockSites) -> tuple[MemoryUse, ...]:
+    n, n_bytes = np.zeros((2, len(USES)), dtype=np.int64)
+    np.add.at(n, sites.use, sites.n)
+    np.add.at(n_bytes, sites.use, sites.n_bytes)
+    order = [use for use in np.argsort(-n_bytes, kind="stable").tolist() if n[use]]
+    return tuple(MemoryUse(USES[use], int(n[use]), int(n_bytes[use])) for use in order)
+
+
+def pinning_sites(layout: SegmentMap, lines: StackLines) -> tuple[FragmentationSite, ...]:
+    """What holds free memory in place, as a report has it."""
+    pins = fragmentation_sites(layout, lines)
+    return tuple(
+        FragmentationSite(
+            location=lines.location(int(pins.line[i])),
+            n=int(pins.n[i]),
+            bytes=int(pins.n_bytes[i]),
+            unreleasable_bytes=int(pins.unreleasable_bytes[i]),
+        )
+        for i in range(len(pins))
+    )
+
+
+def _oom(memory: DeviceMemory, shortage: AllocationFailure) -> OomSummary:
+    return OomSummary(
+        bytes=shortage.asked_bytes,
+        device_free_bytes=shortage.device_free_bytes,
+        location=next(iter(memory.locations([shortage.stack])), None),
+        reason=shortage.reason,
+        missing_bytes=shortage.missing_bytes,
+        reserved_bytes=shortage.reserved_bytes,
+        active_bytes=shortage.active_bytes,
+        largest_usable_block_bytes=shortage.largest_usable_block_bytes,
+        sites=allocation_sites(memory.sites_at(shortage.place), memory.lines, MAX_SITES_OF_OOM),
+    )
+
+
+def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[MemoryPoint]:
+    """The state before the history and after it, and the most of each stretch between them."""
+    n = replay.end
+    if not n:
+        return
+    times = snapshot.history.time_us[replay.rows]
+    known = int(times.min()) != MISSING
+    bounds = np.unique(np.linspace(1, n, min(n, MAX_POINTS - 1)).astype(np.int64))
+    starts = np.array([0, *bounds[:-1].tolist(), n])
+    active = np.maximum.reduceat(replay.active_bytes, starts)
+    reserved = np.maximum.reduceat(replay.reserved_bytes, starts)
+    for i, entry in enumerate([0, *(bounds[1:] - 1).tolist(), n]):
+        yield MemoryPoint(
+            entry=entry,
+            time_us=int(times[max(entry - 1, 0)]) - int(times[0]) if known else None,
+            active_bytes=int(active[i]),
+            reserved_bytes=int(reserved[i]),
+        )
+
+
+def _regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[RegionMemory, ...]:
+    return tuple(
+        RegionMemory(each.name, each.n, each.peak_active_bytes, each.net_active_bytes)
+        for each in marked_regions(snapshot, replay)[:MAX_REGIONS]
+    )

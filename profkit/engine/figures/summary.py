@@ -1,0 +1,248 @@
+"""The figures of a report, each by its definition in ``profkit.model.report``."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.families.collectives.waits import waits_of_host
+from profkit.engine.figures.memory import memory_summary
+from profkit.engine.figures.top import (
+    occupancy_share,
+    regions,
+    tensor_core_share,
+    top_kernels,
+    top_ops,
+)
+from profkit.engine.windows import windows
+from profkit.index.device.breakdown import (
+    breakdown,
+    device_parts,
+    host_parts,
+    parts_of_steps,
+    shared_out,
+)
+from profkit.index.device.waits import outermost_of
+from profkit.index.intervals import Intervals, covered_within, union
+from profkit.index.runtime_calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
+from profkit.model.device_summary import DeviceSummary, IdleCause, IdleTime
+from profkit.model.events import MISSING, Category
+from profkit.model.report import (
+    CopySummary,
+    Source,
+    StepSummary,
+    Summary,
+    SyncSiteSummary,
+    SyncSummary,
+)
+from profkit.model.trace import RecordedWith
+from profkit.readers.malloc_trim import give_back
+
+_STEPS_ARE = {
+    "user": "the steps that the program marked",
+    "loader": "iterations of the loader",
+    "optimizer": "optimizer steps",
+    "entry": "entries of the profiled block",
+    "whole": "the whole run",
+}
+
+_KINDS = {"xpu": "xpu", "privateuse1": "privateuseone", "hpu": "hpu", "mtia": "mtia"}
+"""Kinds of devices by the first word of their makers' categories (``xpu_runtime``)."""
+
+
+def source_of(ctx: Context) -> Source:
+    """What was analyzed."""
+    if not ctx.has_trace:
+        return _source_of_memory(ctx)
+    trace = ctx.trace
+    worked = [trace.devices[d.device].name for d in ctx.devices if d.device in trace.devices]
+    described = [device.name for device in trace.devices.values()]
+    step_definition = "profiler steps"
+    if trace.capture is not None:
+        step_definition = steps_words(trace.capture.steps)
+    return Source(
+        path=trace.path,
+        kind="trace",
+        n_events=trace.notes.n_events,
+        torch=trace.torch,
+        devices=tuple(worked or described),
+        rank=trace.rank,
+        world_size=trace.world_size,
+        recorded_with=trace.recorded_with,
+        overhead_ratio=trace.capture.cost.overhead_ratio if trace.capture else None,
+        step_definition=step_definition if len(ctx.steps) else "",
+        lines_from=ctx.source.origin,
+    )
+
+
+def _source_of_memory(ctx: Context) -> Source:
+    """What was analyzed where there is no trace."""
+    live, snapshot = ctx.live, ctx.snapshot
+    return Source(
+        path=ctx.path,
+        kind="live" if snapshot is None else "snapshot",
+        n_events=0 if snapshot is None else len(snapshot.history),
+        torch=live.torch if live else None,
+        devices=live.devices if live else (),
+        rank=None,
+        world_size=None,
+        recorded_with=RecordedWith(),
+        step_definition=steps_words(live.step_definition) if live and live.n_steps else "",
+    )
+
+
+def steps_words(kind: str) -> str:
+    """What a step is, in a few words.
+
+    Args:
+        kind: As in :class:`~profkit.model.capture_info.CaptureInfo`.
+    """
+    return _STEPS_ARE.get(kind, kind)
+
+
+def summarize(ctx: Context, recoverable_ns: int) -> Summary:
+    """All figures.
+
+    Args:
+        ctx: What was recorded.
+        recoverable_ns: What the findings together claim.
+    """
+    if not ctx.has_trace:
+        return Summary(window_ns=0, memory=memory_summary(ctx), sync_sites=_sync_sites(ctx))
+    give_back()  # what the rules held
+    window = union(*windows(ctx))
+    parts = _parts(ctx, window)
+    return Summary(
+        window_ns=ctx.window_ns,
+        devices=_devices(ctx),
+        steps=_steps(ctx, parts),
+        top_kernels=top_kernels(ctx),
+        top_ops=top_ops(ctx),
+        regions=regions(ctx),
+        syncs=_syncs(ctx),
+        sync_sites=_sync_sites(ctx),
+        copies=_copies(ctx),
+        n_gpu_events_without_launch=len(ctx.launches.orphans),
+        n_graph_launches=len(GRAPH_LAUNCH.rows(ctx.events)),
+        memory=memory_summary(ctx),
+        breakdown=breakdown(window, len(ctx.steps), parts) if len(ctx.events) else None,
+        recoverable_ns=recoverable_ns,
+    )
+
+
+def _devices(ctx: Context) -> tuple[DeviceSummary, ...]:
+    described = ctx.trace.devices
+    return tuple(
+        DeviceSummary(
+            device=device_label(ctx, device.device),
+            name=described[device.device].name if device.device in described else "",
+            span_ns=device.span_ns,
+            busy_ns=device.busy.total_ns,
+            idle_ns=device.idle.total_ns,
+            compute_ns=device.compute.total_ns,
+            communication_ns=device.communication.total_ns,
+            overlap_ns=device.overlap_ns,
+            memcpy_ns=device.memcpy.total_ns,
+            n_kernels=device.n_kernels,
+            n_memcpy=device.n_memcpy,
+            n_memset=device.n_memset,
+            idle_causes=_idle_times({cause: time.total_ns for cause, time in causes.items()}),
+            occupancy_share=occupancy_share(ctx, device.rows),
+            tensor_core_share=tensor_core_share(ctx, device.rows),
+        )
+        for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True)
+    )
+
+
+def _idle_times(by_cause: dict[IdleCause, int]) -> tuple[IdleTime, ...]:
+    found = (IdleTime(cause, ns) for cause, ns in by_cause.items() if ns)
+    return tuple(sorted(found, key=lambda idle: (-idle.ns, idle.cause)))
+
+
+def device_label(ctx: Context, device: int) -> str:
+    """How PyTorch calls a device: ROCm's are ``cuda:0`` too, Intel's ``xpu:0``.
+
+    Args:
+        ctx: What was recorded.
+        device: The device's ordinal.
+    """
+    makers = {written.partition("_")[0] for written in ctx.trace.notes.categories}
+    kind = next((kind for maker, kind in _KINDS.items() if maker in makers), "cuda")
+    return f"{kind}:{device}"
+
+
+def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, ...]:
+    steps, host = ctx.steps, ctx.host_activity
+    busy = covered_within(ctx.busy, steps.starts_ns, steps.ends_ns).tolist()
+    data_ns = covered_within(host["data"], steps.starts_ns, steps.ends_ns).tolist()
+    sync_ns = covered_within(host["sync"], steps.starts_ns, steps.ends_ns).tolist()
+    lengths = (steps.ends_ns - steps.starts_ns).tolist()
+    by_step = parts_of_steps(steps.starts_ns, steps.ends_ns, parts)
+    return tuple(
+        StepSummary(
+            name=name,
+            start_ns=int(steps.starts_ns[i]),
+            dur_ns=lengths[i],
+            gpu_busy_ns=busy[i] if ctx.has_device_work else None,
+            gpu_idle_ns=lengths[i] - busy[i] if ctx.has_device_work else None,
+            data_wait_ns=data_ns[i],
+            sync_ns=sync_ns[i],
+            parts=by_step[i],
+        )
+        for i, name in enumerate(steps.names)
+    )
+
+
+def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
+    events = ctx.events
+    named = np.union1d(EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events)).astype(np.intp)
+    rows = outermost_of(events, ctx.tree, named)
+    found = []
+    for name in np.unique(events.name[rows]).tolist():
+        here = rows[events.name[rows] == name]
+        total_ns = int(events.dur_ns[here].sum())
+        found.append(SyncSummary(call=events.names[name], n_calls=len(here), total_ns=total_ns))
+    return tuple(sorted(found, key=lambda sync: sync.call))
+
+
+def _sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
+    heard = None if ctx.live is None else ctx.live.sync_sites
+    if heard is None:
+        return None
+    return tuple(
+        SyncSiteSummary(
+            operation=line.operation,
+            n_calls=line.n_calls,
+            allowed_reason=line.allowed_reason,
+            location=None if line.frame is None else line.frame.location,
+        )
+        for line in heard
+    )
+
+
+def _copies(ctx: Context) -> tuple[CopySummary, ...]:
+    events = ctx.events
+    rows = events.rows_of(Category.MEMCPY)
+    found = []
+    for name in np.unique(events.name[rows]).tolist():
+        here = rows[events.name[rows] == name]
+        n_bytes = events.n_bytes.at(here)
+        known = n_bytes != MISSING
+        found.append(
+            CopySummary(
+                kind=events.names[name],
+                n_calls=len(here),
+                total_ns=int(events.dur_ns[here].sum()),
+                bytes=int(n_bytes[known].sum()) if known.any() else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda copy: (-copy.total_ns, copy.kind)))
+
+
+def _parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
+    """Where the time of the steps went, or that of the recording as a whole."""
+    if ctx.has_device_work:
+        return shared_out(window, device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity))
+    exchanges = waits_of_host(ctx)
+    waited = {"communication": exchanges.waited} if exchanges else {}
+    return shared_out(window, waited | host_parts(ctx.events))

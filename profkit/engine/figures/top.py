@@ -1,0 +1,195 @@
+"""Kernels, operators and regions by the time they take."""
+
+import itertools
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.index.device.occupancy import mean_by_time, names_tensor_cores, tensor_core_rows
+from profkit.index.host.nesting import self_ns
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
+from profkit.model.report import KernelSummary, OpSummary, RegionSummary
+
+MOST = 100
+"""How many kernels and operators a report lists. The rest is the tail that nobody reads."""
+
+_PERCENT: Final = 100
+
+_FRAMING = (
+    "ProfilerStep",
+    "Optimizer.",
+    "enumerate(DataLoader)",
+    "profkit.data_wait",
+    "nccl:",
+    "gloo:",
+)
+"""Annotations that PyTorch or profkit writes by itself: no region of the user's."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Events of one name.
+
+    Attributes:
+        name: The name.
+        places: Their places among the rows that were grouped, ascending. Shape ``(k,)``.
+        total_ns: Sum of their lengths.
+    """
+
+    name: str
+    places: Int32s
+    total_ns: int
+
+
+def _by_name(ctx: Context, rows: Rows | Int32s) -> list[_Group]:
+    """Group rows by name: by total length, the longest first, then by name."""
+    events = ctx.events
+    totals = _by_number(events, events.name[rows], events.dur_ns[rows])
+    order = np.argsort(events.name[rows], kind="stable").astype(np.int32)
+    ordered = events.name[rows[order]]
+    first = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    groups = [
+        _Group(events.names[ordered[begin]], order[begin:end], int(totals[ordered[begin]]))
+        for begin, end in itertools.pairwise((0, *first.tolist(), len(order)))
+        if end > begin
+    ]
+    return sorted(groups, key=lambda group: (-group.total_ns, group.name))
+
+
+def _by_number(events: EventTable, names: Int32s, lengths: Int64s) -> Int64s:
+    """Sum of lengths by the number of a name. An entry a name."""
+    totals = np.zeros(len(events.names), dtype=np.int64)
+    np.add.at(totals, names, lengths)
+    return totals
+
+
+def _heaviest(rows: Rows | Int32s, key: Int32s, weights: Int64s) -> int:
+    """Of groups of rows with the same key the heaviest; its first row."""
+    _, first, number = np.unique(key, return_index=True, return_inverse=True)
+    totals = np.zeros(len(first), dtype=np.int64)
+    np.add.at(totals, number, weights)
+    return int(rows[first[np.argmax(totals)]])
+
+
+def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
+    """Kernels by total time, then name."""
+    events, launches = ctx.events, ctx.launches
+    is_kernel = events.category[launches.work] == Category.KERNEL
+    rows, ops, calls = launches.work[is_kernel], launches.op[is_kernel], launches.launch[is_kernel]
+    origin = np.where(ops != NO_ROW, ops, calls)
+    everything = int(events.dur_ns[rows].sum())
+    blocks = events.blocks_per_sm.figures_at(rows)
+    occupancy = events.occupancy_percent.figures_at(rows) / _PERCENT
+    found = []
+    for group in _by_name(ctx, rows)[:MOST]:
+        here = rows[group.places]
+        known = group.places[origin[group.places] != NO_ROW]
+        location = None
+        if len(known):
+            key = ctx.source.frame[origin[known]]
+            location = ctx.location(_heaviest(origin[known], key, events.dur_ns[rows[known]]))
+        found.append(
+            KernelSummary(
+                name=group.name,
+                n_calls=len(group.places),
+                total_ns=group.total_ns,
+                mean_ns=round(group.total_ns / len(group.places)),
+                share=group.total_ns / everything if everything else 0.0,
+                op=location.op if location else None,
+                module=location.module if location else None,
+                location=location,
+                blocks_per_sm=mean_by_time(blocks[group.places], events.dur_ns[here]),
+                occupancy_share=mean_by_time(occupancy[group.places], events.dur_ns[here]),
+                tensor_cores=names_tensor_cores(group.name),
+            )
+        )
+    return tuple(found)
+
+
+def occupancy_share(ctx: Context, rows: Rows) -> float | None:
+    """The mean occupancy of kernels by the profiler's estimate, by their time; None without any.
+
+    Args:
+        rows: Device work; what is no kernel has no estimate.
+    """
+    occupancy = ctx.events.occupancy_percent.figures_at(rows) / _PERCENT
+    return mean_by_time(occupancy, ctx.events.dur_ns[rows])
+
+
+def tensor_core_share(ctx: Context, rows: Rows) -> float | None:
+    """Of the time of kernels, the part of those whose name tells of tensor cores.
+
+    Args:
+        rows: Device work, of which kernels count; without any there is no share.
+    """
+    events = ctx.events
+    kernels = rows[events.category[rows] == Category.KERNEL]
+    everything = int(events.dur_ns[kernels].sum())
+    if not everything:
+        return None
+    told = kernels[tensor_core_rows(events, kernels)]
+    return int(events.dur_ns[told].sum()) / everything
+
+
+def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
+    """Operators by total time, then name."""
+    events, launches = ctx.events, ctx.launches
+    is_op: Mask = events.category == Category.OP
+    rows = np.flatnonzero(is_op).astype(np.int32)
+    groups = _by_name(ctx, rows)[:MOST]
+    own = self_ns(events, ctx.tree, is_op)
+    launched = launches.op != NO_ROW
+    work, ops = launches.work[launched], launches.op[launched]
+    device = _by_number(events, events.name[ops], events.dur_ns[work])
+    found = []
+    for group in groups:
+        here = rows[group.places]
+        heaviest = _heaviest(here, ctx.source.frame[here], events.dur_ns[here])
+        found.append(
+            OpSummary(
+                name=group.name,
+                n_calls=len(here),
+                total_ns=group.total_ns,
+                self_ns=int(own[here].sum()),
+                device_ns=int(device[events.name[here[0]]]),
+                location=ctx.location(heaviest),
+            )
+        )
+    return tuple(found)
+
+
+def regions(ctx: Context) -> tuple[RegionSummary, ...]:
+    """The user's named regions by total time, then name."""
+    events = ctx.events
+    framing = np.array([name.startswith(_FRAMING) for name in events.names], dtype=np.bool_)
+    wanted = (events.category == Category.ANNOTATION) & ~framing[events.name]
+    wanted[ctx.steps.rows] = False
+    rows = np.flatnonzero(wanted)
+    device = _launched_within(ctx, rows)
+    return tuple(
+        RegionSummary(
+            name=group.name,
+            n_calls=len(group.places),
+            total_ns=group.total_ns,
+            device_ns=int(device[group.places].sum()),
+        )
+        for group in _by_name(ctx, rows)[:MOST]
+    )
+
+
+def _launched_within(ctx: Context, rows: Rows) -> Int64s:
+    """Device time launched while each row ran, on any thread: backward has its own.
+
+    Shape of ``rows``.
+    """
+    events, launches = ctx.events, ctx.launches
+    known = launches.launch != NO_ROW
+    at_ns = events.ts_ns[launches.launch[known]]
+    order = np.argsort(at_ns, kind="stable")
+    lengths = events.dur_ns[launches.work[known]][order]
+    before = np.concatenate(([0], np.cumsum(lengths)))
+    first = np.searchsorted(at_ns[order], events.ts_ns[rows], side="left")
+    last = np.searchsorted(at_ns[order], events.end_ns[rows], side="left")
+    return np.asarray(before[last] - before[first])

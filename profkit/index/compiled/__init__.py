@@ -1,0 +1,1 @@
+"""What ``torch.compile`` compiled, and when."""

@@ -1,0 +1,75 @@
+"""How much of a device kernels use: their blocks, their warps, and its tensor cores."""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from profkit.model.events import EventTable, Float64s, Int32s, Int64s, Mask, Rows
+
+_SHAPES: Final = r"[hsci](?:884|1688|8816|16816|16832|16864)|16816|tensor\d+x\d+x\d+"
+"""Shapes of the matrices that one instruction multiplies, as cuBLAS and cuDNN write them."""
+_INSTRUCTIONS: Final = r"hmma|(?<![a-z])imma|gmma|mfma|tcgen05|sm1\d\d_mma_"
+_CUTLASS: Final = r"(?<![a-z])tensorop|(?:mma|class)tensorop"
+_ATOMS: Final = r"sm(?:7\d|80|89|90|1\d\d)_\d+x\d+x\d+_[a-z]"
+"""As CuTe calls them: ``SM80_16x8x16_F32F16F16F32_TN``."""
+_CUDNN: Final = (
+    r"dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group|xmma_"
+)
+_CUBLAS: Final = r"nvjet_"
+_ATTENTION: Final = (
+    r"flash_fwd_kernel(?!_traits)|flash_fwd_splitkv_kernel|flash_bwd_dq_dk_dv|native_sdpa_sm|fmhasm\d"
+    r"|fmha_cutlass[fb]_(?:b?f16\w*_sm[789]\d|f32\w*_sm[89]\d)"
+)
+_AMD: Final = r"_mi\d+x\d+x\d+|_xdl|igemm_\w+_gtcx"
+"""Tensile, Composable Kernel and MIOpen. AMD calls them matrix cores."""
+_YES: Final = re.compile(
+    f"{_SHAPES}|{_INSTRUCTIONS}|{_CUTLASS}|{_ATOMS}|{_CUDNN}|{_CUBLAS}|{_ATTENTION}|{_AMD}"
+)
+_NO: Final = re.compile(r"ffma|dfma|simt")
+"""Multiplied by the ordinary cores: kernels of the same families say so."""
+
+
+@lru_cache(maxsize=65536)
+def names_tensor_cores(name: str) -> bool:
+    """Whether a kernel's name says that it uses tensor cores (matrix cores on AMD's devices).
+
+    Many say nothing: Triton's and the user's own are called by what they compute. So a share of
+    time by names is the least that it can be.
+
+    Args:
+        name: The name, mangled or not.
+
+    Source: NVIDIA's PyProf (``pyprof/prof/tc.py``) for the names up to Ampere, which
+    torch-tb-profiler took over; CUTLASS ("Fundamental types": ``OpClassTensorOp``,
+    ``OpClassSimt``; CuTe "MMA Atoms"); ``fmha_cutlassF.h`` of PyTorch; Tensile's "Kernel
+    parameters" (``MatrixInstruction``); ``GridwiseGemm_xdlops`` of Composable Kernel.
+    """
+    text = name.lower()
+    return _YES.search(text) is not None and _NO.search(text) is None
+
+
+def tensor_core_rows(events: EventTable, rows: Rows | Int32s) -> Mask:
+    """Which kernels have a name that tells of tensor cores. Shape of ``rows``.
+
+    Args:
+        rows: Kernels.
+    """
+    numbers, place = np.unique(events.name[rows], return_inverse=True)
+    tells = [names_tensor_cores(events.names[number]) for number in numbers.tolist()]
+    return np.array(tells, dtype=np.bool_)[place]
+
+
+def mean_by_time(figures: Float64s, dur_ns: Int64s) -> float | None:
+    """The mean of the known figures, each weighing as much as its kernel is long; else None.
+
+    Args:
+        figures: A figure for each kernel, NaN where it is not known. Shape ``(k,)``.
+        dur_ns: The kernels' lengths. Shape ``(k,)``.
+    """
+    known = ~np.isnan(figures)
+    weight = dur_ns[known]
+    if not weight.sum():
+        return None
+    return float(np.average(figures[known], weights=weight))

@@ -1,0 +1,1 @@
+"""The host side: call trees, steps, source lines."""

@@ -1,0 +1,85 @@
+"""Names of Python calls in a trace: which file, which line, and whose code it is."""
+
+import re
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from profkit.model.location import Frame
+
+_FRAME: Final = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.DOTALL)
+_LIBRARY_FOLDER: Final = re.compile(
+    r"(^|[/\\])(site-packages|dist-packages)[/\\]"
+    r"|[/\\]lib[/\\]python3?(\.\d+)?[/\\]"
+    r"|[/\\]Python3\d+[/\\]Lib[/\\]",
+    re.IGNORECASE,
+)
+_GENERATED: Final = re.compile(
+    r"^<(?!ipython-input)|(^|[/\\])torchinductor_|[/\\]torch_compile_debug[/\\]|\.fxgraph"
+)
+_ALWAYS_LIBRARIES: Final = frozenset(
+    {
+        "torch", "functorch", "torchgen", "torchvision", "torchaudio", "torch_tb_profiler",
+        "numpy", "pandas", "scipy", "sklearn", "PIL", "triton", "profkit", "tqdm", "accelerate",
+        "transformers", "datasets", "lightning", "pytorch_lightning", "lightning_fabric",
+        "deepspeed", "megatron", "apex", "timm", "einops", "click", "ray", "ignite", "fastai",
+        "debugpy", "pydevd", "_pytest", "pluggy", "ipykernel", "IPython", "traitlets", "tornado",
+    }
+)  # fmt: skip
+"""First parts of paths that are libraries even where torch cut off what precedes them.
+
+Source: ``torch/profiler/python_tracer.py`` (``_prefix_regex``): every prefix that is on
+``sys.path``, ``site-packages`` too, is cut off the file names in a trace.
+"""
+
+
+@lru_cache(maxsize=65536)
+def parse_frame(name: str) -> Frame | None:
+    """``train.py(12): train_step`` as a frame; None for builtins and modules.
+
+    The line is the one that the function is defined in: torch writes no other.
+
+    Source: ``torch/csrc/profiler/collection.cpp`` (``Result::name``).
+    """
+    match = _FRAME.match(name)
+    if match is None:
+        return None
+    return Frame(
+        file=match["file"],
+        line=int(match["line"]),
+        function=match["function"],
+        precision="function",
+    )
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """Whose code a file is.
+
+    Attributes:
+        paths: From shortened paths to the user's files that they stand for.
+        libraries: First parts of shortened paths that are installed packages.
+        known: Whether both were recorded; if not, they are guessed from the paths.
+    """
+
+    paths: Mapping[str, str]
+    libraries: Collection[str]
+    known: bool
+
+    def is_user(self, file: str) -> bool:
+        """Whether a file is neither a library, nor the standard library, nor generated code."""
+        if file in self.paths:
+            return True
+        if _GENERATED.search(file) or _LIBRARY_FOLDER.search(file):
+            return False
+        first = re.split(r"[/\\]", file, maxsplit=1)[0]
+        stem = first.removesuffix(".py")
+        if stem in _ALWAYS_LIBRARIES or stem in self.libraries:
+            return False
+        return self.known or stem not in sys.stdlib_module_names
+
+    def path(self, file: str) -> str:
+        """The file that a shortened path stands for, as far as it was recorded."""
+        return self.paths.get(file, file)

@@ -1,0 +1,255 @@
+"""Who called whom on the host: the call tree of every thread.
+
+Operators, annotations, Python functions and runtime calls of one thread share one tree; nesting is
+by time, which holds for every version of every producer, where ids do not.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
+
+HOST: Final = (
+    Category.OP,
+    Category.ANNOTATION,
+    Category.PYTHON,
+    Category.RUNTIME,
+    Category.DRIVER,
+)
+"""Categories of events that happen on a host thread and can contain one another."""
+
+
+@dataclass(frozen=True)
+class CallTree:
+    """The call trees of all host threads, over the rows of the event table.
+
+    Attributes:
+        rows: Host rows by thread, then start, the longer first. Shape ``(k,)``.
+        parent: Row of the caller, or :data:`NO_ROW`. Shape ``(n,)``, over all rows.
+        depth: Callers above; 0 at the top of a thread and for rows that are not on the host.
+            Shape ``(n,)``.
+    """
+
+    rows: Int32s
+    parent: Int32s
+    depth: Int32s
+
+    @cached_property
+    def levels(self) -> tuple[Int32s, ...]:
+        """Host rows by depth, the outermost first: to work down a tree a level at a time."""
+        depths = _short(self.depth[self.rows])
+        order = np.argsort(depths, kind="stable")
+        bounds = np.searchsorted(depths[order], np.arange(1, int(depths.max(initial=0)) + 1))
+        return tuple(np.split(self.rows[order], bounds))
+
+    def nearest(self, wanted: Mask) -> Int32s:
+        """For every row the innermost wanted row that encloses it, itself included.
+
+        Args:
+            wanted: Over all rows. Shape ``(n,)``.
+
+        Returns:
+            Rows, or :data:`NO_ROW`. Shape ``(n,)``.
+        """
+        found = _themselves(wanted)
+        for level in self.levels[1:]:
+            missing = level[found[level] == NO_ROW]
+            found[missing] = found[self.parent[missing]]
+        return found
+
+    def outermost(self, wanted: Mask) -> Int32s:
+        """For every row the outermost wanted row that encloses it, itself included."""
+        found = _themselves(wanted)
+        for level in self.levels[1:]:
+            above = found[self.parent[level]]
+            found[level] = np.where(above != NO_ROW, above, found[level])
+        return found
+
+    def below(self, wanted: Mask) -> Int32s:
+        """For every row the innermost wanted row that encloses it, itself not included."""
+        found = np.full(len(wanted), NO_ROW, dtype=np.int32)
+        for level in self.levels[1:]:
+            above = self.parent[level]
+            found[level] = np.where(wanted[above], above, found[above])
+        return found
+
+
+def _themselves(wanted: Mask) -> Int32s:
+    """Each wanted row's own number, else :data:`NO_ROW`. Shape of ``wanted``."""
+    found = np.arange(len(wanted), dtype=np.int32)
+    found[~wanted] = NO_ROW
+    return found
+
+
+_MOST_TICKS: Final = 1 << 62
+"""All threads behind one another have to fit into 64 bits."""
+_MOST_SHORT: Final = int(np.iinfo(np.uint16).max)
+_PIECE: Final = 1 << 18
+"""Rows that are worked on together: of a long recording not all at once."""
+
+
+def call_tree(events: EventTable) -> CallTree:
+    """Work out the call trees."""
+    parent = np.full(len(events), NO_ROW, dtype=np.int32)
+    depth = np.zeros(len(events), dtype=np.int32)
+    rows = _in_order(events)
+    if len(rows):
+        _fill(events, rows, parent, depth)
+    return CallTree(rows=rows, parent=parent, depth=depth)
+
+
+def _short(numbers: Int32s) -> npt.NDArray[np.integer[Any]]:
+    """The numbers in 16 bits where they fit: NumPy sorts these by their digits, without comparing.
+
+    Args:
+        numbers: None of them negative.
+    """
+    return numbers.astype(np.uint16) if numbers.max(initial=0) <= _MOST_SHORT else numbers
+
+
+def _in_order(events: EventTable) -> Int32s:
+    """Host rows by thread, then start, the longer first, then their order in the file.
+
+    One sort after the other, each of one key, needs the least memory; and by their start most rows
+    are in order already.
+    """
+    rows = events.rows_of(*HOST).astype(np.int32)
+    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    rows = rows[np.argsort(_short(events.lane[rows]), kind="stable")]
+    starts, lanes = events.ts_ns[rows], events.lane[rows]
+    same = (starts[1:] == starts[:-1]) & (lanes[1:] == lanes[:-1])
+    tied = np.zeros(len(rows), dtype=np.bool_)
+    tied[1:] |= same
+    tied[:-1] |= same
+    among = rows[tied]
+    order = (events.position[among], -events.dur_ns[among], events.ts_ns[among], events.lane[among])
+    rows[tied] = among[np.lexsort(order)]
+    return rows
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """All threads behind one another on one axis.
+
+    Every time is doubled, so that an event of no length still has room to be within another.
+
+    Attributes:
+        lane: Thread of every row. Shape ``(n,)``.
+        start: Start of every row on its thread. Shape ``(n,)``.
+        length: Shape ``(n,)``.
+        window: More than the latest end.
+    """
+
+    lane: Int32s
+    start: Int64s
+    length: Int64s
+    window: int
+
+    def spans(self, rows: Int32s) -> tuple[Int64s, Int64s]:
+        """Starts and ends of some rows, in ticks. Shape of ``rows`` each."""
+        starts = self.lane[rows].astype(np.int64)
+        starts *= 2 * self.window
+        starts += 2 * self.start[rows]
+        # An event of no length is one tick long, any other ends a tick before the next can start.
+        return starts, starts + np.maximum(2 * self.length[rows] - 1, 0)
+
+
+def _axis(events: EventTable, rows: Int32s) -> _Axis:
+    """The axis of some rows."""
+    window = int(events.end_ns.max()) + 2
+    if window < _MOST_TICKS // (2 * len(events.lanes)):
+        return _Axis(events.lane, events.ts_ns, events.dur_ns, window)
+    # Broken times, centuries apart. Their order is all that matters here.
+    begin, end = events.ts_ns[rows], events.end_ns[rows]
+    ranks = np.unique(np.concatenate((begin, end)), return_inverse=True)[1]
+    start, length = np.zeros((2, len(events)), dtype=np.int64)
+    start[rows] = ranks[: len(rows)]
+    length[rows] = ranks[len(rows) :] - ranks[: len(rows)]
+    return _Axis(events.lane, start, length, len(ranks) + 2)
+
+
+def _fill(events: EventTable, rows: Int32s, parent: Int32s, depth: Int32s) -> None:
+    """Fill parents and depths of rows that are ordered by thread and start.
+
+    Piece after piece; what is still open when a piece ends precedes the next one.
+    """
+    axis = _axis(events, rows)
+    still_open = rows[:0]
+    astray: list[Int32s] = []
+    first = 0
+    while first < len(rows):
+        # Where more is open than a piece is long, longer pieces keep the cost linear.
+        last = first + max(_PIECE, len(still_open))
+        here = np.concatenate((still_open, rows[first:last]))
+        starts, ends = axis.spans(here)
+        depths = np.arange(len(here), dtype=np.int32)
+        depths -= np.searchsorted(np.sort(ends), starts, side="left").astype(np.int32)
+        places = _parents_by_depth(depths)
+        outlasts = (places != NO_ROW) & (ends > ends[places])
+        astray.append(np.unique(events.lane[here[outlasts]]))
+        depth[here] = depths
+        parent[here] = np.where(places == NO_ROW, NO_ROW, here[places])
+        still_open = here[ends >= axis.spans(rows[last : last + 1])[0].min(initial=_MOST_TICKS)]
+        first = last
+    lanes = np.concatenate(astray)
+    if len(lanes):
+        walked = rows[np.isin(events.lane[rows], lanes)]
+        _walk(walked, *axis.spans(walked), parent, depth)
+
+
+def _parents_by_depth(depths: Int32s) -> Int32s:
+    """The place of the last event before each that is one level above it. Shape of ``depths``."""
+    places = np.full(len(depths), NO_ROW, dtype=np.int32)
+    order = np.argsort(depths, kind="stable").astype(np.int32)
+    bounds = np.searchsorted(depths[order], np.arange(int(depths.max()) + 2))
+    for level in range(1, len(bounds) - 1):
+        here = order[bounds[level] : bounds[level + 1]]
+        above = order[bounds[level - 1] : bounds[level]]
+        places[here] = above[np.searchsorted(above, here) - 1]
+    return places
+
+
+def _walk(rows: Int32s, starts: Int64s, ends: Int64s, parent: Int32s, depth: Int32s) -> None:
+    """Parents one event after another, for threads whose events overlap without nesting.
+
+    Old traces are rounded to microseconds, so that a call may seem to end after its caller. What
+    began within the caller is its child all the same.
+    """
+    open_rows: list[int] = []
+    open_ends: list[int] = []
+    for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        while open_ends and open_ends[-1] < start:
+            open_ends.pop()
+            open_rows.pop()
+        parent[row] = open_rows[-1] if open_rows else NO_ROW
+        depth[row] = len(open_rows)
+        open_rows.append(row)
+        open_ends.append(end)
+
+
+def self_ns(events: EventTable, tree: CallTree, among: Mask) -> Int64s:
+    """Time of each row without the rows directly below it, of the given ones alone.
+
+    Args:
+        among: Rows that count, such as operators: between two of them others are passed over.
+            Shape ``(n,)``.
+
+    Returns:
+        Nanoseconds, never negative; 0 for rows that do not count. Shape ``(n,)``.
+    """
+    own = np.where(among, events.dur_ns, 0)
+    rows = np.flatnonzero(among).astype(np.int32)
+    every_above = tree.below(among)
+    for first in range(0, len(rows), _PIECE):
+        here = rows[first : first + _PIECE]
+        above = every_above[here]
+        has = above != NO_ROW
+        here, above = here[has], above[has]
+        start, start_above = events.ts_ns[here], events.ts_ns[above]
+        end = np.minimum(start + events.dur_ns[here], start_above + events.dur_ns[above])
+        np.subtract.at(own, above, np.maximum(0, end - np.maximum(start, start_above)))
+    return np.maximum(own, 0, out=own)

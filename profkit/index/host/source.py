@@ -1,0 +1,236 @@
+"""From any event to the user's own line, its operator and its ``nn.Module``.
+
+The user's line is the innermost frame that is not torch, an installed package, the standard
+library or generated code. It is known from the stacks of the window itself, from the lines that
+profkit recorded with it, or from those that another step of the same loop lends.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from profkit.index.host.frames import Ownership, parse_frame
+from profkit.index.host.nesting import CallTree
+from profkit.index.host.step_alignment import align_lines
+from profkit.index.host.steps import Steps
+from profkit.model.capture_info import CaptureInfo, OpLines
+from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Mask
+from profkit.model.location import Frame
+
+NO_FRAME = -1
+
+
+@dataclass(frozen=True)
+class SourceMap:
+    """Where every host event comes from.
+
+    Attributes:
+        frames: Every frame once.
+        modules: Every ``nn.Module`` once, as torch names it.
+        frame: Index into ``frames`` of the innermost user frame of each row, or -1.
+            Shape ``(n,)``.
+        module: Index into ``modules`` of the innermost module of each row, or -1. Shape ``(n,)``.
+        origin: ``window``: stacks of this window; ``other-step``: lent; None: no lines at all.
+    """
+
+    frames: tuple[Frame, ...]
+    modules: tuple[str, ...]
+    frame: Int32s
+    module: Int32s
+    origin: Literal["window", "other-step"] | None
+
+
+@dataclass
+class FrameTable:
+    """Frames, each kept once."""
+
+    numbers: dict[Frame, int] = field(default_factory=dict)
+
+    def number(self, frame: Frame) -> int:
+        """The number of a frame."""
+        return self.numbers.setdefault(frame, len(self.numbers))
+
+
+def python_frames(
+    events: EventTable, tree: CallTree, ownership: Ownership, table: FrameTable
+) -> Int32s:
+    """The innermost user frame of every row, from the Python calls that enclose it.
+
+    Returns:
+        Numbers in ``table``, or -1. Shape ``(n,)``.
+    """
+    by_name = np.full(len(events.names), NO_FRAME, dtype=np.int32)
+    python = events.category == Category.PYTHON
+    for name in np.unique(events.name[python]).tolist():
+        frame = parse_frame(events.names[name])
+        if frame is not None and ownership.is_user(frame.file):
+            path = ownership.path(frame.file)
+            known = Frame(path, frame.line, frame.function, frame.precision)
+            by_name[name] = table.number(known)
+    own = np.where(python, by_name[events.name], NO_FRAME)
+    return _inherited(own.astype(np.int32), tree)
+
+
+def call_stack_frames(
+    events: EventTable, tree: CallTree, ownership: Ownership, table: FrameTable
+) -> Int32s:
+    """The same from the ``Call stack`` that torch 1.8 to 1.10 wrote on operators.
+
+    There the lines are those of the calls themselves.
+    """
+    column = events.call_stack
+    own = np.full(len(events), NO_FRAME, dtype=np.int32)
+    if not len(column.rows):
+        return own
+    by_stack = {
+        stack: _innermost_user(events.names[stack], ownership, table)
+        for stack in np.unique(column.values).tolist()
+    }
+    own[column.rows] = [by_stack[stack] for stack in column.values.tolist()]
+    return _inherited(own, tree)
+
+
+def _innermost_user(stack: str, ownership: Ownership, table: FrameTable) -> int:
+    for name in stack.split(";"):
+        frame = parse_frame(name.strip())
+        if frame is not None and ownership.is_user(frame.file):
+            path = ownership.path(frame.file)
+            return table.number(Frame(path, frame.line, frame.function))
+    return NO_FRAME
+
+
+def modules_of(events: EventTable, tree: CallTree) -> tuple[tuple[str, ...], Int32s]:
+    """Every module once, and the innermost one of each row or -1. Shape ``(n,)``."""
+    names = [i for i, name in enumerate(events.names) if name.startswith("nn.Module: ")]
+    number = np.full(len(events.names), NO_FRAME, dtype=np.int32)
+    number[names] = np.arange(len(names))
+    own = np.where(events.category == Category.PYTHON, number[events.name], NO_FRAME)
+    modules = tuple(events.names[i].removeprefix("nn.Module: ") for i in names)
+    return modules, _inherited(own.astype(np.int32), tree)
+
+
+def forward_of_backward(events: EventTable, tree: CallTree) -> Int32s:
+    """For every row within a backward operator the row of the forward operator, else -1.
+
+    A backward operator runs on autograd's own thread, with none of the user's frames above it, and
+    carries the sequence number of the forward operator that made it. Of several forward operators
+    with one number it is the last that was made, which is the innermost.
+
+    Source: ``aten/src/ATen/record_function.h`` (``seqNr``), ``torch/csrc/autograd/engine.cpp``.
+
+    Returns:
+        Rows, or :data:`NO_ROW`. Shape ``(n,)``.
+    """
+    forward = np.full(len(events), NO_ROW, dtype=np.int32)
+    rows = events.sequence.rows
+    if not len(rows):
+        return forward
+    numbers = events.sequence.at(rows)
+    backward = backward_rows(events)[rows]
+    makers, wanted = rows[~backward], rows[backward]
+    if not len(makers) or not len(wanted):
+        return forward
+    maker_numbers = numbers[~backward]
+    order = np.lexsort((events.ts_ns[makers], maker_numbers))
+    sorted_numbers = maker_numbers[order]
+    place = np.searchsorted(sorted_numbers, numbers[backward], side="right") - 1
+    match = (place >= 0) & (sorted_numbers[np.maximum(place, 0)] == numbers[backward])
+    forward[wanted[match]] = makers[order][place[match]]
+    row = tree.nearest(forward != NO_ROW)
+    return np.where(row == NO_ROW, NO_ROW, forward[row]).astype(np.int32)
+
+
+def backward_rows(events: EventTable) -> Mask:
+    """Which rows are operators of a backward pass that say of which node. Shape ``(n,)``.
+
+    ``Fwd thread id`` is on both where both run on one thread, so the name tells: autograd's own
+    wrapper, and nodes, whose names end in ``Backward`` and a number.
+    """
+    named = np.fromiter(
+        (
+            name.startswith(("autograd::engine::evaluate_function", "torch::autograd::"))
+            or name.rstrip("0123456789").endswith("Backward")
+            for name in events.names
+        ),
+        dtype=np.bool_,
+        count=len(events.names),
+    )
+    found = np.zeros(len(events), dtype=np.bool_)
+    rows = events.sequence.rows
+    forward_thread = events.forward_thread.at(rows)
+    found[rows] = named[events.name[rows]] & (forward_thread != MISSING)
+    return found
+
+
+def _inherited(own: Int32s, tree: CallTree) -> Int32s:
+    """A value of each row, or else that of the innermost row around it that has one."""
+    row = tree.nearest(own != NO_FRAME)
+    return np.where(row == NO_ROW, NO_FRAME, own[row]).astype(np.int32)
+
+
+def map_source(
+    events: EventTable, tree: CallTree, steps: Steps, capture: CaptureInfo | None
+) -> SourceMap:
+    """Work out where every host event comes from.
+
+    Args:
+        steps: The steps, by which lent lines are joined.
+        capture: What profkit recorded beside the events, or None.
+    """
+    ownership = Ownership(
+        paths=capture.paths if capture else {},
+        libraries=frozenset(capture.libraries if capture else ()),
+        known=capture is not None and bool(capture.paths),
+    )
+    table = FrameTable()
+    frame = python_frames(events, tree, ownership, table)
+    exact = call_stack_frames(events, tree, ownership, table)
+    frame = np.where(exact != NO_FRAME, exact, frame)
+    modules, module = modules_of(events, tree)
+    origin: Literal["window", "other-step"] | None = "window" if (frame != NO_FRAME).any() else None
+    if capture is not None and capture.lines is not None:
+        lent_frame, modules, lent_module = _lent(events, tree, steps, capture.lines, table, modules)
+        frame = np.where(lent_frame != NO_FRAME, lent_frame, frame)
+        module = np.where(lent_module != NO_FRAME, lent_module, module)
+        if (lent_frame != NO_FRAME).any():
+            origin = "window" if capture.lines.same_window else "other-step"
+    forward = forward_of_backward(events, tree)
+    has = np.flatnonzero(forward != NO_ROW)
+    made_by = forward[has]
+    frame[has] = np.where(frame[made_by] != NO_FRAME, frame[made_by], frame[has])
+    module[has] = np.where(module[made_by] != NO_FRAME, module[made_by], module[has])
+    return SourceMap(tuple(table.numbers), modules, frame, module, origin)
+
+
+def _lent(
+    events: EventTable,
+    tree: CallTree,
+    steps: Steps,
+    lines: OpLines,
+    table: FrameTable,
+    modules: tuple[str, ...],
+) -> tuple[Int32s, tuple[str, ...], Int32s]:
+    """Frames and modules that profkit recorded beside the events."""
+    entry = align_lines(events, tree, steps, lines).entry
+    numbers = np.array(
+        [
+            table.number(Frame(file, line, function, "line" if exact else "function"))
+            for file, line, function, exact in lines.frames
+        ],
+        dtype=np.int32,
+    )
+    frame = _taken(entry, lines.frame, numbers)
+    lent_modules = tuple(name.removeprefix("nn.Module: ") for name in lines.modules)
+    shifted = np.arange(len(lent_modules), dtype=np.int32) + len(modules)
+    module = _taken(entry, lines.module, shifted)
+    return _inherited(frame, tree), modules + lent_modules, _inherited(module, tree)
+
+
+def _taken(entry: Int32s, index: list[int], numbers: Int32s) -> Int32s:
+    """For each row the number behind its entry's index, or -1. Shape of ``entry``."""
+    if not len(numbers):
+        return np.full(len(entry), NO_FRAME, dtype=np.int32)
+    by_entry = np.array([*index, NO_FRAME], dtype=np.int64)
+    chosen = by_entry[entry]
+    return np.where(chosen < 0, NO_FRAME, numbers[np.maximum(chosen, 0)]).astype(np.int32)

@@ -1,0 +1,71 @@
+"""The steps of a recording."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.index.runtime_calls import names_matching
+from profkit.model.events import Category, EventTable, Int32s, Int64s, Rows
+
+_STEP: Final = re.compile(r"^ProfilerStep#?\s*\d+$")
+NO_STEP: Final = -1
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps in order of time.
+
+    Attributes:
+        rows: Their rows. Shape ``(s,)``.
+        names: Their names.
+        starts_ns: Shape ``(s,)``.
+        ends_ns: Shape ``(s,)``.
+    """
+
+    rows: Rows
+    names: tuple[str, ...]
+    starts_ns: Int64s
+    ends_ns: Int64s
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def of(self, at_ns: Int64s) -> Int32s:
+        """The step in which each of some moments lies, or :data:`NO_STEP`. Shape of ``at_ns``."""
+        if not len(self.rows):
+            return np.full(len(at_ns), NO_STEP, dtype=np.int32)
+        place = np.searchsorted(self.starts_ns, at_ns, side="right") - 1
+        within = (place >= 0) & (at_ns < self.ends_ns[np.maximum(place, 0)])
+        return np.where(within, place, NO_STEP).astype(np.int32)
+
+
+def find_steps(events: EventTable, *, entry_name: str | None = None, open_step: str = "") -> Steps:
+    """Find the steps: ``ProfilerStep#N`` on the host, never its copies on a device.
+
+    Args:
+        entry_name: Where there are no such rows: the name of the annotation that stands for one.
+            profkit names each entry of a block after its capture.
+        open_step: Name of a step that had begun and not ended when the window did: it is a part of
+            a step, and left out.
+    """
+    host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
+    named = names_matching(events.names, _STEP)
+    unfinished = np.array([name == open_step for name in events.names], dtype=np.bool_)
+    rows = np.flatnonzero(host & (named & ~unfinished)[events.name])
+    if not len(rows) and entry_name is not None:
+        named = np.array([name == entry_name for name in events.names], dtype=np.bool_)
+        rows = np.flatnonzero((events.category == Category.ANNOTATION) & named[events.name])
+        if len(rows):
+            # The same name further in is a region of the step, not a step of its own.
+            rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+            reached = np.maximum.accumulate(events.end_ns[rows])
+            rows = rows[np.concatenate(([True], events.ts_ns[rows][1:] >= reached[:-1]))]
+    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    return Steps(
+        rows=rows,
+        names=tuple(events.name_of(row) for row in rows.tolist()),
+        starts_ns=events.ts_ns[rows],
+        ends_ns=events.end_ns[rows],
+    )

@@ -1,0 +1,1 @@
+"""Work of several ranks or devices: collectives, ``nn.DataParallel``."""

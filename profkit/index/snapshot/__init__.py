@@ -1,0 +1,1 @@
+"""Memory as a CUDA memory snapshot has it: live blocks, segments, history."""

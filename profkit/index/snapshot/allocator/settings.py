@@ -1,0 +1,105 @@
+"""The settings of PyTorch's caching allocator that decide what it reserves.
+
+Source: ``c10/core/AllocatorConfig.h`` and ``c10/cuda/CUDAAllocatorConfig.h``;
+``c10/cuda/CUDACachingAllocator.cpp`` (``round_size``, ``roundup_power2_next_division``).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from profkit.index.snapshot.allocator.sizes import BLOCK_BYTES, LARGE_SEGMENT_BYTES
+
+_MIB: Final = 1 << 20
+_N_DIVISIONS: Final = 16
+"""One for each power of two from 1 MiB to 32 GiB."""
+_NO_LIMIT_BYTES: Final = 1 << 48
+"""More than any device has: how versions of PyTorch write that there is no limit differs."""
+_NUMBER: Final = re.compile(r"(\w+)\s*:\s*(\d+)")
+
+
+@dataclass(frozen=True)
+class AllocatorSettings:
+    """The settings, as ``PYTORCH_CUDA_ALLOC_CONF`` has them.
+
+    Attributes:
+        max_split_bytes: ``max_split_size_mb``, or None: free blocks from this length on are not
+            split, and no shorter request may have one.
+        expandable: ``expandable_segments``.
+        max_rest_bytes: ``max_non_split_rounding_mb``: by less than this a block that is not split
+            may be longer than the request.
+        large_segment_bytes: ``large_segment_size_mb``.
+        divisions: ``roundup_power2_divisions`` for requests below 2 MiB, 4 MiB and so on; 0 or 1
+            where lengths are rounded to blocks alone. Empty where they all are.
+        garbage_threshold: ``garbage_collection_threshold``, a share of what the process may have.
+    """
+
+    max_split_bytes: int | None = None
+    expandable: bool = False
+    max_rest_bytes: int = LARGE_SEGMENT_BYTES
+    large_segment_bytes: int = LARGE_SEGMENT_BYTES
+    divisions: tuple[int, ...] = ()
+    garbage_threshold: float = 0.0
+
+    def rounded(self, n_bytes: int) -> int:
+        """The length of the block that a request needs, in bytes.
+
+        Args:
+            n_bytes: The request.
+        """
+        if n_bytes < BLOCK_BYTES:
+            return BLOCK_BYTES
+        divisions = self._divisions_of(n_bytes)
+        if divisions > 1 and n_bytes > BLOCK_BYTES * divisions:
+            return _next_division(n_bytes, divisions)
+        return -(-n_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+    def _divisions_of(self, n_bytes: int) -> int:
+        if not self.divisions:
+            return 0
+        power = n_bytes.bit_length() - _MIB.bit_length()
+        return self.divisions[min(max(power, 0), len(self.divisions) - 1)]
+
+
+def _next_division(n_bytes: int, divisions: int) -> int:
+    """The next of the lengths that divide the way from one power of two to the next."""
+    floor = 1 << (n_bytes.bit_length() - 1)
+    if floor == n_bytes:
+        return n_bytes
+    step = floor >> (divisions.bit_length() - 1)
+    return -(-n_bytes // step) * step if step else floor << 1
+
+
+def settings_of(values: Mapping[str, str | int | float | bool]) -> AllocatorSettings:
+    """The settings that a snapshot tells of; where it has none, those of PyTorch itself.
+
+    Args:
+        values: ``allocator_settings`` as :attr:`MemorySnapshot.settings` has them.
+    """
+    limit = values.get("max_split_size")
+    text = values.get("PYTORCH_CUDA_ALLOC_CONF")
+    written = {key: int(n) for key, n in _NUMBER.findall(text)} if isinstance(text, str) else {}
+    threshold = values.get("garbage_collection_threshold")
+    return AllocatorSettings(
+        max_split_bytes=limit if isinstance(limit, int) and 0 < limit < _NO_LIMIT_BYTES else None,
+        expandable=values.get("expandable_segments") is True,
+        max_rest_bytes=_mebibytes(written, "max_non_split_rounding_mb"),
+        large_segment_bytes=_mebibytes(written, "large_segment_size_mb"),
+        divisions=_divisions(values.get("roundup_power2_divisions")),
+        garbage_threshold=float(threshold) if isinstance(threshold, int | float) else 0.0,
+    )
+
+
+def _mebibytes(written: Mapping[str, int], name: str) -> int:
+    found = written.get(name, 0) * _MIB
+    return found if 0 < found < _NO_LIMIT_BYTES else LARGE_SEGMENT_BYTES
+
+
+def _divisions(value: object) -> tuple[int, ...]:
+    """From ``1:0 2:0 4:8``, mebibytes and divisions, those of each power of two."""
+    if not isinstance(value, str):
+        return ()
+    by_size = {int(size): int(n) for size, n in _NUMBER.findall(value) if size.isdigit()}
+    found = tuple(by_size.get(1 << power, 0) for power in range(_N_DIVISIONS))
+    return found if max(found) > 1 else ()

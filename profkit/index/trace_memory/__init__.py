@@ -1,0 +1,1 @@
+"""Memory as a trace's ``[memory]`` events have it."""

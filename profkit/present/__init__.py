@@ -1,0 +1,1 @@
+"""What every renderer shows of a report: headline, tables, timeline, flame graphs, glossary."""

@@ -1,0 +1,180 @@
+"""What the nodes of flame graphs stand for, numbered as they come up."""
+
+from typing import Final, get_args
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.figures.summary import device_label
+from profkit.index.device.streams import device_of
+from profkit.index.host.call_paths import Paths
+from profkit.index.host.frames import parse_frame
+from profkit.index.numbering import numbered
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
+from profkit.model.flame import Flame, FlameSite, FlameUnit, SiteKind, depths
+from profkit.model.location import Frame
+
+_MODULE: Final = "nn.Module: "
+
+KINDS: Final[tuple[SiteKind, ...]] = get_args(SiteKind)
+_CALLS: Final[dict[int, SiteKind]] = {
+    Category.OP: "op",
+    Category.ANNOTATION: "annotation",
+    Category.PYTHON: "python",
+    Category.RUNTIME: "call",
+    Category.DRIVER: "call",
+}
+"""What a host row of each category is."""
+
+
+class FlameSiteTable:
+    """Sites, each kept once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[FlameSite, int] = {}
+
+    def number(self, site: FlameSite) -> int:
+        """The number of a site."""
+        return self._numbers.setdefault(site, len(self._numbers))
+
+    def unknown(self, what: str) -> int:
+        """The site of what the recording does not tell.
+
+        Args:
+            what: What that is, in a few words.
+        """
+        return self.number(FlameSite("unknown", what))
+
+    def threads(self, ctx: Context) -> Int64s:
+        """A site for every lane of the events. An entry a lane."""
+        found = [
+            self.number(FlameSite("thread", thread_label(ctx.events, lane)))
+            for lane in range(len(ctx.events.lanes))
+        ]
+        return np.array(found, dtype=np.int64)
+
+    def lines(self, ctx: Context) -> Int64s:
+        """A site for every frame of the source map and, last, for no line at all."""
+        found = [
+            self.number(FlameSite("line", frame.function, frame)) for frame in ctx.source.frames
+        ]
+        return np.array([*found, self.unknown("no line of yours")], dtype=np.int64)
+
+    def modules(self, ctx: Context) -> Int64s:
+        """A site for every module of the source map and, last, for no module at all."""
+        found = [self.number(FlameSite("module", name)) for name in ctx.source.modules]
+        return np.array([*found, self.unknown("outside modules")], dtype=np.int64)
+
+    def names(self, ctx: Context, kinds: Int64s, names: Int32s, wanted: Mask) -> Int64s:
+        """A site for each of some names of events.
+
+        Args:
+            ctx: What was recorded.
+            kinds: What each is, as its place in :data:`KINDS`. Shape ``(k,)``.
+            names: Index into the events' names. Shape ``(k,)``.
+            wanted: Which of them have a site. Shape ``(k,)``.
+
+        Returns:
+            Sites, 0 where none is wanted. Shape ``(k,)``.
+        """
+        n_names = len(ctx.events.names)
+        key, place = numbered(kinds[wanted] * n_names + names[wanted])
+        numbers = [
+            self.number(_site(ctx, KINDS[kind], name))
+            for kind, name in (divmod(each, n_names) for each in key.tolist())
+        ]
+        found = np.zeros(len(names), dtype=np.int64)
+        found[wanted] = np.array(numbers, dtype=np.int64)[place]
+        return found
+
+    def flame(
+        self, name: str, unit: FlameUnit, of: str, paths: Paths, node: Int64s, weight: Int64s
+    ) -> Flame:
+        """The flame graph of what has weight at some nodes.
+
+        Args:
+            unit: Of the weights.
+            of: What they add up to, in one sentence.
+            paths: The nodes.
+            node: The node of each. Shape ``(k,)``.
+            weight: Its weight. Shape ``(k,)``.
+        """
+        parent, site = paths.columns()
+        own = np.zeros(len(paths), dtype=np.int64)
+        np.add.at(own, node, weight)
+        n = np.bincount(node, minlength=len(paths))
+        used = _with_those_below(n, parent) > 0
+        number = np.cumsum(used) - 1
+        above = np.where(parent == NO_ROW, NO_ROW, number[parent])[used].astype(np.int32)
+        kept, place = np.unique(site[used], return_inverse=True)
+        every = tuple(self._numbers)
+        return Flame(
+            name=name,
+            unit=unit,
+            of=of,
+            sites=tuple(every[each] for each in kept.tolist()),
+            site=place.astype(np.int32),
+            parent=above,
+            n=n[used],
+            own=own[used],
+            total=_with_those_below(own[used], above),
+        )
+
+
+def _with_those_below(own: Int64s, parent: Int32s) -> Int64s:
+    """The values of nodes and of all below them, where parents precede their children."""
+    total: Int64s = own.copy()
+    depth = depths(parent)
+    order = np.argsort(-depth, kind="stable")
+    bounds = np.flatnonzero(np.diff(depth[order])) + 1
+    for level in np.split(order, bounds):
+        below = level[parent[level] != NO_ROW]
+        np.add.at(total, parent[below], total[below])
+    return total
+
+
+def _site(ctx: Context, kind: SiteKind, name: int) -> FlameSite:
+    """The site of a name of events."""
+    text = ctx.events.names[name]
+    if kind != "python":
+        return FlameSite(kind, text)
+    if text.startswith(_MODULE):
+        return FlameSite("module", text.removeprefix(_MODULE))
+    frame = parse_frame(text)
+    if frame is None:
+        return FlameSite("python", text)
+    paths = ctx.trace.capture.paths if ctx.trace.capture else {}
+    file = paths.get(frame.file, frame.file)
+    return FlameSite(
+        "python", frame.function, Frame(file, frame.line, frame.function, frame.precision)
+    )
+
+
+def host_sites(ctx: Context, sites: FlameSiteTable) -> Int64s:
+    """The site of every host row; all steps share one. Shape ``(n,)``."""
+    events = ctx.events
+    on_host = np.zeros(len(events), dtype=np.bool_)
+    on_host[ctx.tree.rows] = True
+    by_category = [KINDS.index(_CALLS.get(each, "unknown")) for each in range(len(Category))]
+    kinds = np.array(by_category, dtype=np.int64)[events.category]
+    found = sites.names(ctx, kinds, events.name, on_host)
+    if len(ctx.steps):
+        found[ctx.steps.rows] = sites.number(FlameSite("step", "steps"))
+    return found
+
+
+def devices_of_work(ctx: Context, sites: FlameSiteTable) -> Int64s:
+    """The site of the device of each piece of work. Shape of ``launches.work``."""
+    device = device_of(ctx.events, ctx.launches.work)
+    numbers, inverse = np.unique(device, return_inverse=True)
+    found = [sites.number(FlameSite("device", device_label(ctx, each))) for each in numbers]
+    return np.array(found, dtype=np.int64)[inverse]
+
+
+def thread_label(events: EventTable, lane: int) -> str:
+    """How a host thread is called: by its name where the recording has one, else by its number."""
+    place = events.lanes[lane]
+    name = place.thread.removesuffix("()").strip()
+    if name:
+        return name
+    return f"thread {place.tid}" if place.tid.lstrip("-").isdecimal() else place.tid

@@ -1,0 +1,177 @@
+"""Flame graphs: time on the host and on devices, and memory at its peak, by what caused them."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.index.host.call_paths import TOP, Paths, paths_of_tree
+from profkit.index.host.self_time import own_ns
+from profkit.index.host.source import NO_FRAME, forward_of_backward
+from profkit.model.events import NO_ROW, Category, Int64s
+from profkit.model.flame import FLAMES, Flame
+from profkit.present.flame_sites import KINDS, FlameSiteTable, devices_of_work, host_sites
+from profkit.present.memory_flames import memory_by_stack, memory_by_use
+
+_DEVICE_TIME: Final = (
+    "The lengths of all kernels, copies and fills; work that runs on two streams at once counts "
+    "twice."
+)
+
+
+def flame(ctx: Context, name: str) -> Flame | None:
+    """One flame graph, or None where the recording has nothing for it.
+
+    Args:
+        ctx: What was recorded.
+        name: A key of :data:`~profkit.model.flame.FLAMES`.
+    """
+    return _MAKERS[name](ctx)
+
+
+def flames(ctx: Context, names: Iterable[str] = FLAMES) -> tuple[Flame, ...]:
+    """Those of some flame graphs for which the recording has something.
+
+    Args:
+        ctx: What was recorded.
+        names: Keys of :data:`~profkit.model.flame.FLAMES`.
+    """
+    made = (flame(ctx, name) for name in names)
+    return tuple(each for each in made if each is not None and each.weight)
+
+
+def _host(ctx: Context, name: str, *, by_line: bool) -> Flame | None:
+    """Host time: along the stacks, or below the user's line that each moment belongs to."""
+    rows = ctx.tree.rows
+    if not len(rows) or (by_line and not ctx.has_lines):
+        return None
+    sites, paths = FlameSiteTable(), Paths()
+    site = host_sites(ctx, sites)
+    top = paths.below(np.full(len(site), TOP), sites.threads(ctx)[ctx.events.lane])
+    lines = sites.lines(ctx)[ctx.source.frame] if by_line else None
+    node = paths_of_tree(paths, ctx.tree, top, site, lines)
+    own = own_ns(ctx.events, ctx.tree)
+    has_stacks = bool((ctx.events.category == Category.PYTHON).any())
+    along = "Python calls and operators" if has_stacks else "operators"
+    of = f"Time in which a thread ran something that was recorded, along its {along}."
+    if by_line:
+        of = f"The same time, by the line of your code that it belongs to, and its {along} there."
+    return sites.flame(name, "ns", of, paths, node[rows], own[rows])
+
+
+def _host_stack(ctx: Context) -> Flame | None:
+    return _host(ctx, "host-stack", by_line=False)
+
+
+def _host_line(ctx: Context) -> Flame | None:
+    return _host(ctx, "host-line", by_line=True)
+
+
+def _device_stack(ctx: Context) -> Flame | None:
+    if not ctx.has_device_work:
+        return None
+    sites, paths = FlameSiteTable(), Paths()
+    site = host_sites(ctx, sites)
+    top = np.full(len(site), TOP, dtype=np.int64)
+    launch = ctx.launches.launch
+    node = np.full(len(launch), TOP, dtype=np.int64)
+    known = launch != NO_ROW
+    tree_node = paths_of_tree(paths, ctx.tree, top, site)
+    node[known] = tree_node[launch[known]]
+    lost = sites.unknown("launch not recorded")
+    node[~known] = paths.below(node[~known], np.full((~known).sum(), lost))
+    return _of_work(ctx, "device-stack", sites, paths, node)
+
+
+def _device_line(ctx: Context) -> Flame | None:
+    if not ctx.has_device_work or not ctx.has_lines:
+        return None
+    sites, paths = FlameSiteTable(), Paths()
+    launch = _cause(ctx)
+    frame = np.where(launch == NO_ROW, NO_FRAME, ctx.source.frame[launch])
+    node = paths.below(_on_device(ctx, sites, paths), sites.lines(ctx)[frame])
+    node = _below_op(ctx, sites, paths, node)
+    return _of_work(ctx, "device-line", sites, paths, node)
+
+
+def _device_module(ctx: Context) -> Flame | None:
+    if not ctx.has_device_work or not len(ctx.source.modules):
+        return None
+    sites, paths = FlameSiteTable(), Paths()
+    launch = _cause(ctx)
+    node = _below_modules(ctx, sites, paths, launch, _on_device(ctx, sites, paths))
+    node = _below_op(ctx, sites, paths, node)
+    return _of_work(ctx, "device-module", sites, paths, node)
+
+
+def _cause(ctx: Context) -> Int64s:
+    """For each piece of device work the host row that caused it: its launch, or its operator."""
+    launches = ctx.launches
+    return np.where(launches.launch == NO_ROW, launches.op, launches.launch).astype(np.int64)
+
+
+def _on_device(ctx: Context, sites: FlameSiteTable, paths: Paths) -> Int64s:
+    """A node for the device of each piece of work."""
+    devices = devices_of_work(ctx, sites)
+    return paths.below(np.full(len(devices), TOP), devices)
+
+
+def _below_modules(
+    ctx: Context, sites: FlameSiteTable, paths: Paths, cause: Int64s, node: Int64s
+) -> Int64s:
+    """Nodes of the modules around what caused the work; of backward work around its forward."""
+    events, tree, source = ctx.events, ctx.tree, ctx.source
+    names = np.array([name.startswith("nn.Module: ") for name in events.names], dtype=np.bool_)
+    is_module = (events.category == Category.PYTHON) & names[events.name]
+    forward = forward_of_backward(events, tree)
+    has = cause != NO_ROW
+    row = np.where(has & (forward[cause] != NO_ROW), forward[cause], cause)
+    innermost = np.where(has, tree.nearest(is_module)[row], NO_ROW)
+    above = tree.below(is_module)
+    chain, here = [], innermost
+    while (here != NO_ROW).any():
+        chain.append(here)
+        here = np.where(here == NO_ROW, NO_ROW, above[here])
+    of_module = sites.modules(ctx)
+    by_row = np.full(len(events), NO_FRAME, dtype=np.int64)
+    by_row[is_module] = source.module[is_module]
+    for level in reversed(chain):
+        known = level != NO_ROW
+        node[known] = paths.below(node[known], of_module[by_row[level[known]]])
+    # Lines that another step lends know the innermost module alone.
+    lone = innermost == NO_ROW
+    told = np.where(has, source.module[cause], NO_FRAME)
+    node[lone] = paths.below(node[lone], of_module[told[lone]])
+    return node
+
+
+def _below_op(ctx: Context, sites: FlameSiteTable, paths: Paths, node: Int64s) -> Int64s:
+    """Nodes of the operators that launched the work, where one did."""
+    op = ctx.launches.op
+    has = op != NO_ROW
+    site = sites.names(ctx, np.full(len(op), KINDS.index("op")), ctx.events.name[op], has)
+    node[has] = paths.below(node[has], site[has])
+    return node
+
+
+def _of_work(ctx: Context, name: str, sites: FlameSiteTable, paths: Paths, node: Int64s) -> Flame:
+    """The flame graph whose leaves are the device work."""
+    events, work = ctx.events, ctx.launches.work
+    everything = np.ones(len(work), dtype=np.bool_)
+    is_kernel = events.category[work] == Category.KERNEL
+    kinds = np.where(is_kernel, KINDS.index("kernel"), KINDS.index("copy"))
+    site = sites.names(ctx, kinds, events.name[work], everything)
+    node = paths.below(node, site)
+    return sites.flame(name, "ns", _DEVICE_TIME, paths, node, events.dur_ns[work])
+
+
+_MAKERS: Final[dict[str, Callable[[Context], Flame | None]]] = {
+    "host-stack": _host_stack,
+    "host-line": _host_line,
+    "device-stack": _device_stack,
+    "device-line": _device_line,
+    "device-module": _device_module,
+    "memory-stack": memory_by_stack,
+    "memory-use": memory_by_use,
+}

@@ -1,0 +1,201 @@
+"""How memory went, by line and by use: from a snapshot's history, else from a trace's events."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.index.host.enclosing import rows_open_at
+from profkit.index.host.source import NO_FRAME
+from profkit.index.snapshot.allocation_use import USES, makes_state, use_of_blocks, uses
+from profkit.index.snapshot.bytes_over_time import bytes_over_time, telling_moments
+from profkit.index.snapshot.device_memory import DeviceMemory
+from profkit.index.snapshot.stack_lines import NO_LINE
+from profkit.index.trace_memory.live_bytes import device_label
+from profkit.model.events import MISSING, NO_ROW, Int32s, Int64s, Mask, Rows
+from profkit.model.memory_series import Clock, Layer, MemorySeries
+from profkit.model.snapshot import NO_STACK
+from profkit.present.memory_text import use_words
+
+MAX_LAYERS: Final = 8
+"""So many are told apart by their colours; the others lie together in one more."""
+MAX_MOMENTS: Final = 300
+_MAX_CANDIDATES: Final = 8192
+"""Of more groups than this only those with the longest blocks are looked at."""
+_OTHERS: Final = "all others"
+_EARLIER: Final = "from before the recording"
+_NO_LINE: Final = "no line known"
+_EARLIER_LINE: Final = -2
+_UNKNOWN: Final = {NO_LINE: _NO_LINE, _EARLIER_LINE: _EARLIER}
+_NO_USE: Final = "use not known"
+
+
+def memory_series(ctx: Context) -> tuple[MemorySeries, ...]:
+    """How each device's memory went; nothing where the recording does not tell.
+
+    Args:
+        ctx: What was recorded.
+    """
+    of_snapshot = [_of_snapshot(memory) for memory in ctx.device_memories if memory.replay.end]
+    found = tuple(each for each in of_snapshot if each.allocated_bytes.any())
+    return found or _of_trace(ctx)
+
+
+def _of_snapshot(memory: DeviceMemory) -> MemorySeries:
+    replay, lines = memory.replay, memory.lines
+    moments = telling_moments(replay.active_bytes, MAX_MOMENTS)
+    begin, end, n_bytes, stack = _blocks(memory)
+    line = lines.of(stack).astype(np.int64)
+    line[(line == NO_LINE) & (begin == 0)] = _EARLIER_LINE
+    use = use_of_blocks(stack, end <= replay.end, uses(lines.stacks), makes_state(lines.stacks))
+
+    def held(group: Int64s, name: Callable[[int], str]) -> tuple[Layer, ...]:
+        return _layers(group, n_bytes, begin, end, moments, name)
+
+    at, clock = _clock(memory, moments)
+    return MemorySeries(
+        device=memory.label,
+        clock=clock,
+        at=at,
+        allocated_bytes=replay.active_bytes[moments],
+        reserved_bytes=replay.reserved_bytes[moments],
+        layers={
+            "line": held(line, lambda each: _UNKNOWN.get(each) or lines.location(each).place),
+            "use": held(use.astype(np.int64), lambda number: use_words(USES[number]) or _NO_USE),
+        },
+    )
+
+
+def _blocks(memory: DeviceMemory) -> tuple[Rows, Rows, Int64s, Int32s]:
+    """Every block that ever stood: from which place, to which, its length and its stack."""
+    snapshot, replay = memory.snapshot, memory.replay
+    history, blocks = snapshot.history, snapshot.blocks
+    row, since = replay.block, replay.since
+    ended = replay.free != NO_ROW
+    passing, earlier = replay.rows[replay.alloc[ended]], replay.rows[replay.earlier_frees]
+    never = replay.end + 1
+    return (
+        np.concatenate((since + 1, replay.alloc[ended] + 1, np.zeros(len(earlier), np.intp))),
+        np.concatenate(
+            (np.full(len(row), never), replay.free[ended] + 1, replay.earlier_frees + 1)
+        ),
+        np.concatenate((blocks.n_bytes[row], history.n_bytes[passing], history.n_bytes[earlier])),
+        np.concatenate(
+            (
+                blocks.stack[row],
+                history.stack[passing],
+                np.full(len(earlier), NO_STACK, dtype=np.int32),
+            )
+        ),
+    )
+
+
+def _clock(memory: DeviceMemory, moments: Rows) -> tuple[Int64s, Clock]:
+    """When each moment was: after the entry before it."""
+    times = memory.snapshot.history.time_us[memory.replay.rows]
+    if int(times.min()) == MISSING or bool((np.diff(times) < 0).any()):
+        return moments.astype(np.int64), "entries"
+    return times[np.maximum(moments - 1, 0)] - times[0], "us"
+
+
+def _of_trace(ctx: Context) -> tuple[MemorySeries, ...]:
+    table = ctx.allocations.table
+    known = table.total_allocated != MISSING
+    found = []
+    for kind, number in sorted(
+        set(zip(table.device_type[known].tolist(), table.device[known].tolist(), strict=True))
+    ):
+        here = known & (table.device_type == kind) & (table.device == number)
+        found.append(_of_device(ctx, here, device_label(kind, number)))
+    return tuple(found)
+
+
+def _of_device(ctx: Context, here: Mask, label: str) -> MemorySeries:
+    table = ctx.allocations.table
+    places = np.flatnonzero(here)
+    allocated = table.total_allocated[places]
+    moments = telling_moments(allocated, MAX_MOMENTS)
+    reserved = table.total_reserved[places][moments]
+    # What a trace tells of host memory has no reserve: it is 0 throughout.
+    has_reserve = bool((reserved > 0).any()) and int(reserved.min()) != MISSING
+    return MemorySeries(
+        device=label,
+        clock="ns",
+        at=table.ts_ns[places][moments],
+        allocated_bytes=allocated[moments],
+        reserved_bytes=reserved if has_reserve else None,
+        layers=_of_window(ctx, places, moments, allocated[moments]),
+    )
+
+
+def _of_window(
+    ctx: Context, places: Rows, moments: Rows, allocated: Int64s
+) -> dict[str, tuple[Layer, ...]]:
+    """The layers of what a trace's window allocated, and what stood before it."""
+    every = ctx.allocations
+    if not every.has_addresses:
+        return {}
+    own = np.isin(every.alloc, places)
+    alloc, free, n_bytes = every.alloc[own], every.free[own], every.n_bytes[own]
+    begin = np.searchsorted(places, alloc)
+    end = np.where(free == NO_ROW, len(places), np.searchsorted(places, free))
+    row = rows_open_at(ctx.events, ctx.tree, every.table.lane[alloc], every.table.ts_ns[alloc])
+    frame = np.where(row == NO_ROW, NO_FRAME, ctx.source.frame[row]).astype(np.int64)
+    op = np.where(row == NO_ROW, NO_ROW, ctx.innermost_op[row])
+    name = np.where(op == NO_ROW, -1, ctx.events.name[op]).astype(np.int64)
+    one = np.zeros(len(alloc), dtype=np.int64)
+    in_window = bytes_over_time(one, n_bytes, begin, end, moments, 1)[0]
+    before = Layer(_EARLIER, np.maximum(allocated - in_window, 0))
+
+    def held(group: Int64s, named: Callable[[int], str]) -> tuple[Layer, ...]:
+        found = _layers(group, n_bytes, begin, end, moments, named)
+        return (*found, before) if before.bytes.any() else found
+
+    layers = {"operator": held(name, lambda i: _NO_LINE if i < 0 else ctx.events.names[i])}
+    if ctx.has_lines:
+        layers = {"line": held(frame, lambda i: _line_words(ctx, i)), **layers}
+    return layers
+
+
+def _line_words(ctx: Context, frame: int) -> str:
+    if frame == NO_FRAME:
+        return _NO_LINE
+    place = ctx.source.frames[frame]
+    return f"{place.file.replace(chr(92), '/').rpartition('/')[2]}:{place.line}"
+
+
+def _layers(
+    group: Int64s,
+    n_bytes: Int64s,
+    begin: Rows,
+    end: Rows,
+    moments: Rows,
+    name: Callable[[int], str],
+) -> tuple[Layer, ...]:
+    """A layer for each group of blocks that holds much at some moment, and one for all others."""
+    values, of_block = np.unique(group, return_inverse=True)
+    if not len(values):
+        return ()
+    heavy = _heaviest(of_block, n_bytes, begin, end, moments, len(values))
+    rank = np.full(len(values), len(heavy), dtype=np.intp)
+    rank[heavy] = np.arange(len(heavy))
+    held = bytes_over_time(rank[of_block], n_bytes, begin, end, moments, len(heavy) + 1)
+    names = [name(int(values[i])) for i in heavy]
+    return tuple(
+        Layer(words, held[i]) for i, words in enumerate((*names, _OTHERS)) if held[i].any()
+    )
+
+
+def _heaviest(
+    of_block: Rows, n_bytes: Int64s, begin: Rows, end: Rows, moments: Rows, n: int
+) -> Sequence[int]:
+    """The groups that hold the most at any moment, the most first."""
+    total = np.zeros(n, dtype=np.int64)
+    np.add.at(total, of_block, n_bytes)
+    candidates = np.argsort(-total, kind="stable")[:_MAX_CANDIDATES]
+    rank = np.full(n, len(candidates), dtype=np.intp)
+    rank[candidates] = np.arange(len(candidates))
+    held = bytes_over_time(rank[of_block], n_bytes, begin, end, moments, len(candidates) + 1)
+    order = np.argsort(-held[:-1].max(axis=1), kind="stable")
+    return [int(each) for each in candidates[order[:MAX_LAYERS]]]

@@ -1,0 +1,75 @@
+"""The lines of the user's code around a place, where this machine has the file."""
+
+import os
+import stat
+import tokenize
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from profkit.model.location import Location
+
+MAX_FILE_BYTES: Final = 1 << 20
+"""A larger file was written by a program, and is not what somebody wants to read."""
+MAX_LINE_CHARACTERS: Final = 300
+_SUFFIXES: Final = (".py", ".pyx", ".pyi")
+"""A recording may name any file of this machine. Only source code comes into a report that people
+pass on."""
+
+
+@dataclass(frozen=True)
+class SourceSnippet:
+    """Some lines of a file.
+
+    Attributes:
+        first: Number of the first line, from 1.
+        lines: The lines, without their ends and without the indent that all of them have.
+        marked: Number of the line that it is about.
+    """
+
+    first: int
+    lines: tuple[str, ...]
+    marked: int
+
+
+def source_snippet(location: Location, base: str = "", around: int = 3) -> SourceSnippet | None:
+    """The lines around a location as the file has them now, or None where they can't be read.
+
+    Args:
+        location: A place in the user's code.
+        base: The folder that a relative path begins in.
+        around: Lines before it and after it.
+    """
+    if location.file is None or location.line is None:
+        return None
+    lines = _lines_of(str(Path(base, location.file)))
+    if not 1 <= location.line <= len(lines):
+        return None
+    first = max(1, location.line - around)
+    shown = [line.expandtabs(4).rstrip() for line in lines[first - 1 : location.line + around]]
+    indent = min((len(line) - len(line.lstrip()) for line in shown if line), default=0)
+    cut = tuple(line[indent:][:MAX_LINE_CHARACTERS] for line in shown)
+    return SourceSnippet(first, cut, location.line)
+
+
+def _lines_of(path: str) -> tuple[str, ...]:
+    """The lines of a regular, not too large file of source code; none of anything else."""
+    if not path.endswith(_SUFFIXES):
+        return ()
+    try:
+        # Not to wait for a writer, should it be a pipe; no attribute of Windows.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except (OSError, ValueError):
+        return ()
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_FILE_BYTES:
+            return ()
+        with open(handle, "rb", closefd=False) as file:
+            encoding, begun = tokenize.detect_encoding(file.readline)
+            text = (b"".join(begun) + file.read(MAX_FILE_BYTES)).decode(encoding)
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return ()
+    finally:
+        os.close(handle)
+    return tuple(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))

@@ -1,0 +1,296 @@
+"""From a snapshot's lists and dictionaries to columns.
+
+Nothing here trusts what it is given: what is not as torch writes it is passed over and counted,
+numbers that are none become 0 or :data:`~profkit.model.events.MISSING`. Rows are counted before
+they are walked, since a pickle of a few bytes can refer to one list a million times.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import dataclass, field, fields
+from itertools import chain
+from operator import itemgetter
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from profkit.model.device_bytes import SNAPSHOT_KEY, DeviceBytes
+from profkit.model.events import MISSING, SparseColumn
+from profkit.model.snapshot import (
+    Action,
+    Annotation,
+    BlockTable,
+    HistoryTable,
+    SegmentTable,
+    Stacks,
+    State,
+)
+from profkit.readers.snapshot.restricted_unpickler import Broken
+from profkit.readers.snapshot.stacks import StackNumbers
+
+Entry = dict[str, Any]
+
+_INT64: Final = np.iinfo(np.int64)
+_MOST_BYTES: Final = 1 << 48
+"""More than any device has, and little enough for a few thousand of them to be added up."""
+_STATES: Final = {
+    "active_allocated": State.ALLOCATED,
+    "inactive": State.INACTIVE,
+    "active_pending_free": State.PENDING_FREE,
+    "active_awaiting_free": State.PENDING_FREE,
+}
+_ACTIONS: Final = {
+    action.name.lower(): int(action) for action in Action if action is not Action.OTHER
+}
+_COMMON_POOL: Final = (0, 0)
+
+
+@dataclass
+class Columns:
+    """A snapshot as columns; the fields are those of ``profkit.model.snapshot``."""
+
+    segments: SegmentTable
+    blocks: BlockTable
+    history: HistoryTable
+    stacks: Stacks
+    pools: tuple[tuple[int, int], ...]
+    annotations: tuple[Annotation, ...]
+    settings: dict[str, str | int | float | bool]
+    driver: tuple[DeviceBytes, ...]
+    n_skipped: int
+    stages_ns: dict[str, int] = field(default_factory=dict)
+
+
+def is_snapshot(data: Any) -> bool:  # noqa: ANN401  (whatever a pickle holds)
+    """Whether plain data has the shape of a snapshot."""
+    if type(data) is dict:
+        return type(data.get("segments")) is list
+    return type(data) is list and all(type(each) is dict and "blocks" in each for each in data)
+
+
+def columns_of(data: Any, n_bytes: int) -> Columns:  # noqa: ANN401  (whatever a pickle holds)
+    """The columns of a snapshot. What is in ``data`` is taken out of it on the way.
+
+    Args:
+        data: What :func:`is_snapshot` recognised.
+        n_bytes: Size of its pickle.
+
+    Raises:
+        Broken: It refers to the same lists over and over, to have more rows than bytes.
+    """
+    whole: Entry = data if type(data) is dict else {"segments": data}
+    numbers = StackNumbers()
+    listed = whole["segments"]
+    segments = _entries(listed)
+    n_blocks = sum(len(_list(each, "blocks")) for each in segments)
+    traces = [each if type(each) is list else [] for each in _list(whole, "device_traces")]
+    listed_annotations = _list(whole, "external_annotations")
+    n_rows = len(listed) + n_blocks + sum(map(len, traces)) + len(listed_annotations)
+    if n_rows > n_bytes:
+        raise Broken("refers to the same entries over and over")
+    pools: dict[tuple[int, int], int] = {_COMMON_POOL: 0}
+    segment_table = _segments(segments, pools, numbers)
+    block_table, n_odd_blocks = _blocks(segments, segment_table, numbers)
+    history, n_odd_events = _history(traces, numbers)
+    annotations = [note for each in _entries(listed_annotations) if (note := _annotation(each))]
+    return Columns(
+        segments=segment_table,
+        blocks=block_table,
+        history=history,
+        stacks=numbers.stacks(),
+        pools=tuple(pools),
+        annotations=tuple(annotations),
+        settings=_settings(whole.get("allocator_settings")),
+        driver=_driver(whole.get(SNAPSHOT_KEY)),
+        n_skipped=len(listed) - len(segments) + n_odd_blocks + n_odd_events,
+    )
+
+
+def _list(entry: Entry, key: str) -> list[Any]:
+    value = entry.get(key)
+    return value if type(value) is list else []
+
+
+def _entries(values: list[Any]) -> list[Entry]:
+    """Those that are dictionaries; the list itself where all are."""
+    if set(map(type, values)) <= {dict}:
+        return values
+    return [value for value in values if type(value) is dict]
+
+
+def _integers(entries: Sequence[Entry], key: str, missing: int = 0) -> npt.NDArray[np.int64]:
+    """A column of integers."""
+    try:
+        return np.fromiter(map(itemgetter(key), entries), np.int64, len(entries))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        read = (_integer(each.get(key, missing), missing) for each in entries)
+        return np.fromiter(read, np.int64, len(entries))
+
+
+def _integer(value: Any, missing: int) -> int:  # noqa: ANN401  (whatever a pickle holds)
+    """A value as an integer of 64 bits; unsigned ones keep their bits, as addresses do."""
+    if type(value) is float and abs(value) < float(_INT64.max):
+        return int(value)
+    if type(value) not in {int, bool}:
+        return missing
+    if _INT64.max < value <= np.iinfo(np.uint64).max:
+        return int(value) - (1 << 64)
+    return int(value) if _INT64.min < value <= _INT64.max else missing
+
+
+def _lengths(entries: Sequence[Entry], key: str) -> npt.NDArray[np.int64]:
+    """A column of lengths in bytes; what no memory can have is cut to the nearest that it can."""
+    return np.clip(_integers(entries, key), 0, _MOST_BYTES)
+
+
+def _small(entries: Sequence[Entry], key: str) -> npt.NDArray[np.int32]:
+    """A column of small integers, such as ordinals of devices."""
+    wide = _integers(entries, key)
+    narrow = np.iinfo(np.int32)
+    return np.clip(wide, narrow.min, narrow.max).astype(np.int32)
+
+
+def _words(
+    entries: Sequence[Entry], key: str, numbers: dict[str, int], other: int
+) -> npt.NDArray[np.uint8]:
+    """A column of words as numbers."""
+    try:
+        words = map(itemgetter(key), entries)
+        return np.fromiter(map(numbers.__getitem__, words), np.uint8, len(entries))
+    except (KeyError, TypeError):
+        read = (numbers.get(word, other) if type(word := each.get(key)) is str else other
+                for each in entries)  # fmt: skip
+        return np.fromiter(read, np.uint8, len(entries))
+
+
+def _flags(entries: Sequence[Entry], test: Callable[[Entry], bool]) -> npt.NDArray[np.bool_]:
+    return np.fromiter(map(test, entries), np.bool_, len(entries))
+
+
+def _segments(
+    entries: Sequence[Entry], pools: dict[tuple[int, int], int], numbers: StackNumbers
+) -> SegmentTable:
+    return SegmentTable(
+        device=_small(entries, "device"),
+        address=_integers(entries, "address"),
+        total_bytes=_lengths(entries, "total_size"),
+        allocated_bytes=_lengths(entries, "allocated_size"),
+        active_bytes=_lengths(entries, "active_size"),
+        stream=_integers(entries, "stream"),
+        is_large=_flags(entries, lambda each: each.get("segment_type") == "large"),
+        is_expandable=_flags(entries, lambda each: each.get("is_expandable") is True),
+        pool=np.fromiter(
+            (pools.setdefault(_pool(each), len(pools)) for each in entries), np.int32, len(entries)
+        ),
+        stack=numbers.of(each.get("frames") for each in entries),
+    )
+
+
+def _pool(entry: Entry) -> tuple[int, int]:
+    value = entry.get("segment_pool_id", _COMMON_POOL)
+    if type(value) in {tuple, list} and [type(part) for part in value[:3]] == [int, int]:
+        return (value[0], value[1])
+    return _COMMON_POOL
+
+
+def _blocks(
+    entries: Sequence[Entry], segments: SegmentTable, numbers: StackNumbers
+) -> tuple[BlockTable, int]:
+    of_segment = [_entries(_list(each, "blocks")) for each in entries]
+    n_blocks = list(map(len, of_segment))
+    blocks = list(chain.from_iterable(of_segment))
+    n_odd = sum(len(_list(each, "blocks")) for each in entries) - len(blocks)
+    segment = np.repeat(np.arange(len(entries), dtype=np.int32), n_blocks)
+    n_bytes = _lengths(blocks, "size")
+    before = np.cumsum(n_bytes) - n_bytes
+    first = np.repeat(np.cumsum(n_blocks, dtype=np.int64) - n_blocks, n_blocks)
+    follows = segments.address[segment] + before - (before[first] if len(first) else 0)
+    address = _integers(blocks, "address", MISSING)
+    # Before torch 2.0 what a block was asked for, and by whom, is in its history, latest first.
+    history = [_latest(each) for each in blocks]
+    requested = _integers(blocks, "requested_size", MISSING)
+    kept = _integers(history, "real_size", MISSING)
+    frames = [
+        each["frames"] if "frames" in each else last.get("frames")
+        for each, last in zip(blocks, history, strict=True)
+    ]
+    table = BlockTable(
+        segment=segment,
+        address=np.where(address == MISSING, follows, address),
+        n_bytes=n_bytes,
+        requested_bytes=np.where(kept == MISSING, requested, kept),
+        state=_words(blocks, "state", {k: int(v) for k, v in _STATES.items()}, int(State.UNKNOWN)),
+        stack=numbers.of(frames),
+    )
+    return table, n_odd
+
+
+def _latest(block: Entry) -> Entry:
+    history = block.get("history")
+    if type(history) is list and history and type(history[0]) is dict:
+        return history[0]
+    return {}
+
+
+def _history(traces: list[list[Any]], numbers: StackNumbers) -> tuple[HistoryTable, int]:
+    events = traces[0] if len(traces) == 1 else list(chain.from_iterable(traces))
+    device = np.repeat(np.arange(len(traces), dtype=np.int32), list(map(len, traces)))
+    kept = _entries(events)
+    n_odd = len(events) - len(kept)
+    if n_odd:
+        device = device[[type(each) is dict for each in events]]
+    action = _words(kept, "action", _ACTIONS, int(Action.OTHER))
+    address = _integers(kept, "addr", MISSING)
+    at_oom = np.flatnonzero(action == Action.OOM).astype(np.int32)
+    address[at_oom] = MISSING
+    free = _integers([kept[row] for row in at_oom.tolist()], "device_free", MISSING)
+    table = HistoryTable(
+        device=device,
+        action=action,
+        address=address,
+        n_bytes=_lengths(kept, "size"),
+        stream=_integers(kept, "stream"),
+        time_us=_integers(kept, "time_us", MISSING),
+        stack=numbers.of(each.get("frames") for each in kept),
+        free_bytes=SparseColumn(at_oom[free != MISSING], free[free != MISSING]),
+    )
+    return table, n_odd
+
+
+def _annotation(entry: Entry) -> Annotation | None:
+    name, stage = entry.get("name"), entry.get("stage")
+    if type(name) is not str or stage not in {"START", "END"}:
+        return None
+    return Annotation(
+        name=name,
+        device=_integer(entry.get("device"), 0),
+        time_us=_integer(entry.get("time_us"), 0),
+        is_start=stage == "START",
+    )
+
+
+def _settings(value: Any) -> dict[str, str | int | float | bool]:  # noqa: ANN401  (whatever)
+    """The settings, what is nested among them as ``1:0 2:0``."""
+    if type(value) is not dict:
+        return {}
+    flat: dict[str, str | int | float | bool] = {}
+    for key, each in value.items():
+        if type(key) is str and type(each) in {str, int, float, bool}:
+            flat[key] = each
+        elif type(key) is str and type(each) is dict:
+            simple = [(k, v) for k, v in each.items() if {type(k), type(v)} <= {str, int, float}]
+            flat[key] = " ".join(f"{k}:{v}" for k, v in simple)
+    return flat
+
+
+def _driver(own: Any) -> tuple[DeviceBytes, ...]:  # noqa: ANN401  (whatever a pickle holds)
+    """Whose the devices' memory is, of those whose figures are whole."""
+    found = []
+    for entry in _entries(_list(own, "devices")) if type(own) is dict else ():
+        figures: dict[str, Any] = {each.name: entry.get(each.name) for each in fields(DeviceBytes)}
+        needed = [figures[each.name] for each in fields(DeviceBytes) if each.default is NO_DEFAULT]
+        others = [each for each in figures.values() if each is not None]
+        if None not in needed and all(type(each) is int and each >= 0 for each in others):
+            found.append(DeviceBytes(**figures))
+    return tuple(found)

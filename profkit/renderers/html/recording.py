@@ -1,0 +1,76 @@
+"""What was not checked, the recording's health, and where it was made."""
+
+from collections.abc import Iterator
+
+from profkit.model.report import Report
+from profkit.names import short_path
+from profkit.present.headline import overhead_text, unchecked_by_reason
+from profkit.present.memory_text import not_measured
+from profkit.renderers.html._options import Options
+from profkit.renderers.html._section import Section, fill
+from profkit.units import format_count, format_ns
+
+_KEPT = {
+    "stacks": "Python stacks",
+    "shapes": "shapes",
+    "memory": "memory",
+    "modules": "modules",
+    "flops": "FLOPs",
+}
+
+
+def section(report: Report, options: Options) -> Section:
+    """What any reader must know of the recording itself.
+
+    Args:
+        options: How paths are shown.
+    """
+    return Section(
+        id="recording",
+        title="Recording",
+        body=fill(
+            "recording.html.j2",
+            unchecked=unchecked_by_reason(report),
+            n_unchecked=len(report.unchecked),
+            health=report.health,
+            remarks=list(_remarks(report)),
+            environment=list(_environment(report, options)),
+        ),
+    )
+
+
+def _remarks(report: Report) -> Iterator[str]:
+    """What the recording did to the figures, a sentence each."""
+    source = report.source
+    if source.overhead_ratio is not None:
+        yield overhead_text(source.overhead_ratio)
+    if source.lines_from == "other-step":
+        yield "Times are from steps without stacks; lines are from another step of the loop."
+    if report.summary.n_gpu_events_without_launch:
+        n = format_count(report.summary.n_gpu_events_without_launch)
+        yield f"Of {n} pieces of device work the launch is not in the recording."
+    yield from not_measured(report)
+
+
+def _environment(report: Report, options: Options) -> Iterator[tuple[str, str]]:
+    """Where and how the recording was made: a name and a value each."""
+    source, summary = report.source, report.summary
+    yield "Kind", source.kind
+    if source.path:
+        yield "File", short_path(source.path, options.base)
+    if summary.window_ns:
+        yield "Length", format_ns(summary.window_ns)
+    if source.n_events:
+        yield "Events", format_count(source.n_events)
+    if source.devices:
+        yield "Devices", ", ".join(dict.fromkeys(name or "unnamed" for name in source.devices))
+    if source.rank is not None:
+        yield "Rank", f"{source.rank}{f' of {source.world_size}' if source.world_size else ''}"
+    if source.torch:
+        yield "PyTorch", source.torch
+    if source.kind == "trace":
+        kept = [words for name, words in _KEPT.items() if getattr(source.recorded_with, name)]
+        yield "Recorded with", ", ".join(kept) or "times alone"
+    if summary.n_graph_launches:
+        yield "Graph launches", format_count(summary.n_graph_launches)
+    yield "profkit", report.profkit

@@ -1,0 +1,104 @@
+"""The report as JSON: the contract that other programs build on.
+
+Times are integer nanoseconds, sizes integer bytes, shares from 0 to 1; a figure that is not known
+is null. The layout is ``report.schema.json`` beside this file, made from the report's dataclasses
+by :func:`schema`; ``python -m profkit.renderers.json_report`` prints it.
+"""
+
+import inspect
+import json
+import re
+import sys
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from profkit.model.report import SCHEMA, Report
+from profkit.present.renderer import RendererInfo
+
+INFO = RendererInfo(name="json", suffix=".json", media_type="application/json")
+
+_ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {6,}.*)*)", re.MULTILINE)
+"""A field and its definition in a dataclass's docstring."""
+_ONLY_INSIDE: Final = "claims"
+"""The one field of a finding that is there to add costs up and not for the reader."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the JSON is laid out.
+
+    Attributes:
+        indent: Spaces a level; 0 puts everything on one line.
+    """
+
+    indent: int = 2
+
+
+def render(report: Report, options: Options) -> bytes:
+    """The report as JSON in UTF-8, with a line end.
+
+    Args:
+        options: The layout.
+    """
+    bare = replace(
+        report,
+        findings=tuple(replace(finding, claims=()) for finding in report.findings),
+        health=tuple(replace(finding, claims=()) for finding in report.health),
+    )
+    tree = msgspec.to_builtins(bare)
+    for finding in (*tree["findings"], *tree["health"]):
+        del finding[_ONLY_INSIDE]
+    try:
+        text = msgspec.json.encode(tree)
+    except UnicodeEncodeError:
+        text = msgspec.json.encode(_without_surrogates(tree))
+    return msgspec.json.format(text, indent=options.indent if options.indent > 0 else -1) + b"\n"
+
+
+def _without_surrogates(tree: Any) -> Any:  # noqa: ANN401  (any part of a JSON tree)
+    """A JSON tree whose strings are valid Unicode: paths may hold bytes that are not."""
+    if isinstance(tree, str):
+        return tree.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(tree, list | tuple):
+        return [_without_surrogates(item) for item in tree]
+    if isinstance(tree, dict):
+        return {_without_surrogates(key): _without_surrogates(tree[key]) for key in tree}
+    return tree
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a report, each field with its definition.
+
+    Source: https://json-schema.org/draft/2020-12
+    """
+    _, parts = msgspec.json.schema_components([Report], ref_template="#/$defs/{name}")
+    for part in parts.values():
+        if "properties" not in part:
+            continue
+        part["properties"].pop(_ONLY_INSIDE, None)
+        part["required"] = list(part["properties"])
+        about, _, attributes = inspect.cleandoc(part.get("description", "")).partition(
+            "Attributes:"
+        )
+        part["description"] = " ".join(about.split())
+        for name, definition in _ATTRIBUTE.findall(attributes):
+            if name in part["properties"]:
+                one = part["properties"][name]
+                one["description"] = " ".join(definition.replace("``", "`").split())
+        for one in part["properties"].values():
+            one.pop("default", None)
+    whole = parts.pop("Report")
+    whole["title"] = "profkit report"
+    whole["properties"]["schema"]["const"] = SCHEMA
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "$defs": parts}
+
+
+def schema_text() -> str:
+    """The JSON Schema as it is shipped."""
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema_text())

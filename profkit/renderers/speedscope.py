@@ -1,0 +1,80 @@
+"""Stacks for speedscope.app: time on the host and on devices, and memory at its peak.
+
+One file has a profile for every kind of stacks that the recording has, each with its frames' files
+and lines; the program switches between them. Weights are whole nanoseconds or bytes.
+
+Source: ``src/lib/file-format-spec.ts`` of jlfwong/speedscope.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from profkit.model.flame import FlameSite
+from profkit.model.report import Report
+from profkit.names import short_path, visible
+from profkit.present.renderer import RendererInfo
+from profkit.present.stacks import StackOptions as Options
+from profkit.present.stacks import WeightedStacks, all_stacks, chosen_stacks, label, remark
+
+__all__ = ["INFO", "Options", "remark", "render"]
+
+INFO = RendererInfo(
+    name="speedscope",
+    suffix=".speedscope.json",
+    media_type="application/json",
+    shows="recording",
+    opened_by="https://www.speedscope.app",
+)
+
+_SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
+_UNITS: Final = {"ns": "nanoseconds", "bytes": "bytes"}
+
+
+def render(report: Report, options: Options) -> bytes:
+    """The stacks as a file of speedscope's own format.
+
+    Args:
+        options: Which stacks.
+
+    Raises:
+        UsageError: There are no such stacks.
+    """
+    if options.weight:
+        found = [chosen_stacks(report, options.recording, options.weight)]
+    else:
+        found = [*all_stacks(report, options.recording)]
+    numbers: dict[FlameSite, int] = {}
+    profiles = [_profile(each, numbers) for each in found if each is not None]
+    file = {
+        "$schema": _SCHEMA,
+        "shared": {"frames": [_frame(site, options.base) for site in numbers]},
+        "profiles": profiles,
+        "name": visible(short_path(report.source.path, options.base)) or "profkit",
+        "activeProfileIndex": 0,
+        "exporter": f"profkit@{report.profkit}",
+    }
+    return msgspec.json.encode(file) + b"\n"
+
+
+def _profile(stacks: WeightedStacks, numbers: dict[FlameSite, int]) -> dict[str, Any]:
+    """One kind of stacks; its sites are numbered as they come up."""
+    weights = [weight for _, weight in stacks.rows]
+    return {
+        "type": "sampled",
+        "name": f"{stacks.title}: {stacks.of}",
+        "unit": _UNITS[stacks.unit],
+        "startValue": 0,
+        "endValue": sum(weights),
+        "samples": [
+            [numbers.setdefault(site, len(numbers)) for site in stack] for stack, _ in stacks.rows
+        ],
+        "weights": weights,
+    }
+
+
+def _frame(site: FlameSite, base: str) -> dict[str, Any]:
+    if site.frame is None:
+        return {"name": label(site)}
+    file = visible(short_path(site.frame.file, base))
+    return {"name": visible(site.name) or "(no name)", "file": file, "line": site.frame.line}

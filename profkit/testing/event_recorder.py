@@ -1,0 +1,243 @@
+"""Events one by one: a clock, threads, streams and ids, as the profiler would have kept them.
+
+:class:`EventRecorder` knows how an event is written and how its ids join it to others. What a program
+does (an operator that launches a kernel, a copy that makes the host wait) is built on it in
+:mod:`profkit.testing.trace_builder`.
+
+Source: field names and their spelling follow ``libkineto/src/output_json.cpp`` of pytorch/kineto
+and traces written by torch 2.13.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+DEFAULT_STREAM = 7
+"""The number that CUPTI gives the default stream of a context."""
+
+MAIN_THREAD = 1000
+
+
+@dataclass
+class Event:
+    """One entry of ``traceEvents`` with its times still in nanoseconds.
+
+    Attributes:
+        ph: The phase: ``X`` complete, ``i`` instant, ``M`` metadata.
+        name: The event's name.
+        cat: Its category as written, or None.
+        pid: Process, or a device's ordinal.
+        tid: Thread, or a stream.
+        ts_ns: Start in nanoseconds from the trace's start.
+        dur_ns: Length in nanoseconds; None for an instant.
+        args: The ``args`` object; None when the event has none.
+    """
+
+    ph: str
+    name: str
+    cat: str | None
+    pid: int | str
+    tid: int | str
+    ts_ns: int
+    dur_ns: int | None = None
+    args: dict[str, Any] | None = None
+
+
+@dataclass
+class EventRecorder:
+    """A list of events and the state that gives the next one its place and its ids.
+
+    Every ``*_ns`` is an integer number of nanoseconds from the trace's start. A method that takes
+    ``at_ns`` places its event there and leaves the clock alone; without it the event starts now,
+    and host events move the clock to their end.
+
+    Attributes:
+        now_ns: The host's clock.
+        pid: The process's id.
+        tid: The thread that host events are written to.
+        runtime: Prefix of the runtime's calls: ``cuda`` or ``hip``.
+        latency_ns: From the end of a launching call to the earliest start of its device work.
+        events: What was recorded so far.
+    """
+
+    now_ns: int = 0
+    pid: int = MAIN_THREAD
+    tid: int = MAIN_THREAD
+    runtime: str = "cuda"
+    latency_ns: int = 0
+    events: list[Event] = field(default_factory=list)
+    _stream_free_ns: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
+    _open_ops: dict[int, list[int]] = field(default_factory=dict, repr=False)
+    _open_calls: dict[int, list[int]] = field(default_factory=dict, repr=False)
+    _last_id: int = field(default=0, repr=False)
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def advance(self, ns: int) -> None:
+        """Let the host do something that leaves no event, for ``ns`` nanoseconds."""
+        self.now_ns += ns
+
+    @contextmanager
+    def thread(self, tid: int) -> Iterator[None]:
+        """Write the host events of the block to another thread. The clock is shared."""
+        before, self.tid = self.tid, tid
+        try:
+            yield
+        finally:
+            self.tid = before
+
+    @contextmanager
+    def _span(self, cat: str, name: str, args: dict[str, Any]) -> Iterator[Event]:
+        """A host event that lasts as long as its block."""
+        event = Event("X", name, cat, self.pid, self.tid, self.now_ns, 0, args)
+        self.events.append(event)
+        try:
+            yield event
+        finally:
+            event.dur_ns = self.now_ns - event.ts_ns
+
+    @contextmanager
+    def op(self, name: str, *, self_ns: int = 0, sequence: int | None = None) -> Iterator[Event]:
+        """An operator around a block.
+
+        Args:
+            name: Such as ``aten::linear``.
+            self_ns: Host time that it spends before the block.
+            sequence: ``Sequence number``, which joins it to its backward operator.
+        """
+        ident = self._next_id()
+        args: dict[str, Any] = {"External id": ident}
+        if sequence is not None:
+            args["Sequence number"] = sequence
+        open_ops = self._open_ops.setdefault(self.tid, [])
+        open_ops.append(ident)
+        try:
+            with self._span("cpu_op", name, args) as event:
+                self.advance(self_ns)
+                yield event
+        finally:
+            open_ops.pop()
+
+    @contextmanager
+    def annotation(self, name: str) -> Iterator[Event]:
+        """A ``user_annotation`` around a block: what ``record_function`` writes."""
+        with self._span("user_annotation", name, {"External id": self._next_id()}) as event:
+            yield event
+
+    @contextmanager
+    def _python_call(self, name: str, extra: dict[str, Any]) -> Iterator[Event]:
+        ident = self._next_id()
+        callers = self._open_calls.setdefault(self.tid, [])
+        args = {"Python parent id": callers[-1] if callers else None, "Python id": ident, **extra}
+        callers.append(ident)
+        try:
+            with self._span("python_function", name, args) as event:
+                yield event
+        finally:
+            callers.pop()
+
+    @contextmanager
+    def frame(self, file: str, line: int, function: str) -> Iterator[Event]:
+        """A call of a Python function around a block.
+
+        Args:
+            file: The path as the recording has it.
+            line: The line where the function begins, as in torch's own stacks.
+            function: The function's name.
+        """
+        with self._python_call(f"{file}({line}): {function}", {}) as event:
+            yield event
+
+    @contextmanager
+    def builtin(self, name: str) -> Iterator[Event]:
+        """A call of a builtin around a block, such as ``method 'item' of Tensor object``."""
+        with self._python_call(f"<built-in {name}>", {}) as event:
+            yield event
+
+    @contextmanager
+    def module(self, name: str, ident: int = 0) -> Iterator[Event]:
+        """A call of an ``nn.Module`` around a block: ``nn.Module: Linear_0``."""
+        extra = {"Python module id": ident}
+        with self._python_call(f"nn.Module: {name}_{ident}", extra) as event:
+            yield event
+
+    def _external_id(self) -> dict[str, int]:
+        open_ops = self._open_ops.get(self.tid)
+        return {"External id": open_ops[-1]} if open_ops else {}
+
+    def call(
+        self,
+        name: str,
+        dur_ns: int,
+        *,
+        at_ns: int | None = None,
+        correlation: int | None = None,
+        cat: str = "cuda_runtime",
+    ) -> int:
+        """A call of the runtime or the driver.
+
+        Args:
+            name: Without the runtime's prefix when it begins with a capital: ``LaunchKernel``.
+            dur_ns: How long the host was in it.
+            at_ns: Its start; by default now.
+            correlation: Its correlation id; by default a new one.
+            cat: ``cuda_runtime`` or ``cuda_driver``.
+
+        Returns:
+            The correlation id, which joins device work to this call.
+        """
+        full = f"{self.runtime}{name}" if name[:1].isupper() else name
+        ident = self._next_id() if correlation is None else correlation
+        args: dict[str, Any] = {**self._external_id(), "correlation": ident}
+        start = self.now_ns if at_ns is None else at_ns
+        self.events.append(Event("X", full, cat, self.pid, self.tid, start, dur_ns, args))
+        if at_ns is None:
+            self.advance(dur_ns)
+        return ident
+
+    def work(
+        self,
+        cat: str,
+        name: str,
+        dur_ns: int,
+        *,
+        at_ns: int | None = None,
+        correlation: int | None = None,
+        device: int = 0,
+        stream: int = DEFAULT_STREAM,
+        **args: object,
+    ) -> Event:
+        """Work of a device: a kernel, a copy or a fill.
+
+        Args:
+            cat: ``kernel``, ``gpu_memcpy`` or ``gpu_memset``.
+            dur_ns: Its length.
+            at_ns: Its start. By default it begins when its launch is through (plus
+                ``latency_ns``) and the stream has done what it was given before.
+            correlation: Of the call that launched it. By default a new id that no call has: work
+                carried in from before the window.
+            device: The device's ordinal.
+            args: More of ``args``, such as ``bytes``.
+        """
+        lane = (device, stream)
+        ready = max(self.now_ns + self.latency_ns, self._stream_free_ns.get(lane, 0))
+        start = ready if at_ns is None else at_ns
+        self._stream_free_ns[lane] = max(self._stream_free_ns.get(lane, 0), start + dur_ns)
+        joined = {} if correlation is None else self._external_id()
+        ident = self._next_id() if correlation is None else correlation
+        places = {"device": device, "context": 1, "stream": stream, "correlation": ident}
+        event = Event("X", name, cat, device, stream, start, dur_ns, {**joined, **places, **args})
+        self.events.append(event)
+        return event
+
+    def free_at_ns(self, device: int = 0, stream: int | None = None) -> int:
+        """When a stream has done all that it was given so far; without one, the whole device."""
+        ends = [
+            end
+            for (at_device, at_stream), end in self._stream_free_ns.items()
+            if at_device == device and stream in (None, at_stream)
+        ]
+        return max(ends, default=0)

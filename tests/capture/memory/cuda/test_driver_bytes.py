@@ -1,0 +1,139 @@
+"""Device memory of torch, of the same process outside torch, and of others is told apart."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from profkit.capture.memory.cuda.driver_bytes import device_bytes
+from profkit.model.device_bytes import DeviceBytes
+from tests.capture.memory.fake_cuda import GIB, FakeCuda
+
+ROOT = Path(__file__).parents[4]
+Uses = list[tuple[int, int | None]]
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    """3 GiB of torch's on a device of 80 GiB, of which 70 are free."""
+    fake = FakeCuda()
+    fake.install(monkeypatch)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "_get_nvml_device_index", lambda device: device + 4)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    return fake
+
+
+def driver_lists(monkeypatch: pytest.MonkeyPatch, uses: Uses) -> None:
+    """Let the driver list processes on its fifth device."""
+    nvml = ModuleType("pynvml")
+    nvml.nvmlInit = lambda: None  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetHandleByIndex = lambda index: index  # type: ignore[attr-defined]
+
+    def processes(handle: int) -> list[SimpleNamespace]:
+        assert handle == 4
+        return [SimpleNamespace(pid=pid, usedGpuMemory=n_bytes) for pid, n_bytes in uses]
+
+    nvml.nvmlDeviceGetComputeRunningProcesses = processes  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+
+@pytest.mark.usefixtures("cuda")
+def test_three_owners_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver_lists(monkeypatch, [(os.getpid(), 4 * GIB), (1, 5 * GIB), (2, GIB // 2)])
+    (found,) = device_bytes()
+    assert found == DeviceBytes(
+        device=0,
+        total_bytes=80 * GIB,
+        free_bytes=70 * GIB,
+        torch_bytes=3 * GIB,
+        process_bytes=4 * GIB,
+        others_bytes=5 * GIB + GIB // 2,
+    )
+    assert found.non_torch_bytes == GIB
+    assert found.outside_torch_bytes == 7 * GIB
+
+
+@pytest.mark.usefixtures("cuda")
+def test_without_the_driver_s_list_only_what_is_outside_torch_is_known() -> None:
+    (found,) = device_bytes()
+    assert (found.process_bytes, found.others_bytes, found.non_torch_bytes) == (None, None, None)
+    assert found.outside_torch_bytes == 7 * GIB
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize(
+    ("uses", "own", "others"),
+    [
+        ([(1, GIB)], None, None),  # in a container the numbers are those of another one
+        ([(-1, None)], None, None),
+        ([(0, GIB), (-1, None)], GIB, None),  # Windows tells nobody's share
+        ([(0, None)], None, None),
+        ([(0, GIB)], GIB, 0),
+    ],
+)
+def test_what_the_driver_does_not_tell_stays_unknown(
+    monkeypatch: pytest.MonkeyPatch, uses: Uses, own: int | None, others: int | None
+) -> None:
+    driver_lists(monkeypatch, [(os.getpid() if pid == 0 else pid, n) for pid, n in uses])
+    (found,) = device_bytes()
+    assert (found.process_bytes, found.others_bytes) == (own, others)
+
+
+def test_a_device_that_the_process_leaves_alone_is_not_asked(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cuda.is_started
+    asked: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: GIB if device == 2 else 0)
+
+    def info(device: int) -> tuple[int, int]:
+        asked.append(device)
+        return GIB, 2 * GIB
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", info)
+    assert [each.device for each in device_bytes()] == [0, 2]
+    assert asked == [0, 2]
+
+
+def test_a_driver_that_fails_is_no_error(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_device: int) -> tuple[int, int]:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", broken)
+    assert cuda.is_started
+    assert device_bytes() == ()
+
+
+def test_before_the_program_uses_cuda_nothing_is_known(cuda: FakeCuda) -> None:
+    cuda.is_started = False
+    assert device_bytes() == ()
+
+
+def test_asking_does_not_import_torch() -> None:
+    program = (
+        "import sys\n"
+        "from profkit.capture.memory.cuda.driver_bytes import device_bytes\n"
+        "print(device_bytes(), 'torch' in sys.modules)\n"
+    )
+    said = subprocess.check_output(
+        [sys.executable, "-c", program], text=True, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert said == "() False\n"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_what_torch_takes_is_torch_s() -> None:
+    torch.cuda.init()
+    before = {each.device: each.torch_bytes for each in device_bytes()}
+    kept = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda:0")
+    (after,) = [each for each in device_bytes() if each.device == 0]
+    assert after.torch_bytes - before.get(0, 0) in {0, 64 << 20}
+    assert after.torch_bytes >= kept.nbytes
+    assert after.free_bytes + after.torch_bytes <= after.total_bytes
+    assert after.process_bytes is None or after.process_bytes >= after.torch_bytes

@@ -1,0 +1,212 @@
+"""The allocator's history: kept while a block runs, written whole, and left as it was found."""
+
+import gzip
+import pickle
+import pickletools
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import profkit
+from profkit.capture import current
+from profkit.capture.memory.cuda import history
+from profkit.errors import CaptureError
+from profkit.model.snapshot import Action, MemorySnapshot
+from tests.capture.memory.fake_cuda import GIB, FakeCuda
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    fake = FakeCuda()
+    fake.install(monkeypatch)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    return fake
+
+
+def loaded(path: Path) -> MemorySnapshot:
+    snapshot = profkit.load(path)
+    assert isinstance(snapshot, MemorySnapshot)
+    return snapshot
+
+
+def test_the_history_is_on_inside_the_block_with_python_stacks_and_a_bound(cuda: FakeCuda) -> None:
+    with history.recording(max_entries=500):
+        assert cuda.is_on
+        enabled, context, stacks, max_entries, *_ = cuda.asked[-1]
+    assert (enabled, context, stacks, max_entries) == ("all", "all", "python", 500)
+    assert not cuda.is_on
+
+
+def test_a_history_that_the_program_keeps_is_neither_cleared_nor_turned_off(cuda: FakeCuda) -> None:
+    torch.cuda.memory._record_memory_history(max_entries=9)
+    cuda.allocate()
+    with history.recording() as recorder:
+        cuda.allocate()
+        recorder.clear()
+    assert cuda.is_on
+    assert len(cuda.entries) == 2
+    assert len(cuda.asked) == 1
+
+
+def test_a_history_that_the_program_turned_off_meanwhile_stays_off(cuda: FakeCuda) -> None:
+    with history.recording():
+        torch.cuda.memory._record_memory_history(None)
+    assert len(cuda.asked) == 2
+
+
+def test_clearing_leaves_the_history_on_and_empty(cuda: FakeCuda, tmp_path: Path) -> None:
+    with history.recording(max_entries=7) as recorder:
+        cuda.allocate(512)
+        recorder.clear()
+        cuda.allocate(1024)
+        path = history.dump(tmp_path / "a.snapshot.pickle.gz")
+        assert cuda.asked[-1][3] == 7
+    table = loaded(path).history
+    assert table.n_bytes[table.action == Action.ALLOC].tolist() == [1024]
+
+
+def test_a_recording_within_another_leaves_it_running(cuda: FakeCuda) -> None:
+    with history.recording():
+        with history.recording() as inner:
+            inner.clear()
+        assert cuda.is_on
+        assert len(cuda.asked) == 1
+
+
+def test_it_waits_until_the_program_starts_cuda(cuda: FakeCuda) -> None:
+    cuda.is_started = False
+    with history.recording():
+        assert cuda.asked == []
+        cuda.start()
+        assert cuda.is_on
+
+
+def test_cuda_started_after_the_block_is_none_of_its_business(cuda: FakeCuda) -> None:
+    cuda.is_started = False
+    with history.recording():
+        pass
+    cuda.start()
+    assert cuda.asked == []
+
+
+def test_an_allocator_that_keeps_no_history_is_one_warning(
+    cuda: FakeCuda, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cuda.fails = True
+    with history.recording():
+        pass
+    assert capsys.readouterr().err.count("cudaMallocAsync does not yet support") == 1
+
+
+def test_switched_off_it_asks_for_nothing(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(current, "is_on", False)
+    with history.recording():
+        pass
+    assert cuda.asked == []
+
+
+def test_without_cuda_nothing_happens_and_nothing_waits() -> None:
+    if hasattr(torch._C, "_cuda_record_memory_history"):
+        pytest.skip("this torch is built for CUDA")
+    before = len(torch.cuda._queued_calls)
+    with history.recording() as recorder:
+        recorder.clear()
+        assert not history.is_kept()
+    assert len(torch.cuda._queued_calls) == before
+
+
+def test_a_dump_is_a_pickle_of_protocol_four_that_plain_pickle_reads(
+    cuda: FakeCuda, tmp_path: Path
+) -> None:
+    with history.recording():
+        cuda.allocate(2048)
+        path = history.dump(tmp_path / "deep" / "a.snapshot.pickle.gz", {0: 40 * GIB})
+    content = gzip.decompress(path.read_bytes())
+    protocols = [argument for code, argument, _ in pickletools.genops(content)
+                 if code.name == "PROTO"]  # fmt: skip
+    assert protocols == [4]
+    data: dict[str, Any] = pickle.loads(content)  # noqa: S301  (written a moment ago)
+    assert next(entry["size"] for entry in data["device_traces"][0]) == 2048
+    (driver,) = loaded(path).driver
+    assert (driver.torch_bytes, driver.free_bytes) == (3 * GIB, 70 * GIB)
+    assert driver.limit_bytes == 40 * GIB
+    assert driver.others_bytes is None
+    assert [each.name for each in path.parent.iterdir()] == ["a.snapshot.pickle.gz"]
+
+
+def test_a_dump_says_who_allocated_what(cuda: FakeCuda, tmp_path: Path) -> None:
+    with history.recording():
+        cuda.allocate(2048)
+        snapshot = loaded(history.dump(tmp_path / "a.snapshot.pickle.gz"))
+    (frame,) = snapshot.stacks.of(int(snapshot.history.stack[0]))
+    assert (frame.file, frame.line, frame.function) == ("train.py", 3, "step")
+
+
+def test_a_dump_without_a_history_is_refused(cuda: FakeCuda, tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="keeps no history") as refused:
+        history.dump(tmp_path / "a.snapshot.pickle.gz")
+    assert refused.value.hint
+    assert not cuda.asked
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dump_of_a_history_in_which_nothing_happened_is_refused(
+    cuda: FakeCuda, tmp_path: Path
+) -> None:
+    with history.recording():
+        for _ in range(2):  # what the first one leaves in the history is no allocation
+            with pytest.raises(CaptureError, match="no CUDA memory was allocated or freed"):
+                history.dump(tmp_path / "a.snapshot.pickle.gz")
+    assert not cuda.entries
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dump_before_the_program_uses_cuda_is_refused(cuda: FakeCuda, tmp_path: Path) -> None:
+    cuda.is_started = False
+    with pytest.raises(CaptureError, match="has not used any"):
+        history.dump(tmp_path / "a.snapshot.pickle.gz")
+
+
+def test_a_dump_that_fails_leaves_nothing_behind(
+    cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pickle, "dump", full)
+    with history.recording():
+        cuda.allocate()
+        with pytest.raises(OSError, match="No space left"):
+            history.dump(tmp_path / "a.snapshot.pickle.gz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_snapshot_is_named_after_its_trace() -> None:
+    beside = history.snapshot_beside("traces/x/host_1_rank2.17.pt.trace.json.gz")
+    assert beside == Path("traces/x/host_1_rank2.17.snapshot.pickle.gz")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_tensor_is_found_in_the_snapshot_at_its_line(tmp_path: Path) -> None:
+    with history.recording():
+        kept = torch.zeros(1 << 20, device="cuda")
+        snapshot = loaded(history.dump(tmp_path / "a.snapshot.pickle.gz"))
+    assert not history.is_kept()
+    table = snapshot.history
+    rows = [row for row in range(len(table)) if table.address[row] == kept.data_ptr()]
+    frames = snapshot.stacks.of(int(table.stack[rows[0]]))
+    assert any(frame.file == __file__ for frame in frames)
+    assert snapshot.driver[0].torch_bytes >= kept.nbytes
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_clearing_forgets_the_window_before(tmp_path: Path) -> None:
+    with history.recording() as recorder:
+        torch.zeros(1 << 20, device="cuda")
+        recorder.clear()
+        torch.zeros(3 << 18, device="cuda")
+        table = loaded(history.dump(tmp_path / "a.snapshot.pickle.gz")).history
+    assert table.n_bytes[table.action == Action.ALLOC].tolist() == [3 << 20]

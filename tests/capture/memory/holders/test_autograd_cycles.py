@@ -1,0 +1,141 @@
+"""Rings of autograd's are told where nothing else holds a tensor, and break where it is said."""
+
+import gc
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from profkit.capture.memory.holders.garbage import waiting
+from profkit.capture.memory.holders.holder_chains import Holding, holdings
+
+GRADIENT = ("Parameter.grad", "Tensor.grad_fn", "AccumulateGrad", "Parameter.grad")
+AMPLE_S = 60.0
+KEPT: list[object] = []
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    gc.collect()
+    yield
+    KEPT.clear()
+    for parameter in _parameters():
+        parameter.grad = None
+    gc.collect()
+
+
+def holding(reference: "weakref.ref[Any]", budget_s: float = AMPLE_S) -> Holding:
+    (found,) = holdings([reference()], budget_s=budget_s)
+    return found
+
+
+def with_graphed_gradient(size: int = 4) -> nn.Parameter:
+    parameter = nn.Parameter(torch.ones(size))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch itself warns of the ring
+        parameter.exp().sum().backward(create_graph=True)
+    return parameter
+
+
+def test_a_gradient_whose_graph_leads_to_its_parameter_is_a_ring_that_no_collection_frees() -> None:
+    parameter = weakref.ref(with_graphed_gradient())
+    gc.collect()
+    found = holding(parameter)
+    assert found.chains == ()
+    assert found.ring is not None
+    assert found.ring.words == GRADIENT
+    assert waiting().n == 0
+    assert found.ring.closed_by is parameter().grad  # type: ignore[union-attr]
+    del found
+    gc.collect()
+    assert parameter() is not None
+
+
+def test_the_ring_is_gone_with_the_gradient() -> None:
+    parameter = weakref.ref(with_graphed_gradient())
+    assert holding(parameter).ring is not None
+    parameter().grad = None  # type: ignore[union-attr]
+    assert parameter() is None
+
+
+def test_what_the_graph_of_a_ring_has_saved_is_kept_by_the_ring() -> None:
+    def leave() -> "weakref.ref[Tensor]":
+        data = torch.ones(4)
+        parameter = nn.Parameter(torch.ones(4))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            (parameter * data).square().sum().backward(create_graph=True)
+        return weakref.ref(data)
+
+    data = leave()
+    found = holding(data)
+    assert found.chains == ()
+    assert found.ring is not None
+    assert found.ring.words == GRADIENT
+    parameter = weakref.ref(_parameters()[0])
+    parameter().grad = None  # type: ignore[union-attr]
+    del found
+    assert data() is None
+    assert parameter() is None
+
+
+def test_what_the_program_holds_is_in_no_ring_that_is_told() -> None:
+    KEPT.append(with_graphed_gradient())
+    found = holding(weakref.ref(KEPT[0]))
+    assert "".join(found.chains[0].parts).endswith("KEPT[0]")
+    assert found.ring is None
+
+
+class Squared(torch.autograd.Function):
+    """Squares."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ANN401, ARG004
+        return x.square()
+
+
+def test_what_is_computed_from_an_output_and_kept_on_its_operators_ctx_is_a_ring() -> None:
+    output = Squared.apply(torch.ones(4, requires_grad=True))
+    output.grad_fn.later = output.exp()
+    later = weakref.ref(output.grad_fn.later)
+    del output
+    gc.collect()
+    found = holding(later)
+    assert found.chains == ()
+    assert found.ring is not None
+    assert found.ring.words == ("SquaredBackward", "Tensor.grad_fn", "SquaredBackward")
+    assert waiting().n == 0
+    assert found.ring.closed_by is later()
+    del found
+    del later().grad_fn.next_functions[0][0].later  # type: ignore[union-attr]
+    assert later() is None
+
+
+class Node:
+    """Refers to itself, as Python's collector sees."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self.me = self
+
+
+def test_a_cycle_of_pythons_own_is_left_to_its_collector() -> None:
+    values = weakref.ref(Node(torch.ones(4)).values)
+    assert holding(values) == Holding((), None)
+
+
+def test_a_search_that_was_cut_short_tells_of_no_ring() -> None:
+    parameter = weakref.ref(with_graphed_gradient())
+    assert holding(parameter, budget_s=0.0) == Holding((), None)
+
+
+def _parameters() -> list[nn.Parameter]:
+    return [
+        one
+        for one in gc.get_objects()
+        if type(one) is nn.Parameter and one.grad is not None and one.grad.grad_fn is not None
+    ]

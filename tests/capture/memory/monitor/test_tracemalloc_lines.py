@@ -1,0 +1,66 @@
+"""Which lines make Python's own objects is noted if that was asked for, and never while we look."""
+
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
+
+
+@pytest.fixture(autouse=True)
+def _untraced() -> Iterator[None]:
+    yield
+    if tracemalloc.is_tracing():
+        tracemalloc.stop()
+
+
+def bytes_of(lines: TracemallocLines, code: str) -> int:
+    source = open(__file__, encoding="utf-8").read().splitlines()  # noqa: PTH123, SIM115
+    return sum(
+        n_bytes
+        for (file, line, _), n_bytes in lines.made.items()
+        if file == __file__ and code in source[line - 1]
+    )
+
+
+def test_what_was_made_and_stays_is_counted_by_its_line() -> None:
+    lines = TracemallocLines(is_wanted=True)
+    lines.begin()
+    kept = [bytes(10_000) for _ in range(50)]  # stays
+    for _ in range(50):
+        bytes(10_000)  # goes
+    with lines.paused():
+        assert not tracemalloc.is_tracing()
+        unseen = [bytes(10_000) for _ in range(50)]  # of the watcher's own
+    kept += [bytes(10_000) for _ in range(10)]  # stays too
+    with lines.paused():
+        pass
+    lines.end()
+    assert 500_000 <= bytes_of(lines, "# stays") - bytes_of(lines, "# stays too") < 510_000
+    assert 100_000 <= bytes_of(lines, "# stays too") < 110_000
+    assert bytes_of(lines, "# goes") < 20_000
+    assert bytes_of(lines, "# of the watcher's own") == 0
+    assert not tracemalloc.is_tracing()
+    assert len(kept) + len(unseen) == 110
+
+
+def test_what_the_program_has_begun_itself_is_left_to_it() -> None:
+    tracemalloc.start(7)
+    lines = TracemallocLines(is_wanted=True)
+    lines.begin()
+    with lines.paused():
+        assert tracemalloc.is_tracing()
+    lines.end()
+    assert tracemalloc.get_traceback_limit() == 7
+    assert tracemalloc.is_tracing()
+    assert (lines.made, lines.own_bytes()) == ({}, 0)
+
+
+def test_nothing_is_noted_unless_that_was_asked_for() -> None:
+    lines = TracemallocLines()
+    lines.begin()
+    with lines.paused():
+        assert not tracemalloc.is_tracing()
+    lines.end()
+    assert lines.made == {}

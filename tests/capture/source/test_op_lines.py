@@ -1,0 +1,241 @@
+"""The user's line of each operator, against a program whose lines are known."""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import profkit
+from profkit.capture.profiler import ProfilerRecording
+from profkit.capture.source import op_lines as recorded_lines
+from profkit.capture.source.files import SourceFiles
+
+Opened = Callable[[str | None], dict[str, Any]]
+
+PROGRAM = """\
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.inner(x)  # linear
+        return y * 2  # mul
+
+model = nn.Sequential(Block(), nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.add(x)  # own forward
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.sub(1)  # own backward
+
+def step(x, target):
+    out = model(x)  # model
+    loss = nn.functional.mse_loss(Double.apply(out), target)  # loss
+    optimizer.zero_grad()
+    loss.backward()  # backward
+    optimizer.step()  # optimizer
+    value = loss.item()  # item
+    as_float = float(loss.detach())  # float
+    if loss > 100:  # if
+        print("big")
+    small = x[x > 0]  # mask
+    parts = [row.exp() for row in x]  # comprehension
+    print(loss.detach())  # print
+    return small.nonzero()  # nonzero
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[ModuleType]:
+    file = tmp_path / "user_program.py"
+    file.write_text(PROGRAM)
+    spec = importlib.util.spec_from_file_location("user_program", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["user_program"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["user_program"]
+
+
+@pytest.fixture
+def places(program: ModuleType, opened: Opened) -> list[tuple[str, str, str, int]]:
+    """Of each operator: its name, its parent's, the comment on its line, and if it is exact."""
+    import torch
+
+    x = torch.tensor([[1.0, -2.0, 3.0, 4.0]] * 3)
+    with profkit.trace("lines") as t:
+        program.step(x, torch.zeros(3, 2))
+    lines = opened(t.path)["profkit"]["lines"]
+    text = PROGRAM.splitlines()
+    found = []
+    for name, parent, frame in zip(lines["name"], lines["parent"], lines["frame"], strict=True):
+        assert frame >= 0, f"{lines['names'][name]} has no line"
+        file, line, _function, exact = lines["frames"][frame]
+        assert Path(file).is_absolute()
+        comment = text[line - 1].partition("# ")[2] if file.endswith("user_program.py") else file
+        above = lines["names"][lines["name"][parent]] if parent >= 0 else ""
+        found.append((lines["names"][name], above, comment, exact))
+    return found
+
+
+def lines_of(places: list[tuple[str, str, str, int]], op: str) -> set[tuple[str, int]]:
+    """Comments on the lines of an operator that no operator called."""
+    return {(comment, exact) for name, above, comment, exact in places if name == op and not above}
+
+
+def test_every_operator_is_on_the_line_that_ran_it(
+    places: list[tuple[str, str, str, int]],
+) -> None:
+    assert lines_of(places, "aten::linear") == {("linear", 1), ("model", 1)}
+    assert lines_of(places, "aten::mse_loss") == {("loss", 1)}
+    assert lines_of(places, "aten::mul") >= {("mul", 1)}
+    assert lines_of(places, "aten::item") >= {("item", 1), ("float", 1)}
+    assert lines_of(places, "aten::gt") >= {("if", 1), ("mask", 1)}
+    assert lines_of(places, "aten::is_nonzero") >= {("if", 1)}
+    assert lines_of(places, "aten::index") == {("mask", 1)}
+    assert lines_of(places, "aten::nonzero") == {("nonzero", 1)}
+    assert lines_of(places, "aten::exp") == {("comprehension", 1)}
+    assert lines_of(places, "Optimizer.step#SGD.step") == {("optimizer", 1)}
+
+
+def test_backward_operators_have_the_line_of_their_forward_operator(
+    places: list[tuple[str, str, str, int]],
+) -> None:
+    by_name = {name: comment for name, _, comment, _ in places}
+    assert by_name["MseLossBackward0"] == "loss"
+    assert by_name["MulBackward0"] == "mul"
+    addmm = {comment for name, _, comment, _ in places if name == "AddmmBackward0"}
+    assert addmm == {"linear", "model"}
+    assert by_name["aten::ones_like"] == "backward"
+    assert by_name["torch::autograd::AccumulateGrad"] == "backward"
+
+
+def test_python_within_an_operator_has_its_own_line(
+    places: list[tuple[str, str, str, int]],
+) -> None:
+    comments = {(name, comment) for name, _, comment, _ in places}
+    assert ("aten::add", "own forward") in comments
+    assert ("DoubleBackward", "loss") in comments
+
+
+def test_modules_are_named_innermost(program: ModuleType, opened: Opened) -> None:
+    import torch
+
+    with profkit.trace("modules") as t:
+        program.step(torch.ones(3, 4), torch.zeros(3, 2))
+    lines = opened(t.path)["profkit"]["lines"]
+    of_linear = [
+        lines["modules"][module]
+        for name, module in zip(lines["name"], lines["module"], strict=True)
+        if lines["names"][name] == "aten::addmm"
+    ]
+    assert of_linear == ["Linear_0", "Linear_1"]
+
+
+def test_columns_are_of_one_length_and_threads_are_those_of_the_trace(opened: Opened) -> None:
+    import torch
+
+    with profkit.trace("columns") as t:
+        torch.ones(3).exp()
+    trace = opened(t.path)
+    lines = trace["profkit"]["lines"]
+    columns = ("name", "parent", "thread", "external_id", "frame", "module")
+    assert len({len(lines[column]) for column in columns}) == 1
+    events = [e for e in trace["traceEvents"] if e.get("cat") == "cpu_op"]
+    assert {e["tid"] for e in events} == set(lines["thread"])
+    by_id = {e["args"]["External id"]: e["name"] for e in events}
+    for name, external_id in zip(lines["name"], lines["external_id"], strict=True):
+        assert by_id[external_id] == lines["names"][name]
+
+
+def test_the_users_files_are_told_from_libraries_by_where_they_are(tmp_path: Path) -> None:
+    import torch
+
+    files = SourceFiles()
+    own = tmp_path / "mine.py"
+    own.write_text("")
+    assert files.user_file(str(own)) == str(own)
+    assert files.user_file("torch/nn/modules/linear.py") is None
+    assert files.user_file(torch.__file__) is None
+    assert files.user_file("typing.py") is None
+    assert files.user_file("<frozen importlib._bootstrap>") is None
+    assert files.user_file("<string>") is None
+    assert files.user_file("<ipython-input-3-abc>") == "<ipython-input-3-abc>"
+    assert {"torch", "typing.py"} <= files.libraries
+    assert files.user_file(str(Path(profkit.__file__).parent / "capture" / "trace.py")) is None
+    assert files.is_library(str(tmp_path / "venv" / "site-packages" / "x.py"))
+
+
+def test_a_shortened_name_is_resolved_to_the_users_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    own = tmp_path / "project" / "model.py"
+    own.write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    files = SourceFiles()
+    assert files.user_file("project/model.py") == str(own)
+    assert files.paths == {"project/model.py": str(own)}
+
+
+def test_code_that_a_compiler_wrote_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/home/me/cache")
+    files = SourceFiles()
+    for name in (
+        "/tmp/torchinductor_me/ur/cur4rl.py",  # noqa: S108
+        "/home/me/cache/ur/cur4rl.py",
+        "torch/_functorch/_aot_autograd/subclass_codegen.py:codegen(wrapper)",
+    ):
+        assert files.user_file(name) is None
+    assert files.user_file("/home/me/train.py") == "/home/me/train.py"
+
+
+class _Gone:
+    """What torch holds of a function whose code is gone: its names are other bytes by now."""
+
+    line_number = 3
+
+    @property
+    def file_name(self) -> str:
+        raise UnicodeDecodeError("utf-8", b"\xf0", 0, 1, "invalid continuation byte")
+
+    function_name = file_name
+
+
+def test_a_function_whose_code_is_gone_costs_its_own_line_and_no_recording() -> None:
+    op = SimpleNamespace(
+        name="aten::mm", children=[], start_time_ns=2, end_time_ns=3, start_tid=1, correlation_id=7,
+        extra_fields=_ExtraFields_TorchOp(sequence_number=-1, scope="FUNCTION", caller=None),
+    )  # fmt: skip
+    call = SimpleNamespace(
+        name="gone", children=[op], start_time_ns=1, end_time_ns=4, start_tid=1,
+        extra_fields=_ExtraFields_PyCall(callsite=_Gone(), caller=_Gone()),
+    )  # fmt: skip
+    recording = SimpleNamespace(tree=lambda: [call], thread_ids=dict)
+    lines = recorded_lines.lines_of(cast("ProfilerRecording", recording), "run")
+    assert lines.ops.name == [0]
+    assert lines.ops.frame == [-1]
+    assert lines.n_calls == 1
+
+
+class _ExtraFields_TorchOp(SimpleNamespace):  # noqa: N801  (torch's names)
+    pass
+
+
+class _ExtraFields_PyCall(SimpleNamespace):  # noqa: N801
+    pass

@@ -1,0 +1,223 @@
+"""Each growth is told by one rule: the one whose cure frees it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profkit.engine.context import Context
+from profkit.engine.families.leaks.causes import (
+    Cause,
+    cause_of,
+    container_name,
+    container_place,
+    graph_share,
+    growths_of,
+    is_called_cache,
+    principal,
+    together,
+)
+from profkit.engine.registry import rules
+from profkit.model.live_memory import Chain, Graph, Leak
+from profkit.testing import LiveBuilder
+
+KIB = 1024
+CAUSES: tuple[Cause, ...] = (
+    "retained-graph", "growing-container", "forgotten-hook", "uncollected-cycle",
+    "kept-traceback", "unbounded-cache", "host-growth", "pinned-growth",
+)  # fmt: skip
+
+
+def chain(kind: str = "module-global", *parts: str) -> Chain:
+    return Chain(kind, parts or ("__main__.kept", "[3]"), "list", 200)  # type: ignore[arg-type]
+
+
+def growth(**changes: object) -> Leak:
+    plain = Leak("tensors", "cpu", 64 * KIB, 12_800 * KIB, 200, 1, 200, chains=(chain(),))
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+LARGE = Graph(1400, 12_000 * KIB, "NllLossBackward0")
+NODE = Graph(200, 0, "ViewBackward0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({}, "growing-container"),
+        ({"chains": ()}, "growing-container"),
+        ({"graph": LARGE}, "retained-graph"),
+        ({"kind": "graph", "n": 1}, "retained-graph"),
+        ({"graph": NODE}, "growing-container"),
+        ({"device": "cuda:0"}, "growing-container"),
+        ({"device": "cuda:0", "graph": LARGE}, "retained-graph"),
+        ({"device": "pinned"}, "pinned-growth"),
+        ({"kind": "host", "device": "host"}, "host-growth"),
+        ({"kind": "host", "device": "host", "chains": ()}, "host-growth"),
+        ({"kind": "garbage", "chains": (), "cycle": ("Net", "dict", "Net")}, "uncollected-cycle"),
+        ({"kind": "garbage", "chains": (chain("hook"),)}, "uncollected-cycle"),
+        ({"chains": (chain("traceback"),), "graph": LARGE}, "kept-traceback"),
+        ({"chains": (chain("hook"),), "graph": LARGE}, "forgotten-hook"),
+        ({"chains": (chain("hook"),), "kind": "graph"}, "forgotten-hook"),
+        ({"chains": (chain("cache"),)}, "unbounded-cache"),
+        ({"chains": (chain("cache"),), "kind": "host"}, "unbounded-cache"),
+        ({"chains": (chain("instance", "__main__.net", "._cache", "['k']"),)}, "unbounded-cache"),
+        ({"chains": (chain("closure", "memo", "[3]", " in the closure of f"),)}, "unbounded-cache"),
+        ({"chains": (chain("unknown"), chain("hook"))}, "forgotten-hook"),
+    ],
+)
+def test_the_cause_is_what_has_to_change(changes: dict[str, object], cause: str) -> None:
+    assert cause_of(growth(**changes)) == cause
+
+
+def test_a_cache_that_is_mostly_graph_is_first_of_all_a_kept_graph() -> None:
+    cache = chain("module-global", "__main__.loss_cache", "[3]")
+    assert cause_of(growth(chains=(cache,), graph=LARGE)) == "retained-graph"
+    little = Graph(200, 2_000 * KIB, "MulBackward0")
+    assert cause_of(growth(chains=(cache,), graph=little)) == "unbounded-cache"
+
+
+def test_numbers_whose_graph_has_let_go_of_what_it_saved_still_keep_its_nodes() -> None:
+    losses = growth(bytes=200 * 4, graph=Graph(200 * 8, 0, "NllLossBackward0"))
+    assert graph_share(losses) > 0.9
+    assert cause_of(losses) == "retained-graph"
+
+
+def test_a_graph_that_shares_its_tensors_with_others_counts_by_its_nodes() -> None:
+    assert graph_share(growth(bytes=0, graph=Graph(0, 0, ""))) == 0.0
+    assert graph_share(growth(bytes=100, graph=Graph(1, 10_000, ""))) == 1.0
+
+
+def test_the_chain_told_of_is_the_shortest_that_is_known() -> None:
+    first, second = chain("unknown", "a list"), chain("class", "Net.seen")
+    assert principal(growth(chains=(first, second))) is second
+    assert principal(growth(chains=(first,))) is first
+    assert principal(growth(chains=())) is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "name", "place"),
+    [
+        (("__main__", ".history", "[17]"), "history", ""),
+        (("__main__", ".history", "[17]", "['loss']"), "history", ""),
+        (("__main__", ".total"), "total", ""),
+        (("Net", ".seen", "['3']"), "Net.seen", ""),
+        (("__main__", ".model", ".layers", "[3]", ".cache", "['k']"), "model.layers[3].cache", ""),
+        (("__main__", ".log", "[3]", ".loss"), "log", ""),
+        (("losses", "[17]", " in main at a.py:3"), "losses", " in main at a.py:3"),
+        (("losses", " → a member", " in main at a.py:3"), "losses", " in main at a.py:3"),
+        (("hidden", " in main at a.py:3"), "hidden", " in main at a.py:3"),
+        (
+            ("errors", "[17]", ".__traceback__", " in main at a.py:3", " → out", " in f at a.py:9"),
+            "errors",
+            " in main at a.py:3",
+        ),
+        (
+            ("errors", "[17]", ".__traceback__", " → out", " in step at a.py:9"),
+            "errors",
+            "",
+        ),
+        (
+            ("net", ".fc", "._forward_hooks", "[3]", " in main at a.py:3", " → kept", "[7]",
+             " in the closure of hook at a.py:5"),
+            "kept",
+            " in the closure of hook at a.py:5",
+        ),
+        (("__main__", ".f", " → kept", " in the closure of f at a.py:5"), "kept",
+         " in the closure of f at a.py:5"),
+        (("functools.lru_cache of positional",), "functools.lru_cache of positional", ""),
+        (("[0]",), "[0]", ""),
+        ((), "", ""),
+    ],
+)  # fmt: skip
+def test_a_container_is_called_as_in_the_program(
+    parts: tuple[str, ...], name: str, place: str
+) -> None:
+    held = Chain("module-global", parts)
+    assert container_name(held) == name
+    assert container_place(held) == place
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("__main__.cache", True),
+        ("__main__._mask_cache", True),
+        ("Net.featureCache", True),
+        ("LRUCache", True),
+        ("__main__.memo", True),
+        ("__main__.replay_memory", False),
+        ("cache_tools.history", False),
+        ("__main__.cache.history", False),
+        ("__main__.losses", False),
+        ("", False),
+    ],
+)
+def test_a_cache_is_what_the_program_calls_one(name: str, *, expected: bool) -> None:
+    assert is_called_cache(Chain("module-global", (name, "['k']"))) is expected
+
+
+kinds = st.sampled_from(["tensors", "graph", "garbage", "host"])
+holders = st.sampled_from(
+    ["module-global", "class", "instance", "closure", "cache", "traceback", "frame", "hook",
+     "thread", "generator", "context", "optimizer", "unknown"]
+)  # fmt: skip
+chains = st.builds(chain, holders, st.text(max_size=20), st.text(max_size=8))
+graphs = st.none() | st.builds(Graph, st.integers(0, 10**6), st.integers(0, 10**12), st.text())
+any_growth = st.builds(
+    growth,
+    kind=kinds,
+    device=st.sampled_from(["cpu", "cuda:0", "pinned", "host"]),
+    bytes=st.integers(0, 10**12),
+    n=st.integers(0, 10**6),
+    chains=st.lists(chains, max_size=3).map(tuple),
+    graph=graphs,
+)
+
+
+@given(grown=st.lists(any_growth, max_size=12))
+def test_every_growth_is_told_exactly_once(grown: list[Leak]) -> None:
+    builder = LiveBuilder(n_samples=1)
+    for each in grown:
+        builder.add(each)
+    ctx = Context(live=builder.build())
+    told = [each for cause in CAUSES for group in growths_of(ctx, cause) for each in group]
+    assert sorted(map(id, told)) == sorted(map(id, ctx.live.leaks if ctx.live else ()))
+
+
+def test_what_one_holder_keeps_is_told_together() -> None:
+    mine, other = chain(), chain("module-global", "__main__.others", "[3]")
+    small = growth(per_step_bytes=KIB, chains=(mine,), shape="(3,) float32", first_step=5)
+    large = growth(per_step_bytes=9 * KIB, chains=(mine,), shape="() float32", last_step=300)
+    apart = growth(per_step_bytes=20 * KIB, chains=(other,))
+    nobody = growth(per_step_bytes=2 * KIB, chains=())
+    builder = LiveBuilder(n_samples=1)
+    for each in (small, large, apart, nobody, replace(nobody)):
+        builder.add(each)
+    groups = growths_of(Context(live=builder.build()), "growing-container")
+    assert groups[:2] == [(apart,), (large, small)]
+    assert groups[2:] == [(nobody,), (nobody,)]
+    one = together(groups[1])
+    assert (one.per_step_bytes, one.n, one.first_step, one.last_step) == (10 * KIB, 400, 1, 300)
+    assert (one.shape, one.stack) == ("", large.stack)
+
+
+def test_a_growth_alone_stays_as_it_is() -> None:
+    alone = growth(graph=LARGE, shape="() float32", nodes_per_step=7.0)
+    assert together((alone,)) == alone
+
+
+def test_a_graph_counts_by_what_a_step_adds_to_it_where_that_is_known() -> None:
+    seen_early = Graph(8, 48_000, "MeanBackward0")
+    late = growth(per_step_bytes=36_004, bytes=97 * 36_004, n=97, graph=seen_early)
+    assert graph_share(late) < 0.1
+    assert graph_share(replace(late, nodes_per_step=6.0)) > 0.9
+
+
+def test_every_cause_is_a_rule() -> None:
+    assert set(CAUSES) <= {rule.INFO.name for rule in rules()}
+
+
+def test_without_watched_memory_nothing_grows() -> None:
+    assert growths_of(Context(), "host-growth") == []

@@ -1,0 +1,89 @@
+"""A line that keeps a graph is rewritten only where the new line does what the old one did."""
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profkit.engine.families.leaks.detach_fix import is_sum, name_made, without_graph
+
+
+@pytest.mark.parametrize(
+    ("code", "cured"),
+    [
+        ("losses.append(loss)", "losses.append(loss.item())"),
+        ("self.losses.append(loss)  # kept", "self.losses.append(loss.item())"),
+        ("losses.append(measure(net(x), y))", "losses.append(measure(net(x), y).item())"),
+        ("queue.put(loss)", "queue.put(loss.item())"),
+        ("total += loss", "total += loss.item()"),
+        ("total = total + loss", "total = total + loss.item()"),
+        ("total = loss + total", "total = loss.item() + total"),
+        ("self.total = self.total + loss / n", "self.total = self.total + (loss / n).item()"),
+        ("history[step] = loss", "history[step] = loss.item()"),
+        ("self.last = loss", "self.last = loss.item()"),
+    ],
+)
+def test_a_line_that_keeps_a_value_keeps_a_number(code: str, cured: str) -> None:
+    assert without_graph(code, is_number=True) == cured
+
+
+def test_a_tensor_is_detached() -> None:
+    assert without_graph("outs.append(out)", is_number=False) == "outs.append(out.detach())"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "loss = measure(output, y)",
+        "output, hidden = network(x, hidden)",
+        "losses.append(loss.item())",
+        "losses.append(loss.detach())",
+        "losses.append((step, loss))",
+        "losses.append(loss, 3)",
+        "losses.extend([loss])",
+        "total += 1",
+        "print(loss)",
+        "for batch in loader:",
+        "return loss",
+        "",
+        "\0",
+        "a; b",
+        "(" * 5000,
+        "-" * 3000 + "x",
+        "total = total + " + "x" * 200,
+        "total += '''a\nb'''",
+    ],
+)
+def test_any_other_line_is_left_as_it_is(code: str) -> None:
+    assert without_graph(code, is_number=True) is None
+
+
+def test_the_variable_that_a_line_makes() -> None:
+    assert name_made("loss = measure(output, y)") == "loss"
+    assert name_made("self.loss = measure(output, y)") is None
+    assert name_made("losses.append(loss)") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("total += loss", True),
+        ("total = total + loss", True),
+        ("total *= loss", False),
+        ("total = total * loss", False),
+        ("total = other + loss", False),
+        ("hidden = cell(x, hidden)", False),
+    ],
+)
+def test_a_sum_adds_to_what_it_has(code: str, *, expected: bool) -> None:
+    assert is_sum(code) is expected
+
+
+@given(st.text(max_size=80) | st.sampled_from(["x +", "lambda", "x = [", "é.append(λ)"]))
+def test_any_text_is_survived_and_what_comes_out_is_python(code: str) -> None:
+    made = name_made(code)
+    assert made is None or isinstance(ast.parse(made, mode="eval"), ast.Expression)
+    assert not is_sum(code) or "+" in code
+    cured = without_graph(code, is_number=True)
+    assert cured is None or ast.parse(cured).body

@@ -1,0 +1,93 @@
+"""A stream's order tells work from before the recording from work whose launch was lost."""
+
+from pathlib import Path
+
+from profkit.engine.context import Context
+from profkit.index.device.orphans import carried_in, launches_without_work, lost_launches
+from profkit.readers.open import load_trace as load
+from profkit.testing import TraceBuilder
+
+
+def context(b: TraceBuilder, tmp_path: Path) -> Context:
+    return Context(load(b.write(tmp_path / "t.json")))
+
+
+def names(ctx: Context, rows: object) -> list[str]:
+    return [ctx.events.name_of(row) for row in rows.tolist()]  # type: ignore[attr-defined]
+
+
+def test_each_stream_is_judged_by_itself(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.kernel("before", 1_000)
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
+    b.kernel("before on another stream", 1_000, stream=13)
+    b.kernel("lost", 1_000)
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000, stream=13)
+    ctx = context(b, tmp_path)
+    assert names(ctx, carried_in(ctx.events, ctx.launches)) == [
+        "before",
+        "before on another stream",
+    ]
+    assert names(ctx, lost_launches(ctx.events, ctx.launches)) == ["lost"]
+
+
+def test_streams_of_two_devices_with_one_number_are_two(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
+    b.kernel("before on the second", 1_000, device=1)
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000, device=1)
+    ctx = context(b, tmp_path)
+    assert names(ctx, carried_in(ctx.events, ctx.launches)) == ["before on the second"]
+
+
+def test_a_copy_without_work_is_no_lost_kernel(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.call("MemcpyAsync", 1_000)
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
+    ctx = context(b, tmp_path)
+    calls, without = launches_without_work(ctx.events, ctx.launches)
+    assert names(ctx, calls) == ["cudaLaunchKernel"]
+    assert not len(without)
+
+
+def test_launches_of_the_driver_and_of_hip_count(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.call("cuLaunchKernelEx", 1_000, cat="cuda_driver")
+    b.call("hipExtModuleLaunchKernel", 1_000)
+    b.call("cudaLaunchKernelExC", 1_000)
+    ctx = context(b, tmp_path)
+    assert len(launches_without_work(ctx.events, ctx.launches)[1]) == 3
+
+
+def test_without_any_launch_nothing_is_known_to_be_from_before(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        b.kernel("gemm", 1_000)
+    ctx = context(b, tmp_path)
+    assert not len(carried_in(ctx.events, ctx.launches))
+    assert len(lost_launches(ctx.events, ctx.launches)) == 3
+
+
+def test_a_stream_without_launches_was_carried_in_until_others_have_launched(
+    tmp_path: Path,
+) -> None:
+    b = TraceBuilder()
+    b.kernel("before", 1_000, stream=13)
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
+    b.advance(50_000)
+    b.kernel("not recorded", 1_000, stream=13)
+    ctx = context(b, tmp_path)
+    assert names(ctx, carried_in(ctx.events, ctx.launches)) == ["before"]
+    assert names(ctx, lost_launches(ctx.events, ctx.launches)) == ["not recorded"]
+
+
+def test_streams_without_numbers_are_told_apart_by_their_lanes(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
+    b.kernel("before on another stream", 1_000, stream=13)
+    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000, stream=13)
+    for event in b.events:
+        if event.args:
+            event.args.pop("stream", None)
+    ctx = context(b, tmp_path)
+    assert names(ctx, carried_in(ctx.events, ctx.launches)) == ["before on another stream"]

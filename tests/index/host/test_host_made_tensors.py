@@ -1,0 +1,88 @@
+"""A copied tensor's maker is the operator that made it just before, on the same line."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from profkit.engine.context import Context
+from profkit.index.device.waits import WaitKind
+from profkit.index.host.host_made_tensors import makers
+from profkit.model.events import NO_ROW
+from profkit.readers.open import load_trace as load
+from profkit.testing import TraceBuilder
+
+
+def makers_in(b: TraceBuilder, tmp_path: Path) -> list[str]:
+    ctx = Context(load(b.write(tmp_path / "t.json")))
+    owners = np.unique(ctx.waits.of_kind(WaitKind.TO_DEVICE).owner).astype(np.int32)
+    found = makers(ctx.events, ctx.tree, ctx.source.frame, owners)
+    return ["" if row == NO_ROW else ctx.events.name_of(row) for row in found.tolist()]
+
+
+@pytest.mark.parametrize("maker", ["aten::zeros", "aten::arange", "aten::empty"])
+def test_the_operator_before_a_copy_is_its_maker(tmp_path: Path, maker: str) -> None:
+    b = TraceBuilder()
+    b.compute(maker, 1_000)
+    b.to_device(32, 1_000)
+    assert makers_in(b, tmp_path) == [maker]
+
+
+def test_an_array_of_numpy_is_data(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.compute("aten::lift_fresh", 1_000)
+    b.to_device(32, 1_000)
+    assert makers_in(b, tmp_path) == [""]
+
+
+def test_a_tensor_made_from_a_list_and_then_moved_is_found_by_its_line(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.frame("train.py", 10, "step"):
+        for name in ("aten::empty", "aten::to", "aten::lift_fresh", "aten::detach_"):
+            b.compute(name, 1_000)
+        b.to_device(32, 1_000)
+    assert makers_in(b, tmp_path) == ["aten::empty"]
+
+
+def test_without_lines_an_operator_in_between_hides_the_maker(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.compute("aten::zeros", 1_000)
+    b.compute("aten::mul", 1_000)
+    b.to_device(32, 1_000)
+    assert makers_in(b, tmp_path) == [""]
+
+
+def test_with_lines_the_maker_is_looked_for_on_the_copys_own_line(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.frame("train.py", 10, "step"):
+        b.compute("aten::zeros", 1_000)
+        b.compute("aten::mul", 1_000)
+        b.to_device(32, 1_000)
+    with b.frame("train.py", 20, "other"):
+        b.compute("aten::zeros", 1_000)
+    with b.frame("train.py", 10, "step"):
+        b.to_device(32, 1_000)
+    assert makers_in(b, tmp_path) == ["aten::zeros", ""]
+
+
+def test_a_region_between_maker_and_copy_keeps_them_apart(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.compute("aten::zeros", 1_000)
+    with b.annotation("region"):
+        b.advance(1_000)
+    b.to_device(32, 1_000)
+    assert makers_in(b, tmp_path) == [""]
+
+
+def test_another_threads_operators_make_nothing_here(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    with b.thread(2000):
+        b.compute("aten::zeros", 1_000)
+    b.to_device(32, 1_000)
+    assert makers_in(b, tmp_path) == [""]
+
+
+def test_the_first_operator_of_a_recording_has_nothing_before_it(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.to_device(32, 1_000)
+    assert makers_in(b, tmp_path) == [""]

@@ -1,0 +1,247 @@
+"""The user's own line of every event, from stacks, from recorded and from lent lines."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from profkit.engine.context import Context
+from profkit.index.host import step_alignment as lent_lines
+from profkit.index.host.frames import Ownership, parse_frame
+from profkit.model.capture_info import CaptureInfo, OpLines
+from profkit.model.events import Category
+from profkit.model.location import Location
+from profkit.readers.open import load_trace as load
+from profkit.testing import TraceBuilder
+from profkit.testing.event_recorder import Event
+
+Read = Callable[[TraceBuilder], Context]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def _read(builder: TraceBuilder) -> Context:
+        return Context(load(builder.write(tmp_path / "t.json")))
+
+    return _read
+
+
+def where(ctx: Context, op: str, nth: int = 0) -> Location:
+    rows = [r for r in ctx.events.rows_of(Category.OP) if ctx.events.name_of(r) == op]
+    return ctx.location(int(rows[nth]))
+
+
+def test_a_frame_is_read_from_its_name() -> None:
+    frame = parse_frame("src/a(1)/train.py(12): train_step")
+    assert frame is not None
+    assert (frame.file, frame.line, frame.function) == ("src/a(1)/train.py", 12, "train_step")
+    assert frame.precision == "function"
+    assert parse_frame("<built-in method item of Tensor object>") is None
+    assert parse_frame("nn.Module: Linear_0") is None
+
+
+@pytest.mark.parametrize(
+    ("file", "user"),
+    [
+        ("train.py", True),
+        ("model/net.py", True),
+        (r"D:\work\train.py", True),
+        ("/home/u/project/train.py", True),
+        ("torch/nn/modules/linear.py", False),
+        ("/usr/lib/python3.11/threading.py", False),
+        ("/home/u/venv/lib/python3.11/site-packages/transformers/x.py", False),
+        (r"C:\Users\u\venv\Lib\site-packages\x\y.py", False),
+        ("threading.py", False),
+        ("<string>", False),
+        ("<ipython-input-3-0a1b2c>", True),
+        ("<frozen importlib._bootstrap>", False),
+        ("/var/torchinductor_u/ab/cabc.py", False),
+    ],
+)
+def test_whose_code_a_file_is_can_be_told_from_its_path(file: str, user: bool) -> None:  # noqa: FBT001
+    assert Ownership(paths={}, libraries=(), known=False).is_user(file) == user
+
+
+def test_a_recorded_path_is_the_users_whatever_its_name() -> None:
+    ownership = Ownership({"queue.py": "/home/u/queue.py"}, ("mylib",), known=True)
+    assert ownership.is_user("queue.py")
+    assert ownership.path("queue.py") == "/home/u/queue.py"
+    assert not ownership.is_user("mylib/x.py")
+
+
+def test_the_line_is_that_of_the_innermost_frame_of_the_user(read: Read) -> None:
+    builder = TraceBuilder(stacks=True)
+    with builder.frame("train.py", 30, "<module>"), builder.frame("net.py", 7, "forward"):
+        with builder.frame("torch/nn/functional.py", 100, "linear"), builder.module("Linear", 2):
+            builder.compute("aten::linear", 1_000)
+        builder.compute("aten::relu", 1_000)
+    ctx = read(builder)
+    assert where(ctx, "aten::linear") == Location(
+        "net.py", 7, "forward", "aten::linear", "Linear_2", precision="function"
+    )
+    assert where(ctx, "aten::relu").module is None
+    assert ctx.source.origin == "window"
+
+
+def test_a_backward_operator_has_the_line_of_the_forward_one_that_made_it(read: Read) -> None:
+    builder = TraceBuilder(stacks=True)
+    with builder.frame("net.py", 7, "forward"), builder.op("aten::mm", sequence=5):
+        builder.advance(100)
+    with builder.frame("net.py", 9, "loss"), builder.op("aten::sum", sequence=6):
+        builder.advance(100)
+    with (
+        builder.thread(2),
+        builder.op("autograd::engine::evaluate_function: MmBackward0", sequence=5) as b,
+    ):
+        assert b.args is not None
+        b.args["Fwd thread id"] = 1
+        builder.launch("aten::mm_grad", kernel="k", host_ns=5_000, device_ns=10)
+    ctx = read(builder)
+    assert where(ctx, "aten::mm_grad").line == 7
+
+
+def test_old_call_stacks_name_the_very_line(read: Read) -> None:
+    builder = TraceBuilder()
+    with builder.op("aten::mm", self_ns=100) as op:
+        assert op.args is not None
+        op.args["Call stack"] = "/x/site-packages/torch/nn/f.py(3): linear;train.py(44): <module>"
+    assert where(read(builder), "aten::mm") == Location("train.py", 44, "<module>", "aten::mm")
+
+
+def test_without_stacks_there_is_no_line_and_it_is_known(read: Read) -> None:
+    builder = TraceBuilder()
+    builder.compute("aten::mm", 100)
+    ctx = read(builder)
+    assert not ctx.has_lines
+    assert where(ctx, "aten::mm") == Location(op="aten::mm")
+
+
+def op_lines(entries: list[tuple[str, int, int]], *, same_window: bool = False) -> OpLines:
+    """``entries`` are (name, parent, line)."""
+    names = list(dict.fromkeys(name for name, _, _ in entries))
+    lines = sorted({line for _, _, line in entries if line})
+    return OpLines(
+        same_window=same_window,
+        names=names,
+        frames=[("/w/train.py", line, "step", 1) for line in lines],
+        modules=[],
+        name=[names.index(name) for name, _, _ in entries],
+        parent=[parent for _, parent, _ in entries],
+        thread=[1] * len(entries),
+        external_id=[-1] * len(entries),
+        frame=[lines.index(line) if line else -1 for _, _, line in entries],
+        module=[-1] * len(entries),
+    )
+
+
+def lent(read: Read, lines: OpLines, steps: list[list[tuple[str, str]]]) -> list[list[int | None]]:
+    """Lines of operators in steps of (outer, inner) pairs; those of the inner ones."""
+    builder = TraceBuilder(capture=CaptureInfo(version="1", name="train", lines=lines))
+    for step in steps:
+        with builder.step():
+            for outer, inner in step:
+                with builder.op(outer):
+                    builder.compute(inner, 100)
+    ctx = read(builder)
+    rows = [r for r in ctx.events.rows_of(Category.OP) if ctx.tree.depth[r] == 2]
+    number = ctx.steps.of(ctx.events.ts_ns[np.array(rows)])
+    return [
+        [ctx.location(int(r)).line for r, n in zip(rows, number, strict=True) if n == step]
+        for step in range(len(steps))
+    ]
+
+
+STEP = [
+    ("aten::linear", "aten::addmm"),
+    ("aten::relu", "aten::clamp"),
+    ("aten::linear", "aten::addmm"),
+]
+LENT = [
+    ("aten::linear", -1, 5),
+    ("aten::addmm", 0, 5),
+    ("aten::relu", -1, 6),
+    ("aten::clamp", 2, 6),
+    ("aten::linear", -1, 8),
+    ("aten::addmm", 4, 8),
+]
+
+
+def test_lent_lines_are_joined_by_path_and_count_in_every_step(read: Read) -> None:
+    assert lent(read, op_lines(LENT), [STEP, STEP]) == [[5, 6, 8], [5, 6, 8]]
+
+
+def test_lent_lines_are_the_same_however_many_steps_are_joined_at_once(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fewer = [("aten::relu", "aten::clamp"), ("aten::linear", "aten::addmm")]
+    steps = [STEP, fewer, STEP, STEP]
+    whole = lent(read, op_lines(LENT), steps)
+    assert whole == [[5, 6, 8], [6, None], [5, 6, 8], [5, 6, 8]]
+    for piece in (1, 5, 13):
+        monkeypatch.setattr(lent_lines, "_PIECE", piece)
+        assert lent(read, op_lines(LENT), steps) == whole
+
+
+def test_another_version_of_a_compiled_function_has_the_lines_of_the_one_before(
+    read: Read,
+) -> None:
+    # A function that is compiled anew in each step has a number of its own in each.
+    lines = op_lines([("Torch-Compiled Region: 0/4", -1, 5), ("aten::addmm", 0, 5)])
+    steps = [[(f"Torch-Compiled Region: 0/{version}", "aten::addmm")] for version in (5, 6)]
+    assert lent(read, lines, steps) == [[5], [5]]
+
+
+def test_what_lies_below_an_operator_that_no_line_knows_has_none_either(read: Read) -> None:
+    strange = [("aten::strange", "aten::addmm"), *STEP]
+    assert lent(read, op_lines(LENT), [strange]) == [[None, 5, 6, 8]]
+
+
+def test_a_step_that_did_something_else_gets_no_line_that_could_be_wrong(read: Read) -> None:
+    fewer = [("aten::relu", "aten::clamp"), ("aten::linear", "aten::addmm")]
+    more = [*STEP, ("aten::gelu", "aten::erf"), ("aten::relu", "aten::clamp")]
+    # One linear instead of two: it may be either. Relu comes from one line, so twice is no doubt.
+    assert lent(read, op_lines(LENT), [fewer, more]) == [[6, None], [5, 6, 8, None, 6]]
+
+
+def test_an_operator_is_not_taken_for_its_namesake_within_another(read: Read) -> None:
+    lines = op_lines([("aten::linear", -1, 5), ("aten::addmm", 0, 5), ("aten::mlp", -1, 9),
+                      ("aten::addmm", 2, 9)])  # fmt: skip
+    steps = [[("aten::mlp", "aten::addmm"), ("aten::linear", "aten::addmm")]]
+    assert lent(read, lines, steps) == [[9, 5]]
+
+
+def test_lines_of_the_same_window_are_joined_by_id(read: Read) -> None:
+    lines = op_lines([("aten::mm", -1, 3), ("aten::mm", -1, 4)], same_window=True)
+    builder = TraceBuilder(stacks=True)
+    for _ in range(2):
+        builder.compute("aten::mm", 100)
+    lines.external_id[:] = [2, 1]
+    builder.capture = CaptureInfo(version="1", name="train", lines=lines)
+    ctx = read(builder)
+    assert [where(ctx, "aten::mm", nth).line for nth in (0, 1)] == [4, 3]
+    assert ctx.source.origin == "window"
+
+
+def test_a_call_of_no_operator_gets_no_line_by_the_number_of_its_own(read: Read) -> None:
+    lines = op_lines([("aten::mm", -1, 3), ("aten::mm", -1, 4)], same_window=True)
+    lines.external_id[:] = [1, 2]
+    builder = TraceBuilder(stacks=True)
+    for _ in range(2):
+        builder.compute("aten::mm", 100)
+    for ident in (1, 2):
+        args = {"correlation": ident, "External id": ident}
+        at_ns = builder.now_ns + ident * 100
+        builder.events.append(Event("X", "urQueueFinish", "xpu_runtime", 1, 1, at_ns, 50, args))
+    builder.capture = CaptureInfo(version="1", name="train", lines=lines)
+    ctx = read(builder)
+    assert [where(ctx, "aten::mm", nth).line for nth in (0, 1)] == [3, 4]
+    calls = ctx.events.rows_of(Category.RUNTIME).tolist()
+    assert [ctx.location(row).line for row in calls] == [None, None]
+
+
+def test_the_origin_of_lent_lines_is_said(read: Read) -> None:
+    builder = TraceBuilder(capture=CaptureInfo(version="1", name="t", lines=op_lines(LENT)))
+    with builder.step():
+        builder.compute("aten::relu", 100)
+    assert read(builder).source.origin == "other-step"

@@ -1,0 +1,153 @@
+"""Exchanges between ranks: when they are waited for, whose waits these are, and their names."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profkit.engine.context import Context
+from profkit.engine.families.collectives.waits import waits_of_devices
+from profkit.index.intervals import union
+from profkit.index.ranks.collectives import awaited, kind_of, run_on_host, shares_of_each, starters
+from profkit.readers.open import load_trace
+from profkit.testing import TraceBuilder
+
+Stretch = tuple[int, int]
+END_NS = 60
+STRETCH = st.tuples(st.integers(0, 40), st.integers(1, 20))
+STRETCHES = st.lists(STRETCH, max_size=6)
+
+
+def recorded(b: TraceBuilder, folder: Path) -> Context:
+    return Context(trace=load_trace(b.write(folder / "t.json")))
+
+
+def of_gloo(exchanges: list[Stretch]) -> TraceBuilder:
+    """Exchanges ``(start, length)``, each on a thread of its own."""
+    b = TraceBuilder(device_names=())
+    with b.annotation("begin"):  # times begin with the first event
+        pass
+    for number, (start, length) in enumerate(sorted(exchanges)):
+        b.now_ns = start
+        with b.thread(3000 + number), b.annotation("gloo:all_reduce"):
+            b.advance(length)
+    return b
+
+
+def covers(stretches: list[Stretch], moment: int) -> bool:
+    return any(start <= moment < start + length for start, length in stretches)
+
+
+@given(exchanges=st.lists(STRETCH, min_size=1, max_size=6), work=STRETCHES)
+def test_a_moment_is_waited_if_an_exchange_runs_that_ends_before_work_goes_on(
+    exchanges: list[Stretch], work: list[Stretch], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ctx = recorded(of_gloo(exchanges), tmp_path_factory.mktemp("trace"))
+    rows = run_on_host(ctx.events)
+    working = union(
+        np.array([start for start, _ in work], dtype=np.int64),
+        np.array([start + length for start, length in work], dtype=np.int64),
+    )
+    found = awaited(ctx.events, rows, working, 0, END_NS)
+    mine = {moment for start, end in found.pairs() for moment in range(start, end)}
+    expected = set()
+    for start, length in exchanges:
+        end = start + length
+        moment = end - 1
+        while moment >= start and moment >= 0 and not covers(work, moment):
+            expected.add(moment)
+            moment -= 1
+    assert mine == {moment for moment in expected if moment < END_NS}
+    shares = shares_of_each(ctx.events, rows, found)
+    assert shares.sum() == found.total_ns == len(mine)
+    assert (shares >= 0).all()
+
+
+@given(
+    computing=st.lists(STRETCH, min_size=1, max_size=6),
+    exchanging=st.lists(STRETCH, min_size=1, max_size=6),
+)
+def test_exposed_time_is_every_nanosecond_of_exchange_without_computation(
+    computing: list[Stretch],
+    exchanging: list[Stretch],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    b = TraceBuilder()
+    with b.step():
+        ident = b.call("LaunchKernel", 1, at_ns=0)
+        for start, length in computing:
+            b.kernel("gemm", length, at_ns=start, correlation=ident)
+        for start, length in exchanging:
+            b.kernel("ncclDevKernel_AllReduce", length, at_ns=start, stream=20, correlation=ident)
+        b.advance(END_NS)
+    ctx = recorded(b, tmp_path_factory.mktemp("trace"))
+    waits = waits_of_devices(ctx)
+    assert waits is not None
+    alone = sum(
+        covers(exchanging, moment) and not covers(computing, moment) for moment in range(END_NS)
+    )
+    # All was launched at once, so that no host was late.
+    assert waits.exposed_ns == waits.waited.total_ns == alone
+    assert waits.share_ns.sum() == alone
+
+
+def started(b: TraceBuilder, op: str, line: int) -> None:
+    with b.frame("train.py", line, "main"), b.op(op, self_ns=10):
+        pass
+
+
+def ran(b: TraceBuilder, name: str, at_ns: int) -> None:
+    before, b.now_ns = b.now_ns, at_ns
+    with b.thread(3000), b.annotation(name):
+        b.advance(10)
+    b.now_ns = before
+
+
+def lines(ctx: Context) -> list[int | None]:
+    rows = starters(ctx.events, ctx.tree, run_on_host(ctx.events))
+    return [ctx.location(int(row)).line for row in rows]
+
+
+def test_what_waits_in_a_queue_belongs_to_what_started_it(tmp_path: Path) -> None:
+    b = TraceBuilder(device_names=())
+    started(b, "c10d::allreduce_", 10)
+    started(b, "c10d::broadcast_", 20)
+    started(b, "c10d::allreduce_", 30)
+    for number, name in enumerate(("all_reduce", "broadcast", "all_reduce")):
+        ran(b, f"gloo:{name}", 100 + 20 * number)
+    assert lines(recorded(b, tmp_path)) == [10, 20, 30]
+
+
+def test_where_starts_are_missing_it_is_the_last_one_before(tmp_path: Path) -> None:
+    b = TraceBuilder(device_names=())
+    ran(b, "gloo:all_reduce", 0)
+    b.advance(50)
+    started(b, "c10d::allreduce_", 10)
+    ran(b, "gloo:all_reduce", 70)
+    assert lines(recorded(b, tmp_path)) == [None, 10]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gloo:all_reduce", "all-reduce"),
+        ("c10d::allreduce_coalesced_", "all-reduce"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", "all-reduce"),
+        ("void vllm::cross_device_reduce_1stage<half, 4>", "all-reduce"),
+        ("multimem_all_reduce_kernel", "all-reduce"),
+        ("c10d::_allgather_base_", "all-gather"),
+        ("_reduce_scatter_base", "reduce-scatter"),
+        ("c10d::alltoall_base_", "all-to-all"),
+        ("mpi:broadcast", "broadcast"),
+        ("c10d::barrier", "barrier"),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "send and receive"),
+        ("gloo:recv", "receive"),
+        ("gloo:scatter", "scatter"),
+        ("gloo:reduce", "reduce"),
+        ("ncclDevKernel_Generic", "exchange"),
+    ],
+)
+def test_an_exchange_is_called_by_what_it_does(name: str, kind: str) -> None:
+    assert kind_of(name) == kind

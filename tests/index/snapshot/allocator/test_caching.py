@@ -1,0 +1,322 @@
+"""The model of the caching allocator does what torch's does, rule by rule."""
+
+import pytest
+
+from profkit.index.snapshot.allocator.blocks import Block, Pool
+from profkit.index.snapshot.allocator.caching import CachingAllocator
+from profkit.index.snapshot.allocator.settings import AllocatorSettings
+
+MIB = 1 << 20
+LIMITED = AllocatorSettings(max_split_bytes=100 * MIB)
+EXPANDABLE = AllocatorSettings(expandable=True)
+
+
+def allocator(
+    settings: AllocatorSettings | None = None,
+    room_bytes: int | None = None,
+    limit_bytes: int | None = None,
+) -> tuple[CachingAllocator, Pool, Pool]:
+    """An allocator, and its pools of small and of large requests for one stream."""
+    made = CachingAllocator(settings or AllocatorSettings(), room_bytes, limit_bytes)
+    return made, made.pool(0, is_small=True), made.pool(0, is_small=False)
+
+
+def given_to(made: CachingAllocator, n_bytes: int, pool: Pool) -> Block:
+    block = made.alloc(n_bytes, pool)
+    assert block is not None
+    return block
+
+
+def changes(made: CachingAllocator) -> list[int]:
+    """What was taken from the driver and given back, in mebibytes."""
+    return [n_bytes // MIB for _, n_bytes, _ in made.changes]
+
+
+def holes(pool: Pool) -> list[int]:
+    """Lengths of the free blocks, ascending."""
+    return [block.n_bytes for block in pool]
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "taken"),
+    [(512, 2), (MIB, 2), (MIB + 512, 20), (10 * MIB - 512, 20), (10 * MIB, 10), (11 * MIB, 12)],
+)
+def test_the_driver_is_asked_for_whole_segments(n_bytes: int, taken: int) -> None:
+    made, small, large = allocator()
+    made.alloc(n_bytes, small if n_bytes <= MIB else large)
+    assert changes(made) == [taken]
+
+
+def test_a_small_block_is_split_down_to_512_bytes() -> None:
+    made, small, _ = allocator()
+    made.alloc(MIB, small)
+    made.alloc(MIB - 512, small)
+    assert holes(small) == [512]
+    made.alloc(512, small)
+    assert holes(small) == []
+    assert changes(made) == [2]
+
+
+@pytest.mark.parametrize(("asked", "left"), [(15 * MIB, []), (15 * MIB - 512, [MIB + 512])])
+def test_of_a_large_block_a_rest_beyond_one_mebibyte_is_split_off(
+    asked: int, left: list[int]
+) -> None:
+    made, _, large = allocator()
+    made.free(given_to(made, 16 * MIB, large))
+    made.alloc(asked, large)
+    assert holes(large) == left
+
+
+def test_the_shortest_block_that_is_long_enough_is_taken() -> None:
+    made, _, large = allocator()
+    blocks = [given_to(made, size * MIB, large) for size in (40, 24, 30)]
+    for block in blocks:
+        made.free(block)
+    assert given_to(made, 23 * MIB, large) is blocks[1]
+    assert given_to(made, 25 * MIB, large).address == blocks[2].address
+
+
+def test_of_equally_long_blocks_the_one_with_the_lowest_address_is_taken() -> None:
+    made, _, large = allocator()
+    blocks = [given_to(made, 40 * MIB, large) for _ in range(3)]
+    for block in blocks:
+        made.free(block)
+    # Long segments come at ever lower addresses.
+    assert given_to(made, 40 * MIB, large) is blocks[2]
+
+
+def test_free_neighbours_become_one_block() -> None:
+    made, _, large = allocator()
+    parts = [given_to(made, size * MIB, large) for size in (3, 4, 5)]
+    made.free(parts[0])
+    made.free(parts[2])
+    assert holes(large) == [3 * MIB, 13 * MIB]
+    made.free(parts[1])
+    assert holes(large) == [20 * MIB]
+
+
+def test_streams_and_private_pools_have_free_blocks_of_their_own() -> None:
+    made, _, large = allocator()
+    made.free(given_to(made, 40 * MIB, large))
+    made.alloc(40 * MIB, made.pool(7, is_small=False))
+    made.alloc(40 * MIB, made.pool(0, is_small=False, private=1))
+    assert changes(made) == [40, 40, 40]
+    made.alloc(40 * MIB, large)
+    assert changes(made) == [40, 40, 40]
+
+
+def test_no_shorter_request_gets_a_block_from_max_split_size_on() -> None:
+    made, _, large = allocator(LIMITED)
+    made.free(given_to(made, 100 * MIB, large))
+    made.alloc(98 * MIB, large)
+    assert changes(made) == [100, 98]
+
+
+def test_a_request_from_max_split_size_on_gets_a_block_a_little_longer_and_whole() -> None:
+    made, _, large = allocator(LIMITED)
+    made.free(given_to(made, 140 * MIB, large))
+    # 20 MiB longer is too long, anything less is not, and nothing is split off.
+    made.alloc(120 * MIB, large)
+    assert changes(made) == [140, 120]
+    assert given_to(made, 122 * MIB, large).n_bytes == 140 * MIB
+    assert holes(large) == []
+
+
+def test_a_request_of_just_max_split_size_splits_nothing() -> None:
+    made, _, large = allocator(LIMITED)
+    made.free(given_to(made, 110 * MIB, large))
+    assert given_to(made, 100 * MIB, large).n_bytes == 110 * MIB
+
+
+def test_what_a_block_may_be_longer_can_be_set() -> None:
+    settings = AllocatorSettings(max_split_bytes=100 * MIB, max_rest_bytes=50 * MIB)
+    made, _, large = allocator(settings)
+    made.free(given_to(made, 140 * MIB, large))
+    assert given_to(made, 120 * MIB, large).n_bytes == 140 * MIB
+
+
+def test_shorter_blocks_are_split_as_ever() -> None:
+    made, _, large = allocator(LIMITED)
+    made.free(given_to(made, 98 * MIB, large))
+    made.alloc(50 * MIB, large)
+    assert holes(large) == [48 * MIB]
+
+
+def test_where_the_driver_has_no_more_what_is_wholly_free_goes_back() -> None:
+    made, small, large = allocator(room_bytes=100 * MIB)
+    made.free(given_to(made, 40 * MIB, large))
+    made.free(given_to(made, 512, small))
+    made.alloc(20 * MIB, large)
+    made.free(given_to(made, 30 * MIB, made.pool(7, is_small=False)))
+    # 20 MiB of the segment of 40 are in use: it stays.
+    assert given_to(made, 50 * MIB, large).n_bytes == 50 * MIB
+    assert changes(made) == [40, 2, 30, -2, -30, 50]
+    assert made.reserved_bytes == 90 * MIB
+
+
+def test_a_request_with_no_room_even_then_gets_nothing() -> None:
+    made, _, large = allocator(room_bytes=100 * MIB)
+    made.alloc(60 * MIB, large)
+    assert made.alloc(42 * MIB, large) is None
+    assert made.reserved_bytes == 60 * MIB
+
+
+def test_a_limit_of_the_process_is_kept_to() -> None:
+    made, _, large = allocator(limit_bytes=100 * MIB)
+    made.alloc(60 * MIB, large)
+    assert made.alloc(42 * MIB, large) is None
+    assert made.alloc(40 * MIB, large) is not None
+
+
+def test_memory_of_private_pools_is_kept() -> None:
+    made, _, large = allocator(room_bytes=100 * MIB)
+    made.free(given_to(made, 60 * MIB, made.pool(0, is_small=False, private=1)))
+    assert made.alloc(60 * MIB, large) is None
+
+
+def test_long_blocks_go_back_first_and_no_more_of_them_than_needed() -> None:
+    made, _, large = allocator(LIMITED, room_bytes=600 * MIB)
+    for block in [given_to(made, size * MIB, large) for size in (110, 200, 150, 40)]:
+        made.free(block)
+    # The shortest that makes room alone.
+    made.alloc(130 * MIB, large)
+    assert changes(made) == [110, 200, 150, 40, -150, 130]
+    # None alone is enough: the longest first.
+    made.alloc(300 * MIB, large)
+    assert changes(made)[6:] == [-200, -110, 300]
+
+
+def test_blocks_of_just_max_split_size_count_among_the_long_ones() -> None:
+    made, _, large = allocator(LIMITED, room_bytes=240 * MIB)
+    for block in [given_to(made, size * MIB, large) for size in (100, 100, 40)]:
+        made.free(block)
+    made.alloc(200 * MIB, large)
+    # Both went, and the 40 MiB did not.
+    assert changes(made) == [100, 100, 40, -100, -100, 200]
+
+
+def test_a_block_that_another_stream_uses_is_no_ones_until_that_is_done() -> None:
+    made, _, large = allocator()
+    block = given_to(made, 40 * MIB, large)
+    made.wait(3, block)
+    made.alloc(40 * MIB, large)
+    assert changes(made) == [40, 40]
+    made.done(3)
+    made.alloc(40 * MIB, large)
+    assert changes(made) == [40, 40]
+
+
+def test_before_the_cache_goes_back_the_allocator_waits_for_all_streams() -> None:
+    made, _, large = allocator(room_bytes=60 * MIB)
+    made.wait(3, given_to(made, 40 * MIB, large))
+    made.alloc(50 * MIB, large)
+    assert changes(made) == [40, -40, 50]
+    # The stream itself comes too late then.
+    made.done(3)
+    assert holes(large) == []
+
+
+def test_what_was_not_used_for_longest_goes_back_beyond_a_threshold() -> None:
+    settings = AllocatorSettings(garbage_threshold=0.5)
+    made, _, large = allocator(settings, limit_bytes=400 * MIB)
+    for block in [given_to(made, size * MIB, large) for size in (60, 70, 80)]:
+        made.free(block)
+    # 80 MiB are used again and again; 210 MiB are beyond half of the limit.
+    for _ in range(9):
+        made.free(given_to(made, 80 * MIB, large))
+    made.alloc(100 * MIB, large)
+    assert changes(made) == [60, 70, 80, -60, -70, 100]
+
+
+def test_of_what_was_unused_for_equally_long_everything_goes_back() -> None:
+    settings = AllocatorSettings(garbage_threshold=0.5)
+    made, _, large = allocator(settings, limit_bytes=400 * MIB)
+    for block in [given_to(made, size * MIB, large) for size in (100, 110)]:
+        made.free(block)
+    made.alloc(130 * MIB, large)
+    assert made.reserved_bytes == 130 * MIB
+
+
+def test_an_expandable_segment_grows_by_pages_from_what_is_free_at_its_end() -> None:
+    made, small, large = allocator(EXPANDABLE)
+    first = given_to(made, 30 * MIB, large)
+    assert changes(made) == [40]
+    # 10 MiB are free at the end: 50 need two pages more.
+    second = given_to(made, 50 * MIB, large)
+    assert changes(made) == [40, 40]
+    assert second.address == first.address + 30 * MIB
+    made.alloc(512, small)
+    assert changes(made) == [40, 40, 2]
+
+
+def test_a_block_that_can_grow_comes_after_longer_ones_that_cannot() -> None:
+    made, _, large = allocator(EXPANDABLE)
+    first = given_to(made, 45 * MIB, large)
+    second = given_to(made, 50 * MIB, large)
+    made.free(first)
+    # 5 + 20 MiB at the end would do for 4, and so would 45 MiB before them.
+    assert given_to(made, 4 * MIB, large).address == first.address
+    made.free(second)
+    assert changes(made) == [60, 40]
+
+
+def test_whole_pages_go_back_from_anywhere_in_a_segment_and_are_filled_again() -> None:
+    made, _, large = allocator(EXPANDABLE)
+    blocks = [given_to(made, 50 * MIB, large) for _ in range(3)]
+    made.free(blocks[1])
+    made.empty_cache()
+    # From 60 to 100 MiB there are two whole pages; from 50 to 60 there is half a page. What is
+    # behind 150 is another half.
+    assert changes(made) == [60, 40, 60, -40]
+    assert holes(large) == [10 * MIB, 10 * MIB]
+    # The gap has the lowest address with room.
+    again = given_to(made, 50 * MIB, large)
+    assert again.address == blocks[0].address + 50 * MIB
+    assert changes(made) == [60, 40, 60, -40, 40]
+
+
+def test_an_expandable_segment_without_a_block_goes_back_wholly() -> None:
+    made, _, large = allocator(EXPANDABLE)
+    made.free(given_to(made, 50 * MIB, large))
+    made.empty_cache()
+    assert made.reserved_bytes == 0
+    assert holes(large) == []
+    assert large.unmapped == []
+
+
+def test_an_expandable_segment_grows_no_further_than_the_room() -> None:
+    made, _, large = allocator(EXPANDABLE, room_bytes=110 * MIB)
+    made.alloc(70 * MIB, large)
+    assert made.alloc(40 * MIB, large) is None
+    assert made.alloc(30 * MIB, large) is not None
+    assert made.reserved_bytes == 100 * MIB
+
+
+def test_private_pools_have_no_expandable_segments() -> None:
+    made, _, _ = allocator(EXPANDABLE)
+    made.alloc(30 * MIB, made.pool(0, is_small=False, private=1))
+    assert changes(made) == [30]
+
+
+def test_a_segment_that_stands_already_is_taken_with_its_blocks_and_holes() -> None:
+    made, _, large = allocator()
+    blocks = made.adopt(large, 1000 * MIB, 40 * MIB, [(1004 * MIB, 6 * MIB), (1010 * MIB, 9 * MIB)])
+    assert [(block.address, block.n_bytes) for block in blocks] == [
+        (1004 * MIB, 6 * MIB), (1010 * MIB, 9 * MIB),
+    ]  # fmt: skip
+    assert holes(large) == [4 * MIB, 21 * MIB]
+    made.free(blocks[0])
+    assert holes(large) == [10 * MIB, 21 * MIB]
+    made.free(blocks[1])
+    made.empty_cache()
+    assert made.reserved_bytes == 0
+
+
+def test_segments_of_fixed_length_are_used_beside_expandable_ones() -> None:
+    made, _, large = allocator(EXPANDABLE)
+    made.adopt(large, 1000 * MIB, 40 * MIB, [])
+    made.alloc(30 * MIB, large)
+    assert changes(made) == []
+    # With expandable segments any rest of 512 bytes is split off, wherever the block lies.
+    made.alloc(10 * MIB - 512, large)
+    assert holes(large) == [512]

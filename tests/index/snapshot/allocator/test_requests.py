@@ -1,0 +1,148 @@
+"""What a program asked for is told from what the allocator did about it."""
+
+from typing import Any
+
+from profkit.index.snapshot.allocator.requests import RequestKind, Requests
+from profkit.index.snapshot.allocator.settings import AllocatorSettings
+from profkit.index.snapshot.allocator.simulate import simulate
+from profkit.testing import SnapshotBuilder
+from profkit.testing.reference_allocator import MIB
+from tests.index.snapshots import memories
+
+
+def requests(b: SnapshotBuilder, whole: Any = None) -> Requests:  # noqa: ANN401
+    (memory,) = memories(b, whole)
+    found = memory.other_settings.recorded.requests
+    assert found is not None
+    return found
+
+
+def done(found: Requests) -> list[tuple[str, int]]:
+    """What was done, with the mebibytes that the request asked for."""
+    return [
+        (RequestKind(kind).name, 0 if which < 0 else int(found.n_bytes[which]) // MIB)
+        for kind, which in zip(found.kind.tolist(), found.which.tolist(), strict=True)
+    ]
+
+
+def test_segments_are_the_allocators_answer_and_no_request() -> None:
+    b = SnapshotBuilder()
+    block = b.alloc(30 * MIB)
+    b.alloc(40 * MIB)
+    b.free(block)
+    assert done(requests(b)) == [("ALLOC", 30), ("ALLOC", 40), ("FREE", 30)]
+
+
+def test_a_cache_that_the_program_emptied_is_one_that_was_full_is_not() -> None:
+    b = SnapshotBuilder(total_bytes=100 * MIB)
+    with b.frame("train.py", 3, "main"):
+        b.free(b.alloc(60 * MIB))
+        b.empty_cache()
+        b.free(b.alloc(60 * MIB))
+        b.alloc(50 * MIB)
+    assert done(requests(b)) == [
+        ("ALLOC", 60), ("FREE", 60), ("EMPTY", 0), ("ALLOC", 60), ("FREE", 60), ("ALLOC", 50),
+    ]  # fmt: skip
+
+
+def test_a_request_that_found_no_room_is_one_that_was_tried() -> None:
+    b = SnapshotBuilder(total_bytes=100 * MIB)
+    b.alloc(60 * MIB)
+    b.alloc_or_none(50 * MIB)
+    b.alloc(20 * MIB)
+    assert done(requests(b)) == [("ALLOC", 60), ("TRY", 50), ("ALLOC", 20)]
+
+
+def test_a_free_that_waits_for_another_stream_is_two_events() -> None:
+    b = SnapshotBuilder()
+    block = b.alloc(30 * MIB)
+    b.record_stream(block, 7)
+    b.free(block)
+    b.alloc(40 * MIB)
+    b.finish(7)
+    assert done(requests(b)) == [("ALLOC", 30), ("WAIT", 30), ("ALLOC", 40), ("FREE", 30)]
+
+
+def test_what_the_allocator_waited_for_itself_is_complete_after_the_request_it_did_it_for() -> None:
+    b = SnapshotBuilder(total_bytes=100 * MIB)
+    with b.frame("train.py", 3, "main"):
+        block = b.alloc(60 * MIB)
+        b.record_stream(block, 7)
+        b.free(block)
+    with b.frame("train.py", 4, "main"):
+        b.alloc(50 * MIB)
+    found = requests(b)
+    assert done(found) == [("ALLOC", 60), ("WAIT", 60), ("ALLOC", 50), ("FREE", 60)]
+    # With more room the allocator would not have waited, and the stream is done later.
+    assert simulate(found, AllocatorSettings(), 100 * MIB).peak_bytes == 60 * MIB
+    assert simulate(found, AllocatorSettings(), 200 * MIB).peak_bytes == 110 * MIB
+
+
+def test_what_still_waits_in_the_end_was_freed() -> None:
+    b = SnapshotBuilder()
+    block = b.alloc(30 * MIB)
+    b.record_stream(block, 7)
+    b.free(block)
+    assert done(requests(b)) == [("ALLOC", 30), ("WAIT", 30)]
+
+
+def test_where_completions_were_not_kept_requests_to_free_have_to_do() -> None:
+    b = SnapshotBuilder()
+    b.free(b.alloc(30 * MIB))
+    b.alloc(25 * MIB)
+    whole = b.to_dict()
+    whole["device_traces"][0] = [
+        entry for entry in whole["device_traces"][0] if entry["action"] != "free_completed"
+    ]
+    assert done(requests(b, whole)) == [("ALLOC", 30), ("FREE", 30), ("ALLOC", 25)]
+
+
+def test_blocks_of_a_lost_begin_are_requests_that_are_met_already() -> None:
+    b = SnapshotBuilder()
+    with b.unrecorded():
+        first = b.alloc(30 * MIB, stream=3)
+        b.alloc(5 * MIB)
+        small = b.alloc(512)
+        waiting = b.alloc(40 * MIB)
+        b.record_stream(waiting, 7)
+    b.free(first, waiting)
+    b.alloc(25 * MIB, stream=3)
+    b.finish(7)
+    b.free(small)
+    found = requests(b)
+    assert done(found) == [
+        ("FREE", 30), ("WAIT", 40), ("ALLOC", 25), ("FREE", 40), ("FREE", 0),
+    ]  # fmt: skip
+    assert sorted(found.begin.n_bytes.tolist()) == [2 * MIB, 20 * MIB, 30 * MIB, 40 * MIB]
+    assert sorted(found.begin.block_bytes.tolist()) == [512, 5 * MIB, 30 * MIB, 40 * MIB]
+    # The 30 MiB of the stream serve it again.
+    assert simulate(found, AllocatorSettings()).change_bytes.tolist() == []
+
+
+def test_requests_of_a_private_pool_stay_there() -> None:
+    b = SnapshotBuilder()
+    b.free(b.alloc(30 * MIB, pool=(0, 1)))
+    b.alloc(30 * MIB)
+    b.alloc(28 * MIB, pool=(0, 1))
+    found = requests(b)
+    assert found.private.tolist() == [1, 0, 1]
+    course = simulate(found, AllocatorSettings())
+    # What is reserved for graphs is not the cache that settings are judged by.
+    assert course.change_bytes.tolist() == [30 * MIB]
+
+
+def test_small_requests_and_others_can_be_played_apart() -> None:
+    b = SnapshotBuilder()
+    with b.unrecorded():
+        b.alloc(512)
+        b.alloc(5 * MIB)
+    b.alloc(MIB)
+    b.alloc(30 * MIB)
+    b.free(b.alloc(512))
+    b.empty_cache()
+    found = requests(b)
+    small = simulate(found, AllocatorSettings(), family="small")
+    large = simulate(found, AllocatorSettings(), family="large")
+    assert (small.begin_bytes, small.peak_bytes) == (2 * MIB, 2 * MIB)
+    assert (large.begin_bytes, large.peak_bytes) == (20 * MIB, 50 * MIB)
+    assert simulate(found, AllocatorSettings()).peak_bytes == 52 * MIB

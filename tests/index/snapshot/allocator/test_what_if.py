@@ -1,0 +1,288 @@
+"""What other settings would have reserved is what they do reserve, as another allocator shows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as with_settings
+from hypothesis import strategies as st
+
+from profkit.index.snapshot.allocator.simulate import NEVER
+from profkit.index.snapshot.allocator.what_if import WhatIf
+from profkit.index.snapshot.device_memory import DeviceMemory
+from profkit.testing import SnapshotBuilder
+from profkit.testing.reference_allocator import MIB, ReferenceBlock
+from tests.index.snapshots import memories
+
+GIB = 1024 * MIB
+Program = Callable[[SnapshotBuilder], None]
+Steps = list[tuple[str, int, int]]
+
+SIZES = (512, 700_000, MIB, 3 * MIB, 9 * MIB, 21 * MIB, 48 * MIB, 70 * MIB, 130 * MIB, 300 * MIB)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["alloc"] * 6 + ["free"] * 4 + ["record", "finish", "empty"]),
+        st.integers(0, 1 << 20),
+        st.sampled_from([0, 0, 0, 7]),
+    ),
+    min_size=1,
+    max_size=80,
+)
+
+
+def ran(program: Program, **settings: object) -> DeviceMemory:
+    """What a program's snapshot tells, recorded under some settings."""
+    b = SnapshotBuilder(**settings)  # type: ignore[arg-type]
+    program(b)
+    (memory,) = memories(b)
+    return memory
+
+
+def most_reserved(program: Program, **settings: object) -> int:
+    """What was reserved at most, as the builder's own allocator says."""
+    return int(ran(program, **settings).replay.reserved_bytes.max())
+
+
+def program_of(steps: Steps, unrecorded: Sequence[tuple[str, int, int]] = ()) -> Program:
+    """A program of some steps, of which the first are not recorded; each does what it can."""
+
+    def program(b: SnapshotBuilder) -> None:
+        held: list[ReferenceBlock] = []
+        with b.unrecorded():
+            for step in unrecorded:
+                _take(b, held, *step)
+        b.alloc(512)
+        for step in steps:
+            _take(b, held, *step)
+
+    return program
+
+
+def _take(
+    b: SnapshotBuilder, held: list[ReferenceBlock], what: str, choice: int, stream: int
+) -> None:
+    if what == "alloc":
+        # A little less than a whole length leaves a rest that is not split off.
+        n_bytes = SIZES[choice % len(SIZES)] - choice % 4 * 100_000
+        block = b.alloc_or_none(max(n_bytes, 1), stream=stream)
+        held.extend([block] if block is not None else [])
+    elif what == "free" and held:
+        b.free(held.pop(choice % len(held)))
+    elif what == "record" and held:
+        b.record_stream(held[choice % len(held)], 9)
+    elif what == "finish":
+        b.finish(9)
+    elif what == "empty":
+        b.empty_cache()
+
+
+@with_settings(max_examples=120, deadline=None)
+@given(steps=STEPS, limit=st.sampled_from([None, 32 * MIB, 64 * MIB, 128 * MIB]))
+def test_what_was_recorded_is_reproduced_at_every_request(steps: Steps, limit: int | None) -> None:
+    assert ran(program_of(steps), max_split_bytes=limit).other_settings.off_bytes == 0
+
+
+@with_settings(max_examples=100, deadline=None)
+@given(before=STEPS, steps=STEPS, limit=st.sampled_from([None, 32 * MIB, 128 * MIB]))
+def test_so_is_what_was_recorded_from_the_middle_on(
+    before: Steps, steps: Steps, limit: int | None
+) -> None:
+    memory = ran(program_of(steps, before), max_split_bytes=limit)
+    assert memory.other_settings.off_bytes == 0
+
+
+@with_settings(max_examples=60, deadline=None)
+@given(steps=STEPS)
+def test_growing_segments_are_reproduced_too(steps: Steps) -> None:
+    steps = [step for step in steps if step[0] != "empty"]
+    assert ran(program_of(steps), expandable=True).other_settings.off_bytes == 0
+
+
+@with_settings(max_examples=80, deadline=None)
+@given(steps=STEPS)
+def test_every_limit_comes_to_what_it_does_come_to(steps: Steps) -> None:
+    # A cache that was emptied when there was nothing to give back left no trace.
+    program = program_of([step for step in steps if step[0] != "empty"])
+    other = ran(program).other_settings
+    for outcome in other.splits:
+        limit = outcome.settings.max_split_bytes
+        assert outcome.peak_bytes == most_reserved(program, max_split_bytes=limit)
+
+
+@with_settings(max_examples=80, deadline=None)
+@given(steps=STEPS)
+def test_expandable_segments_come_to_what_they_do_come_to(steps: Steps) -> None:
+    program = program_of([step for step in steps if step[0] != "empty"])
+    outcome = ran(program).other_settings.expandable
+    assert outcome is not None
+    assert outcome.peak_bytes == most_reserved(program, expandable=True)
+
+
+@with_settings(max_examples=60, deadline=None)
+@given(steps=STEPS, total=st.sampled_from([300 * MIB, 500 * MIB, 800 * MIB]))
+def test_a_device_that_is_full_is_reproduced(steps: Steps, total: int) -> None:
+    other = ran(program_of(steps), total_bytes=total).other_settings
+    assert other.off_bytes == 0
+    assert other.recorded.room_bytes is None or other.recorded.room_bytes <= total
+
+
+def split_by_shorter_ones(b: SnapshotBuilder) -> None:
+    """Each long block is split by a shorter one that stays, so the next long one is taken anew."""
+    for _ in range(10):
+        b.free(b.alloc(200 * MIB))
+        b.alloc(120 * MIB)
+
+
+def test_a_limit_cures_long_blocks_that_shorter_ones_split() -> None:
+    other = ran(split_by_shorter_ones).other_settings
+    assert other.recorded.peak_bytes == 10 * 200 * MIB
+    split, expandable = other.best_split, other.expandable
+    assert split is not None
+    assert expandable is not None
+    # One block of 200 MiB, and ten of 120 beside it. Of limits that come to the same the largest
+    # is named, which splits the most.
+    assert split.peak_bytes == (200 + 10 * 120) * MIB
+    assert split.text == "max_split_size_mb:128"
+    assert split.peak_bytes == most_reserved(split_by_shorter_ones, max_split_bytes=128 * MIB)
+    # Where segments grow, the last long one lies behind nine shorter ones.
+    assert expandable.peak_bytes == (9 * 120 + 200) * MIB
+
+
+def test_a_limit_is_no_use_to_pieces_of_short_blocks() -> None:
+    def program(b: SnapshotBuilder) -> None:
+        b.free(*[b.alloc(24 * MIB) for _ in range(40)])
+        b.alloc(900 * MIB)
+
+    other = ran(program).other_settings
+    split, expandable = other.best_split, other.expandable
+    assert split is not None
+    assert expandable is not None
+    assert other.recorded.peak_bytes == split.peak_bytes == (40 * 24 + 900) * MIB
+    assert expandable.peak_bytes == 40 * 24 * MIB
+    assert split.text == "max_split_size_mb:512"
+
+
+def test_a_limit_that_was_set_is_tried_without_as_well() -> None:
+    def program(b: SnapshotBuilder) -> None:
+        b.free(b.alloc(600 * MIB))
+        held = [b.alloc(50 * MIB) for _ in range(12)]
+        b.free(*held)
+
+    other = ran(program, max_split_bytes=64 * MIB).other_settings
+    assert other.recorded.peak_bytes == 1200 * MIB
+    split = other.best_split
+    assert split is not None
+    assert (split.text, split.peak_bytes) == ("", 600 * MIB)
+
+
+def test_with_expandable_segments_no_limit_is_tried_and_one_that_was_set_goes() -> None:
+    def program(b: SnapshotBuilder) -> None:
+        for _ in range(5):
+            held = [b.alloc(50 * MIB) for _ in range(4)]
+            b.alloc(2 * MIB)
+            b.free(*held)
+
+    other = ran(program, expandable=True, max_split_bytes=64 * MIB).other_settings
+    assert other.splits == ()
+    expandable = other.expandable
+    assert expandable is not None
+    assert expandable.peak_bytes == most_reserved(program, expandable=True)
+    assert expandable.peak_bytes < other.recorded.peak_bytes // 2
+    assert ran(program, expandable=True).other_settings.expandable is None
+
+
+def test_what_stood_before_the_history_stays() -> None:
+    def program(b: SnapshotBuilder) -> None:
+        with b.unrecorded():
+            kept = b.alloc(5 * MIB)
+            b.free(b.alloc(300 * MIB))
+            odd = b.alloc(16 * MIB - 100_000)
+        b.alloc(250 * MIB)
+        b.free(kept, odd)
+        b.alloc(20 * MIB)
+
+    other = ran(program).other_settings
+    assert other.off_bytes == 0
+    assert other.recorded.requests is not None
+    assert other.recorded.requests.begin.n_bytes.sum() == (20 + 300) * MIB
+
+
+def test_a_block_from_before_has_what_it_was_given_beyond_its_request() -> None:
+    def program(b: SnapshotBuilder) -> None:
+        with b.unrecorded():
+            b.free(b.alloc(30 * MIB))
+            block = b.alloc(30 * MIB - 512 * 1024)
+        b.alloc(2 * MIB)
+        b.free(block)
+
+    memory = ran(program)
+    requests = memory.other_settings.recorded.requests
+    assert requests is not None
+    # The half mebibyte behind it was not split off, and nothing else can have it.
+    assert requests.begin.block_bytes.tolist() == [30 * MIB]
+
+
+def test_a_request_that_found_no_room_is_tried_again() -> None:
+    def program(b: SnapshotBuilder) -> None:
+        for _ in range(4):
+            b.free(b.alloc(200 * MIB))
+            b.alloc(120 * MIB)
+        b.alloc_or_none(300 * MIB)
+
+    other = ran(program, total_bytes=1000 * MIB).other_settings
+    (shortage,) = ran(program, total_bytes=1000 * MIB).allocation_failures
+    assert other.recorded.room_bytes == 1000 * MIB
+    met = other.meeting(shortage.place)
+    assert met is not None
+    assert met.text == "expandable_segments:True"
+    assert ran(program, total_bytes=1000 * MIB, expandable=True).allocation_failures == ()
+
+
+def test_a_setting_under_which_an_earlier_request_fails_is_no_choice() -> None:
+    def program(b: SnapshotBuilder) -> None:
+        whole = b.alloc(400 * MIB)
+        b.free(whole)
+        parts = [b.alloc(100 * MIB) for _ in range(4)]
+        b.free(*parts)
+        b.alloc(512)
+        b.alloc_or_none(500 * MIB)
+        kept = [b.alloc(100 * MIB) for _ in range(4)]
+        b.alloc_or_none(120 * MIB)
+        assert kept
+
+    other = ran(program, total_bytes=500 * MIB).other_settings
+    assert other.is_reproduced
+    assert all(outcome.is_whole == (outcome.failed_at == NEVER) for outcome in other.splits)
+    assert other.best_split is None or other.best_split.is_whole
+
+
+def test_a_history_that_is_not_as_the_rules_say_is_not_told_of() -> None:
+    def program(b: SnapshotBuilder) -> None:
+        b.free(b.alloc(200 * MIB))
+        b.alloc(22 * MIB)
+
+    memory = ran(program, max_split_bytes=64 * MIB)
+    # The same history, said to be of an allocator without the limit: that would not ask for 22.
+    wrong = replace(
+        memory.other_settings.recorded, settings=replace(memory.settings, max_split_bytes=None)
+    )
+    other = WhatIf(wrong)
+    assert other.off_bytes == 22 * MIB
+    assert not other.is_reproduced
+    assert other.expandable is None
+    assert other.splits == ()
+    assert other.best_split is None
+    assert other.meeting(0) is None
+
+
+@pytest.mark.parametrize("n_kept", [1, 2])
+def test_a_history_whose_begin_cannot_have_been_is_not_told_of(n_kept: int) -> None:
+    b = SnapshotBuilder(max_entries=n_kept)
+    b.free(b.alloc(30 * MIB))
+    b.alloc(30 * MIB)
+    whole = b.to_dict()
+    whole["segments"][0]["total_size"] = 20 * MIB
+    (memory,) = memories(b, whole)
+    assert not memory.other_settings.is_reproduced
+    assert memory.other_settings.splits == ()

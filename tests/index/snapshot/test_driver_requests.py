@@ -1,0 +1,262 @@
+"""What an allocator asked of the driver, what it gave back, and what was free in the right pool."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profkit.engine.context import Context
+from profkit.index.snapshot.annotated_regions import marked_regions
+from profkit.index.snapshot.cache_flushes import Cause
+from profkit.index.snapshot.device_memory import DeviceMemory
+from profkit.model.snapshot import MemorySnapshot
+from profkit.readers.snapshot.columns import columns_of
+from profkit.testing import SnapshotBuilder
+from profkit.testing.reference_allocator import MIB, ReferenceBlock
+
+SIZES = (512, 700_416, MIB, MIB + 512, 3 * MIB, 12 * MIB, 64 * MIB)
+
+
+def memory_of(b: SnapshotBuilder) -> DeviceMemory:
+    """What a builder's snapshot of one device tells."""
+    columns = columns_of(b.to_dict(), len(b.to_bytes()))
+    fields: dict[str, Any] = {
+        name: getattr(columns, name)
+        for name in ("segments", "blocks", "history", "stacks", "pools", "annotations", "settings")
+    }
+    (memory,) = Context(snapshot=MemorySnapshot("built", devices=(0,), **fields)).device_memories
+    return memory
+
+
+class Watched(SnapshotBuilder):
+    """Notes what is free in the pool of every request before the driver is asked."""
+
+    def free_in_pool(self, n_bytes: int, stream: int) -> int:
+        small = n_bytes <= MIB
+        return sum(
+            block.n_bytes
+            for segment in self._of_device().segments
+            if (segment.stream, segment.is_small, segment.pool) == (stream, small, (0, 0))
+            for block in segment.blocks
+            if block.state == "inactive"
+        )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    program=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 1000), st.sampled_from((0, 7))), max_size=50
+    ),
+    expandable=st.booleans(),
+)
+def test_what_was_free_in_the_pool_of_each_request_is_found(
+    program: list[tuple[int, int, int]],
+    expandable: bool,  # noqa: FBT001
+) -> None:
+    b = Watched(expandable=expandable)
+    held: list[ReferenceBlock] = []
+    expected = []
+    for kind, choice, stream in program:
+        if kind <= 3:
+            n_bytes = SIZES[choice % len(SIZES)]
+            before, free = b.moment().reserved_bytes, b.free_in_pool(n_bytes, stream)
+            held.append(b.alloc(n_bytes, stream=stream))
+            grown = b.moment().reserved_bytes - before
+            if grown:
+                expected.append((grown, n_bytes, free))
+        elif kind == 4 and held:
+            b.free(held.pop(choice % len(held)))
+        elif kind == 5:
+            b.empty_cache()
+    if not b.to_dict()["device_traces"]:
+        return
+    requests = memory_of(b).requests
+    found = zip(
+        requests.n_bytes.tolist(),
+        requests.needed_bytes.tolist(),
+        requests.free_bytes.tolist(),
+        strict=True,
+    )
+    for (n_bytes, needed, free), truth in zip(found, expected, strict=True):
+        assert (n_bytes, needed) == truth[:2]
+        # A large block that was given more than was asked for, and is gone, counts as shorter.
+        assert 0 <= free - truth[2] <= len(program) * MIB
+
+
+def test_private_pools_and_streams_are_no_help_to_each_other() -> None:
+    b = SnapshotBuilder()
+    b.free(b.alloc(100 * MIB, pool=(0, 1)))
+    b.free(b.alloc(100 * MIB, stream=7))
+    b.free(b.alloc(60 * MIB))
+    b.alloc(80 * MIB)
+    requests = memory_of(b).requests
+    assert requests.free_bytes.tolist() == [0, 0, 0, 60 * MIB]
+    assert not requests.is_forced.any()
+    assert requests.tight_bytes == (100 + 80) * MIB
+
+
+def test_levels_outside_private_pools_leave_those_out_at_every_moment() -> None:
+    b = SnapshotBuilder()
+    with b.unrecorded():
+        b.alloc(12 * MIB, pool=(0, 1))
+    held = b.alloc(14 * MIB)
+    b.free(b.alloc(16 * MIB, pool=(0, 1)))
+    b.free(held)
+    memory = memory_of(b)
+    assert memory.active_bytes.tolist() == [
+        each * MIB for each in (0, 0, 14, 14, 14, 14, 14, 14, 0)
+    ]
+    assert memory.reserved_bytes.tolist() == [
+        each * MIB for each in (0, 14, 14, 14, 14, 14, 14, 14, 14)
+    ]
+    assert int(memory.replay.active_bytes.max()) == (12 + 14 + 16) * MIB
+
+
+def test_flushes_are_told_apart_by_who_made_them() -> None:
+    b = SnapshotBuilder(total_bytes=100 * MIB)
+    with b.frame("train.py", 3, "main"):
+        b.free(b.alloc(60 * MIB))
+        b.empty_cache()
+        b.free(b.alloc(60 * MIB))
+        b.alloc(80 * MIB)
+    flushes = memory_of(b).flushes
+    assert flushes.cause.tolist() == [Cause.ASKED, Cause.FULL]
+    assert flushes.n_bytes.tolist() == [60 * MIB, 60 * MIB]
+    assert flushes.asked_again_bytes.tolist() == [60 * MIB, 60 * MIB]
+    assert flushes.n_calls.tolist() == [1, 1]
+    assert flushes.n_asked_again.tolist() == [1, 1]
+
+
+def test_without_stacks_a_flush_after_a_free_is_not_known() -> None:
+    b = SnapshotBuilder(with_stacks=False)
+    b.free(b.alloc(60 * MIB))
+    b.empty_cache()
+    b.alloc(60 * MIB)
+    assert memory_of(b).flushes.cause.tolist() == [Cause.UNKNOWN]
+
+
+def test_an_emptied_cache_whose_stack_was_not_kept_is_not_taken_for_want_of_room() -> None:
+    b = SnapshotBuilder()
+    with b.frame("train.py", 3, "main"):
+        b.free(b.alloc(60 * MIB))
+        b.alloc(1)
+    # As with context="alloc": stacks of requests alone.
+    b.with_stacks = False
+    b.empty_cache()
+    b.with_stacks = True
+    with b.frame("train.py", 5, "main"):
+        b.alloc(60 * MIB)
+    assert memory_of(b).flushes.cause.tolist() == [Cause.UNKNOWN]
+
+
+def test_a_device_without_flushes_has_none() -> None:
+    b = SnapshotBuilder()
+    b.alloc(1)
+    assert len(memory_of(b).flushes) == 0
+
+
+def test_growth_is_reserved_memory_that_rises_while_what_is_in_use_does_not() -> None:
+    b = SnapshotBuilder()
+    for n in range(1, 41):
+        b.free(b.alloc(n * 64 * MIB, stream=n % 4))
+    memory = memory_of(b)
+    trend = memory.trend
+    assert trend is not None
+    levels, active = memory.replay.reserved_bytes, memory.replay.active_bytes
+    assert trend.reserved_rise_bytes == int(levels.max()) - int(levels[: trend.start].max())
+    assert trend.active_rise_bytes == int(active.max()) - int(active[: trend.start].max())
+    assert trend.n_rises == 6
+    assert memory.is_growing
+
+
+def test_a_short_history_shows_no_trend() -> None:
+    b = SnapshotBuilder()
+    b.alloc(1)
+    assert memory_of(b).trend is None
+    assert not memory_of(b).is_growing
+
+
+def test_a_region_has_its_peak_and_what_it_left() -> None:
+    b = SnapshotBuilder()
+    b.alloc(12 * MIB)
+    kept = []
+    for _ in range(3):
+        with b.region("step"):
+            with b.region("forward"):
+                b.free(b.alloc(40 * MIB))
+                kept.append(b.alloc(20 * MIB))
+            b.free(b.alloc(16 * MIB))
+    found = {each.name: each for each in marked_regions(*_parts(b))}
+    assert list(found) == ["forward", "step"] or list(found) == ["step", "forward"]
+    # In the third one 12 MiB stand from before, 40 from the first two, and 40 and 20 come to it.
+    # A block of 40 MiB is split, so that the next 20 come out of it.
+    peak = (12 + 20 + 20 + 40) * MIB
+    assert (found["forward"].n, found["forward"].peak_active_bytes) == (3, peak)
+    assert found["step"].peak_active_bytes == peak
+    assert found["forward"].net_active_bytes == found["step"].net_active_bytes == 60 * MIB
+
+
+def test_the_first_region_of_a_whole_history_is_told() -> None:
+    b = SnapshotBuilder()
+    with b.unrecorded():
+        b.alloc(12 * MIB)
+    with b.frame("train.py", 3, "main"), b.region("forward"):
+        b.free(b.alloc(40 * MIB))
+        b.alloc(14 * MIB)
+    (found,) = marked_regions(*_parts(b))
+    assert (found.name, found.n) == ("forward", 1)
+    assert (found.peak_active_bytes, found.net_active_bytes) == (52 * MIB, 14 * MIB)
+
+
+@pytest.mark.parametrize("with_stacks", [False, True])
+def test_the_first_region_that_a_ring_has_cut_is_left_out(with_stacks: bool) -> None:  # noqa: FBT001
+    b = SnapshotBuilder(max_entries=4, with_stacks=with_stacks)
+    with b.frame("train.py", 3, "main"), b.region("forward"):
+        for n in range(6):
+            b.alloc((12 + n) * MIB)
+    assert marked_regions(*_parts(b)) == ()
+
+
+def test_a_region_in_which_something_earlier_is_freed_may_have_lost_more() -> None:
+    b = SnapshotBuilder(max_entries=4)
+    with b.frame("train.py", 3, "main"), b.region("forward"):
+        large = b.alloc(900 * MIB)
+        b.free(b.alloc(40 * MIB), large)
+        b.alloc(12 * MIB)
+    assert marked_regions(*_parts(b)) == ()
+
+
+def test_a_region_that_began_before_the_history_is_left_out() -> None:
+    b = SnapshotBuilder(max_entries=4)
+    with b.region("setup"):
+        b.alloc(12 * MIB)
+        b.alloc(14 * MIB)
+        with b.region("late"):
+            b.alloc(16 * MIB)
+    assert [each.name for each in marked_regions(*_parts(b))] == ["late"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    spans=st.lists(
+        st.tuples(st.integers(0, 30_000), st.integers(0, 30_000)), min_size=1, max_size=20
+    ),
+    seed=st.integers(0, 1000),
+)
+def test_the_highest_level_of_long_regions_is_that_of_a_plain_search(
+    spans: list[tuple[int, int]], seed: int
+) -> None:
+    from profkit.index.snapshot.annotated_regions import highest
+
+    levels = np.random.default_rng(seed).integers(0, 1 << 40, 30_001)
+    start = np.array([min(span) for span in spans])
+    end = np.array([max(span) for span in spans])
+    plain = [int(levels[low : high + 1].max()) for low, high in zip(start, end, strict=True)]
+    assert highest(levels, start, end).tolist() == plain
+
+
+def _parts(b: SnapshotBuilder) -> tuple[MemorySnapshot, Any]:
+    memory = memory_of(b)
+    return memory.snapshot, memory.replay

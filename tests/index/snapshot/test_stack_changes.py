@@ -1,0 +1,173 @@
+"""Two snapshots compared by stack, against a count of the blocks by hand."""
+
+import gzip
+import os
+import pickle
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import profkit
+from profkit.index.snapshot.stack_changes import StackChange, stack_changes, standing_stacks
+from profkit.model.snapshot import MemorySnapshot
+from tests.index.snapshots import Block, Site, snapshot
+
+CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[4] / "shared" / "corpus"))
+SNAPSHOTS = sorted((CORPUS / "snapshots").glob("*"))[::4] if CORPUS.is_dir() else []
+
+LOSS: Site = ("/home/me/train.py", 12, "step")
+MAIN: Site = ("/home/me/train.py", 30, "<module>")
+TORCH: Site = ("/env/lib/python3.11/site-packages/torch/nn/functional.py", 7, "relu")
+KIB = 1024
+
+
+def changes(before: list[Block], after: list[Block]) -> tuple[StackChange, ...]:
+    return stack_changes(snapshot(before), snapshot(after))
+
+
+def brief(found: tuple[StackChange, ...]) -> list[tuple[int, int | None, int | None]]:
+    """Of each change the bytes, and the line before and after."""
+    return [
+        (
+            each.delta_bytes,
+            each.before.location.line if each.before else None,
+            each.after.location.line if each.after else None,
+        )
+        for each in found
+    ]
+
+
+def test_what_appeared_went_and_grew_is_told_in_bytes_the_largest_first() -> None:
+    other, third = ("/home/me/train.py", 50, "log"), ("/home/me/train.py", 70, "save")
+    found = changes(
+        [([LOSS, MAIN], 4 * KIB), ([other, MAIN], 64 * KIB)],
+        [([LOSS, MAIN], 4 * KIB), ([LOSS, MAIN], 8 * KIB), ([third, MAIN], 2 * KIB)],
+    )
+    assert brief(found) == [(-64 * KIB, 50, None), (8 * KIB, 12, 12), (2 * KIB, None, 70)]
+    grown = found[1]
+    assert grown.before is not None
+    assert grown.after is not None
+    assert (grown.before.n, grown.after.n) == (1, 2)
+
+
+def test_what_stands_as_before_is_no_change() -> None:
+    blocks: list[Block] = [([TORCH, LOSS, MAIN], KIB), ([MAIN], 3 * KIB), ([], 9 * KIB)]
+    assert changes(blocks, list(reversed(blocks))) == ()
+
+
+def test_the_line_is_the_user_s_and_the_stack_keeps_the_rest() -> None:
+    (found,) = changes([], [([TORCH, LOSS, MAIN], KIB)])
+    assert found.after is not None
+    assert (found.after.location.file, found.after.location.line) == LOSS[:2]
+    assert [frame.function for frame in found.after.frames] == ["relu", "step", "<module>"]
+
+
+def test_compiled_frames_tell_no_stacks_apart() -> None:
+    before: list[Block] = [([("/build/a.cpp", 3, "alloc"), LOSS, MAIN], KIB)]
+    after: list[Block] = [([("??", 0, "??"), ("x.cu", 9, "alloc"), LOSS, MAIN], KIB)]
+    assert changes(before, after) == ()
+
+
+def test_a_line_that_moved_is_the_same_line() -> None:
+    moved: Site = (LOSS[0], LOSS[1] + 2, LOSS[2])
+    found = changes([([LOSS, MAIN], KIB)], [([moved, MAIN], 3 * KIB)])
+    assert brief(found) == [(2 * KIB, 12, 14)]
+
+
+def test_the_same_program_in_another_folder_is_the_same() -> None:
+    moved = [
+        (file.replace("/home/me", "/srv/job"), line, name) for file, line, name in (LOSS, MAIN)
+    ]
+    assert changes([([LOSS, MAIN], KIB)], [(moved, KIB)]) == ()
+
+
+def test_lines_that_may_be_any_of_several_are_not_guessed() -> None:
+    first, second, third = ((LOSS[0], line, "step") for line in (12, 14, 18))
+    found = changes([([first], KIB), ([second], 2 * KIB)], [([third], 4 * KIB)])
+    assert sorted(brief(found)) == [(-2 * KIB, 14, None), (-KIB, 12, None), (4 * KIB, None, 18)]
+
+
+def test_of_several_that_moved_the_nearest_belong_together() -> None:
+    before: list[Block] = [([(LOSS[0], 12, "step")], KIB), ([(LOSS[0], 40, "step")], 2 * KIB)]
+    after: list[Block] = [([(LOSS[0], 41, "step")], 2 * KIB), ([(LOSS[0], 13, "step")], 5 * KIB)]
+    assert brief(changes(before, after)) == [(4 * KIB, 12, 13)]
+
+
+def test_blocks_without_a_stack_are_one_heap() -> None:
+    (found,) = changes([([], KIB)], [([], KIB), ([], 2 * KIB)])
+    assert found.delta_bytes == 2 * KIB
+    assert found.present.frames == ()
+
+
+def test_two_ranks_are_compared_whatever_their_devices() -> None:
+    rank0 = snapshot([([LOSS], KIB)], device=0)
+    rank1 = snapshot([([LOSS], 3 * KIB)], device=1)
+    (found,) = stack_changes(rank0, rank1)
+    assert (found.delta_bytes, found.present.device) == (2 * KIB, 1)
+
+
+sites = st.sampled_from([("a.py", 1, "f"), ("a.py", 2, "f"), ("b.py", 1, "g"), ("x.cpp", 1, "h")])
+blocks = st.lists(
+    st.tuples(st.lists(sites, max_size=3), st.integers(1, 1 << 40)), min_size=1, max_size=12
+)
+
+
+def by_stack(listed: list[Block]) -> Counter[tuple[Site, ...]]:
+    found: Counter[tuple[Site, ...]] = Counter()
+    for frames, n_bytes in listed:
+        found[tuple(frame for frame in frames if frame[0].endswith(".py"))] += n_bytes
+    return found
+
+
+@given(before=blocks, after=blocks)
+def test_the_changes_add_up_and_no_unchanged_stack_is_among_them(
+    before: list[Block], after: list[Block]
+) -> None:
+    old, new = by_stack(before), by_stack(after)
+    found = changes(before, after)
+    assert sum(each.delta_bytes for each in found) == new.total() - old.total()
+    # A stack that is there on both sides is compared with itself, whatever else there is.
+    same = {
+        tuple((f.file, f.line, f.function) for f in each.after.frames): each.delta_bytes
+        for each in found
+        if each.before is not None and each.after is not None
+        and each.before.frames == each.after.frames
+    }  # fmt: skip
+    for frames in old.keys() & new.keys():
+        assert same.get(frames, 0) == new[frames] - old[frames]
+
+
+def active_by_hand(path: Path) -> Counter[tuple[int, tuple[Site, ...]]]:
+    """Active bytes by device and Python frames, from torch's own lists and dictionaries."""
+    data: Any = pickle.loads(gzip.decompress(path.read_bytes()))  # noqa: S301  (of the corpus)
+    found: Counter[tuple[int, tuple[Site, ...]]] = Counter()
+    for each in data if isinstance(data, list) else data["segments"]:
+        for block in each["blocks"]:
+            if not block["state"].startswith("active"):
+                continue
+            history = block.get("history") or [{}]
+            frames = block.get("frames") or history[0].get("frames") or []
+            python = tuple(
+                (frame["filename"], frame["line"], frame["name"])
+                for frame in frames
+                if frame["filename"].endswith(".py") or frame["filename"].startswith("<")
+            )
+            found[each["device"], python] += block["size"]
+    return found
+
+
+@pytest.mark.skipif(not SNAPSHOTS, reason="the corpus of snapshots is not here")
+@pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.name)
+def test_of_a_real_snapshot_every_byte_stands_at_its_stack(path: Path) -> None:
+    read = profkit.load(path)
+    assert isinstance(read, MemorySnapshot)
+    found = {
+        (each.device, tuple((f.file, f.line, f.function) for f in each.frames)): each.n_bytes
+        for each in standing_stacks(read)
+    }
+    assert found == dict(active_by_hand(path))
+    assert stack_changes(read, read) == ()

@@ -1,0 +1,126 @@
+"""Levels of detail against a walk over the slices, one after another."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profkit.index.intervals import union
+from profkit.index.level_of_detail import coarser, flattened, levels_of, opens, stacked
+from profkit.model.timeline import Slices
+
+spans = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 20)), min_size=1, max_size=30)
+
+
+def slices(pairs: list[tuple[int, int]], row: list[int] | None = None) -> Slices:
+    """Slices from (start, length) pairs, which come ordered by row and start."""
+    starts = np.array([start for start, _ in pairs], dtype=np.int64)
+    lengths = np.array([length for _, length in pairs], dtype=np.int64)
+    ones = np.ones(len(pairs), dtype=np.int64)
+    rows = np.array(row or [0] * len(pairs), dtype=np.int32)
+    site = np.arange(len(pairs), dtype=np.int32)
+    return Slices(rows, starts, starts + lengths, lengths, ones, lengths, site)
+
+
+def apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same lengths with the starts as gaps between them, so that none overlap."""
+    at, found = 0, []
+    for gap, length in pairs:
+        at += gap
+        found.append((at, length))
+        at += length
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(spans, st.integers(1, 64))
+def test_a_coarser_level_is_what_a_walk_over_the_slices_makes(
+    pairs: list[tuple[int, int]], resolution: int
+) -> None:
+    pairs = apart(pairs)
+    expected: list[list[tuple[int, int]]] = []
+    for start, length in pairs:
+        last = expected[-1][-1] if expected else None
+        joins = (
+            last is not None
+            and length < resolution
+            and last[1] < resolution
+            and start // resolution == last[0] // resolution
+        )
+        if joins:
+            expected[-1].append((start, length))
+        else:
+            expected.append([(start, length)])
+    found = coarser(slices(pairs), resolution)
+    assert found.start_ns.tolist() == [group[0][0] for group in expected]
+    assert found.end_ns.tolist() == [sum(group[-1]) for group in expected]
+    assert found.busy_ns.tolist() == [sum(length for _, length in group) for group in expected]
+    assert found.n.tolist() == [len(group) for group in expected]
+    longest = [max(group, key=lambda pair: pair[1]) for group in expected]
+    assert found.longest_ns.tolist() == [length for _, length in longest]
+    assert [pairs[site] for site in found.site.tolist()] == longest
+
+
+@settings(max_examples=200, deadline=None)
+@given(spans, st.data())
+def test_slices_that_overlap_are_in_rows_of_their_own_and_in_no_more_than_needed(
+    pairs: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    drawn = st.lists(st.integers(0, 1), min_size=len(pairs), max_size=len(pairs))
+    both = sorted(zip(data.draw(drawn), pairs, strict=True))
+    lanes, pairs = [of for of, _ in both], [pair for _, pair in both]
+    every = slices(pairs)
+    lane = np.array(lanes, dtype=np.int32)
+    row = stacked(lane, every)
+    for of in (0, 1):
+        here = lane == of
+        for number in set(row[here].tolist()):
+            chosen = np.flatnonzero(here & (row == number))
+            assert (every.start_ns[chosen][1:] >= every.end_ns[chosen][:-1]).all()
+        most = max(
+            (
+                sum(s <= moment < s + n for (s, n), o in zip(pairs, lanes, strict=True) if o == of)
+                for moment in range(120)
+            ),
+            default=0,
+        )
+        if here.any():
+            n_empty = sum(n == 0 for (_, n), o in zip(pairs, lanes, strict=True) if o == of)
+            assert row[here].max() < max(1, most) + n_empty
+    begins = opens(lane, every)
+    assert begins.tolist() == [
+        place
+        for place in range(len(pairs))
+        if not any(
+            lanes[other] == lanes[place] and sum(pairs[other]) > pairs[place][0]
+            for other in range(place)
+        )
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(spans)
+def test_flattened_slices_are_as_long_as_the_union_and_lose_none(
+    pairs: list[tuple[int, int]],
+) -> None:
+    every = slices(sorted(pairs))
+    found = flattened(every, every.row)
+    covered = union(every.start_ns, every.end_ns)
+    assert found.busy_ns.sum() == covered.total_ns
+    assert found.n.sum() == len(pairs)
+    assert (found.start_ns[1:] >= found.end_ns[:-1]).all()
+
+
+def test_a_million_slices_have_levels_down_to_what_a_page_can_show() -> None:
+    n = 1_000_000
+    every = slices(apart([(300, 700)] * n))
+    levels = levels_of(every, n * 1_000)
+    assert levels[0].resolution_ns == 0
+    assert len(levels[0].slices) == n
+    assert len(levels[-1].slices) < 4_096
+    for level in levels:
+        assert level.slices.n.sum() == n
+        assert level.slices.busy_ns.sum() == n * 700
+
+
+def test_few_slices_have_one_level() -> None:
+    assert len(levels_of(slices(apart([(1, 2)] * 100)), 300)) == 1

@@ -1,0 +1,78 @@
+"""Memory grows where every step keeps some, and by the step that is in the middle."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from profkit.engine.context import Context
+from profkit.index.host.enclosing import rows_open_at
+from profkit.index.trace_memory.unfreed import growth_bytes, kept_allocations
+from profkit.readers.open import load_trace as load
+from profkit.testing import TraceBuilder
+
+
+@pytest.mark.parametrize(
+    ("by_step", "growth"),
+    [
+        ([10, 10, 10], 10),
+        ([90, 10, 12, 11], 11),
+        ([90, 0, 0, 90], 0),
+        ([0, 10, 10], 0),
+        ([], 0),
+    ],
+)
+def test_growth_is_the_median_of_steps_that_all_keep_something(
+    by_step: list[int], growth: int
+) -> None:
+    median = growth_bytes(np.array(by_step, dtype=np.int64))
+    assert abs(median - growth) <= 1
+
+
+def test_only_what_begins_in_a_step_and_is_never_freed_is_kept(tmp_path: Path) -> None:
+    b = TraceBuilder(memory=True)
+    b.compute("aten::mm", 1_000)
+    b.alloc(1_000)
+    b.advance(1)
+    with b.step():
+        b.compute("aten::mm", 1_000)
+        b.free(b.alloc(2_000))
+        b.alloc(3_000)
+        b.compute("aten::mm", 1_000)
+    with b.step():
+        b.compute("aten::mm", 1_000)
+        b.alloc(4_000, device=None)
+        b.compute("aten::mm", 1_000)
+    ctx = Context(load(b.write(tmp_path / "t.json")))
+    kept = kept_allocations(ctx.allocations, ctx.steps)
+    assert kept.n_bytes.tolist() == [3_000, 4_000]
+    assert kept.bytes_by_step(2).tolist() == [3_000, 4_000]
+
+
+def test_the_innermost_event_under_way_on_the_thread_is_found(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True, memory=True)
+    with b.frame("train.py", 1, "main"):
+        b.advance(5_000)
+        b.alloc(1)
+        b.advance(1)
+        with b.op("aten::linear"), b.op("aten::mm"):
+            b.advance(5_000)
+            b.alloc(2)
+            b.advance(5_000)
+        b.advance(5_000)
+        b.alloc(3)
+        with b.thread(77):
+            b.alloc(4)
+        b.advance(1)
+    b.advance(5_000)
+    b.alloc(5)
+    ctx = Context(load(b.write(tmp_path / "t.json")))
+    memory = ctx.trace.memory
+    rows = rows_open_at(ctx.events, ctx.tree, memory.lane, memory.ts_ns).tolist()
+    assert ["" if row < 0 else ctx.events.name_of(row) for row in rows] == [
+        "train.py(1): main",
+        "aten::mm",
+        "train.py(1): main",
+        "",
+        "",
+    ]

@@ -1,0 +1,224 @@
+"""Flame graphs: their weights against sums that are worked out without them."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from profkit.engine.context import Context
+from profkit.index.intervals import union
+from profkit.model.events import NO_ROW
+from profkit.model.flame import FLAMES, Flame, depths
+from profkit.model.snapshot import MemorySnapshot
+from profkit.present.flames import flame, flames
+from profkit.readers.open import load, load_trace
+from profkit.testing import SnapshotBuilder, TraceBuilder
+from profkit.testing.reference_allocator import ReferenceBlock
+from tests.catalogue.random_programs import briefly, played, programs
+
+TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*/*.gz"))
+
+
+def of_trace(b: TraceBuilder, folder: Path) -> Context:
+    return Context(trace=load_trace(b.write(folder / "t.json")))
+
+
+def made(ctx: Context, name: str) -> Flame:
+    found = flame(ctx, name)
+    assert found is not None
+    return found
+
+
+def lines(found: Flame) -> dict[str, int]:
+    """As folded stacks have it: own weight by the names from the top down."""
+    weights: Counter[str] = Counter()
+    for node in range(len(found)):
+        if found.own[node]:
+            path = ";".join(site.name for site in found.stack(node))
+            weights[path] += int(found.own[node])
+    return dict(weights)
+
+
+def is_sound(found: Flame) -> None:
+    parents = found.parent[found.parent != NO_ROW]
+    assert (parents < np.flatnonzero(found.parent != NO_ROW)).all()
+    assert (found.own >= 0).all()
+    total = found.own.copy()
+    for node in reversed(range(len(found))):
+        if found.parent[node] != NO_ROW:
+            total[found.parent[node]] += total[node]
+    assert total.tolist() == found.total.tolist()
+    assert len({(p, s) for p, s in zip(found.parent, found.site, strict=True)}) == len(found)
+    assert sorted(set(found.site.tolist())) == list(range(len(found.sites)))
+    assert found.depth.tolist() == depths(found.parent).tolist()
+
+
+def host_ns(ctx: Context) -> int:
+    """Time that the events of each thread cover, added up over threads."""
+    events, rows = ctx.events, ctx.tree.rows
+    lanes = events.lane[rows]
+    return sum(
+        union(events.ts_ns[rows[lanes == lane]], events.end_ns[rows[lanes == lane]]).total_ns
+        for lane in set(lanes.tolist())
+    )
+
+
+@briefly
+@given(program=programs, steps=st.booleans())
+def test_whatever_a_program_does_weights_add_up_to_what_was_recorded(
+    tmp_path: Path,
+    program: list[list[int]],
+    steps: bool,  # noqa: FBT001
+) -> None:
+    b = played(program, steps=steps)
+    ctx = of_trace(b, tmp_path)
+    work_ns = sum(e.dur_ns or 0 for e in b.events if e.cat in {"kernel", "gpu_memcpy"})
+    for found in flames(ctx):
+        is_sound(found)
+        if found.name.startswith("host"):
+            assert found.weight == host_ns(ctx)
+        if found.name.startswith("device"):
+            assert found.weight == work_ns
+
+
+def test_host_time_goes_along_the_stack_to_the_innermost_call(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(2):
+        with b.step(), b.frame("train.py", 3, "main"):
+            b.advance(500)
+            with b.frame("net.py", 9, "forward"):
+                b.compute("aten::mm", 2_000)
+    found = made(of_trace(b, tmp_path), "host-stack")
+    assert lines(found) == {
+        "thread 1000;steps;main": 1_000,
+        "thread 1000;steps;main;forward;aten::mm": 4_000,
+    }
+    assert [site.kind for site in found.stack(len(found) - 1)] == [
+        "thread", "step", "python", "python", "op",
+    ]  # fmt: skip
+    by_line = made(of_trace(b, tmp_path), "host-line")
+    assert lines(by_line) == {
+        "thread 1000;main;main": 1_000,
+        "thread 1000;forward;forward;aten::mm": 4_000,
+    }
+
+
+def test_device_time_belongs_to_the_stack_at_the_launch(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.frame("train.py", 3, "main"), b.module("Net"), b.module("Linear", 4):
+        b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000)
+        b.launch("aten::add", kernel="add", host_ns=9_000, device_ns=5_000, stream=13)
+    b.kernel("orphan", 1_000)
+    ctx = of_trace(b, tmp_path)
+    launch = "main;Net_0;Linear_4"
+    assert lines(made(ctx, "device-stack")) == {
+        f"{launch};aten::mm;cudaLaunchKernel;gemm": 70_000,
+        f"{launch};aten::add;cudaLaunchKernel;add": 5_000,
+        "launch not recorded;orphan": 1_000,
+    }
+    assert lines(made(ctx, "device-module")) == {
+        "cuda:0;Net_0;Linear_4;aten::mm;gemm": 70_000,
+        "cuda:0;Net_0;Linear_4;aten::add;add": 5_000,
+        "cuda:0;outside modules;orphan": 1_000,
+    }
+    assert lines(made(ctx, "device-line")) == {
+        "cuda:0;main;aten::mm;gemm": 70_000,
+        "cuda:0;main;aten::add;add": 5_000,
+        "cuda:0;no line of yours;orphan": 1_000,
+    }
+
+
+def test_work_of_the_backward_pass_belongs_to_the_module_of_its_forward(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.module("Net"), b.module("Linear"), b.op("aten::mm", sequence=7):
+        pass
+    with b.thread(2000), b.op("MmBackward0", sequence=7) as event:
+        assert event.args is not None
+        event.args["Fwd thread id"] = 1
+        b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000)
+    found = made(of_trace(b, tmp_path), "device-module")
+    assert lines(found) == {"cuda:0;Net_0;Linear_0;aten::mm;gemm": 70_000}
+
+
+def test_memory_at_the_windows_peak_belongs_to_what_allocated_it(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True, memory=True)
+    with b.frame("train.py", 3, "main"), b.op("aten::empty"):
+        b.advance(1_000)
+        first = b.alloc(4_096)
+        b.alloc(1_024)
+        b.advance(1_000)
+        b.free(first)
+        b.alloc(2_048)
+        b.advance(1_000)
+    found = made(of_trace(b, tmp_path), "memory-stack")
+    assert found.unit == "bytes"
+    assert lines(found) == {"cuda:0;main;main;aten::empty": 5_120}
+
+
+def test_memory_of_a_snapshot_adds_up_to_its_peak(tmp_path: Path) -> None:
+    b = SnapshotBuilder()
+    highest = 0
+    with b.frame("train.py", 3, "main"):
+        with b.frame("net.py", 9, "forward"):
+            kept = [b.alloc(3 << 20) for _ in range(5)]
+            highest = b.moment().active_bytes
+        b.free(*kept[:3])
+        b.alloc(1 << 20)
+    snapshot = load(b.write(tmp_path / "s.pickle"))
+    assert isinstance(snapshot, MemorySnapshot)
+    ctx = Context(snapshot=snapshot)
+    by_stack = made(ctx, "memory-stack")
+    assert lines(by_stack) == {"cuda:0;main;forward": highest}
+    assert made(ctx, "memory-use").weight == highest
+    for found in flames(ctx):
+        is_sound(found)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    turns=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 5_000_000)), min_size=1, max_size=30),
+    max_entries=st.sampled_from([6, 12, 1000]),
+)
+def test_whatever_a_snapshot_tells_its_flames_add_up_to_its_peak(
+    tmp_path: Path, turns: list[tuple[float, int]], max_entries: int
+) -> None:
+    b = SnapshotBuilder(max_entries=max_entries)
+    live: list[ReferenceBlock] = []
+    with b.frame("train.py", 3, "main"):
+        for chance, n_bytes in turns:
+            if chance < 0.5 or not live:
+                live.append(b.alloc(n_bytes))
+                continue
+            block = live.pop(n_bytes % len(live))
+            if chance > 0.8:
+                b.record_stream(block, 3)
+            b.free(block)
+            if chance > 0.95:
+                b.finish(3)
+    snapshot = load(b.write(tmp_path / "s.pickle"))
+    assert isinstance(snapshot, MemorySnapshot)
+    ctx = Context(snapshot=snapshot)
+    (memory,) = ctx.device_memories
+    for found in flames(ctx):
+        is_sound(found)
+        assert found.weight == memory.replay.active_bytes.max()
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.parent.name)
+def test_recorded_traces_have_flames_by_line(path: Path) -> None:
+    ctx = Context(trace=load_trace(path))
+    by_line = made(ctx, "host-line")
+    is_sound(by_line)
+    assert by_line.weight == made(ctx, "host-stack").weight == host_ns(ctx)
+    files = {site.frame.file for site in by_line.sites if site.kind == "line" and site.frame}
+    assert any(Path(file).suffix == ".py" for file in files), json.dumps(sorted(files))
+
+
+def test_a_recording_without_events_has_no_flame() -> None:
+    assert flames(Context(), FLAMES) == ()

@@ -1,0 +1,100 @@
+"""Lines of the user's code: those that are meant, of source files alone."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from profkit.model.location import Location
+from profkit.present.source_snippet import MAX_FILE_BYTES, source_snippet
+
+CODE = "".join(f"    line_{n} = {n}\n" for n in range(1, 21))
+
+
+def at(path: Path, line: int) -> Location:
+    return Location(str(path), line, "main")
+
+
+def test_three_lines_around_come_without_the_indent_of_all(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(CODE)
+    found = source_snippet(at(path, 10))
+    assert found is not None
+    assert (found.first, found.marked) == (7, 10)
+    assert found.lines == tuple(f"line_{n} = {n}" for n in range(7, 14))
+
+
+@pytest.mark.parametrize(("line", "first", "n_lines"), [(1, 1, 4), (2, 1, 5), (20, 17, 5)])
+def test_a_file_has_no_lines_before_its_first_and_after_its_last(
+    tmp_path: Path, line: int, first: int, n_lines: int
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(CODE)
+    found = source_snippet(at(path, line))
+    assert found is not None
+    assert (found.first, len(found.lines)) == (first, n_lines)
+
+
+def test_lines_are_counted_as_python_counts_them(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_bytes(b"# -*- coding: latin-1 -*-\r\na = '\x0c\x1c\xe9'\r\nb = 2\r\n")
+    found = source_snippet(at(path, 3), around=0)
+    assert found is not None
+    assert found.lines == ("b = 2",)
+
+
+def test_a_relative_path_begins_in_the_folder_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CODE)
+    assert source_snippet(Location("train.py", 3, "main"), str(tmp_path)) is not None
+
+
+@pytest.mark.parametrize("line", [0, -1, 22, 10**9])
+def test_a_line_that_the_file_does_not_have_has_no_excerpt(tmp_path: Path, line: int) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(CODE)
+    assert source_snippet(at(path, line)) is None
+
+
+def test_a_place_without_file_or_line_has_no_excerpt() -> None:
+    assert source_snippet(Location()) is None
+    assert source_snippet(Location("train.py")) is None
+    assert source_snippet(Location("no/such/train.py", 1)) is None
+    assert source_snippet(Location("nul\0byte.py", 1)) is None
+
+
+@pytest.mark.parametrize("name", ["id_rsa", "passwd", "secrets.env", "notes.txt", "x.py.bak"])
+def test_a_recording_cannot_bring_other_files_of_this_machine_into_a_report(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(CODE)
+    assert source_snippet(at(path, 3)) is None
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.py"
+    os.mkfifo(pipe)
+    assert source_snippet(at(pipe, 1)) is None
+    device = tmp_path / "device.py"
+    device.symlink_to("/dev/zero")
+    assert source_snippet(at(device, 1)) is None
+    folder = tmp_path / "folder.py"
+    folder.mkdir()
+    assert source_snippet(at(folder, 1)) is None
+
+
+def test_a_file_that_is_too_large_or_no_text_is_left_alone(tmp_path: Path) -> None:
+    large = tmp_path / "large.py"
+    large.write_bytes(b"x\n" * MAX_FILE_BYTES)
+    assert source_snippet(at(large, 1)) is None
+    binary = tmp_path / "binary.py"
+    binary.write_bytes(b"\xff\xfe\x00\x01" * 20)
+    assert source_snippet(at(binary, 1)) is None
+
+
+def test_a_line_without_end_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("x" * 5000)
+    found = source_snippet(at(path, 1))
+    assert found is not None
+    assert len(found.lines[0]) == 300

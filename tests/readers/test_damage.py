@@ -1,0 +1,380 @@
+"""Files that are broken, hostile or packed in some way end in a trace or in one clear error."""
+
+import gzip
+import io
+import json
+import os
+import random
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from profkit.errors import (
+    DamagedFileError,
+    LoadError,
+    MissingFileError,
+    NotATraceError,
+    SeveralTracesError,
+    TooLargeError,
+    UnreadableFileError,
+)
+from profkit.model.trace import Trace
+from profkit.readers import stream
+from profkit.readers.kineto import split
+from profkit.readers.open import load_trace as load
+from profkit.testing import TraceBuilder
+
+
+def event(ts: float = 1.0, **more: object) -> dict[str, Any]:
+    return {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 2, "ts": ts, "dur": 2.0,
+            **more}  # fmt: skip
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[[bytes], Trace]:
+    def _read(data: bytes) -> Trace:
+        path = tmp_path / "t.json"
+        path.write_bytes(data)
+        return load(path)
+
+    return _read
+
+
+Read = Callable[[bytes], Trace]
+
+
+def real_trace() -> bytes:
+    builder = TraceBuilder(stacks=True, memory=True)
+    for number in range(12):
+        with builder.step(), builder.frame("train.py", number, "f"):
+            builder.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=5_000)
+            builder.alloc(64)
+            builder.item()
+    return builder.to_bytes()
+
+
+REAL = real_trace()
+N_REAL = REAL.count(b'"ph":"X"')
+
+
+# -------------------------------------------------------------------------------------- cut off
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_file_cut_off_anywhere_gives_everything_before_the_cut(
+    pack: Callable[[bytes], bytes], read: Read
+) -> None:
+    whole, data = read(pack(REAL)), pack(REAL)
+    n_before = 0
+    for at in range(len(data) // 2, len(data), max(1, len(data) // 40)):
+        found = read(data[:at])
+        assert found.notes.truncated
+        n_before, n_earlier = found.notes.n_complete, n_before
+        assert n_earlier <= n_before <= whole.notes.n_complete
+        rows = range(len(found.events))
+        assert [found.events.name_of(i) for i in rows] == [whole.events.name_of(i) for i in rows]
+    assert n_before > whole.notes.n_complete / 2
+
+
+def test_events_after_a_broken_one_are_read(read: Read) -> None:
+    good = [json.dumps(event(float(i))) for i in range(6)]
+    good[2] = '{"ph": "X", "name": "bro"ken", "ts": 1}'
+    trace = read(("[" + ",\n".join(good) + "]").encode())
+    assert trace.notes.n_complete == 5
+    assert trace.notes.n_skipped == 1
+    assert not trace.notes.truncated
+
+
+# ------------------------------------------------------------------------------------- odd text
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"C:\Users\me\torch\nn\x.py(3): f", r"C:\Users\me\torch\nn\x.py(3): f"),
+        (r"torch\nn\functional.py(3): linear", r"torch\nn\functional.py(3): linear"),
+        (r"torch\\nn\\functional.py(3): linear", r"torch\nn\functional.py(3): linear"),
+        (r"a\/b.py(3): f", "a/b.py(3): f"),
+        (r"\ud800 half", "\\ud800 half"),
+        ("tab\tand\x01control", "tab\tand\x01control"),
+        (r"quoted \" name", 'quoted " name'),
+    ],
+)
+def test_names_come_out_as_they_were_meant(written: str, meant: str, read: Read) -> None:
+    text = json.dumps([event(name="NAME"), event(2.0)]).replace("NAME", written)
+    trace = read(text.encode("utf-8", "surrogatepass"))
+    assert trace.events.name_of(0) == meant
+    assert trace.notes.n_complete == 2
+    trace.events.name_of(0).encode()
+
+
+def test_bytes_that_are_not_utf8_are_replaced(read: Read) -> None:
+    text = json.dumps([event(name="NAME"), event(2.0)]).encode().replace(b"NAME", b"caf\xe9")
+    assert read(text).events.name_of(0) == "caf\ufffd"
+
+
+def test_numbers_that_are_none_are_set_aside(read: Read) -> None:
+    text = json.dumps([event(float("nan")), event(2.0, dur=float("inf")), event(3.0)])
+    trace = read(text.encode())
+    assert (len(trace.events), trace.notes.n_odd) == (1, 2)
+
+
+def test_ids_beyond_64_bits_are_read(read: Read) -> None:
+    trace = read(json.dumps([event(args={"External id": 2**70 + 5})]).encode())
+    assert trace.events.external_id.values.tolist() == [5]
+
+
+def test_of_duplicate_keys_the_last_counts(read: Read) -> None:
+    text = json.dumps([event()]).replace('"name": "op"', '"name": "first", "name": "last"')
+    assert read(text.encode()).events.name_of(0) == "last"
+
+
+def test_sixty_two_thousand_process_names_are_no_burden(read: Read) -> None:
+    names = [
+        {"ph": "M", "name": "process_name", "pid": i, "tid": 0, "args": {"name": f"p{i}"}}
+        for i in range(62_000)
+    ]
+    trace = read(json.dumps([*names, event(pid=61_999)]).encode())
+    assert trace.events.lanes[trace.events.lane[0]].process == "p61999"
+
+
+# -------------------------------------------------------------------------------------- hostile
+
+
+def test_deep_nesting_is_passed_over(read: Read) -> None:
+    deep = '{"ph": "X", "ts": 1, "args": {"x": ' + "[" * 100_000 + "]" * 100_000 + "}}"
+    trace = read(
+        ("[" + ", ".join([json.dumps(event()), deep, json.dumps(event(2.0))]) + "]").encode()
+    )
+    assert trace.notes.n_complete >= 2
+
+
+def test_a_very_long_string_is_read_once(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = 0
+    search = split._last_boundary
+
+    def counting(pending: bytearray, looked: int) -> object:
+        nonlocal searched
+        searched += len(pending) - looked
+        return search(pending, looked)
+
+    monkeypatch.setattr(split, "_last_boundary", counting)
+    text = json.dumps([event(name="x" * 20_000_000), event(2.0)]).encode()
+    trace = read(text)
+    assert len(trace.events.name_of(0)) == 20_000_000
+    assert searched < 2 * len(text)
+
+
+def test_a_text_without_an_end_is_not_gathered_in_memory(
+    read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split, "LONGEST_EVENT_BYTES", 5 << 20)
+    with pytest.raises(TooLargeError, match=r"5\.00 MiB"):
+        read(b'[{"ph": "X", "name": "' + b"x" * (20 << 20))
+
+
+def test_a_file_that_unpacks_to_more_than_is_allowed_is_refused(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.json.gz"
+    bomb.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (64 << 20)))
+    with pytest.raises(TooLargeError, match=r"more than 8\.00 MiB") as refused:
+        load(bomb, limit_bytes=8 << 20)
+    assert "--max-bytes" in refused.value.hint
+
+
+def test_pipes_devices_and_links_that_lead_nowhere_are_refused_at_once(tmp_path: Path) -> None:
+    pipe, loop, dangling = tmp_path / "pipe", tmp_path / "loop", tmp_path / "dangling"
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    dangling.symlink_to(tmp_path / "gone")
+    for path in (pipe, loop, dangling, Path("/dev/zero")):
+        with pytest.raises(UnreadableFileError) as refused:
+            load(path)
+        assert path.name in refused.value.message
+
+
+def test_a_path_below_a_file_does_not_exist(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LoadError):
+        load(tmp_path / "file" / "t.json")
+    with pytest.raises(MissingFileError):
+        load(tmp_path / "no" / "t.json")
+
+
+# --------------------------------------------------------------------------------------- packed
+
+
+def _zip(data: bytes, *names: str) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, data)
+    return packed.getvalue()
+
+
+def _tar(data: bytes, *names: str) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def _zstd(data: bytes) -> bytes:
+    return bytes(pytest.importorskip("zstandard").compress(data))
+
+
+def _members(data: bytes) -> bytes:
+    return gzip.compress(data[:5000]) + gzip.compress(data[5000:]) + b"\0" * 1000
+
+
+PACKS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "gzip of several members and padding": _members,
+    "zstd": _zstd,
+    "zip": lambda d: _zip(d, "t.json"),
+    "zip of a gzip": lambda d: _zip(gzip.compress(d), "a/t.json.gz"),
+    "tar": lambda d: _tar(d, "t.json", "notes.txt"),
+    "gzipped tar of a gzip": lambda d: gzip.compress(_tar(gzip.compress(d), "r/t.json.gz")),
+}
+
+
+@pytest.mark.parametrize("pack", PACKS.values(), ids=PACKS)
+def test_what_packs_a_trace_changes_nothing(pack: Callable[[bytes], bytes], read: Read) -> None:
+    plain, packed = read(REAL), read(pack(REAL))
+    assert packed.events.ts_ns.tolist() == plain.events.ts_ns.tolist()
+    assert packed.notes.uncompressed_bytes == len(REAL)
+    assert not packed.notes.truncated
+
+
+def _gzipped_tar(data: bytes, *names: str) -> bytes:
+    return gzip.compress(_tar(data, *names))
+
+
+ARCHIVES = pytest.mark.parametrize(
+    "pack", [_zip, _tar, _gzipped_tar], ids=["zip", "tar", "gzipped tar"]
+)
+
+
+@ARCHIVES
+def test_an_archive_of_several_traces_names_them_and_gives_each(
+    pack: Callable[..., bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "ranks.archive"
+    path.write_bytes(pack(REAL, "r/b.json", "a.json", "c.txt"))
+    with pytest.raises(SeveralTracesError, match=r"2 traces.*ranks\.archive!a\.json") as several:
+        load(path)
+    assert several.value.members == (f"{path}!a.json", f"{path}!r/b.json")
+    assert {len(load(member).events) for member in several.value.members} == {N_REAL}
+    with pytest.raises(MissingFileError, match=r"no d\.json in .*ranks\.archive\."):
+        load(f"{path}!d.json")
+
+
+@ARCHIVES
+def test_an_archive_without_a_trace_says_so(pack: Callable[..., bytes], read: Read) -> None:
+    with pytest.raises(NotATraceError, match="without a trace"):
+        read(pack(REAL, "c.txt"))
+
+
+def test_a_file_with_a_mark_in_its_name_is_itself(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(REAL)
+    (tmp_path / "a!b.json").write_bytes(REAL)
+    assert len(load(tmp_path / "a!b.json").events) == N_REAL
+    with pytest.raises(MissingFileError, match=r"no c\.json in"):
+        load(tmp_path / "a!c.json")
+
+
+def test_what_is_packed_again_and_again_is_refused(read: Read) -> None:
+    data = REAL
+    for _ in range(5):
+        data = gzip.compress(data)
+    with pytest.raises(DamagedFileError, match="packed more than"):
+        read(data)
+
+
+# ----------------------------------------------------------------------------------- properties
+
+
+def ends_well(data: bytes, path: Path) -> Trace | None:
+    path.write_bytes(data)
+    try:
+        return load(path, limit_bytes=64 << 20)
+    except LoadError:
+        return None
+
+
+quick = settings(
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@quick
+@given(data=st.binary(max_size=400))
+def test_any_bytes_end_in_a_trace_or_an_error_of_ours(data: bytes, tmp_path: Path) -> None:
+    for begun in (b"", b'{"traceEvents": [', b"\x1f\x8b\x08"):
+        trace = ends_well(begun + data, tmp_path / "t.json")
+        assert trace is None or len(trace.events) <= trace.notes.n_events
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    data = bytearray(REAL)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data) - 1))
+        kind = draw(st.sampled_from(["cut", "flip", "splice", "insert"]))
+        if kind == "cut":
+            del data[at : at + draw(st.integers(1, 200))]
+        elif kind == "flip":
+            data[at] ^= 1 << draw(st.integers(0, 7))
+        elif kind == "splice":
+            other = draw(st.integers(0, len(data) - 1))
+            data[at:at] = data[other : other + 300]
+        else:
+            data[at:at] = draw(
+                st.sampled_from([b'"', b"\\", b"{", b"}]", b"\0", b"\xff", b'"ts":'])
+            )
+    return bytes(data)
+
+
+@quick
+@given(data=mutated())
+def test_any_mutation_of_a_trace_ends_in_a_trace_or_an_error_of_ours(
+    data: bytes, tmp_path: Path
+) -> None:
+    trace = ends_well(data, tmp_path / "t.json")
+    if trace is not None:
+        assert len(trace.events) <= trace.notes.n_events
+        assert (trace.events.dur_ns >= 0).all()
+
+
+@quick
+@given(seed=st.integers(0, 10**6), chunk=st.sampled_from([64, 1000, 1 << 20]))
+def test_the_order_of_the_events_changes_no_event(seed: int, chunk: int, tmp_path: Path) -> None:
+    document = json.loads(REAL)
+    random.Random(seed).shuffle(document["traceEvents"])  # noqa: S311  (no secret)
+    before, stream.CHUNK_BYTES = stream.CHUNK_BYTES, chunk  # type: ignore[misc]
+    try:
+        shuffled = ends_well(json.dumps(document).encode(), tmp_path / "t.json")
+    finally:
+        stream.CHUNK_BYTES = before  # type: ignore[misc]
+    original = ends_well(REAL, tmp_path / "t.json")
+    assert shuffled is not None
+    assert original is not None
+    assert shuffled.base_ns == original.base_ns
+
+    def as_set(trace: Trace) -> list[tuple[str, int, int]]:
+        table = trace.events
+        return sorted(
+            (table.name_of(i), int(table.ts_ns[i]), int(table.dur_ns[i])) for i in range(len(table))
+        )
+
+    assert as_set(shuffled) == as_set(original)

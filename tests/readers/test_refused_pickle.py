@@ -1,0 +1,227 @@
+"""A pickle is read as plain data in a process of its own, and nothing that it names is run."""
+
+import contextlib
+import io
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from profkit.errors import DamagedFileError, LoadError, NotATraceError, RefusedPickleError
+from profkit.readers.open import load
+from profkit.readers.snapshot.restricted_unpickler import MemoryLimit, plain_data
+from profkit.readers.snapshot.worker_result import answer
+
+SNAPSHOT: dict[str, Any] = {
+    "segments": [
+        {
+            "device": 0, "address": 4096, "total_size": 2048, "allocated_size": 512,
+            "active_size": 512, "requested_size": 500, "stream": 0, "segment_type": "small",
+            "segment_pool_id": (0, 0), "is_expandable": False, "frames": [],
+            "blocks": [
+                {"address": 4096, "size": 512, "requested_size": 500, "state": "active_allocated",
+                 "frames": [{"filename": "train.py", "line": 3, "name": "step"}]},
+                {"address": 4608, "size": 1536, "requested_size": 0, "state": "inactive",
+                 "frames": []},
+            ],
+        }
+    ],
+    "device_traces": [
+        [
+            {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 5,
+             "frames": [{"filename": "train.py", "line": 3, "name": "step"}]},
+            {"action": "oom", "size": 1 << 40, "device_free": 7, "stream": 0, "time_us": 6,
+             "frames": []},
+        ]
+    ],
+    "external_annotations": [{"name": "step", "stage": "START", "device": 0, "time_us": 4}],
+    "allocator_settings": {"expandable_segments": False},
+}  # fmt: skip
+
+
+def _load(folder: Path, data: bytes) -> object:
+    path = folder / "x.pickle"
+    path.write_bytes(data)
+    return load(path)
+
+
+def _plain(data: bytes) -> object:
+    return plain_data(io.BytesIO(data), lambda _n_bytes: None)[0]
+
+
+@contextlib.contextmanager
+def _as_before() -> Iterator[None]:
+    """Put this process's own limit back, which only the reading process is meant to set."""
+    if sys.platform == "win32":
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_plain_data_comes_back_as_it_was(protocol: int) -> None:
+    data = {"segments": [{"address": 1 << 60, "pool": (0, 0), "name": "é" * 3_000_000}], "x": None}
+    assert _plain(pickle.dumps(data, protocol)) == data
+
+
+class _Touch:
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.canary}",)
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_a_function_is_refused_by_name_and_not_run(tmp_path: Path, protocol: int) -> None:
+    canary = tmp_path / "canary"
+    with pytest.raises(RefusedPickleError, match=r"names (posix|nt|os)\.system") as refused:
+        _load(tmp_path, pickle.dumps([_Touch(canary)], protocol))
+    assert refused.value.exit_code == 3
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "named"),
+    [
+        (b"\x80\x02(S'touch {}'\nios\nsystem\n.", r"os\.system"),
+        (b"\x80\x02(cos\nsystem\nS'touch {}'\no.", r"os\.system"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x01x\x85R.", r"os\.system"),
+        (b"\x80\x02Pposix\n.", r"outside of it \(posix\)"),
+        (b"\x80\x02K\x01Q.", r"outside of it \(1\)"),
+        (b"\x80\x02\x82\x01.", "extension code 1"),
+        (b"\x80\x02\x83\x01\x01.", "extension code 257"),
+        (b"\x80\x02\x84\x01\x00\x00\x01.", "extension code 16777217"),
+        (b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93)\x81.", r"builtins\.eval"),
+    ],
+)
+def test_every_way_to_name_something_is_refused(tmp_path: Path, program: bytes, named: str) -> None:
+    canary = tmp_path / "canary"
+    with pytest.raises(RefusedPickleError, match=named):
+        _load(tmp_path, program.replace(b"{}", str(canary).encode()))
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(b"\x80\x04", id="nothing"),
+        pytest.param(b"\x80\x04]a.", id="append-nothing"),
+        pytest.param(b"\x80\x04K\x01K\x02R.", id="call-a-number"),
+        pytest.param(b"\x80\x04]}b.", id="build-a-list"),
+        pytest.param(b"\x80\x04\x8e\xff\xff\xff\xff\xff\x00\x00\x00abc.", id="a-terabyte"),
+        pytest.param(b"\x80\x04\x8e" + b"\xff" * 8 + b".", id="more-than-there-can-be"),
+        pytest.param(b"\x80\x02\x8b\xff\xff\xff\x7f.", id="a-long-number"),
+        pytest.param(b"\x80\x02\x8b\xff\xff\xff\xff.", id="a-negative-length"),
+        pytest.param(b"\x80\x04h\x07.", id="remembers-nothing"),
+        pytest.param(b"\x80\xff.", id="a-protocol-to-come"),
+        pytest.param(b"\x80\x05\x97.", id="bytes-from-elsewhere"),
+        pytest.param(b"\x80\x04}]K\x01s.", id="a-list-as-key"),
+    ],
+)
+def test_a_broken_pickle_is_a_load_error(tmp_path: Path, program: bytes) -> None:
+    with pytest.raises(DamagedFileError, match=r"x\.pickle "):
+        _load(tmp_path, program)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux keeps to RLIMIT_AS")
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(b"\x80\x02Nr\xff\xff\xff\xff.", id="memo-of-64-GiB"),
+        pytest.param(b"\x80\x02Nr\xff\xff\xff\x1f.", id="memo-of-8-GiB"),
+        pytest.param(b"\x80\x02Np999999999\n.", id="memo-of-16-GB"),
+        pytest.param(
+            b"\x80\x04\x95\x07\x00\x00\x00\x00\x00\x00\x00Nr\xff\xff\xff\x2f.", id="in-a-frame"
+        ),
+    ],
+)
+def test_a_claim_beyond_the_pickles_size_ends_the_reading_alone(
+    tmp_path: Path, program: bytes
+) -> None:
+    with pytest.raises(DamagedFileError, match="claims to hold more than its size allows"):
+        _load(tmp_path, program)
+
+
+def test_a_snapshot_cut_off_is_said_to_be(tmp_path: Path) -> None:
+    whole = pickle.dumps(SNAPSHOT, 4)
+    with pytest.raises(DamagedFileError, match="is cut off"):
+        _load(tmp_path, whole[: len(whole) // 2])
+
+
+@pytest.mark.parametrize("data", [{"weights": [1, 2]}, 7, "text", None, [1], {"segments": 3}])
+def test_plain_data_of_another_kind_is_no_snapshot(tmp_path: Path, data: object) -> None:
+    with pytest.raises(NotATraceError, match="no memory snapshot"):
+        _load(tmp_path, pickle.dumps(data, 4))
+
+
+def test_one_list_referred_to_a_million_times_is_not_walked(tmp_path: Path) -> None:
+    blocks = [{"size": 1}] * 30_000
+    with pytest.raises(DamagedFileError, match="over and over"):
+        _load(tmp_path, pickle.dumps({"segments": [{"blocks": blocks}] * 30_000}, 4))
+
+
+def test_lists_nested_a_hundred_thousand_deep_end_in_one_sentence(tmp_path: Path) -> None:
+    deep = b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b"."
+    with pytest.raises(LoadError):
+        _load(tmp_path, deep)
+    frames = b"\x80\x04}\x8c\x08segments]}\x8c\x06frames" + deep[2:-1] + b"sas."
+    assert load_ok(tmp_path, frames)
+
+
+def load_ok(folder: Path, data: bytes) -> bool:
+    """Whether it is read, or refused in a sentence."""
+    try:
+        _load(folder, data)
+    except LoadError as error:
+        return bool(str(error))
+    return True
+
+
+mutations = st.tuples(
+    st.integers(0, 1 << 30),
+    st.sampled_from(["cut", "flip", "splice", "repeat"]),
+    st.integers(0, 255),
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(protocol=st.integers(2, 5), changes=st.lists(mutations, min_size=1, max_size=6))
+def test_any_mutation_of_a_snapshot_ends_in_an_answer(
+    protocol: int, changes: list[tuple[int, str, int]]
+) -> None:
+    data = bytearray(pickle.dumps(SNAPSHOT, protocol))
+    for at, how, byte in changes:
+        place = at % len(data)
+        if how == "cut":
+            del data[place + 1 :]
+        elif how == "flip":
+            data[place] = byte
+        else:
+            other = at // 7 % len(data)
+            piece = data[other : other + byte]
+            data[place : place if how == "splice" else place + len(piece)] = piece
+        data = data or bytearray(b"\x80")
+    with _as_before():
+        found = answer(io.BytesIO(bytes(data)), MemoryLimit().allow)
+    assert (found.columns is None) == bool(found.fault)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.binary(max_size=200))
+def test_any_bytes_end_in_an_answer(data: bytes) -> None:
+    with _as_before():
+        found = answer(io.BytesIO(b"\x80\x04" + data), MemoryLimit().allow)
+    assert (found.columns is None) == bool(found.fault)

@@ -1,0 +1,68 @@
+"""Reports that were saved as JSON are read again as they were."""
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import profkit
+from profkit.errors import DamagedFileError
+from profkit.model.report import Report
+from profkit.readers.report import read_report
+from tests.renderers import reports
+
+
+def saved(folder: Path, report: Report) -> Path:
+    path = folder / "report.json"
+    path.write_bytes(profkit.render(report, "json"))
+    return path
+
+
+@pytest.mark.parametrize(
+    "report", [reports.gpu_report(), reports.cpu_report(), reports.unchecked_report()]
+)
+def test_a_report_comes_back_as_it_was(tmp_path: Path, report: Report) -> None:
+    found = read_report(saved(tmp_path, report))
+    bare = tuple(replace(each, claims=()) for each in report.findings)
+    assert found is not None
+    assert profkit.render(found, "json") == profkit.render(replace(report, findings=bare), "json")
+
+
+def test_on_one_line_and_packed_it_is_the_same(tmp_path: Path) -> None:
+    text = profkit.render(reports.gpu_report(), "json", indent=0)
+    path = tmp_path / "report.json.gz"
+    path.write_bytes(gzip.compress(text))
+    assert read_report(path) == read_report(saved(tmp_path, reports.gpu_report()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b'{"traceEvents": []}',
+        b'{"profkit": {"version": "1"}, "traceEvents": []}',
+        b"\x80\x04]q\x00.",
+    ],
+)
+def test_what_is_no_report_is_none(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "other"
+    path.write_bytes(text)
+    assert read_report(path) is None
+
+
+def test_a_report_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, reports.gpu_report())
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(DamagedFileError, match="not a whole report"):
+        read_report(path)
+
+
+def test_a_report_of_another_layout_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, reports.gpu_report())
+    tree = json.loads(path.read_text())
+    path.write_text(json.dumps({**tree, "schema": "profkit.report/99"}))
+    with pytest.raises(DamagedFileError, match=r"profkit\.report/99"):
+        read_report(path)

@@ -1,0 +1,93 @@
+"""What a renderer's bytes say, whatever format they have: for tests that hold for every one."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+from profkit.model.report import Report
+from profkit.present.renderer import Renderer, accepted
+
+PROSE = ("text/plain", "text/markdown", "text/html")
+"""Media types that a person reads; all others are for programs."""
+UNSEEN = ("script", "style", "template")
+SAID = ("title", "aria-label", "alt")
+VOID = ("meta", "br", "img", "link", "input", "hr", "col")
+
+
+def made(module: Renderer, report: Report, **options: object) -> bytes:
+    """A renderer's product.
+
+    Args:
+        module: The renderer.
+        report: The report.
+        **options: Options; those that it does not have are passed over.
+    """
+    return module.render(report, module.Options(**accepted(module, options)))
+
+
+def for_people(module: Renderer) -> bool:
+    """Whether a format is for people."""
+    return module.INFO.media_type in PROSE and module.INFO.shows == "report"
+
+
+def said(module: Renderer, product: bytes) -> str:
+    """What a product says to a reader: its text, without markup, style and scripts."""
+    kind = module.INFO.media_type
+    if kind == "text/html":
+        page = Page()
+        page.feed(product.decode())
+        return " ".join(page.words)
+    if kind == "text/csv":
+        rows = csv.reader(io.StringIO(product.decode()))
+        return "\n".join(cell for row in rows for cell in row)
+    if "json" in kind:
+        return "\n".join(leaf for leaf in leaves(json.loads(product)) if isinstance(leaf, str))
+    return product.decode()
+
+
+def leaves(tree: Any) -> Iterator[Any]:  # noqa: ANN401  (any JSON)
+    """What stands at the ends of a JSON tree, names of members left out."""
+    if isinstance(tree, dict):
+        for value in tree.values():
+            yield from leaves(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from leaves(value)
+    else:
+        yield tree
+
+
+class Page(HTMLParser):
+    """A page as a browser takes it apart.
+
+    Attributes:
+        words: What it says, attributes that are read to somebody too.
+        elements: Its elements, each with the names of its attributes.
+        open: Elements that are not closed yet.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.elements: set[tuple[str, tuple[str, ...]]] = set()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """An element begins."""
+        self.elements.add((tag, tuple(sorted(name for name, _ in attrs))))
+        self.words += [value for name, value in attrs if name in SAID and value]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """An element ends."""
+        assert self.open, tag
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Text."""
+        if not set(self.open) & set(UNSEEN):
+            self.words.append(data)

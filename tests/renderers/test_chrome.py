@@ -1,0 +1,338 @@
+"""The trace for viewers: the recording as it was, and what profkit adds to it."""
+
+import gzip
+import json
+from collections import Counter
+from dataclasses import replace
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.api import Study, analyze, render, study
+from profkit.errors import LoadError
+from profkit.model.report import Report
+from profkit.present.headline import part_label
+from profkit.present.renderer import pieces, renderer
+from profkit.renderers.chrome._finding_intervals import event_numbers
+from profkit.testing import Format, LiveBuilder, SnapshotBuilder, TraceBuilder
+from profkit.testing.trace_file import BASE_NS
+from tests.renderers import reports
+from tests.renderers.trace_viewer import Event, check, events_of, ours
+
+
+def gpu_program(*, absolute: bool = False) -> TraceBuilder:
+    """Three steps in which the host waits, with memory, on two streams."""
+    b = TraceBuilder(absolute=absolute, memory=True)
+    for _ in range(3):
+        with b.step():
+            b.load(70_000)
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_333)
+            b.alloc(4096)
+            b.item()
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_001, stream=9)
+            b.compute("aten::add", 400_111)
+            b.synchronize()
+    return b
+
+
+def exported(path: Path) -> tuple[Study, bytes]:
+    studied = study(path)
+    return studied, render(studied.report, "chrome", recording=studied.recording)
+
+
+def of_any_place(report: Report) -> Report:
+    return replace(report, source=replace(report.source, path=""))
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, list[Event], list[Event]]:
+    """What was studied, the events as they were, and as they are exported."""
+    path = gpu_program().write(tmp_path_factory.mktemp("gpu") / "gpu.json")
+    studied, product = exported(path)
+    return studied, events_of(path.read_bytes()), events_of(product)
+
+
+def test_the_events_stay_as_they_were_and_ours_follow(
+    gpu: tuple[Study, list[Event], list[Event]],
+) -> None:
+    _, before, after = gpu
+    assert after[: len(before)] == before
+    assert len(after) > len(before)
+    assert after[len(before) :] == ours(after)
+
+
+def test_the_text_of_the_events_is_handed_on_byte_for_byte(tmp_path: Path) -> None:
+    path = tmp_path / "odd layout.json"
+    events = '{"ph" : "X","name":"a\\u0062", "ts":1.500, "dur":2e0,"pid":1,"tid":1 }'
+    path.write_text(f'{{"one": [1],"traceEvents":[ {events},\n  {events}\n], "two" : 2}}')
+    _, product = exported(path)
+    assert product.startswith(f'{{"one": [1],"traceEvents":[{events},\n  {events}'.encode())
+    assert product.endswith(b'], "two" : 2}')
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_viewers_can_draw_what_was_added(absolute: bool, tmp_path: Path) -> None:  # noqa: FBT001  (a parameter of the test)
+    path = gpu_program(absolute=absolute).write(tmp_path / "trace.json")
+    check(events_of(exported(path)[1]))
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_report_of_the_product_is_that_of_the_recording_and_it_can_be_exported_again(
+    absolute: bool,  # noqa: FBT001  (a parameter of the test)
+    tmp_path: Path,
+) -> None:
+    path = gpu_program(absolute=absolute).write(tmp_path / "trace.json")
+    studied, product = exported(path)
+    assert studied.report.findings
+    (tmp_path / "exported.json").write_bytes(product)
+    assert of_any_place(analyze(tmp_path / "exported.json")) == of_any_place(studied.report)
+    again = exported(tmp_path / "exported.json")[1]
+    assert json.loads(again) == json.loads(product)
+
+
+def test_every_finding_is_a_slice_with_its_message_and_cure(
+    gpu: tuple[Study, list[Event], list[Event]],
+) -> None:
+    studied, _, after = gpu
+    slices = {e["args"]["finding"]: e for e in ours(after) if "what" in e.get("args", {})}
+    every = (*studied.report.findings, *studied.report.health)
+    assert [slices[number]["args"]["what"] for number in sorted(slices)] == [
+        finding.message for finding in every
+    ]
+    for number, finding in enumerate(every, start=1):
+        assert slices[number]["name"].startswith(f"{finding.rule} {finding.name}")
+        assert slices[number]["args"].get("fix", "") == finding.fix
+
+
+def test_the_stretches_of_a_finding_are_those_that_its_cost_is_taken_from(
+    gpu: tuple[Study, list[Event], list[Event]],
+) -> None:
+    studied, before, after = gpu
+    first_us = min(Decimal(e["ts"]) for e in before if "ts" in e)
+    (number, found) = next(
+        (i, f) for i, f in enumerate(studied.report.findings, start=1) if len(f.claims) > 1
+    )
+    drawn = [
+        (int((Decimal(e["ts"]) - first_us) * 1000), int(Decimal(e["dur"]) * 1000))
+        for e in ours(after)
+        if e["ph"] == "X" and e["args"] == {"finding": number}
+    ]
+    assert drawn == [(start, end - start) for start, end in found.claims]
+
+
+def test_the_events_that_a_finding_names_are_marked_and_an_arrow_leads_to_them(
+    gpu: tuple[Study, list[Event], list[Event]],
+) -> None:
+    studied, before, after = gpu
+    named = Counter(
+        (f"{f.rule} {f.name}", before[n]["pid"], before[n]["tid"], before[n]["ts"])
+        for f in studied.report.findings
+        for n in event_numbers(f)
+    )
+    marks = Counter((e["name"], e["pid"], e["tid"], e["ts"]) for e in ours(after) if e["ph"] == "i")
+    assert marks == named
+    ends = Counter((e["pid"], e["tid"], e["ts"]) for e in ours(after) if e["ph"] == "f")
+    assert ends.keys() <= {key[1:] for key in named}
+    assert ends
+
+
+def test_the_idle_stretches_add_up_to_the_reports_by_cause(
+    gpu: tuple[Study, list[Event], list[Event]],
+) -> None:
+    studied, _, after = gpu
+    by_cause: Counter[str] = Counter()
+    for event in ours(after):
+        if event.get("args", {}).keys() == {"device"}:
+            by_cause[event["name"]] += int(Decimal(event["dur"]) * 1000)
+    (device,) = studied.report.summary.devices
+    assert by_cause == {part_label(f"idle-{each.cause}"): each.ns for each in device.idle_causes}
+    assert sum(by_cause.values()) == device.idle_ns > 0
+
+
+def counter(events: list[Event], name: str) -> list[tuple[Decimal, Any]]:
+    return [
+        (Decimal(e["ts"]), next(iter(e["args"].values())))
+        for e in ours(events)
+        if e["ph"] == "C" and e["name"] == name
+    ]
+
+
+def test_the_busy_counter_covers_as_much_time_as_the_device_was_busy(
+    gpu: tuple[Study, list[Event], list[Event]],
+) -> None:
+    studied, _, after = gpu
+    (device,) = studied.report.summary.devices
+    points = counter(after, "cuda:0 busy")
+    area = sum((later - at) * 1000 * value for (at, value), (later, _) in pairwise(points))
+    assert abs(float(area) / 100 - device.busy_ns) < device.span_ns * 1e-4
+    assert points[-1][1] == 0
+
+
+def test_the_queue_is_empty_in_the_end_and_memory_is_what_the_allocator_said(
+    gpu: tuple[Study, list[Event], list[Event]],
+) -> None:
+    _, before, after = gpu
+    assert counter(after, "cuda:0 launched, not started")[-1][1] == 0
+    said = [
+        (Decimal(e["ts"]), e["args"]["Total Allocated"]) for e in before if e["name"] == "[memory]"
+    ]
+    drawn = counter(after, "cuda:0 allocated")
+    assert drawn == said
+    assert max(value for _, value in drawn) == 3 * 4096
+
+
+def test_a_trace_that_is_cut_off_is_closed(tmp_path: Path) -> None:
+    whole = gpu_program().to_bytes()
+    path = tmp_path / "cut.json"
+    path.write_bytes(whole[: len(whole) * 2 // 3])
+    studied, product = exported(path)
+    assert [each.rule for each in studied.report.health] == ["PRF005", "PRF003"]
+    check(events_of(product))
+    (tmp_path / "closed.json").write_bytes(product)
+    closed = analyze(tmp_path / "closed.json")
+    assert closed.summary == studied.report.summary
+    assert closed.findings == studied.report.findings
+    assert closed.health == studied.report.health[1:]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Format(layout="kineto"),
+        Format(layout="lines", events_first=True),
+        Format(array=True, text_ids=True),
+        Format(edges=True, extras=True),
+        Format(times="string", absolute=True, moments="X"),
+        Format(old=True, absolute=True),
+        Format(vendor="rocm", extras=True),
+        Format(vendor="xpu"),
+    ],
+    ids=str,
+)
+def test_traces_of_every_maker_and_age_come_back_with_the_same_figures(
+    form: Format, tmp_path: Path
+) -> None:
+    path = gpu_program().write(tmp_path / "trace.json.gz", form)
+    studied, product = exported(path)
+    check(events_of(product))
+    (tmp_path / "exported.json").write_bytes(product)
+    assert of_any_place(analyze(tmp_path / "exported.json")) == of_any_place(studied.report)
+
+
+def test_whatever_is_damaged_becomes_whole_json_with_the_same_figures(tmp_path: Path) -> None:
+    whole = gpu_program().to_bytes()
+    path, again = tmp_path / "damaged.json", tmp_path / "exported.json"
+    n_read = 0
+    for place in range(100, len(whole), 1013):
+        for damaged in (
+            whole[:place],
+            whole[:place] + b"\0" + whole[place + 1 :],
+            whole[:place] + b'"' + whole[place + 1 :],
+            whole[:place] + b'}]garbage{"' + whole[place:],
+        ):
+            path.write_bytes(damaged)
+            try:
+                studied, product = exported(path)
+            except LoadError:
+                continue
+            n_read += 1
+            check(events_of(product))
+            again.write_bytes(product)
+            read = analyze(again)
+            assert read.summary == studied.report.summary, place
+            assert read.findings == studied.report.findings, place
+    assert n_read > 10
+
+
+def test_a_large_trace_passes_through_in_pieces(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for _ in range(45_000):
+        b.compute("aten::add", 500)
+    path = b.write(tmp_path / "long.json.gz")
+    studied = study(path)
+    options = {"recording": studied.recording}
+    parts = [len(part) for part in pieces(renderer("chrome"), studied.report, options)]
+    assert sum(parts) > 4 << 20
+    assert max(parts) <= 3 << 20
+    product = b"".join(pieces(renderer("chrome"), studied.report, options))
+    before = events_of(gzip.decompress(path.read_bytes()))
+    assert events_of(product)[: len(before)] == before
+
+
+def test_a_report_alone_shows_its_steps_and_findings() -> None:
+    events = events_of(render(reports.gpu_report(), "chrome"))
+    check(events)
+    names = [event["name"] for event in events if event["ph"] == "X"]
+    assert "DAT001 starved-by-loader at train.py:31" in names
+    assert names.count("ProfilerStep#0") == 1
+
+
+def test_findings_at_the_same_time_stand_in_rows_of_their_own() -> None:
+    report = reports.gpu_report()
+    report = replace(report, findings=tuple(reports.starved() for _ in range(5)))
+    events = events_of(render(report, "chrome"))
+    check(events)
+    rows = {e["tid"] for e in events if e["ph"] == "X" and "what" in e["args"]}
+    assert len(rows) == 6
+
+
+def test_ten_thousand_findings_are_counted_and_the_costliest_drawn() -> None:
+    events = events_of(render(reports.many_findings(), "chrome"))
+    check(events)
+    assert len([e for e in events if "what" in e.get("args", {})]) == 200
+    titles = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
+    assert "findings (and 9,800 more in the report)" in titles
+
+
+def test_a_snapshot_becomes_counters_of_its_history(tmp_path: Path) -> None:
+    b = SnapshotBuilder()
+    with b.frame("train.py", 7, "train"):
+        kept = b.alloc(4 << 20)
+        b.free(b.alloc(8 << 20))
+    b.free(kept)
+    studied = study(b.write(tmp_path / "memory.snapshot.pickle"))
+    events = events_of(render(studied.report, "chrome", recording=studied.recording))
+    check(events)
+    active = [value for _, value in counter(events, "cuda:0 active (snapshot)")]
+    assert max(active) == 12 << 20
+
+
+def test_watched_memory_becomes_counters_of_its_looks(tmp_path: Path) -> None:
+    studied = study(LiveBuilder().write(tmp_path / "run.memory.json.gz"))
+    events = events_of(render(studied.report, "chrome", recording=studied.recording))
+    check(events)
+    live = studied.recording.context.live
+    assert live is not None
+    seen = [
+        (look.ts_ns, look.host_rss_bytes)
+        for look in live.samples
+        if look.host_rss_bytes is not None
+    ]
+    drawn = counter(events, "host memory")
+    assert [(int(at * 1000), value) for at, value in drawn] == seen
+    assert seen
+
+
+def test_beside_a_trace_a_snapshots_history_stands_on_the_same_clock(tmp_path: Path) -> None:
+    b = gpu_program()
+    snapshot = SnapshotBuilder()
+    snapshot._now_us = BASE_NS // 1000 + 100  # a tenth of a millisecond into the trace
+    with snapshot.frame("train.py", 7, "train"):
+        snapshot.alloc(4 << 20)
+        snapshot.alloc(8 << 20)
+    paths = [
+        b.write(tmp_path / "trace.json"),
+        snapshot.write(tmp_path / "memory.snapshot.pickle"),
+    ]
+    studied = study(paths)
+    history = studied.recording.context.snapshot
+    assert history is not None
+    events = events_of(render(studied.report, "chrome", recording=studied.recording))
+    check(events)
+    drawn = counter(events, "cuda:0 active (snapshot)")
+    first_us = int(history.history.time_us[0]) - BASE_NS // 1000
+    assert drawn[0][0] == first_us >= 100
+    assert drawn[-1][1] == 12 << 20

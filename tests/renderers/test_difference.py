@@ -1,0 +1,242 @@
+"""A difference as text, Markdown and JSON: the same figures, and nothing that a reader obeys."""
+
+import json
+import re
+import unicodedata
+from dataclasses import replace
+
+import pytest
+
+import profkit
+from profkit.errors import UsageError
+from profkit.model.difference import Change, ChangeKind, Difference, Figure, NotCompared
+from profkit.model.location import Frame, Location
+from tests.renderers import reports
+from tests.renderers.products import Page
+
+GIB = 1 << 30
+FORMATS = ("text", "md", "json", "html", "fragment")
+
+
+def change(kind: ChangeKind, before: int, after: int, line: int = 12) -> Change:
+    memory = kind == "memory"
+    return Change(
+        what="worse" if after > before else "better",
+        kind=kind,
+        name="" if memory else "gemm",
+        location=Location(file="/home/me/train.py", line=line, function="step"),
+        before_line=None,
+        device="cuda:0" if memory else None,
+        unit="bytes" if memory else "ns",
+        before=before,
+        after=after,
+        per_step=not memory,
+        n_before=2,
+        n_after=3,
+        stack=(Frame("/home/me/train.py", line, "step"),) if memory else (),
+    )
+
+
+def difference(**changed: object) -> Difference:
+    whole = Difference(
+        profkit="0.1.0",
+        before=reports.source(path="/home/me/a.snapshot.pickle.gz", kind="snapshot"),
+        after=reports.source(path="/home/me/b.snapshot.pickle.gz", kind="snapshot"),
+        figures=(Figure("active_bytes", "cuda:0", "bytes", GIB, 3 * GIB),),
+        changes=(change("memory", GIB, 3 * GIB), change("kernel", 5_000_000, 2_000_000, line=40)),
+        not_compared=(NotCompared("MEM001", "before", "The recording has no steps."),),
+        notes=("Times are hard to compare.",),
+    )
+    return replace(whole, **changed)  # type: ignore[arg-type]
+
+
+def shown(what: Difference, name: str = "text", **options: object) -> str:
+    return profkit.render(what, name, **options).decode()
+
+
+def test_the_text_begins_with_what_it_comes_down_to() -> None:
+    lines = shown(difference(), base="/home/me").splitlines()
+    assert lines[0] == "profkit 0.1.0 · a.snapshot.pickle.gz → b.snapshot.pickle.gz"
+    assert " ".join(lines[2:4]) == (
+        "Active memory on cuda:0 is 3.00 GiB instead of 1.00 GiB: 2.00 GiB (200%) more. "
+        "The largest change is at train.py:12: +2.00 GiB."
+    )
+
+
+@pytest.mark.parametrize("name", ["text", "md"])
+def test_each_change_is_told_with_its_amount_and_its_line(name: str) -> None:
+    text = shown(difference(), name, base="/home/me")
+    (memory,) = [line for line in text.splitlines() if "2 to 3 blocks" in line]
+    assert "+2.00 GiB" in memory
+    assert "train.py:12 in step" in memory
+    (kernel,) = [line for line in text.splitlines() if "gemm" in line]
+    assert "-3.00 ms a step" in kernel
+    assert "train.py:40 in step" in kernel
+
+
+def test_a_line_that_moved_is_told_with_where_it_was() -> None:
+    moved = replace(change("memory", 0, GIB), before_line=9)
+    assert "train.py:12 in step, before line 9" in shown(difference(changes=(moved,)))
+
+
+def test_what_could_not_be_compared_is_said() -> None:
+    text = shown(difference())
+    assert "MEM001 (before): The recording has no steps." in text
+    assert "Times are hard to compare." in text
+
+
+def test_the_stacks_are_shown_to_who_asks_for_all() -> None:
+    assert "              train.py:12 in step" in shown(difference(), verbose=True, base="/home/me")
+    assert "              train.py:12 in step" not in shown(difference(), base="/home/me")
+
+
+def test_of_many_changes_the_first_are_shown_and_the_rest_are_counted() -> None:
+    many = tuple(change("memory", 0, GIB - n, line=n + 1) for n in range(30))
+    text = shown(difference(changes=many), top=4)
+    assert text.count("train.py:") == 1 + 4  # one in the first sentence
+    assert "… and 26 more" in text
+    assert "more" not in shown(difference(changes=many), verbose=True).partition("\n\n")[2][-200:]
+
+
+@pytest.mark.parametrize("width", [40, 60, 100, 120])
+def test_no_line_of_changes_is_wider_than_asked(width: int) -> None:
+    far = replace(
+        change("memory", 0, GIB),
+        location=Location(file="/a/very/long/path" * 9 + ".py", line=7, function="function" * 9),
+    )
+    lines = shown(difference(changes=(far,)), width=width).splitlines()
+    rows = [line for line in lines if line.startswith("  grew")]
+    assert rows
+    assert all(len(row) <= max(width, 64) for row in rows)
+
+
+def test_without_unicode_the_text_is_ascii() -> None:
+    assert shown(difference(), unicode=False).isascii()
+
+
+def test_figures_on_one_side_alone_are_no_zero() -> None:
+    only = Figure("peak_bytes", "cpu", "bytes", None, GIB)
+    text = shown(difference(figures=(only,), changes=()))
+    (row,) = [line for line in text.splitlines() if "cpu peak" in line]
+    assert row.split() == ["cpu", "peak", "?", "1.00", "GiB"]
+
+
+def test_two_that_have_nothing_in_common_give_a_sentence() -> None:
+    assert "Nothing can be compared." in shown(difference(figures=(), changes=()))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
+def test_hostile_names_reach_no_terminal(name: str, text: str) -> None:
+    place = Location(file=text or "x", line=3, function=text, op=text)
+    hostile = difference(
+        before=reports.source(path=text),
+        changes=(
+            replace(change("memory", 0, 1), location=place, stack=(Frame(text, 1, text),)),
+            replace(change("kernel", 0, 1), name=text, location=place),
+            replace(change("finding", 0, 1), name=text, location=place),
+        ),
+        notes=(text,),
+        not_compared=(NotCompared(text, "after", text),),
+    )
+    for verbose in (False, True):
+        written = shown(hostile, name, verbose=verbose)
+        dangerous = [
+            char
+            for char in written
+            if char not in "\n\u200d" and unicodedata.category(char) in {"Cc", "Cf", "Zl", "Zp"}
+        ]
+        if name == "json":
+            assert len(json.loads(written)["changes"]) == 3
+            dangerous = [char for char in dangerous if ord(char) < 32]
+        assert dangerous == []
+
+
+def test_every_amount_in_the_text_is_in_the_json() -> None:
+    tree = json.loads(shown(difference(), "json"))
+    amounts = [figure[side] for figure in tree["figures"] for side in ("before", "after")]
+    amounts += [each["after"] - each["before"] for each in tree["changes"]]
+    text = shown(difference())
+    for written in re.findall(r"([\d.]+) GiB", text):
+        assert any(abs(abs(n) / GIB - float(written)) < 0.01 for n in amounts if n)
+    assert tree["schema"] == "profkit.difference/1"
+
+
+def test_a_markdown_table_survives_bars_in_names() -> None:
+    barred = replace(change("kernel", 0, 10), name="a|b`c")
+    (row,) = [
+        line
+        for line in shown(difference(changes=(barred,)), "md").splitlines()
+        if line.startswith("| grew")
+    ]
+    assert len(re.findall(r"(?<!\\)\|", row)) == 5
+
+
+def test_it_shows_itself() -> None:
+    assert str(difference()) == shown(difference()).rstrip("\n")
+    assert difference()._repr_markdown_() == shown(difference(), "md").rstrip("\n")
+
+
+def test_other_formats_are_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="There is no 'sarif' of a difference"):
+        profkit.render(difference(), "sarif")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_no_line_is_wider_than_the_terminal_and_no_figure_or_line_number_is_cut(width: int) -> None:
+    deep = Location(file=f"/opt/{'folder/' * 12}a_long_name_of_a_file.py", line=1234, function="f")
+    changes = tuple(replace(each, location=deep) for each in difference().changes)
+    text = shown(difference(changes=changes), width=width)
+    assert [line for line in text.splitlines() if len(line) > width] == []
+    assert text.count(":1234") == len(changes) + 1  # the headline names the largest
+    assert re.search(r"1\.00 GiB +3\.00 GiB +\+2\.00 GiB", text)
+    assert not re.search(r"\d\n\s*(GiB|ms)", text)
+
+
+@pytest.mark.parametrize("name", ["html", "fragment"])
+@pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
+def test_hostile_names_add_no_element(name: str, text: str) -> None:
+    pages = []
+    for word in ("harmless words", f'{text}"><script>alert(1)</script><img src=x>'):
+        place = Location(file=word, line=3, function=word, op=word)
+        hostile = difference(
+            before=reports.source(path=word),
+            changes=(replace(change("kernel", 0, 1), name=word, location=place),),
+            notes=(word,),
+            not_compared=(NotCompared(word, "after", word),),
+        )
+        page = Page()
+        page.feed(shown(hostile, name, verbose=True))
+        assert page.open == []
+        pages.append(page)
+    assert pages[1].elements <= pages[0].elements
+
+
+def test_the_page_runs_nothing_and_asks_for_nothing() -> None:
+    page = shown(difference(), "html")
+    assert page.startswith("<!doctype html>")
+    assert "default-src 'none'" in page
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=", page)
+
+
+@pytest.mark.parametrize("name", ["html", "fragment"])
+def test_markup_has_the_figures_of_the_text(name: str) -> None:
+    page = Page()
+    page.feed(shown(difference(), name))
+    words = " ".join(" ".join(page.words).split())
+    assert "2.00 GiB (200%) more" in words
+    assert "1.00 GiB 3.00 GiB +2.00 GiB +200%" in words
+    assert "train.py:12 in step" in words
+    assert "Times are hard to compare." in words
+    assert "MEM001 could look before alone" in words
+
+
+def test_copies_and_the_time_they_take_have_names_of_their_own() -> None:
+    figures = (
+        Figure("memcpy_ns", "cuda:0", "ns", 1000, 2000),
+        Figure("n_memcpy", "cuda:0", "count", 1, 2),
+    )
+    text = shown(difference(figures=figures))
+    assert "cuda:0 copies  " in text
+    assert "cuda:0 count of copies" in text

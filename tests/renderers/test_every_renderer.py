@@ -1,0 +1,308 @@
+"""What every renderer keeps, profkit's own and third parties'."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import unicodedata
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+
+from profkit.errors import PluginError, UsageError
+from profkit.model.report import Report
+from profkit.plugins import Offer, offers
+from profkit.present.renderer import (
+    GROUP,
+    PACKAGE,
+    Renderer,
+    RendererInfo,
+    renderer,
+    renderers,
+    together,
+)
+from profkit.testing import TraceBuilder
+from profkit.units import format_bytes, format_count, format_ns, format_share
+from tests.renderers import reports
+from tests.renderers.products import Page, for_people, leaves, made, said
+
+EVERY = renderers()
+IDS = [each.INFO.name for each in EVERY]
+JSON = next(each for each in EVERY if each.INFO.name == "json")
+PEOPLE = tuple(each for each in EVERY if for_people(each))
+PEOPLE_IDS = [each.INFO.name for each in PEOPLE]
+REPORTING = tuple(each for each in EVERY if for_people(each) or each.INFO.shows == "report")
+"""Those that show a report; the others hand the recording on to another program."""
+REPORTING_IDS = [each.INFO.name for each in REPORTING]
+IN_TEXT = tuple(each for each in EVERY if re.search("text|json", each.INFO.media_type))
+IN_TEXT_IDS = [each.INFO.name for each in IN_TEXT]
+HTML = tuple(each for each in EVERY if each.INFO.media_type == "text/html")
+HTML_IDS = [each.INFO.name for each in HTML]
+FIGURE = re.compile(r"(?<![\w.])[\d,]+(?:\.\d+)?(?: (?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b|%)")
+REPORTS = {
+    "gpu": reports.gpu_report(),
+    "cpu": reports.cpu_report(),
+    "watched": reports.watched_report(),
+    "snapshot": reports.snapshot_report(),
+    "snapshot of two": reports.snapshot_report(2),
+}
+ODD = REPORTS | {
+    "empty": reports.empty_report(),
+    "unchecked": reports.unchecked_report(),
+    "bare finding": replace(reports.empty_report(), findings=(reports.bare(),)),
+    "hostile": reports.hostile_report("<b>\x1b[31m面白い"),
+}
+
+
+def dangerous(text: str, *, in_json: bool = False) -> list[str]:
+    """Characters that steer a terminal or a browser; JSON's readers unescape the others."""
+    unsafe = {"Cc", "Cf", "Zl", "Zp"}
+    found = [char for char in set(text) - {"\n", "\u200d"} if unicodedata.category(char) in unsafe]
+    return [char for char in found if ord(char) < ord(" ") or not in_json]
+
+
+@pytest.mark.parametrize("module", EVERY, ids=IDS)
+def test_it_says_what_it_is_and_has_options_with_defaults(module: Renderer) -> None:
+    assert isinstance(module.INFO, RendererInfo)
+    assert module.INFO.suffix.startswith(".")
+    assert "/" in module.INFO.media_type
+    assert (module.__doc__ or "").strip()
+    assert is_dataclass(module.Options)
+    assert fields(module.Options())
+
+
+@pytest.mark.parametrize("module", EVERY, ids=IDS)
+def test_its_module_is_named_after_its_format(module: Renderer) -> None:
+    name = module.__name__.rpartition(".")[2]
+    assert name.partition("_")[0] == module.INFO.name
+    assert renderer(module.INFO.name) is module
+
+
+def test_a_report_in_one_format_imports_no_other(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000)
+    trace = b.write(tmp_path / "t.json")
+    code = (
+        "import sys\nfrom profkit.cli.main import main\n"
+        f"main(['analyze', {str(trace)!r}, '-o', {str(tmp_path / 'report')!r}, *sys.argv[1:]])\n"
+        "print(*(each for each in sys.modules if each.startswith('profkit.renderers.')))"
+    )
+    for module in REPORTING:
+        words = [sys.executable, "-c", code, "--force", "--format", module.INFO.name]
+        imported = subprocess.check_output(words, text=True).split()
+        assert module.__name__ in imported
+        others = {each.__name__ for each in EVERY} - {module.__name__}
+        assert not others & set(imported)
+
+
+def test_a_module_that_is_not_named_after_its_format_is_found_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = renderer("json")
+    named = ModuleType("of_another_package")
+    named.__dict__.update(
+        INFO=RendererInfo("yaml", ".yaml", "text/yaml"), Options=plain.Options, render=plain.render
+    )
+    offered = [*offers(PACKAGE, GROUP), Offer("theirs", lambda: named)]
+    monkeypatch.setattr("profkit.present.renderer.offers", lambda *_: iter(offered))
+    monkeypatch.setattr("profkit.present.renderer.discover", lambda *_: (o.load() for o in offered))
+    renderers.cache_clear()
+    try:
+        assert renderer("yaml") is cast("Renderer", named)
+        named.__dict__["INFO"] = RendererInfo("json", ".json", "text/json")
+        renderers.cache_clear()
+        offered[-1] = Offer("json", lambda: named)
+        with pytest.raises(PluginError, match="Two renderers are called 'json'"):
+            renderer("json")
+        offered.pop()
+        with pytest.raises(UsageError, match="no report format 'yaml'"):
+            renderer("yaml")
+    finally:
+        renderers.cache_clear()
+
+
+def test_the_formats_of_the_command_line_are_there() -> None:
+    assert {"text", "json", "md", "html", "csv", "sarif", "chrome", "parquet"} <= set(IDS)
+
+
+@pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
+@pytest.mark.parametrize("module", IN_TEXT, ids=IN_TEXT_IDS)
+def test_hostile_names_reach_no_terminal(module: Renderer, text: str) -> None:
+    in_json = module.INFO.name == "json"
+    for options in ({}, {"verbose": True}, {"width": 40}):
+        product = made(module, reports.hostile_report(text), **options)
+        assert dangerous(product.decode(), in_json=in_json) == []
+        if "json" in module.INFO.media_type:
+            assert json.loads(product)
+
+
+@pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
+@pytest.mark.parametrize("module", HTML, ids=HTML_IDS)
+def test_hostile_names_add_no_element_and_no_attribute(module: Renderer, text: str) -> None:
+    pages = []
+    for name in ("harmless words", f'{text}"><img src=x onerror=alert(1)></script><!--'):
+        page = Page()
+        page.feed(made(module, reports.hostile_report(name), verbose=True).decode())
+        page.close()
+        assert page.open == []
+        pages.append(page)
+    assert pages[1].elements <= pages[0].elements
+    assert "onerror=alert(1)" in " ".join(pages[1].words)
+
+
+@pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
+def test_ten_thousand_findings_are_no_trouble(module: Renderer) -> None:
+    report = reports.many_findings()
+    product = made(module, report)
+    shown = said(module, product)
+    assert "DAT001" in shown
+    if for_people(module):
+        assert re.search(r"\b(9,995 more|10,000 found)\b", shown)
+        assert len(product) < 3_000_000
+    else:
+        assert sum(shown.count(each.rule) for each in report.findings[:2]) >= 10_000
+
+
+@pytest.mark.parametrize("module", EVERY, ids=IDS)
+def test_four_times_the_findings_take_about_four_times_as_long(module: Renderer) -> None:
+    many = reports.many_findings()
+    took = {}
+    for n in (1000, 4000):
+        report = replace(many, findings=many.findings[:n])
+        times = []
+        for _ in range(2):
+            began = time.process_time()
+            made(module, report)
+            times.append(time.process_time() - began)
+        took[n] = max(min(times), 0.02)
+    assert took[4000] < 10 * took[1000], took
+
+
+@pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
+def test_nothing_found_is_said(module: Renderer) -> None:
+    shown = said(module, made(module, reports.empty_report()))
+    assert "DAT001" not in shown
+    if for_people(module):
+        assert "No rule found anything to change" in shown
+
+
+@pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
+def test_not_looked_at_never_looks_clean(module: Renderer) -> None:
+    shown = said(module, made(module, reports.unchecked_report()))
+    assert "SYN012" in shown
+    assert "There are no operators." in shown
+    assert "No rule found anything" not in shown
+
+
+@pytest.mark.parametrize("module", EVERY, ids=IDS)
+def test_several_ranks_are_one_product_that_names_each(module: Renderer) -> None:
+    source = reports.gpu_report().source
+    ranks = [
+        replace(
+            reports.gpu_report(),
+            source=replace(source, path=f"/runs/rank{rank}.json", rank=rank, world_size=2),
+        )
+        for rank in range(2)
+    ]
+    products = [made(module, each) for each in ranks]
+    both = together(module, products)
+    if module.INFO.media_type == "text/html":
+        assert both.lower().count(b"<!doctype") == products[0].lower().count(b"<!doctype")
+    if module in IN_TEXT:
+        shown = said(module, both)
+        for rank in range(2):
+            if for_people(module):
+                assert re.search(rf"rank{rank}\.json|rank {rank}\b", shown)
+        message = ranks[0].findings[0].message
+        if not for_people(module):
+            assert shown.count(message) == 2 * said(module, products[0]).count(message)
+
+
+@pytest.mark.parametrize("module", EVERY, ids=IDS)
+def test_the_same_report_gives_the_same_bytes(module: Renderer) -> None:
+    products = {made(module, reports.gpu_report()) for _ in range(2)}
+    assert len(products) == 1
+
+
+def hashes() -> dict[str, str]:
+    """A hash of every product, by the format and the report."""
+    return {
+        f"{module.INFO.name} of {name}": hashlib.sha256(made(module, report)).hexdigest()
+        for module in EVERY
+        for name, report in ODD.items()
+    }
+
+
+def test_every_process_makes_the_same_bytes() -> None:
+    program = (
+        "import json; from tests.renderers.test_every_renderer import hashes; "
+        "print(json.dumps(hashes()))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "4242", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(ran.stdout) == hashes()
+
+
+@pytest.mark.parametrize("report", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("module", EVERY, ids=IDS)
+def test_every_kind_of_report_has_a_product(module: Renderer, report: Report) -> None:
+    product = made(module, report)
+    # Of a report without stacks there are no lines to hand on.
+    assert product or module.INFO.name == "folded"
+    if module in PEOPLE:
+        assert said(module, product).strip()
+    if "json" in module.INFO.media_type:
+        assert isinstance(json.loads(product), dict | list)
+
+
+def known_figures(tree: dict[str, Any]) -> set[str]:
+    """Every figure of a JSON report as text, and the shares that follow from two of them."""
+    known: set[str] = set()
+    shares: list[float] = []
+    for leaf in leaves(tree):
+        if isinstance(leaf, str):
+            known.update(FIGURE.findall(leaf))
+        elif isinstance(leaf, int | float) and not isinstance(leaf, bool):
+            known |= {format_ns(leaf), format_bytes(abs(leaf)), format_count(round(leaf))}
+            shares.append(leaf)
+    breakdown = tree["summary"]["breakdown"]
+    if breakdown:
+        parts = breakdown["parts"]
+        work = ("compute", "communication", "copy", "operators", "backward", "optimizer")
+        shares.append(sum(part["share"] for part in parts if part["kind"] in work))
+        shares.append(breakdown["total_ns"] / tree["summary"]["window_ns"])
+        shares += [
+            finding["cost"]["per_step_ns"] / breakdown["per_step_ns"]
+            for finding in tree["findings"]
+            if finding["cost"]["per_step_ns"]
+        ]
+    for device in tree["summary"]["devices"]:
+        shares += [device[key] / device["span_ns"] for key in device if key.endswith("_ns")]
+        shares += [cause["ns"] / device["span_ns"] for cause in device["idle_causes"]]
+    memory = tree["summary"]["memory"] or {"devices": []}
+    for device in memory["devices"]:
+        totals = [device[key] for key in device if key.endswith("_bytes")]
+        every = [*device["top_sites"], *device["peak_sites"]]
+        every += [site for oom in device["oom"] for site in oom["sites"]]
+        shares += [site["bytes"] / total for site in every for total in totals if total]
+    return known | {format_share(share) for share in shares}
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+@pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
+def test_every_figure_shown_is_in_the_json(module: Renderer, report: Report) -> None:
+    tree = json.loads(made(JSON, report))
+    shown = set(FIGURE.findall(said(module, made(module, report, width=120, verbose=True))))
+    assert shown <= known_figures(tree)
+    if for_people(module):
+        assert len(shown) > 5

@@ -1,0 +1,101 @@
+"""The fragment is small, runs nothing, and says what the text says."""
+
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from profkit.model.report import Report
+from profkit.renderers import fragment
+from tests.renderers import reports
+from tests.renderers.products import Page
+
+REPORTS = {
+    "gpu": reports.gpu_report(),
+    "cpu": reports.cpu_report(),
+    "watched": reports.watched_report(),
+    "snapshot": reports.snapshot_report(2),
+    "empty": reports.empty_report(),
+    "unchecked": reports.unchecked_report(),
+}
+
+
+def html(report: Report, **options: object) -> str:
+    return fragment.render(report, fragment.Options(**options)).decode()  # type: ignore[arg-type]
+
+
+def words(report: Report, **options: object) -> str:
+    page = Page()
+    page.feed(html(report, **options))
+    return " ".join(" ".join(page.words).split())
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_it_is_one_closed_element_that_runs_and_fetches_nothing(report: Report) -> None:
+    made = html(report, verbose=True)
+    page = Page()
+    page.feed(made)
+    assert page.open == []
+    assert made.startswith('<div class="profkit-report">')
+    tags = {tag for tag, _ in page.elements}
+    assert not tags & {"script", "link", "img", "iframe", "object", "form", "base", "meta"}
+    attributes = {name for _, names in page.elements for name in names}
+    assert attributes <= {"class", "style", "title", "open", "scope", "aria-hidden"}
+    assert "url(" not in made
+    assert "@import" not in made
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_its_style_reaches_nothing_around_it(report: Report) -> None:
+    style = re.search(r"<style>(.*?)</style>", html(report), re.DOTALL)
+    assert style
+    selectors = [part.split("{")[0] for part in style[1].strip().splitlines()]
+    for each in ",".join(selectors).split(","):
+        assert each.strip().startswith(".profkit-report")
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_a_notebooks_file_stays_small(report: Report) -> None:
+    assert len(html(report)) < 20_000
+
+
+def test_ten_thousand_findings_stay_small_too() -> None:
+    assert len(html(reports.many_findings())) < 20_000
+    assert "and 9,995 more" in words(reports.many_findings())
+
+
+def test_it_says_what_the_text_says() -> None:
+    said = words(reports.gpu_report())
+    assert said.startswith("Each step takes 174 ms; the GPU works 61% of it.")
+    assert "warning train.py:31 The loader starves the GPU up to 65.0 ms a step (37%)" in said
+    assert "Fix: Give the DataLoader workers" in said
+    assert "idle: waits for data 65.0 ms 37%" in said
+    assert "aten::cudnn_convolution 318 130 ms 280 ms model.py:12" in said
+    assert "There is no" not in said
+    assert "The recording has no stacks. Record with stacks=True. (SYN001, DAT003)" in said
+    assert "PRF001: The first step takes 1.80 times" in said
+
+
+def test_only_the_first_finding_is_open() -> None:
+    opened = re.findall(r'<details class="pk-finding[^>]*>', html(reports.gpu_report()))
+    assert ["open" in each for each in opened] == [True, False]
+
+
+def test_a_severity_is_told_by_a_word_and_not_by_colour_alone() -> None:
+    assert '<span class="pk-severity">error</span>' in html(reports.gpu_report())
+
+
+def test_it_names_the_command_that_opens_the_page_quoted_for_a_shell() -> None:
+    report = reports.gpu_report()
+    path = "/tmp/it's mine.json"  # noqa: S108  (a name; nothing is opened)
+    said = words(replace(report, source=replace(report.source, path=path)))
+    (command,) = re.findall(r"flame graphs: (.*)$", said)
+    assert shlex.split(command) == ["profkit", "view", path]
+    hostile = replace(report, source=replace(report.source, path="\x1b[31m.json"))
+    assert "profkit view" not in words(hostile)
+
+
+def test_the_bars_of_a_step_fill_its_width() -> None:
+    widths = re.findall(r"width:([\d.]+)%", html(reports.gpu_report()))
+    assert abs(sum(map(float, widths)) - 100) < 0.1

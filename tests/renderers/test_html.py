@@ -1,0 +1,236 @@
+"""The HTML page as text: what is in it, and that nothing else can get in."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from profkit.api import render, study
+from profkit.model.location import Location
+from profkit.model.report import Report
+from profkit.present.markup import marked
+from profkit.renderers import html
+from profkit.renderers.html._page import script_json
+from profkit.renderers.html._section import term
+from profkit.testing import TraceBuilder
+from tests.renderers import reports
+
+ROOT = Path(__file__).parents[2]
+ADDRESSES = {"href", "src", "srcset", "action", "data", "poster", "background", "formaction"}
+
+
+class Parts(HTMLParser):
+    """The scripts, headings and addresses of a page."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.headings: list[str] = []
+        self.addresses: list[str] = []
+        self.handlers: list[str] = []
+        self.policy = ""
+        self.open = ""
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open = tag
+        known = dict(attrs)
+        if tag == "script":
+            self.scripts.append((known, ""))
+        if tag == "h2":
+            self.headings.append("")
+        if known.get("http-equiv") == "Content-Security-Policy":
+            self.policy = known["content"] or ""
+        self.addresses += [value or "" for name, value in attrs if name in ADDRESSES]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002  (HTMLParser's)
+        self.open = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.open == "script":
+            attributes, before = self.scripts[-1]
+            self.scripts[-1] = attributes, before + data
+        if self.open == "h2":
+            self.headings[-1] += data
+
+
+def page_of(report: Report, **options: object) -> bytes:
+    return render(report, "html", **options)
+
+
+def recorded() -> bytes:
+    (trace,) = (ROOT / "traces" / "starved_loader").glob("*.pt.trace.json.gz")
+    studied = study(trace)
+    return page_of(studied.report, recording=studied.recording)
+
+
+def test_a_policy_allows_the_scripts_of_the_page_and_no_request() -> None:
+    parts = Parts(recorded())
+    directives = dict(each.strip().split(" ", 1) for each in parts.policy.split(";"))
+    assert directives["default-src"] == "'none'"
+    assert directives["base-uri"] == directives["form-action"] == "'none'"
+    assert "connect-src" not in directives
+    own = [text for attributes, text in parts.scripts if "type" not in attributes]
+    assert len(own) > 3
+    for text in own:
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in directives["script-src"]
+    assert "unsafe" not in directives["script-src"]
+
+
+def test_no_address_of_the_page_leads_anywhere_else() -> None:
+    parts = Parts(recorded())
+    assert parts.addresses
+    assert [each for each in parts.addresses if not each.startswith(("#", "data:,"))] == []
+    assert parts.handlers == []
+
+
+@pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
+def test_a_hostile_name_adds_no_script_and_no_handler(text: str) -> None:
+    bare = Parts(page_of(reports.hostile_report("plain")))
+    hostile = Parts(page_of(reports.hostile_report(text)))
+    assert len(hostile.scripts) == len(bare.scripts)
+    assert hostile.handlers == []
+    assert hostile.headings == bare.headings
+    for attributes, content in hostile.scripts:
+        if attributes.get("type") == "application/json":
+            json.loads(content)
+
+
+def test_data_cannot_end_its_script() -> None:
+    text = "</script><script>alert(1)</script><!-- \u2028\u2029 & ]]>"
+    data = script_json({"name": text})
+    assert not re.search(r"[<>&\u2028\u2029]", data)
+    assert json.loads(data) == {"name": text}
+
+
+def test_plotly_comes_only_where_there_is_a_chart() -> None:
+    assert len(page_of(reports.empty_report())) < 80_000
+    assert len(page_of(reports.snapshot_report())) > 1_500_000
+
+
+@pytest.mark.parametrize(
+    ("report", "sections"),
+    [
+        (reports.gpu_report(), ["Overview", "Findings", "Steps", "Memory", "Tables"]),
+        (reports.cpu_report(), ["Overview", "Findings", "Steps", "Memory", "Tables"]),
+        (reports.snapshot_report(), ["Overview", "Findings", "Memory"]),
+        (reports.watched_report(), ["Overview", "Findings", "Memory"]),
+        (reports.empty_report(), ["Overview", "Findings"]),
+    ],
+)
+def test_a_page_has_the_sections_that_have_something_to_say(
+    report: Report, sections: list[str]
+) -> None:
+    assert Parts(page_of(report)).headings == [*sections, "Recording", "Words"]
+
+
+def test_rules_that_could_not_look_keep_a_page_from_looking_clean() -> None:
+    partly = page_of(reports.unchecked_report()).decode()
+    assert '<p class="none partly">' in partly
+    assert "13 could not look" in partly
+    clean = page_of(reports.empty_report()).decode()
+    assert '<p class="none">No rule found anything to change.</p>' in clean
+    assert "could not look" not in clean
+
+
+def test_a_recording_adds_what_is_drawn_of_it() -> None:
+    headings = Parts(recorded()).headings
+    assert headings[2:6] == ["Steps", "Timeline", "Flame graphs", "Memory"]
+
+
+def test_a_report_that_an_earlier_version_saved_has_its_steps_as_a_table() -> None:
+    report = reports.gpu_report()
+    steps = tuple(replace(step, parts=()) for step in report.summary.steps)
+    page = page_of(replace(report, summary=replace(report.summary, steps=steps)))
+    assert b"steps-chart" not in page
+    assert b"ProfilerStep#5" in page
+
+
+def test_lines_of_the_users_code_are_shown_where_this_machine_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("for batch in loader:\n    loss = step(batch)  # <here> & there\n")
+    finding = replace(reports.starved(), locations=(Location(str(path), 2, "main"),))
+    report = replace(reports.gpu_report(), findings=(finding,))
+    page = page_of(report, base=str(tmp_path)).decode()
+    assert "&lt;here&gt; &amp; there" in page
+    assert '<code class="place">train.py:2</code>' in page
+    assert "&lt;here&gt;" not in page_of(report, source=False).decode()
+
+
+def test_a_finding_on_a_device_is_shown_on_the_timeline_where_there_is_one() -> None:
+    assert b"Show on the timeline" in recorded()
+    assert b"Show on the timeline" not in page_of(reports.gpu_report())
+
+
+def test_a_finding_without_a_time_of_its_own_leads_to_the_longest_of_its_events(
+    tmp_path: Path,
+) -> None:
+    builder = TraceBuilder()
+    for dur_ns in (2_000, 9_000, 5_000):
+        builder.compute("aten::mm", dur_ns)
+    studied = study(builder.write(tmp_path / "t.json"))
+    events = studied.recording.context.events
+    shorter, longest = (int(events.position[events.dur_ns == ns][0]) for ns in (5_000, 9_000))
+    finding = replace(reports.starved(), claims=(), evidence={"events": [shorter, longest]})
+    report = replace(studied.report, findings=(finding,))
+    page = page_of(report, recording=studied.recording).decode()
+    (start, end) = re.findall(r'data-(?:start|end)-ns="(\d+)"', page)
+    assert int(end) - int(start) == 9_000
+    assert int(start) == int(events.ts_ns[events.dur_ns == 9_000][0])
+
+
+def test_backticks_mark_code_and_are_gone() -> None:
+    pieces = [(piece.text, piece.is_code) for piece in marked("Empty `history` or ``x = 1``.")]
+    assert pieces == [("Empty ", False), ("history", True), (" or ", False), ("x = 1", True),
+                      (".", False)]  # fmt: skip
+
+
+def test_a_word_says_what_it_means_without_markup() -> None:
+    assert 'data-tip="a function that runs on a device."' in term("kernel", "Kernels")
+    assert "`" not in term("op")
+    assert "&#34;" in term("region")
+
+
+def test_ranks_are_called_by_their_number_and_other_reports_by_their_path() -> None:
+    def named(*changes: dict[str, object]) -> list[str]:
+        pages = [
+            page_of(replace(reports.gpu_report(), source=reports.source(**each)))
+            for each in changes
+        ]
+        return re.findall(r"<option [^>]*>([^<]+)</option>", html.together(pages).decode())
+
+    assert named({"rank": 0}, {"rank": 1}) == ["rank 0", "rank 1"]
+    assert named({"path": "/runs/a/t.json"}, {"path": "/runs/b/t.json"}) == ["a/t.json", "b/t.json"]
+    assert named({"path": ""}, {"path": ""}) == ["report 1", "report 2"]
+
+
+def test_a_page_of_several_holds_plotly_once_and_allows_every_script_within() -> None:
+    pages = [page_of(reports.snapshot_report(n)) for n in (1, 2, 1)]
+    joined = html.together(pages)
+    assert len(joined) < len(pages[0]) * 1.2
+    outer = Parts(joined)
+    for page in pages:
+        for name in re.findall(r"'sha256-[^']+'", Parts(page).policy):
+            assert name in outer.policy
+
+
+@pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
+def test_hostile_names_add_nothing_to_a_page_of_several(text: str) -> None:
+    plain = page_of(reports.hostile_report("plain"))
+    joined = Parts(html.together([page_of(reports.hostile_report(text)), plain]))
+    expected = Parts(html.together([plain, plain]))
+    assert len(joined.scripts) == len(expected.scripts)
+    assert joined.policy == expected.policy
+    assert joined.handlers == []
+
+
+def test_several_reports_are_the_same_bytes_each_time() -> None:
+    pages = [page_of(reports.gpu_report()), page_of(reports.cpu_report())]
+    assert html.together(pages) == html.together(pages)

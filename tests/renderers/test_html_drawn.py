@@ -1,0 +1,212 @@
+"""What the page draws of a recording: the same slices and boxes, read back out of the page."""
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profkit.api import Study, render, study
+from profkit.model.events import NO_ROW
+from profkit.model.timeline import Level, Slices, Timeline
+from profkit.present.flames import flames
+from profkit.present.timeline import timeline
+from profkit.renderers.html import _packed_columns
+from profkit.renderers.html.flames import by_site
+from profkit.renderers.html.timeline import levels_within
+from profkit.testing import TraceBuilder
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202egnp"
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    b = TraceBuilder(stacks=True, memory=True)
+    for turn in range(150):
+        with b.step(), b.frame("train.py", 3, HOSTILE):
+            for _ in range(24):
+                b.launch(HOSTILE, kernel=f"void gemm<{turn % 3}>(int)", host_ns=9_000,
+                         device_ns=3_000 + 17 * turn)  # fmt: skip
+            b.item()
+            b.advance(3_000_000)
+            b.free(b.alloc(1 << 20))
+    return study(b.write(tmp_path_factory.mktemp("traces") / "t.json"))
+
+
+@pytest.fixture(scope="module")
+def page(studied: Study) -> str:
+    return render(studied.report, "html", recording=studied.recording).decode()
+
+
+def data(page: str, section: str) -> dict[str, Any]:
+    found = re.search(rf'id="data-{section}">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    read: dict[str, Any] = json.loads(found[1])
+    return read
+
+
+def numbers(packed: dict[str, Any]) -> list[list[int]]:
+    """Columns as a script would read them, a number at a time."""
+    raw = base64.b64decode(packed["text"])
+    if not packed["plain"]:
+        raw = gzip.decompress(raw)
+    at, columns = 0, []
+    for n, width in zip(packed["n"], packed["widths"], strict=True):
+        columns.append(
+            [int.from_bytes(raw[at + i : at + n * width : n], "little") for i in range(n)]
+        )
+        at += n * width
+    assert at == len(raw)
+    return columns
+
+
+@given(st.lists(st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 300), max_size=30), max_size=4))
+def test_whole_numbers_come_back_as_they_were(columns: list[list[int]]) -> None:
+    for plain in (True, False):
+        packed = _packed_columns.packed([np.array(each, np.int64) for each in columns], plain=plain)
+        assert numbers(packed) == columns
+
+
+def slices_of(level: dict[str, Any], start_ns: int) -> list[tuple[int, ...]]:
+    gaps, spans, sites, others, rests, longests = map(iter, numbers(level["packed"]))
+    found: list[tuple[int, ...]] = []
+    for row, count in enumerate(level["rows"]):
+        at = start_ns
+        for _ in range(count):
+            start = at + next(gaps)
+            at = start + next(spans)
+            n = next(others) + 1
+            busy = at - start - (next(rests) if n > 1 else 0)
+            longest = next(longests) if n > 1 else at - start
+            found.append((row, start, at, busy, n, longest, next(sites)))
+    return found
+
+
+def tuples(slices: Slices) -> list[tuple[int, ...]]:
+    columns = (slices.row, slices.start_ns, slices.end_ns, slices.busy_ns, slices.n,
+               slices.longest_ns, slices.site)  # fmt: skip
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def drawn_of(studied: Study) -> Timeline:
+    drawn = timeline(studied.recording.context, studied.report)
+    assert drawn is not None
+    return drawn
+
+
+def test_the_page_holds_every_slice_of_every_level(studied: Study, page: str) -> None:
+    written, drawn = data(page, "timeline")["timeline"], drawn_of(studied)
+    assert len(drawn.levels) > 1
+    assert [each["resolutionNs"] for each in written["levels"]] == [
+        level.resolution_ns for level in drawn.levels
+    ]
+    for each, level in zip(written["levels"], drawn.levels, strict=True):
+        assert slices_of(each, written["startNs"]) == tuples(level.slices)
+    assert written["levels"][-1]["packed"]["plain"]
+    assert [lane["busyNs"] for lane in written["lanes"]] == [lane.busy_ns for lane in drawn.lanes]
+
+
+def test_a_page_that_would_get_too_large_merges_more_and_says_so(studied: Study) -> None:
+    drawn = drawn_of(studied)
+    whole = levels_within(drawn, 10_000_000)
+    assert [each.level.resolution_ns for each in whole] == [
+        level.resolution_ns for level in drawn.levels
+    ]
+    limit = whole[0].n_characters
+    less = levels_within(drawn, limit)
+    assert sum(each.n_characters for each in less) <= limit
+    assert less[0].level.resolution_ns > 0
+    for each in less:
+        assert each.level.slices.n.sum() == drawn.levels[0].slices.n.sum()
+        assert each.level.slices.busy_ns.sum() == drawn.levels[0].slices.busy_ns.sum()
+
+
+def test_slices_that_never_merge_still_fit(studied: Study) -> None:
+    drawn = drawn_of(studied)
+    only = Timeline(drawn.start_ns, drawn.end_ns, drawn.lanes, drawn.sites,
+                    (Level(0, drawn.levels[0].slices),), drawn.steps)  # fmt: skip
+    (found,) = levels_within(only, 2_000)
+    assert found.n_characters <= 2_000
+    assert found.level.slices.n.sum() == drawn.levels[0].slices.n.sum()
+
+
+def test_names_that_a_browser_would_obey_are_only_text(page: str) -> None:
+    assert HOSTILE not in page
+    assert "<img src=x" not in page
+    texts = data(page, "timeline")["timeline"]["sites"]["texts"]
+    assert any("<img src=x onerror=alert(1)>\\x1b[31m\\u202egnp" in text for text in texts)
+
+
+def test_names_without_end_are_cut(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.compute("x" * 100_000, 1_000)
+    found = study(b.write(tmp_path / "t.json"))
+    page = render(found.report, "html", recording=found.recording).decode()
+    assert max(map(len, data(page, "timeline")["timeline"]["sites"]["texts"])) <= 240
+    names = data(page, "flames")["flames"][0]["sites"]["name"]
+    assert max(map(len, names)) <= 240
+
+
+def test_the_page_holds_every_box_of_every_flame_graph(studied: Study, page: str) -> None:
+    made = {flame.name: flame for flame in flames(studied.recording.context)}
+    written = data(page, "flames")["flames"]
+    assert written[0]["name"] == "host-line"
+    assert sorted(each["name"] for each in written) == sorted(made)
+    for each in written:
+        flame = made[each["name"]]
+        up, site, own, total, n = numbers(each["packed"])
+        parent = [NO_ROW if not by else node - by for node, by in enumerate(up)]
+        assert (parent, own, total, n) == (
+            flame.parent.tolist(), flame.own.tolist(), flame.total.tolist(), flame.n.tolist(),
+        )  # fmt: skip
+        shown = [each["sites"]["name"][number] for number in site]
+        named = [flame.sites[number].name for number in flame.site.tolist()]
+        assert [
+            name.replace("\\x1b", "\x1b").replace("\\u202e", "\u202e") for name in shown
+        ] == named
+        assert each["nLeftOut"] == 0
+
+
+def test_the_lightest_boxes_are_left_out_and_counted(
+    studied: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("profkit.renderers.html.flames.MAX_NODES", 5)
+    page = render(studied.report, "html", recording=studied.recording).decode()
+    made = {flame.name: flame for flame in flames(studied.recording.context)}
+    for each in data(page, "flames")["flames"]:
+        flame = made[each["name"]]
+        up, _, _, total, _ = numbers(each["packed"])
+        assert each["nLeftOut"] == max(0, len(flame) - 5)
+        assert sorted(total, reverse=True) == sorted(flame.total.tolist(), reverse=True)[:5]
+        assert all(by <= node for node, by in enumerate(up))
+
+
+def test_what_calls_itself_counts_once_in_its_total(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.frame("a.py", 1, "f"):
+        b.advance(1_000)
+        with b.frame("b.py", 1, "g"):
+            b.advance(10_000)
+            with b.frame("a.py", 1, "f"):
+                b.advance(100_000)
+    (flame, *_) = flames(study(b.write(tmp_path / "t.json")).recording.context)
+    own, total, n = by_site(flame)
+    place = {site.name: i for i, site in enumerate(flame.sites)}
+    assert (own[place["f"]], total[place["f"]], n[place["f"]]) == (101_000, 111_000, 2)
+    assert (own[place["g"]], total[place["g"]], n[place["g"]]) == (10_000, 110_000, 1)
+
+
+def test_a_report_alone_has_neither_timeline_nor_flame_graphs(studied: Study) -> None:
+    page = render(studied.report, "html").decode()
+    assert 'id="timeline"' not in page
+    assert 'id="flames"' not in page
+
+
+def test_the_same_recording_is_the_same_page(studied: Study, page: str) -> None:
+    assert render(studied.report, "html", recording=studied.recording).decode() == page

@@ -1,0 +1,90 @@
+"""The JSON report keeps its schema and its contract."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import profkit
+from profkit.model.report import Report
+from profkit.renderers import json_report
+from tests.renderers import reports
+
+SHIPPED = Path(profkit.__file__).parent / "render" / "report.schema.json"
+
+
+def as_json(report: Report, indent: int = 2) -> str:
+    return json_report.render(report, json_report.Options(indent=indent)).decode()
+
+
+def test_the_shipped_schema_is_that_of_the_dataclasses() -> None:
+    assert SHIPPED.read_text(encoding="utf-8") == json_report.schema_text(), (
+        "python -m profkit.renderers.json_report > profkit/renderers/report.schema.json"
+    )
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        reports.gpu_report(),
+        reports.cpu_report(),
+        reports.empty_report(),
+        reports.unchecked_report(),
+        reports.watched_report(),
+        reports.snapshot_report(2),
+        *(reports.hostile_report(text) for text in reports.HOSTILE),
+    ],
+)
+def test_every_report_validates(report: Report) -> None:
+    schema = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(as_json(report)), schema)
+
+
+def test_a_report_that_lacks_a_key_or_has_a_wrong_type_does_not_validate() -> None:
+    schema = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    tree = json.loads(as_json(reports.gpu_report()))
+    del tree["summary"]["window_ns"]
+    with pytest.raises(jsonschema.ValidationError, match="window_ns"):
+        jsonschema.validate(tree, schema)
+    tree = json.loads(as_json(reports.gpu_report()))
+    tree["findings"][0]["severity"] = "fatal"
+    with pytest.raises(jsonschema.ValidationError, match="fatal"):
+        jsonschema.validate(tree, schema)
+
+
+def test_claims_stay_inside() -> None:
+    report = reports.gpu_report()
+    assert report.findings[0].claims
+    assert "claims" not in as_json(report)
+
+
+def test_every_field_of_the_schema_is_defined() -> None:
+    schema = json_report.schema()
+    undefined = [
+        f"{name}.{field}"
+        for name, part in schema["$defs"].items()
+        for field, about in part.get("properties", {}).items()
+        if not about.get("description")
+    ]
+    # Location, RecordedWith and the finding's parts are the only ones that may stay undocumented.
+    assert [each for each in undefined if not each.startswith("RecordedWith.")] == []
+
+
+def test_figures_are_the_reports_own() -> None:
+    tree = json.loads(as_json(reports.gpu_report()))
+    assert tree["schema"] == "profkit.report/1"
+    assert tree["summary"]["devices"][0]["busy_ns"] == 640_000_000
+    assert tree["findings"][0]["cost"] == {
+        "ns": 390_000_000,
+        "bytes": None,
+        "per_step_ns": 65_000_000,
+        "per_step_bytes": None,
+        "basis": "upper-bound",
+    }
+    assert tree["findings"][1]["holders"] == [["__main__.losses", "[17]"]]
+
+
+def test_it_fits_one_line_without_indent() -> None:
+    assert as_json(reports.gpu_report(), indent=0).count("\n") == 1

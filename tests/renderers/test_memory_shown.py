@@ -1,0 +1,140 @@
+"""Memory is shown alike as text and as Markdown: who holds, how it went, what stood when."""
+
+from dataclasses import replace
+
+import pytest
+
+from profkit.model.finding import Finding
+from profkit.model.report import Report
+from profkit.renderers import md as markdown
+from profkit.renderers import text as terminal
+from tests.renderers import reports
+
+BASE = "/home/me/project"
+
+
+def text(report: Report, **options: object) -> str:
+    chosen = terminal.Options(**({"base": BASE, "width": 100} | options))  # type: ignore[arg-type]
+    return terminal.render(report, chosen).decode()
+
+
+def md(report: Report, **options: object) -> str:
+    chosen = markdown.Options(**({"base": BASE} | options))  # type: ignore[arg-type]
+    return markdown.render(report, chosen).decode()
+
+
+def with_finding(finding: Finding) -> Report:
+    return replace(reports.watched_report(), findings=(finding,))
+
+
+def test_a_finding_without_a_line_begins_with_who_holds_what_it_is_about() -> None:
+    assert " 1  history[17] in main at train.py:12  warning growing-container MEM004" in text(
+        reports.watched_report()
+    )
+    assert "1. **`history[17] in main at train.py:12`**" in md(reports.watched_report())
+    unheld = with_finding(replace(reports.grown(), holders=()))
+    assert " 1  no line known  warning" in text(unheld)
+    assert "1. **no line known**" in md(unheld)
+
+
+def test_the_chains_of_holders_stand_under_a_finding() -> None:
+    shown = text(reports.watched_report())
+    assert "    held by: history[17] in main at train.py:12 and 2 others\n" in shown
+    everything = text(reports.watched_report(), verbose=True)
+    assert "    held by: __main__.trainer.log['step 17']\n" in everything
+    assert "    held by: functools.lru_cache of positional\n" in everything
+    assert "others" not in everything
+    assert (
+        "*Held by:* `history[17] in main at train.py:12`, and by "
+        "`__main__.trainer.log['step 17']`, and by `functools.lru_cache of positional`"
+    ) in md(reports.watched_report())
+
+
+def test_memory_that_grows_shows_its_course() -> None:
+    lines = text(reports.watched_report()).splitlines()
+    line = next(one for one in lines if one.startswith("host memory"))
+    figures = ["402", "MiB", "1,000", "MiB", "1,000", "MiB"]
+    assert line.split()[2:-1] == figures
+    bars = line.split()[-1]
+    assert (bars[0], bars[-1]) == ("▁", "█")
+    assert list(bars) == sorted(bars)
+    assert "| host memory | 402 MiB | 1,000 MiB | 1,000 MiB | ▁" in md(reports.watched_report())
+
+
+def test_a_course_is_ascii_where_a_terminal_has_no_more() -> None:
+    shown = text(reports.watched_report(), unicode=False)
+    assert shown.isascii()
+    assert "402 MiB  1,000 MiB  1,000 MiB  _" in shown
+
+
+def test_memory_that_does_not_grow_is_a_line_beside_the_times() -> None:
+    report = reports.cpu_report()
+    memory = reports.watched_memory(n_leaks=0)
+    report = replace(report, summary=replace(report.summary, memory=memory))
+    shown = " ".join(text(report, width=200).split())
+    assert "Memory by step" not in shown
+    assert "memory over 300 steps: host memory went from 402 MiB to" in shown
+    assert "; nothing grows with every step; watching cost 0.4% of the time" in shown
+
+
+def test_what_could_not_be_watched_is_said() -> None:
+    for shown in (text(reports.watched_report()), md(reports.watched_report())):
+        assert "Steps 3 to 5 were recorded, and not looked at." in shown
+
+
+def test_a_snapshot_shows_what_stood_when_memory_ran_out() -> None:
+    shown = text(reports.snapshot_report())
+    assert "On cuda:0 when 3.91 GiB could not be had: 33.2 GiB\n" in shown
+    rows = [line.split() for line in shown.splitlines() if line.startswith("lib/model.py")]
+    assert rows[0] == ["lib/model.py:10", "1", "14.0", "GiB", "42%", "activations"]
+    assert rows[1] == ["lib/model.py:11", "2", "1,002", "MiB", "2.9%", "optimizer", "state"]
+    assert "\nbefore the history began " in shown
+    assert "at its peak" not in shown
+    assert "| `lib/model.py:10` | 1 | 14.0 GiB | 42% | activations |" in md(
+        reports.snapshot_report()
+    )
+
+
+def test_everything_of_a_snapshot_is_all_three_moments() -> None:
+    for shown in (
+        text(reports.snapshot_report(), verbose=True),
+        md(reports.snapshot_report(), verbose=True),
+    ):
+        for moment in ("when 3.91 GiB could not be had", "at its peak", "in the end"):
+            assert f"On cuda:0 {moment}: " in shown
+        assert "train.py:21 holds 500 MiB in place by 3 blocks of 64.0 MiB" in shown
+        assert (
+            "region forward: 2 entries, at most 29.3 GiB in use, freed 5.00 MiB more than they took"
+            in shown
+        )
+
+
+def test_moments_at_which_the_same_stood_are_shown_once() -> None:
+    report = reports.snapshot_report()
+    assert report.summary.memory is not None
+    (device,) = report.summary.memory.devices
+    same = replace(device, oom=(), peak_sites=device.top_sites)
+    memory = replace(report.summary.memory, devices=(same,))
+    report = replace(report, summary=replace(report.summary, memory=memory))
+    assert text(report, verbose=True).count("allocated at") == 1
+
+
+@pytest.mark.parametrize("n_devices", [1, 2])
+def test_a_snapshots_history_has_a_course(n_devices: int) -> None:
+    shown = text(reports.snapshot_report(n_devices))
+    assert shown.count("Memory over the history") == 1
+    assert shown.count(" in use  ") == n_devices
+    assert ("cuda:0 reserved" in shown) is (n_devices == 1)
+
+
+def test_top_limits_the_lines_of_a_snapshot() -> None:
+    assert "lib/model.py:11" not in text(reports.snapshot_report(), top=1)
+    assert "lib/model.py:11" not in md(reports.snapshot_report(), top=1)
+
+
+def test_a_page_on_memory_names_no_step_and_no_window() -> None:
+    for report in (reports.watched_report(), reports.snapshot_report()):
+        shown = text(report)
+        assert "A step" not in shown
+        assert "whose time could be told apart" not in shown
+        assert "timeline:" not in shown

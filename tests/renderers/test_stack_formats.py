@@ -1,0 +1,172 @@
+"""Folded lines and speedscope's files: stacks whose weights add up to what was recorded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.api import Study, render, study
+from profkit.errors import UsageError
+from profkit.present.renderer import remark, renderer
+from profkit.testing import SnapshotBuilder, TraceBuilder
+from tests.renderers import reports
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Two steps with stacks, each of which launches two kernels from two lines."""
+    b = TraceBuilder(stacks=True)
+    for _ in range(2):
+        with b.step(), b.frame("/src/train.py", 3, "main"):
+            with b.frame("/src/model.py", 8, "forward;x"):
+                b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_333)
+            b.launch("aten::add", kernel="add", host_ns=7_001, device_ns=1_000)
+    return study(b.write(tmp_path_factory.mktemp("traced") / "t.json"))
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Two blocks that stand at the peak, of two lines."""
+    b = SnapshotBuilder()
+    with b.frame("/src/train.py", 3, "main"):
+        kept = b.alloc(4 << 20)
+        with b.frame("/src/model.py", 8, "forward"):
+            b.alloc(8 << 20)
+    b.free(kept)
+    return study(b.write(tmp_path_factory.mktemp("snap") / "m.snapshot.pickle"))
+
+
+def folded(studied: Study, weight: str = "", base: str = "") -> dict[str, int]:
+    product = render(
+        studied.report, "folded", weight=weight, base=base, recording=studied.recording
+    )
+    found: dict[str, int] = {}
+    for line in product.decode().splitlines():
+        stack, _, n = line.rpartition(" ")
+        assert stack not in found
+        found[stack] = int(n)
+    return found
+
+
+def scopes(studied: Study, weight: str = "") -> Any:  # noqa: ANN401  (a JSON tree)
+    product = render(studied.report, "speedscope", weight=weight, recording=studied.recording)
+    tree = json.loads(product)
+    check(tree)
+    return tree
+
+
+def check(tree: Any) -> None:  # noqa: ANN401  (a JSON tree)
+    """What speedscope's own importer demands of a file."""
+    assert tree["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    frames = tree["shared"]["frames"]
+    assert all(isinstance(frame["name"], str) and frame["name"] for frame in frames)
+    assert all(isinstance(frame.get("line", 1), int) for frame in frames)
+    assert len({json.dumps(frame) for frame in frames}) <= len(frames)
+    for profile in tree["profiles"]:
+        assert profile["type"] == "sampled"
+        assert profile["unit"] in {"nanoseconds", "bytes"}
+        assert len(profile["samples"]) == len(profile["weights"])
+        assert profile["endValue"] - profile["startValue"] == sum(profile["weights"])
+        assert all(0 <= number < len(frames) for stack in profile["samples"] for number in stack)
+        assert all(isinstance(n, int) and n > 0 for n in profile["weights"])
+    assert 0 <= tree["activeProfileIndex"] < max(1, len(tree["profiles"]))
+
+
+def test_host_time_adds_up_to_what_the_outermost_calls_take(traced: Study) -> None:
+    ctx = traced.recording.context
+    steps = [r for r in range(len(ctx.events)) if ctx.events.name_of(r).startswith("ProfilerStep")]
+    found = folded(traced, "host")
+    assert sum(found.values()) == sum(int(ctx.events.dur_ns[row]) for row in steps)
+    assert folded(traced) == found
+
+
+def test_a_stack_goes_from_the_outside_in_and_names_files_and_lines(traced: Study) -> None:
+    (stack,) = [
+        stack for stack in folded(traced, "host", base="/src") if stack.endswith("aten::mm")
+    ]
+    frames = stack.split(";")
+    assert frames[-3:] == ["main (train.py:3)", "forward:x (model.py:8)", "aten::mm"]
+
+
+def test_device_time_adds_up_to_all_work_by_the_stack_that_launched_it(traced: Study) -> None:
+    found = folded(traced, "device")
+    assert sum(found.values()) == 2 * (50_333 + 1_000)
+    (gemm,) = [stack for stack in found if stack.endswith(";gemm")]
+    assert "forward:x (/src/model.py:8);aten::mm" in gemm
+    assert found[gemm] == 2 * 50_333
+
+
+def test_bytes_at_the_peak_are_those_of_its_blocks(snapshot: Study) -> None:
+    found = folded(snapshot)
+    assert sum(found.values()) == 12 << 20
+    assert found[next(each for each in found if each.endswith("forward (/src/model.py:8)"))] == (
+        8 << 20
+    )
+    (profile, *_) = scopes(snapshot, "memory")["profiles"]
+    assert profile["unit"] == "bytes"
+    assert profile["endValue"] == 12 << 20
+
+
+def test_speedscope_has_a_profile_for_each_kind_with_the_same_sums(traced: Study) -> None:
+    tree = scopes(traced)
+    sums = {profile["name"].partition(":")[0]: profile["endValue"] for profile in tree["profiles"]}
+    assert sums["Host time by stack"] == sum(folded(traced, "host").values())
+    assert sums["Device time by stack at the launch"] == sum(folded(traced, "device").values())
+    frames = tree["shared"]["frames"]
+    assert {"name": "forward;x", "file": "/src/model.py", "line": 8} in frames
+
+
+def test_one_kind_can_be_asked_for_by_its_name(traced: Study) -> None:
+    (profile,) = scopes(traced, "device-line")["profiles"]
+    assert profile["name"].startswith("Device time by line")
+
+
+def test_without_stacks_operators_stand_in_their_place_and_that_is_said(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    with b.step():
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+    studied = study(b.write(tmp_path / "bare.json"))
+    assert any(stack.endswith(";aten::mm") for stack in folded(studied))
+    for name in ("folded", "speedscope"):
+        said = remark(renderer(name), studied.report, {"recording": studied.recording})
+        assert "operators stand in their place" in said
+
+
+def test_with_stacks_there_is_nothing_to_remark(traced: Study) -> None:
+    assert remark(renderer("folded"), traced.report, {"recording": traced.recording}) == ""
+
+
+def test_a_report_alone_gives_what_it_has_kept() -> None:
+    report = reports.gpu_report()
+    host = render(report, "folded").decode().splitlines()
+    assert "no line known;aten::mm 38000000" in host
+    device = render(report, "folded", weight="device-line").decode()
+    assert "forward (/home/me/project/lib/model.py:12);aten::mm;volta_sgemm_64x64_nt 2" in device
+    memory = json.loads(render(reports.snapshot_report(), "speedscope"))
+    check(memory)
+    assert [profile["unit"] for profile in memory["profiles"]] == ["bytes"]
+
+
+def test_nothing_recorded_is_an_empty_product() -> None:
+    assert render(reports.empty_report(), "folded") == b""
+    check(json.loads(render(reports.empty_report(), "speedscope")))
+
+
+@pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
+def test_hostile_names_stay_in_their_line(text: str) -> None:
+    report = reports.hostile_report(text)
+    for weight in ("host-line", "device-line", "memory-stack"):
+        for line in render(report, "folded", weight=weight).decode().splitlines():
+            stack, _, n = line.rpartition(" ")
+            assert stack
+            assert int(n) > 0
+    check(json.loads(render(report, "speedscope")))
+
+
+def test_what_is_not_there_is_refused_with_what_is(traced: Study, snapshot: Study) -> None:
+    with pytest.raises(UsageError, match="no stacks weighed by 'hosts'"):
+        folded(traced, "hosts")
+    with pytest.raises(UsageError) as refused:
+        folded(snapshot, "device")
+    assert "memory-stack" in refused.value.hint

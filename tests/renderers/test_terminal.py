@@ -1,0 +1,216 @@
+"""The terminal report fits one screen, and reads well at any width."""
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from rich.cells import cell_len
+
+from profkit.model.finding import Cost
+from profkit.model.location import Location
+from profkit.model.report import Report
+from profkit.present.headline import busiest_ops
+from profkit.renderers import text as terminal
+from profkit.units import format_ns
+from tests.renderers import reports
+from tests.renderers.reports import starved
+
+BASE = "/home/me/project"
+
+
+def text(report: Report, **options: object) -> str:
+    chosen = terminal.Options(**({"base": BASE} | options))  # type: ignore[arg-type]
+    return terminal.render(report, chosen).decode()
+
+
+def test_it_begins_with_the_verdict() -> None:
+    first, blank, *rest = text(reports.gpu_report(), width=120).splitlines()
+    assert first.startswith("profkit 0.1.0 · traces/train/host_1")
+    assert blank == ""
+    assert " ".join(rest[:2]).startswith(
+        "Each step takes 174 ms; the GPU works 61% of it. The biggest cost: the loader starves "
+        "the GPU at train.py:31, up to 65.0 ms a step (37%). And tensors are never freed "
+        "at train.py:44, 1.50 MiB a step."
+    )
+
+
+REPORTS = {
+    "gpu": reports.gpu_report(),
+    "cpu": reports.cpu_report(),
+    "watched": reports.watched_report(),
+    "snapshot": reports.snapshot_report(2),
+}
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_no_line_is_wider_than_the_terminal(report: Report, width: int) -> None:
+    lines = text(report, width=width, verbose=True).splitlines()
+    assert [line for line in lines if cell_len(line) > width] == []
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_no_figure_is_cut_at_any_width(report: Report, width: int) -> None:
+    shown = text(report, width=width, verbose=True)
+    tables = shown.partition("What to change")[2]
+    assert not re.search(r"\d ?…|\d [a-zµ]…|\d (Ki|Mi|Gi)…", tables)
+    for kernel in report.summary.top_kernels:
+        assert format_ns(kernel.total_ns) in shown
+    for op in busiest_ops(report)[1]:
+        assert format_ns(op.self_ns) in shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_places_in_tables_keep_their_line_at_any_width(width: int) -> None:
+    report = reports.gpu_report()
+    where = Location("/home/me/project/a_rather_long_name_of_a_file.py", 1234, "forward")
+    kernels = tuple(replace(each, location=where) for each in report.summary.top_kernels)
+    operators = tuple(replace(each, location=where) for each in report.summary.top_ops)
+    summary = replace(report.summary, top_kernels=kernels, top_ops=operators)
+    shown = text(replace(report, summary=summary), width=width)
+    n_operators = len(busiest_ops(replace(report, summary=summary))[1])
+    assert shown.count("e.py:1234") == len(kernels) + n_operators
+
+
+def test_a_wide_terminal_shows_names_whole_and_sentences_no_longer_than_can_be_read() -> None:
+    report = reports.gpu_report()
+    lines = text(report, width=200).splitlines()
+    assert max(map(cell_len, lines)) <= 200
+    assert any("vectorized_elementwise_kernel<…CUDAFunctor_add…>" in line for line in lines)
+    prose = [line for line in lines if line.endswith((".", ","))]
+    assert max(map(cell_len, prose)) <= 120
+
+
+def test_other_places_are_cut_at_folders_and_keep_their_line() -> None:
+    report = reports.gpu_report()
+    deep = Location(f"/opt/{'folder/' * 20}model.py", 7, "forward")
+    finding = replace(starved(), locations=(*starved().locations, deep))
+    for width in (40, 80, 120):
+        shown = text(replace(report, findings=(finding,)), width=width)
+        assert "/model.py:7" in shown
+        assert "also at: …/" in shown
+
+
+def test_a_long_path_gets_a_line_of_its_own() -> None:
+    report = reports.gpu_report()
+    deep = f"/data/{'run/' * 9}train.json.gz"
+    lines = text(replace(report, source=replace(report.source, path=deep)), width=60).splitlines()
+    assert lines[0].startswith("profkit 0.1.0 · …/run/run/")
+    assert lines[0].endswith("train.json.gz")
+    assert lines[1] == "NVIDIA H200 · torch 2.13.0"
+
+
+def test_it_fits_one_screen() -> None:
+    report = reports.gpu_report()
+    full = replace(
+        report,
+        findings=report.findings * 3,
+        summary=replace(
+            report.summary,
+            top_kernels=report.summary.top_kernels * 3,
+            top_ops=report.summary.top_ops * 3,
+        ),
+    )
+    assert len(text(full, width=100).splitlines()) <= 65
+    assert len(text(report, width=100).splitlines()) <= 50
+
+
+def test_a_finding_says_where_what_it_costs_and_what_to_write_instead() -> None:
+    lines = text(reports.gpu_report(), width=100).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith(" 1  "))
+    assert lines[at].startswith(" 1  train.py:31  warning starved-by-loader DAT001")
+    assert lines[at].endswith("up to 65.0 ms a step (37%)")
+    assert "fix: Give the DataLoader workers" in "\n".join(lines[at : at + 5])
+
+
+def test_a_long_place_keeps_its_file_and_line() -> None:
+    report = reports.gpu_report()
+    deep = Location(f"/opt/{'very_long_folder/' * 9}train.py", 31, "main")
+    lines = text(replace(report, findings=(replace(starved(), locations=(deep,)),)), width=60)
+    assert "\n 1  train.py:31  warning starved-by-loader DAT001\n" in lines
+
+
+def test_the_bars_of_a_step_follow_each_other_and_fill_the_line() -> None:
+    lines = text(reports.gpu_report(), width=100).splitlines()
+    bars = [line for line in lines if "█" in line or "▒" in line]
+    spans = [(re.search("[█▒]", bar).start(), len(bar)) for bar in bars]  # type: ignore[union-attr]
+    assert len(bars) == 4
+    for (_, end), (start, _) in pairwise(spans):
+        assert abs(start - end) <= 1
+    assert all("idle" in bar for bar in bars if "▒" in bar)
+
+
+def test_a_cpu_run_has_no_empty_device_tables() -> None:
+    shown = text(reports.cpu_report())
+    assert "all on the CPU; operators run 67% of it" in shown
+    assert "GPU" not in shown
+    assert "Kernels" not in shown
+    assert "self" in shown
+
+
+def test_plain_text_has_no_escapes_and_colours_only_colours() -> None:
+    plain = text(reports.gpu_report())
+    colored = text(reports.gpu_report(), color=True)
+    assert "\x1b" not in plain
+    assert "\x1b[" in colored
+    assert re.sub(r"\x1b\[[\d;]*m", "", colored).split() == plain.split()
+
+
+def test_ascii_is_all_there_is_where_a_terminal_has_no_more() -> None:
+    shown = text(reports.gpu_report(), unicode=False)
+    assert shown.isascii()
+    assert "333 us" in shown
+    assert "####" in shown
+
+
+def test_top_and_verbose_choose_how_much_is_shown() -> None:
+    report = reports.many_findings()
+    assert text(report, top=2).count("starved-by-loader") == 1
+    assert "9,998 more, with --top 10000" in text(report, top=2)
+    assert "evidence: " in text(reports.gpu_report(), verbose=True)
+    assert "evidence: " not in text(reports.gpu_report())
+
+
+def test_costs_say_how_sure_they_are() -> None:
+    report = reports.gpu_report()
+    for basis, words in (("measured", " 65.0 ms"), ("estimate", "about 65.0 ms")):
+        cost = Cost(ns=1, per_step_ns=65_000_000, basis=basis)  # type: ignore[arg-type]
+        one = replace(report.findings[0], cost=cost)
+        assert words in text(replace(report, findings=(one,)))
+
+
+def test_unchecked_rules_are_grouped_by_what_they_lack() -> None:
+    shown = text(reports.gpu_report())
+    assert "- The recording has no stacks. Record with stacks=True. (SYN001, DAT003)" in shown
+
+
+def test_unchecked_rules_that_follow_each_other_are_drawn_together() -> None:
+    shown = text(reports.unchecked_report())
+    assert "(SYN000 to SYN012)" in shown
+    every = text(reports.unchecked_report(), verbose=True)
+    assert all(f"SYN{n:03}" in every for n in range(13))
+
+
+def test_the_stretch_of_the_recording_and_its_faults_are_told() -> None:
+    assert "the program took about 80% longer." in text(reports.cpu_report())
+    assert "note PRF001: The first step takes 1.80 times" in text(reports.gpu_report())
+
+
+def test_rich_markup_in_names_is_shown_as_it_is() -> None:
+    assert "[red]markup[/red]" in text(reports.hostile_report("[red]markup[/red]"), width=120)
+    assert ":smile:" in text(reports.hostile_report("emoji :smile:"), width=120)
+
+
+def test_no_line_end_parts_a_figure_from_its_unit() -> None:
+    for width in range(40, 121):
+        for line in text(reports.gpu_report(), width=width).splitlines():
+            assert not re.match(r"\s*(ns|µs|ms|MiB|GiB)\b", line)
+
+
+def test_all_kernels_keep_a_readable_name() -> None:
+    shown = text(reports.gpu_report(), width=80)
+    assert "void at::native" not in shown
+    assert "vectorized_element" in shown
