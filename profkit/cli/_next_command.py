@@ -81,7 +81,7 @@ def after_difference(
     """
     if output == STDOUT and not sys.stdout.isatty():
         return
-    worse = any(change.what in {"new", "worse"} for change in difference.of_kind("finding"))
+    worse = any(change.status in {"new", "worse"} for change in difference.of_kind("finding"))
     if worse:
         say_next(["profkit", "analyze", after])
     elif difference.changes:

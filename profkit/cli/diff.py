@@ -59,7 +59,7 @@ def command(  # noqa: PLR0913  (one argument an option)
     enough = SEVERITIES[SEVERITIES.index(fail_on) :]
     return int(
         any(
-            change.what in {"new", "worse"} and change.severity in enough
+            change.status in {"new", "worse"} and change.severity in enough
             for change in difference.of_kind("finding")
         )
     )

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from profkit.engine.figures.top import MOST
 from profkit.index.pairing import paired
 from profkit.index.snapshot.stack_changes import StackChange, stack_changes
-from profkit.model.difference import Change, ChangeKind, Unit, What
+from profkit.model.difference import Change, ChangeKind, ChangeStatus, Unit
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
 from profkit.model.report import Report
@@ -36,7 +36,7 @@ def _of_stack(change: StackChange) -> Change:
     old, new, stack = change.before, change.after, change.present
     grew = (new.n_bytes, new.n) > (old.n_bytes, old.n) if old and new else False
     return Change(
-        what=_became(old, new, grew=grew),
+        status=_status(old, new, grew=grew),
         kind="memory",
         name="",
         location=stack.location if stack.frames else None,
@@ -52,7 +52,7 @@ def _of_stack(change: StackChange) -> Change:
     )
 
 
-def _became(old: Thing | None, new: Thing | None, *, grew: bool) -> What:
+def _status(old: Thing | None, new: Thing | None, *, grew: bool) -> ChangeStatus:
     if old is None:
         return "new"
     if new is None:
@@ -137,8 +137,8 @@ def _of_both(one: Finding, other: Finding) -> Change | None:
     before, after = left[known], right[known]
     if not _is_news(before.n, after.n):
         return None
-    what = _became(one, other, grew=after.n > before.n)
-    return _of_finding(other, what, before, after, (one.n, other.n), _place(one))
+    status = _status(one, other, grew=after.n > before.n)
+    return _of_finding(other, status, before, after, (one.n, other.n), _place(one))
 
 
 def _of_one(finding: Finding, *, is_new: bool) -> Change:
@@ -151,14 +151,14 @@ def _of_one(finding: Finding, *, is_new: bool) -> Change:
 
 def _of_finding(
     finding: Finding,
-    what: What,
+    status: ChangeStatus,
     before: _Amount | None,
     after: _Amount | None,
     n: tuple[int, int],
     old_place: Location,
 ) -> Change:
     return Change(
-        what=what,
+        status=status,
         kind="finding",
         name=f"{finding.rule} {finding.name}",
         location=finding.locations[0] if finding.locations else None,
@@ -248,7 +248,7 @@ def _changed(kind: ChangeKind, left: _Timed, right: _Timed) -> list[Change]:
             continue
         changes.append(
             Change(
-                what=_became(one, other, grew=after > before),
+                status=_status(one, other, grew=after > before),
                 kind=kind,
                 name=name,
                 location=present.location,

@@ -44,7 +44,7 @@ def headline(difference: Difference) -> str:
     counts = [
         f"{format_count(n)} {what}"
         for what in ("new", "fixed", "worse", "better")
-        if (n := sum(change.what == what for change in findings))
+        if (n := sum(change.status == what for change in findings))
     ]
     if counts:
         sentences.append(f"Findings: {', '.join(counts)}.")
@@ -145,8 +145,8 @@ def subject_of(change: Change) -> str:
     if change.kind != "memory":
         return visible(change.name)
     blocks = format_count(change.n_after)
-    if change.what == "fixed":
+    if change.status == "fixed":
         blocks = format_count(change.n_before)
-    elif change.what != "new" and change.n_before != change.n_after:
+    elif change.status != "new" and change.n_before != change.n_after:
         blocks = f"{format_count(change.n_before)} to {format_count(change.n_after)}"
     return f"{blocks} block{'s' if blocks != '1' else ''} on {visible(change.device or '')}"

@@ -12,7 +12,7 @@ from profkit.model.report import Source
 
 SCHEMA = "profkit.difference/2"
 
-What = Literal["new", "fixed", "worse", "better"]
+ChangeStatus = Literal["new", "fixed", "worse", "better"]
 Unit = Literal["ns", "bytes", "count"]
 ChangeKind = Literal["memory", "finding", "kernel", "operator"]
 
@@ -48,7 +48,8 @@ class Change:
     """One thing that is there on one side alone, or that is larger on one of them.
 
     Attributes:
-        what: What became of it.
+        status: ``new`` or ``fixed``: present only after or only before. ``worse`` or ``better``:
+            present on both sides, with a higher or lower cost.
         kind: ``memory``: blocks of one stack that stand in a snapshot. ``finding``: what a rule
             found at one place. ``kernel``, ``operator``: all calls of one name.
         name: A rule's id and name, or the name of a kernel or operator; empty for memory.
@@ -65,7 +66,7 @@ class Change:
         stack: The Python frames of the stack that allocated it, innermost first.
     """
 
-    what: What
+    status: ChangeStatus
     kind: ChangeKind
     name: str
     location: Location | None

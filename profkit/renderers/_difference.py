@@ -160,7 +160,7 @@ def _text_changes(changes: Sequence[Change], options: Options, width: int) -> It
     told = changes[:most]
     delta_width = max(len(signed(each)) for each in told)
     for change in told:
-        head = f"  {change.what:<8}  {signed(change).rjust(delta_width)}  "
+        head = f"  {change.status:<8}  {signed(change).rjust(delta_width)}  "
         room = width - len(head)
         if room >= _ROOM_BESIDE:
             yield head + _subject_and_place(change, options.base, room)
@@ -210,7 +210,7 @@ def _markdown(difference: Difference, options: Options) -> bytes:
         if changes:
             rows = [
                 (
-                    each.what,
+                    each.status,
                     signed(each),
                     _code(where_of(each, options.base)),
                     _code(subject_of(each)),

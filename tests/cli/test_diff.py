@@ -70,7 +70,7 @@ def test_json_goes_to_a_file_and_a_file_that_is_there_stays(
     assert main(["diff", *traces, "--format", "json", "-o", str(target)]) == 0
     tree = json.loads(target.read_text())
     assert tree["schema"] == "profkit.difference/1"
-    assert [each["what"] for each in tree["changes"] if each["kind"] == "finding"] == ["fixed"]
+    assert [each["status"] for each in tree["changes"] if each["kind"] == "finding"] == ["fixed"]
     assert main(["diff", *traces, "-o", str(target)]) == 5
     assert "is there already" in capsys.readouterr().err
 

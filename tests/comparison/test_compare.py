@@ -37,7 +37,7 @@ def compared(folder: Path, before: TraceBuilder, after: TraceBuilder) -> Differe
 
 
 def brief(difference: Difference, kind: ChangeKind) -> list[tuple[str, str, int]]:
-    return [(each.what, each.name, each.delta) for each in difference.of_kind(kind)]
+    return [(each.status, each.name, each.delta) for each in difference.of_kind(kind)]
 
 
 def figure(difference: Difference, name: str) -> tuple[int | None, int | None]:
@@ -111,14 +111,14 @@ def test_a_kernel_that_is_gone_went(tmp_path: Path) -> None:
 def test_a_finding_that_appeared_is_told_with_its_line_and_cost(tmp_path: Path) -> None:
     difference = compared(tmp_path, training(), training(wait_ns=5_000_000))
     (starved,) = [each for each in difference.of_kind("finding") if "DAT001" in each.name]
-    assert (starved.what, starved.unit, starved.before) == ("new", "ns", 0)
+    assert (starved.status, starved.unit, starved.before) == ("new", "ns", 0)
     assert starved.severity == "warning"
     assert starved.location is not None
     assert (starved.location.file, starved.location.line) == ("train.py", 10)
     assert starved.after == pytest.approx(5_000_000, rel=0.1)
     back = compared(tmp_path, training(wait_ns=5_000_000), training())
     (cured,) = [each for each in back.of_kind("finding") if "DAT001" in each.name]
-    assert (cured.what, cured.delta) == ("fixed", -starved.delta)
+    assert (cured.status, cured.delta) == ("fixed", -starved.delta)
 
 
 def test_a_finding_that_costs_about_as_much_has_not_changed() -> None:
@@ -128,14 +128,14 @@ def test_a_finding_that_costs_about_as_much_has_not_changed() -> None:
 def test_a_finding_that_costs_clearly_more_grew_and_the_other_way_round() -> None:
     small, large = with_findings(leak()), with_findings(leak(n_bytes=1500))
     (grew,) = changes(small, large)
-    assert (grew.what, grew.unit, grew.per_step, grew.delta) == ("worse", "bytes", True, 500)
+    assert (grew.status, grew.unit, grew.per_step, grew.delta) == ("worse", "bytes", True, 500)
     (shrank,) = changes(large, small)
-    assert (shrank.what, shrank.delta) == ("better", -500)
+    assert (shrank.status, shrank.delta) == ("better", -500)
 
 
 def test_a_finding_whose_line_moved_is_the_same_finding() -> None:
     (grew,) = changes(with_findings(leak(line=41)), with_findings(leak(line=47, n_bytes=9000)))
-    assert (grew.what, grew.before_line) == ("worse", 41)
+    assert (grew.status, grew.before_line) == ("worse", 41)
     assert changes(with_findings(leak(line=41)), with_findings(leak(line=47))) == ()
 
 
@@ -146,7 +146,7 @@ def test_a_finding_of_the_same_program_in_another_folder_is_the_same() -> None:
 def test_of_two_findings_in_one_function_the_cured_one_went() -> None:
     both = with_findings(leak(line=10), leak(line=40))
     (went,) = changes(both, with_findings(leak(line=42)))
-    assert went.what == "fixed"
+    assert went.status == "fixed"
     assert went.location is not None
     assert went.location.line == 10
 
@@ -191,7 +191,7 @@ def test_snapshots_are_compared_by_stack_and_by_device(tmp_path: Path) -> None:
     after = write(tmp_path / "b.pickle", [([main], 4096), ([main], 1 << 20)])
     difference = profkit.compare(before, after)
     (grew,) = difference.of_kind("memory")
-    assert (grew.what, grew.device, grew.delta) == ("worse", "cuda:0", 1 << 20)
+    assert (grew.status, grew.device, grew.delta) == ("worse", "cuda:0", 1 << 20)
     assert (grew.n_before, grew.n_after) == (1, 2)
     assert [frame.line for frame in grew.stack] == [30]
     assert figure(difference, "active_bytes") == (4096, 4096 + (1 << 20))

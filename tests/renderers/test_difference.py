@@ -21,7 +21,7 @@ FORMATS = ("text", "md", "json", "html", "fragment")
 def change(kind: ChangeKind, before: int, after: int, line: int = 12) -> Change:
     memory = kind == "memory"
     return Change(
-        what="worse" if after > before else "better",
+        status="worse" if after > before else "better",
         kind=kind,
         name="" if memory else "gemm",
         location=Location(file="/home/me/train.py", line=line, function="step"),

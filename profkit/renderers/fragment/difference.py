@@ -88,7 +88,7 @@ def _changes(
     for kind, title in TITLES:
         every = difference.of_kind(kind)
         rows = tuple(
-            (subject_of(each), signed(each), each.what, where_of(each, base))
+            (subject_of(each), signed(each), each.status, where_of(each, base))
             for each in every[:most]
         )
         if rows:

@@ -50,7 +50,7 @@ function changes(difference, kind, title) {
   }));
   return block(title, table(title, [
     { key: 'name', title: 'what', unit: 'text' },
-    { key: 'what', title: 'became', unit: 'text' },
+    { key: 'status', title: 'became', unit: 'text' },
     { key: 'before', title: 'before', unit },
     { key: 'after', title: 'after', unit },
     { key: 'change', title: 'change', unit },
