@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from profkit.engine.figures.top import MOST
+from profkit.engine.figures.top import MAX_ENTRIES
 from profkit.index.pairing import paired
 from profkit.index.snapshot.stack_changes import StackChange, stack_changes
 from profkit.model.difference import Change, ChangeKind, ChangeStatus, Unit
@@ -229,7 +229,7 @@ class _Timed:
     @property
     def is_cut(self) -> bool:
         """Whether calls that are not there may have been: a report names the heaviest alone."""
-        return len(self.calls) >= MOST
+        return len(self.calls) >= MAX_ENTRIES
 
 
 def _changed(kind: ChangeKind, left: _Timed, right: _Timed) -> list[Change]:

@@ -54,9 +54,9 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.device_memory.oom_messages import no_room, no_room_fix
-from profkit.engine.windows import MAX_POSITIONS, judge, positions
-from profkit.engine.wording import known, time_per_step
+from profkit.engine.families.device_memory.oom_messages import flush_fix, flush_message
+from profkit.engine.windows import MAX_EVENT_IDS, costly_wait, event_ids
+from profkit.engine.wording import known_locations, time_per_step
 from profkit.index.runtime_calls import ALLOCATOR, names_matching
 from profkit.index.snapshot.cache_flushes import Cause
 from profkit.index.snapshot.device_memory import DeviceMemory
@@ -120,7 +120,7 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
     if len(np.unique(ctx.step_of(calls))) < thresholds.min_steps_share * n_later:
         return
-    judged = judge(ctx, calls, thresholds.min_wait_share, thresholds.warning_share)
+    judged = costly_wait(ctx, calls, thresholds.min_wait_share, thresholds.warning_share)
     if judged is None:
         return
     gives_back = names_matching(ctx.events.names, _GIVES_BACK)[ctx.events.name[calls]]
@@ -136,7 +136,7 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"{format_count(n_frees)} times: {time_per_step(ctx, judged.wait.blocked_ns)}."
         ),
         fix=_fix(n_frees),
-        locations=known(*(location for location, _ in lines[:MAX_LINES])),
+        locations=known_locations(*(location for location, _ in lines[:MAX_LINES])),
         n=len(calls),
         cost=judged.cost,
         evidence={
@@ -144,7 +144,7 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "n_frees": n_frees,
             "blocked_ns": judged.wait.blocked_ns,
             "device_idle_ns": judged.wait.idle_ns,
-            "events": positions(ctx, calls),
+            "events": event_ids(ctx, calls),
         },
         claims=judged.wait.claims,
     )
@@ -175,8 +175,8 @@ def _for_want_of_room(memory: DeviceMemory, full: Rows) -> Finding:
     return INFO.finding(
         severity="warning",
         confidence="high",
-        message=no_room(memory, full, again),
-        fix=no_room_fix(memory),
+        message=flush_message(memory, full, again),
+        fix=flush_fix(memory),
         locations=memory.locations(memory.snapshot.history.stack[replay.rows[following]].tolist())[
             :MAX_LINES
         ],
@@ -186,6 +186,6 @@ def _for_want_of_room(memory: DeviceMemory, full: Rows) -> Finding:
             "device": memory.label,
             "given_back_bytes": given,
             "asked_again_bytes": again,
-            "entries": flushes.first[full][:MAX_POSITIONS].tolist(),
+            "entries": flushes.first[full][:MAX_EVENT_IDS].tolist(),
         },
     )

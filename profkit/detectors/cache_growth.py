@@ -52,9 +52,17 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.device_memory.messages import lines_of, listed, pinned, telling_pins
-from profkit.engine.families.device_memory.settings_messages import pieces_evidence, pieces_fix
-from profkit.engine.figures.snapshot import pinning_sites
+from profkit.engine.families.device_memory.messages import (
+    fragmentation_text,
+    listed,
+    main_fragmentation_sites,
+    site_locations,
+)
+from profkit.engine.families.device_memory.settings_messages import (
+    fragmentation_evidence,
+    fragmentation_fix,
+)
+from profkit.engine.figures.snapshot import fragmentation_summary
 from profkit.index.snapshot.cache_trend import CacheTrend
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.events import Int32s, Rows
@@ -109,7 +117,7 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
     asking = memory.snapshot.history.stack[replay.rows[requests.place[later]]]
     place = int(requests.place[forced[-1]]) if len(forced) else replay.end
     layout = memory.segment_map_at(place)
-    pins = telling_pins(pinning_sites(layout, memory.lines))[:MAX_LINES]
+    pins = main_fragmentation_sites(fragmentation_summary(layout, memory.lines))[:MAX_LINES]
     text = (
         f"PyTorch came to hold {format_bytes(int(memory.reserved_bytes.max()))} of {memory.label} "
         f"for at most {format_bytes(int(memory.active_bytes.max()))} in use at once: after the "
@@ -121,7 +129,7 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
         severity="warning",
         confidence="high" if in_pieces else "medium",
         message=f"{text} {cause}",
-        fix=pieces_fix(memory) if in_pieces else (
+        fix=fragmentation_fix(memory) if in_pieces else (
             "Use one side stream instead of many, and let CUDA graphs share one pool "
             "(`torch.cuda.graph(g, pool=...)`): each stream and each pool has a cache of its own."
         ),
@@ -138,7 +146,7 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
             "n_forced": len(forced),
             "n_pools": len(np.unique(requests.pool[later])),
             "largest_usable_block_bytes": int(layout.hole_bytes.max(initial=0)),
-            **(pieces_evidence(memory) if in_pieces else {}),
+            **(fragmentation_evidence(memory) if in_pieces else {}),
         },
     )  # fmt: skip
 
@@ -147,7 +155,9 @@ def _locations(
     memory: DeviceMemory, pins: Sequence[FragmentationSite], asking: Int32s
 ) -> tuple[Location, ...]:
     """The lines that hold pieces in place first, then those that ask for more."""
-    return tuple(dict.fromkeys((*lines_of(pins), *memory.locations(asking.tolist()))))[:MAX_LINES]
+    return tuple(dict.fromkeys((*site_locations(pins), *memory.locations(asking.tolist()))))[
+        :MAX_LINES
+    ]
 
 
 def _pieces(memory: DeviceMemory, forced: Rows, pins: Sequence[FragmentationSite]) -> str:
@@ -166,7 +176,7 @@ def _pieces(memory: DeviceMemory, forced: Rows, pins: Sequence[FragmentationSite
     if not pins:
         return text
     held = format_bytes(sum(pin.unreleasable_bytes for pin in pins))
-    return f"{text} {listed([pinned(pin) for pin in pins])} held {held} in place."
+    return f"{text} {listed([fragmentation_text(pin) for pin in pins])} held {held} in place."
 
 
 def _pools(memory: DeviceMemory) -> str:

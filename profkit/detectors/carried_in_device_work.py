@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import positions
+from profkit.engine.windows import event_ids
 from profkit.index.device.blocked_time import covered_by
 from profkit.index.device.orphans import carried_in
 from profkit.model.finding import Finding
@@ -87,5 +87,5 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         ),
         fix="Call `torch.cuda.synchronize()` once before the recording, or use `warmup=1`.",
         n=len(rows),
-        evidence={"busy_ns": busy_ns, "events": positions(ctx, rows)},
+        evidence={"busy_ns": busy_ns, "events": event_ids(ctx, rows)},
     )

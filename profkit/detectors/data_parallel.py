@@ -56,9 +56,9 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.collectives.messages import program_of
-from profkit.engine.windows import in_windows, positions, windows, windows_ns
-from profkit.engine.wording import at, known, time_per_step, times_per_step
+from profkit.engine.families.collectives.messages import distributed_program
+from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.blocked_time import covered_by
 from profkit.index.device.wait_cost import WaitCost, wait_cost
 from profkit.index.intervals import Intervals, complement, unite
@@ -107,8 +107,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         ),
         confidence="high",
         message=_message(ctx, wrapper, busy, cost, at(lines[0])),
-        fix=_fix(wrapper.n_devices, trains=program_of(ctx).trains),
-        locations=known(*lines),
+        fix=_fix(wrapper.n_devices, trains=distributed_program(ctx).trains),
+        locations=known_locations(*lines),
         n=len(calls),
         cost=ctx.cost(cost.saving_ns, basis="upper-bound"),
         evidence={
@@ -116,7 +116,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "host_ns": wrapper.on_host.total_ns,
             "device_ns": busy.total_ns,
             "nothing_else_ns": cost.idle_ns,
-            "events": positions(ctx, calls),
+            "events": event_ids(ctx, calls),
         },
         claims=cost.claims,
     )

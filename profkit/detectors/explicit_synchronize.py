@@ -49,8 +49,8 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import in_windows, judge
-from profkit.engine.wording import at, known, time_per_step, times_per_step
+from profkit.engine.windows import costly_wait, in_windows
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.waits import WaitKind, called_by_profiler
 from profkit.index.ranks.collectives import exchange_rows
 from profkit.model.events import NO_ROW, Rows
@@ -93,7 +93,7 @@ _PYTHON: Final = {
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that synchronizes explicitly."""
     for location, rows in ctx.by_line(_calls_of_the_user(ctx)):
-        judged = judge(ctx, rows, thresholds.min_wait_share, thresholds.warning_share)
+        judged = costly_wait(ctx, rows, thresholds.min_wait_share, thresholds.warning_share)
         if judged is None:
             continue
         what = _what(ctx, rows)
@@ -106,7 +106,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 f"{time_per_step(ctx, judged.wait.idle_ns)}."
             ),
             fix=_fix(what),
-            locations=known(location),
+            locations=known_locations(location),
             n=len(rows),
             rows=rows,
             evidence={"call": ctx.events.name_of(int(rows[0]))},

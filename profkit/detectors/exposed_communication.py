@@ -58,16 +58,20 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.collectives.messages import Program, fix_of, program_of
+from profkit.engine.families.collectives.messages import (
+    DistributedProgram,
+    collective_fix,
+    distributed_program,
+)
 from profkit.engine.families.collectives.waits import (
-    ExchangeWaits,
-    StartedAt,
-    lines_of,
+    CollectiveSite,
+    CollectiveWaits,
+    collective_sites,
     waits_of_devices,
     waits_of_host,
 )
-from profkit.engine.windows import positions, windows, windows_ns
-from profkit.engine.wording import at, known, time_per_step, times_per_step
+from profkit.engine.windows import event_ids, windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.intervals import covered_within
 from profkit.index.ranks.data_parallel import wrapper_calls
 from profkit.model.finding import Confidence, Finding
@@ -108,10 +112,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     by_devices = None if len(wrapper_calls(ctx.events, ctx.tree)) else waits_of_devices(ctx)
     for waits in (by_devices, waits_of_host(ctx)):
         if waits is not None and _is_habit(ctx, waits, thresholds):
-            yield _finding(ctx, waits, program_of(ctx))
+            yield _finding(ctx, waits, distributed_program(ctx))
 
 
-def _is_habit(ctx: Context, waits: ExchangeWaits, thresholds: Thresholds) -> bool:
+def _is_habit(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -> bool:
     """Whether enough of enough steps is waited, and not of the first alone."""
     starts, ends = windows(ctx)
     waited_ns = covered_within(waits.waited, starts, ends)
@@ -120,8 +124,8 @@ def _is_habit(ctx: Context, waits: ExchangeWaits, thresholds: Thresholds) -> boo
     return later and bool(hit.mean() >= thresholds.min_steps_share)
 
 
-def _finding(ctx: Context, waits: ExchangeWaits, program: Program) -> Finding:
-    lines = lines_of(ctx, waits)
+def _finding(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> Finding:
+    lines = collective_sites(ctx, waits)
     counted = waits.rows[waits.share_ns > 0]
     costliest = waits.rows[np.argsort(-waits.share_ns, kind="stable")]
     kinds = waits.by_kind
@@ -130,8 +134,8 @@ def _finding(ctx: Context, waits: ExchangeWaits, program: Program) -> Finding:
         severity="warning" if program.trains else "note",
         confidence=confidence,
         message=_message(ctx, waits, _mostly(lines, waits.waited.total_ns), len(counted)),
-        fix=fix_of(ctx, waits, program),
-        locations=known(
+        fix=collective_fix(ctx, waits, program),
+        locations=known_locations(
             *(line.location for line in lines[:MAX_LINES] if 10 * line.ns >= lines[0].ns)
         ),
         n=len(counted),
@@ -143,13 +147,13 @@ def _finding(ctx: Context, waits: ExchangeWaits, program: Program) -> Finding:
             "longest_wait_ns": int(waits.share_ns.max()),
             "kinds": list(kinds),
             "kinds_ns": list(kinds.values()),
-            "events": positions(ctx, costliest[: len(counted)]),
+            "events": event_ids(ctx, costliest[: len(counted)]),
         },
         claims=waits.waited.pairs(),
     )
 
 
-def _mostly(lines: list[StartedAt], total_ns: int) -> str:
+def _mostly(lines: list[CollectiveSite], total_ns: int) -> str:
     """What most of the waiting was for, as far as it is known."""
     if not lines:
         return ""
@@ -159,7 +163,7 @@ def _mostly(lines: list[StartedAt], total_ns: int) -> str:
     return f", {word} for {first.kind}{at(first.location) or region}"
 
 
-def _message(ctx: Context, waits: ExchangeWaits, mostly: str, n: int) -> str:
+def _message(ctx: Context, waits: CollectiveWaits, mostly: str, n: int) -> str:
     total_ns = waits.waited.total_ns
     share = format_share(total_ns / windows_ns(ctx))
     longest = format_ns(int(waits.share_ns.max()))

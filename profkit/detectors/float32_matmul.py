@@ -62,7 +62,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import in_windows, positions, windows, windows_ns
+from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.matmul_precision import Products, products
 from profkit.index.device.wait_cost import first_of_each
@@ -184,7 +184,7 @@ def _judged(
         evidence={
             "kernel_ns": int(spent_ns.sum()),
             "busy_share": round(float(share), 4),
-            "events": positions(ctx, kept.rows),
+            "events": event_ids(ctx, kept.rows),
         },
         claims=first_of_each(spent, starts, ends, saved_ns),
     )

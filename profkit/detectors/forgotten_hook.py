@@ -45,9 +45,9 @@ from collections.abc import Iterator
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.leaks.causes import principal
-from profkit.engine.families.leaks.findings import UnmeantThresholds, growth_findings
-from profkit.engine.families.leaks.messages import code, own_name, told
+from profkit.engine.families.leaks.causes import main_chain
+from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
+from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
 
@@ -61,22 +61,22 @@ INFO = RuleInfo(
 )
 
 
-Thresholds = UnmeantThresholds
+Thresholds = UnintendedLeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each hook or line of hooks."""
-    return growth_findings(INFO, ctx, thresholds, message=told, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
 
 
 def _fix(growth: Leak) -> str:
-    chain = principal(growth)
-    if chain is not None and "_hooks" in own_name(growth).rsplit(".", 1)[-1]:
+    chain = main_chain(growth)
+    if chain is not None and "_hooks" in holder_name(growth).rsplit(".", 1)[-1]:
         return (
             "Register the hook once, before the loop; or keep its handle, and call "
             "`handle.remove()` at the end of the step."
         )
-    what = code(own_name(growth)) if chain is not None else "what the hook fills"
+    what = quoted(holder_name(growth)) if chain is not None else "what the hook fills"
     return (
         f"Let the hook keep `.detach()`ed values, empty {what} in every step, and remove the hook "
         "with `handle.remove()` when it is done."

@@ -53,9 +53,17 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.device_memory.messages import lines_of, listed, pinned, telling_pins
-from profkit.engine.families.device_memory.settings_messages import pieces_evidence, pieces_fix
-from profkit.engine.figures.snapshot import pinning_sites
+from profkit.engine.families.device_memory.messages import (
+    fragmentation_text,
+    listed,
+    main_fragmentation_sites,
+    site_locations,
+)
+from profkit.engine.families.device_memory.settings_messages import (
+    fragmentation_evidence,
+    fragmentation_fix,
+)
+from profkit.engine.figures.snapshot import fragmentation_summary
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.finding import Cost, Finding
 from profkit.model.memory_summary import FragmentationSite
@@ -127,14 +135,16 @@ def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Fi
     forced = np.flatnonzero(requests.is_forced)
     worst = int(forced[requests.needed_bytes[forced].argmax()])
     place = int(requests.place[worst])
-    pins = pinning_sites(memory.segment_map_at(place), memory.lines)
+    pins = fragmentation_summary(memory.segment_map_at(place), memory.lines)
     asking = memory.locations([int(memory.snapshot.history.stack[memory.replay.rows[place]])])
     return INFO.finding(
         severity="warning" if warns else "note",
         confidence="medium",
         message=_message(memory, most, pieces, worst, pins),
-        fix=pieces_fix(memory),
-        locations=tuple(dict.fromkeys((*lines_of(telling_pins(pins)), *asking)))[:MAX_LINES],
+        fix=fragmentation_fix(memory),
+        locations=tuple(dict.fromkeys((*site_locations(main_fragmentation_sites(pins)), *asking)))[
+            :MAX_LINES
+        ],
         n=len(forced),
         cost=Cost(bytes=pieces, basis="estimate"),
         evidence={
@@ -148,7 +158,7 @@ def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Fi
             "largest_forced_bytes": int(requests.needed_bytes[worst]),
             "free_then_bytes": int(requests.free_bytes[worst]),
             "entries": requests.place[forced][:MAX_ENTRIES].tolist(),
-            **pieces_evidence(memory),
+            **fragmentation_evidence(memory),
         },
     )
 
@@ -190,11 +200,11 @@ def _what_holds_it(memory: DeviceMemory, worst: int, pins: tuple[FragmentationSi
     """Live blocks that stand between the pieces; or none do, and segments are too short."""
     layout = memory.segment_map_at(int(memory.requests.place[worst]))
     held, whole = layout.unreleasable_bytes, layout.releasable_bytes
-    known = telling_pins(pins)[:MAX_LINES]
+    known = main_fragmentation_sites(pins)[:MAX_LINES]
     if held < whole or not known:
         return (
             f"Then {format_bytes(whole)} of all that was free lay in whole segments, and "
             f"{format_bytes(held)} between live blocks."
         )
     by_lines = format_bytes(sum(site.unreleasable_bytes for site in known))
-    return f"{listed([pinned(site) for site in known])} held {by_lines} in place then."
+    return f"{listed([fragmentation_text(site) for site in known])} held {by_lines} in place then."

@@ -63,8 +63,8 @@ from profkit.engine.detector import Needs, RuleInfo
 from profkit.engine.families.compile.functions import CompiledCode, location_of
 from profkit.engine.families.compile.graph_breaks import Broken, broken_lines, uncompiled
 from profkit.engine.families.compile.messages import cure_of_break, first_line
-from profkit.engine.windows import idle_in_windows, positions, windows, windows_ns
-from profkit.engine.wording import at, known, time_per_step, times_per_step
+from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.wait_cost import first_of_each, wait_cost
 from profkit.index.intervals import Intervals, covered_within
 from profkit.model.capture_info import Compiled
@@ -115,7 +115,7 @@ def _finding(ctx: Context, broken: Broken, thresholds: Thresholds) -> Finding:
         confidence="high" if broken.reason else "medium",
         message=_message(ctx, broken),
         fix=cure_of_break(broken.reason) if broken.reason else _UNKNOWN_CURE,
-        locations=known(broken.location, *broken.further),
+        locations=known_locations(broken.location, *broken.further),
         n=len(rows),
         cost=ctx.cost(total_ns, basis="upper-bound"),
         evidence={
@@ -123,7 +123,7 @@ def _finding(ctx: Context, broken: Broken, thresholds: Thresholds) -> Finding:
             "n_calls": broken.n_calls,
             "python_ns": broken.between.total_ns,
             "reason": first_line(broken.reason),
-            "events": positions(ctx, rows),
+            "events": event_ids(ctx, rows),
         },
         claims=claims,
     )
@@ -176,6 +176,6 @@ def _uncompiled(one: Compiled) -> Finding:
             f"{_why(one.failure)}."
         ),
         fix=cure_of_break(one.failure),
-        locations=known(*([location_of(one.caller)] if one.caller else []), place),
+        locations=known_locations(*([location_of(one.caller)] if one.caller else []), place),
         evidence={"reason": first_line(one.failure)},
     )

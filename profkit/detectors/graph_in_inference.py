@@ -55,8 +55,8 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import in_windows, positions
-from profkit.engine.wording import at, known, times_per_step
+from profkit.engine.windows import event_ids, in_windows
+from profkit.engine.wording import at, known_locations, times_per_step
 from profkit.index.host.source import NO_FRAME
 from profkit.index.runtime_calls import names_matching
 from profkit.index.trace_memory.graph_nodes import (
@@ -163,9 +163,9 @@ def _locations(ctx: Context, nodes: GraphNodes, here: Mask) -> tuple[Location, .
     trained = np.unique(ctx.source.frame[nodes.row[nodes.is_used]])
     own = rows[(frame != NO_FRAME) & ~np.isin(frame, trained)]
     if not len(own):
-        return known(ctx.location(int(rows[-1])))
+        return known_locations(ctx.location(int(rows[-1])))
     lines = sorted(ctx.by_line(own), key=lambda each: -len(each[1]))
-    return known(*(location for location, _ in lines[:MAX_LINES]))
+    return known_locations(*(location for location, _ in lines[:MAX_LINES]))
 
 
 def _finding(
@@ -189,5 +189,5 @@ def _finding(
         locations=locations,
         n=n_nodes,
         cost=Cost(bytes=most, basis="upper-bound"),
-        evidence={"kept_bytes": most, "events": positions(ctx, nodes.row[here])},
+        evidence={"kept_bytes": most, "events": event_ids(ctx, nodes.row[here])},
     )

@@ -43,9 +43,15 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.leaks.causes import principal
-from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
-from profkit.engine.families.leaks.messages import code, own_name, sentences, times_its_own, told
+from profkit.engine.families.leaks.causes import main_chain
+from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
+from profkit.engine.families.leaks.messages import (
+    holder_name,
+    leak_message,
+    quoted,
+    sentences,
+    storage_ratio,
+)
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
 
@@ -79,25 +85,25 @@ _FIXES: Final = {
 """What to do about a holder of some kind; ``{0}`` is its name."""
 
 
-Thresholds = GrowthThresholds
+Thresholds = LeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line or holder whose tensors pile up."""
-    return growth_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
 def _message(growth: Leak) -> str:
-    times = times_its_own(growth)
+    times = storage_ratio(growth)
     part = f"Each is a part of a storage {times} times as large, and keeps all of it."
-    return sentences(told(growth), part if times else "")
+    return sentences(leak_message(growth), part if times else "")
 
 
 def _fix(growth: Leak) -> str:
-    if times_its_own(growth):
+    if storage_ratio(growth):
         return "Keep a `.clone()` of the part, so that the rest of the storage can go."
-    chain, name = principal(growth), own_name(growth)
-    what = code(name) if name else "what holds them"
+    chain, name = main_chain(growth), holder_name(growth)
+    what = quoted(name) if name else "what holds them"
     if chain is not None and chain.kind in _FIXES:
         return _FIXES[chain.kind].format(what)
     last = "keep the last ones alone (`collections.deque(maxlen=100)`)"

@@ -46,8 +46,8 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
-from profkit.engine.families.leaks.messages import code, how_fast, own_name, told
+from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
+from profkit.engine.families.leaks.messages import growth_text, holder_name, leak_message, quoted
 from profkit.engine.wording import counted
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
@@ -67,20 +67,20 @@ _MOST: Final = 0.5
 
 _ALL: Final = format_share(1.0)
 
-Thresholds = GrowthThresholds
+Thresholds = LeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each holder or line of host memory."""
-    return growth_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
 def _message(growth: Leak) -> str:
     if growth.kind == "workers":
         return _of_workers(growth)
     if growth.n:
-        return told(growth)
-    return f"{how_fast(growth)}, and no object of Python is seen to hold it."
+        return leak_message(growth)
+    return f"{growth_text(growth)}, and no object of Python is seen to hold it."
 
 
 def _of_workers(growth: Leak) -> str:
@@ -105,14 +105,14 @@ def _of_workers(growth: Leak) -> str:
 def _fix(growth: Leak) -> str:
     if growth.kind == "workers":
         return _fix_of_workers(growth)
-    name = own_name(growth)
+    name = holder_name(growth)
     if not name:
         return (
             "See which library takes it: leave out a part of the step at a time, until the growth "
             "stops."
         )
     return (
-        f"Empty {code(name)} once its values are used, write them to disk as they come, or keep "
+        f"Empty {quoted(name)} once its values are used, write them to disk as they come, or keep "
         "a sum or mean instead of every value."
     )
 

@@ -47,7 +47,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import in_windows, judge
+from profkit.engine.windows import costly_wait, in_windows
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.waits import WaitKind, bytes_of, is_pageable
 from profkit.index.host.host_made_tensors import SMALL_BYTES, makers
@@ -96,7 +96,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         if len(owners) < thresholds.min_copies_count:
             continue
         here = waits.select(np.isin(waits.owner, owners))
-        judged = judge(
+        judged = costly_wait(
             ctx,
             here.rows,
             thresholds.min_wait_share,

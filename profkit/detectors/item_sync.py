@@ -52,7 +52,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import in_windows, judge, positions, uses_device
+from profkit.engine.windows import costly_wait, event_ids, in_windows, uses_device
 from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
 from profkit.index.device.waits import WaitKind, reads_of_the_user
 from profkit.model.events import Rows
@@ -109,7 +109,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     kept = in_windows(ctx, waits.rows)
     calls, owners = waits.rows[kept], waits.owner[kept]
     for location, rows in ctx.by_line(np.unique(owners)):
-        judged = judge(
+        judged = costly_wait(
             ctx,
             calls[np.isin(owners, rows)],
             thresholds.min_wait_share,
@@ -150,7 +150,7 @@ def _on_the_host(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             fix=_fix(ctx, here),
             locations=(location,),
             n=len(here),
-            evidence={"events": positions(ctx, here)},
+            evidence={"events": event_ids(ctx, here)},
         )
 
 

@@ -42,13 +42,13 @@ from collections.abc import Iterator
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
+from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
-    code,
-    graph_behind,
-    own_name,
+    graph_sentence,
+    holder_name,
+    leak_clause,
+    quoted,
     sentences,
-    what_grows,
 )
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
@@ -63,25 +63,25 @@ INFO = RuleInfo(
 )
 
 
-Thresholds = GrowthThresholds
+Thresholds = LeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line whose tensors hang on kept exceptions."""
-    return growth_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
 def _message(growth: Leak) -> str:
     return sentences(
-        f"{what_grows(growth)}.",
+        f"{leak_clause(growth)}.",
         "They are local variables of frames in the traceback of an exception that is kept.",
-        graph_behind(growth),
+        graph_sentence(growth),
     )
 
 
 def _fix(growth: Leak) -> str:
-    name = own_name(growth)
-    where = f" in {code(name)}" if name else ""
+    name = holder_name(growth)
+    where = f" in {quoted(name)}" if name else ""
     return (
         f"Keep `traceback.format_exc()` or `str(error)`{where} instead of the exception; or let go "
         "of its frames with `error.with_traceback(None)`."

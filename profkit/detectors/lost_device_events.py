@@ -43,7 +43,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import positions
+from profkit.engine.windows import event_ids
 from profkit.index.device.orphans import launches_without_work, lost_launches
 from profkit.model.finding import Finding
 from profkit.units import format_count, format_share
@@ -119,5 +119,5 @@ def _finding(
             "`profkit doctor` for what the driver allows."
         ),
         n=max(1, len(rows), len(told or ())),
-        evidence={"messages": told} if told else {"events": positions(ctx, rows)},
+        evidence={"messages": told} if told else {"events": event_ids(ctx, rows)},
     )

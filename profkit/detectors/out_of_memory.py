@@ -51,9 +51,9 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.device_memory.messages import lines_of
-from profkit.engine.families.device_memory.oom_messages import what_happened, what_to_change
-from profkit.engine.families.device_memory.settings_messages import room_evidence
+from profkit.engine.families.device_memory.messages import site_locations
+from profkit.engine.families.device_memory.oom_messages import oom_fix, oom_message
+from profkit.engine.families.device_memory.settings_messages import fitting_setting_evidence
 from profkit.engine.figures.snapshot import allocation_sites
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.oom_analysis import AllocationFailure
@@ -101,9 +101,11 @@ def _finding(
         # A program that goes on has caught the error, as those do that look for the largest batch.
         severity="warning" if went_on else "error",
         confidence="high" if told.device_free_bytes is not None else "medium",
-        message=what_happened(memory, asked_at, told, sites, len(shortages)),
-        fix=what_to_change(memory, asked_at, told, sites),
-        locations=tuple(dict.fromkeys((*([line] if line else []), *lines_of(sites[:MAX_LINES])))),
+        message=oom_message(memory, asked_at, told, sites, len(shortages)),
+        fix=oom_fix(memory, asked_at, told, sites),
+        locations=tuple(
+            dict.fromkeys((*([line] if line else []), *site_locations(sites[:MAX_LINES])))
+        ),
         n=len(shortages),
         cost=Cost(bytes=told.missing_bytes or told.asked_bytes),
         evidence={
@@ -119,6 +121,6 @@ def _finding(
             "outside_bytes": told.outside_bytes,
             "went_on": went_on,
             "entries": [each.place for each in shortages[:20]],
-            **room_evidence(memory, told),
+            **fitting_setting_evidence(memory, told),
         },
     )

@@ -50,7 +50,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import in_windows, judge
+from profkit.engine.windows import costly_wait, in_windows
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.waits import WaitKind, bytes_of, is_pageable
 from profkit.index.host.host_made_tensors import SMALL_BYTES, makers
@@ -92,7 +92,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     waits = waits.select(~(made & small))
     for location, owners in ctx.by_line(np.unique(waits.owner)):
         here = waits.select(np.isin(waits.owner, owners))
-        judged = judge(ctx, here.rows, thresholds.min_wait_share, thresholds.warning_share)
+        judged = costly_wait(ctx, here.rows, thresholds.min_wait_share, thresholds.warning_share)
         if judged is None:
             continue
         copies = np.unique(here.copy)

@@ -40,8 +40,8 @@ from collections.abc import Iterator
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
-from profkit.engine.families.leaks.messages import code, own_name, told
+from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
+from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
 
@@ -55,17 +55,17 @@ INFO = RuleInfo(
 )
 
 
-Thresholds = GrowthThresholds
+Thresholds = LeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line or holder of page-locked tensors."""
-    return growth_findings(INFO, ctx, thresholds, message=told, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
 
 
 def _fix(growth: Leak) -> str:
-    name = own_name(growth)
-    what = f" in {code(name)}" if name else ""
+    name = holder_name(growth)
+    what = f" in {quoted(name)}" if name else ""
     return (
         f"Let go of the tensors{what} once they are on the device, or keep them in pageable "
         "memory; fill a few page-locked buffers again and again with `copy_`."

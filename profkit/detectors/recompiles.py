@@ -62,8 +62,8 @@ from profkit.engine.families.compile.functions import (
 )
 from profkit.engine.families.compile.messages import cure_of_recompiles, first_line, is_limit
 from profkit.engine.families.compile.recompilations import Again, compiled_again
-from profkit.engine.windows import positions, windows, windows_ns
-from profkit.engine.wording import at, counted, known, time_per_step, times_per_step
+from profkit.engine.windows import event_ids, windows, windows_ns
+from profkit.engine.wording import at, counted, known_locations, time_per_step, times_per_step
 from profkit.index.device.wait_cost import first_of_each
 from profkit.index.intervals import covered_within
 from profkit.model.capture_info import Compiled
@@ -125,7 +125,7 @@ def _finding(ctx: Context, again: Again, thresholds: Thresholds) -> Finding:
             f"{_because(again.reasons)}"
         ),
         fix=cure_of_recompiles(reason) if reason else _UNKNOWN_CURE,
-        locations=known(again.location, *map(location_of, again.functions)),
+        locations=known_locations(again.location, *map(location_of, again.functions)),
         n=len(again.rows),
         cost=ctx.cost(total_ns),
         evidence={
@@ -133,7 +133,7 @@ def _finding(ctx: Context, again: Again, thresholds: Thresholds) -> Finding:
             "n_steps": again.n_steps,
             "n_versions": again.n_versions,
             "reasons": [first_line(each) for each in again.reasons[:MAX_REASONS]],
-            "events": positions(ctx, again.rows),
+            "events": event_ids(ctx, again.rows),
         },
         claims=first_of_each(again.lost, starts, ends, lost_ns),
     )
@@ -190,6 +190,6 @@ def _given_up(ctx: Context, code: CompiledCode, one: Compiled) -> Iterator[Findi
             f"{_because((one.reason,) if one.reason else ())}"
         ),
         fix=cure_of_recompiles(one.reason) if one.reason else _UNKNOWN_CURE,
-        locations=known(place),
+        locations=known_locations(place),
         evidence={"n_versions": n_versions, "limit": first_line(one.failure)},
     )

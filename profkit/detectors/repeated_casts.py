@@ -59,7 +59,7 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import positions, windows, windows_ns
+from profkit.engine.windows import event_ids, windows, windows_ns
 from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
 from profkit.index.host.casts import RoundTrips, round_trips
 from profkit.index.intervals import covered_within, intersect, union
@@ -130,7 +130,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         evidence={
             "n_casts": len(trips.work),
             "busy_share": round(share, 4),
-            "events": positions(ctx, trips.work),
+            "events": event_ids(ctx, trips.work),
         },
         claims=spent.pairs(),
     )

@@ -49,10 +49,10 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.leaks.causes import is_entry, principal
-from profkit.engine.families.leaks.detach_fix import is_sum, name_made, without_graph
-from profkit.engine.families.leaks.findings import UnmeantThresholds, growth_findings
-from profkit.engine.families.leaks.messages import code, is_number, own_name, told
+from profkit.engine.families.leaks.causes import is_container_entry, main_chain
+from profkit.engine.families.leaks.detach_fix import assigned_name, is_accumulation, without_graph
+from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
+from profkit.engine.families.leaks.messages import holder_name, is_scalar, leak_message, quoted
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
 
@@ -69,28 +69,28 @@ _NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 """A variable, or an attribute of one."""
 
 
-Thresholds = UnmeantThresholds
+Thresholds = UnintendedLeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line or holder whose tensors keep graphs."""
-    return growth_findings(INFO, ctx, thresholds, message=told, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
 
 
 def _fix(growth: Leak) -> str:
-    name, made = own_name(growth), name_made(growth.code)
-    method = "item" if is_number(growth) else "detach"
-    line = without_graph(growth.code, is_number=is_number(growth) or is_sum(growth.code))
+    name, made = holder_name(growth), assigned_name(growth.code)
+    method = "item" if is_scalar(growth) else "detach"
+    line = without_graph(growth.code, is_number=is_scalar(growth) or is_accumulation(growth.code))
     if line is not None:
-        return f"Write {code(line)}: then nothing is kept but the value."
-    chain = principal(growth)
-    is_state = growth.kind == "graph" and chain is not None and not is_entry(chain)
-    if is_state and _NAME.fullmatch(name) and not is_number(growth):
-        return f"Cut the graph between the steps: {code(f'{name} = {name}.detach()')}."
+        return f"Write {quoted(line)}: then nothing is kept but the value."
+    chain = main_chain(growth)
+    is_state = growth.kind == "graph" and chain is not None and not is_container_entry(chain)
+    if is_state and _NAME.fullmatch(name) and not is_scalar(growth):
+        return f"Cut the graph between the steps: {quoted(f'{name} = {name}.detach()')}."
     if made is not None:
-        into = f" in {code(name)}" if name and name != made else ""
-        return f"Keep {code(f'{made}.{method}()')}{into} instead of {code(made)}."
-    what = f"What {code(name)} keeps" if name else "What is kept"
+        into = f" in {quoted(name)}" if name and name != made else ""
+        return f"Keep {quoted(f'{made}.{method}()')}{into} instead of {quoted(made)}."
+    what = f"What {quoted(name)} keeps" if name else "What is kept"
     return (
         f"{what} needs no graph: keep `.item()` of a number and `.detach()` of a tensor, or "
         "compute it under `torch.no_grad()`."

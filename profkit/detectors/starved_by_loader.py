@@ -49,8 +49,8 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import MAX_POSITIONS, idle_in_windows, positions, windows_ns
-from profkit.engine.wording import at, known, time_per_step
+from profkit.engine.windows import MAX_EVENT_IDS, event_ids, idle_in_windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.device.blocked_time import covered_by
 from profkit.index.device.wait_cost import first_of_each
 from profkit.index.intervals import covered_within, intersect
@@ -105,14 +105,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         confidence="high" if len(steps) > 1 else "low",
         message=_message(ctx, at(location), total_ns, idle_ns),
         fix=_fix(loader),
-        locations=known(location),
+        locations=known_locations(location),
         n=len(rows),
         cost=ctx.cost(total_ns, basis="upper-bound" if ctx.has_device_work else "measured"),
         evidence={
             "loader": loader,
-            "loader_ns": waited_ns[:MAX_POSITIONS].tolist(),
-            "device_idle_ns": starved_ns[:MAX_POSITIONS].tolist() if ctx.has_device_work else None,
-            "events": positions(ctx, rows),
+            "loader_ns": waited_ns[:MAX_EVENT_IDS].tolist(),
+            "device_idle_ns": starved_ns[:MAX_EVENT_IDS].tolist() if ctx.has_device_work else None,
+            "events": event_ids(ctx, rows),
         },
         claims=first_of_each(waiting, steps.starts_ns, steps.ends_ns, waited_ns),
     )

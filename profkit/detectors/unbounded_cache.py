@@ -44,9 +44,9 @@ from collections.abc import Iterator
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.leaks.causes import principal
-from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
-from profkit.engine.families.leaks.messages import code, own_name, told
+from profkit.engine.families.leaks.causes import main_chain
+from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
+from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
 
@@ -60,17 +60,17 @@ INFO = RuleInfo(
 )
 
 
-Thresholds = GrowthThresholds
+Thresholds = LeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each cache that grows."""
-    return growth_findings(INFO, ctx, thresholds, message=told, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
 
 
 def _fix(growth: Leak) -> str:
-    chain, name = principal(growth), own_name(growth)
-    what = code(name) if name else "the cache"
+    chain, name = main_chain(growth), holder_name(growth)
+    what = quoted(name) if name else "the cache"
     behind = " Keep its tensors `.detach()`ed." if growth.graph and growth.graph.n_nodes else ""
     if chain is not None and chain.kind == "cache":
         return (

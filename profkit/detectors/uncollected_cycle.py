@@ -59,8 +59,14 @@ from typing import Final
 
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.families.leaks.findings import GrowthThresholds, growth_findings
-from profkit.engine.families.leaks.messages import code, how_fast, line_of, objects, what_grows
+from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
+from profkit.engine.families.leaks.messages import (
+    growth_text,
+    leak_clause,
+    leak_location,
+    objects_text,
+    quoted,
+)
 from profkit.engine.wording import at
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
@@ -82,24 +88,24 @@ _GRAPH: Final = ".grad_fn"
 _GRADIENT: Final = ".grad"
 
 
-Thresholds = GrowthThresholds
+Thresholds = LeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each kind of cycle."""
-    return growth_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
+    return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
 def _message(growth: Leak) -> str:
-    cycle = f": {code(' -> '.join(growth.cycle))}" if growth.cycle else ""
+    cycle = f": {quoted(' -> '.join(growth.cycle))}" if growth.cycle else ""
     if _is_of_autograd(growth):
         return (
-            f"{how_fast(growth)}: {objects(growth)}. They hang on a ring{at(line_of(growth))} that "
+            f"{growth_text(growth)}: {objects_text(growth)}. They hang on a ring{at(leak_location(growth))} that "
             "autograd has closed, which nothing can reach and no garbage collector sees"
             f"{cycle}."
         )
     return (
-        f"{what_grows(growth)}. Nothing can reach them; they hang on a reference cycle, which only "
+        f"{leak_clause(growth)}. Nothing can reach them; they hang on a reference cycle, which only "
         f"the garbage collector can free{cycle}."
     )
 
@@ -115,7 +121,7 @@ def _fix(growth: Leak) -> str:
             "then `gc.collect()` every so many steps frees it."
         )
     first = next((name for name in growth.cycle if not _is_plain(name)), "")
-    whose = f" of {code(first)}" if first else ""
+    whose = f" of {quoted(first)}" if first else ""
     return (
         f"Break the cycle{whose}: refer back by `weakref.ref`, or set the reference to None when "
         "it is done. Until then `gc.collect()` every so many steps frees it, if the collector was "
@@ -147,7 +153,7 @@ def _holding_each_other(growth: Leak) -> str:
     n_cells = sum(name.startswith(_CELL) for name in growth.cycle)
     if not functions or len(functions) + n_cells != len(growth.cycle[:-1]):
         return ""
-    names = [code(name.removeprefix(_FUNCTION)) for name in functions]
+    names = [quoted(name.removeprefix(_FUNCTION)) for name in functions]
     if len(names) == 1:
         return f"{names[0]}, which its own closure holds"
     return f"{', '.join(names[:-1])} and {names[-1]}, which hold each other by their closures"

@@ -50,8 +50,8 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import Needs, RuleInfo
-from profkit.engine.windows import in_windows, positions, windows_ns
-from profkit.engine.wording import at, known, time_per_step, times_per_step
+from profkit.engine.windows import event_ids, in_windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.intervals import Intervals, union
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Rows
@@ -95,7 +95,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     whole_ns = windows_ns(ctx)
     if not spent.total_ns or spent.total_ns < thresholds.min_time_share * whole_ns:
         return
-    locations = known(*costliest_lines(ctx, fills, ctx.events.dur_ns[fills], MAX_LINES))
+    locations = known_locations(*costliest_lines(ctx, fills, ctx.events.dur_ns[fills], MAX_LINES))
     is_warning = spent.total_ns >= thresholds.warning_share * whole_ns
     where = "on the GPU" if ctx.has_device_work else "on the host"
     yield INFO.finding(
@@ -112,7 +112,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         locations=locations,
         n=len(fills),
         cost=ctx.cost(spent.total_ns, basis="upper-bound" if ctx.has_device_work else "measured"),
-        evidence={"n_fills": len(fills), "events": positions(ctx, fills)},
+        evidence={"n_fills": len(fills), "events": event_ids(ctx, fills)},
         claims=spent.pairs(),
     )
 

@@ -15,7 +15,7 @@ from profkit.model.events import Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.location import Location
 
-MAX_POSITIONS = 20
+MAX_EVENT_IDS = 20
 """So many event ids are enough to find a finding in the trace, and keep a report readable."""
 
 
@@ -59,7 +59,7 @@ def idle_in_windows(ctx: Context) -> Intervals:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CostlyWait:
     """What some waiting calls amount to in a finding.
 
     Attributes:
@@ -111,13 +111,15 @@ class Judged:
                 **(evidence or {}),
                 "blocked_ns": self.wait.blocked_ns,
                 "device_idle_ns": self.wait.idle_ns,
-                "events": positions(ctx, rows),
+                "events": event_ids(ctx, rows),
             },
             claims=self.wait.claims,
         )
 
 
-def judge(ctx: Context, calls: Rows, min_wait_share: float, warning_share: float) -> Judged | None:
+def costly_wait(
+    ctx: Context, calls: Rows, min_wait_share: float, warning_share: float
+) -> CostlyWait | None:
     """Judge waiting calls by what they cost.
 
     Args:
@@ -133,7 +135,7 @@ def judge(ctx: Context, calls: Rows, min_wait_share: float, warning_share: float
     if not wait.blocked_ns or wait.blocked_ns < min_wait_share * whole_ns:
         return None
     saved = wait.saving_ns if ctx.has_device_work else None
-    return Judged(
+    return CostlyWait(
         wait=wait,
         severity="warning" if saved and saved >= warning_share * whole_ns else "note",
         confidence="high" if wait.n_windows > 1 else "medium",
@@ -141,9 +143,9 @@ def judge(ctx: Context, calls: Rows, min_wait_share: float, warning_share: float
     )
 
 
-def positions(ctx: Context, rows: Rows | Int32s) -> list[int]:
+def event_ids(ctx: Context, rows: Rows | Int32s) -> list[int]:
     """Ids of the first events of a finding, for its evidence."""
-    return [int(place) for place in ctx.events.position[rows[:MAX_POSITIONS]]]
+    return [int(place) for place in ctx.events.position[rows[:MAX_EVENT_IDS]]]
 
 
 _ON_THE_HOST: Final = frozenset(

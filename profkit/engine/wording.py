@@ -44,7 +44,7 @@ def at(location: Location) -> str:
     return f" {'in' if location.precision == 'function' else 'at'} {location.place}"
 
 
-def known(*locations: Location) -> tuple[Location, ...]:
+def known_locations(*locations: Location) -> tuple[Location, ...]:
     """Those locations that say anything: a line, an operator or a module.
 
     Args:

@@ -9,7 +9,7 @@ from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Finding
 from profkit.model.report import Breakdown, OpSummary, Report, Summary
 from profkit.names import visible
-from profkit.present.memory_text import memory_facts, memory_sentences, nothing_in_memory, ran_out
+from profkit.present.memory_text import has_oom, memory_facts, memory_sentences, no_memory_findings
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
 _LABELS: Final = {
@@ -62,7 +62,7 @@ def part_label(kind: str) -> str:
     return _LABELS.get(kind, visible(kind))
 
 
-def meanwhile(kind: str) -> str:
+def idle_explanation(kind: str) -> str:
     """What the host did while a device was idle, in a few words.
 
     Args:
@@ -71,7 +71,7 @@ def meanwhile(kind: str) -> str:
     return _MEANWHILE.get(kind, part_label(kind))
 
 
-def device_word(report: Report) -> str:
+def device_noun(report: Report) -> str:
     """What to call the devices of a report: ``GPU``, or ``device`` for other accelerators."""
     kinds = {device.device.partition(":")[0] for device in report.summary.devices}
     return "GPU" if kinds and kinds <= {"cuda", "hip", "xpu", "mps"} else "device"
@@ -116,7 +116,7 @@ def headline(report: Report) -> str:
     breakdown = report.summary.breakdown
     of_memory = [] if breakdown is not None else memory_sentences(report)
     sentences = of_memory or [_length_and_work(report, breakdown)]
-    if not (of_memory and ran_out(report)):
+    if not (of_memory and has_oom(report)):
         sentences += _biggest_costs(report) or [_nothing_found(report)]
     troubled = [each for each in report.health if each.severity != "note"]
     if troubled:
@@ -157,16 +157,16 @@ def _device_work(breakdown: Breakdown) -> float:
 
 def _devices(report: Report) -> str:
     several = len(report.summary.devices) > 1
-    return f"at least one {device_word(report)}" if several else f"the {device_word(report)}"
+    return f"at least one {device_noun(report)}" if several else f"the {device_noun(report)}"
 
 
-def whole_words(report: Report) -> str:
+def breakdown_title(report: Report) -> str:
     """What a breakdown covers: ``A step``, or what stands for the recording as a whole."""
     breakdown = report.summary.breakdown
     if breakdown is None or (not breakdown.on_device and breakdown.per_step_ns is None):
         return "The whole recording"
     if breakdown.per_step_ns is None:
-        return f"From the {device_word(report)}'s first work to its last"
+        return f"From the {device_noun(report)}'s first work to its last"
     return "A step"
 
 
@@ -205,7 +205,7 @@ def _inline(title: str) -> str:
 
 def _nothing_found(report: Report) -> str:
     if report.summary.breakdown is None and memory_sentences(report):
-        return nothing_in_memory(report)
+        return no_memory_findings(report)
     if report.findings:
         small = any(finding.cost.ns for finding in report.findings)
         cost = "takes a hundredth of it" if small else "has a cost that could be measured"
@@ -219,8 +219,8 @@ def _nothing_found(report: Report) -> str:
     longest = max(idle, key=lambda part: part.ns, default=None)
     if longest is not None and longest.share >= _WORTH_SAYING_SHARE:
         share = format_share(longest.share)
-        what = meanwhile(longest.kind)
-        return f"{said} The {device_word(report)} is idle {share} of the time while {what}."
+        what = idle_explanation(longest.kind)
+        return f"{said} The {device_noun(report)} is idle {share} of the time while {what}."
     return said
 
 

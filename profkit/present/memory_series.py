@@ -16,7 +16,7 @@ from profkit.index.trace_memory.live_bytes import device_label
 from profkit.model.events import MISSING, NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.memory_series import Clock, Layer, MemorySeries
 from profkit.model.snapshot import NO_STACK
-from profkit.present.memory_text import use_words
+from profkit.present.memory_text import use_label
 
 MAX_LAYERS: Final = 8
 """So many are told apart by their colours; the others lie together in one more."""
@@ -62,7 +62,7 @@ def _of_snapshot(memory: DeviceMemory) -> MemorySeries:
         reserved_bytes=replay.reserved_bytes[moments],
         layers={
             "line": held(line, lambda each: _UNKNOWN.get(each) or lines.location(each).place),
-            "use": held(use.astype(np.int64), lambda number: use_words(USES[number]) or _NO_USE),
+            "use": held(use.astype(np.int64), lambda number: use_label(USES[number]) or _NO_USE),
         },
     )
 

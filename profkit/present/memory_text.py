@@ -121,10 +121,10 @@ class AllocationTable:
 
 def use_of(site: AllocationSite) -> str:
     """What a site's blocks are used for, in a word; empty where that is not known."""
-    return use_words(site.category)
+    return use_label(site.category)
 
 
-def use_words(category: str) -> str:
+def use_label(category: str) -> str:
     """A use in a word or two, ``optimizer state``; empty where it is not known.
 
     Args:
@@ -175,7 +175,7 @@ def _course(steps: tuple[StepMemory, ...], name: str, figure: str) -> MemorySeri
     return MemorySeriesRow(name, tuple(step for step, _ in known), tuple(n for _, n in known))
 
 
-def sites(report: Report, *, everything: bool) -> list[AllocationTable]:
+def allocation_tables(report: Report, *, everything: bool) -> list[AllocationTable]:
     """What stood on each device when memory ran out, else at its peak, else in the end.
 
     Args:
@@ -248,26 +248,26 @@ def _out_of_memory(device: SnapshotDevice, oom: OomSummary) -> str:
     return f"{device.device} could not give {format_bytes(oom.bytes)}{place}{free}{why}."
 
 
-def ran_out(report: Report) -> bool:
+def has_oom(report: Report) -> bool:
     """Whether a snapshot tells of a request that could not be met: then that is all there is."""
     memory = report.summary.memory
     return memory is not None and any(device.oom for device in memory.devices)
 
 
-def nothing_in_memory(report: Report) -> str:
+def no_memory_findings(report: Report) -> str:
     """What to say of a report on memory whose findings name no cost."""
     if report.findings:
         return "No finding is more than a note."
     memory = report.summary.memory
     if memory is not None and memory.n_leaks == 0:
-        said = nothing_grows(memory)
+        said = no_leak_text(memory)
         return f"{said[0].upper()}{said[1:]}."
     if report.unchecked:
         return "The rules that could look found nothing to change."
     return "No rule found anything to change."
 
 
-def nothing_grows(memory: MemorySummary) -> str:
+def no_leak_text(memory: MemorySummary) -> str:
     """What to say of a program of which nothing is seen to grow.
 
     Args:
@@ -305,7 +305,7 @@ def _watched(report: Report, memory: MemorySummary) -> Iterator[str]:
     went = "" if shows_series(report) else ", ".join(map(_went, series_rows(report)))
     yield f"memory over {steps}: {went}" if went else f"memory was watched over {steps}"
     if memory.n_leaks == 0:
-        yield nothing_grows(memory)
+        yield no_leak_text(memory)
     if memory.monitoring_share is not None:
         yield f"watching cost {format_share(memory.monitoring_share)} of the time"
 

@@ -113,7 +113,7 @@ def chosen_stacks(
     return found[0]
 
 
-def label(site: FlameSite, base: str = "") -> str:
+def site_label(site: FlameSite, base: str = "") -> str:
     """What to call a site: its name, and its file and line where it is one.
 
     Args:

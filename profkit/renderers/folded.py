@@ -13,7 +13,7 @@ from typing import Final
 from profkit.model.report import Report
 from profkit.present.renderer import RendererInfo
 from profkit.present.stacks import StackOptions as Options
-from profkit.present.stacks import chosen_stacks, label, remark
+from profkit.present.stacks import chosen_stacks, remark, site_label
 
 __all__ = ["INFO", "Options", "remark", "render"]
 
@@ -41,7 +41,7 @@ def render(report: Report, options: Options) -> bytes:
     found = chosen_stacks(report, options.recording, options.weight)
     weights: Counter[str] = Counter()
     for stack, weight in found.rows if found is not None else ():
-        frames = (label(site, options.base).replace(_BETWEEN, _INSTEAD) for site in stack)
+        frames = (site_label(site, options.base).replace(_BETWEEN, _INSTEAD) for site in stack)
         weights[_BETWEEN.join(frames)] += weight
     lines = [f"{stack} {weight}\n" for stack, weight in sorted(weights.items())]
     return "".join(lines).encode()

@@ -15,6 +15,7 @@ from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.names import short_kernel, short_path, visible
 from profkit.present.headline import (
+    breakdown_title,
     busiest_ops,
     cost_text,
     facts,
@@ -23,16 +24,15 @@ from profkit.present.headline import (
     overhead_text,
     part_label,
     unchecked_by_reason,
-    whole_words,
 )
 from profkit.present.memory_text import (
     MemorySeriesRow,
+    allocation_tables,
     device_series_rows,
     not_measured,
     place_of,
     series_rows,
     shows_series,
-    sites,
     use_of,
 )
 from profkit.present.renderer import ReadersOptions as Options
@@ -102,7 +102,7 @@ def _time(report: Report) -> Iterator[str]:
     if breakdown is None or not breakdown.total_ns:
         return
     total = breakdown.per_step_ns if breakdown.per_step_ns is not None else breakdown.total_ns
-    yield f"## {whole_words(report)}: {format_ns(total)}"
+    yield f"## {breakdown_title(report)}: {format_ns(total)}"
     rows = [
         (
             part_label(part.kind),
@@ -200,7 +200,7 @@ def _memory(report: Report, options: Options, most: int | None) -> Iterator[str]
     if shows_series(report):
         yield from _courses("Memory by step", series_rows(report))
     yield from _courses("Memory over the history", device_series_rows(report))
-    for each in sites(report, everything=options.verbose):
+    for each in allocation_tables(report, everything=options.verbose):
         yield f"## {_prose(each.title)}: {format_bytes(each.total_bytes)}"
         found = [
             (

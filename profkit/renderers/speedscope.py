@@ -15,7 +15,7 @@ from profkit.model.report import Report
 from profkit.names import short_path, visible
 from profkit.present.renderer import RendererInfo
 from profkit.present.stacks import StackOptions as Options
-from profkit.present.stacks import WeightedStacks, all_stacks, chosen_stacks, label, remark
+from profkit.present.stacks import WeightedStacks, all_stacks, chosen_stacks, remark, site_label
 
 __all__ = ["INFO", "Options", "remark", "render"]
 
@@ -75,6 +75,6 @@ def _profile(stacks: WeightedStacks, numbers: dict[FlameSite, int]) -> dict[str,
 
 def _frame(site: FlameSite, base: str) -> dict[str, Any]:
     if site.frame is None:
-        return {"name": label(site)}
+        return {"name": site_label(site)}
     file = visible(short_path(site.frame.file, base))
     return {"name": visible(site.name) or "(no name)", "file": file, "line": site.frame.line}

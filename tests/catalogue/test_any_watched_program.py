@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from profkit.api import analyze, render
 from profkit.engine.context import Context
 from profkit.engine.detector import Needs, Rule
-from profkit.engine.families.leaks.causes import growths_of, step_bytes, together
+from profkit.engine.families.leaks.causes import leaks_of_cause, merged, total_per_step_bytes
 from profkit.engine.registry import rules
 from profkit.model.live_memory import Chain, Graph, Leak
 from profkit.model.location import Frame
@@ -73,8 +73,8 @@ def test_any_growth_is_told_by_its_rule_and_can_be_shown(
     expected = [
         name
         for name in map(attrgetter("INFO.name"), WATCHING)
-        for group in growths_of(ctx, name)
-        if step_bytes(together(group)) >= least[name]
+        for group in leaks_of_cause(ctx, name)
+        if total_per_step_bytes(merged(group)) >= least[name]
     ]
     assert sorted(finding.name for finding in report.findings) == sorted(expected)
     for finding in report.findings:

@@ -73,7 +73,7 @@ def test_waits_are_judged_by_shares_of_the_windows(
 ) -> None:
     ctx = context(waiting(steps=2), tmp_path)
     calls = ctx.waits.of_kind(WaitKind.EXPLICIT).rows
-    judged = windows.judge(ctx, calls, min_wait_share, warning_share)
+    judged = windows.costly_wait(ctx, calls, min_wait_share, warning_share)
     assert (judged.severity if judged else None) == severity
     if judged:
         assert judged.cost.ns == 80_000
@@ -82,7 +82,7 @@ def test_waits_are_judged_by_shares_of_the_windows(
 
 def test_no_calls_are_no_wait(tmp_path: Path) -> None:
     ctx = context(waiting(steps=2), tmp_path)
-    assert windows.judge(ctx, np.zeros(0, dtype=np.intp), 0.0, 0.0) is None
+    assert windows.costly_wait(ctx, np.zeros(0, dtype=np.intp), 0.0, 0.0) is None
 
 
 def test_a_device_is_in_use_even_where_its_work_is_lost(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from profkit.model.report import Report, Summary
 from profkit.present.headline import facts, headline
 from profkit.present.memory_text import (
     MemorySeriesRow,
+    allocation_tables,
     device_series_rows,
     memory_sentences,
     series_rows,
-    sites,
     use_of,
 )
 from tests.renderers import reports
@@ -138,7 +138,7 @@ def test_looks_far_apart_hold_until_the_next_one() -> None:
 
 
 def test_shares_are_of_what_stood_at_that_moment() -> None:
-    (at_oom,) = sites(reports.snapshot_report(), everything=False)
+    (at_oom,) = allocation_tables(reports.snapshot_report(), everything=False)
     assert at_oom.share(at_oom.sites[0]) == pytest.approx(14_300 / 34_000)
 
 
@@ -154,7 +154,9 @@ def test_a_snapshot_without_history_has_no_peak() -> None:
     bare = replace(device, n_trace_events=0, oom=(), timeline=())
     memory = replace(report.summary.memory, devices=(bare,))
     report = replace(report, summary=Summary(0, memory=memory), unchecked=())
-    assert [each.title for each in sites(report, everything=True)] == ["On cuda:0 in the end"]
+    assert [each.title for each in allocation_tables(report, everything=True)] == [
+        "On cuda:0 in the end"
+    ]
     assert facts(report, everything=False)[0].endswith("largest free block 112 MiB, no history")
     assert headline(report).endswith("at the peak. No rule found anything to change.")
     checked = replace(report, unchecked=reports.unchecked_report().unchecked)
@@ -211,5 +213,7 @@ def test_the_parts_of_a_peak_are_shares_of_what_stood_then() -> None:
     # The history's own figure is of requests, and 500 MiB more than what stood.
     uses = (MemoryUse("activation", 3, 30_000 * MIB), MemoryUse("unknown", 1, 4000 * MIB))
     memory = replace(report.summary.memory, devices=(replace(device, peak_uses=uses, oom=()),))
-    (peak, _) = sites(replace(report, summary=Summary(0, memory=memory)), everything=True)
+    (peak, _) = allocation_tables(
+        replace(report, summary=Summary(0, memory=memory)), everything=True
+    )
     assert (peak.title, peak.total_bytes) == ("On cuda:0 at its peak", 34_000 * MIB)

@@ -74,7 +74,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         releasable_bytes=layout.releasable_bytes,
         unreleasable_bytes=layout.unreleasable_bytes,
         private_free_bytes=int(free.sum()) - layout.releasable_bytes - layout.unreleasable_bytes,
-        fragmentation_sites=pinning_sites(layout, lines)[:MAX_PINS],
+        fragmentation_sites=fragmentation_summary(layout, lines)[:MAX_PINS],
         timeline=tuple(_timeline(snapshot, replay)),
         regions=_regions(snapshot, replay),
         peak_pending_free_bytes=peak_pending_free_bytes(snapshot, replay),
@@ -113,7 +113,7 @@ def _uses(sites: LiveBlockSites) -> tuple[MemoryUse, ...]:
     return tuple(MemoryUse(USES[use], int(n[use]), int(n_bytes[use])) for use in order)
 
 
-def pinning_sites(layout: SegmentMap, lines: StackLines) -> tuple[FragmentationSite, ...]:
+def fragmentation_summary(layout: SegmentMap, lines: StackLines) -> tuple[FragmentationSite, ...]:
     """What holds free memory in place, as a report has it."""
     pins = fragmentation_sites(layout, lines)
     return tuple(

@@ -12,7 +12,7 @@ from profkit.index.host.nesting import self_ns
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, OpSummary, RegionSummary
 
-MOST = 100
+MAX_ENTRIES = 100
 """How many kernels and operators a report lists. The rest is the tail that nobody reads."""
 
 _PERCENT: Final = 100
@@ -83,7 +83,7 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
     blocks = events.blocks_per_sm.figures_at(rows)
     occupancy = events.occupancy_percent.figures_at(rows) / _PERCENT
     found = []
-    for group in _by_name(ctx, rows)[:MOST]:
+    for group in _by_name(ctx, rows)[:MAX_ENTRIES]:
         here = rows[group.places]
         known = group.places[origin[group.places] != NO_ROW]
         location = None
@@ -138,7 +138,7 @@ def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
     events, launches = ctx.events, ctx.launches
     is_op: Mask = events.category == Category.OP
     rows = np.flatnonzero(is_op).astype(np.int32)
-    groups = _by_name(ctx, rows)[:MOST]
+    groups = _by_name(ctx, rows)[:MAX_ENTRIES]
     own = self_ns(events, ctx.tree, is_op)
     launched = launches.op != NO_ROW
     work, ops = launches.work[launched], launches.op[launched]
@@ -175,7 +175,7 @@ def regions(ctx: Context) -> tuple[RegionSummary, ...]:
             total_ns=group.total_ns,
             device_ns=int(device[group.places].sum()),
         )
-        for group in _by_name(ctx, rows)[:MOST]
+        for group in _by_name(ctx, rows)[:MAX_ENTRIES]
     )
 
 

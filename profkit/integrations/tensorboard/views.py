@@ -13,7 +13,13 @@ from profkit.index.trace_memory.live_bytes import device_label
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import Misreading
 from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, Report
-from profkit.present.headline import cost_text, origin, part_label, unchecked_by_reason, whole_words
+from profkit.present.headline import (
+    breakdown_title,
+    cost_text,
+    origin,
+    part_label,
+    unchecked_by_reason,
+)
 
 _MODULE: Final = "nn.Module: "
 _MOST: Final = 1_000
@@ -142,7 +148,7 @@ def words(report: Report) -> Words:
     breakdown = report.summary.breakdown
     kinds = [part.kind for part in breakdown.parts] if breakdown is not None else []
     return Words(
-        whole=whole_words(report),
+        whole=breakdown_title(report),
         parts={kind: part_label(kind) for kind in kinds},
         costs=tuple(cost_text(report, finding) for finding in report.findings),
         unchecked=tuple(unchecked_by_reason(report)),

@@ -13,6 +13,7 @@ from profkit.model.location import Location
 from profkit.model.report import Breakdown, Report
 from profkit.names import middle_cut, short_kernel, short_path, visible
 from profkit.present.headline import (
+    breakdown_title,
     busiest_ops,
     cost_text,
     facts,
@@ -21,16 +22,15 @@ from profkit.present.headline import (
     overhead_text,
     part_label,
     unchecked_by_reason,
-    whole_words,
 )
 from profkit.present.memory_text import (
     MemorySeriesRow,
+    allocation_tables,
     device_series_rows,
     not_measured,
     place_of,
     series_rows,
     shows_series,
-    sites,
     use_of,
 )
 from profkit.present.renderer import ReadersOptions as Options
@@ -87,7 +87,7 @@ def _whole(breakdown: Breakdown | None, report: Report) -> str:
     if breakdown is None or not breakdown.total_ns:
         return ""
     ns = breakdown.total_ns if breakdown.per_step_ns is None else breakdown.per_step_ns
-    return f"{whole_words(report)}: {format_ns(ns)}"
+    return f"{breakdown_title(report)}: {format_ns(ns)}"
 
 
 def _parts(breakdown: Breakdown | None) -> list[dict[str, object]]:
@@ -125,7 +125,7 @@ def _tables(report: Report, options: Options, most: int | None) -> Iterator[tupl
     if shows_series(report):
         yield from _courses("Memory by step", series_rows(report))
     yield from _courses("Memory over the history", device_series_rows(report))
-    for each in sites(report, everything=options.verbose):
+    for each in allocation_tables(report, everything=options.verbose):
         rows = tuple(
             (
                 place_of(site) if site.location.line is None else site.location.place,

@@ -12,12 +12,12 @@ from profkit.names import short_path
 from profkit.present.memory_series import memory_series
 from profkit.present.memory_text import (
     AllocationTable,
+    allocation_tables,
     memory_facts,
     place_of,
     series_rows,
-    sites,
+    use_label,
     use_of,
-    use_words,
 )
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
@@ -118,7 +118,7 @@ def _tables(
     if not memory.devices:
         for number, course in enumerate(went):
             yield from (_peak_table(number, course, kind) for kind in course.layers)
-    for number, each in enumerate(sites(report, everything=True)):
+    for number, each in enumerate(allocation_tables(report, everything=True)):
         yield _sites_table(number, each, options)
     for number, device in enumerate(memory.devices):
         yield from _device_tables(number, device, options)
@@ -181,7 +181,7 @@ def _device_tables(
     number: int, device: SnapshotDevice, options: Options
 ) -> Iterator[SortableTable]:
     name = device.device
-    uses = ((use_words(each.category) or "not known", each.n, each.bytes)
+    uses = ((use_label(each.category) or "not known", each.n, each.bytes)
             for each in device.peak_uses)  # fmt: skip
     yield table(
         f"memory-uses-{number}",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from profkit.engine.wording import counted
 from profkit.model.finding import SEVERITIES
 from profkit.model.report import Breakdown, Report
-from profkit.present.headline import device_word, part_label, whole_words
+from profkit.present.headline import breakdown_title, device_noun, part_label
 from profkit.renderers.html._colors import color_of
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
@@ -62,7 +62,7 @@ def section(report: Report, options: Options) -> Section:
         body=fill(
             "overview.html.j2",
             tiles=list(_tiles(report)),
-            whole=whole_words(report),
+            whole=breakdown_title(report),
             whole_ns=_whole_ns(breakdown),
             bars=list(_bars(breakdown)),
         ),
@@ -79,12 +79,12 @@ def _tiles(report: Report) -> Iterator[Tile]:
     summary = report.summary
     breakdown = summary.breakdown
     if breakdown is not None and breakdown.total_ns:
-        yield Tile(whole_words(report), format_ns(_whole_ns(breakdown)), _spread(report))
+        yield Tile(breakdown_title(report), format_ns(_whole_ns(breakdown)), _spread(report))
     for device in summary.devices:
         if device.span_ns and len(summary.devices) == 1:
             busy = format_share(device.busy_ns / device.span_ns)
             more = f"{format_ns(device.busy_ns)} of {format_ns(device.span_ns)}"
-            yield Tile(f"{device_word(report)} busy", busy, more)
+            yield Tile(f"{device_noun(report)} busy", busy, more)
     if summary.recoverable_ns:
         share = ""
         if breakdown is not None and breakdown.total_ns:

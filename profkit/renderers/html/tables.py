@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.names import short_kernel, short_path
-from profkit.present.headline import busiest_ops, meanwhile
+from profkit.present.headline import busiest_ops, idle_explanation
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
@@ -95,7 +95,7 @@ def _idle(report: Report) -> SortableTable:
         SortableColumn("Share", "share", "of the time that the device was in use"),
     )
     rows = (
-        (device.device, meanwhile(f"idle-{idle.cause}"), idle.ns,
+        (device.device, idle_explanation(f"idle-{idle.cause}"), idle.ns,
          idle.ns / device.span_ns if device.span_ns else None)
         for device in report.summary.devices
         for idle in device.idle_causes

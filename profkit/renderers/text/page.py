@@ -15,25 +15,25 @@ from profkit.model.location import Location
 from profkit.model.report import Breakdown, Report
 from profkit.names import middle_cut, short_kernel, short_path, tail_cut, visible
 from profkit.present.headline import (
+    breakdown_title,
     busiest_ops,
     cost_text,
-    device_word,
+    device_noun,
     facts,
     headline,
     origin,
     overhead_text,
     part_label,
     unchecked_by_reason,
-    whole_words,
 )
 from profkit.present.memory_text import (
     MemorySeriesRow,
+    allocation_tables,
     device_series_rows,
     not_measured,
     place_of,
     series_rows,
     shows_series,
-    sites,
     use_of,
 )
 from profkit.renderers.text.layout import (
@@ -167,7 +167,7 @@ class Page:
     def time_heading(self, breakdown: Breakdown) -> Text:
         """``A step: 174 ms`` with the shortest and the longest step."""
         if breakdown.per_step_ns is None:
-            return heading(whole_words(self.report), format_ns(breakdown.total_ns))
+            return heading(breakdown_title(self.report), format_ns(breakdown.total_ns))
         figures = format_ns(breakdown.per_step_ns)
         lengths = [step.dur_ns for step in self.report.summary.steps]
         if len(lengths) > 1:
@@ -262,7 +262,9 @@ class Page:
 
     def sites(self) -> Iterable[RenderableType]:
         """What stood on each device of a snapshot, by the line that allocated it."""
-        for number, each in enumerate(sites(self.report, everything=self.options.verbose)):
+        for number, each in enumerate(
+            allocation_tables(self.report, everything=self.options.verbose)
+        ):
             if number:
                 yield ""
             yield heading(visible(each.title), format_bytes(each.total_bytes))
@@ -299,7 +301,7 @@ class Page:
     def operators(self) -> Iterable[RenderableType]:
         """The operators that take longest: on the device where there is one, else themselves."""
         on_device, every = busiest_ops(self.report)
-        figures = (f"on {device_word(self.report)}", "self") if on_device else ("self", "total")
+        figures = (f"on {device_noun(self.report)}", "self") if on_device else ("self", "total")
         rows = [
             Row(
                 visible(op.name),

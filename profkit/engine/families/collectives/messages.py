@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.families.collectives.waits import ExchangeWaits
+from profkit.engine.families.collectives.waits import CollectiveWaits
 from profkit.index.ranks.collectives import run_on_host
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Mask
@@ -64,7 +64,7 @@ _BY_KIND: Final = {
 
 
 @dataclass(frozen=True)
-class Program:
+class DistributedProgram:
     """What a recording tells of a program that exchanges data between ranks.
 
     Attributes:
@@ -78,7 +78,7 @@ class Program:
     n_updates: int
 
 
-def program_of(ctx: Context) -> Program:
+def distributed_program(ctx: Context) -> DistributedProgram:
     """What kind of program it is.
 
     Source: ``torch/nn/parallel/distributed.py`` and ``torch/optim/optimizer.py`` for the names of
@@ -86,10 +86,10 @@ def program_of(ctx: Context) -> Program:
     """
     n_updates = int(_named(ctx, _OPTIMIZER).sum())
     trains = n_updates > 0 or bool(_named(ctx, _BACKWARD).any())
-    return Program(trains, int(_named(ctx, _DDP).sum()), n_updates)
+    return DistributedProgram(trains, int(_named(ctx, _DDP).sum()), n_updates)
 
 
-def fix_of(ctx: Context, waits: ExchangeWaits, program: Program) -> str:
+def collective_fix(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
     """What to write instead.
 
     Args:
@@ -102,7 +102,7 @@ def fix_of(ctx: Context, waits: ExchangeWaits, program: Program) -> str:
     return advice
 
 
-def _by_origin(ctx: Context, waits: ExchangeWaits, program: Program) -> str:
+def _by_origin(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
     for kinds, advice in _BY_KIND.items():
         if _mostly(waits, np.array([kind in kinds for kind in waits.kinds], dtype=np.bool_)):
             return advice
@@ -118,7 +118,7 @@ def _by_origin(ctx: Context, waits: ExchangeWaits, program: Program) -> str:
     return _WRAP if _mostly(waits, after & of_gradients) else _EARLIER
 
 
-def _of_ddp(waits: ExchangeWaits, program: Program, in_backward: Mask) -> str:
+def _of_ddp(waits: CollectiveWaits, program: DistributedProgram, in_backward: Mask) -> str:
     """Advice for a model in ``DistributedDataParallel``, by what it was seen to do."""
     n_sent = int(in_backward.sum())
     each_pass_sends = n_sent >= program.n_forwards
@@ -143,14 +143,14 @@ def _named(ctx: Context, pattern: re.Pattern[str]) -> Mask:
     return rows_named(ctx.events, pattern, Category.OP, Category.ANNOTATION)
 
 
-def _within(ctx: Context, waits: ExchangeWaits, pattern: re.Pattern[str]) -> Mask:
+def _within(ctx: Context, waits: CollectiveWaits, pattern: re.Pattern[str]) -> Mask:
     """Which exchanges were started within something of such a name. Shape of ``waits.rows``."""
     above = ctx.tree.nearest(_named(ctx, pattern))
     known = waits.starter != NO_ROW
     return np.asarray(known & (above[waits.starter] != NO_ROW))
 
 
-def _after_backward(ctx: Context, waits: ExchangeWaits) -> Mask:
+def _after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
     """Which the program itself started when a backward pass of the same step was over.
 
     Without steps the recording is one. What an operator starts, such as a layer that averages over
@@ -169,7 +169,7 @@ def _after_backward(ctx: Context, waits: ExchangeWaits) -> Mask:
     return np.asarray(known & (place >= 0) & same_step & by_itself)
 
 
-def _mostly(waits: ExchangeWaits, which: Mask) -> bool:
+def _mostly(waits: CollectiveWaits, which: Mask) -> bool:
     """Whether these have at least half of the time waited, for exchanges of known origin if any."""
     known = waits.starter != NO_ROW
     if not waits.share_ns[known].any():

@@ -37,7 +37,7 @@ _SEED: Final = "aten::ones_like"
 
 
 @dataclass(frozen=True)
-class ExchangeWaits:
+class CollectiveWaits:
     """Exchanges of one device, or of the host, and how long each was waited for.
 
     Attributes:
@@ -67,7 +67,7 @@ class ExchangeWaits:
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
-def waits_of_devices(ctx: Context) -> ExchangeWaits | None:
+def waits_of_devices(ctx: Context) -> CollectiveWaits | None:
     """The device that waits most for exchanges that devices run; None without any such exchange.
 
     A device that computes nothing during an exchange does not wait for it where the host has not
@@ -77,7 +77,7 @@ def waits_of_devices(ctx: Context) -> ExchangeWaits | None:
     return max(found, key=lambda each: each.waited.total_ns, default=None)
 
 
-def _of_device(ctx: Context, device: DeviceActivity) -> ExchangeWaits:
+def _of_device(ctx: Context, device: DeviceActivity) -> CollectiveWaits:
     events, launches = ctx.events, ctx.launches
     alone = intersect(subtract(device.communication, device.compute), union(*windows(ctx)))
     held = ctx.host_activity["sync"]
@@ -91,7 +91,7 @@ def _of_device(ctx: Context, device: DeviceActivity) -> ExchangeWaits:
     above = np.where(starter != NO_ROW, outermost[starter], NO_ROW)
     starter = np.where(above != NO_ROW, above, starter).astype(np.int32)
     waited = subtract(alone, late)
-    return ExchangeWaits(
+    return CollectiveWaits(
         device=device.device,
         rows=rows,
         starter=starter,
@@ -130,7 +130,7 @@ def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s)
     return found
 
 
-def waits_of_host(ctx: Context) -> ExchangeWaits | None:
+def waits_of_host(ctx: Context) -> CollectiveWaits | None:
     """The time lost to exchanges that threads of the host run; None without any such exchange."""
     events = ctx.events
     rows = run_on_host(events)
@@ -143,7 +143,7 @@ def waits_of_host(ctx: Context) -> ExchangeWaits | None:
     within = union(starts, ends)
     waited = awaited(events, rows, working, int(starts.min()), int(ends.max()))
     waited = intersect(waited, within)
-    return ExchangeWaits(
+    return CollectiveWaits(
         device=None,
         rows=rows,
         starter=starters(events, ctx.tree, rows),
@@ -155,7 +155,7 @@ def waits_of_host(ctx: Context) -> ExchangeWaits | None:
 
 
 @dataclass(frozen=True)
-class StartedAt:
+class CollectiveSite:
     """A line that started exchanges.
 
     Attributes:
@@ -171,7 +171,7 @@ class StartedAt:
     ns: int
 
 
-def lines_of(ctx: Context, waits: ExchangeWaits) -> list[StartedAt]:
+def collective_sites(ctx: Context, waits: CollectiveWaits) -> list[CollectiveSite]:
     """The lines that started exchanges that were waited for, the most waited for first.
 
     Args:
@@ -187,7 +187,7 @@ def lines_of(ctx: Context, waits: ExchangeWaits) -> list[StartedAt]:
         heaviest = int(counts[mine][0])
         op = ctx.location(int(waits.starter[heaviest])).op
         found.append(
-            StartedAt(
+            CollectiveSite(
                 location=replace(location, op=op),
                 region=_most_of(ctx, regions[mine], ns[mine]),
                 kind=waits.kinds[heaviest],

@@ -16,7 +16,7 @@ def blocks(n: int) -> str:
     return "1 block" if n == 1 else f"{format_count(n)} blocks"
 
 
-def line_of(location: Location, *, is_before_recording: bool = False) -> str:
+def site_line(location: Location, *, is_before_recording: bool = False) -> str:
     """``train.py:12``, or what is known of memory without a line.
 
     Args:
@@ -28,19 +28,19 @@ def line_of(location: Location, *, is_before_recording: bool = False) -> str:
     return "what was allocated before the recording" if is_before_recording else "an unknown line"
 
 
-def held(site: AllocationSite) -> str:
+def site_text(site: AllocationSite) -> str:
     """``model.py:340 (14.0 GiB in 64 blocks, activation)``."""
     use = "" if site.category == "unknown" else f", {site.category}"
-    where = line_of(site.location, is_before_recording=site.is_before_recording)
+    where = site_line(site.location, is_before_recording=site.is_before_recording)
     return f"{where} ({format_bytes(site.bytes)} in {blocks(site.n)}{use})"
 
 
-def pinned(site: FragmentationSite) -> str:
+def fragmentation_text(site: FragmentationSite) -> str:
     """``2.00 MiB in 1 block of train.py:31``."""
-    return f"{format_bytes(site.bytes)} in {blocks(site.n)} of {line_of(site.location)}"
+    return f"{format_bytes(site.bytes)} in {blocks(site.n)} of {site_line(site.location)}"
 
 
-def telling_pins(pins: Sequence[FragmentationSite]) -> list[FragmentationSite]:
+def main_fragmentation_sites(pins: Sequence[FragmentationSite]) -> list[FragmentationSite]:
     """Those that have a line and hold a good part of the free memory in place."""
     least = _TELLING_SHARE * sum(pin.unreleasable_bytes for pin in pins)
     return [
@@ -55,7 +55,7 @@ def listed(parts: Sequence[str]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def lines_of(sites: Iterable[AllocationSite | FragmentationSite]) -> tuple[Location, ...]:
+def site_locations(sites: Iterable[AllocationSite | FragmentationSite]) -> tuple[Location, ...]:
     """The lines of some sites that are known, each once, in their order."""
     known = (site.location for site in sites if site.location.file is not None)
     return tuple(dict.fromkeys(known))

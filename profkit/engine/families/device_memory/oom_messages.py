@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from profkit.engine.families.device_memory.messages import held, line_of, listed
+from profkit.engine.families.device_memory.messages import listed, site_line, site_text
 from profkit.engine.families.device_memory.settings_messages import (
     EXPANDABLE,
-    no_room_either,
-    room_fix,
+    fails_with_any_setting,
+    fitting_setting,
 )
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.oom_analysis import AllocationFailure
@@ -34,7 +34,7 @@ _ADVICE: Final = {
 }
 
 
-def what_happened(
+def oom_message(
     memory: DeviceMemory,
     line: Location,
     told: AllocationFailure,
@@ -72,11 +72,15 @@ def what_happened(
         of_them = "" if longest is None else f", the longest fit for it {format_bytes(longest)}"
         enough = ""
         if told.fits_in_one_piece:
-            why = ", and no setting would have joined them" if no_room_either(memory, told) else ""
+            why = (
+                ", and no setting would have joined them"
+                if fails_with_any_setting(memory, told)
+                else ""
+            )
             enough = f" In one piece they would have been enough{why}."
         parts.append(f"{format_bytes(told.in_pieces_bytes)} lay free in pieces{of_them}.{enough}")
     if sites:
-        parts.append(f"Most was held by {listed([held(each) for each in sites[:MAX_LINES]])}.")
+        parts.append(f"Most was held by {listed([site_text(each) for each in sites[:MAX_LINES]])}.")
     parts.append(_others(told))
     return " ".join(filter(None, parts))
 
@@ -100,7 +104,7 @@ def _others(told: AllocationFailure) -> str:
     )
 
 
-def what_to_change(
+def oom_fix(
     memory: DeviceMemory, line: Location, told: AllocationFailure, sites: tuple[AllocationSite, ...]
 ) -> str:
     """The ways to make room, those with the most bytes first.
@@ -121,7 +125,7 @@ def what_to_change(
         by_use[site.category] = by_use.get(site.category, 0) + site.bytes
     ways = [(n_bytes, _ADVICE[use]) for use, n_bytes in by_use.items() if use in _ADVICE]
     ways.extend(
-        (site.bytes, f"{line_of(site.location)}: see whether all of it is needed at once")
+        (site.bytes, f"{site_line(site.location)}: see whether all of it is needed at once")
         for site in sites
         if site.category == "unknown" and site.location.file is not None
     )
@@ -131,7 +135,7 @@ def what_to_change(
     if line.file:
         ways.append((told.asked_bytes, f"{line.place}: compute in chunks what it asks for at once"))
     pieces = None
-    setting = room_fix(memory, told) if told.in_pieces_bytes else None
+    setting = fitting_setting(memory, told) if told.in_pieces_bytes else None
     if setting is not None:
         pieces = (told.in_pieces_bytes, f"free in pieces: {setting}")
         ways.append(pieces)
@@ -145,7 +149,7 @@ def what_to_change(
     return f"In the order of bytes: {chosen}."
 
 
-def no_room(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
+def flush_message(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
     """How often requests made the allocator give its cache back, and what that came to.
 
     Args:
@@ -164,7 +168,7 @@ def no_room(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
     )
 
 
-def no_room_fix(memory: DeviceMemory) -> str:
+def flush_fix(memory: DeviceMemory) -> str:
     """What to do about it.
 
     Args:

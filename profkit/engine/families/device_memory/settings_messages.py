@@ -17,7 +17,7 @@ _MIN_SAVED_SHARE: Final = 0.1
 _ORDER: Final = "Allocate what lives long before what comes and goes"
 
 
-def pieces_fix(memory: DeviceMemory) -> str:
+def fragmentation_fix(memory: DeviceMemory) -> str:
     """What to do about free memory in pieces, with what it would come to where that is known.
 
     Args:
@@ -49,7 +49,7 @@ def pieces_fix(memory: DeviceMemory) -> str:
     return f"{no_use if figures else ''}{_of_the_program(memory)}"
 
 
-def pieces_evidence(memory: DeviceMemory) -> dict[str, EvidenceValue]:
+def fragmentation_evidence(memory: DeviceMemory) -> dict[str, EvidenceValue]:
     """The figures behind it: what the history played again reserved at its peak.
 
     Args:
@@ -66,7 +66,7 @@ def pieces_evidence(memory: DeviceMemory) -> dict[str, EvidenceValue]:
     }
 
 
-def room_fix(memory: DeviceMemory, told: AllocationFailure) -> str | None:
+def fitting_setting(memory: DeviceMemory, told: AllocationFailure) -> str | None:
     """What to set so that what is free in pieces makes room; None where no setting is of use.
 
     Args:
@@ -86,7 +86,7 @@ def room_fix(memory: DeviceMemory, told: AllocationFailure) -> str | None:
     return f"set `{EXPANDABLE}`{enough}"
 
 
-def no_room_either(memory: DeviceMemory, told: AllocationFailure) -> bool:
+def fails_with_any_setting(memory: DeviceMemory, told: AllocationFailure) -> bool:
     """Whether the request was tried under other settings and met under none.
 
     Args:
@@ -98,7 +98,9 @@ def no_room_either(memory: DeviceMemory, told: AllocationFailure) -> bool:
     return tried and other.meeting(told.place) is None
 
 
-def room_evidence(memory: DeviceMemory, told: AllocationFailure) -> dict[str, EvidenceValue]:
+def fitting_setting_evidence(
+    memory: DeviceMemory, told: AllocationFailure
+) -> dict[str, EvidenceValue]:
     """Whether the request was tried under other settings, and one that would have met it.
 
     Args:

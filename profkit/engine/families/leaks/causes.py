@@ -34,7 +34,7 @@ _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LAST_NAME: Final = re.compile(r"(\w+)\W*$")
 
 
-def growths_of(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
+def leaks_of_cause(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
     """What grows for a reason, the most bytes a step first; what one holder keeps, together.
 
     Args:
@@ -45,19 +45,21 @@ def growths_of(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
     for growth in ctx.live.leaks if ctx.live is not None else ():
         if cause_of(growth) == cause:
             groups.setdefault(_holder(growth), []).append(growth)
-    found = (tuple(sorted(group, key=step_bytes, reverse=True)) for group in groups.values())
-    return sorted(found, key=lambda group: -sum(map(step_bytes, group)))
+    found = (
+        tuple(sorted(group, key=total_per_step_bytes, reverse=True)) for group in groups.values()
+    )
+    return sorted(found, key=lambda group: -sum(map(total_per_step_bytes, group)))
 
 
 def _holder(growth: Leak) -> object:
     """What tells growths of one holder from those of another; those of none are all apart."""
-    chain = principal(growth)
+    chain = main_chain(growth)
     if chain is None or not container_name(chain):
         return id(growth)
     return growth.kind, growth.device, container_name(chain), container_place(chain)
 
 
-def together(group: tuple[Leak, ...]) -> Leak:
+def merged(group: tuple[Leak, ...]) -> Leak:
     """What one holder keeps as one growth: by the line that makes most of it.
 
     Args:
@@ -87,11 +89,11 @@ def cause_of(growth: Leak) -> Cause:
     Args:
         growth: What grows.
     """
-    chain = principal(growth)
+    chain = main_chain(growth)
     if growth.kind != "garbage" and chain is not None:
         if chain.kind in _BY_HOLDER:
             return _BY_HOLDER[chain.kind]
-        if is_called_cache(chain) and graph_share(growth) < _MOSTLY_GRAPH_SHARE:
+        if is_named_cache(chain) and graph_share(growth) < _MOSTLY_GRAPH_SHARE:
             return "unbounded-cache"
     return _by_itself(growth)
 
@@ -107,7 +109,7 @@ def _by_itself(growth: Leak) -> Cause:
     return "retained-graph" if graph_share(growth) >= _GRAPH_SHARE else "growing-container"
 
 
-def principal(growth: Leak) -> Chain | None:
+def main_chain(growth: Leak) -> Chain | None:
     """The chain to tell of: the shortest whose root is known, else the shortest; None if none."""
     known = (chain for chain in growth.chains if chain.kind != "unknown")
     return next(known, growth.chains[0] if growth.chains else None)
@@ -120,8 +122,8 @@ def graph_share(growth: Leak) -> float:
     if growth.graph is None:
         return 0.0
     if growth.nodes_per_step and growth.graph.n_nodes:
-        kept = kept_step_bytes(growth) + node_step_bytes(growth)
-        return min(kept / max(step_bytes(growth), 1), 1.0)
+        kept = saved_per_step_bytes(growth) + node_per_step_bytes(growth)
+        return min(kept / max(total_per_step_bytes(growth), 1), 1.0)
     kept = graph_bytes(growth.graph)
     own = max(growth.bytes - growth.graph.saved_bytes, 0)
     return kept / (kept + own) if kept else 0.0
@@ -132,31 +134,31 @@ def graph_bytes(graph: Graph) -> int:
     return graph.saved_bytes + NODE_BYTES * graph.n_nodes
 
 
-def kept_step_bytes(growth: Leak) -> int:
+def saved_per_step_bytes(growth: Leak) -> int:
     """What the nodes that the graph behind gains in a step have saved, as all of them have."""
     if growth.graph is None or not growth.graph.n_nodes:
         return 0
     return round(growth.graph.saved_bytes * growth.nodes_per_step / growth.graph.n_nodes)
 
 
-def node_step_bytes(growth: Leak) -> int:
+def node_per_step_bytes(growth: Leak) -> int:
     """About what the nodes alone of the graph behind take a step."""
     return round(NODE_BYTES * growth.nodes_per_step)
 
 
-def step_bytes(growth: Leak) -> int:
+def total_per_step_bytes(growth: Leak) -> int:
     """By how much it grows a step, nodes included."""
-    return growth.per_step_bytes + node_step_bytes(growth)
+    return growth.per_step_bytes + node_per_step_bytes(growth)
 
 
-def all_bytes(growth: Leak) -> int:
+def total_bytes(growth: Leak) -> int:
     """How much of it there was at the last look, nodes included."""
     return growth.bytes + (NODE_BYTES * growth.graph.n_nodes if growth.graph else 0)
 
 
-def is_about(growth: Leak) -> bool:
+def is_estimate(growth: Leak) -> bool:
     """Whether what is known of its nodes' size alone makes its size an estimate."""
-    return node_step_bytes(growth) > _GRAPH_SHARE * step_bytes(growth)
+    return node_per_step_bytes(growth) > _GRAPH_SHARE * total_per_step_bytes(growth)
 
 
 def container_name(chain: Chain) -> str:
@@ -170,7 +172,7 @@ def container_name(chain: Chain) -> str:
     return name.removeprefix("__main__.").lstrip(".")
 
 
-def is_entry(chain: Chain) -> bool:
+def is_container_entry(chain: Chain) -> bool:
     """Whether what is held is an entry of a container, and not what a name stands for itself.
 
     Args:
@@ -215,7 +217,7 @@ def _is_entry(part: str) -> bool:
     return part.startswith("[") or part in _ENTRIES
 
 
-def is_called_cache(chain: Chain) -> bool:
+def is_named_cache(chain: Chain) -> bool:
     """Whether the user's own name for a container says that it is a cache.
 
     Args:

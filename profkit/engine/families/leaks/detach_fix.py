@@ -31,7 +31,7 @@ def without_graph(code: str, *, is_number: bool) -> str | None:
     return text if len(text) <= _LONGEST and "\n" not in text else None
 
 
-def name_made(code: str) -> str | None:
+def assigned_name(code: str) -> str | None:
     """The variable that a line gives a value: ``loss`` of ``loss = measure(output, y)``.
 
     Args:
@@ -43,7 +43,7 @@ def name_made(code: str) -> str | None:
     return None
 
 
-def is_sum(code: str) -> bool:
+def is_accumulation(code: str) -> bool:
     """Whether a line adds to what it has: ``total += loss``, ``total = total + loss``.
 
     Args:

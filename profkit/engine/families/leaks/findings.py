@@ -7,27 +7,27 @@ from typing import Final
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import (
-    all_bytes,
-    growths_of,
-    is_about,
-    principal,
-    step_bytes,
-    together,
+    is_estimate,
+    leaks_of_cause,
+    main_chain,
+    merged,
+    total_bytes,
+    total_per_step_bytes,
 )
-from profkit.engine.families.leaks.messages import line_of, sentences
-from profkit.engine.wording import counted, known
+from profkit.engine.families.leaks.messages import leak_location, sentences
+from profkit.engine.wording import counted, known_locations
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.live_memory import Leak
 
 _DOUBT: Final[dict[int, Confidence]] = {0: "high", 1: "medium"}
 _MOST_FRAMES: Final = 20
 _MOST_CHAINS: Final = 3
-Words = Callable[[Leak], str]
+LeakText = Callable[[Leak], str]
 """Says something of what grows."""
 
 
 @dataclass(frozen=True)
-class GrowthThresholds:
+class LeakThresholds:
     """When memory that grows is a finding.
 
     Attributes:
@@ -48,7 +48,7 @@ class GrowthThresholds:
 
 
 @dataclass(frozen=True)
-class UnmeantThresholds(GrowthThresholds):
+class UnintendedLeakThresholds(LeakThresholds):
     """When it is one that something grows which nobody means to keep: a graph, a hook's catch.
 
     Attributes:
@@ -67,8 +67,8 @@ class UnmeantThresholds(GrowthThresholds):
     warning_step_bytes: int = 4096
 
 
-def growth_findings(
-    info: RuleInfo, ctx: Context, limits: GrowthThresholds, *, message: Words, fix: Words
+def leak_findings(
+    info: RuleInfo, ctx: Context, limits: LeakThresholds, *, message: LeakText, fix: LeakText
 ) -> Iterator[Finding]:
     """A finding for each line or holder of what grows for the reason that a rule tells of.
 
@@ -79,7 +79,7 @@ def growth_findings(
         message: Says what was found.
         fix: Says what to write instead.
     """
-    for group in growths_of(ctx, info.name):
+    for group in leaks_of_cause(ctx, info.name):
         yield from _finding(info, ctx, group, limits, message=message, fix=fix)
 
 
@@ -87,24 +87,24 @@ def _finding(
     info: RuleInfo,
     ctx: Context,
     group: tuple[Leak, ...],
-    limits: GrowthThresholds,
+    limits: LeakThresholds,
     *,
-    message: Words,
-    fix: Words,
+    message: LeakText,
+    fix: LeakText,
 ) -> Iterator[Finding]:
     """A finding on what one holder keeps, or none where it grows too little to tell."""
-    growth = together(group)
-    if step_bytes(growth) < limits.min_step_bytes:
+    growth = merged(group)
+    if total_per_step_bytes(growth) < limits.min_step_bytes:
         return
     n_steps = ctx.live.n_evaluated_steps if ctx.live is not None else 0
     sure = _confidence(growth, n_steps, limits)
-    lines = known(*dict.fromkeys(map(line_of, group)))
+    lines = known_locations(*dict.fromkeys(map(leak_location, group)))
     others = counted(len(lines) - 1, "more line")
     more = f"{others} make{'s' if len(lines) == 2 else ''} what is kept there."  # noqa: PLR2004
     chains = dict.fromkeys(chain.parts for each in group for chain in each.chains)
     # Of workers one is read for all; a line or a holder of theirs is nobody's to see.
     is_unseen = growth.n > 1 if growth.kind == "workers" else growth.stack_basis == "unknown"
-    is_estimate = is_about(growth) or is_unseen
+    is_estimate = is_estimate(growth) or is_unseen
     yield info.finding(
         severity=_severity(growth, sure, limits),
         confidence=sure,
@@ -113,8 +113,8 @@ def _finding(
         locations=lines,
         n=max(growth.n, 1),
         cost=Cost(
-            bytes=all_bytes(growth),
-            per_step_bytes=step_bytes(growth),
+            bytes=total_bytes(growth),
+            per_step_bytes=total_per_step_bytes(growth),
             basis="estimate" if is_estimate else "measured",
         ),
         holders=tuple(chains)[:_MOST_CHAINS],
@@ -122,24 +122,24 @@ def _finding(
     )
 
 
-def _confidence(growth: Leak, n_steps: int, limits: GrowthThresholds) -> Confidence:
+def _confidence(growth: Leak, n_steps: int, limits: LeakThresholds) -> Confidence:
     """Sure with steps enough, the line, and who holds it; each that is missing is a doubt."""
     if growth.kind == "workers":
         return _DOUBT.get((n_steps < limits.sure_steps_count) + 1, "low")
-    is_held = bool(growth.cycle) if growth.kind == "garbage" else principal(growth) is not None
+    is_held = bool(growth.cycle) if growth.kind == "garbage" else main_chain(growth) is not None
     doubts = [n_steps < limits.sure_steps_count, not growth.stack, not is_held]
     return _DOUBT.get(sum(doubts), "low")
 
 
-def _severity(growth: Leak, sure: Confidence, limits: GrowthThresholds) -> Severity:
-    grown = step_bytes(growth)
+def _severity(growth: Leak, sure: Confidence, limits: LeakThresholds) -> Severity:
+    grown = total_per_step_bytes(growth)
     if grown >= limits.error_step_bytes and sure == "high":
         return "error"
     return "warning" if grown >= limits.warning_step_bytes else "note"
 
 
 def _evidence(growth: Leak, n_steps: int) -> dict[str, EvidenceValue]:
-    chain, graph = principal(growth), growth.graph
+    chain, graph = main_chain(growth), growth.graph
     facts: dict[str, EvidenceValue] = {
         "device": growth.device,
         "kind": growth.kind,

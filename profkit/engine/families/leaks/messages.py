@@ -6,11 +6,11 @@ from typing import Final
 from profkit.engine.families.leaks.causes import (
     container_name,
     container_place,
-    is_about,
-    kept_step_bytes,
-    node_step_bytes,
-    principal,
-    step_bytes,
+    is_estimate,
+    main_chain,
+    node_per_step_bytes,
+    saved_per_step_bytes,
+    total_per_step_bytes,
 )
 from profkit.engine.wording import at, counted
 from profkit.model.live_memory import Leak
@@ -28,7 +28,7 @@ _UNITS: Final = ("()", "(1,)")
 """Shapes of a single number."""
 
 
-def line_of(growth: Leak) -> Location:
+def leak_location(growth: Leak) -> Location:
     """The user's line that makes what grows; nothing where it is not known.
 
     Args:
@@ -40,61 +40,63 @@ def line_of(growth: Leak) -> Location:
     return frame.location
 
 
-def what_grows(growth: Leak) -> str:
+def leak_clause(growth: Leak) -> str:
     """How fast, what, by which line, and who holds it: a sentence without its full stop.
 
     Args:
         growth: What grows.
     """
-    about = made_and_held(growth)
-    return f"{how_fast(growth)}: {objects(growth)}{f', {about}' if about else ''}"
+    about = allocation_and_holder(growth)
+    return f"{growth_text(growth)}: {objects_text(growth)}{f', {about}' if about else ''}"
 
 
-def told(growth: Leak) -> str:
+def leak_message(growth: Leak) -> str:
     """The same as a sentence, and another one on the graph behind.
 
     Args:
         growth: What grows.
     """
-    return sentences(f"{what_grows(growth)}.", graph_behind(growth))
+    return sentences(f"{leak_clause(growth)}.", graph_sentence(growth))
 
 
-def how_fast(growth: Leak) -> str:
+def growth_text(growth: Leak) -> str:
     """``Each step from 12 to 300 keeps 2.10 MiB more in host memory``.
 
     Args:
         growth: What grows.
     """
     first, last = format_count(growth.first_step), format_count(growth.last_step)
-    amount = f"{'about ' if is_about(growth) else ''}{format_bytes(step_bytes(growth))}"
-    is_on_host = growth.device in _WHERE or node_step_bytes(growth) > growth.per_step_bytes
+    amount = (
+        f"{'about ' if is_estimate(growth) else ''}{format_bytes(total_per_step_bytes(growth))}"
+    )
+    is_on_host = growth.device in _WHERE or node_per_step_bytes(growth) > growth.per_step_bytes
     where = f"the memory of {growth.device}"
     if is_on_host:
         where = _WHERE.get(growth.device, "host memory")
     return f"Each step from {first} to {last} keeps {amount} more in {where}"
 
 
-def made_and_held(growth: Leak) -> str:
+def allocation_and_holder(growth: Leak) -> str:
     """``made at train.py:31 and held by losses (list, 300 entries)``, or a part of it.
 
     Args:
         growth: What grows.
     """
-    place = at(line_of(growth))
+    place = at(leak_location(growth))
     parts = [f"made{place}"] if place else []
-    holder = held_by(growth)
+    holder = holder_text(growth)
     if holder:
         parts.append(f"held by {holder}")
     return " and ".join(parts)
 
 
-def held_by(growth: Leak) -> str:
+def holder_text(growth: Leak) -> str:
     """The holder in code, and what it is: ``(list, 300 entries)``; empty where none is known.
 
     Args:
         growth: What grows.
     """
-    chain = principal(growth)
+    chain = main_chain(growth)
     if chain is None or not chain.parts:
         return ""
     kind = chain.container.rpartition(".")[2]
@@ -103,24 +105,24 @@ def held_by(growth: Leak) -> str:
     n_entries = chain.container_len or 0
     if kind and n_entries >= max(growth.n, 1):
         about.append(counted(n_entries, "entry", "entries"))
-    what = f"{code(container_name(chain))}{container_place(chain)}"
+    what = f"{quoted(container_name(chain))}{container_place(chain)}"
     return f"{what} ({', '.join(about)})" if about else what
 
 
-def objects(growth: Leak) -> str:
+def objects_text(growth: Leak) -> str:
     """``300 tensors of shape (120, 3) float32``, ``40 objects of type dict``.
 
     Args:
         growth: What grows.
     """
     if growth.kind == "host":
-        return f"{counted(growth.n, 'object')} of type {code(growth.type)}"
+        return f"{counted(growth.n, 'object')} of type {quoted(growth.type)}"
     shape = f" of shape {growth.shape}" if growth.shape else ""
     behind = "the autograd graph behind " if growth.kind == "graph" else ""
     return f"{behind}{counted(growth.n, 'tensor')}{shape}"
 
 
-def graph_behind(growth: Leak) -> str:
+def graph_sentence(growth: Leak) -> str:
     """``Each step adds 7 graph nodes, which keep 64.0 KiB for a backward pass.``, or nothing.
 
     Args:
@@ -130,7 +132,7 @@ def graph_behind(growth: Leak) -> str:
     if graph is None or not graph.n_nodes:
         return ""
     if growth.nodes_per_step >= 1:
-        kept = kept_step_bytes(growth)
+        kept = saved_per_step_bytes(growth)
         nodes = f"Each step adds {counted(round(growth.nodes_per_step), 'graph node')}"
         keeping = f", which keep {format_bytes(kept)} for a backward pass" if kept else ""
         return f"{nodes}{keeping}."
@@ -142,7 +144,7 @@ def graph_behind(growth: Leak) -> str:
     return f"{nodes}{keeping}."
 
 
-def times_its_own(growth: Leak) -> int:
+def storage_ratio(growth: Leak) -> int:
     """How many times its own bytes a tensor's storage has; 0 where it is not far more.
 
     Args:
@@ -162,7 +164,7 @@ def times_its_own(growth: Leak) -> int:
     return times if times >= _FAR_MORE else 0
 
 
-def is_number(growth: Leak) -> bool:
+def is_scalar(growth: Leak) -> bool:
     """Whether what grows is single numbers, as far as is known.
 
     Args:
@@ -171,17 +173,17 @@ def is_number(growth: Leak) -> bool:
     return growth.shape.startswith(_UNITS)
 
 
-def own_name(growth: Leak) -> str:
+def holder_name(growth: Leak) -> str:
     """What the holder is called in the user's code, or empty where it is not known.
 
     Args:
         growth: What grows.
     """
-    chain = principal(growth)
+    chain = main_chain(growth)
     return "" if chain is None else container_name(chain)
 
 
-def code(name: str) -> str:
+def quoted(name: str) -> str:
     """A name between backticks, cut where it is too long for a sentence.
 
     Args:

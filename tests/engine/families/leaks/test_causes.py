@@ -13,10 +13,10 @@ from profkit.engine.families.leaks.causes import (
     container_name,
     container_place,
     graph_share,
-    growths_of,
-    is_called_cache,
-    principal,
-    together,
+    is_named_cache,
+    leaks_of_cause,
+    main_chain,
+    merged,
 )
 from profkit.engine.registry import rules
 from profkit.model.live_memory import Chain, Graph, Leak
@@ -91,9 +91,9 @@ def test_a_graph_that_shares_its_tensors_with_others_counts_by_its_nodes() -> No
 
 def test_the_chain_told_of_is_the_shortest_that_is_known() -> None:
     first, second = chain("unknown", "a list"), chain("class", "Net.seen")
-    assert principal(growth(chains=(first, second))) is second
-    assert principal(growth(chains=(first,))) is first
-    assert principal(growth(chains=())) is None
+    assert main_chain(growth(chains=(first, second))) is second
+    assert main_chain(growth(chains=(first,))) is first
+    assert main_chain(growth(chains=())) is None
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_container_is_called_as_in_the_program(
     ],
 )
 def test_a_cache_is_what_the_program_calls_one(name: str, *, expected: bool) -> None:
-    assert is_called_cache(Chain("module-global", (name, "['k']"))) is expected
+    assert is_named_cache(Chain("module-global", (name, "['k']"))) is expected
 
 
 kinds = st.sampled_from(["tensors", "graph", "garbage", "host"])
@@ -182,7 +182,7 @@ def test_every_growth_is_told_exactly_once(grown: list[Leak]) -> None:
     for each in grown:
         builder.add(each)
     ctx = Context(live=builder.build())
-    told = [each for cause in CAUSES for group in growths_of(ctx, cause) for each in group]
+    told = [each for cause in CAUSES for group in leaks_of_cause(ctx, cause) for each in group]
     assert sorted(map(id, told)) == sorted(map(id, ctx.live.leaks if ctx.live else ()))
 
 
@@ -195,17 +195,17 @@ def test_what_one_holder_keeps_is_told_together() -> None:
     builder = LiveBuilder(n_samples=1)
     for each in (small, large, apart, nobody, replace(nobody)):
         builder.add(each)
-    groups = growths_of(Context(live=builder.build()), "growing-container")
+    groups = leaks_of_cause(Context(live=builder.build()), "growing-container")
     assert groups[:2] == [(apart,), (large, small)]
     assert groups[2:] == [(nobody,), (nobody,)]
-    one = together(groups[1])
+    one = merged(groups[1])
     assert (one.per_step_bytes, one.n, one.first_step, one.last_step) == (10 * KIB, 400, 1, 300)
     assert (one.shape, one.stack) == ("", large.stack)
 
 
 def test_a_growth_alone_stays_as_it_is() -> None:
     alone = growth(graph=LARGE, shape="() float32", nodes_per_step=7.0)
-    assert together((alone,)) == alone
+    assert merged((alone,)) == alone
 
 
 def test_a_graph_counts_by_what_a_step_adds_to_it_where_that_is_known() -> None:
@@ -220,4 +220,4 @@ def test_every_cause_is_a_rule() -> None:
 
 
 def test_without_watched_memory_nothing_grows() -> None:
-    assert growths_of(Context(), "host-growth") == []
+    assert leaks_of_cause(Context(), "host-growth") == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.engine.families.leaks.detach_fix import is_sum, name_made, without_graph
+from profkit.engine.families.leaks.detach_fix import assigned_name, is_accumulation, without_graph
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_any_other_line_is_left_as_it_is(code: str) -> None:
 
 
 def test_the_variable_that_a_line_makes() -> None:
-    assert name_made("loss = measure(output, y)") == "loss"
-    assert name_made("self.loss = measure(output, y)") is None
-    assert name_made("losses.append(loss)") is None
+    assert assigned_name("loss = measure(output, y)") == "loss"
+    assert assigned_name("self.loss = measure(output, y)") is None
+    assert assigned_name("losses.append(loss)") is None
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_the_variable_that_a_line_makes() -> None:
     ],
 )
 def test_a_sum_adds_to_what_it_has(code: str, *, expected: bool) -> None:
-    assert is_sum(code) is expected
+    assert is_accumulation(code) is expected
 
 
 @given(st.text(max_size=80) | st.sampled_from(["x +", "lambda", "x = [", "é.append(λ)"]))
 def test_any_text_is_survived_and_what_comes_out_is_python(code: str) -> None:
-    made = name_made(code)
+    made = assigned_name(code)
     assert made is None or isinstance(ast.parse(made, mode="eval"), ast.Expression)
-    assert not is_sum(code) or "+" in code
+    assert not is_accumulation(code) or "+" in code
     cured = without_graph(code, is_number=True)
     assert cured is None or ast.parse(cured).body
