@@ -104,7 +104,7 @@ def _finding(
     chains = dict.fromkeys(chain.parts for each in group for chain in each.chains)
     # Of workers one is read for all; a line or a holder of theirs is nobody's to see.
     is_unseen = growth.n > 1 if growth.kind == "workers" else growth.stack_basis == "unknown"
-    is_estimate = is_estimate(growth) or is_unseen
+    is_approximate = is_estimate(growth) or is_unseen
     yield info.finding(
         severity=_severity(growth, sure, limits),
         confidence=sure,
@@ -115,7 +115,7 @@ def _finding(
         cost=Cost(
             bytes=total_bytes(growth),
             per_step_bytes=total_per_step_bytes(growth),
-            basis="estimate" if is_estimate else "measured",
+            basis="estimate" if is_approximate else "measured",
         ),
         holders=tuple(chains)[:_MOST_CHAINS],
         evidence=_evidence(growth, n_steps),
