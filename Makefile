@@ -1,11 +1,13 @@
-# make test     lint, types, layers and tests         make demo   record a small program, show its report
-# make lint     the first three alone                 make bench  what loading and recording cost
-# make leaks    run every program of examples/leaks, not some of them
-# make format   put the code into the one format      make docs   write docs/reference anew
-# make pins     resolve requirements/dev.txt anew     make clean  take .venv and caches away
-# make pictures take docs/images anew, in a browser
-# make gpu-test on a machine with an NVIDIA GPU: the tests that need one, then record examples/gpu
-# make fuzz     search for files that reading stumbles over, each kind for SECONDS=600
+# make test      lint, types, import contracts, and the tests that a change must pass
+# make test-all  all tests, the slow ones too        make coverage  the same, with line and branch coverage
+# make lint      the first three of test alone       make format    put the code into its one format
+# make demo      record a small program, and show its report
+# make bench     what loading and recording cost     make docs      write docs/reference again
+# make site      the documentation site, build/site  make pictures  take docs/images again, in a browser
+# make leaks     run every program of examples/leaks, not some of them
+# make gpu-test  on a machine with an NVIDIA GPU: the tests that need one, then record examples/gpu
+# make fuzz      search for files that reading fails on, each kind for SECONDS=600
+# make pins      resolve requirements/dev.txt again  make clean     remove .venv and caches
 #
 # Each creates .venv with the pinned set first, and needs nothing but make and Python 3.10 or newer.
 
@@ -28,10 +30,26 @@ SARIF  := build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json
 # Tests start hundreds of programs: each takes the bytecode that the first has written.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test gpu-test leaks lint format demo bench docs pictures fuzz pins clean install
+.PHONY: test test-all coverage site gpu-test leaks lint format demo bench docs pictures fuzz pins clean install
 
 test: lint
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' $(ARGS)
+
+test-all: lint
+	@echo 'All tests take about MINUTES_ALL minutes on two cores.'
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+# Programs that tests start are measured too; "combine" joins what each process wrote.
+coverage: install
+	rm -rf build/coverage
+	$(BIN)/coverage run -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage report --skip-covered --skip-empty
+
+site: install
+	$(BIN)/python docs/site.py build/site-pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Whatever fails, the rest runs too: a GPU may be at hand for an hour alone.
 gpu-test: install

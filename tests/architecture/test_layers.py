@@ -7,11 +7,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FORBIDDEN_IMPORTS = [
-    ("engine", "import profkit.render", "A room imports only from the floors below it"),
+    ("engine", "import profkit.renderers", "A package imports only from the floors below it"),
     ("model", "from click import echo", "Only the command line knows click"),
-    ("load", "import torch", "Only capture and integrations know torch"),
-    ("integrations", "import profkit.cli", "A room imports only from the floors below it"),
-    ("drawer", "", "A room imports only from the floors below it"),
+    ("readers", "import torch", "Only capture and integrations know torch"),
+    ("integrations", "import profkit.cli", "A package imports only from the floors below it"),
+    ("drawer", "", "A package imports only from the floors below it"),
 ]
 
 
@@ -27,7 +27,7 @@ def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_room_imports_only_from_the_floors_below_it() -> None:
+def test_every_import_contract_holds() -> None:
     result = lint_imports(ROOT)
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -36,12 +36,12 @@ def test_every_room_imports_only_from_the_floors_below_it() -> None:
 def test_a_forbidden_import_breaks_its_contract(
     tmp_path: Path, room: str, line: str, contract: str
 ) -> None:
-    rooms = ("__init__", "cli", "api", "capture", "detectors", "render", "testing", "engine")
-    for name in (*rooms, "index", "load", "model", "errors", "names", "units", room):
+    rooms = ("__init__", "cli", "api", "capture", "detectors", "renderers", "testing", "engine")
+    for name in (*rooms, "index", "readers", "model", "errors", "names", "units", room):
         package = tmp_path / "profkit" / ("." if name == "__init__" else name)
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").write_text(line if name == room else "")
-    for name in ("detectors", "render"):
+    for name in ("detectors", "renderers"):
         (tmp_path / "profkit" / name / "one.py").write_text("")
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     result = lint_imports(tmp_path)

@@ -29,7 +29,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
     return Parser().parsestr(text)
 
 
-def test_the_wheel_holds_every_module_and_what_they_read(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_contains_every_module_and_data_file(wheel: zipfile.ZipFile) -> None:
     shipped = set(wheel.namelist())
     ours = {
         path.relative_to(ROOT).as_posix()
@@ -41,12 +41,12 @@ def test_the_wheel_holds_every_module_and_what_they_read(wheel: zipfile.ZipFile)
     assert {each.rpartition(".")[2] for each in ours} == {each[1:] for each in PACKED}
 
 
-def test_the_wheel_holds_nothing_but_the_package(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_contains_nothing_but_the_package(wheel: zipfile.ZipFile) -> None:
     tops = {name.partition("/")[0] for name in wheel.namelist()}
     assert tops == {"profkit", f"profkit-{profkit.__version__}.dist-info"}
 
 
-def test_the_wheel_tells_its_version_licence_and_command(
+def test_the_wheel_has_version_license_and_command(
     wheel: zipfile.ZipFile, metadata: Message
 ) -> None:
     info = f"profkit-{profkit.__version__}.dist-info"
@@ -62,13 +62,13 @@ def test_every_direct_dependency_is_pinned_exactly(metadata: Message) -> None:
     pinned = {pin.partition("==")[0] for pin in pins}
     listed = metadata.get_all("Requires-Dist") or []
     # The fuzzer has no wheels for every platform, and only `make fuzz` asks for it.
-    asked = [requirement for requirement in listed if "extra == 'fuzz'" not in requirement]
-    names = {re.split(r"[\[<>=;! ]", requirement)[0] for requirement in asked}
+    required = [requirement for requirement in listed if "extra == 'fuzz'" not in requirement]
+    names = {re.split(r"[\[<>=;! ]", requirement)[0] for requirement in required}
     assert {"torch", "msgspec", "ruff", "scikit-learn"} <= names
     assert names - {"profkit"} <= pinned
     assert "torch==2.13.0" in pins
 
 
-def test_no_pin_brings_a_build_for_one_kind_of_device() -> None:
+def test_no_pin_is_a_build_for_one_kind_of_device() -> None:
     pins = (ROOT / "requirements" / "dev.txt").read_text()
     assert not [word for word in ("nvidia", "cuda", "triton", "+cpu") if word in pins]

@@ -1,0 +1,101 @@
+"""Conventions that no linter holds: names, docstrings, units, unfinished code."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "profkit").rglob("*.py"))}
+CODE = sorted(
+    chain.from_iterable(
+        (ROOT / folder).rglob("*.py")
+        for folder in ("profkit", "tests", "examples", "benchmarks", "traces", "docs")
+    )
+)
+BANNED_MODULE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "shared"}
+UNFINISHED = ("TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK")
+PROTOCOL_CLASSES = {"Thresholds": "profkit/detectors/", "Options": "profkit/renderers/"}
+"""Every rule has the one and every renderer the other, as their protocols ask."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def is_overload(node: ast.AST) -> bool:
+    return isinstance(node, Function) and any(
+        isinstance(decorator, ast.Name) and decorator.id == "overload"
+        for decorator in node.decorator_list
+    )
+
+
+def public_definitions(
+    module: ast.Module,
+) -> Iterator[tuple[str, ast.Module | ast.ClassDef | Function]]:
+    """The module, and its public classes, functions and methods, with their names."""
+    yield "the module", module
+    inside: list[ast.Module | ast.ClassDef] = [module]
+    for parent in inside:
+        for node in parent.body:
+            if not isinstance(node, ast.ClassDef | Function) or node.name.startswith("_"):
+                continue
+            if not is_overload(node):
+                yield node.name, node
+            if isinstance(node, ast.ClassDef):
+                inside.append(node)
+
+
+def test_no_module_has_a_catch_all_name() -> None:
+    assert not [
+        place(path)
+        for path in CODE
+        if BANNED_MODULE_NAMES & set(path.relative_to(ROOT).with_suffix("").parts)
+    ]
+
+
+def test_no_code_is_marked_as_unfinished() -> None:
+    found = []
+    for path in CODE:
+        text = path.read_text()
+        found += [place(path) for word in UNFINISHED if f"{word}:" in text or f"# {word}" in text]
+        if "NotImplementedError" in text:
+            raised = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Raise))
+            found += [place(path) for node in raised if "NotImplementedError" in ast.dump(node)]
+    assert not found
+
+
+def test_every_public_definition_has_a_docstring() -> None:
+    assert not [
+        f"{place(path)}: {name}"
+        for path, module in PACKAGE.items()
+        for name, node in public_definitions(module)
+        if not ast.get_docstring(node)
+    ]
+
+
+def test_arguments_that_are_times_or_sizes_have_their_unit_in_the_name() -> None:
+    bare = {"time", "size", "duration", "dur", "length_of_time"}
+    found = []
+    for path, module in PACKAGE.items():
+        for function in ast.walk(module):
+            if isinstance(function, Function):
+                arguments = function.args
+                every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+                unclear = {argument.arg for argument in every} & bare
+                found += [f"{place(path)}: {function.name}({name})" for name in sorted(unclear)]
+    assert not found
+
+
+def test_no_two_public_classes_have_the_same_name() -> None:
+    homes = defaultdict(list)
+    for path, module in PACKAGE.items():
+        for node in module.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                folder = PROTOCOL_CLASSES.get(node.name)
+                if folder is None or not place(path).startswith(folder):
+                    homes[node.name].append(place(path))
+    assert not {name: paths for name, paths in homes.items() if len(paths) > 1}

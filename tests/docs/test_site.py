@@ -1,0 +1,96 @@
+"""The documentation site: every link leads somewhere, and nothing is loaded from another server."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+
+from tests.docs.blocks import ROOT
+
+LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
+
+
+class Page(HTMLParser):
+    """The links, anchors and loaded files of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        if tag in LOADING and given.get("rel") not in {"canonical", "edit"}:
+            self.loaded.append(given.get(LOADING[tag], ""))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
+    folder = tmp_path_factory.mktemp("site")
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for name in ("docs_dir: build/site-pages", "site_dir: build/site"):
+        assert name in settings
+        kind = name.partition(":")[0]
+        settings = re.sub(
+            rf"^{re.escape(name)}$", f"{kind}: {folder / kind}", settings, flags=re.MULTILINE
+        )
+    (folder / "mkdocs.yml").write_text(settings, encoding="utf-8")
+    python = sys.executable
+    subprocess.run([python, "docs/site.py", folder / "docs_dir"], cwd=ROOT, check=True)
+    command = [python, "-m", "mkdocs", "build", "--quiet", "--strict"]
+    subprocess.run(command, cwd=folder, check=True)
+    return {
+        path.relative_to(folder / "site_dir"): Page(path.read_text(encoding="utf-8"))
+        for path in (folder / "site_dir").rglob("*.html")
+        if path.name != "404.html"
+    }
+
+
+def test_every_page_of_the_repository_is_on_the_site(site: dict[Path, Page]) -> None:
+    names = {path.as_posix() for path in site}
+    assert {"index.html", "docs/guide.html", "docs/reference/rules/index.html"} <= names
+
+
+def test_every_link_within_the_site_leads_to_a_page_and_an_anchor(site: dict[Path, Page]) -> None:
+    broken = []
+    for path, page in site.items():
+        for link in page.links:
+            address, anchor = urldefrag(unquote(link))
+            if "://" in address or address.startswith("mailto:"):
+                continue
+            there = Path(*_normal(path.parent / address)) if address else path
+            found = site.get(there) or site.get(there / "index.html")
+            if found is None or (anchor and anchor not in found.anchors):
+                broken.append(f"{path}: {link}")
+    assert not broken
+
+
+def test_every_link_into_the_repository_names_a_file(site: dict[Path, Page]) -> None:
+    start = "https://github.com/profkit/profkit/blob/main/"
+    links = {link for page in site.values() for link in page.links if link.startswith(start)}
+    files = {urldefrag(link.removeprefix(start))[0] for link in links}
+    assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
+
+
+def test_no_page_loads_anything_from_another_server(site: dict[Path, Page]) -> None:
+    assert not {file for page in site.values() for file in page.loaded if "://" in file}
+
+
+def _normal(path: Path) -> list[str]:
+    """A relative path's parts without ``..``."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return parts
