@@ -94,7 +94,7 @@ def _fenced(block: "re.Match[str]") -> str:
 def rule_page(rule: "Rule") -> str:
     """A rule's page: its docstring by section, and its thresholds."""
     info = rule.INFO
-    needs = ", ".join(sorted(need.value for need in info.needs)) or "nothing special"
+    needs = ", ".join(need.name for need in info.needs)
     facts = f"`{info.id}` · {info.severity} · needs {needs} · since {info.since}"
     heading, *sections = _SECTION.split(inspect.cleandoc(rule.__doc__ or "") + "\n")
     _, _, summary = heading.strip().partition(": ")

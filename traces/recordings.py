@@ -14,7 +14,7 @@ from typing import Any, Final
 from isal import igzip
 
 from profkit.capture.files import safe_name
-from profkit.engine.needs import looks_at_a_trace
+from profkit.engine.needs import can_run_on_trace
 from profkit.engine.registry import rules
 
 SUFFIX: Final = ".pt.trace.json.gz"
@@ -61,13 +61,13 @@ def what_must_hold(report: dict[str, Any]) -> dict[str, Any]:
         "findings": [_brief(finding) for finding in report["findings"]],
         "health": [_brief(finding) for finding in report["health"]],
         "unchecked": sorted(
-            one["rule"] for one in report["unchecked"] if _looks_at_a_trace(one["rule"])
+            one["rule"] for one in report["unchecked"] if _can_run_on_trace(one["rule"])
         ),
     }
 
 
-def _looks_at_a_trace(rule: str) -> bool:
-    return any(each.INFO.id == rule and looks_at_a_trace(each.INFO.needs) for each in rules())
+def _can_run_on_trace(rule: str) -> bool:
+    return any(each.INFO.id == rule and can_run_on_trace(each.INFO.needs) for each in rules())
 
 
 def _brief(finding: dict[str, Any]) -> dict[str, Any]:

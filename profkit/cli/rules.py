@@ -83,7 +83,7 @@ def _chosen(word: str | None) -> tuple["Rule", ...]:
 
 
 def _needs(info: "RuleInfo") -> str:
-    return ", ".join(sorted(need.value for need in info.needs))
+    return ", ".join(sorted(need.name for need in info.needs))
 
 
 def _card(rule: "Rule") -> dict[str, object]:
@@ -93,7 +93,7 @@ def _card(rule: "Rule") -> dict[str, object]:
         "name": info.name,
         "title": info.title,
         "severity": info.severity,
-        "needs": sorted(need.value for need in info.needs),
+        "needs": sorted(need.name for need in info.needs),
         "since": info.since,
     }
 

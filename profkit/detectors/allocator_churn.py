@@ -35,7 +35,7 @@ Reads:
     devices' busy time in nanoseconds, the user's lines; or the frees and allocations of segments in
     a snapshot's history (lengths in bytes) and their stacks.
 
-When it is wrong:
+When to ignore this:
     A program whose inputs grow from step to step needs more memory each time. Libraries with
     allocators of their own may have to call the driver.
 
@@ -52,9 +52,11 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.oom_messages import flush_fix, flush_message
+from profkit.engine.needs import Need
 from profkit.engine.windows import MAX_EVENT_IDS, costly_wait, event_ids
 from profkit.engine.wording import known_locations, time_per_step
 from profkit.index.runtime_calls import ALLOCATOR, names_matching
@@ -64,12 +66,19 @@ from profkit.model.events import Rows
 from profkit.model.finding import Cost, Finding
 from profkit.units import format_count
 
+DRIVER_CALLS: Final = Need(
+    name="driver calls",
+    reason="Neither steps with work of a GPU nor the history of its allocator were recorded.",
+    remedy="Record steps with `profkit.trace` on a machine with a GPU, or a snapshot with history.",
+    is_met=lambda ctx: (len(ctx.steps) > 0 and ctx.has_device_work) or needs.HISTORY.is_met(ctx),
+)
+
 INFO = RuleInfo(
     id="MEM002",
     name="allocator-churn",
     title="Device memory is asked of the driver again and again",
     severity="warning",
-    needs=frozenset({Needs.DRIVER_CALLS}),
+    needs=(DRIVER_CALLS,),
     since="0.1.0",
 )
 

@@ -34,7 +34,7 @@ Reads:
     The history of the allocator (requests, frees, segments; lengths in bytes), segments and blocks,
     and their stacks.
 
-When it is wrong:
+When to ignore this:
     A history of a few steps only: a program whose steps grow for other reasons, such as longer
     batches, may come to use later what it holds now. What other settings would have reserved is an
     estimate, worked out as for MEM011.
@@ -50,8 +50,9 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import (
     fragmentation_text,
     listed,
@@ -76,7 +77,7 @@ INFO = RuleInfo(
     name="cache-growth",
     title="The cache of device memory grows and grows",
     severity="warning",
-    needs=frozenset({Needs.SNAPSHOT, Needs.HISTORY}),
+    needs=(needs.HISTORY,),
     since="0.1.0",
 )
 

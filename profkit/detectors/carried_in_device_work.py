@@ -29,7 +29,7 @@ Use instead:
 Reads:
     Kernels, copies and fills (``ts_ns`` and ``dur_ns`` in nanoseconds, ``stream``), their launches.
 
-When it is wrong:
+When to ignore this:
     Where a recording lost the records of launches at its beginning, their work looks the same.
 
 Source:
@@ -41,8 +41,9 @@ Source:
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids
 from profkit.index.device.blocked_time import covered_by
 from profkit.index.device.orphans import carried_in
@@ -54,7 +55,7 @@ INFO = RuleInfo(
     name="carried-in-device-work",
     title="The GPU still had earlier work to do",
     severity="note",
-    needs=frozenset({Needs.OPS, Needs.DEVICE}),
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
 )
 

@@ -36,7 +36,7 @@ Reads:
     The annotation ``DataParallel.forward``, operators and launches in and after it, device work
     (all ``ts_ns`` and ``dur_ns`` in nanoseconds), the user's lines.
 
-When it is wrong:
+When to ignore this:
     What threads lose that wait for each other is not in the cost, nor what the first device does
     alone with the outputs of all; what the host does early while devices still have work is in it
     up to the time in which they have none. A subclass with a ``forward`` of its own has no such
@@ -53,9 +53,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.messages import distributed_program
 from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
@@ -71,7 +72,7 @@ INFO = RuleInfo(
     name="data-parallel",
     title="A model is wrapped in DataParallel",
     severity="warning",
-    needs=frozenset({Needs.OPS, Needs.DEVICE}),
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
 )
 

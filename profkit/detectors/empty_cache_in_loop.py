@@ -31,7 +31,7 @@ Reads:
     The frees and allocations of segments in the allocator's history (lengths in bytes), and their
     stacks.
 
-When it is wrong:
+When to ignore this:
     Where another process shares the device and needs the memory in between. Before torch 2.1 the
     history does not tell who gave memory back; then a garbage collection of the allocator
     (``garbage_collection_threshold``) looks the same, and the confidence is lower.
@@ -47,8 +47,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.wording import at
 from profkit.index.snapshot.cache_flushes import Cause
 from profkit.index.snapshot.device_memory import DeviceMemory
@@ -62,7 +63,7 @@ INFO = RuleInfo(
     name="empty-cache-in-loop",
     title="The cache is emptied in a loop",
     severity="warning",
-    needs=frozenset({Needs.SNAPSHOT, Needs.HISTORY}),
+    needs=(needs.HISTORY,),
     since="0.1.0",
 )
 

@@ -33,7 +33,7 @@ Reads:
     Runtime calls (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the call tree, the devices'
     busy time in nanoseconds, the user's lines.
 
-When it is wrong:
+When to ignore this:
     A program may have to wait: before it hands memory to another library, or to bound how far the
     host runs ahead. What is idle for another reason stays idle: the cost is an upper bound.
 
@@ -47,8 +47,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import costly_wait, in_windows
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.waits import WaitKind, called_by_profiler
@@ -61,7 +62,7 @@ INFO = RuleInfo(
     name="explicit-synchronize",
     title="The program waits for the GPU",
     severity="warning",
-    needs=frozenset({Needs.OPS, Needs.DEVICE}),
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
 )
 

@@ -36,7 +36,7 @@ Reads:
     Communication kernels and other kernels, their launches, annotations of gloo and MPI, operators
     (all ``ts_ns`` and ``dur_ns`` in nanoseconds), the user's lines.
 
-When it is wrong:
+When to ignore this:
     An exchange also lasts while a slower rank is waited for, and the recording of one rank cannot
     tell that from the transfer: compare the ranks. Inference that splits layers over devices
     exchanges between them by design; it gets a note. Python that runs beside an exchange on the
@@ -53,11 +53,13 @@ Source:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.messages import (
     DistributedProgram,
     collective_fix,
@@ -70,19 +72,28 @@ from profkit.engine.families.collectives.waits import (
     waits_of_devices,
     waits_of_host,
 )
+from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.intervals import covered_within
+from profkit.index.ranks.collectives import for_devices
 from profkit.index.ranks.data_parallel import wrapper_calls
 from profkit.model.finding import Confidence, Finding
 from profkit.units import format_ns, format_share
+
+DEVICE_COLLECTIVES: Final = Need(
+    name="device work of collectives",
+    reason="Collectives of a GPU were started, but no work of a GPU was recorded.",
+    remedy="Record with `ProfilerActivity.CUDA`.",
+    is_met=lambda ctx: ctx.has_device_work or not len(for_devices(ctx.events)),
+)
 
 INFO = RuleInfo(
     id="COM001",
     name="exposed-communication",
     title="Nothing is computed while ranks exchange data",
     severity="warning",
-    needs=frozenset({Needs.OPS, Needs.EXCHANGES}),
+    needs=(needs.OPERATORS, DEVICE_COLLECTIVES),
     since="0.1.0",
 )
 

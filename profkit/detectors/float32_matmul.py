@@ -39,7 +39,7 @@ Reads:
     Kernels (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the operators that launched them,
     the devices' compute capability and busy time in nanoseconds, the user's lines.
 
-When it is wrong:
+When to ignore this:
     Where the result needs float32: solvers, simulations, some losses. A product of few rows waits
     for memory, and TF32 does not make it faster. Convolutions may use TF32 unless it is forbidden;
     where none of many does, cuDNN may still have chosen so itself, and the confidence is low.
@@ -59,24 +59,41 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
+from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.matmul_precision import Products, products
 from profkit.index.device.wait_cost import first_of_each
 from profkit.index.intervals import covered_within, union
+from profkit.index.runtime_calls import HIP
 from profkit.model.events import NO_ROW, Mask
 from profkit.model.finding import Finding
 from profkit.units import format_share
+
+
+def _knows_compute_capability(ctx: Context) -> bool:
+    """Whether a device's compute capability is known. ROCm writes other numbers there."""
+    known = any(device.compute_capability for device in ctx.trace.devices.values())
+    return known and not len(HIP.rows(ctx.events))
+
+
+COMPUTE_CAPABILITY: Final = Need(
+    name="compute capability",
+    reason="The compute capability of an NVIDIA GPU was not recorded.",
+    remedy="Record with torch 1.9 or newer on an NVIDIA GPU.",
+    is_met=_knows_compute_capability,
+)
 
 INFO = RuleInfo(
     id="KER002",
     name="float32-matmul",
     title="Matrices are multiplied in full float32",
     severity="warning",
-    needs=frozenset({Needs.DEVICE, Needs.COMPUTE_CAPABILITY}),
+    needs=(needs.DEVICE_WORK, COMPUTE_CAPABILITY),
     since="0.1.0",
 )
 

@@ -33,7 +33,7 @@ Reads:
     What was watched of the running program: tensors that survive steps (``bytes`` in bytes), the
     line that made them, who holds them.
 
-When it is wrong:
+When to ignore this:
     A hook that gathers statistics on purpose, over a run that ends, is meant to keep them.
 
 Source:
@@ -43,8 +43,9 @@ Source:
 
 from collections.abc import Iterator
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
@@ -56,7 +57,7 @@ INFO = RuleInfo(
     name="forgotten-hook",
     title="A hook keeps tensors of every step",
     severity="warning",
-    needs=frozenset({Needs.LIVE}),
+    needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
 

@@ -34,7 +34,7 @@ Reads:
     The history of the allocator (requests, frees, segments; lengths in bytes), segments and blocks,
     and their stacks.
 
-When it is wrong:
+When to ignore this:
     Of blocks that were freed before the snapshot the history tells what was asked for; what a large
     block was given beyond that, up to 1 MiB, is counted as free. What other settings would have
     reserved is an estimate, told only where the same model, under the settings that were, reserves
@@ -51,8 +51,9 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import (
     fragmentation_text,
     listed,
@@ -74,7 +75,7 @@ INFO = RuleInfo(
     name="fragmentation",
     title="Much memory is free in pieces that nothing fits",
     severity="note",
-    needs=frozenset({Needs.SNAPSHOT, Needs.HISTORY}),
+    needs=(needs.HISTORY,),
     since="0.1.0",
 )
 

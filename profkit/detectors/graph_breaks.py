@@ -41,7 +41,7 @@ Reads:
     nanoseconds), the devices' idle time in nanoseconds, and where graphs ended and why, which
     profkit writes into its traces. From other traces the lines come from their stacks.
 
-When it is wrong:
+When to ignore this:
     Where little is left to fuse, a break costs next to nothing. A line in a library that one cannot
     change has to be lived with. In traces that profkit did not record, breaks that the program asks
     for look like all others.
@@ -58,11 +58,13 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile.functions import CompiledCode, location_of
 from profkit.engine.families.compile.graph_breaks import Broken, broken_lines, uncompiled
 from profkit.engine.families.compile.messages import cure_of_break, first_line
+from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.device.wait_cost import first_of_each, wait_cost
@@ -71,12 +73,23 @@ from profkit.model.capture_info import Compiled
 from profkit.model.finding import Finding
 from profkit.units import format_count
 
+COMPILED_REGIONS: Final = Need(
+    name="compiled regions",
+    reason="The calls of compiled functions were not recorded.",
+    remedy="Record with torch 2.2 or newer.",
+    is_met=lambda ctx: (
+        len(ctx.compiled_runs.rows) > 0 or _AUTOGRAD_OF_GRAPH not in ctx.events.names
+    ),
+)
+_AUTOGRAD_OF_GRAPH: Final = "CompiledFunction"
+"""Source: ``torch/_functorch/_aot_autograd/runtime_wrappers.py``: what runs a compiled graph."""
+
 INFO = RuleInfo(
     id="CMP002",
     name="graph-breaks",
     title="Graphs end in the middle",
     severity="warning",
-    needs=frozenset({Needs.OPS, Needs.STEPS, Needs.COMPILED_RUNS}),
+    needs=(needs.OPERATORS, needs.STEPS, COMPILED_REGIONS),
     since="0.1.0",
 )
 

@@ -34,7 +34,7 @@ Reads:
     Operators and their sequence numbers (``ts_ns`` in nanoseconds), ``[memory]`` events
     (``n_bytes`` in bytes, ``address``), the user's lines.
 
-When it is wrong:
+When to ignore this:
     A branch of a training step whose result takes no part in the loss is found too: it needs no
     graph either. A graph that something still holds when the recording ends is none of this
     rule's: its backward may come later, or it is a leak. Of each run of nodes the last one goes
@@ -53,8 +53,9 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows
 from profkit.engine.wording import at, known_locations, times_per_step
 from profkit.index.host.source import NO_FRAME
@@ -76,7 +77,7 @@ INFO = RuleInfo(
     name="graph-in-inference",
     title="A graph is built that no backward pass uses",
     severity="warning",
-    needs=frozenset({Needs.OPS, Needs.MEMORY_ADDRESSES}),
+    needs=(needs.OPERATORS, needs.ALLOCATION_ADDRESSES),
     since="0.1.0",
 )
 

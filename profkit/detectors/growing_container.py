@@ -28,7 +28,7 @@ Reads:
     What was watched of the running program: tensors that survive steps (``bytes`` in bytes, each
     storage once), the line that made them, who holds them.
 
-When it is wrong:
+When to ignore this:
     A program that collects its predictions on purpose, and has memory for all of them, is meant to
     grow. Something that fills more slowly than the program was watched looks as if it had no end.
 
@@ -41,8 +41,9 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
@@ -60,7 +61,7 @@ INFO = RuleInfo(
     name="growing-container",
     title="Tensors pile up with every step",
     severity="warning",
-    needs=frozenset({Needs.LIVE}),
+    needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
 

@@ -31,7 +31,7 @@ Reads:
     process (``bytes`` in bytes), the line that made them, who holds them. Of a loader's workers
     one is read now and then: the pages that it shares with no other process.
 
-When it is wrong:
+When to ignore this:
     A program that collects its results on purpose, and has memory for all of them, is meant to
     grow. Memory that nobody is seen to hold may be a library's own cache.
     Workers stop growing once each has copied, or read into its cache, all that it will ever need.
@@ -44,8 +44,9 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import growth_text, holder_name, leak_message, quoted
 from profkit.engine.wording import counted
@@ -58,7 +59,7 @@ INFO = RuleInfo(
     name="host-growth",
     title="Host memory grows with every step",
     severity="warning",
-    needs=frozenset({Needs.LIVE}),
+    needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
 

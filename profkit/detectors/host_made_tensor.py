@@ -29,7 +29,7 @@ Reads:
     ``ts_ns`` in nanoseconds), the runtime calls that wait (``dur_ns`` in nanoseconds), the
     devices' busy time in nanoseconds, the user's lines.
 
-When it is wrong:
+When to ignore this:
     Without stacks the maker of a tensor is taken to be the operator right before the copy, which
     may be chance: then the confidence is low. Values that come from outside in every step have to
     be copied; gather them in one tensor.
@@ -45,8 +45,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import costly_wait, in_windows
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.waits import WaitKind, bytes_of, is_pageable
@@ -60,7 +61,7 @@ INFO = RuleInfo(
     name="host-made-tensor",
     title="A tensor is made on the host and copied each step",
     severity="warning",
-    needs=frozenset({Needs.OPS, Needs.DEVICE}),
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
 )
 

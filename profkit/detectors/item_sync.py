@@ -34,7 +34,7 @@ Reads:
     Operators (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), synchronizing runtime calls and
     copies within them, the devices' busy time in nanoseconds, the user's lines.
 
-When it is wrong:
+When to ignore this:
     A value that the program must have in every step has to be read. And a device that is idle for
     another reason stays idle without the read: the cost is an upper bound.
 
@@ -50,8 +50,9 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import costly_wait, event_ids, in_windows, uses_device
 from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
 from profkit.index.device.waits import WaitKind, reads_of_the_user
@@ -63,7 +64,7 @@ INFO = RuleInfo(
     name="item-sync",
     title="The host waits to read a value",
     severity="warning",
-    needs=frozenset({Needs.OPS}),
+    needs=(needs.OPERATORS,),
     since="0.1.0",
 )
 

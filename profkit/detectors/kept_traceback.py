@@ -29,7 +29,7 @@ Reads:
     What was watched of the running program: tensors that survive steps (``bytes`` in bytes), the
     line that made them, who holds them.
 
-When it is wrong:
+When to ignore this:
     A few exceptions that are kept for a report at the end, in a program that rarely fails, may be
     worth their memory.
 
@@ -40,8 +40,9 @@ Source:
 
 from collections.abc import Iterator
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
     graph_sentence,
@@ -58,7 +59,7 @@ INFO = RuleInfo(
     name="kept-traceback",
     title="Kept exceptions hold the tensors of their frames",
     severity="warning",
-    needs=frozenset({Needs.LIVE}),
+    needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
 

@@ -34,7 +34,7 @@ Reads:
     Kernels (``ts_ns`` and ``dur_ns`` in nanoseconds), their launches, the devices' idle time by
     cause in nanoseconds, how much the recording stretched the program.
 
-When it is wrong:
+When to ignore this:
     On a host that others use too, or where the recording slowed it more than is known. A graph
     needs fixed shapes and addresses, which not every program has.
 
@@ -49,8 +49,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.waits import waits_of_host
 from profkit.engine.windows import in_windows, windows, windows_ns
 from profkit.engine.wording import time_per_step
@@ -68,7 +69,7 @@ INFO = RuleInfo(
     name="launch-bound",
     title="The GPU waits for launches",
     severity="warning",
-    needs=frozenset({Needs.OPS, Needs.DEVICE}),
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
 )
 

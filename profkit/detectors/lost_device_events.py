@@ -27,7 +27,7 @@ Reads:
     Launching calls and kernels (``correlation``, ``ts_ns`` in nanoseconds), the profiler's
     messages.
 
-When it is wrong:
+When to ignore this:
     Launches while a CUDA graph is captured run nothing; those between the calls that begin and end
     a capture are left out. The last launches of a recording may run after its end, and are too.
 
@@ -41,8 +41,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids
 from profkit.index.device.orphans import launches_without_work, lost_launches
 from profkit.model.finding import Finding
@@ -53,7 +54,7 @@ INFO = RuleInfo(
     name="lost-device-events",
     title="The recording lacks work of the GPU",
     severity="warning",
-    needs=frozenset({Needs.OPS}),
+    needs=(needs.OPERATORS,),
     since="0.1.0",
 )
 

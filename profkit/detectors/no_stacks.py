@@ -23,7 +23,7 @@ Use instead:
 Reads:
     Python calls, ``Call stack`` of operators, lines that profkit recorded.
 
-When it is wrong:
+When to ignore this:
     Where only kernels are of interest, lines are not needed.
 
 Source:
@@ -33,8 +33,9 @@ Source:
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.model.finding import Finding
 
 INFO = RuleInfo(
@@ -42,7 +43,7 @@ INFO = RuleInfo(
     name="no-stacks",
     title="The recording has no lines of your code",
     severity="note",
-    needs=frozenset({Needs.OPS}),
+    needs=(needs.OPERATORS,),
     since="0.1.0",
 )
 

@@ -24,7 +24,7 @@ Use instead:
 Reads:
     The steps (``starts_ns`` and ``ends_ns`` in nanoseconds).
 
-When it is wrong:
+When to ignore this:
     A program may do more in some steps on purpose, such as an evaluation, and the recording may
     have begun with one of them.
 
@@ -38,8 +38,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.model.finding import Finding
 from profkit.units import format_ns
 
@@ -48,7 +49,7 @@ INFO = RuleInfo(
     name="no-warm-up",
     title="The first step is not like the others",
     severity="note",
-    needs=frozenset({Needs.STEPS}),
+    needs=(needs.STEPS,),
     since="0.1.0",
 )
 

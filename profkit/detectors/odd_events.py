@@ -27,7 +27,7 @@ Use instead:
 Reads:
     Starts and lengths of all events in nanoseconds, before any is set aside.
 
-When it is wrong:
+When to ignore this:
     Where a single event really lasted more than ten minutes, and ten times as long as all others
     together.
 
@@ -38,6 +38,7 @@ Source:
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.model.finding import Finding
@@ -49,7 +50,7 @@ INFO = RuleInfo(
     name="odd-events",
     title="Some events cannot be as they are written",
     severity="note",
-    needs=frozenset(),
+    needs=(needs.TRACE,),
     since="0.1.0",
 )
 

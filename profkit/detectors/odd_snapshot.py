@@ -29,7 +29,7 @@ Use instead:
 Reads:
     Segments, blocks and history (lengths in bytes), and which of them have stacks.
 
-When it is wrong:
+When to ignore this:
     A program that switches recording off and on again has blocks with stacks and no entry, just as
     if a ring had lost them. Backward passes run on threads without Python: their allocations have
     no Python stack however they are recorded.
@@ -44,8 +44,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import blocks
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.finding import Finding
@@ -57,7 +58,7 @@ INFO = RuleInfo(
     name="odd-snapshot",
     title="The snapshot is odd or incomplete",
     severity="note",
-    needs=frozenset({Needs.SNAPSHOT}),
+    needs=(needs.SNAPSHOT,),
     since="0.1.0",
 )
 

@@ -32,7 +32,7 @@ Reads:
     The history of the allocator (requests and frees, lengths in bytes), the driver's free bytes at
     the failed request, segments and blocks, and their stacks.
 
-When it is wrong:
+When to ignore this:
     How much the device has in all is not in a snapshot: what other programs and libraries hold can
     only be told by what is missing from that. Of blocks that were freed before the snapshot was
     taken the history tells what was asked for, and not what they took. Whether a request would have
@@ -49,8 +49,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import site_locations
 from profkit.engine.families.device_memory.oom_messages import oom_fix, oom_message
 from profkit.engine.families.device_memory.settings_messages import fitting_setting_evidence
@@ -65,7 +66,7 @@ INFO = RuleInfo(
     name="out-of-memory",
     title="The device ran out of memory",
     severity="error",
-    needs=frozenset({Needs.SNAPSHOT, Needs.HISTORY}),
+    needs=(needs.HISTORY,),
     since="0.1.0",
 )
 

@@ -32,7 +32,7 @@ Reads:
     Copies (``name``, ``n_bytes`` in bytes, ``dur_ns`` in nanoseconds), the runtime calls that wait
     for them, the devices' busy time in nanoseconds, the user's lines.
 
-When it is wrong:
+When to ignore this:
     Pinning a tensor for a single copy costs more than it saves: pinned memory pays where it is
     used again, as a loader does. What is idle for another reason stays idle: the cost is an upper
     bound.
@@ -48,8 +48,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import costly_wait, in_windows
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.waits import WaitKind, bytes_of, is_pageable
@@ -63,7 +64,7 @@ INFO = RuleInfo(
     name="pageable-copy-to-device",
     title="The host waits for a copy to the GPU",
     severity="warning",
-    needs=frozenset({Needs.OPS, Needs.DEVICE}),
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
 )
 

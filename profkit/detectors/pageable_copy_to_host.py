@@ -30,7 +30,7 @@ Reads:
     Copies (``name``, ``n_bytes`` in bytes), the runtime calls that wait for them (``ts_ns`` and
     ``dur_ns`` in nanoseconds), the devices' busy time in nanoseconds, the user's lines.
 
-When it is wrong:
+When to ignore this:
     A result that the program needs at once has to be waited for. What is idle for another reason
     stays idle: the cost is an upper bound.
 
@@ -45,8 +45,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import costly_wait, in_windows
 from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
 from profkit.index.device.waits import WaitKind, bytes_of, is_pageable
@@ -58,7 +59,7 @@ INFO = RuleInfo(
     name="pageable-copy-to-host",
     title="The host waits for a copy from the GPU",
     severity="warning",
-    needs=frozenset({Needs.OPS, Needs.DEVICE}),
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
 )
 

@@ -29,7 +29,7 @@ Reads:
     The history of the allocator (requests and frees, lengths in bytes), the blocks that stand in
     the end, and their stacks.
 
-When it is wrong:
+When to ignore this:
     A model that calls one line in all of its layers is dominated by that line as a matter of
     course. A program that runs on with room to spare has nothing to gain.
 
@@ -43,8 +43,9 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import blocks
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.device_memory import DeviceMemory
@@ -59,7 +60,7 @@ INFO = RuleInfo(
     name="peak-dominated-by-one-line",
     title="One line makes the peak of memory",
     severity="note",
-    needs=frozenset({Needs.SNAPSHOT, Needs.HISTORY}),
+    needs=(needs.HISTORY,),
     since="0.1.0",
 )
 

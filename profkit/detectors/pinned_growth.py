@@ -28,7 +28,7 @@ Reads:
     What was watched of the running program: page-locked tensors that survive steps (their
     ``bytes`` in bytes), the line that made them, who holds them.
 
-When it is wrong:
+When to ignore this:
     A data set that is kept in page-locked memory on purpose fills it once and then stops.
 
 Source:
@@ -38,8 +38,9 @@ Source:
 
 from collections.abc import Iterator
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
 from profkit.model.finding import Finding
@@ -50,7 +51,7 @@ INFO = RuleInfo(
     name="pinned-growth",
     title="Page-locked memory grows with every step",
     severity="warning",
-    needs=frozenset({Needs.LIVE}),
+    needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
 

@@ -37,7 +37,7 @@ Reads:
     compiling, which profkit writes into its traces. Without that, and before torch 2.5, a function
     counts as compiled again if its line compiles in several steps.
 
-When it is wrong:
+When to ignore this:
     A program may meet its last new size soon: three steps say nothing of the thousandth. PyTorch
     remembers 64 times of compiling; the reasons of those before are not known.
 
@@ -52,8 +52,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.compile.functions import (
     CompiledCode,
     function_of,
@@ -75,7 +76,7 @@ INFO = RuleInfo(
     name="recompiles",
     title="Functions are compiled again",
     severity="warning",
-    needs=frozenset({Needs.OPS, Needs.STEPS}),
+    needs=(needs.OPERATORS, needs.STEPS),
     since="0.1.0",
 )
 

@@ -38,7 +38,7 @@ Reads:
     and those around these, sequence numbers, the devices' busy time in nanoseconds, the user's
     lines.
 
-When it is wrong:
+When to ignore this:
     Where precision is wanted between the casts for a reason that operators do not tell. A kernel
     that casts to float32 says not from what on NVIDIA's devices, so integers that become numbers
     may be among them. Casts in functions of your own for autograd, and what activation
@@ -56,22 +56,32 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
+from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, windows, windows_ns
 from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
 from profkit.index.host.casts import RoundTrips, round_trips
 from profkit.index.intervals import covered_within, intersect, union
+from profkit.index.runtime_calls import CUDA, HIP
 from profkit.model.finding import Finding
 from profkit.units import format_share
+
+CUDA_OR_ROCM: Final = Need(
+    name="CUDA or ROCm",
+    reason="No CUDA or HIP calls were recorded, and kernels of other devices have other names.",
+    remedy="Record on an NVIDIA or AMD GPU, with `ProfilerActivity.CUDA`.",
+    is_met=lambda ctx: any(len(kind.rows(ctx.events)) for kind in (CUDA, HIP)),
+)
 
 INFO = RuleInfo(
     id="KER003",
     name="repeated-casts",
     title="Tensors are cast back and forth",
     severity="warning",
-    needs=frozenset({Needs.OPS, Needs.DEVICE, Needs.CUDA_OR_ROCM, Needs.STEPS}),
+    needs=(needs.OPERATORS, needs.DEVICE_WORK, CUDA_OR_ROCM, needs.STEPS),
     since="0.1.0",
 )
 

@@ -33,7 +33,7 @@ Reads:
     What was watched of the running program: tensors that survive steps and the graph behind them
     (``bytes``, ``saved_bytes`` in bytes), the line that made them, who holds them.
 
-When it is wrong:
+When to ignore this:
     A program that runs backward through many steps on purpose keeps their graphs until it does;
     that is no leak if it does so every few dozen steps, and then it is not found.
 
@@ -47,8 +47,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import is_container_entry, main_chain
 from profkit.engine.families.leaks.detach_fix import assigned_name, is_accumulation, without_graph
 from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
@@ -61,7 +62,7 @@ INFO = RuleInfo(
     name="retained-graph",
     title="Kept tensors hold their autograd graph",
     severity="warning",
-    needs=frozenset({Needs.LIVE}),
+    needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
 

@@ -32,7 +32,7 @@ Reads:
     Annotations of the loader (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the steps, the
     devices' busy time in nanoseconds, the user's lines.
 
-When it is wrong:
+When to ignore this:
     On a machine without spare cores workers take time from the main process. Where the data cannot
     be read any faster, workers only hide a part of the wait.
 
@@ -47,8 +47,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import MAX_EVENT_IDS, event_ids, idle_in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
 from profkit.index.device.blocked_time import covered_by
@@ -62,7 +63,7 @@ INFO = RuleInfo(
     name="starved-by-loader",
     title="The program waits for its next batch",
     severity="warning",
-    needs=frozenset({Needs.STEPS}),
+    needs=(needs.STEPS,),
     since="0.1.0",
 )
 

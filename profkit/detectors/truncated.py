@@ -27,7 +27,7 @@ Reads:
     Whether the list of events was closed, the size of the text in bytes, and the number of events
     that were read.
 
-When it is wrong:
+When to ignore this:
     Where a program writes a list without closing it on purpose, as the Trace Event Format allows
     for bare lists: then nothing is missing.
 
@@ -38,6 +38,7 @@ Source:
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.model.finding import Finding
@@ -48,7 +49,7 @@ INFO = RuleInfo(
     name="truncated",
     title="The recording ends in the middle",
     severity="warning",
-    needs=frozenset(),
+    needs=(needs.TRACE,),
     since="0.1.0",
 )
 

@@ -31,7 +31,7 @@ Reads:
     What was watched of the running program: objects that survive steps (``bytes`` in bytes), the
     line that made them, who holds them.
 
-When it is wrong:
+When to ignore this:
     A cache of a data set's samples fills during the first epoch and then stops; watched for less
     than an epoch it looks as if it had no bound.
 
@@ -42,8 +42,9 @@ Source:
 
 from collections.abc import Iterator
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
@@ -55,7 +56,7 @@ INFO = RuleInfo(
     name="unbounded-cache",
     title="A cache grows with every step",
     severity="warning",
-    needs=frozenset({Needs.LIVE}),
+    needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
 

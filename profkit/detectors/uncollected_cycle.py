@@ -43,7 +43,7 @@ Reads:
     what the cycle goes through, the line that made the tensors; of a circle of autograd's own the
     line that made the gradient.
 
-When it is wrong:
+When to ignore this:
     The collector may be about to run: a program whose garbage goes up and down is not told of, one
     that was watched between two rare collections may be.
 
@@ -57,8 +57,9 @@ Source:
 from collections.abc import Iterator
 from typing import Final
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
     growth_text,
@@ -76,7 +77,7 @@ INFO = RuleInfo(
     name="uncollected-cycle",
     title="Tensors wait in reference cycles",
     severity="warning",
-    needs=frozenset({Needs.LIVE}),
+    needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
 

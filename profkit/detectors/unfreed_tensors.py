@@ -29,7 +29,7 @@ Reads:
     ``[memory]`` events (``ts_ns`` in nanoseconds, ``n_bytes`` in bytes, ``address``), the steps,
     operators and user's lines around them.
 
-When it is wrong:
+When to ignore this:
     Three steps look the same for a list that grows for ever and for one that is emptied every
     hundred steps: the longer the recording, the surer the finding. Memory that no tensor of
     PyTorch holds is not seen. Where the program's memory was watched over at least as many steps,
@@ -46,8 +46,9 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.wording import at
 from profkit.index.host.enclosing import rows_open_at
 from profkit.index.trace_memory.live_bytes import device_label
@@ -62,7 +63,7 @@ INFO = RuleInfo(
     name="unfreed-tensors",
     title="Memory grows with every step",
     severity="warning",
-    needs=frozenset({Needs.STEPS, Needs.MEMORY, Needs.MEMORY_ADDRESSES}),
+    needs=(needs.STEPS, needs.ALLOCATION_ADDRESSES),
     since="0.1.0",
 )
 

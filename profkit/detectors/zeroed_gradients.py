@@ -29,7 +29,7 @@ Reads:
     Annotations and operators (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the device work
     that they launched, the steps, the user's lines.
 
-When it is wrong:
+When to ignore this:
     A program that replays its backward pass as a CUDA graph may need gradients that stay where
     they are; so may libraries that keep views of them in buffers of their own. There it is a note
     at most to know of.
@@ -47,9 +47,10 @@ from typing import Final
 
 import numpy as np
 
+from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.costly_lines import costliest_lines
-from profkit.engine.detector import Needs, RuleInfo
+from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.intervals import Intervals, union
@@ -62,7 +63,7 @@ INFO = RuleInfo(
     name="zeroed-gradients",
     title="Gradients are filled with zeros in each step",
     severity="note",
-    needs=frozenset({Needs.OPS}),
+    needs=(needs.OPERATORS,),
     since="0.1.0",
 )
 

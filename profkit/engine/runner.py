@@ -8,7 +8,7 @@ from profkit._version import __version__
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.figures.summary import source_of, summarize
-from profkit.engine.needs import lacking
+from profkit.engine.needs import first_unmet
 from profkit.engine.ranking import ranked, recoverable_ns
 from profkit.engine.thresholds import Overrides, thresholds_for
 from profkit.errors import InternalError
@@ -56,10 +56,11 @@ def run_rules(
     for rule in rules:
         began = time.perf_counter_ns()
         thresholds = thresholds_for(rule, overrides)
-        lack = lacking(ctx, rule.INFO.needs)
+        unmet = first_unmet(ctx, rule.INFO.needs)
         try:
-            if lack is not None:
-                outcome.unchecked.append(Unchecked(rule.INFO.id, *lack))
+            if unmet is not None:
+                skipped = Unchecked(rule.INFO.id, unmet.reason, unmet.remedy)
+                outcome.unchecked.append(skipped)
             else:
                 outcome.findings.extend(rule.detect(ctx, thresholds))
         except Exception as error:

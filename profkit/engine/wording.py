@@ -12,7 +12,7 @@ _METHOD: Final = re.compile(r"^<built-in method (\w+) of Tensor")
 
 
 def times_per_step(ctx: Context, n: int) -> str:
-    """``once a step``, ``3 times a step``, ``about 2.5 times a step``; without steps ``12 times``.
+    """``once per step``, ``3 times per step``, ``about 2.5 times per step``; without steps ``12 times``.
 
     Args:
         n: How often it happens in all steps, or in the whole recording.
@@ -21,20 +21,20 @@ def times_per_step(ctx: Context, n: int) -> str:
     if not n_steps:
         return format_times(n)
     if n % n_steps == 0:
-        return f"{format_times(n // n_steps)} a step"
+        return f"{format_times(n // n_steps)} per step"
     if n < n_steps:
         return f"{format_times(n)} in {format_count(n_steps)} steps"
-    return f"about {n / n_steps:.1f} times a step"
+    return f"about {n / n_steps:.1f} times per step"
 
 
 def time_per_step(ctx: Context, ns: int) -> str:
-    """``1.20 ms a step``; without steps ``1.20 ms``.
+    """``1.20 ms per step``; without steps ``1.20 ms``.
 
     Args:
         ns: Nanoseconds in all steps, or in the whole recording.
     """
     n_steps = len(ctx.steps)
-    return f"{format_ns(ns / n_steps)} a step" if n_steps else format_ns(ns)
+    return f"{format_ns(ns / n_steps)} per step" if n_steps else format_ns(ns)
 
 
 def at(location: Location) -> str:

@@ -62,8 +62,8 @@ def test_on_one_device_it_costs_what_comes_before_the_model(found: Found) -> Non
     assert (location.file, location.line) == ("train.py", 10)
     assert finding.message == (
         "`DataParallel` around the model called in train_step (train.py:10) runs it on one GPU, "
-        "once a step: to go through parameters and inputs takes the host 50.0 µs a step, for "
-        "nothing; the GPU was idle for 70.0 µs a step."
+        "once per step: to go through parameters and inputs takes the host 50.0 µs per step, for "
+        "nothing; the GPU was idle for 70.0 µs per step."
     )
     assert finding.fix.startswith("Call the module itself")
 
@@ -189,8 +189,8 @@ def test_on_several_devices_it_costs_copies_and_gradients_put_together(found: Fo
     assert finding.severity == "warning"
     assert finding.message == (
         "`DataParallel` around the model called in train_step (train.py:10) copies it to 2 GPUs "
-        "once a step: taking apart and putting together takes the host 70.0 µs a step and the "
-        "GPUs 105 µs a step; for 135 µs a step they compute nothing."
+        "once per step: taking apart and putting together takes the host 70.0 µs per step and the "
+        "GPUs 105 µs per step; for 135 µs per step they compute nothing."
     )
     assert "torchrun --nproc-per-node=2" in finding.fix
     assert "`DistributedDataParallel(model, device_ids=[local_rank])`" in finding.fix

@@ -62,7 +62,7 @@ def test_it_names_the_call_as_python_has_it_and_its_line(
     found: Found, call: str, python: str
 ) -> None:
     (finding,) = found(training(call=call, stacks=True), RULE)
-    assert finding.message.startswith(f"{python} in train_step (train.py:10) is called once a step")
+    assert finding.message.startswith(f"{python} in train_step (train.py:10) is called once per step")
     assert finding.locations[0].file == "train.py"
     assert python in finding.fix
     assert ("wait_event" in finding.fix) is (call != "DeviceSynchronize")
@@ -77,7 +77,7 @@ def test_without_lines_there_is_no_place_to_name(found: Found) -> None:
             b.advance(40_000)
     (finding,) = found(b, RULE)
     assert finding.locations == ()
-    assert finding.message.startswith("`torch.cuda.synchronize()` is called once a step")
+    assert finding.message.startswith("`torch.cuda.synchronize()` is called once per step")
 
 
 def test_the_synchronization_that_ends_the_recording_is_the_profilers(found: Found) -> None:

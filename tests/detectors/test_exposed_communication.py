@@ -67,8 +67,8 @@ def test_it_names_the_line_and_what_sends_gradients_earlier(found: Found) -> Non
     assert (location.file, location.line, location.function) == ("train.py", 30, "average")
     assert location.op == "c10d::allreduce_"
     assert finding.message == (
-        "For 150 µs a step (29%) the GPU computes nothing while it exchanges data with other "
-        "ranks: once a step, mostly for all-reduce in average (train.py:30); the longest wait is "
+        "For 150 µs per step (29%) the GPU computes nothing while it exchanges data with other "
+        "ranks: once per step, mostly for all-reduce in average (train.py:30); the longest wait is "
         "150 µs. Waiting for slower ranks is in it, which the recording of one rank cannot tell "
         "from the transfer."
     )
@@ -335,7 +335,7 @@ def test_an_exchange_whose_start_was_not_recorded_is_charged_to_no_line(found: F
             b.synchronize()
     (finding,) = found(b, RULE)
     assert finding.locations == ()
-    assert "once a step; the longest wait" in finding.message
+    assert "once per step; the longest wait" in finding.message
 
 
 def test_what_data_parallel_sends_within_one_process_is_not_this_rule_s(found: Found) -> None:
@@ -368,5 +368,5 @@ def test_exchanges_of_devices_that_were_not_recorded_are_unchecked(analyzed: Ana
     with b.step(), b.op("c10d::allreduce_"), b.annotation("nccl:all_reduce"):
         b.advance(10 * US)
     (unchecked,) = analyzed(b, RULE).unchecked
-    assert unchecked.reason == "The recording has exchanges that devices run, and no device work."
+    assert unchecked.reason == "Collectives of a GPU were started, but no work of a GPU was recorded."
     assert "ProfilerActivity.CUDA" in unchecked.remedy

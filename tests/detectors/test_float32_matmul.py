@@ -67,7 +67,7 @@ def test_it_costs_what_the_ratio_of_the_peaks_leaves_of_the_kernels_time(found: 
     (location,) = finding.locations
     assert (location.file, location.line, location.op) == ("train.py", 12, "aten::addmm")
     assert finding.message == (
-        "Matrices are multiplied in full float32 in main (train.py:12), once a step: 800 µs a step "
+        "Matrices are multiplied in full float32 in main (train.py:12), once per step: 800 µs per step "
         "(80% of the GPU's busy time) on its ordinary cores, past its tensor cores."
     )
     assert 'torch.set_float32_matmul_precision("high")' in finding.fix
@@ -277,7 +277,7 @@ def test_work_outside_of_steps_is_none_of_theirs(found: Found) -> None:
 def test_a_device_that_nobody_describes_makes_it_unchecked(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(training(FULL, None), RULE).unchecked
     assert (
-        unchecked.reason == "The recording does not tell the compute capability of an NVIDIA GPU."
+        unchecked.reason == "The compute capability of an NVIDIA GPU was not recorded."
     )
 
 
@@ -290,7 +290,7 @@ def test_on_rocm_whose_numbers_mean_something_else_it_could_not_look(analyzed: A
 
 def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
-    assert unchecked.reason == "The recording has no device work."
+    assert unchecked.reason == "No kernels or copies of a GPU were recorded."
 
 
 @briefly

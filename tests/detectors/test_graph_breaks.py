@@ -92,8 +92,8 @@ def test_it_names_the_line_and_the_reason_and_the_python_between_the_graphs(foun
     assert sum(end - start for start, end in finding.claims) == finding.cost.ns
     assert (finding.n, finding.severity, finding.confidence) == (6, "warning", "high")
     assert finding.message == (
-        "A graph ends at net.py:40, twice a step: “logging.Logger method not supported for "
-        "non-export cases”. What is compiled there runs as 2 graphs instead of one, with 60.0 µs a "
+        "A graph ends at net.py:40, twice per step: “logging.Logger method not supported for "
+        "non-export cases”. What is compiled there runs as 2 graphs instead of one, with 60.0 µs per "
         "step of Python between them; what could have been fused across is not in that."
     )
     assert finding.fix == (
@@ -117,7 +117,7 @@ def test_from_the_stacks_of_a_trace_of_another_program_the_line_is_known_and_not
 def test_without_stacks_and_reasons_it_tells_that_graphs_end_but_not_where(found: Found) -> None:
     (finding,) = found(steps(), RULE)
     assert finding.n == 3
-    assert finding.message.startswith("A graph ends in what is called, once a step. ")
+    assert finding.message.startswith("A graph ends in what is called, once per step. ")
     assert finding.cost.ns == 3 * 30 * US
 
 
@@ -234,7 +234,7 @@ def test_python_between_graphs_costs_no_more_than_the_device_was_idle(found: Fou
         return b
 
     (busy,) = found(training(400 * US), RULE)
-    # Idle is it only while its kernel is launched, for 10 µs a step.
+    # Idle is it only while its kernel is launched, for 10 µs per step.
     assert busy.cost.ns == 3 * 10 * US
     assert busy.evidence["python_ns"] == 3 * 30 * US
     (idle,) = found(training(50 * US), RULE)

@@ -116,4 +116,4 @@ def test_an_unknown_holder_is_not_made_up(found: Found, watched: Watched) -> Non
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM004"
-    assert unchecked.remedy == "Let it run for more steps."
+    assert unchecked.remedy == "Let the program run for more steps."

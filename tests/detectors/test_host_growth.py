@@ -48,7 +48,7 @@ def test_tensors_are_another_rules(found: Found, watched: Watched) -> None:
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM009"
-    assert unchecked.remedy == "Let it run for more steps."
+    assert unchecked.remedy == "Let the program run for more steps."
 
 
 def test_workers_that_copy_are_told_with_what_to_keep_instead(

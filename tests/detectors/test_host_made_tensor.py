@@ -35,7 +35,7 @@ def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
     assert finding.confidence == "high"
     assert finding.message == (
         "A tensor of 32 B is made on the host in train_step (train.py:10) and copied to the GPU "
-        "once a step: the host waits 203 µs a step, and the GPU was idle for 44.0 µs a step."
+        "once per step: the host waits 203 µs per step, and the GPU was idle for 44.0 µs per step."
     )
 
 

@@ -16,7 +16,7 @@ Analyzed = Callable[..., Report]
 def training(
     n_steps: int = 4, *, read: bool = True, stacks: bool = False, tail_ns: int = 50_000
 ) -> TraceBuilder:
-    """Ten kernels of 30 µs a step, launched every 10 µs; then a read; then Python alone."""
+    """Ten kernels of 30 µs per step, launched every 10 µs; then a read; then Python alone."""
     b = TraceBuilder(stacks=stacks)
     for _ in range(n_steps):
         with b.step(), b.frame("train.py", 10, "train_step"):
@@ -49,8 +49,8 @@ def test_it_names_the_line_the_call_and_the_figures(found: Found) -> None:
     assert (location.file, location.line, location.function) == ("train.py", 10, "train_step")
     assert location.op == "aten::item"
     assert finding.message == (
-        "`.item()` in train_step (train.py:10) runs once a step and makes the host wait 206 µs a "
-        "step; the GPU was idle for 60.0 µs a step."
+        "`.item()` in train_step (train.py:10) runs once per step and makes the host wait 206 µs per "
+        "step; the GPU was idle for 60.0 µs per step."
     )
     assert ".detach()" in finding.fix
 

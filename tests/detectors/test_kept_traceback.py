@@ -71,4 +71,4 @@ def test_what_no_traceback_holds_is_another_rules(found: Found, watched: Watched
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM007"
-    assert unchecked.remedy == "Let it run for more steps."
+    assert unchecked.remedy == "Let the program run for more steps."

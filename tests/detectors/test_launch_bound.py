@@ -37,7 +37,7 @@ def test_it_costs_the_idle_time_between_the_kernels(found: Found) -> None:
     assert finding.locations[0].op == "aten::add"
     assert finding.message == (
         "The GPU runs 50 kernels a step, half of them shorter than 5.00 µs, and stands idle for "
-        "745 µs a step (74%) because the next one is not launched yet."
+        "745 µs per step (74%) because the next one is not launched yet."
     )
     assert sum(end - start for start, end in finding.claims) == finding.cost.ns
 

@@ -36,4 +36,4 @@ def test_other_host_memory_is_another_rules(found: Found, watched: Watched) -> N
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM016"
-    assert unchecked.remedy == "Let it run for more steps."
+    assert unchecked.remedy == "Let the program run for more steps."

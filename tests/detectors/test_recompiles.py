@@ -80,7 +80,7 @@ def test_it_costs_the_time_of_compiling_and_says_why_in_torchs_words(found: Foun
     assert (finding.severity, finding.confidence, finding.n) == ("warning", "high", 3)
     assert (finding.locations[0].file, finding.locations[0].line) == (TRAIN, 12)
     assert finding.message == (
-        "What is called at train.py:12 is compiled again once a step, which takes 40.0 ms a step "
+        "What is called at train.py:12 is compiled again once per step, which takes 40.0 ms per step "
         "(80%). What changed, as PyTorch says it: “tensor 'x' size mismatch at index 0. expected "
         "4, actual 5”."
     )
@@ -113,7 +113,7 @@ def test_without_stacks_the_line_comes_from_what_torch_remembers(found: Found) -
             compile_once(bare, f"0/{version}", 10)
     (finding,) = found(bare, RULE)
     assert finding.cost.ns == 20 * MS
-    assert finding.message.startswith("A function is compiled again once a step")
+    assert finding.message.startswith("A function is compiled again once per step")
 
 
 def test_the_number_is_read_from_the_row_of_compiling_where_it_is_told(found: Found) -> None:

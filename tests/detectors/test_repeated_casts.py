@@ -44,8 +44,8 @@ def test_it_costs_the_casts_that_come_back_for_nothing(found: Found) -> None:
     assert finding.evidence["n_casts"] == 18
     assert finding.evidence["busy_share"] == round(per_step_ns / busy_ns, 4)
     assert finding.message == (
-        "Tensors are cast to float32 and back to bfloat16 in forward (net.py:8), 3 times a step, "
-        "with nothing between that needs float32: the casts take 150 µs a step (23% of the GPU's "
+        "Tensors are cast to float32 and back to bfloat16 in forward (net.py:8), 3 times per step, "
+        "with nothing between that needs float32: the casts take 150 µs per step (23% of the GPU's "
         "busy time)."
     )
     assert finding.fix.startswith("Take `.bfloat16()` and `.float()` out of the layers and run")
@@ -178,19 +178,19 @@ def test_on_other_devices_it_could_not_look(analyzed: Analyzed) -> None:
     b = network()
     b.events = [of_vendor(event, "xpu") for event in b.events]
     (unchecked,) = analyzed(b, RULE).unchecked
-    assert unchecked.reason.startswith("The recording has no call of CUDA or HIP")
+    assert unchecked.reason.startswith("No CUDA or HIP calls were recorded")
 
 
 def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
     b = TraceBuilder()
     layers(b, 8)
     (unchecked,) = analyzed(b, RULE).unchecked
-    assert unchecked.reason == "The recording has no steps."
+    assert unchecked.reason == "No steps were recorded."
 
 
 def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
-    assert unchecked.reason == "The recording has no device work."
+    assert unchecked.reason == "No kernels or copies of a GPU were recorded."
 
 
 def by_hand(step: list[str]) -> tuple[int, int]:

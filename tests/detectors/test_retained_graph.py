@@ -183,4 +183,4 @@ def test_nodes_that_saved_nothing_take_host_memory_too(found: Found, watched: Wa
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM003"
-    assert unchecked.remedy == "Let it run for more steps."
+    assert unchecked.remedy == "Let the program run for more steps."

@@ -95,4 +95,4 @@ def test_what_is_held_is_no_garbage(found: Found, watched: Watched) -> None:
 def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM006"
-    assert unchecked.remedy == "Let it run for more steps."
+    assert unchecked.remedy == "Let the program run for more steps."

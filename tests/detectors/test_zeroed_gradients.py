@@ -48,7 +48,7 @@ def test_it_costs_the_time_of_the_fills_on_the_device(found: Found) -> None:
     (where,) = finding.locations
     assert (where.file, where.line) == ("train.py", 10)
     assert finding.message == (
-        "Gradients are filled with zeros in train_step (train.py:10), twice a step: 60.0 µs a "
+        "Gradients are filled with zeros in train_step (train.py:10), twice per step: 60.0 µs per "
         "step on the GPU."
     )
 

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from profkit.engine import registry
+from profkit.engine import needs, registry
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, Rule, RuleInfo
-from profkit.engine.needs import lacking
+from profkit.engine.detector import Rule, RuleInfo
+from profkit.engine.needs import Need, first_unmet
 from profkit.engine.ranking import ranked, recoverable_ns
+from profkit.engine.registry import rules
 from profkit.engine.runner import report_on, run_rules
 from profkit.engine.thresholds import thresholds_for
 from profkit.errors import InternalError, PluginError, UsageError
@@ -37,7 +38,7 @@ def finding(rule: str = "SYN900", ns: int | None = None, **more: Any) -> Finding
                    **more)  # fmt: skip
 
 
-def rule(*found: Finding, id: str = "SYN900", needs: frozenset[Needs] = frozenset(),
+def rule(*found: Finding, id: str = "SYN900", needs: tuple[Need, ...] = (),
          crash: bool = False) -> Rule:  # fmt: skip
     def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:  # noqa: ARG001
         yield from found
@@ -61,43 +62,48 @@ def ctx(tmp_path: Path) -> Context:
 
 @pytest.mark.parametrize(
     ("need", "met"),
-    [(Needs.OPS, True), (Needs.STEPS, True), (Needs.DEVICE, False), (Needs.STACKS, False),
-     (Needs.MEMORY, False), (Needs.MEMORY_ADDRESSES, False)],
+    [(needs.OPERATORS, True), (needs.STEPS, True), (needs.DEVICE_WORK, False),
+     (needs.SOURCE_LINES, False), (needs.ALLOCATIONS, False), (needs.ALLOCATION_ADDRESSES, False)],
+    ids=lambda value: getattr(value, "name", None),
 )  # fmt: skip
-def test_a_rule_whose_needs_are_not_met_is_unchecked_with_a_reason_and_a_way(
-    need: Needs,
+def test_a_rule_whose_needs_are_not_met_is_skipped_with_a_reason_and_a_remedy(
+    need: Need,
     met: bool,  # noqa: FBT001
     ctx: Context,
 ) -> None:
-    outcome = run_rules(ctx, [rule(finding(), needs=frozenset({need}))], {}, on_stage=nobody)
+    outcome = run_rules(ctx, [rule(finding(), needs=(need,))], {}, on_stage=nobody)
     assert bool(outcome.findings) == met
     assert [u.rule for u in outcome.unchecked] == ([] if met else ["SYN900"])
     assert met or (outcome.unchecked[0].reason and outcome.unchecked[0].remedy)
 
 
-def test_every_need_has_words_for_when_it_is_not_met(tmp_path: Path) -> None:
-    # Some needs are met by a recording in which there is nothing to look at.
+def test_every_need_of_a_rule_can_be_unmet_and_has_sentences_for_it(tmp_path: Path) -> None:
+    # Some needs are met by an empty recording.
     poor = [TraceBuilder(), TraceBuilder(), TraceBuilder()]
     poor[1].compute("CompiledFunction", 1_000)
     with poor[2].annotation("nccl:all_reduce"):
         poor[2].compute("c10d::allreduce_", 1_000)
     contexts = [Context(load(b.write(tmp_path / f"{i}.json"))) for i, b in enumerate(poor)]
-    for need in Needs:
-        lacks = [lacking(each, frozenset({need})) for each in contexts]
-        sentences = [sentence for lack in lacks if lack is not None for sentence in lack]
-        assert sentences, need
-        assert all(sentence.endswith(".") for sentence in sentences)
+    for need in {need for rule in rules() for need in rule.INFO.needs} - {needs.TRACE}:
+        unmet = {first_unmet(each, [need]) for each in contexts} - {None}
+        assert unmet, need.name
+        assert all(
+            each.reason.endswith(".") and each.remedy.endswith(".") for each in unmet if each
+        )
 
 
-def test_memory_that_was_not_watched_and_that_of_too_few_steps_are_told_apart(
+def test_a_required_need_is_reported_before_the_need_that_requires_it(ctx: Context) -> None:
+    assert first_unmet(ctx, [needs.ALLOCATION_ADDRESSES]) is needs.ALLOCATIONS
+    assert first_unmet(ctx, [needs.HISTORY]) is needs.SNAPSHOT
+    assert first_unmet(Context(), [needs.STEPS]) is needs.TRACE
+
+
+def test_a_program_that_was_not_monitored_differs_from_one_monitored_over_too_few_steps(
     ctx: Context,
 ) -> None:
-    growth = [rule(needs=frozenset({Needs.LIVE}))]
-    (not_watched,) = run_rules(ctx, growth, {}, on_stage=nobody).unchecked
-    assert not_watched.remedy == "Run the program with profkit run."
+    assert first_unmet(ctx, [needs.MONITORED_STEPS]) is needs.MONITORING
     short = replace(ctx, live=LiveBuilder(n_steps=4, n_evaluated_steps=0).build())
-    (too_few,) = run_rules(short, growth, {}, on_stage=nobody).unchecked
-    assert too_few.remedy == "Let it run for more steps."
+    assert first_unmet(short, [needs.MONITORED_STEPS]) is needs.MONITORED_STEPS
 
 
 def test_a_rule_that_crashes_is_unchecked_and_keeps_what_it_had_found(ctx: Context) -> None:

@@ -96,10 +96,10 @@ def test_a_device_is_in_use_even_where_its_work_is_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("n", "text"),
     [
-        (4, "once a step"),
-        (8, "twice a step"),
-        (12, "3 times a step"),
-        (10, "about 2.5 times a step"),
+        (4, "once per step"),
+        (8, "twice per step"),
+        (12, "3 times per step"),
+        (10, "about 2.5 times per step"),
         (3, "3 times in 4 steps"),
     ],
 )

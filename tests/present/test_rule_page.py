@@ -8,7 +8,7 @@ from profkit.present.rule_page import Passage, rule_page
 
 SECTIONS = (
     "What it finds", "Why it matters", "How to fix it", "Example", "Use instead", "Reads",
-    "When it is wrong", "Source",
+    "When to ignore this", "Source",
 )  # fmt: skip
 
 

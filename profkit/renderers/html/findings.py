@@ -30,7 +30,7 @@ _LONG_CHARACTERS: Final = 400
 _SCRIPT: Final = "findings.js"
 _UNIT: Final = re.compile(r"_(ns|bytes|share)$")
 _KEYS: Final = {"events": "event_ids"}
-_OF_RULE: Final = ("Why it matters", "When it is wrong")
+_OF_RULE: Final = ("Why it matters", "When to ignore this")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Whatever grows in a watched program, it is told once, by one rule, and can be shown."""
+"""Every leak of a monitored program is reported once, by one rule, and can be rendered."""
 
 from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,14 +11,19 @@ from hypothesis import strategies as st
 
 from profkit.api import analyze, render
 from profkit.engine.context import Context
-from profkit.engine.detector import Needs, Rule
-from profkit.engine.families.leaks.causes import leaks_of_cause, merged, total_per_step_bytes
+from profkit.engine.detector import Rule
+from profkit.engine.families.leaks.causes import (
+    Cause,
+    leaks_of_cause,
+    merged,
+    total_per_step_bytes,
+)
 from profkit.engine.registry import rules
 from profkit.model.live_memory import Chain, Graph, Leak
 from profkit.model.location import Frame
 from profkit.testing import LiveBuilder
 
-WATCHING = tuple(rule for rule in rules() if Needs.LIVE in rule.INFO.needs)
+LEAK_RULES = tuple(rule for rule in rules() if rule.INFO.name in get_args(Cause))
 names = st.text(max_size=30) | st.sampled_from(
     ["losses", "[3]", "['k']", " → kept", " in main at a.py:3", ".cache", "._forward_hooks", "`"]
 )
@@ -33,7 +39,7 @@ chains = st.builds(
     st.none() | st.integers(0, 10**9),
 )  # fmt: skip
 graphs = st.builds(Graph, st.integers(0, 10**7), st.integers(0, 10**13), names, st.booleans())
-growths = st.builds(
+any_leaks = st.builds(
     Leak,
     kind=st.sampled_from(["tensors", "graph", "garbage", "host"]),
     device=st.sampled_from(["cpu", "cuda:0", "pinned", "host"]),
@@ -60,21 +66,21 @@ growths = st.builds(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(grown=st.lists(growths, max_size=5), n_evaluated_steps=st.integers(1, 400))
-def test_any_growth_is_told_by_its_rule_and_can_be_shown(
-    tmp_path: Path, grown: list[Leak], n_evaluated_steps: int
+@given(leaks=st.lists(any_leaks, max_size=5), n_evaluated_steps=st.integers(1, 400))
+def test_any_leak_is_reported_by_its_rule_and_can_be_rendered(
+    tmp_path: Path, leaks: list[Leak], n_evaluated_steps: int
 ) -> None:
     builder = LiveBuilder(n_evaluated_steps=n_evaluated_steps)
-    for each in grown:
+    for each in leaks:
         builder.add(each)
     report = analyze(builder.write(tmp_path / "any.memory.json.gz"), strict=True)
-    least = {rule.INFO.name: rule.Thresholds().min_step_bytes for rule in WATCHING}
+    min_bytes = {rule.INFO.name: rule.Thresholds().min_step_bytes for rule in LEAK_RULES}
     ctx = Context(live=builder.build())
     expected = [
         name
-        for name in map(attrgetter("INFO.name"), WATCHING)
+        for name in map(attrgetter("INFO.name"), LEAK_RULES)
         for group in leaks_of_cause(ctx, name)
-        if total_per_step_bytes(merged(group)) >= least[name]
+        if total_per_step_bytes(merged(group)) >= min_bytes[name]
     ]
     assert sorted(finding.name for finding in report.findings) == sorted(expected)
     for finding in report.findings:
@@ -86,7 +92,7 @@ def test_any_growth_is_told_by_its_rule_and_can_be_shown(
 
 
 def everything_at_once() -> LiveBuilder:
-    """A program with every kind of growth."""
+    """A program with every cause of leaks."""
     builder = LiveBuilder()
     line = (Frame("train.py", 31, "main"),)
     mine = ("__main__", ".kept", "[3]")
@@ -109,23 +115,23 @@ def everything_at_once() -> LiveBuilder:
     return builder
 
 
-def test_growths_that_come_together_are_told_once_each(tmp_path: Path) -> None:
+def test_leaks_of_every_cause_are_reported_once_each(tmp_path: Path) -> None:
     report = analyze(everything_at_once().write(tmp_path / "t.memory.json.gz"), strict=True)
     assert sorted(finding.rule for finding in report.findings) == [
-        rule.INFO.id for rule in WATCHING
+        rule.INFO.id for rule in LEAK_RULES
     ]
     assert {finding.severity for finding in report.findings} == {"warning"}
     assert {finding.confidence for finding in report.findings} == {"high"}
 
 
-def test_nothing_is_told_of_a_program_in_which_nothing_grows(tmp_path: Path) -> None:
+def test_a_program_without_a_leak_has_no_finding(tmp_path: Path) -> None:
     report = analyze(LiveBuilder().write(tmp_path / "t.memory.json.gz"), strict=True)
     assert report.findings == ()
-    assert not {rule.INFO.id for rule in WATCHING} & {each.rule for each in report.unchecked}
+    assert not {rule.INFO.id for rule in LEAK_RULES} & {each.rule for each in report.unchecked}
 
 
-@pytest.mark.parametrize("rule", WATCHING, ids=lambda rule: rule.INFO.name)
-def test_rules_on_growth_have_the_limits_that_their_findings_are_judged_by(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", LEAK_RULES, ids=lambda rule: rule.INFO.name)
+def test_leak_rules_have_the_thresholds_of_their_findings(rule: Rule) -> None:
     assert {field.name for field in fields(rule.Thresholds)} == {
         "min_step_bytes", "warning_step_bytes", "error_step_bytes", "sure_steps_count",
     }  # fmt: skip
