@@ -28,9 +28,9 @@ SMALL: Final = (
 RECORDS: Final = """
 import sys
 import torch
-from profkit.capture.discover_steps import Plan
+from profkit.capture.step_detection import Plan
 from profkit.capture.options import Options
-from profkit.capture.run import DEFAULT_SCHEDULE, Target, run
+from profkit.capture.run import DEFAULT_SCHEDULE, ProgramTarget, run
 from profkit.capture.session import forget_lines
 
 torch.set_num_threads(1)
@@ -45,14 +45,14 @@ open(whole, "w").write(
     "    compiled(torch.randn(2, 4)).sum().backward()\\n"
     "    optimizer.step()\\n"
 )
-ended = run(Target(whole), Plan("whole", Options(folder=folder, quiet=True), DEFAULT_SCHEDULE))
+ended = run(ProgramTarget(whole), Plan("whole", Options(folder=folder, quiet=True), DEFAULT_SCHEDULE))
 assert ended.error is None, ended.error
 for name in ("recompiles", "graph_breaks"):
     for cure in ("", "--cured"):
         more = ["--backend", "eager"] if name == "recompiles" else []
         arguments = [*small, *more, *([cure] if cure else [])]
         plan = Plan(name + cure, Options(folder=folder, quiet=True), DEFAULT_SCHEDULE)
-        ended = run(Target(f"{programs}/{name}.py", arguments), plan)
+        ended = run(ProgramTarget(f"{programs}/{name}.py", arguments), plan)
         assert ended.error is None, ended.error
         torch._dynamo.reset()
         torch._dynamo.utils.clear_compilation_metrics()
@@ -60,7 +60,7 @@ for name in ("recompiles", "graph_breaks"):
         sys.modules.pop("measured", None)
 """
 
-pytestmark = pytest.mark.xdist_group("compiled")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

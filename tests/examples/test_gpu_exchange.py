@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from isal import igzip
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "gpu" / "exposed_communication.py"
 FAULT = PROGRAM.read_text().split("# fault:")[0].count("\n") + 1

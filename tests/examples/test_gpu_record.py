@@ -23,6 +23,8 @@ from examples.gpu.recording.page import page
 from examples.gpu.recording.rows import EXPECTED, PROGRAMS, Rows
 from examples.gpu.recording.turns import Ended, Turns
 
+pytestmark = pytest.mark.slow
+
 NAME = "growing_list"
 ON_CPU = (*session.ON_CPU, "--steps", "80")
 MACHINE: dict[str, Any] = {
