@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from profkit.capture.memory.guard import no_leak as no_leak
     from profkit.capture.memory.scope import memory as memory
     from profkit.capture.steps import steps as steps
+    from profkit.capture.syncs.guard import allow_sync as allow_sync
     from profkit.capture.syncs.guard import no_sync as no_sync
-    from profkit.capture.syncs.regions import allow_sync as allow_sync
     from profkit.capture.trace import trace as trace
     from profkit.errors import HostSyncError as HostSyncError
     from profkit.errors import LeakError as LeakError
@@ -25,7 +25,7 @@ _HOMES: Final = {
     "HostSyncError": "profkit.errors",
     "LeakError": "profkit.errors",
     "Report": "profkit.model.report",
-    "allow_sync": "profkit.capture.syncs.regions",
+    "allow_sync": "profkit.capture.syncs.guard",
     "analyze": "profkit.api",
     "compare": "profkit.api",
     "load": "profkit.readers.open",
@@ -64,7 +64,7 @@ def __dir__() -> list[str]:
 
 def _teach_captures_to_report() -> None:
     """Tell captures, which stand below the analysis and cannot import it, how to reach it."""
-    from profkit.capture import report_hook
+    from profkit.capture import reporting
 
     def analyze(paths: list[str]) -> "Report":
         report: Report = __getattr__("analyze")(paths)
@@ -74,7 +74,7 @@ def _teach_captures_to_report() -> None:
             return with_cell_names(report)
         return report
 
-    report_hook.analyze = analyze
+    reporting.analyze = analyze
     if "IPython" in sys.modules:
         from profkit.integrations.notebook import begin_anew_with_each_cell
 

@@ -9,13 +9,12 @@ Source: ``torch/_dynamo/utils.py`` (``CompilationMetrics``, ``guard_failures``,
 """
 
 import contextlib
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from profkit.capture.source.files import PROFKIT_FOLDER
 from profkit.capture.source.user_code import UserCode
 from profkit.model.capture_info import RESUMED, CodePlace, Compiled, Compiles, GraphBreak
 
@@ -26,7 +25,6 @@ _LONGEST: Final = 600
 """Characters of a text that are kept: torch explains itself at length."""
 _DEEPEST: Final = 12
 _CALL: Final = re.compile(r"^Line: (\d+), Name: (.*), Filename: (.*)$", re.DOTALL)
-_OURS: Final = str(Path(__file__).resolve().parents[1]) + os.sep
 _NOT_KNOWN: Final[CodePlace] = ("", 0, "")
 
 _Entry = TypeVar("_Entry")
@@ -96,7 +94,7 @@ class _Reader:
         return Compiled(
             number=_text(getattr(metric, "compile_id", None)),
             code=code if code[0] else _NOT_KNOWN,
-            is_users=bool(code[0]) and self._code.holds(code[0]),
+            is_users=bool(code[0]) and self._code.is_user_file(code[0]),
             caller=self._caller(getattr(metric, "stack_trace", None) or (), code),
             start_ns=_ns(metric, "start_time_us", "start_time"),
             dur_ns=_ns(metric, "duration_us", "entire_frame_compile_time_s"),
@@ -127,7 +125,7 @@ class _Reader:
         if places and places[-1] is not None and places[-1][0] == code[0]:
             places.pop()
         for place in reversed(places):
-            if place is not None and not _is_resumed(place) and self._code.holds(place[0]):
+            if place is not None and not _is_resumed(place) and self._code.is_user_file(place[0]):
                 return place
         return None
 
@@ -135,9 +133,9 @@ class _Reader:
         """One end of a graph; None for one within profkit itself."""
         frames = reversed(reason.user_stack)
         stack = [(_text(f.filename), int(f.lineno or 0), _text(f.name)) for f in frames][:_DEEPEST]
-        if not stack or stack[0][0].startswith(_OURS):
+        if not stack or stack[0][0].startswith(PROFKIT_FOLDER):
             return None
-        user = next((i for i, place in enumerate(stack) if self._code.holds(place[0])), -1)
+        user = next((i for i, place in enumerate(stack) if self._code.is_user_file(place[0])), -1)
         return GraphBreak(_text(reason.reason), stack, user)
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from profkit.capture import console, forks, profiler, signals
+from profkit.capture import console, devices, profiler, signals
 from profkit.capture.options import OnlyDevice, Options
 from profkit.capture.schedule import Schedule
 from profkit.capture.session import Session, forget_lines
@@ -46,7 +46,7 @@ def is_absent(device: OnlyDevice) -> bool:
     if device not in _present:
         if "torch" not in sys.modules:
             return True
-        _present[device] = profiler.is_present(device)
+        _present[device] = devices.is_present(device)
     return not _present[device]
 
 
@@ -79,7 +79,7 @@ def enter(
             return None
         n_recorded[name] = n_recorded.get(name, 0) + 1
         session = opened = Session(name, options, schedule, steps)
-        signals.watch(_finish_early)
+        signals.on_sigterm(_finish_early)
     opened.begin()
     return opened
 
@@ -97,10 +97,10 @@ def leave(entered: Session, stopped_by: str = "") -> None:
     with _lock:
         if session is entered:
             session = None
-    signals.unwatch(_finish_early)
+    signals.remove(_finish_early)
 
 
-def begin_anew() -> None:
+def reset_limits() -> None:
     """Let every name be recorded as if for the first time: up to its limit, with its own lines.
 
     A notebook runs the same names again, after their code was changed.
@@ -152,12 +152,12 @@ def _forget_in_child() -> None:
     global session, is_on  # noqa: PLW0603
     if not n_recorded:
         return
-    forks.disown(recording=session is not None)
+    profiler.disable_in_child(recording=session is not None)
     if session is not None:
         is_on = False
         session.over = True
         session = None
-        signals.unwatch(_finish_early)
+        signals.remove(_finish_early)
 
 
 atexit.register(_finish_early, "exit")

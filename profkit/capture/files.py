@@ -77,7 +77,7 @@ def memory_file(trace: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def beside(target: Path) -> Iterator[Path]:
+def atomic_path(target: Path) -> Iterator[Path]:
     """A temporary name in the target's folder, renamed to it at the end or removed on failure.
 
     Args:
@@ -129,7 +129,7 @@ def write_trace(exported: Path, target: Path, info: CaptureInfo) -> None:
         OSError: If it cannot be written; nothing is left behind then.
         CaptureError: If ``exported`` is no JSON object.
     """
-    with exported.open("rb") as source, beside(target) as partial:
+    with exported.open("rb") as source, atomic_path(target) as partial:
         first = source.read(_CHUNK)
         head, brace, rest = first.partition(b"{")
         if not brace or head.strip():
@@ -151,7 +151,7 @@ def write_memory(live: LiveMemory, target: Path) -> None:
     Raises:
         OSError: If it cannot be written; nothing is left behind then.
     """
-    with beside(target) as partial, _gzip_writer(partial) as sink:
+    with atomic_path(target) as partial, _gzip_writer(partial) as sink:
         sink.write(encode(live))
 
 

@@ -1,6 +1,6 @@
-"""What the allocators of C and Python have given out, and what they can give back to the system.
+"""Bytes that the C and Python allocators have allocated, and returning free ones to the system.
 
-Resident memory does not tell: what a program frees stays resident, and is used again unseen.
+Resident memory does not show this: what a program frees stays resident and is reused.
 
 Source: ``mallinfo2(3)``, ``malloc_trim(3)``; ``sys.getallocatedblocks``.
 """
@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-_BYTES_A_BLOCK: Final = 64
-"""Of Python's own allocator, which says only how many blocks it has given out, of 16 to 512."""
+_BYTES_PER_BLOCK: Final = 64
+"""Of Python's own allocator, which counts blocks (of 16 to 512 bytes) and not bytes."""
 
 
 class _Mallinfo(ctypes.Structure):
@@ -26,31 +26,31 @@ class _Mallinfo(ctypes.Structure):
 
 
 class Heap:
-    """Asks the allocators how many bytes are given out."""
+    """The heap of this process."""
 
     def __init__(self) -> None:
-        self._ask: Callable[[], _Mallinfo] | None = None
+        self._mallinfo: Callable[[], _Mallinfo] | None = None
         with contextlib.suppress(OSError, AttributeError):
-            ask = ctypes.CDLL(None).mallinfo2
-            ask.restype = _Mallinfo
-            self._ask = ask
+            mallinfo = ctypes.CDLL(None).mallinfo2
+            mallinfo.restype = _Mallinfo
+            self._mallinfo = mallinfo
 
     def free_bytes(self) -> int | None:
-        """Bytes that C's allocator has kept to give out again; None where it does not tell."""
-        return None if self._ask is None else int(self._ask().fordblks)
+        """Free bytes that the C allocator retains for reuse; None without ``mallinfo2``."""
+        return None if self._mallinfo is None else int(self._mallinfo().fordblks)
 
-    def read(self) -> int | None:
-        """Bytes given out by C's allocator and Python's; None where C's does not tell."""
-        if self._ask is None:
+    def allocated_bytes(self) -> int | None:
+        """Bytes allocated by the C and Python allocators; None without ``mallinfo2``."""
+        if self._mallinfo is None:
             return None
-        told = self._ask()
-        return int(told.uordblks + told.hblkhd) + _BYTES_A_BLOCK * sys.getallocatedblocks()
+        info = self._mallinfo()
+        return int(info.uordblks + info.hblkhd) + _BYTES_PER_BLOCK * sys.getallocatedblocks()
 
 
-def give_back() -> None:
-    """Give what is free back to the system, as far as C's allocator can.
+def trim() -> None:
+    """Return free memory to the system, as far as the C allocator can.
 
-    A recording takes hundreds of megabytes for a moment. They would count as the program's.
+    A recording takes hundreds of MiB for a moment, which would count as the program's.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -4,18 +4,19 @@ Nothing else in this package calls torch's profiler.
 """
 
 import contextlib
+import ctypes
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from profkit.capture.options import OnlyDevice, Options
-from profkit.capture.syncs import regions
+from profkit.capture import devices
+from profkit.capture.options import Options
 from profkit.errors import CaptureError
 
-_DEVICE_MODULES: Final = ("cuda", "xpu", "mps", "mtia")
 _SILENT: Final = "6"
 """Above Kineto's highest level, which torch 2.13 uses for two lines of debugging a recording."""
 
@@ -90,7 +91,7 @@ class ProfilerRecording:
 
     def stop(self) -> None:
         """Wait for every device in use, then stop and collect the events."""
-        synchronize()
+        devices.synchronize()
         ended_ns = time.perf_counter_ns()
         self.is_stopped = True
         self._way.close()
@@ -194,54 +195,6 @@ def is_running() -> bool:
     )
 
 
-def is_present(device: OnlyDevice) -> bool:
-    """Whether torch can use a kind of device.
-
-    Args:
-        device: ``cuda`` (also ROCm) or ``xpu``.
-    """
-    import torch
-
-    module = getattr(torch, device, None)
-    return module is not None and bool(module.is_available())
-
-
-def synchronize() -> None:
-    """Wait for the work on every device in use. Devices that were never used are left alone."""
-    with regions.ours():
-        _wait_for_devices()
-
-
-def _wait_for_devices() -> None:
-    import torch
-
-    for kind in _DEVICE_MODULES:
-        module = getattr(torch, kind, None)
-        # A failed device says so to the program itself, by the next call that uses it.
-        with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):
-            if module is None or not module.is_available():
-                continue
-            if kind == "mps":
-                module.synchronize()
-            elif module.is_initialized():
-                for ordinal in _ordinals_in_use(module):
-                    module.synchronize(ordinal)
-
-
-def _ordinals_in_use(module: Any) -> list[int]:  # noqa: ANN401  (torch.cuda and its like)
-    """Devices that hold memory of this process, and the current one.
-
-    Touching another would make a context on it, which takes hundreds of MiB.
-    """
-    current = int(module.current_device())
-    held = [
-        ordinal
-        for ordinal in range(module.device_count())
-        if ordinal != current and module.memory_reserved(ordinal)
-    ]
-    return [current, *held]
-
-
 def _activities(*, ops: bool, device: bool) -> list[Any]:
     from torch.profiler import ProfilerActivity, supported_activities
 
@@ -292,3 +245,28 @@ def _kineto_silent() -> Iterator[None]:
         yield
     finally:
         os.environ.pop("KINETO_LOG_LEVEL", None)
+
+
+def disable_in_child(*, recording: bool) -> None:
+    """Disable the copied profiler in a forked child, and let the child exit without destructors.
+
+    The child has a copy of the profiler's state but none of its threads. Its operators and calls
+    would be recorded for ever, and libkineto's destructors would wait for those threads at a normal
+    exit, as they do after any use of torch's profiler.
+
+    Args:
+        recording: Whether the parent was recording when it forked.
+
+    Source: seen with torch 2.13: ``std::system_error`` or a hang in a child that calls
+    ``sys.exit`` after its parent has used ``torch.profiler``.
+    """
+    if recording:
+        sys.setprofile(None)
+        autograd = getattr(sys.modules.get("torch"), "autograd", None)
+        if autograd is not None and hasattr(autograd, "_enable_record_function"):
+            autograd._enable_record_function(False)  # noqa: FBT003, SLF001  (torch has no other way)
+    # glibc calls the handler registered last first, with the exit status: here that is _exit
+    # itself. Python has flushed its own files by then.
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        libc = ctypes.CDLL(None)
+        libc.on_exit(libc._exit, None)  # noqa: SLF001  (its name in C)

@@ -6,7 +6,6 @@ its tracebacks begin with its own first line.
 
 import importlib.util
 import io
-import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
@@ -14,12 +13,12 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Final
 
+from profkit.capture.source.files import PROFKIT_FOLDER
 from profkit.errors import UsageError
 
 Runner = Callable[[], object]
 """Runs a program to its end."""
 
-_OURS: Final = str(Path(__file__).resolve().parents[1]) + os.sep
 _STARTERS: Final = ("<frozen runpy>", "<frozen importlib", runpy.__file__)
 
 
@@ -110,7 +109,7 @@ def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames that only start the program."""
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
-        if not file.startswith((_OURS, *_STARTERS)):
+        if not file.startswith((PROFKIT_FOLDER, *_STARTERS)):
             break
         traceback = traceback.tb_next
     return traceback

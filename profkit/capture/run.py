@@ -1,16 +1,18 @@
 """``profkit run``: an unmodified program, recorded, up to its own end."""
 
+import importlib.machinery
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from profkit.capture import console, current, environment, files, program, signals
 from profkit.capture.memory.cuda import oom
 from profkit.capture.schedule import Schedule
 from profkit.capture.step_detection import Plan, StepFinder
 from profkit.capture.steps import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
-from profkit.capture.torch_import import TorchImport
 from profkit.errors import UsageError
 
 DEFAULT_SCHEDULE = Schedule(DEFAULT_WAIT, DEFAULT_WARMUP, DEFAULT_ACTIVE)
@@ -98,7 +100,7 @@ def run(
         running.imports.watch()
         current.when_killed = ended_early
         if plan.watches and not plan.traces:
-            signals.watch(ended_early)
+            signals.on_sigterm(ended_early)
     try:
         error = target.run()
         running.finder.finish(_reason(error))
@@ -109,7 +111,7 @@ def run(
         running.imports.stop()
         running.shortage.__exit__(None, None, None)
         current.when_killed = None
-        signals.unwatch(ended_early)
+        signals.remove(ended_early)
     return running.outcome(error)
 
 
@@ -187,3 +189,46 @@ def _why_not(finder: StepFinder) -> str:
     if not finder.saw_torch:
         return "The program did not import torch, so there is nothing to report."
     return "No trace was written."
+
+
+class TorchImport:
+    """Calls a function right after the program imports torch, by an entry in ``sys.meta_path``.
+
+    Args:
+        on_import: Called once.
+    """
+
+    def __init__(self, on_import: Callable[[], None]) -> None:
+        self._on_import = on_import
+
+    def watch(self) -> None:
+        """Begin to wait; if torch is imported already, the function is called at once."""
+        if "torch" in sys.modules:
+            self._on_import()
+        else:
+            sys.meta_path.insert(0, self)
+
+    def stop(self) -> None:
+        """Remove the entry."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find torch as Python would, with a call at the end of its import."""
+        if fullname != "torch":
+            return None
+        self.stop()
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        loader, execute = spec.loader, spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            self._on_import()
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profkit.capture import compiles, console, environment, files, profiler, signals
-from profkit.capture.malloc_stats import give_back
+from profkit.capture import compiles, console, environment, files, malloc_stats, profiler, signals
 from profkit.capture.options import Options
 from profkit.capture.overhead import Overhead, estimated
 from profkit.capture.schedule import Phase, Schedule
@@ -213,7 +212,7 @@ class Session:
                 if recording is not None:
                     recording.forget()
             self._lender = None
-            give_back()
+            malloc_stats.trim()
 
     def _lines(self, main: profiler.ProfilerRecording) -> Lines | None:
         """The lines of a window: its own, those of the step that lends, or those of before."""
@@ -304,7 +303,7 @@ class Session:
             console.warn(what, error)
         finally:
             self._busy = False
-            signals.send_again()
+            signals.resend_pending()
 
     def _give_up(self) -> None:
         """Stop whatever runs, without a word."""
@@ -318,7 +317,7 @@ class Session:
                 self._attempt(recording.stop)
             recording.forget()
         self._main = self._lender = None
-        give_back()
+        malloc_stats.trim()
 
     @staticmethod
     def _attempt(action: Callable[[], None]) -> None:

@@ -20,12 +20,12 @@ from typing import Any, Final, cast
 
 from profkit.capture import console, current
 from profkit.capture.compiles import has_compiled
-from profkit.capture.deadline import Deadline
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, Turn
 from profkit.capture.options import Options
 from profkit.capture.schedule import Schedule
 from profkit.capture.session import Session
+from profkit.capture.signals import Deadline
 from profkit.model.capture_info import StepKind
 from profkit.model.live_memory import LiveMemory
 
@@ -281,7 +281,7 @@ class StepFinder:
 
     def _call_off(self) -> None:
         if self._deadline is not None:
-            self._deadline.call_off()
+            self._deadline.cancel()
             self._deadline = None
 
 

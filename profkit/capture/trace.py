@@ -6,9 +6,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
-from profkit.capture import current, notebook_repr, wrappers
+from profkit.capture import current, reporting, wrappers
 from profkit.capture.options import DEFAULTS, OnlyDevice, Options
-from profkit.capture.report_hook import report_of
 from profkit.capture.schedule import Schedule
 from profkit.capture.session import Session
 from profkit.errors import UsageError
@@ -32,11 +31,11 @@ class Idle:
     report: None = None
 
     def __repr__(self) -> str:
-        return notebook_repr.as_text("profkit.trace", None, "nothing is recorded")
+        return reporting.as_text("profkit.trace", None, "nothing is recorded")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the report, or why there is none."""
-        return notebook_repr.as_html(self)
+        return reporting.as_html(self)
 
     def __enter__(self) -> "Self":
         return self
@@ -73,7 +72,7 @@ class Ended(Idle):
         self._report: Report | None = None
 
     def __repr__(self) -> str:
-        return notebook_repr.as_text("profkit.trace", None, f"last recorded in {self.path}")
+        return reporting.as_text("profkit.trace", None, f"last recorded in {self.path}")
 
     @property
     def report(self) -> Report:  # type: ignore[override]  # here there is one
@@ -83,7 +82,7 @@ class Ended(Idle):
             LoadError: If the file cannot be read any more.
         """
         if self._report is None:
-            self._report = report_of(self.path)
+            self._report = reporting.report_of(self.path)
         return self._report
 
 
@@ -143,11 +142,11 @@ class TraceCapture:
         state = "nothing recorded yet" if self.path is None else f"recorded in {self.path}"
         if any(isinstance(entered, Session) for entered in self._entered):
             state = "open"
-        return notebook_repr.as_text("profkit.trace", self._name, state)
+        return reporting.as_text("profkit.trace", self._name, state)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the report, or why there is none."""
-        return notebook_repr.as_html(self)
+        return reporting.as_html(self)
 
     def __enter__(self) -> "Self":
         if self._only is not None and current.is_absent(self._only):
@@ -239,7 +238,7 @@ class TraceCapture:
             LoadError: If the file cannot be read any more.
         """
         if self._report is None and self.path is not None:
-            self._report = report_of(self.path)
+            self._report = reporting.report_of(self.path)
         return self._report
 
 

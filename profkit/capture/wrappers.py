@@ -15,7 +15,7 @@ Fresh = Callable[[], Any]
 _NOTHING: Final = contextlib.nullcontext()
 
 
-def demand_function(given: object, decorator: str) -> None:
+def require_function(given: object, decorator: str) -> None:
     """Refuse what is no function.
 
     Args:

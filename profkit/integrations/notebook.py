@@ -59,7 +59,7 @@ class ProfkitMagics(Magics):
             raise UsageError("There is nothing to record: %profkit takes a statement.")
         shell: Any = self.shell
         run = _ready(shell, source)
-        current.begin_anew()
+        current.reset_limits()
         recording = _recording(words)
         try:
             with recording:
@@ -186,7 +186,7 @@ def begin_anew_with_each_cell() -> None:
 
 
 def _begin_anew(*_info: object) -> None:
-    current.begin_anew()
+    current.reset_limits()
 
 
 def _shell() -> Any:  # noqa: ANN401  (IPython's shell)

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from profkit.capture import current
-from profkit.capture.deadline import Deadline
 from profkit.capture.options import Options
+from profkit.capture.run import TorchImport
 from profkit.capture.session import Session
-from profkit.capture.torch_import import TorchImport
+from profkit.capture.signals import Deadline
 
 Opened = Callable[[str | None], dict[str, Any]]
 
@@ -42,8 +42,8 @@ def test_a_deadline_that_is_called_off_never_acts() -> None:
     deadline = Deadline(3600, lambda: acted.append(1))
     timer = deadline._timer
     assert timer is not None
-    deadline.call_off()
-    deadline.call_off()
+    deadline.cancel()
+    deadline.cancel()
     timer.join()
     assert acted == []
 

@@ -1,4 +1,4 @@
-"""What is known of each run, kept in ``rows.json`` beside the recordings."""
+"""What is known of each run, kept in ``rows.json`` atomic_path the recordings."""
 
 import datetime as dt
 import importlib.util
@@ -16,7 +16,7 @@ import torch
 
 import profkit
 from examples.gpu.recording.kept import digest_of
-from profkit.capture.files import beside
+from profkit.capture.files import atomic_path
 from profkit.capture.machine import gather
 
 ROOT: Final = Path(__file__).parents[3]
@@ -97,7 +97,7 @@ class Rows:
     def _write(self) -> None:
         runs = {name: asdict(self.runs[name]) for name in sorted(self.runs)}
         text = json.dumps({"runs": runs, "overhead": self.overhead}, indent=1) + "\n"
-        with beside(self._path) as partial:
+        with atomic_path(self._path) as partial:
             Path(partial).write_text(text, encoding="utf-8")
 
 

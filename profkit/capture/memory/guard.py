@@ -70,7 +70,7 @@ class NoLeak:
         Raises:
             UsageError: If it is no function.
         """
-        wrappers.demand_function(function, "profkit.no_leak")
+        wrappers.require_function(function, "profkit.no_leak")
         calls = _Calls(self._refuse)
 
         @functools.wraps(function)

@@ -10,13 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
-from profkit.capture import console, current, environment, files, notebook_repr, wrappers
+from profkit.capture import console, current, environment, files, reporting, wrappers
 from profkit.capture.memory.cuda import history, oom
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, Turn
-from profkit.capture.report_hook import report_of
 from profkit.capture.syncs import sync_monitor
-from profkit.capture.syncs.tally import Tally
+from profkit.capture.syncs.sync import SyncCounter
 from profkit.errors import CaptureError, UsageError
 from profkit.model.live_memory import Leak, LiveMemory, MemorySample, SyncSite
 from profkit.model.report import Report
@@ -42,11 +41,11 @@ class IdleMemory:
     sync_sites: tuple[SyncSite, ...] = ()
 
     def __repr__(self) -> str:
-        return notebook_repr.as_text("profkit.memory", None, "nothing is watched")
+        return reporting.as_text("profkit.memory", None, "nothing is watched")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: why there is no report."""
-        return notebook_repr.as_html(self)
+        return reporting.as_html(self)
 
     def __enter__(self) -> "Self":
         return self
@@ -101,18 +100,18 @@ class Memory:
         self._steps: FoundSteps | None = None
         self._live: LiveMemory | None = None
         self._report: Report | None = None
-        self._waits = Tally()
+        self._waits = SyncCounter()
         self._device = contextlib.ExitStack()
 
     def __repr__(self) -> str:
         file = self.path or self.snapshot
         state = "nothing watched yet" if file is None else f"watched in {file}"
         state = "open" if self._steps is not None else state
-        return notebook_repr.as_text("profkit.memory", self._name, state)
+        return reporting.as_text("profkit.memory", self._name, state)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the report, or why there is none."""
-        return notebook_repr.as_html(self)
+        return reporting.as_html(self)
 
     def __enter__(self) -> "Self":
         name = self._name or _DEFAULT_NAME
@@ -120,7 +119,7 @@ class Memory:
             _n_written[name] = _n_written.get(name, 0) + 1
             self._device.enter_context(oom.watch(self._folder, name, quiet=self._quiet))
             self._device.enter_context(history.recording())
-            sync_monitor.listen(self._waits.hear)
+            sync_monitor.subscribe(self._waits.count)
             self._steps = FoundSteps(
                 lambda turn: LeakMonitor(name, turn, lines_of_python=self._lines_of_python)
             )
@@ -136,10 +135,10 @@ class Memory:
         steps, self._steps = self._steps, None
         if steps is None:
             return
-        sync_monitor.unlisten(self._waits.hear)
+        sync_monitor.unsubscribe(self._waits.count)
         self._live = steps.end()
-        if self._live is not None and sync_monitor.can_hear():
-            self._live = replace(self._live, sync_sites=self._waits.lines())
+        if self._live is not None and sync_monitor.is_supported():
+            self._live = replace(self._live, sync_sites=self._waits.sites())
         self._report = None
         with self._device:
             if self._live is not None:
@@ -156,7 +155,7 @@ class Memory:
         Raises:
             UsageError: If it is no function.
         """
-        wrappers.demand_function(function, "profkit.memory")
+        wrappers.require_function(function, "profkit.memory")
         name = self._name or str(getattr(function, "__qualname__", _DEFAULT_NAME))
         short = name.rsplit("<locals>.", 1)[-1]
         return cast("Function", wrappers.wrap(function, partial(self._again, short)))
@@ -188,7 +187,7 @@ class Memory:
     @property
     def sync_sites(self) -> tuple[SyncSite, ...]:
         """The lines that waited for a CUDA device, the most calls first."""
-        return self._waits.lines()
+        return self._waits.sites()
 
     @property
     def report(self) -> Report | None:
@@ -199,7 +198,7 @@ class Memory:
         """
         found = [file for file in (self.path, self.snapshot) if file is not None]
         if self._report is None and found:
-            self._report = report_of(*found)
+            self._report = reporting.report_of(*found)
         return self._report
 
     def _write(self, live: LiveMemory) -> None:

@@ -1,9 +1,9 @@
-"""Which file a name in torch's stacks stands for, and whether the user wrote it.
+"""The file behind a name in torch's stacks, and whether it is the user's own.
 
-torch shortens a file's name by the first entry of ``sys.path`` that it begins with, so that
+torch cuts off the first entry of ``sys.path`` that a file name starts with, so that
 ``/home/ann/work/train.py`` becomes ``train.py`` and the library's ``linear.py`` becomes
-``torch/nn/modules/linear.py``. The user's code is what lies neither in an installed package nor in
-the standard library.
+``torch/nn/modules/linear.py``. The user's code is everything outside installed packages and the
+standard library.
 
 Source: ``torch.profiler.python_tracer._prefix_regex``.
 """
@@ -16,23 +16,25 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
+PROFKIT_FOLDER: Final = str(Path(__file__).resolve().parents[2]) + os.sep
+"""The folder of profkit itself, with a separator at the end."""
 INTERACTIVE: Final = ("<ipython-input", "<stdin>")
-"""Files that are none, and yet hold what the user typed."""
+"""Names without a file whose code the user typed."""
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _GENERATED: Final = re.compile(
     r"[/\\]torchinductor_|[/\\]torch_compile_debug[/\\]|\.fxgraph|\.py:codegen\("
 )
-"""Code that ``torch.compile`` writes, some of it into files."""
+"""Code that ``torch.compile`` generates, some of it into files."""
 _CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
-"""Names another folder for them."""
+"""Sets another folder for them."""
 
 
 class SourceFiles:
-    """Files by the names that torch gives them.
+    """Resolves the file names in torch's stacks.
 
     Attributes:
-        paths: From the shortened name of each file of the user's to its absolute path.
-        libraries: First parts of the shortened names of all others.
+        paths: From the shortened name of each user file to its absolute path.
+        libraries: First parts of the shortened names of all other files.
     """
 
     def __init__(self) -> None:
@@ -48,7 +50,7 @@ class SourceFiles:
         }
 
     def user_file(self, name: str) -> str | None:
-        """The absolute path of a file of the user's, or None for any other.
+        """The absolute path of a user file, or None for any other.
 
         Args:
             name: The name in torch's stacks.
@@ -61,7 +63,7 @@ class SourceFiles:
         if not name or name.startswith("<"):
             return name if name.startswith(INTERACTIVE) else None
         path = self._resolve(name)
-        if self.is_library(path):
+        if in_library(path, self._roots):
             self.libraries.add(name if Path(name).is_absolute() else Path(name).parts[0])
             return None
         if path != name:
@@ -69,40 +71,29 @@ class SourceFiles:
         return path
 
     def _resolve(self, name: str) -> str:
-        """The file itself: an imported one first, else one that is there."""
+        """The absolute path: of an imported module first, else of an existing file."""
         if Path(name).is_absolute():
             return name
         candidates = [prefix + name for prefix in self._prefixes]
         for candidate in candidates:
             if candidate in self._modules:
                 return candidate
-        for candidate in candidates:
-            if Path(candidate).is_file():
-                return candidate
-        return name
-
-    def is_library(self, path: str) -> bool:
-        """Whether a file belongs to an installed package or to the standard library.
-
-        Args:
-            path: Its absolute path.
-        """
-        return in_library(path, self._roots)
+        return next((each for each in candidates if Path(each).is_file()), name)
 
 
 def in_library(path: str, roots: tuple[str, ...]) -> bool:
-    """Whether a file belongs to an installed package or to the standard library, or is generated.
+    """Whether a file is in an installed package or the standard library, or is generated.
 
     Args:
         path: Its absolute path.
-        roots: What :func:`library_roots` gave.
+        roots: The result of :func:`library_roots`.
     """
     installed = path.startswith(roots) or any(part in path for part in _INSTALLED)
     return installed or _GENERATED.search(path) is not None
 
 
 def _prefixes() -> list[str]:
-    """What torch cuts off, in the order in which it tries."""
+    """The prefixes that torch cuts off, in the order in which it tries them."""
     import torch
 
     folders = [
@@ -112,18 +103,16 @@ def _prefixes() -> list[str]:
         site.getusersitepackages(),
         str(Path(torch.__file__).parents[1]),
     ]
-    return [
-        folder + os.sep
-        for folder in sorted({str(Path(f).absolute()) for f in folders}, reverse=True)
-    ]
+    absolute = {str(Path(folder).absolute()) for folder in folders}
+    return [folder + os.sep for folder in sorted(absolute, reverse=True)]
 
 
 def library_roots() -> tuple[str, ...]:
-    """Folders of the standard library, of torch and what it generates, and of profkit itself."""
+    """Folders of the standard library, torch, generated code and profkit itself."""
     import torch
 
     paths = sysconfig.get_paths()
     folders = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders += [str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[2])]
+    folders += [str(Path(torch.__file__).parent), PROFKIT_FOLDER]
     folders += filter(None, [os.environ.get(_CACHE)])
     return tuple({str(Path(folder).absolute()) + os.sep for folder in folders})

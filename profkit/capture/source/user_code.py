@@ -1,80 +1,88 @@
-"""Which of the functions that run are of the user's own code, and where they are.
+"""Which functions on a stack are the user's own code, and where they are.
 
-The user's code is what lies neither in an installed package nor in the standard library.
+The user's code is everything outside installed packages, the standard library and profkit.
 """
 
+from collections.abc import Iterator
 from types import FrameType
 from typing import Final
 
-from profkit.capture.source.files import INTERACTIVE, in_library, library_roots
+from profkit.capture.source.files import (
+    INTERACTIVE,
+    PROFKIT_FOLDER,
+    in_library,
+    library_roots,
+)
 from profkit.model.location import Frame
 
-_MOST_WALKED: Final = 64
-"""Frames of a stack that are looked at."""
-_MOST_KEPT: Final = 12
-"""Frames of the user's that a stack has at most."""
+_MAX_DEPTH: Final = 64
+"""Frames of a stack that are examined."""
+_MAX_USER_FRAMES: Final = 12
+"""User frames of a stack that are returned."""
 
 Place = tuple[str, int, str]
 """File, line and function of a frame."""
 Stack = tuple[Place, ...]
-"""Places of the user's own code, the innermost first."""
+"""Places in the user's own code, innermost first."""
 
 
 class UserCode:
-    """Which frames are of the user's own code."""
+    """Finds the frames of the user's own code."""
 
     def __init__(self) -> None:
         self._roots = library_roots()
-        self._is_users: dict[str, bool] = {}
+        self._is_user_file: dict[str, bool] = {}
 
     def stack(self, frame: FrameType | None) -> Stack:
-        """The user's own frames around a place, the innermost first.
+        """The user frames of a stack, innermost first.
 
         Args:
             frame: The innermost frame.
         """
         found: list[Place] = []
-        for _ in range(_MOST_WALKED):
-            if frame is None or len(found) == _MOST_KEPT:
+        for place in self._places(frame):
+            found.append(place)
+            if len(found) == _MAX_USER_FRAMES:
                 break
-            file = frame.f_code.co_filename
-            if self.holds(file):
-                found.append((file, frame.f_lineno, frame.f_code.co_name))
-            frame = frame.f_back
         return tuple(found)
 
     def innermost(self, frame: FrameType | None) -> Place | None:
-        """The first of them alone, or None.
+        """The innermost user frame of a stack, or None."""
+        return next(self._places(frame), None)
 
-        Args:
-            frame: The innermost frame.
-        """
-        for _ in range(_MOST_WALKED):
+    def _places(self, frame: FrameType | None) -> Iterator[Place]:
+        for _ in range(_MAX_DEPTH):
             if frame is None:
-                break
-            file = frame.f_code.co_filename
-            if self.holds(file):
-                return file, frame.f_lineno, frame.f_code.co_name
+                return
+            code = frame.f_code
+            if self.is_user_file(code.co_filename):
+                yield code.co_filename, frame.f_lineno, code.co_name
             frame = frame.f_back
-        return None
 
-    def holds(self, file: str) -> bool:
-        """Whether the user wrote a file.
+    def is_user_file(self, file: str) -> bool:
+        """Whether a file is the user's own.
 
         Args:
-            file: Its name as the code has it.
+            file: Its ``co_filename``.
         """
-        known = self._is_users.get(file)
+        known = self._is_user_file.get(file)
         if known is None:
-            odd = file.startswith("<") and not file.startswith(INTERACTIVE)
-            known = self._is_users[file] = not odd and not in_library(file, self._roots)
+            generated = file.startswith("<") and not file.startswith(INTERACTIVE)
+            known = not generated and not in_library(file, self._roots)
+            self._is_user_file[file] = known
         return known
 
 
-def frames_of(stack: Stack) -> tuple[Frame, ...]:
-    """A stack in the words of the model.
+def is_profkit_frame(frame: FrameType) -> bool:
+    """Whether a frame is profkit's own.
 
-    Args:
-        stack: The user's own places.
+    A program of profkit's that runs as ``__main__``, as the demo does, counts as the user's.
     """
+    if not frame.f_code.co_filename.startswith(PROFKIT_FOLDER):
+        return False
+    return frame.f_globals.get("__name__") != "__main__"
+
+
+def frames_of(stack: Stack) -> tuple[Frame, ...]:
+    """A stack as frames of the model."""
     return tuple(Frame(file, line, function) for file, line, function in stack)

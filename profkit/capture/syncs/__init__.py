@@ -1,1 +1,1 @@
-"""Waits of the host for a CUDA device, heard of while the program runs."""
+"""Host-device synchronizations, reported while the program runs."""

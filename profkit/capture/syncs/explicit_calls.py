@@ -1,8 +1,8 @@
-"""Stands before the calls that only wait, which torch's sync debug mode passes over.
+"""Wraps the explicit synchronization calls, which torch's sync debug mode does not report.
 
 Source: ``torch.cuda.synchronize`` and ``torch.accelerator.synchronize``, which end in
 ``c10::cuda::device_synchronize``, and ``torch.cuda.Event.synchronize``, which ends in
-``CUDAEvent::synchronize``: neither asks for the mode.
+``CUDAEvent::synchronize``: neither checks the debug mode.
 """
 
 import functools
@@ -18,54 +18,54 @@ CALLS: Final = (
     ("torch.accelerator", "synchronize", "torch.accelerator.synchronize()"),
     ("torch.cuda.streams:Event", "synchronize", "torch.cuda.Event.synchronize()"),
 )
-"""Where each call is found, its name there, and what it is called in a report."""
+"""For each call: its module and class, its name there, and the operation in a report."""
 
-_within: Final = threading.local()
-
-
-def is_within() -> bool:
-    """Whether this thread is in one of the calls, so that it has been told of."""
-    return bool(getattr(_within, "depth", 0))
+_thread: Final = threading.local()
 
 
-def stand_before(tell: Callable[[str, FrameType], None]) -> Callable[[], None]:
-    """Tell of each such call before it waits; what puts back the calls themselves.
+def is_in_call() -> bool:
+    """Whether this thread is inside one of the calls, which has then been reported already."""
+    return bool(getattr(_thread, "in_call", False))
+
+
+def wrap_calls(report: Callable[[str, FrameType], None]) -> Callable[[], None]:
+    """Report each such call before it blocks; returns the function that restores the originals.
 
     Args:
-        tell: Is given the call in words and the frame that calls; an error of it comes out there.
+        report: Receives the operation and the calling frame. An exception of it surfaces there.
     """
-    put_back = [_replace(*call, tell) for call in CALLS]
+    undo_each = [_wrap(*call, report) for call in CALLS]
 
     def undo() -> None:
-        for each in put_back:
-            each()
+        for undo_one in undo_each:
+            undo_one()
 
     return undo
 
 
-def _replace(
-    place: str, name: str, what: str, tell: Callable[[str, FrameType], None]
+def _wrap(
+    place: str, name: str, operation: str, report: Callable[[str, FrameType], None]
 ) -> Callable[[], None]:
     module, _, class_name = place.partition(":")
-    holder: Any = importlib.import_module(module)
+    owner: Any = importlib.import_module(module)
     if class_name:
-        holder = getattr(holder, class_name)
-    original = vars(holder)[name]
+        owner = getattr(owner, class_name)
+    original = vars(owner)[name]
 
     @functools.wraps(original)
-    def told(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (passes on what the call takes)
-        if is_within():  # one of the calls made by another
+    def reported(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (passes its arguments on)
+        if is_in_call():  # one of the calls made by another
             return original(*args, **kwargs)
-        tell(what, sys._getframe(1))  # noqa: SLF001
-        _within.depth = 1
+        report(operation, sys._getframe(1))  # noqa: SLF001
+        _thread.in_call = True
         try:
             return original(*args, **kwargs)
         finally:
-            _within.depth = 0
+            _thread.in_call = False
 
     def undo() -> None:
-        if vars(holder)[name] is told:  # else somebody stands before us, and goes on calling us
-            setattr(holder, name, original)
+        if vars(owner)[name] is reported:  # else another wrapper was put around this one
+            setattr(owner, name, original)
 
-    setattr(holder, name, told)
+    setattr(owner, name, reported)
     return undo

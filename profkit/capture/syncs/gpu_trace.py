@@ -1,9 +1,9 @@
-"""Waits that torch's GPU trace tells of: also those in extensions and in ``torch.ops``.
+"""Syncs that torch's GPU trace reports, including those in extensions and in ``torch.ops``.
 
-A warning becomes one of Python only on the way through torch's Python bindings. An operator that is
-called by ``torch.ops`` or an extension of the user's own prints it instead, and the trace is what
-remains. It can't be switched off again: from then on every allocation and every event of CUDA calls
-into Python, which finds nobody who listens. So it is used only where it was asked for.
+The sync debug mode's warning becomes a Python warning only in torch's Python bindings. An operator
+called through ``torch.ops``, or a user's extension, prints it to stderr instead; only the GPU trace
+reports those. The trace cannot be switched off again: from then on every CUDA allocation and event
+calls into Python, with no callback registered. So it is used only on request.
 
 Source: ``torch.cuda._gpu_trace``; ``torch._C._activate_gpu_trace``, which has no counterpart
 (``c10/core/impl/GPUTrace.cpp``); ``torch._utils.CallbackRegistry``, which logs what a callback
@@ -16,87 +16,82 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from profkit.capture.syncs.wait import Wait
+from profkit.capture.syncs.sync import Sync
 
-_WAITS: Final = (
-    ("DeviceSynchronizationCallbacks", "a wait for all work of the device"),
-    ("StreamSynchronizationCallbacks", "a wait for the work of a stream"),
-    ("EventSynchronizationCallbacks", "a wait for an event"),
+_OPERATIONS: Final = (
+    ("DeviceSynchronizationCallbacks", "device synchronization"),
+    ("StreamSynchronizationCallbacks", "stream synchronization"),
+    ("EventSynchronizationCallbacks", "event synchronization"),
 )
-"""The registries of torch, and what each tells of."""
+"""torch's callback registries, and the operation that each reports."""
 
-_Key = tuple[int, int]
+InstructionKey = tuple[int, int]
+"""A frame's id and its current instruction: the same until the frame continues."""
 _registered: Final[list[tuple[list[Any], Any]]] = []
-_kept: Final[dict[int, list[tuple[_Key, Wait]]]] = {}
-"""By thread: waits at one place of which the mode has told nothing yet."""
+_pending: Final[dict[int, list[tuple[InstructionKey, Sync]]]] = {}
+"""By thread: syncs at one instruction that the debug mode has not reported yet."""
 
 
-def begin(tell: Callable[[str, FrameType], None]) -> None:
-    """Listen to the trace. Does nothing if it is listened to.
+def start(report: Callable[[str, FrameType], None]) -> None:
+    """Register callbacks with the trace, unless they are registered.
 
     Args:
-        tell: Is given what waits, in words, and the frame that is running; it must not raise.
+        report: Receives the operation and the running frame; it must not raise.
     """
     if _registered:
         return
     import torch
     from torch.cuda import _gpu_trace
 
-    for name, what in _WAITS:
+    for name, operation in _OPERATIONS:
         registry = getattr(_gpu_trace, name, None)
         if registry is not None:
-            callback = _callback(tell, what)
+            callback = _callback(report, operation)
             registry.callback_list.append(callback)
             _registered.append((registry.callback_list, callback))
     torch._C._activate_gpu_trace()  # noqa: SLF001
 
 
-def end() -> None:
-    """Listen no longer."""
-    for listening, callback in _registered:
-        if callback in listening:
-            listening.remove(callback)
+def stop() -> None:
+    """Remove the callbacks."""
+    for callbacks, callback in _registered:
+        if callback in callbacks:
+            callbacks.remove(callback)
     _registered.clear()
 
 
-def keep(key: tuple[int, int], wait: Wait) -> list[Wait]:
-    """Keep a wait until the mode has told of it too.
-
-    Args:
-        key: The place in the running function.
+def add_pending(key: InstructionKey, sync: Sync) -> list[Sync]:
+    """Add a sync that the debug mode may still report.
 
     Returns:
-        Those of the same thread that were kept from another place: of them it will not tell.
+        This thread's pending syncs of other instructions, now removed: the mode will not report
+        those.
     """
-    ours = _kept.setdefault(threading.get_ident(), [])
-    others = [each for place, each in ours if place != key]
-    ours[:] = [(place, each) for place, each in ours if place == key] + [(key, wait)]
+    pending = _pending.setdefault(threading.get_ident(), [])
+    others = [each for place, each in pending if place != key]
+    pending[:] = [(place, each) for place, each in pending if place == key] + [(key, sync)]
     return others
 
 
-def take(key: tuple[int, int]) -> Wait | None:
-    """The wait that was kept from a place in this thread, which is then no longer kept.
-
-    Args:
-        key: The place in the running function.
-    """
-    ours = _kept.get(threading.get_ident(), [])
-    for at, (place, wait) in enumerate(ours):
+def pop_pending(key: InstructionKey) -> Sync | None:
+    """Remove and return this thread's first pending sync of an instruction, or None."""
+    pending = _pending.get(threading.get_ident(), [])
+    for index, (place, sync) in enumerate(pending):
         if place == key:
-            del ours[at]
-            return wait
+            del pending[index]
+            return sync
     return None
 
 
-def left_over() -> list[Wait]:
-    """All waits that are still kept, which are then no longer kept."""
-    found = [wait for ours in _kept.values() for _, wait in ours]
-    _kept.clear()
+def pop_all_pending() -> list[Sync]:
+    """Remove and return the pending syncs of all threads."""
+    found = [sync for pending in _pending.values() for _, sync in pending]
+    _pending.clear()
     return found
 
 
-def _callback(tell: Callable[[str, FrameType], None], what: str) -> Callable[..., None]:
-    def told(*_args: object) -> None:
-        tell(what, sys._getframe(2))  # noqa: SLF001  (past this and the registry's own loop)
+def _callback(report: Callable[[str, FrameType], None], operation: str) -> Callable[..., None]:
+    def on_sync(*_args: object) -> None:
+        report(operation, sys._getframe(2))  # noqa: SLF001  (above this and the registry's loop)
 
-    return told
+    return on_sync

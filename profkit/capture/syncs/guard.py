@@ -1,17 +1,21 @@
-"""``profkit.no_sync``: an error at the line where the host waits for a CUDA device."""
+"""``profkit.no_sync`` and ``profkit.allow_sync``: an error at the line of a host-device sync.
 
+Both set context variables: each thread and each asyncio task has its own.
+"""
+
+import contextlib
 import linecache
 import threading
 from collections.abc import Callable
-from contextvars import Token
+from contextvars import ContextVar, Token
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from profkit.capture import current, wrappers
-from profkit.capture.memory.holders.frames import is_ours
-from profkit.capture.syncs import regions, sync_monitor
-from profkit.capture.syncs.tally import Tally
-from profkit.capture.syncs.wait import Wait
+from profkit.capture.source.user_code import is_profkit_frame
+from profkit.capture.syncs import sync_monitor
+from profkit.capture.syncs.sync import Sync, SyncCounter
 from profkit.errors import HostSyncError, UsageError
 from profkit.model.live_memory import SyncSite
 
@@ -21,8 +25,8 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _HINT: Final = (
-    "Keep the value on the device until the end, copy it with non_blocking=True to pinned memory, "
-    'or say why it must wait: with profkit.allow_sync("…").'
+    "Keep the value on the device until the end, copy it to pinned memory with non_blocking=True, "
+    'or allow the sync: with profkit.allow_sync("reason").'
 )
 
 _open: Final[list["NoSync"]] = []
@@ -30,7 +34,7 @@ _open: Final[list["NoSync"]] = []
 
 
 class IdleGuard:
-    """A ``profkit.no_sync`` that looks at nothing; all share one object."""
+    """A ``profkit.no_sync`` that does nothing, because recording is off; all share one object."""
 
     __slots__ = ()
 
@@ -43,7 +47,7 @@ class IdleGuard:
         return None
 
     def __call__(self, function: Function) -> Function:
-        """Leave a function as it is."""
+        """Return a function unchanged."""
         return function
 
 
@@ -54,23 +58,23 @@ class NoSync:
     """One use of ``profkit.no_sync``, as a context manager or a decorator.
 
     Args:
-        raises: Whether a wait is an error; else it is only counted.
-        extensions: Whether waits in extensions are looked for.
+        raises: Whether a sync is an error; else it is only counted.
+        extensions: Whether syncs in extensions are reported.
     """
 
     def __init__(self, *, raises: bool, extensions: bool) -> None:
         self._raises = raises
         self._extensions = extensions
-        self._tally = Tally()
-        self._late: Wait | None = None
+        self._counter = SyncCounter()
+        self._raise_at_end: Sync | None = None
         self._token: Token[object] | None = None
 
     def __enter__(self) -> "Self":
         if self._token is not None:
-            raise UsageError("This profkit.no_sync is open; a block within takes one of its own.")
-        sync_monitor.listen(self._hear, with_callbacks=self._extensions)
+            raise UsageError("This profkit.no_sync is already open: use a new one for each block.")
+        sync_monitor.subscribe(self._on_sync, extensions=self._extensions)
         _open.append(self)
-        self._token = regions.guard.set(self)
+        self._token = sync_monitor.active_guard.set(self)
         return self
 
     def __exit__(
@@ -82,56 +86,53 @@ class NoSync:
         token, self._token = self._token, None
         if token is None:
             return
-        regions.leave(regions.guard, token)
-        sync_monitor.unlisten(self._hear)
+        _reset(sync_monitor.active_guard, token)
+        sync_monitor.unsubscribe(self._on_sync)
         _open.remove(self)
         if isinstance(error, HostSyncError):
-            _end_at_the_line(error)
-        late, self._late = self._late, None
+            _trim_traceback(error)
+        late, self._raise_at_end = self._raise_at_end, None
         if late is not None and kind is None:
-            raise HostSyncError(_sentence(late), _HINT, lines=self.lines)
+            raise HostSyncError(_message(late), _HINT, lines=self.lines)
 
     def __call__(self, function: Function) -> Function:
-        """Guard every call of a function.
-
-        Args:
-            function: A function of any kind.
+        """Guard every call of a function of any kind.
 
         Raises:
-            UsageError: If it is no function.
+            UsageError: If it is not a function.
         """
-        wrappers.demand_function(function, "profkit.no_sync")
+        wrappers.require_function(function, "profkit.no_sync")
         return cast("Function", wrappers.wrap(function, self._again))
 
     def _again(self) -> "NoSync":
         guard = NoSync(raises=self._raises, extensions=self._extensions)
-        guard._tally = self._tally
+        guard._counter = self._counter
         return guard
 
     @property
     def lines(self) -> tuple[SyncSite, ...]:
-        """The lines that waited, the most calls first, also those that are allowed to."""
-        return self._tally.lines()
+        """The source lines that synchronized, most calls first, allowed ones included."""
+        return self._counter.sites()
 
-    def _hear(self, wait: Wait, at_the_line: bool) -> None:  # noqa: FBT001  (a listener)
-        if not self._is_meant(wait):
+    def _on_sync(self, sync: Sync, raises_at_line: bool) -> None:  # noqa: FBT001  (a Listener)
+        if not self._covers(sync):
             return
-        self._tally.hear(wait)
-        if wait.reason is not None or not self._raises:
+        self._counter.count(sync)
+        if sync.allowed_reason is not None or not self._raises:
             return
-        if at_the_line:
-            raise HostSyncError(_sentence(wait), _HINT, lines=self.lines)
-        self._late = self._late or wait
+        if raises_at_line:
+            raise HostSyncError(_message(sync), _HINT, lines=self.lines)
+        self._raise_at_end = self._raise_at_end or sync
 
-    def _is_meant(self, wait: Wait) -> bool:
-        """Whether a wait is one of this guard's thread or task.
+    def _covers(self, sync: Sync) -> bool:
+        """Whether a sync is in this guard's thread or task.
 
-        A thread of autograd's does the work of whoever called ``backward``; with several guards
-        open nobody can tell who that is.
+        An autograd thread works for the caller of ``backward``; with several guards open it is
+        unknown which one that is.
         """
-        if wait.guard is None and wait.is_foreign:
+        if sync.guard is None and sync.in_native_thread:
             return _open == [self]
-        return wait.guard is self
+        return sync.guard is self
 
 
 def no_sync(*, raises: bool = True, extensions: bool = False) -> NoSync | IdleGuard:
@@ -145,52 +146,111 @@ def no_sync(*, raises: bool = True, extensions: bool = False) -> NoSync | IdleGu
         @profkit.no_sync()
         def train_step(batch): ...
 
-    What waits: ``.item()``, ``float(t)``, ``if t:``, ``.cpu()``, ``.tolist()``, ``nonzero`` and
-    masks, copies from and to pageable memory, ``torch.cuda.synchronize()``, a stream's and an
-    event's ``synchronize``. It holds for the thread or asyncio task that opens it, and for what
-    autograd does on its behalf; other threads go on as they are. The error comes from the waiting
-    line, after the wait itself, so that nothing is left half done. On a CPU nothing waits.
+    These synchronize: ``.item()``, ``float(t)``, ``if t:``, ``.cpu()``, ``.tolist()``, ``nonzero``
+    and masks, copies from and to pageable memory, ``torch.cuda.synchronize()``, and
+    ``synchronize`` of a stream or event. The guard covers the thread or asyncio task that opens it
+    and the work that autograd does for it, but no other threads. The error is raised at the source
+    line after the sync itself, so that no operation is left half done. On a CPU nothing
+    synchronizes.
 
-    What it does not see: waits in torch.distributed and torch.sparse, which torch's debug mode
-    leaves out; ``non_blocking`` copies from pageable memory, which CUDA itself lets wait;
-    ``cudaFree`` and ``cudaMalloc``; what libraries do by themselves; and where the program silences
-    all warnings within the block. A trace sees these: ``profkit.trace``.
+    Not detected: syncs in torch.distributed and torch.sparse, which torch's debug mode excludes;
+    ``non_blocking`` copies from pageable memory, where CUDA itself may block; ``cudaFree`` and
+    ``cudaMalloc``; syncs inside other libraries; and syncs in a block where the program ignores all
+    warnings. ``profkit.trace`` records all of these.
 
     Args:
-        raises: False only counts: what waited is in ``lines``, one entry a line.
-        extensions: Look for waits in operators of ``torch.ops`` and in extensions too, by torch's
-            GPU trace. The error then comes at the end of the block. The trace can't be switched
-            off again: each allocation on the device is slower for the rest of the process.
+        raises: False only counts: ``lines`` has one entry per source line.
+        extensions: Detect syncs in operators of ``torch.ops`` and in extensions too, by torch's
+            GPU trace. Their error is raised at the end of the block. The trace can't be switched
+            off again: every device allocation is slower for the rest of the process.
 
     Returns:
         A context manager and decorator with ``lines``.
 
     Raises:
-        HostSyncError: Where the host waits: with the line and what waits.
+        HostSyncError: Where the host waits: with the line and the operation.
     """
     return NoSync(raises=raises, extensions=extensions) if current.is_on else IDLE
 
 
-def _end_at_the_line(error: HostSyncError) -> None:
-    """Let the traceback end where the program waits, not where profkit was told of it."""
+class AllowSync:
+    """One use of ``profkit.allow_sync``, as a context manager or a decorator."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+        self._tokens: list[Token[str | None]] = []
+
+    def __enter__(self) -> "Self":
+        self._tokens.append(sync_monitor.allowed_reason.set(self._why))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _reset(sync_monitor.allowed_reason, self._tokens.pop())
+
+    def __call__(self, function: Function) -> Function:
+        """Allow syncs in every call of a function of any kind.
+
+        Raises:
+            UsageError: If it is not a function.
+        """
+        wrappers.require_function(function, "profkit.allow_sync")
+        return cast("Function", wrappers.wrap(function, partial(AllowSync, self._why)))
+
+
+def allow_sync(why: str, /) -> AllowSync:
+    """Allow syncs in a block or a function, inside a ``profkit.no_sync``.
+
+    ::
+
+        with profkit.no_sync():
+            train_step(batch)
+            with profkit.allow_sync("the number of boxes decides what runs next"):
+                n_boxes = int(mask.sum())
+
+    Args:
+        why: The reason, for readers of the code; reports show it beside the sync.
+
+    Returns:
+        A context manager and decorator for its own thread or asyncio task. Without a guard around
+        it, it has no effect and almost no cost.
+
+    Raises:
+        UsageError: If no reason is given.
+    """
+    if not str(why).strip() or callable(why):
+        raise UsageError(f"profkit.allow_sync needs a reason, not {why!r}.")
+    return AllowSync(why)
+
+
+def _reset(variable: ContextVar[Any], token: Token[Any]) -> None:
+    # A generator that keeps the block open may be closed from another context, where the variable
+    # was never set.
+    with contextlib.suppress(ValueError):
+        variable.reset(token)
+
+
+def _trim_traceback(error: HostSyncError) -> None:
+    """End the traceback at the source line that synchronizes, without profkit's own frames."""
     last = traceback = error.__traceback__
     while traceback is not None:
-        if not is_ours(traceback.tb_frame):
+        if not is_profkit_frame(traceback.tb_frame):
             last = traceback
         traceback = traceback.tb_next
     if last is not None:
         last.tb_next = None
 
 
-def _sentence(wait: Wait) -> str:
-    """Who waits and where, in one sentence."""
-    if wait.place is None:
-        thread = threading.current_thread().name
-        return f"The host waits for the device within profkit.no_sync: {wait.what}, in {thread}."
-    file, line, function = wait.place
+def _message(sync: Sync) -> str:
+    """The operation and where it is, in one sentence."""
+    what = f"Host-device sync inside profkit.no_sync: {sync.operation}"
+    if sync.place is None:
+        return f"{what}, in thread {threading.current_thread().name}."
+    file, line, function = sync.place
     text = linecache.getline(file, line).strip()
     code = f" `{text}`" if text else ""
-    return (
-        f"The host waits for the device within profkit.no_sync: {wait.what}, "
-        f"at {file}:{line} in {function}:{code}."
-    )
+    return f"{what}, at {file}:{line} in {function}:{code}."

@@ -1,21 +1,21 @@
-"""Hears of the host's waits for a CUDA device, in all threads, while anybody listens.
+"""Reports host-device syncs in all threads to its listeners, while there are any.
 
-Three things tell of a wait. torch's sync debug mode warns of what torch's own operators and
-``Stream.synchronize`` wait for; ``explicit`` stands before ``torch.cuda.synchronize`` and
-``Event.synchronize``, which the mode passes over; and, if asked for, ``callbacks`` hears of waits
-in extensions, whose warnings never reach Python.
+There are three sources. torch's sync debug mode warns when one of torch's own operators or
+``Stream.synchronize`` blocks. :mod:`~profkit.capture.syncs.explicit_calls` wraps
+``torch.cuda.synchronize`` and ``Event.synchronize``, which the mode leaves out. On request,
+:mod:`~profkit.capture.syncs.gpu_trace` reports syncs in extensions, whose warnings never reach
+Python.
 
-A filter of Python's warnings takes the mode's warning. What makes it more than a filter is that
-its pattern is asked with every warning, in the thread and at the place that it comes from, so that
-it can say where the program is, and can raise an error there: ``warnings`` only asks the pattern
-to ``match``. Nothing else of the program's warnings is touched, neither how they are shown nor how
-often. A program that puts a filter of its own before ours (``warnings.simplefilter("ignore")``)
-silences what the mode has to tell.
+The mode's warning is caught by an entry in ``warnings.filters`` whose message pattern is an object
+of ours: ``warnings`` calls only its ``match``, with every warning, in the thread and at the place
+of the warning. So ``match`` knows the source line and can raise there. Other warnings are not
+affected, neither how they are shown nor how often. A program that inserts a filter before this one
+(``warnings.simplefilter("ignore")``) silences the mode.
 
 Source: ``c10/cuda/CUDAFunctions.cpp`` (``warn_or_error_on_sync``, called by ``memcpy_and_sync`` and
-``stream_synchronize``); ``torch/csrc/Exceptions.cpp`` (a warning of C++ becomes one of Python when
-the call returns, and an error raised meanwhile is that of the call);
-``torch.cuda.set_sync_debug_mode``, whose docs leave out what torch.distributed and torch.sparse do;
+``stream_synchronize``); ``torch/csrc/Exceptions.cpp`` (a C++ warning becomes a Python warning when
+the call returns, and an exception raised then is that of the call);
+``torch.cuda.set_sync_debug_mode``, whose docs exclude torch.distributed and torch.sparse;
 ``get_filter`` and ``check_matched`` in CPython's ``Python/_warnings.c``.
 """
 
@@ -24,89 +24,91 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache
 from types import FrameType
 from typing import Any, Final
 
+from profkit.capture import devices
 from profkit.capture.source.user_code import UserCode
-from profkit.capture.syncs import explicit_calls, gpu_trace, regions
-from profkit.capture.syncs.wait import Listener, Wait
+from profkit.capture.syncs import explicit_calls, gpu_trace
+from profkit.capture.syncs.sync import Listener, Sync
 
-OPERATION: Final = "an operation that waits for the device"
-"""What the debug mode tells: not which operation, but the line is known."""
+allowed_reason: Final[ContextVar[str | None]] = ContextVar("profkit_allow_sync", default=None)
+"""The reason of the innermost ``profkit.allow_sync`` in this context, or None."""
 
-SAID_BY_TORCH: re.Pattern[str] = re.compile(r"called a synchronizing (CUDA|HIP) operation")
+active_guard: Final[ContextVar[object]] = ContextVar("profkit_no_sync", default=None)
+"""The innermost ``profkit.no_sync`` in this context, or None."""
 
-_PROTOTYPE: Final = re.compile(r"Synchronization debug mode is a prototype feature")
-"""Said once a process when the mode is switched on, to nobody who asked for it."""
+OPERATION: Final = "synchronizing operation"
+"""The operation of the debug mode's warnings, which do not name it."""
+
+SYNC_WARNING: re.Pattern[str] = re.compile(r"called a synchronizing (CUDA|HIP) operation")
+
+_PROTOTYPE_WARNING: Final = re.compile(r"Synchronization debug mode is a prototype feature")
+"""Issued once per process when the mode is switched on; dropped, as the user did not do that."""
 _WARN: Final = 1
 """torch's number for the mode that warns."""
-
 
 _lock: Final = threading.RLock()
 _listeners: Final[list[Listener]] = []
 _undo: Callable[[], None] | None = None
 
 
-def listen(listener: Listener, *, with_callbacks: bool = False) -> None:
-    """Tell of every wait from here on.
+def subscribe(listener: Listener, *, extensions: bool = False) -> None:
+    """Call a listener for every sync from now on.
 
     Args:
-        listener: Is told in the waiting thread, and may raise if the wait allows it.
-        with_callbacks: Hear of waits in extensions too, by torch's GPU trace.
+        listener: Is called in the blocked thread, and may raise where the call says so.
+        extensions: Report syncs in extensions too, by torch's GPU trace.
     """
-    global _undo  # noqa: PLW0603  (torch has one such mode a process)
+    global _undo  # noqa: PLW0603  (torch has one such mode per process)
     import torch
 
     with _lock:
         _listeners.append(listener)
-        if not can_hear():
+        if not is_supported():
             return
         if _undo is None:
             _undo = _switch_on(torch)
-        if with_callbacks:
-            gpu_trace.begin(_told_by_trace)
+        if extensions:
+            gpu_trace.start(_on_trace_callback)
 
 
-def can_hear() -> bool:
-    """Whether torch is built with CUDA, so that what waits can be heard."""
+def is_supported() -> bool:
+    """Whether torch is built with CUDA and can report syncs."""
     import torch
 
     return hasattr(torch._C, "_cuda_set_sync_debug_mode")  # noqa: SLF001
 
 
-def unlisten(listener: Listener) -> None:
-    """Tell no more. With the last listener everything is as it was before the first.
-
-    Args:
-        listener: What was told so far.
-    """
+def unsubscribe(listener: Listener) -> None:
+    """Stop calling a listener. The last one restores the state before the first."""
     global _undo  # noqa: PLW0603
     with _lock:
-        # What only the trace knows of is told late, and must be told before it is too late.
-        for wait in gpu_trace.left_over():
-            _tell(wait, at_the_line=False)
+        # The debug mode will not report these any more.
+        for sync in gpu_trace.pop_all_pending():
+            _notify(sync, raises_at_line=False)
         _listeners.remove(listener)
         if not _listeners and _undo is not None:
-            gpu_trace.end()
+            gpu_trace.stop()
             _undo()
             _undo = None
 
 
 def _switch_on(torch: Any) -> Callable[[], None]:  # noqa: ANN401  (the module)
-    """Set torch's mode and our filter; what puts back both."""
-    # By the function behind ``torch.cuda.set_sync_debug_mode``, which starts CUDA first: a program
-    # that has not started it could not fork any more.
+    """Set torch's mode and the filter; returns the function that restores both."""
+    # The function behind ``torch.cuda.set_sync_debug_mode``, which initializes CUDA first: a
+    # program that has not used CUDA yet could not fork any more.
     set_mode, get_mode = torch._C._cuda_set_sync_debug_mode, torch._C._cuda_get_sync_debug_mode  # noqa: SLF001
     before = get_mode()
-    taker = _Taker(passes_on=before == _WARN)
-    entry = _put_first(taker)
+    entry = _insert_filter(_SyncWarningFilter(pass_on=before == _WARN))
     set_mode(_WARN)
-    put_back_calls = explicit_calls.stand_before(_told_by_call)
+    unwrap_calls = explicit_calls.wrap_calls(_on_explicit_call)
 
     def undo() -> None:
-        put_back_calls()
-        if get_mode() == _WARN:  # else the program has set another meanwhile, which is its own
+        unwrap_calls()
+        if get_mode() == _WARN:  # else the program has set another mode since
             set_mode(before)
         if entry in warnings.filters:
             warnings.filters.remove(entry)  # type: ignore[attr-defined]  # (a list, by the C code)
@@ -114,85 +116,80 @@ def _switch_on(torch: Any) -> Callable[[], None]:  # noqa: ANN401  (the module)
     return undo
 
 
-def _put_first(taker: "_Taker") -> tuple[Any, ...]:
-    """Make a filter the first that is asked."""
-    # The public way forgets which warnings were said before: without that, one which the program
-    # had already seen at a line would not be asked about again.
-    warnings.filterwarnings("ignore", message=SAID_BY_TORCH.pattern, category=UserWarning)
-    entry = ("ignore", taker, UserWarning, None, 0)
+def _insert_filter(pattern: "_SyncWarningFilter") -> tuple[Any, ...]:
+    """Insert a filter before all others."""
+    # The public function also resets which warnings were shown before: otherwise a warning that
+    # the program has already seen at a line would not reach the filter.
+    warnings.filterwarnings("ignore", message=SYNC_WARNING.pattern, category=UserWarning)
+    entry = ("ignore", pattern, UserWarning, None, 0)
     warnings.filters[0] = entry  # type: ignore[index]  # (a list, by the C code)
     return entry
 
 
-class _Taker:
-    """What stands in a filter of Python's warnings for the pattern of the message.
+class _SyncWarningFilter:
+    """The message pattern of an entry in ``warnings.filters``.
 
     Args:
-        passes_on: Whether the program asked for the mode's warnings itself, and shall have them.
+        pass_on: Whether the program has set the mode itself, and should see its warnings.
     """
 
-    def __init__(self, *, passes_on: bool) -> None:
-        self._passes_on = passes_on
+    def __init__(self, *, pass_on: bool) -> None:
+        self._pass_on = pass_on
 
     def match(self, text: str) -> bool:
-        """Whether the filter takes a warning; tells of it if it is the mode's.
-
-        Args:
-            text: The warning's text.
-        """
-        if SAID_BY_TORCH.match(text):
-            _told_by_mode(sys._getframe(1))  # noqa: SLF001
-            return not self._passes_on
-        return _PROTOTYPE.match(text) is not None
+        """Whether the entry drops a warning; reports it if it is the mode's."""
+        if SYNC_WARNING.match(text):
+            _on_mode_warning(sys._getframe(1))  # noqa: SLF001
+            return not self._pass_on
+        return _PROTOTYPE_WARNING.match(text) is not None
 
 
-def _told_by_mode(frame: FrameType) -> None:
-    # Where the trace has told of the same wait it is counted once, here, where an error comes out.
-    known = gpu_trace.take(_key(frame))
-    if not regions.is_ours():
-        _tell(known or _wait(OPERATION, frame), at_the_line=True)
+def _on_mode_warning(frame: FrameType) -> None:
+    # A sync that the trace has reported too counts once: here, where an exception surfaces.
+    traced = gpu_trace.pop_pending(_instruction(frame))
+    if not devices.in_profkit_sync():
+        _notify(traced or _sync(OPERATION, frame), raises_at_line=True)
 
 
-def _told_by_call(what: str, frame: FrameType) -> None:
-    if not regions.is_ours():
-        _tell(_wait(what, frame), at_the_line=True)
+def _on_explicit_call(operation: str, frame: FrameType) -> None:
+    if not devices.in_profkit_sync():
+        _notify(_sync(operation, frame), raises_at_line=True)
 
 
-def _told_by_trace(what: str, frame: FrameType) -> None:
-    if regions.is_ours() or explicit_calls.is_within():
+def _on_trace_callback(operation: str, frame: FrameType) -> None:
+    if devices.in_profkit_sync() or explicit_calls.is_in_call():
         return
-    # torch only logs an error raised here. If the mode tells of this wait too, it does so next.
-    for wait in gpu_trace.keep(_key(frame), _wait(what, frame)):
-        _tell(wait, at_the_line=False)
+    # torch only logs an exception raised here. If the mode reports this sync too, it does so next.
+    for sync in gpu_trace.add_pending(_instruction(frame), _sync(operation, frame)):
+        _notify(sync, raises_at_line=False)
 
 
-def _tell(wait: Wait, *, at_the_line: bool) -> None:
+def _notify(sync: Sync, *, raises_at_line: bool) -> None:
     for listener in _listeners:
-        listener(wait, at_the_line)
+        listener(sync, raises_at_line)
 
 
-def _key(frame: FrameType) -> tuple[int, int]:
-    """A place in a running function: the same until it goes on."""
+def _instruction(frame: FrameType) -> gpu_trace.InstructionKey:
     return id(frame), frame.f_lasti
 
 
-def _wait(what: str, frame: FrameType) -> Wait:
-    return Wait(
-        what=what,
+def _sync(operation: str, frame: FrameType) -> Sync:
+    return Sync(
+        operation,
         place=_user_code().innermost(frame),
-        reason=regions.reason.get(),
-        guard=regions.guard.get(),
-        is_foreign=_is_foreign(),
+        allowed_reason=allowed_reason.get(),
+        guard=active_guard.get(),
+        in_native_thread=_in_native_thread(),
     )
 
 
 @cache
 def _user_code() -> UserCode:
-    # Made when it is first asked for: it asks torch where it is, and imports it.
+    # Created on first use, because it imports torch.
     return UserCode()
 
 
-def _is_foreign() -> bool:
-    # ``threading.current_thread`` would make an object for a foreign thread, and keep it.
+def _in_native_thread() -> bool:
+    # ``threading.current_thread`` would create an object for such a thread, and retain it.
     known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
     return known is None or isinstance(known, threading._DummyThread)  # noqa: SLF001

@@ -48,7 +48,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     monkeypatch.setattr(c, "_cuda_set_sync_debug_mode", waits.set_mode, raising=False)
     monkeypatch.setattr(c, "_cuda_get_sync_debug_mode", lambda: waits.mode, raising=False)
     monkeypatch.setattr(c, "_activate_gpu_trace", waits.activate, raising=False)
-    monkeypatch.setattr(sync_monitor, "SAID_BY_TORCH", re.compile(r"std\(\): degrees of freedom"))
+    monkeypatch.setattr(sync_monitor, "SYNC_WARNING", re.compile(r"std\(\): degrees of freedom"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     yield waits
     assert not sync_monitor._listeners, "a test left somebody listening"

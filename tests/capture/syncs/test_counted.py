@@ -40,7 +40,7 @@ def test_the_report_on_a_watched_block_has_the_lines_that_waited(tmp_path: Path)
     text = " ".join(str(m.report).split())
     line = wait.__code__.co_firstlineno + 1
     assert f"test_counted.py:{line} waited for the device 12 times" in text
-    assert "3 times: an operation that waits for the device, allowed: to log" in text
+    assert "3 times: synchronizing operation, allowed: to log" in text
 
 
 def test_a_torch_without_cuda_is_not_said_to_have_waited_never(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_torch_without_cuda_is_not_said_to_have_waited_never(tmp_path: Path) -
 
 def test_the_most_calls_are_told_first_and_the_rest_together(tmp_path: Path) -> None:
     lines = tuple(
-        SyncSite("an operation that waits for the device", Frame("train.py", n, "step"), 100 - n)
+        SyncSite("synchronizing operation", Frame("train.py", n, "step"), 100 - n)
         for n in range(1, 9)
     )
     path = LiveBuilder(sync_sites=(*lines, SyncSite("an event", None, 1))).write(
@@ -65,7 +65,7 @@ def test_the_most_calls_are_told_first_and_the_rest_together(tmp_path: Path) -> 
     assert "train.py:1 waited for the device 99 times" in text
     assert "train.py:6" not in text
     assert "4 more lines waited for the device, 280 times together" in text
-    whole = profkit.render(profkit.analyze(path), "csv", table="waits").decode()
+    whole = profkit.render(profkit.analyze(path), "csv", table="sync_sites").decode()
     assert len(whole.splitlines()) == 1 + 9
 
 

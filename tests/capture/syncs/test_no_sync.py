@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import profkit
-from profkit.capture import current, profiler
-from profkit.capture.syncs import regions, sync_monitor
+from profkit.capture import current, devices
+from profkit.capture.syncs import sync_monitor
 from profkit.capture.syncs.guard import NoSync
 from profkit.errors import UsageError
 from profkit.model.live_memory import SyncSite
@@ -169,7 +169,7 @@ def test_a_wait_in_the_backward_pass_is_charged_to_who_called_it() -> None:
 def test_a_thread_that_is_none_of_pythons_is_charged_to_the_only_guard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sync_monitor, "_is_foreign", lambda: True)
+    monkeypatch.setattr(sync_monitor, "_in_native_thread", lambda: True)
     heard = threading.Event()
 
     def other() -> None:
@@ -204,8 +204,8 @@ def test_the_waits_of_profkit_itself_are_not_told() -> None:
     with profkit.no_sync() as guard:
         with pytest.raises(profkit.HostSyncError):
             torch.cuda.synchronize()
-        profiler.synchronize()
-        with regions.ours():
+        devices.synchronize()
+        with devices.profkit_sync():
             waits()
             torch.cuda.synchronize()
     assert sum(line.n_calls for line in guard.lines) == 1
@@ -271,7 +271,7 @@ def test_a_wait_that_only_the_trace_knows_of_is_told_at_the_end(
             stream_waits()
             after.append("the operator is done")
 
-    with pytest.raises(profkit.HostSyncError, match="a wait for the work of a stream") as caught:
+    with pytest.raises(profkit.HostSyncError, match="stream synchronization") as caught:
         step()
     assert after
     assert "test_no_sync.py" in str(caught.value)

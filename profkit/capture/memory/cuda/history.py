@@ -203,7 +203,7 @@ def dump(target: Path, limits: Mapping[int, int] = NO_LIMITS) -> Path:
             "The history is empty: no CUDA memory was allocated or freed while it was recorded.",
         )
     snapshot[SNAPSHOT_KEY] = {"devices": [asdict(each) for each in device_bytes(limits)]}
-    with files.beside(target) as partial, igzip.open(partial, "wb", _GZIP_LEVEL) as sink:
+    with files.atomic_path(target) as partial, igzip.open(partial, "wb", _GZIP_LEVEL) as sink:
         pickle.dump(snapshot, sink, protocol=PROTOCOL)
     return target
 

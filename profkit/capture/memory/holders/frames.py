@@ -7,12 +7,10 @@ in it alive: the answer is emptied here again, unless the program itself holds i
 import inspect
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Final
 
-OURS: Final = str(Path(__file__).resolve().parents[3])
-"""The folder of profkit itself."""
+from profkit.capture.source.user_code import is_profkit_frame
 
 _KEEPS_NO_LOCALS: Final = (3, 13)
 """Since PEP 667 a frame's locals are a view."""
@@ -24,19 +22,9 @@ def running() -> Iterator[FrameType]:
     # This function's own frame is among them: in no other variable, or it would keep itself.
     for frame in sys._current_frames().values():  # noqa: SLF001  (there is no other way)
         while frame is not None:
-            if not is_ours(frame):
+            if not is_profkit_frame(frame):
                 yield frame
             frame = frame.f_back  # noqa: PLW2901
-
-
-def is_ours(frame: FrameType) -> bool:
-    """Whether a frame is one of profkit's own.
-
-    A program of profkit's that runs as ``__main__``, as the demonstration does, is the user's.
-    """
-    if not frame.f_code.co_filename.startswith(OURS):
-        return False
-    return frame.f_globals.get("__name__") != "__main__"
 
 
 def place_of(code: CodeType) -> str:

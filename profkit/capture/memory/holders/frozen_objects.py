@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Final
 
 from profkit.capture.memory.holders.attributes import namespace_of
-from profkit.capture.memory.holders.frames import OURS
 from profkit.capture.memory.holders.untracked_containers import variables
+from profkit.capture.source.files import PROFKIT_FOLDER
 
 LIMIT: Final = 2_000_000
 """Objects that are gone through: a few seconds."""
@@ -53,7 +53,7 @@ def steps_to(wanted: Collection[int], skip: Collection[int]) -> Iterator[Step]:
 def _namespaces() -> Iterator[object]:
     for module in list(sys.modules.values()):
         namespace = namespace_of(module) if issubclass(type(module), ModuleType) else None
-        if namespace is not None and not str(namespace.get("__file__")).startswith(OURS):
+        if namespace is not None and not str(namespace.get("__file__")).startswith(PROFKIT_FOLDER):
             yield namespace
 
 

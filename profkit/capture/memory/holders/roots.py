@@ -12,8 +12,8 @@ from typing import Final
 
 from profkit.capture.memory.holders import frames
 from profkit.capture.memory.holders.attributes import module_of, namespace_of, type_name
-from profkit.capture.memory.holders.frames import OURS
-from profkit.capture.source.files import in_library, library_roots
+from profkit.capture.source.files import PROFKIT_FOLDER, in_library, library_roots
+from profkit.capture.source.user_code import is_profkit_frame
 from profkit.model.live_memory import HolderKind
 
 _OUR_PACKAGE: Final = "profkit"
@@ -90,7 +90,7 @@ class Roots:
         if type(thing) is dict:
             return _is_our_namespace(thing)
         if type(thing) is FrameType:
-            return frames.is_ours(thing)
+            return is_profkit_frame(thing)
         module = module_of(type(thing))
         return module == _OUR_PACKAGE or module.startswith(f"{_OUR_PACKAGE}.")
 
@@ -139,6 +139,6 @@ def _is_our_namespace(namespace: dict[object, object]) -> bool:
     file = namespace.get("__file__")
     return (
         type(file) is str
-        and file.startswith(OURS)
+        and file.startswith(PROFKIT_FOLDER)
         and (namespace.get("__name__") != "__main__" or file.endswith("__main__.py"))
     )

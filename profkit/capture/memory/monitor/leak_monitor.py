@@ -150,7 +150,7 @@ class LeakMonitor:
         if self._failed or not self.is_home:
             return
         try:
-            with signals.held():
+            with signals.deferred():
                 work()
         except Exception as error:  # noqa: BLE001  (a bug of ours must not end the user's program)
             self._failed = True

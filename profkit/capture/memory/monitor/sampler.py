@@ -68,11 +68,11 @@ class Sampler:
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
         """What is given out while this is open, and stays, does not count as the program's."""
-        before = self._heap.read()
+        before = self._heap.allocated_bytes()
         try:
             yield
         finally:
-            after = self._heap.read()
+            after = self._heap.allocated_bytes()
             if before is not None and after is not None:
                 self._own_bytes = max(0, self._own_bytes + after - before)
 
@@ -81,7 +81,7 @@ class Sampler:
         self._resident.close()
 
     def _heap_bytes(self) -> int | None:
-        given = self._heap.read()
+        given = self._heap.allocated_bytes()
         return None if given is None else given - self._lines.own_bytes() - self._own_bytes
 
     def _worker_bytes(self, step: int, *, is_alone: bool) -> int | None:

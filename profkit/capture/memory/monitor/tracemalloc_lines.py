@@ -69,7 +69,7 @@ class TracemallocLines:
         for made in tracemalloc.take_snapshot().statistics("traceback"):
             # The most recent call comes last. Which function it was in is not noted.
             for frame in reversed(made.traceback):
-                if self._user.holds(frame.filename):
+                if self._user.is_user_file(frame.filename):
                     place = frame.filename, frame.lineno, ""
                     self.made[place] = self.made.get(place, 0) + made.size
                     break

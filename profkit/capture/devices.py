@@ -1,0 +1,66 @@
+"""Which devices torch can use, and profkit's own synchronization with them."""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, Final
+
+from profkit.capture.options import OnlyDevice
+
+_DEVICE_MODULES: Final = ("cuda", "xpu", "mps", "mtia")
+_in_profkit: Final[ContextVar[bool]] = ContextVar("profkit_synchronizes", default=False)
+
+
+@contextlib.contextmanager
+def profkit_sync() -> Iterator[None]:
+    """A block whose syncs are profkit's own: they are neither reported nor counted."""
+    token = _in_profkit.set(True)
+    try:
+        yield
+    finally:
+        _in_profkit.reset(token)
+
+
+def in_profkit_sync() -> bool:
+    """Whether this context is inside :func:`profkit_sync`."""
+    return _in_profkit.get()
+
+
+def is_present(device: OnlyDevice) -> bool:
+    """Whether torch can use a kind of device."""
+    import torch
+
+    module = getattr(torch, device, None)
+    return module is not None and bool(module.is_available())
+
+
+def synchronize() -> None:
+    """Wait for the work on every device in use. Devices that were never used are not touched."""
+    with profkit_sync():
+        _synchronize_all()
+
+
+def _synchronize_all() -> None:
+    import torch
+
+    for kind in _DEVICE_MODULES:
+        module = getattr(torch, kind, None)
+        # A failed device raises in the program itself, at the next call that uses it.
+        with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):
+            if module is None or not module.is_available():
+                continue
+            if kind == "mps":
+                module.synchronize()
+            elif module.is_initialized():
+                for ordinal in _ordinals_in_use(module):
+                    module.synchronize(ordinal)
+
+
+def _ordinals_in_use(module: Any) -> list[int]:  # noqa: ANN401  (torch.cuda and its like)
+    """The current device, and devices with memory reserved by this process.
+
+    Synchronizing any other would create a context on it, which takes hundreds of MiB.
+    """
+    current = int(module.current_device())
+    others = range(module.device_count())
+    return [current, *(i for i in others if i != current and module.memory_reserved(i))]
