@@ -178,7 +178,7 @@ def test_the_users_files_are_told_from_libraries_by_where_they_are(tmp_path: Pat
     assert files.user_file("<ipython-input-3-abc>") == "<ipython-input-3-abc>"
     assert {"torch", "typing.py"} <= files.libraries
     assert files.user_file(str(Path(profkit.__file__).parent / "capture" / "trace.py")) is None
-    assert in_library(str(tmp_path / "venv" / "site-packages" / "x.py", library_roots()))
+    assert in_library(str(tmp_path / "venv" / "site-packages" / "x.py"), library_roots())
 
 
 def test_a_shortened_name_is_resolved_to_the_users_file(
