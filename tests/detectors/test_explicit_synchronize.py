@@ -62,7 +62,9 @@ def test_it_names_the_call_as_python_has_it_and_its_line(
     found: Found, call: str, python: str
 ) -> None:
     (finding,) = found(training(call=call, stacks=True), RULE)
-    assert finding.message.startswith(f"{python} in train_step (train.py:10) is called once per step")
+    assert finding.message.startswith(
+        f"{python} in train_step (train.py:10) is called once per step"
+    )
     assert finding.locations[0].file == "train.py"
     assert python in finding.fix
     assert ("wait_event" in finding.fix) is (call != "DeviceSynchronize")

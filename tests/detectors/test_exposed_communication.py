@@ -368,5 +368,7 @@ def test_exchanges_of_devices_that_were_not_recorded_are_unchecked(analyzed: Ana
     with b.step(), b.op("c10d::allreduce_"), b.annotation("nccl:all_reduce"):
         b.advance(10 * US)
     (unchecked,) = analyzed(b, RULE).unchecked
-    assert unchecked.reason == "Collectives of a GPU were started, but no work of a GPU was recorded."
+    assert (
+        unchecked.reason == "Collectives of a GPU were started, but no work of a GPU was recorded."
+    )
     assert "ProfilerActivity.CUDA" in unchecked.remedy

@@ -276,9 +276,7 @@ def test_work_outside_of_steps_is_none_of_theirs(found: Found) -> None:
 
 def test_a_device_that_nobody_describes_makes_it_unchecked(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(training(FULL, None), RULE).unchecked
-    assert (
-        unchecked.reason == "The compute capability of an NVIDIA GPU was not recorded."
-    )
+    assert unchecked.reason == "The compute capability of an NVIDIA GPU was not recorded."
 
 
 def test_on_rocm_whose_numbers_mean_something_else_it_could_not_look(analyzed: Analyzed) -> None:

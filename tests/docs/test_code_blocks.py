@@ -1,4 +1,4 @@
-"""What the pages tell a reader to type is typed here."""
+"""The commands and the Python of the pages run as they are written."""
 
 import os
 import shutil
@@ -15,11 +15,13 @@ from tests.tensorboard.server import serving
 PAGES = ["README.md", "docs/export.md", "docs/guide.md", "docs/memory.md", "docs/notebooks.md",
          "docs/report.md", "docs/tensorboard.md"]  # fmt: skip
 COMMANDS = {
-    command: pytest.param(page, command, id=place)
+    command: pytest.param(
+        page, command, id=place, marks=[] if page == "README.md" else pytest.mark.slow
+    )
     for page in reversed(PAGES)
     for command, place in reversed(list(commands(page)))
 }
-"""Each command once, on the first page that has it: desks are alike."""
+"""Each command once, on the first page that has it: the working folders are alike."""
 PRELUDE = """
 import torch
 
@@ -43,18 +45,18 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that ``profkit view`` keeps do not outlive the test."""
+    """The pages that ``profkit view`` caches go with the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
-def desks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """For each page a desk: what a reader types goes on from what stands above on the page."""
-    return {page: desk(tmp_path_factory.mktemp("desk")) for page in PAGES}
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A working folder per page: each command continues from those above it."""
+    return {page: prepared(tmp_path_factory.mktemp("reader")) for page in PAGES}
 
 
-def desk(folder: Path) -> Path:
-    """A folder with a program to run and a trace to read, as the pages take for granted."""
+def prepared(folder: Path) -> Path:
+    """A folder with the program, trace and snapshot that the pages assume."""
     program = (ROOT / "examples" / "leak_cured.py").read_text()
     (folder / "train.py").write_text(program.replace("default=200", "default=30"))
     shutil.copytree(ROOT / "traces" / "starved_loader_cured", folder / "traces" / "train")
@@ -66,14 +68,16 @@ def desk(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("page", "command"), list(COMMANDS.values())[::-1])
-def test_a_command_does_what_the_page_says(page: str, command: str, desks: dict[str, Path]) -> None:
-    folder = desks[page]
+def test_a_command_does_what_the_page_says(
+    page: str, command: str, folders: dict[str, Path]
+) -> None:
+    folder = folders[page]
     tool, *arguments = command.split()
     if tool == "tensorboard":
         with serving(folder / arguments[-1]) as server:
             assert server.loaded("train") == "train"
     elif tool == "make":
-        # The tests run under one of these already: what make would do is enough.
+        # The tests already run under make: a dry run is enough.
         assert MAKE, "make is not installed"
         subprocess.run([MAKE, "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
     else:
@@ -84,7 +88,7 @@ def test_a_command_does_what_the_page_says(page: str, command: str, desks: dict[
             assert arguments == ["install", "."]
         elif tool == "profkit":
             command = command.replace("profkit", f"{sys.executable} -m profkit", 1)
-        finished = subprocess.run(  # noqa: S602  (the pages use wildcards, and they are ours)
+        finished = subprocess.run(  # noqa: S602  (the pages are ours and use wildcards)
             command,
             shell=True,
             cwd=folder,
@@ -97,7 +101,10 @@ def test_a_command_does_what_the_page_says(page: str, command: str, desks: dict[
         assert finished.stdout or finished.stderr or set(folder.iterdir()) > before
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[] if page == "README.md" else pytest.mark.slow) for page in PAGES],
+)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
     program = tmp_path / "page.py"
     program.write_text("\n\n".join([PRELUDE, *(block.text for block in blocks(page, "python"))]))

@@ -45,13 +45,14 @@ open(whole, "w").write(
     "    compiled(torch.randn(2, 4)).sum().backward()\\n"
     "    optimizer.step()\\n"
 )
-ended = run(ProgramTarget(whole), Plan("whole", Options(folder=folder, quiet=True), DEFAULT_SCHEDULE))
+options = Options(folder=folder, quiet=True)
+ended = run(ProgramTarget(whole), Plan("whole", options, DEFAULT_SCHEDULE))
 assert ended.error is None, ended.error
 for name in ("recompiles", "graph_breaks"):
     for cure in ("", "--cured"):
         more = ["--backend", "eager"] if name == "recompiles" else []
         arguments = [*small, *more, *([cure] if cure else [])]
-        plan = Plan(name + cure, Options(folder=folder, quiet=True), DEFAULT_SCHEDULE)
+        plan = Plan(name + cure, options, DEFAULT_SCHEDULE)
         ended = run(ProgramTarget(f"{programs}/{name}.py", arguments), plan)
         assert ended.error is None, ended.error
         torch._dynamo.reset()

@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from profkit.engine.context import Context
 from profkit.index.ranks.data_parallel import wrapper_calls
 from profkit.readers.open import load_trace
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "gpu" / "data_parallel.py"

@@ -17,6 +17,8 @@ import pytest
 from profkit.api import analyze
 from profkit.testing import SnapshotBuilder
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = Path(__file__).parents[2] / "examples" / "gpu"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((PROGRAMS / "expected.json").read_text())
 MIB = 1 << 20

@@ -23,9 +23,12 @@ MAY_HAVE = {"other_cures"}
 RULES = {rule.INFO.name for rule in rules()}
 TOLERANCES = {"fp32_without_autocast": 0.02, "cast_each_layer": 0.02}
 """Where the cure computes in another precision."""
-TOLD = r"^([\d.]+) ms a step over (\d+) steps$"
+PRINTED = r"^([\d.]+) ms a step over (\d+) steps$"
 COMPILED = {"recompiles": 3, "graph_breaks": 3}
 """How many graphs the faulty program compiles, small; the cured one compiles fewer."""
+
+FAST = {"item_each_step", "kept_graphs", "tiny_kernels"}
+"""Programs that every change is tested with; the others are slow tests."""
 
 Main = Callable[[Sequence[str]], float]
 
@@ -61,7 +64,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleT
     sys.modules.pop("measured", None)
 
 
-def test_every_program_is_in_the_table_and_the_other_way_round() -> None:
+def test_the_table_lists_exactly_the_programs() -> None:
     programs = {path.stem for path in PROGRAMS.glob("*.py")} - SHARED
     assert sorted(programs) == sorted(EXPECTED)
 
@@ -76,7 +79,7 @@ def test_the_readme_lists_every_program_with_its_rule() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_table_says_all_that_there_is_to_know(name: str) -> None:
+def test_an_entry_of_the_table_has_all_fields(name: str) -> None:
     facts = EXPECTED[name]
     assert set(facts) >= FACTS
     assert set(facts) <= FACTS | MAY_HAVE
@@ -88,7 +91,7 @@ def test_the_table_says_all_that_there_is_to_know(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_program_knows_nothing_of_profkit_and_marks_its_fault_once(name: str) -> None:
+def test_a_program_does_not_use_profkit_and_marks_its_fault_once(name: str) -> None:
     text = text_of(name)
     assert "profkit" not in text
     assert text.count("# fault:") == 1
@@ -97,8 +100,14 @@ def test_a_program_knows_nothing_of_profkit_and_marks_its_fault_once(name: str) 
     assert f"Run: ``python examples/gpu/{name}.py [--cured]" in text
 
 
-@pytest.mark.parametrize("name", sorted(set(EXPECTED) - set(COMPILED)))
-def test_the_cure_computes_what_the_fault_did(
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
+        for name in sorted(set(EXPECTED) - set(COMPILED))
+    ],
+)
+def test_the_fixed_program_computes_the_same(
     name: str, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts, main = EXPECTED[name], program(name).main
@@ -107,9 +116,9 @@ def test_the_cure_computes_what_the_fault_did(
     tolerance = TOLERANCES.get(name, 1e-4)
     assert results == [pytest.approx(results[0], rel=tolerance)] * len(variants)
     assert results[0] != 0
-    told = re.findall(TOLD, capsys.readouterr().out, re.MULTILINE)
-    assert [int(n) for _, n in told] == [2] * len(variants)
-    assert all(float(milliseconds) > 0 for milliseconds, _ in told)
+    printed = re.findall(PRINTED, capsys.readouterr().out, re.MULTILINE)
+    assert [int(n) for _, n in printed] == [2] * len(variants)
+    assert all(float(milliseconds) > 0 for milliseconds, _ in printed)
 
 
 COMPILES = """
@@ -125,8 +134,9 @@ for variant in ([], ["--cured"]):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
-def test_the_cure_compiles_fewer_graphs_to_compute_the_same(name: str) -> None:
+def test_the_fixed_program_compiles_fewer_graphs_and_computes_the_same(name: str) -> None:
     # In a process of its own: what compilers keep is there for all tests that come after.
     finished = subprocess.run(
         [sys.executable, "-c", COMPILES, name, *EXPECTED[name]["small"]],
