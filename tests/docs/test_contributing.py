@@ -1,0 +1,72 @@
+"""The rule of CONTRIBUTING.md works: one file and one test, and nothing else is edited."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, blocks
+
+COPIED = ("profkit", "docs", "traces", "tests", "README.md", "pyproject.toml")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout with the files of CONTRIBUTING.md added."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "images")
+            shutil.copytree(source, folder / name, ignore=ignored)
+        else:
+            shutil.copy(source, folder / name)
+    for block in blocks("CONTRIBUTING.md", "python"):
+        path, _, text = block.text.removeprefix("# ").partition("\n")
+        assert not (folder / path).exists(), f"{block} would replace {path}"
+        (folder / path).write_text(text, encoding="utf-8")
+    return folder
+
+
+def run(checkout: Path, *command: str) -> str:
+    finished = subprocess.run(
+        [sys.executable, *command],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+def test_the_new_rule_passes_its_test_and_those_of_the_catalogue(checkout: Path) -> None:
+    tests = ["tests/detectors/test_layout_copies.py", "tests/catalogue/test_catalogue.py"]
+    passed = run(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    assert " passed" in passed
+
+
+def test_the_new_rule_is_selected_shown_and_documented(checkout: Path) -> None:
+    (trace,) = (checkout / "traces" / "starved_loader").glob("*.pt.trace.json.gz")
+    analyze = ["-m", "profkit", "analyze", str(trace), "--select", "layout-copies"]
+    assert "layout-copies" in run(checkout, "-m", "profkit", "rules")
+    assert "contiguous" in run(checkout, "-m", "profkit", "rules", "KER900")
+    assert run(checkout, *analyze)
+    run(checkout, "docs/generate.py")
+    page = checkout / "docs" / "reference" / "rules" / "KER900-layout-copies.md"
+    assert "min_copy_ns" in page.read_text(encoding="utf-8")
+
+
+def test_the_new_rule_follows_the_style(checkout: Path) -> None:
+    files = ["profkit/detectors/layout_copies.py", "tests/detectors/test_layout_copies.py"]
+    run(checkout, "-m", "ruff", "check", *files)
+    run(checkout, "-m", "ruff", "format", "--check", *files)
+
+
+def test_a_recorded_trace_reports_the_same_findings_as_before(checkout: Path) -> None:
+    tests = "tests/examples/test_recorded.py"
+    assert " passed" in run(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests)
