@@ -20,7 +20,7 @@ from profkit.model.live_memory import LiveMemory
 from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
-from profkit.present.renderer import LoadedRecording, accepted, renderer
+from profkit.present.renderer import LoadedRecording, accepted, render_difference, renderer
 from profkit.readers.open import load
 from profkit.readers.progress import OnProgress
 from profkit.readers.report import read_report
@@ -223,26 +223,6 @@ def _side(
     return Side(_report(ctx, wanted, {}, strict=False, on_stage=_nobody), ctx.snapshot, str(what))
 
 
-def _difference_in(difference: Difference, name: str, options: dict[str, Any]) -> bytes:
-    """What changed, in one of the formats that there are of it.
-
-    Raises:
-        UsageError: There is no such format.
-    """
-    from profkit.renderers import _difference  # noqa: PLC0415  (reports have no use for it)
-
-    if name in _difference.FORMATS:
-        return _difference.shown(difference, name, options)
-    from profkit.renderers.fragment.difference import fragment, page  # noqa: PLC0415  (others load no templates)
-
-    markup = {"fragment": fragment, "html": page}
-    if name not in markup:
-        there = ", ".join(sorted({*_difference.FORMATS, *markup}))
-        raise UsageError(f"There is no {name!r} of a difference.", f"There are {there}.")
-    own = {key: options[key] for key in ("top", "verbose", "base") if key in options}
-    return markup[name](difference, **own)
-
-
 def render(report: Report | Difference, format: str = "text", **options: Any) -> bytes:  # noqa: A002, ANN401  (the word of the command line; each renderer has its own options)
     """A report, or what changed between two recordings, in some format.
 
@@ -256,6 +236,6 @@ def render(report: Report | Difference, format: str = "text", **options: Any) ->
         UsageError: There is no such format.
     """
     if isinstance(report, Difference):
-        return _difference_in(report, format, options)
+        return render_difference(report, format, options)
     module = renderer(format)
     return module.render(report, module.Options(**accepted(module, options)))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from profkit.model.difference import Change, ChangeKind, Difference, Figure, Unit
-from profkit.names import short_kernel, short_path, tail_cut, visible
+from profkit.names import short_kernel, visible
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
 TITLES: Final[tuple[tuple[ChangeKind, str], ...]] = (
@@ -21,8 +21,6 @@ _LABELS: Final = {
 _WORTH_SAYING_SHARE: Final = 0.01
 _MANIFOLD: Final = 10
 """From so many times on a share says nothing that the two figures do not say."""
-_SHORTEST_PATH: Final = 12
-_NO_STACK: Final = "no stack kept"
 
 
 def headline(difference: Difference) -> str:
@@ -114,28 +112,6 @@ def share_of(figure: Figure) -> str:
         return ""
     share = figure.delta / figure.before
     return f"{'+' if share > 0 else '-'}{format_share(abs(share))}" if share < _MANIFOLD else ""
-
-
-def where_of(change: Change, base: str, room: int | None = None) -> str:
-    """Where it is, and where it was if its line has moved.
-
-    Args:
-        base: An absolute folder.
-        room: Characters that it may take; the function gives way first, then folders, and the
-            line last.
-    """
-    where = change.location
-    if where is None or where.file is None or where.line is None:
-        place = visible(where.op or "") if where else ""
-        return place or (_NO_STACK if change.kind == "memory" else "")
-    path, line = visible(short_path(where.file, base)), f":{where.line}"
-    function = f" in {visible(where.function)}" if where.function else ""
-    before = f", before line {change.before_line}" if change.before_line is not None else ""
-    if room is None or len(path + line + function + before) <= room:
-        return path + line + function + before
-    if len(path + line + before) <= room:
-        return path + line + before
-    return tail_cut(path + line, max(_SHORTEST_PATH, room))
 
 
 def subject_of(change: Change) -> str:

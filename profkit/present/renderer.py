@@ -1,17 +1,20 @@
 """What a renderer is: a module with a docstring, ``INFO``, ``Options`` and ``render``.
 
-A renderer turns a report into the bytes of one format. What it says of a program is in the report.
-Formats that also draw or hand on the recording itself (a timeline, a flame graph, the events) have
-an option ``recording``; they do without where a report comes alone, and say so.
+A renderer turns a report into the bytes of one format. Everything that it says about a program is
+in the report. Formats that also draw or contain the recording (a timeline, a flame graph, the
+events) have an option ``recording``; without it they omit that part, and say so.
 
-More functions a module may have and need not. ``pieces(report, options)`` yields the same
-bytes piece by piece, for products that may be larger than memory. ``together(products)`` makes one
-product of several; without it they follow each other, and JSON becomes an array. And where one
-product is one table of several, chosen by an option ``table``, ``table_names(report, options)``
-says which there are. ``remark(report, options)`` says of a product what it cannot say itself.
+A module may have more functions:
 
-A module is named after its format, so that one format is found without importing all others. A word
-may follow behind an underscore, as in ``csv_tables``.
+- ``pieces(report, options)`` yields the bytes piece by piece, for products larger than memory;
+- ``together(products)`` joins several products; without it they are concatenated, and JSON becomes
+  an array;
+- ``table_names(report, options)`` lists the tables, where an option ``table`` selects one;
+- ``remark(report, options)`` is a sentence that the product itself cannot contain;
+- ``render_difference(difference, options)`` renders a comparison of two recordings.
+
+A module is named after its format, so that one format is found without importing the others. A word
+may follow an underscore, as in ``csv_tables``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +25,7 @@ from typing import Any, Literal, Protocol, cast
 
 from profkit.engine.context import Context
 from profkit.errors import PluginError, UsageError
+from profkit.model.difference import Difference
 from profkit.model.report import Report
 from profkit.plugins import Offer, discover, offers
 
@@ -32,15 +36,15 @@ GROUP = "profkit.renderers"
 
 @dataclass(frozen=True)
 class RendererInfo:
-    """A renderer's card.
+    """A renderer's name and kind.
 
     Attributes:
-        name: What ``--format`` calls it.
-        suffix: How files of the format end, with the dot.
-        media_type: The format's media type.
-        shows: What it is for: ``report``, and ``profkit analyze --format`` offers it too; or
-            ``recording``, for other programs, by ``profkit export`` alone.
-        opened_by: What opens such a file, as in ``ui.perfetto.dev``; empty where that is plain.
+        name: The format, as in ``--format``.
+        suffix: The suffix of files, with the dot.
+        media_type: The media type.
+        shows: ``report`` for formats that ``profkit analyze --format`` offers too; ``recording``
+            for formats that other programs read, by ``profkit export`` alone.
+        opened_by: What opens such a file, as in ``ui.perfetto.dev``; empty where that is obvious.
     """
 
     name: str
@@ -52,10 +56,10 @@ class RendererInfo:
 
 @dataclass(frozen=True)
 class LoadedRecording:
-    """What a report was made from, for the formats that show more than the report has.
+    """What a report was made from, for the formats that show more than the report.
 
     Attributes:
-        context: All that is known of it.
+        context: The recording with its indexes.
         paths: The files, as they were given: local paths or URLs.
     """
 
@@ -65,7 +69,7 @@ class LoadedRecording:
 
 @dataclass(frozen=True)
 class ReadersOptions:
-    """How much of a report the formats for readers show.
+    """How much of a report the formats for people show.
 
     Attributes:
         top: How many findings, kernels and operators to show.
@@ -78,8 +82,8 @@ class ReadersOptions:
     base: str = ""
 
     @property
-    def most(self) -> int | None:
-        """How many to show of what can be many; None for all."""
+    def limit(self) -> int | None:
+        """How many rows of a list to show; None for all."""
         return None if self.verbose else self.top
 
 
@@ -102,10 +106,10 @@ def renderers() -> tuple[Renderer, ...]:
     """Every renderer, profkit's own and third parties', by name.
 
     Raises:
-        PluginError: If a module lacks a part of the protocol, or two have the same name.
+        PluginError: A module lacks a part of the protocol, or two have the same name.
     """
     found: dict[str, Renderer] = {}
-    for module in map(_whole, discover(PACKAGE, GROUP)):
+    for module in map(_checked, discover(PACKAGE, GROUP)):
         name = module.INFO.name
         if name in found:
             raise PluginError(
@@ -117,35 +121,31 @@ def renderers() -> tuple[Renderer, ...]:
 
 
 def renderer(name: str) -> Renderer:
-    """The renderer of a name; others are imported only where no module is named after it.
-
-    Args:
-        name: As in ``--format``.
+    """The renderer of a format; others are imported only if no module is named after it.
 
     Raises:
-        PluginError: If its module lacks a part of the protocol, or two have that name.
-        UsageError: If there is none of that name.
+        PluginError: Its module lacks a part of the protocol, or two have that name.
+        UsageError: There is no such format.
     """
-    named = [offer for offer in offers(PACKAGE, GROUP) if _is_of(offer, name)]
+    named = [offer for offer in offers(PACKAGE, GROUP) if _is_named(offer, name)]
     if len(named) == 1:
-        module = _whole(named[0].load())
+        module = _checked(named[0].load())
         if module.INFO.name == name:
             return module
     known = {each.INFO.name: each for each in renderers()}
     if name not in known:
         raise UsageError(
-            f"There is no report format {name!r}.", f"There are {', '.join(sorted(known))}."
+            f"There is no report format {name!r}.", f"The formats are {', '.join(sorted(known))}."
         )
     return known[name]
 
 
-def _is_of(offer: Offer, name: str) -> bool:
-    """Whether a module is named after a format."""
+def _is_named(offer: Offer, name: str) -> bool:
     return offer.name == name or offer.name.startswith(f"{name}_")
 
 
-def _whole(module: ModuleType) -> Renderer:
-    """A module as a renderer, if it is one.
+def _checked(module: ModuleType) -> Renderer:
+    """A module as a renderer.
 
     Raises:
         PluginError: It lacks a part of the protocol.
@@ -157,82 +157,77 @@ def _whole(module: ModuleType) -> Renderer:
 
 
 def accepted(module: Renderer, options: dict[str, Any]) -> dict[str, Any]:
-    """Those of some options that a renderer has.
-
-    Args:
-        module: The renderer.
-        options: Values by the name of the option.
-    """
+    """Those of some options, by name, that a renderer has."""
     own = {field.name for field in fields(module.Options)}
     return {name: value for name, value in options.items() if name in own}
 
 
-def _more(module: Renderer, name: str) -> Callable[..., Any] | None:
-    """A function that a renderer may have; a module of that name within a package is none."""
+def _options(module: Renderer, options: dict[str, Any]) -> Any:  # noqa: ANN401  (each renderer has its own)
+    return module.Options(**accepted(module, options))
+
+
+def _optional(module: Renderer, name: str) -> Callable[..., Any] | None:
+    """An optional function of a renderer; a module of that name within a package is none."""
     found = getattr(module, name, None)
     return found if callable(found) else None
 
 
 def streams(module: Renderer) -> bool:
-    """Whether a format is made piece by piece, because a product may be large.
-
-    Args:
-        module: The renderer.
-    """
-    return _more(module, "pieces") is not None
+    """Whether a format is rendered piece by piece, because a product may be large."""
+    return _optional(module, "pieces") is not None
 
 
 def pieces(module: Renderer, report: Report, options: dict[str, Any]) -> Iterator[bytes]:
     """A report in some format, piece by piece where the format can be larger than memory.
 
-    Args:
-        module: The renderer.
-        options: Values by the name of the option; those that it does not have are passed over.
+    Options that the renderer does not have are ignored.
     """
-    own = module.Options(**accepted(module, options))
-    makes = _more(module, "pieces")
-    if makes is None:
+    own = _options(module, options)
+    make = _optional(module, "pieces")
+    if make is None:
         yield module.render(report, own)
     else:
-        yield from makes(report, own)
+        yield from make(report, own)
 
 
 def table_names(module: Renderer, report: Report, options: dict[str, Any]) -> tuple[str, ...]:
-    """The tables that a format has of a report; none for formats that are no tables.
-
-    Args:
-        module: The renderer.
-        options: Values by the name of the option; those that it does not have are passed over.
-    """
-    names = _more(module, "table_names")
-    if names is None:
-        return ()
-    return tuple(names(report, module.Options(**accepted(module, options))))
+    """The tables that a format has of a report; none for formats that are no tables."""
+    names = _optional(module, "table_names")
+    return tuple(names(report, _options(module, options))) if names else ()
 
 
 def remark(module: Renderer, report: Report, options: dict[str, Any]) -> str:
-    """What a reader has to know of a product that it cannot say itself; mostly nothing.
-
-    Args:
-        module: The renderer.
-        options: Values by the name of the option; those that it does not have are passed over.
-    """
-    says = _more(module, "remark")
-    return str(says(report, module.Options(**accepted(module, options)))) if says else ""
+    """A sentence about a product that the product itself cannot contain; usually empty."""
+    remarks = _optional(module, "remark")
+    return str(remarks(report, _options(module, options))) if remarks else ""
 
 
 def together(module: Renderer, products: Sequence[bytes]) -> bytes:
-    """Several products of one renderer as one.
-
-    Args:
-        module: The renderer.
-        products: What it made of each report.
-    """
+    """Several products of one renderer as one."""
     if len(products) == 1:
         return products[0]
-    joins = _more(module, "together")
-    if joins is not None:
-        return bytes(joins(products))
+    join = _optional(module, "together")
+    if join is not None:
+        return bytes(join(products))
     if module.INFO.media_type == "application/json":
         return b"[" + b",".join(product.rstrip() for product in products) + b"]\n"
     return b"\n".join(products)
+
+
+def render_difference(difference: Difference, name: str, options: dict[str, Any]) -> bytes:
+    """A comparison in some format; options that the renderer does not have are ignored.
+
+    Raises:
+        UsageError: Comparisons have no such format.
+    """
+    if name == "html":  # the fragment as a page: there is no recording to draw
+        name, options = "fragment", options | {"is_page": True}
+    module = renderer(name)
+    make = _optional(module, "render_difference")
+    if make is None:
+        names = {each.INFO.name for each in renderers() if _optional(each, "render_difference")}
+        raise UsageError(
+            f"A comparison has no format {name!r}.",
+            f"Its formats are {', '.join(sorted({*names, 'html'}))}.",
+        )
+    return bytes(make(difference, _options(module, options)))

@@ -1,8 +1,8 @@
-"""The report as JSON: the contract that other programs build on.
+"""The report as JSON, whose layout other programs can rely on.
 
 Times are integer nanoseconds, sizes integer bytes, shares from 0 to 1; a figure that is not known
-is null. The layout is ``report.schema.json`` beside this file, made from the report's dataclasses
-by :func:`schema`; ``python -m profkit.renderers.json_report`` prints it.
+is null. ``report.schema.json`` in this folder is the layout, which :func:`schema` makes from the
+report's dataclasses; ``python -m profkit.renderers.json_report`` prints it.
 """
 
 import inspect
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from profkit.model.difference import Difference
 from profkit.model.report import SCHEMA, Report
 from profkit.present.renderer import RendererInfo
 
@@ -21,8 +22,8 @@ INFO = RendererInfo(name="json", suffix=".json", media_type="application/json")
 
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {6,}.*)*)", re.MULTILINE)
 """A field and its definition in a dataclass's docstring."""
-_ONLY_INSIDE: Final = "claims"
-"""The one field of a finding that is there to add costs up and not for the reader."""
+_INTERNAL: Final = "claims"
+"""The field of a finding that is used to add costs up, and is no part of the JSON."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,14 @@ class Options:
     """How the JSON is laid out.
 
     Attributes:
-        indent: Spaces a level; 0 puts everything on one line.
+        indent: Spaces per level; 0 puts everything on one line.
     """
 
     indent: int = 2
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The report as JSON in UTF-8, with a line end.
-
-    Args:
-        options: The layout.
-    """
+    """The report as JSON in UTF-8, with a line end."""
     bare = replace(
         report,
         findings=tuple(replace(finding, claims=()) for finding in report.findings),
@@ -49,7 +46,16 @@ def render(report: Report, options: Options) -> bytes:
     )
     tree = msgspec.to_builtins(bare)
     for finding in (*tree["findings"], *tree["health"]):
-        del finding[_ONLY_INSIDE]
+        del finding[_INTERNAL]
+    return _encoded(tree, options)
+
+
+def render_difference(difference: Difference, options: Options) -> bytes:
+    """A comparison as JSON in UTF-8, with a line end."""
+    return _encoded(msgspec.to_builtins(difference), options)
+
+
+def _encoded(tree: Any, options: Options) -> bytes:  # noqa: ANN401  (a JSON tree)
     try:
         text = msgspec.json.encode(tree)
     except UnicodeEncodeError:
@@ -77,7 +83,7 @@ def schema() -> dict[str, Any]:
     for part in parts.values():
         if "properties" not in part:
             continue
-        part["properties"].pop(_ONLY_INSIDE, None)
+        part["properties"].pop(_INTERNAL, None)
         part["required"] = list(part["properties"])
         about, _, attributes = inspect.cleandoc(part.get("description", "")).partition(
             "Attributes:"

@@ -121,4 +121,4 @@ def test_the_readme_shows_a_finding_and_its_fix() -> None:
     shown = blocks("README.md", "text")[0].text
     assert shown.startswith("$ profkit run examples/starved_loader.py\n\nEach step takes ")
     assert "starved-by-loader DAT001" in shown
-    assert "fix: " in shown
+    assert "Fix: " in shown

@@ -1,4 +1,4 @@
-"""A difference as text, Markdown and JSON: the same figures, and nothing that a reader obeys."""
+"""A comparison in each format: the same figures, and nothing that a terminal or browser runs."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import pytest
 
 import profkit
 from profkit.errors import UsageError
-from profkit.model.difference import Change, ChangeKind, Difference, Figure, NotCompared
+from profkit.model.difference import SCHEMA, Change, ChangeKind, Difference, Figure, NotCompared
 from profkit.model.location import Frame, Location
 from tests.renderers import reports
 from tests.renderers.products import Page
@@ -54,7 +54,7 @@ def shown(what: Difference, name: str = "text", **options: object) -> str:
     return profkit.render(what, name, **options).decode()
 
 
-def test_the_text_begins_with_what_it_comes_down_to() -> None:
+def test_the_text_begins_with_the_headline() -> None:
     lines = shown(difference(), base="/home/me").splitlines()
     assert lines[0] == "profkit 0.1.0 · a.snapshot.pickle.gz → b.snapshot.pickle.gz"
     assert " ".join(lines[2:4]) == (
@@ -64,7 +64,7 @@ def test_the_text_begins_with_what_it_comes_down_to() -> None:
 
 
 @pytest.mark.parametrize("name", ["text", "md"])
-def test_each_change_is_told_with_its_amount_and_its_line(name: str) -> None:
+def test_each_change_has_its_amount_and_its_source_line(name: str) -> None:
     text = shown(difference(), name, base="/home/me")
     (memory,) = [line for line in text.splitlines() if "2 to 3 blocks" in line]
     assert "+2.00 GiB" in memory
@@ -74,54 +74,47 @@ def test_each_change_is_told_with_its_amount_and_its_line(name: str) -> None:
     assert "train.py:40 in step" in kernel
 
 
-def test_a_line_that_moved_is_told_with_where_it_was() -> None:
+def test_a_line_that_moved_is_shown_with_its_line_number_before() -> None:
     moved = replace(change("memory", 0, GIB), before_line=9)
     assert "train.py:12 in step, before line 9" in shown(difference(changes=(moved,)))
 
 
-def test_what_could_not_be_compared_is_said() -> None:
+def test_skipped_checks_and_notes_are_shown() -> None:
     text = shown(difference())
     assert "MEM001 (before): The recording has no steps." in text
     assert "Times are hard to compare." in text
 
 
-def test_the_stacks_are_shown_to_who_asks_for_all() -> None:
-    assert "              train.py:12 in step" in shown(difference(), verbose=True, base="/home/me")
-    assert "              train.py:12 in step" not in shown(difference(), base="/home/me")
+def test_verbose_shows_stacks() -> None:
+    stack = "    train.py:12 in step\n"
+    assert stack in shown(difference(), verbose=True, base="/home/me")
+    assert stack not in shown(difference(), base="/home/me").replace(f"  {stack}", "")
+    in_cell = "`train.py:12 in step`<br>`train.py:12 in step`"
+    assert in_cell in shown(difference(), "md", verbose=True, base="/home/me")
 
 
-def test_of_many_changes_the_first_are_shown_and_the_rest_are_counted() -> None:
+def test_top_changes_are_shown_and_the_rest_are_counted() -> None:
     many = tuple(change("memory", 0, GIB - n, line=n + 1) for n in range(30))
     text = shown(difference(changes=many), top=4)
     assert text.count("train.py:") == 1 + 4  # one in the first sentence
-    assert "… and 26 more" in text
-    assert "more" not in shown(difference(changes=many), verbose=True).partition("\n\n")[2][-200:]
-
-
-@pytest.mark.parametrize("width", [40, 60, 100, 120])
-def test_no_line_of_changes_is_wider_than_asked(width: int) -> None:
-    far = replace(
-        change("memory", 0, GIB),
-        location=Location(file="/a/very/long/path" * 9 + ".py", line=7, function="function" * 9),
-    )
-    lines = shown(difference(changes=(far,)), width=width).splitlines()
-    rows = [line for line in lines if line.startswith("  grew")]
-    assert rows
-    assert all(len(row) <= max(width, 64) for row in rows)
+    assert "… and 26 more (--top 30 shows all)" in text
+    assert "… and" not in shown(difference(changes=many), verbose=True)
+    figures = tuple(Figure(f"n_{n}", None, "count", n, n + 1) for n in range(11))
+    assert "… and 2 more (--verbose shows all)" in shown(difference(figures=figures))
 
 
 def test_without_unicode_the_text_is_ascii() -> None:
     assert shown(difference(), unicode=False).isascii()
 
 
-def test_figures_on_one_side_alone_are_no_zero() -> None:
+def test_figures_of_one_side_only_are_not_zero() -> None:
     only = Figure("peak_bytes", "cpu", "bytes", None, GIB)
     text = shown(difference(figures=(only,), changes=()))
     (row,) = [line for line in text.splitlines() if "cpu peak" in line]
     assert row.split() == ["cpu", "peak", "?", "1.00", "GiB"]
 
 
-def test_two_that_have_nothing_in_common_give_a_sentence() -> None:
+def test_recordings_with_nothing_in_common_have_a_headline() -> None:
     assert "Nothing can be compared." in shown(difference(figures=(), changes=()))
 
 
@@ -159,32 +152,31 @@ def test_every_amount_in_the_text_is_in_the_json() -> None:
     text = shown(difference())
     for written in re.findall(r"([\d.]+) GiB", text):
         assert any(abs(abs(n) / GIB - float(written)) < 0.01 for n in amounts if n)
-    assert tree["schema"] == "profkit.difference/1"
+    assert tree["schema"] == SCHEMA
 
 
 def test_a_markdown_table_survives_bars_in_names() -> None:
     barred = replace(change("kernel", 0, 10), name="a|b`c")
     (row,) = [
-        line
-        for line in shown(difference(changes=(barred,)), "md").splitlines()
-        if line.startswith("| grew")
+        line for line in shown(difference(changes=(barred,)), "md").splitlines() if "b`c" in line
     ]
     assert len(re.findall(r"(?<!\\)\|", row)) == 5
 
 
-def test_it_shows_itself() -> None:
+def test_it_has_a_representation_in_text_and_markdown() -> None:
     assert str(difference()) == shown(difference()).rstrip("\n")
     assert difference()._repr_markdown_() == shown(difference(), "md").rstrip("\n")
 
 
-def test_other_formats_are_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="There is no 'sarif' of a difference"):
+def test_other_formats_are_usage_errors() -> None:
+    with pytest.raises(UsageError, match="A comparison has no format 'sarif'"):
         profkit.render(difference(), "sarif")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
 def test_no_line_is_wider_than_the_terminal_and_no_figure_or_line_number_is_cut(width: int) -> None:
-    deep = Location(file=f"/opt/{'folder/' * 12}a_long_name_of_a_file.py", line=1234, function="f")
+    file, function = f"/opt/{'folder/' * 12}a_long_name_of_a_file.py", "function" * 9
+    deep = Location(file=file, line=1234, function=function)
     changes = tuple(replace(each, location=deep) for each in difference().changes)
     text = shown(difference(changes=changes), width=width)
     assert [line for line in text.splitlines() if len(line) > width] == []
@@ -212,7 +204,7 @@ def test_hostile_names_add_no_element(name: str, text: str) -> None:
     assert pages[1].elements <= pages[0].elements
 
 
-def test_the_page_runs_nothing_and_asks_for_nothing() -> None:
+def test_the_page_runs_and_fetches_nothing() -> None:
     page = shown(difference(), "html")
     assert page.startswith("<!doctype html>")
     assert "default-src 'none'" in page
@@ -229,10 +221,10 @@ def test_markup_has_the_figures_of_the_text(name: str) -> None:
     assert "1.00 GiB 3.00 GiB +2.00 GiB +200%" in words
     assert "train.py:12 in step" in words
     assert "Times are hard to compare." in words
-    assert "MEM001 could look before alone" in words
+    assert "MEM001 (before): The recording has no steps." in words
 
 
-def test_copies_and_the_time_they_take_have_names_of_their_own() -> None:
+def test_the_count_and_the_time_of_copies_have_different_labels() -> None:
     figures = (
         Figure("memcpy_ns", "cuda:0", "ns", 1000, 2000),
         Figure("n_memcpy", "cuda:0", "count", 1, 2),

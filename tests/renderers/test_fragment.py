@@ -1,4 +1,4 @@
-"""The fragment is small, runs nothing, and says what the text says."""
+"""The fragment is small, runs nothing, and shows what the text shows."""
 
 import re
 import shlex
@@ -47,7 +47,7 @@ def test_it_is_one_closed_element_that_runs_and_fetches_nothing(report: Report) 
 
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-def test_its_style_reaches_nothing_around_it(report: Report) -> None:
+def test_its_style_applies_to_nothing_around_it(report: Report) -> None:
     style = re.search(r"<style>(.*?)</style>", html(report), re.DOTALL)
     assert style
     selectors = [part.split("{")[0] for part in style[1].strip().splitlines()]
@@ -65,13 +65,13 @@ def test_ten_thousand_findings_stay_small_too() -> None:
     assert "and 9,995 more" in words(reports.many_findings())
 
 
-def test_it_says_what_the_text_says() -> None:
+def test_it_shows_what_the_text_shows() -> None:
     said = words(reports.gpu_report())
     assert said.startswith("Each step takes 174 ms; the GPU works 61% of it.")
     assert "warning train.py:31 The loader starves the GPU up to 65.0 ms a step (37%)" in said
     assert "Fix: Give the DataLoader workers" in said
     assert "idle: waits for data 65.0 ms 37%" in said
-    assert "aten::cudnn_convolution 318 130 ms 280 ms model.py:12" in said
+    assert "aten::cudnn_convolution 318 280 ms 130 ms model.py:12" in said
     assert "There is no" not in said
     assert "The recording has no stacks. Record with stacks=True. (SYN001, DAT003)" in said
     assert "PRF001: The first step takes 1.80 times" in said
@@ -82,7 +82,7 @@ def test_only_the_first_finding_is_open() -> None:
     assert ["open" in each for each in opened] == [True, False]
 
 
-def test_a_severity_is_told_by_a_word_and_not_by_colour_alone() -> None:
+def test_a_severity_is_a_word_and_not_only_a_colour() -> None:
     assert '<span class="pk-severity">error</span>' in html(reports.gpu_report())
 
 
@@ -96,6 +96,6 @@ def test_it_names_the_command_that_opens_the_page_quoted_for_a_shell() -> None:
     assert "profkit view" not in words(hostile)
 
 
-def test_the_bars_of_a_step_fill_its_width() -> None:
+def test_the_bars_of_the_step_time_fill_its_width() -> None:
     widths = re.findall(r"width:([\d.]+)%", html(reports.gpu_report()))
     assert abs(sum(map(float, widths)) - 100) < 0.1

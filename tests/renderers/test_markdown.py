@@ -1,4 +1,4 @@
-"""Markdown: what stands open, what is folded, and what fits into a comment."""
+"""Markdown: what is visible at once, what is folded, and what fits into a comment."""
 
 import re
 from dataclasses import replace
@@ -12,14 +12,14 @@ def shown(report: Report, **options: object) -> str:
     return render(report, "md", **options).decode()
 
 
-def test_what_to_change_stands_open_and_tables_are_folded() -> None:
+def test_findings_are_visible_and_tables_are_folded() -> None:
     text = shown(reports.gpu_report())
     opened = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
-    assert "What to change: 2 found" in opened
+    assert "Findings: 2 found" in opened
     assert "train.py:31" in opened
     assert "volta_sgemm" not in opened
     assert re.findall("<summary>(.*?)</summary>", text) == [
-        "Kernels", "Operators", "Counted", "Not checked: 3 rules", "The recording",
+        "Kernels", "Operators", "Details", "3 checks skipped", "Recording",
     ]  # fmt: skip
 
 
@@ -31,23 +31,24 @@ def test_every_fold_is_closed_and_has_room_for_markdown_within() -> None:
         assert text.count("\n\n</details>") == text.count("<details")
 
 
-def test_a_fault_that_the_reader_must_know_of_is_not_folded() -> None:
+def test_a_severe_fault_of_the_recording_is_not_folded() -> None:
     fault = replace(reports.no_stacks(), severity="warning")
     text = shown(replace(reports.gpu_report(), health=(fault,)))
-    assert "<details open>\n<summary>The recording</summary>" in text
-    assert "<details open>" not in shown(reports.gpu_report())
+    assert "\n## Recording\n" in text
+    assert "<summary>Recording</summary>" not in text
+    assert "<summary>Recording</summary>" in shown(reports.gpu_report())
 
 
-def test_it_fits_into_a_comment_and_says_what_does_not() -> None:
+def test_it_fits_into_a_comment_and_says_that_the_rest_is_omitted() -> None:
     long = replace(reports.starved(), message="word " * 4_000)
     report = replace(reports.gpu_report(), findings=(reports.starved(), *(long,) * 4))
     text = shown(report)
     assert len(text) <= 65_536
-    assert "what does not fit into a comment is left out" in text
+    assert "the rest is omitted: it does not fit into a comment" in text
     assert "1. **" in text
     assert text.endswith("</sub>\n")
-    assert "left out" not in shown(reports.gpu_report())
+    assert "omitted" not in shown(reports.gpu_report())
 
 
-def test_all_of_it_is_as_long_as_it_is() -> None:
+def test_verbose_has_no_limit() -> None:
     assert len(shown(reports.many_findings(), verbose=True)) > 1_000_000

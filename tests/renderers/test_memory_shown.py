@@ -1,4 +1,4 @@
-"""Memory is shown alike as text and as Markdown: who holds, how it went, what stood when."""
+"""Memory as text and as Markdown: holders, trends and allocation sites."""
 
 from dataclasses import replace
 
@@ -27,30 +27,32 @@ def with_finding(finding: Finding) -> Report:
     return replace(reports.watched_report(), findings=(finding,))
 
 
-def test_a_finding_without_a_line_begins_with_who_holds_what_it_is_about() -> None:
+def test_a_finding_without_a_source_line_begins_with_its_holder() -> None:
     assert " 1  history[17] in main at train.py:12  warning growing-container MEM004" in text(
         reports.watched_report()
     )
     assert "1. **`history[17] in main at train.py:12`**" in md(reports.watched_report())
     unheld = with_finding(replace(reports.grown(), holders=()))
-    assert " 1  no line known  warning" in text(unheld)
-    assert "1. **no line known**" in md(unheld)
+    assert " 1  no stack recorded  warning" in text(unheld)
+    assert "1. **no stack recorded**" in md(unheld)
 
 
-def test_the_chains_of_holders_stand_under_a_finding() -> None:
-    shown = text(reports.watched_report())
-    assert "    held by: history[17] in main at train.py:12 and 2 others\n" in shown
-    everything = text(reports.watched_report(), verbose=True)
-    assert "    held by: __main__.trainer.log['step 17']\n" in everything
-    assert "    held by: functools.lru_cache of positional\n" in everything
-    assert "others" not in everything
-    assert (
-        "*Held by:* `history[17] in main at train.py:12`, and by "
-        "`__main__.trainer.log['step 17']`, and by `functools.lru_cache of positional`"
-    ) in md(reports.watched_report())
+def test_a_finding_lists_its_holders() -> None:
+    one, other, third = (
+        "history[17] in main at train.py:12",
+        "__main__.trainer.log['step 17']",
+        "functools.lru_cache of positional",
+    )
+    joined = " ".join(text(reports.watched_report()).split())
+    assert f"held by: {one}, {other}, {third} Memory" in joined
+    assert f"*held by:* `{one}`, `{other}`, `{third}`\n" in md(reports.watched_report())
+    more = with_finding(replace(reports.grown(), holders=reports.grown().holders * 2))
+    assert f"{third} and 3 others" in " ".join(text(more).split())
+    assert f"`{third}` and 3 others" in md(more)
+    assert "others" not in text(more, verbose=True)
 
 
-def test_memory_that_grows_shows_its_course() -> None:
+def test_growing_memory_has_a_trend() -> None:
     lines = text(reports.watched_report()).splitlines()
     line = next(one for one in lines if one.startswith("host memory"))
     figures = ["402", "MiB", "1,000", "MiB", "1,000", "MiB"]
@@ -61,28 +63,28 @@ def test_memory_that_grows_shows_its_course() -> None:
     assert "| host memory | 402 MiB | 1,000 MiB | 1,000 MiB | ▁" in md(reports.watched_report())
 
 
-def test_a_course_is_ascii_where_a_terminal_has_no_more() -> None:
+def test_a_trend_is_ascii_without_unicode() -> None:
     shown = text(reports.watched_report(), unicode=False)
     assert shown.isascii()
     assert "402 MiB  1,000 MiB  1,000 MiB  _" in shown
 
 
-def test_memory_that_does_not_grow_is_a_line_beside_the_times() -> None:
+def test_memory_without_a_leak_is_one_line() -> None:
     report = reports.cpu_report()
     memory = reports.watched_memory(n_leaks=0)
     report = replace(report, summary=replace(report.summary, memory=memory))
     shown = " ".join(text(report, width=200).split())
-    assert "Memory by step" not in shown
+    assert "Memory over steps" not in shown
     assert "memory over 300 steps: host memory went from 402 MiB to" in shown
     assert "; nothing grows with every step; watching cost 0.4% of the time" in shown
 
 
-def test_what_could_not_be_watched_is_said() -> None:
+def test_what_was_not_measured_is_shown() -> None:
     for shown in (text(reports.watched_report()), md(reports.watched_report())):
         assert "Steps 3 to 5 were recorded, and not looked at." in shown
 
 
-def test_a_snapshot_shows_what_stood_when_memory_ran_out() -> None:
+def test_a_snapshot_shows_the_allocation_sites_at_the_out_of_memory_error() -> None:
     shown = text(reports.snapshot_report())
     assert "On cuda:0 when 3.91 GiB could not be had: 33.2 GiB\n" in shown
     rows = [line.split() for line in shown.splitlines() if line.startswith("lib/model.py")]
@@ -95,7 +97,7 @@ def test_a_snapshot_shows_what_stood_when_memory_ran_out() -> None:
     )
 
 
-def test_everything_of_a_snapshot_is_all_three_moments() -> None:
+def test_verbose_shows_a_snapshot_at_all_three_moments() -> None:
     for shown in (
         text(reports.snapshot_report(), verbose=True),
         md(reports.snapshot_report(), verbose=True),
@@ -109,7 +111,7 @@ def test_everything_of_a_snapshot_is_all_three_moments() -> None:
         )
 
 
-def test_moments_at_which_the_same_stood_are_shown_once() -> None:
+def test_moments_with_the_same_sites_are_shown_once() -> None:
     report = reports.snapshot_report()
     assert report.summary.memory is not None
     (device,) = report.summary.memory.devices
@@ -120,21 +122,21 @@ def test_moments_at_which_the_same_stood_are_shown_once() -> None:
 
 
 @pytest.mark.parametrize("n_devices", [1, 2])
-def test_a_snapshots_history_has_a_course(n_devices: int) -> None:
+def test_a_snapshots_history_has_a_trend(n_devices: int) -> None:
     shown = text(reports.snapshot_report(n_devices))
-    assert shown.count("Memory over the history") == 1
+    assert shown.count("Memory over time") == 1
     assert shown.count(" in use  ") == n_devices
     assert ("cuda:0 reserved" in shown) is (n_devices == 1)
 
 
-def test_top_limits_the_lines_of_a_snapshot() -> None:
+def test_top_limits_the_rows_of_a_snapshot() -> None:
     assert "lib/model.py:11" not in text(reports.snapshot_report(), top=1)
     assert "lib/model.py:11" not in md(reports.snapshot_report(), top=1)
 
 
-def test_a_page_on_memory_names_no_step_and_no_window() -> None:
+def test_a_report_on_memory_has_no_step_time() -> None:
     for report in (reports.watched_report(), reports.snapshot_report()):
         shown = text(report)
-        assert "A step" not in shown
+        assert "Step time" not in shown
         assert "whose time could be told apart" not in shown
         assert "timeline:" not in shown

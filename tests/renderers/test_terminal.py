@@ -24,7 +24,7 @@ def text(report: Report, **options: object) -> str:
     return terminal.render(report, chosen).decode()
 
 
-def test_it_begins_with_the_verdict() -> None:
+def test_it_begins_with_the_headline() -> None:
     first, blank, *rest = text(reports.gpu_report(), width=120).splitlines()
     assert first.startswith("profkit 0.1.0 · traces/train/host_1")
     assert blank == ""
@@ -55,7 +55,7 @@ def test_no_line_is_wider_than_the_terminal(report: Report, width: int) -> None:
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
 def test_no_figure_is_cut_at_any_width(report: Report, width: int) -> None:
     shown = text(report, width=width, verbose=True)
-    tables = shown.partition("What to change")[2]
+    tables = shown.partition("Findings: ")[2]
     assert not re.search(r"\d ?…|\d [a-zµ]…|\d (Ki|Mi|Gi)…", tables)
     for kernel in report.summary.top_kernels:
         assert format_ns(kernel.total_ns) in shown
@@ -64,7 +64,7 @@ def test_no_figure_is_cut_at_any_width(report: Report, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
-def test_places_in_tables_keep_their_line_at_any_width(width: int) -> None:
+def test_places_in_tables_keep_their_line_number_at_any_width(width: int) -> None:
     report = reports.gpu_report()
     where = Location("/home/me/project/a_rather_long_name_of_a_file.py", 1234, "forward")
     kernels = tuple(replace(each, location=where) for each in report.summary.top_kernels)
@@ -75,7 +75,7 @@ def test_places_in_tables_keep_their_line_at_any_width(width: int) -> None:
     assert shown.count("e.py:1234") == len(kernels) + n_operators
 
 
-def test_a_wide_terminal_shows_names_whole_and_sentences_no_longer_than_can_be_read() -> None:
+def test_a_wide_terminal_shows_whole_names_and_sentences_of_at_most_120_columns() -> None:
     report = reports.gpu_report()
     lines = text(report, width=200).splitlines()
     assert max(map(cell_len, lines)) <= 200
@@ -84,7 +84,7 @@ def test_a_wide_terminal_shows_names_whole_and_sentences_no_longer_than_can_be_r
     assert max(map(cell_len, prose)) <= 120
 
 
-def test_other_places_are_cut_at_folders_and_keep_their_line() -> None:
+def test_other_places_are_cut_at_folders_and_keep_their_line_number() -> None:
     report = reports.gpu_report()
     deep = Location(f"/opt/{'folder/' * 20}model.py", 7, "forward")
     finding = replace(starved(), locations=(*starved().locations, deep))
@@ -94,7 +94,7 @@ def test_other_places_are_cut_at_folders_and_keep_their_line() -> None:
         assert "also at: …/" in shown
 
 
-def test_a_long_path_gets_a_line_of_its_own() -> None:
+def test_a_long_path_is_on_a_separate_line() -> None:
     report = reports.gpu_report()
     deep = f"/data/{'run/' * 9}train.json.gz"
     lines = text(replace(report, source=replace(report.source, path=deep)), width=60).splitlines()
@@ -118,22 +118,22 @@ def test_it_fits_one_screen() -> None:
     assert len(text(report, width=100).splitlines()) <= 50
 
 
-def test_a_finding_says_where_what_it_costs_and_what_to_write_instead() -> None:
+def test_a_finding_has_its_place_cost_and_fix() -> None:
     lines = text(reports.gpu_report(), width=100).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith(" 1  "))
     assert lines[at].startswith(" 1  train.py:31  warning starved-by-loader DAT001")
     assert lines[at].endswith("up to 65.0 ms a step (37%)")
-    assert "fix: Give the DataLoader workers" in "\n".join(lines[at : at + 5])
+    assert "Fix: Give the DataLoader workers" in "\n".join(lines[at : at + 5])
 
 
 def test_a_long_place_keeps_its_file_and_line() -> None:
     report = reports.gpu_report()
     deep = Location(f"/opt/{'very_long_folder/' * 9}train.py", 31, "main")
     lines = text(replace(report, findings=(replace(starved(), locations=(deep,)),)), width=60)
-    assert "\n 1  train.py:31  warning starved-by-loader DAT001\n" in lines
+    assert "\n 1  …/train.py:31  warning starved-by-loader DAT001\n" in lines
 
 
-def test_the_bars_of_a_step_follow_each_other_and_fill_the_line() -> None:
+def test_the_bars_of_the_step_time_follow_each_other() -> None:
     lines = text(reports.gpu_report(), width=100).splitlines()
     bars = [line for line in lines if "█" in line or "▒" in line]
     spans = [(re.search("[█▒]", bar).start(), len(bar)) for bar in bars]  # type: ignore[union-attr]
@@ -151,7 +151,7 @@ def test_a_cpu_run_has_no_empty_device_tables() -> None:
     assert "self" in shown
 
 
-def test_plain_text_has_no_escapes_and_colours_only_colours() -> None:
+def test_only_coloured_text_has_escapes_and_they_change_nothing_else() -> None:
     plain = text(reports.gpu_report())
     colored = text(reports.gpu_report(), color=True)
     assert "\x1b" not in plain
@@ -159,7 +159,7 @@ def test_plain_text_has_no_escapes_and_colours_only_colours() -> None:
     assert re.sub(r"\x1b\[[\d;]*m", "", colored).split() == plain.split()
 
 
-def test_ascii_is_all_there_is_where_a_terminal_has_no_more() -> None:
+def test_without_unicode_the_text_is_ascii() -> None:
     shown = text(reports.gpu_report(), unicode=False)
     assert shown.isascii()
     assert "333 us" in shown
@@ -169,12 +169,12 @@ def test_ascii_is_all_there_is_where_a_terminal_has_no_more() -> None:
 def test_top_and_verbose_choose_how_much_is_shown() -> None:
     report = reports.many_findings()
     assert text(report, top=2).count("starved-by-loader") == 1
-    assert "9,998 more, with --top 10000" in text(report, top=2)
+    assert "9,998 more (--top 10000 shows all)" in text(report, top=2)
     assert "evidence: " in text(reports.gpu_report(), verbose=True)
     assert "evidence: " not in text(reports.gpu_report())
 
 
-def test_costs_say_how_sure_they_are() -> None:
+def test_costs_name_their_basis() -> None:
     report = reports.gpu_report()
     for basis, words in (("measured", " 65.0 ms"), ("estimate", "about 65.0 ms")):
         cost = Cost(ns=1, per_step_ns=65_000_000, basis=basis)  # type: ignore[arg-type]
@@ -182,19 +182,19 @@ def test_costs_say_how_sure_they_are() -> None:
         assert words in text(replace(report, findings=(one,)))
 
 
-def test_unchecked_rules_are_grouped_by_what_they_lack() -> None:
+def test_skipped_checks_are_grouped_by_reason() -> None:
     shown = text(reports.gpu_report())
     assert "- The recording has no stacks. Record with stacks=True. (SYN001, DAT003)" in shown
 
 
-def test_unchecked_rules_that_follow_each_other_are_drawn_together() -> None:
+def test_consecutive_rule_ids_are_shown_as_a_range() -> None:
     shown = text(reports.unchecked_report())
     assert "(SYN000 to SYN012)" in shown
     every = text(reports.unchecked_report(), verbose=True)
     assert all(f"SYN{n:03}" in every for n in range(13))
 
 
-def test_the_stretch_of_the_recording_and_its_faults_are_told() -> None:
+def test_overhead_and_faults_of_the_recording_are_shown() -> None:
     assert "the program took about 80% longer." in text(reports.cpu_report())
     assert "note PRF001: The first step takes 1.80 times" in text(reports.gpu_report())
 
@@ -204,7 +204,7 @@ def test_rich_markup_in_names_is_shown_as_it_is() -> None:
     assert ":smile:" in text(reports.hostile_report("emoji :smile:"), width=120)
 
 
-def test_no_line_end_parts_a_figure_from_its_unit() -> None:
+def test_no_line_end_separates_a_figure_from_its_unit() -> None:
     for width in range(40, 121):
         for line in text(reports.gpu_report(), width=width).splitlines():
             assert not re.match(r"\s*(ns|µs|ms|MiB|GiB)\b", line)

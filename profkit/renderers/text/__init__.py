@@ -1,41 +1,95 @@
 """The report as one screen of text, for a terminal or, without colours, for a file.
 
-From top to bottom: the verdict, where a step's time goes, what to change and what each change
-gives back, the kernels and operators that take longest, how memory went, what could not be
-checked, and what the recording itself did to the figures.
+From top to bottom: the headline, the parts of the step time, the findings, memory over time and by
+allocation site, the kernels and operators with the longest times, the skipped checks, and faults of
+the recording.
 """
 
 import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
 
+from profkit.model.difference import Difference
 from profkit.model.report import Report
-from profkit.present.renderer import RendererInfo
-from profkit.renderers.text.layout import GLUE, Options
-from profkit.renderers.text.page import Page
+from profkit.names import middle_cut, tail_cut
+from profkit.present.document import (
+    Document,
+    FindingBlock,
+    Items,
+    Labelled,
+    Name,
+    Part,
+    Place,
+    Remainder,
+    Section,
+    Table,
+    TimeParts,
+    difference_document,
+    report_document,
+)
+from profkit.present.renderer import ReadersOptions, RendererInfo
+from profkit.renderers.text.tables import INDENT, TableLayout, grid
+from profkit.units import format_share
 
-__all__ = ["INFO", "Options", "render"]
+__all__ = ["INFO", "Options", "render", "render_difference"]
 
 INFO = RendererInfo(name="text", suffix=".txt", media_type="text/plain")
 
-_WIDEST_PROSE: Final = 120
+_MAX_PROSE_WIDTH: Final = 120
 """Longer lines are hard to read."""
-_WIDEST: Final = 200
+_MAX_WIDTH: Final = 200
 """Tables hold no names that need more; a wider terminal stays empty at the right."""
-_NARROWEST: Final = 40
-_ASCII: Final = str.maketrans("█▒…·µ→▁▂▃▄▅▆▇", "#.~-u>_.,-=+*")
+_MIN_WIDTH: Final = 40
+_MIN_WIDTH_FOR_BARS: Final = 60
+_TIME_WIDTH: Final = 8
+_SHARE_WIDTH: Final = 5
+_RULE_WIDTH: Final = 8
+_NO_BREAK: Final = "\ue000"
+"""A blank at which no line is broken; a private-use character, so no name contains it."""
+_FIGURE: Final = re.compile(r"(\d) ((?:ns|µs|ms|s|B|KiB|MiB|GiB|TiB)\b)")
+_ASCII: Final = str.maketrans("█▒…·µ→±▁▂▃▄▅▆▇", "#.~-u>~_.,-=+*")
+_SEVERITY_STYLE: Final = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_PART_STYLE: Final = {
+    "compute": "green", "communication": "magenta", "copy": "cyan", "idle": "red", "host": "green",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options(ReadersOptions):
+    """How the text is laid out; ``verbose`` adds the evidence of findings.
+
+    Attributes:
+        width: Columns to fill, from 40 to 200.
+        color: Whether to use terminal colours.
+        unicode: Whether the terminal can show more than ASCII.
+    """
+
+    width: int = 100
+    color: bool = False
+    unicode: bool = True
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The report as text in UTF-8, or in ASCII without ``unicode``.
+    """The report as text in UTF-8, or in ASCII without ``unicode``."""
+    return _laid_out(report_document(report, options), options)
 
-    Args:
-        options: The layout.
-    """
-    wide = max(_NARROWEST, min(options.width, _WIDEST))
-    width = min(wide, _WIDEST_PROSE)
+
+def render_difference(difference: Difference, options: Options) -> bytes:
+    """A comparison as text in UTF-8, or in ASCII without ``unicode``."""
+    return _laid_out(difference_document(difference, options), options)
+
+
+def _laid_out(document: Document, options: Options) -> bytes:
+    wide = max(_MIN_WIDTH, min(options.width, _MAX_WIDTH))
+    width = min(wide, _MAX_PROSE_WIDTH)
     console = Console(
         file=io.StringIO(),
         width=wide,
@@ -49,11 +103,149 @@ def render(report: Report, options: Options) -> bytes:
         force_jupyter=False,
     )
     with console.capture() as captured:
-        for part in Page(report, options, width, wide).parts():
-            console.print(part, width=wide if isinstance(part, Table) else width)
+        for part in _page(document, width, wide):
+            console.print(part, width=wide if isinstance(part, Grid) else width)
     text = "".join(
-        f"{line.rstrip()}\n" for line in captured.get().replace(GLUE, " ").rstrip("\n").split("\n")
+        f"{line.rstrip()}\n"
+        for line in captured.get().replace(_NO_BREAK, " ").rstrip("\n").split("\n")
     )
     if options.unicode:
         return text.encode("utf-8", "backslashreplace")
     return text.translate(_ASCII).encode("ascii", "backslashreplace")
+
+
+def _page(document: Document, width: int, wide: int) -> Iterator[RenderableType]:
+    """Everything on the page, from top to bottom.
+
+    Args:
+        document: The document.
+        width: Columns of sentences.
+        wide: Columns of tables.
+    """
+    yield Text(_header(document, width), style="dim", overflow="fold")
+    yield ""
+    yield Text(_prose(document.headline), style="bold")
+    for section in document.sections:
+        yield ""
+        yield from _section(section, width, wide)
+
+
+def _header(document: Document, width: int) -> str:
+    """The program, the recordings and their origin: on one line if they fit, else on several."""
+    program, origin = document.program, document.origin
+    line = " · ".join((program, *[" → ".join(document.paths)][: len(document.paths)], *origin))
+    if cell_len(line) <= width:
+        return line
+    if len(document.paths) > 1:
+        labelled = zip(("before: ", "after:  "), document.paths, strict=True)
+        files = [f"  {label}{tail_cut(path, width - 10)}" for label, path in labelled]
+        return "\n".join((program, *files))
+    room = width - cell_len(program) - cell_len(" · ")
+    first = " · ".join((program, *(tail_cut(path, room) for path in document.paths)))
+    return "\n".join(filter(None, (first, " · ".join(origin))))
+
+
+def _section(section: Section, width: int, wide: int) -> Iterator[RenderableType]:
+    first = section.blocks[0]
+    # The heading of a section that is one table takes the place of the title of its names.
+    title = "" if section.figures or not isinstance(first, Table) else section.title
+    if not title:
+        figures = f": {section.figures}" if section.figures else ""
+        yield Text(section.title, style="bold").append(_prose(figures), style="not bold")
+    for block in section.blocks:
+        match block:
+            case TimeParts():
+                yield from _time_parts(block, width)
+            case FindingBlock():
+                yield from _finding(block, width)
+            case Table():
+                yield TableLayout(block, wide, title).laid_out()
+            case Items():
+                for item in block.items:
+                    lead = f"{item.lead}: " if item.lead else "- "
+                    style = _SEVERITY_STYLE[item.severity] if item.severity else ""
+                    yield _hanging(lead, item.text, style, INDENT // 2)
+            case Remainder():
+                yield Text(f"{' ' * INDENT}{_prose(block.text)}", style="dim")
+
+
+def _time_parts(block: TimeParts, width: int) -> Iterator[RenderableType]:
+    """The parts of the step time, each with a bar that begins where the one before ends."""
+    label_width = max((cell_len(part.label) for part in block.large), default=0)
+    room = width - label_width - _TIME_WIDTH - _SHARE_WIDTH - INDENT - 2
+    draws = width >= _MIN_WIDTH_FOR_BARS and room >= _TIME_WIDTH
+    table = grid()
+    table.add_column(no_wrap=draws, overflow="fold")
+    table.add_column(justify="right", width=_TIME_WIDTH)
+    table.add_column(justify="right", width=_SHARE_WIDTH)
+    table.add_column(no_wrap=True, overflow="crop")
+    for part in block.large:
+        bar = Text(_bar(part, room) if draws else "", style=_PART_STYLE[part.kind])
+        table.add_row(part.label, part.time, format_share(part.share), bar)
+    if block.large:
+        yield Padding(table, (0, 0, 0, INDENT // 2))
+    if block.small:
+        yield _hanging("also: ", block.small, "dim", INDENT // 2)
+
+
+def _bar(part: Part, room: int) -> str:
+    """A bar at its place in the step time: at least one column, however small its share."""
+    start = min(round(part.start * room), room - 1)
+    end = max(start + 1, min(round((part.start + part.share) * room), room))
+    return " " * start + ("▒" if part.kind == "idle" else "█") * (end - start)
+
+
+def _finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
+    """A finding: its place and cost, what happens, the fix, and what else is known of it."""
+    left = Text(f"{finding.number:>2}  ")
+    rule = f" {finding.name} {finding.rule}"
+    room = width - left.cell_len - cell_len(f"  {finding.severity}")
+    if cell_len(_short(finding.place)) + cell_len(rule) > room:
+        rule = f" {middle_cut(finding.rule, _RULE_WIDTH)}"
+    left.append(_fitted(finding.place, room - cell_len(rule)), style="bold").append("  ")
+    left.append(finding.severity, style=_SEVERITY_STYLE[finding.severity]).append(rule)
+    cost = Text(finding.cost, "bold")
+    gap = width - left.cell_len - cost.cell_len
+    is_beside = gap >= 2  # noqa: PLR2004  (two blanks separate them)
+    yield left.append(" " * gap).append_text(cost) if finding.cost and is_beside else left
+    if finding.cost and not is_beside:
+        yield Padding(cost, (0, 0, 0, INDENT))
+    yield Padding(Text(_prose(finding.message), overflow="fold"), (0, 0, 0, INDENT))
+    if finding.fix:
+        yield _hanging("Fix: ", finding.fix, "green")
+    for each in finding.labelled:
+        yield _hanging(f"{each.label}: ", _listed(each, width), "dim")
+
+
+def _short(value: Name | Place | str) -> str:
+    return value.short if isinstance(value, Place) else _text(value)
+
+
+def _text(value: Name | Place | str) -> str:
+    return value.text if isinstance(value, Name) else str(value)
+
+
+def _listed(labelled: Labelled, width: int) -> str:
+    room = width - INDENT - cell_len(labelled.label) - len(": ,")
+    values = (
+        each.fitted(room) if isinstance(each, Place) else _text(each) for each in labelled.values
+    )
+    return ", ".join(values) + labelled.rest
+
+
+def _fitted(value: Name | Place | str, width: int) -> str:
+    return middle_cut(value, width) if isinstance(value, str) else value.fitted(width)
+
+
+def _hanging(lead: str, text: str, style: str, indent: int = INDENT) -> RenderableType:
+    """A paragraph after a lead word, with its further lines below its first."""
+    table = Grid.grid(padding=0)
+    table.add_column(width=cell_len(lead), no_wrap=True, overflow="fold")
+    table.add_column(overflow="fold")
+    table.add_row(Text(lead, style=style), Text(_prose(text)))
+    return Padding(table, (0, 0, 0, indent))
+
+
+def _prose(text: str) -> str:
+    """A sentence in which no line end separates a figure from its unit."""
+    return _FIGURE.sub(rf"\1{_NO_BREAK}\2", text)

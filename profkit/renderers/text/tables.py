@@ -1,131 +1,145 @@
-"""Tables of names, figures and places, as wide as what they hold and no wider than the screen."""
+"""Tables in a terminal: as wide as their cells and no wider than the screen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from rich.cells import cell_len
-from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from profkit.names import middle_cut
-from profkit.renderers.text.layout import INDENT, grid
+from profkit.present.document import Cell, Name, Place, Table
 
+INDENT: Final = 4
 _GAP: Final = 2
-_SHORTEST_NAME: Final = 16
-_SHORTEST_END: Final = 20
-_NAME_COLUMN: Final = 30
-"""Shorter names leave it unfilled, so that the tables of a page stand below each other."""
+_MIN_NAME_WIDTH: Final = 16
+_MIN_STACKED_WIDTH: Final = 10
+"""Names that would get less than this are on a line of their own, above their figures."""
+_MIN_END_WIDTH: Final = 20
+_NAME_WIDTH: Final = 30
+"""Shorter names leave it unfilled, so that the columns of a page's tables are aligned."""
+_TREND_WIDTHS: Final = (8, 24)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of a table.
-
-    Attributes:
-        name: What it is of.
-        figures: Numbers with units, one for each column between.
-        last: What stands at its end: such as a line of code, and the operator there.
-        short: What stands there where that does not fit: such as the line alone.
-        style: How that looks.
-    """
-
-    name: str
-    figures: tuple[str, ...]
-    last: str = ""
-    short: str = ""
-    style: str = ""
-
-    def end(self, width: int) -> Text:
-        """What stands at its end, in so many columns."""
-        fits = cell_len(self.last) <= width
-        return Text(self.last if fits else middle_cut(self.short or self.last, width), self.style)
+def grid(*, show_header: bool = False, gap: int = 1) -> Grid:
+    """A table without rules, ``gap`` blanks between its columns."""
+    return Grid(box=None, padding=(0, gap, 0, 0), pad_edge=False, show_header=show_header,
+                header_style="bold")  # fmt: skip
 
 
-def rows_of(titles: Sequence[str], rows: Sequence[Row], width: int) -> RenderableType:
+class TableLayout:
     """A table whose figures are never cut, and whose names keep their ends.
 
-    Where names, figures and what stands at the end do not fit beside each other, the last stands
-    below its name.
+    The columns up to the last figure are beside each other. Those after it, its *end*, are one more
+    column if there is room; otherwise they are below the names.
 
     Args:
-        titles: Of the names, of each figure, and of the end.
-        rows: The lines.
+        table: The table.
         width: Columns of the screen.
+        title: A title for the first column in place of its own, or empty.
     """
-    figure_widths = [
-        max(cell_len(title), *(cell_len(row.figures[at]) for row in rows))
-        for at, title in enumerate(titles[1:-1])
-    ]
-    room = width - sum(each + _GAP for each in figure_widths)
-    longest = max(_NAME_COLUMN, cell_len(titles[0]), *(cell_len(row.name) for row in rows))
-    if not any(row.last for row in rows):
-        return _beside(titles, rows, figure_widths, min(longest, room), 0)
-    room -= _GAP
-    end_width = _end_width(titles[-1], rows, max(room * 3 // 5, room - longest))
-    if room - end_width < _SHORTEST_NAME:
-        return _below(titles, rows, figure_widths, min(longest, _NAME_COLUMN), width)
-    return _beside(titles, rows, figure_widths, min(longest, room - end_width), end_width)
 
+    def __init__(self, table: Table, width: int, title: str) -> None:
+        kinds = [column.kind for column in table.columns]
+        n_fixed = len(kinds) - kinds[::-1].index("figure")
+        ends = table.columns[n_fixed:]
+        self.rows = table.rows
+        self.width = width
+        self.title = title or table.columns[0].title
+        self.columns = table.columns[1:n_fixed]
+        self.figures = [tuple(map(str, row.cells[1:n_fixed])) for row in self.rows]
+        self.widths = [
+            max(cell_len(column.title), *(cell_len(row[i]) for row in self.figures))
+            for i, column in enumerate(self.columns)
+        ]
+        self.end_title = " · ".join(column.title for column in ends)
+        self.end_style = "cyan" if any(column.kind == "trend" for column in ends) else ""
+        self.ends = [[cell for cell in row.cells[n_fixed:] if cell] for row in self.rows]
 
-def _end_width(title: str, rows: Sequence[Row], most: int) -> int:
-    """Columns for what stands at the end: all of it where that fits, else the short forms."""
-    longest = max(cell_len(title), *(cell_len(row.last) for row in rows))
-    if longest > most:
-        longest = max(cell_len(title), *(cell_len(row.short or row.last) for row in rows))
-    return min(longest, max(most, _SHORTEST_END))
+    def laid_out(self) -> Grid:
+        """The table in the widest layout that fits."""
+        names = [self._name(row.cells[0], max(self.width // 2, _NAME_WIDTH)) for row in self.rows]
+        longest = max(_NAME_WIDTH, cell_len(self.title), *map(cell_len, names))
+        room = self.width - sum(each + _GAP for each in self.widths)
+        if not any(self.ends):
+            if room >= _MIN_NAME_WIDTH:
+                return self._grid_of(min(longest, room), 0, _GAP)
+        else:
+            room -= _GAP
+            end_width = self._end_width(room, longest)
+            if room - end_width >= _MIN_NAME_WIDTH:
+                return self._grid_of(min(longest, room - end_width), end_width, _GAP)
+        room = self.width - sum(each + 1 for each in self.widths)
+        return self._grid_of(min(_NAME_WIDTH, room), 0, 1)
 
+    def _end_width(self, room: int, longest_name: int) -> int:
+        """Columns for the ends: in full if no name is cut for it, else in a short form."""
+        limit = max(room * 3 // 5, room - longest_name)
+        for form, form_limit in enumerate((room - longest_name, limit, limit)):
+            texts = [self._forms(end)[form] for end in self.ends]
+            longest = max(cell_len(self.end_title), *map(cell_len, texts))
+            if longest <= form_limit:
+                return longest
+        return max(limit, _MIN_END_WIDTH)
 
-def _beside(
-    titles: Sequence[str],
-    rows: Sequence[Row],
-    figure_widths: list[int],
-    name_width: int,
-    end_width: int,
-) -> Table:
-    table = _table(titles, figure_widths, name_width)
-    if end_width:
-        table.add_column(titles[-1], width=end_width, no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        end = [row.end(end_width)] if end_width else []
-        table.add_row(middle_cut(row.name, name_width), *row.figures, *end)
-    return table
+    def _forms(self, end: Sequence[Cell]) -> tuple[str, str, str]:
+        """An end in full, with files without their folders, and the first of its cells alone."""
+        full = [self._text(cell) for cell in end]
+        short = [cell.short if isinstance(cell, Place) else self._text(cell) for cell in end]
+        return " · ".join(full), " · ".join(short), "".join(short[:1])
 
+    def _text(self, cell: Cell) -> str:
+        if isinstance(cell, Name):
+            return cell.text
+        if isinstance(cell, str | Place):
+            return str(cell)
+        shortest, longest = _TREND_WIDTHS
+        return cell.drawn(max(min(self.width // 3, longest), shortest))
 
-def _below(
-    titles: Sequence[str],
-    rows: Sequence[Row],
-    figure_widths: list[int],
-    name_width: int,
-    width: int,
-) -> RenderableType:
-    """Two lines for a row: the second has what stands at its end."""
-    name_width = min(name_width, width - sum(each + 1 for each in figure_widths))
-    whole = Table.grid(padding=0)
-    whole.add_column(no_wrap=False)
-    whole.add_row(_table(titles, figure_widths, name_width, gap=1))
-    for row in rows:
-        one = _table(titles, figure_widths, name_width, gap=1, show_header=False)
-        one.add_row(middle_cut(row.name, name_width), *row.figures)
-        whole.add_row(one)
-        if row.last:
-            whole.add_row(Padding(row.end(width - INDENT), (0, 0, 0, INDENT)))
-    return whole
+    def _end(self, end: Sequence[Cell], width: int) -> str:
+        """The longest form of an end that fits."""
+        for text in self._forms(end):
+            if cell_len(text) <= width:
+                return text
+        first = end[0]
+        return first.fitted(width) if isinstance(first, Place) else middle_cut(text, width)
 
+    def _name(self, cell: Cell, width: int) -> str:
+        return (
+            cell.fitted(width) if isinstance(cell, Name | Place) else middle_cut(str(cell), width)
+        )
 
-def _table(
-    titles: Sequence[str],
-    figure_widths: list[int],
-    name_width: int,
-    *,
-    gap: int = _GAP,
-    show_header: bool = True,
-) -> Table:
-    """A table without its last column."""
-    table = grid(show_header=show_header, header_style="bold", gap=gap)
-    table.add_column(titles[0], width=name_width, no_wrap=True, overflow="ellipsis")
-    for title, figure_width in zip(titles[1:-1], figure_widths, strict=True):
-        table.add_column(title, justify="right", width=figure_width, no_wrap=True)
-    return table
+    def _grid_of(self, name_width: int, end_width: int, gap: int) -> Grid:
+        """The rows; below each what has no column beside it, and the frames of its stack."""
+        is_stacked = name_width < _MIN_STACKED_WIDTH
+        column_width = 0 if is_stacked else name_width
+        whole = Grid.grid(padding=0)
+        whole.add_column(no_wrap=False)
+        whole.add_row(self._line(column_width, end_width, gap, show_header=True))
+        for row, figures, end in zip(self.rows, self.figures, self.ends, strict=True):
+            below = [] if end_width or not end else [self._end(end, self.width - INDENT)]
+            below += [frame.fitted(self.width - INDENT) for frame in row.stack]
+            name = self._name(row.cells[0], self.width if is_stacked else name_width)
+            line = self._line(column_width, end_width, gap)
+            beside = [Text(self._end(end, end_width), self.end_style)] if end_width and end else []
+            if is_stacked:
+                whole.add_row(Text(name))
+            line.add_row("" if is_stacked else name, *figures, *beside)
+            whole.add_row(line)
+            for text in below:
+                whole.add_row(Padding(Text(text, self.end_style), (0, 0, 0, INDENT)))
+        return whole
+
+    def _line(
+        self, name_width: int, end_width: int, gap: int, *, show_header: bool = False
+    ) -> Grid:
+        line = grid(show_header=show_header, gap=gap)
+        line.add_column(self.title, width=name_width, no_wrap=True, overflow="ellipsis")
+        for column, width in zip(self.columns, self.widths, strict=True):
+            justify = "right" if column.kind == "figure" else "left"
+            line.add_column(column.title, justify=justify, width=width, no_wrap=True)  # type: ignore[arg-type]
+        if end_width:
+            title = middle_cut(self.end_title, end_width)
+            line.add_column(title, width=end_width, no_wrap=True, overflow="ellipsis")
+        return line

@@ -1,0 +1,660 @@
+"""The document that the terminal, Markdown and notebook formats lay out.
+
+:func:`report_document` and :func:`difference_document` decide what is shown, in which order, under
+which labels, with which figures, and what ``--top`` cuts. A format decides how a block looks and
+may shorten names to the width that it has; it adds and hides nothing else.
+
+All text in a document is on one line, and safe for a terminal: see :func:`~profkit.names.visible`.
+Markup is up to the formats; code in sentences is between backticks.
+"""
+
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from profkit.comparison.messages import (
+    TITLES,
+    amount,
+    label,
+    share_of,
+    signed,
+    subject_of,
+)
+from profkit.comparison.messages import (
+    headline as difference_headline,
+)
+from profkit.engine.wording import counted
+from profkit.model.difference import Change, Difference
+from profkit.model.finding import Finding, Severity
+from profkit.model.location import Location
+from profkit.model.report import Breakdown, Report
+from profkit.names import middle_cut, short_kernel, short_path, tail_cut, visible
+from profkit.present.headline import (
+    breakdown_title,
+    busiest_ops,
+    cost_text,
+    device_noun,
+    facts,
+    headline,
+    origin,
+    overhead_text,
+    part_label,
+    unchecked_by_reason,
+)
+from profkit.present.memory_text import (
+    MemorySeriesRow,
+    allocation_tables,
+    device_series_rows,
+    not_measured,
+    place_of,
+    series_rows,
+    shows_series,
+    use_of,
+)
+from profkit.present.renderer import ReadersOptions
+from profkit.units import format_bytes, format_count, format_ns, format_share
+
+PartKind = Literal["compute", "communication", "copy", "idle", "host"]
+ColumnKind = Literal["name", "text", "figure", "trend"]
+
+_SMALL_SHARE: Final = 0.01
+"""Parts of the step time below this share one line."""
+_NOTABLE_OVERHEAD: Final = 0.05
+_MAX_HOLDERS: Final = 3
+_MAX_OTHER_PLACES: Final = 3
+_MAX_FIGURES: Final = 9
+_IDLE: Final = ("idle-", "data", "python")
+_WORK: Final[dict[str, PartKind]] = {
+    "compute": "compute", "communication": "communication", "copy": "copy",
+}  # fmt: skip
+_NO_PLACE: Final = "no stack recorded"
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name from the program or recording: an operator, a kernel, a reference chain."""
+
+    text: str
+    is_kernel: bool = False
+
+    def fitted(self, width: int) -> str:
+        """The name in at most ``width`` characters; kernels lose their template arguments."""
+        return short_kernel(self.text, width) if self.is_kernel else middle_cut(self.text, width)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A source line.
+
+    Attributes:
+        path: The file, relative to the base folder if it is inside.
+        function: The function around it, or empty where it is not shown.
+        is_function: Whether only the function is known, and ``line`` is where it begins.
+        before_line: In a comparison, the number of the same line before, if that was another.
+    """
+
+    path: str
+    line: int
+    function: str = ""
+    is_function: bool = False
+    before_line: int | None = None
+
+    def __str__(self) -> str:
+        """``train.py:12``, ``train.py:12 in step``, or ``step (train.py:12)`` for a function."""
+        return self._with(self.path, self.function)
+
+    def _with(self, path: str, function: str) -> str:
+        line = f"{path}:{self.line}"
+        if self.is_function:
+            return f"{function} ({line})"
+        before = "" if self.before_line is None else f", before line {self.before_line}"
+        return f"{line}{f' in {function}' if function else ''}{before}"
+
+    @property
+    def short(self) -> str:
+        """The same without the file's folders."""
+        return self._with(posixpath.basename(self.path), self.function)
+
+    def fitted(self, width: int) -> str:
+        """The place in ``width`` characters: the function gives way first, then folders."""
+        for text in (str(self), "" if self.is_function else self._with(self.path, "")):
+            if text and len(text) <= width:
+                return text
+        if self.is_function:
+            return middle_cut(self.short, width)
+        return tail_cut(f"{self.path}:{self.line}", width)
+
+
+Cell = str | Name | Place | MemorySeriesRow
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; figures are never cut and are aligned to the right."""
+
+    title: str
+    kind: ColumnKind = "figure"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: a cell for each column, and below it the frames of a stack, innermost first."""
+
+    cells: tuple[Cell, ...]
+    stack: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first column has the names of the rows."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the step time; ``start`` is the sum of the shares before it."""
+
+    label: str
+    kind: PartKind
+    time: str
+    share: float
+    start: float
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is named in a line with other small parts instead of having its own."""
+        return self.share < _SMALL_SHARE
+
+
+@dataclass(frozen=True)
+class TimeParts:
+    """The parts of the step time, which exclude each other and add up to it."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def large(self) -> tuple[Part, ...]:
+        """The parts with a line of their own."""
+        return tuple(part for part in self.parts if not part.is_small)
+
+    @property
+    def small(self) -> str:
+        """The other parts with their times, or empty."""
+        return ", ".join(f"{part.label} {part.time}" for part in self.parts if part.is_small)
+
+
+@dataclass(frozen=True)
+class FindingBlock:
+    """A finding.
+
+    Attributes:
+        place: The source line, else the operator or the first holder, else why there is none.
+        labelled: Lists below the message, each under a label such as ``also at``.
+    """
+
+    number: int
+    place: Name | Place | str
+    severity: Severity
+    name: str
+    rule: str
+    title: str
+    cost: str
+    message: str
+    fix: str
+    labelled: tuple["Labelled", ...]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Places and names under a label; ``n_hidden`` more are shown with ``--verbose``."""
+
+    label: str
+    values: tuple[Name | Place | str, ...]
+    n_hidden: int = 0
+
+    @property
+    def rest(self) -> str:
+        """How many are not shown, such as `` and 2 others``, or empty."""
+        return f" and {counted(self.n_hidden, 'other')}" if self.n_hidden else ""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A line of a list; a fault of the recording has a severity and its rule in ``lead``."""
+
+    text: str
+    lead: str = ""
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list."""
+
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """A line that says how many are not shown, and which option shows them."""
+
+    text: str
+
+
+Block = TimeParts | FindingBlock | Table | Items | Remainder
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section.
+
+    Attributes:
+        title: Its heading.
+        figures: What follows the heading after a colon, or empty.
+        is_detail: Whether it is folded where the format can fold sections.
+    """
+
+    title: str
+    blocks: tuple[Block, ...]
+    figures: str = ""
+    is_detail: bool = False
+
+    @property
+    def heading(self) -> str:
+        """The title with its figures."""
+        return f"{self.title}: {self.figures}" if self.figures else self.title
+
+
+@dataclass(frozen=True)
+class Document:
+    """What the formats lay out.
+
+    Attributes:
+        title: The document's title, for formats that have one.
+        program: profkit with its version.
+        paths: The recordings: one of a report, and of a comparison ``before`` and ``after``.
+        origin: Device names, torch's version and the rank.
+        headline: One or two sentences.
+    """
+
+    title: str
+    program: str
+    paths: tuple[str, ...]
+    origin: tuple[str, ...]
+    headline: str
+    sections: tuple[Section, ...]
+
+
+def report_document(report: Report, options: ReadersOptions) -> Document:
+    """A report as a document."""
+    limit = options.limit
+    sections = (
+        *_time(report),
+        *_findings(report, options),
+        *_memory(report),
+        *_allocation_sites(report, options),
+        *_kernels(report, limit, options.base),
+        *_operators(report, limit, options.base),
+        *_list_section("Details", facts(report, everything=options.verbose)),
+        *_skipped(report, options),
+        *_recording(report, options),
+    )
+    path = _one_line(short_path(report.source.path, options.base))
+    return Document(
+        title="profkit report",
+        program=f"profkit {_one_line(report.profkit)}",
+        paths=(path,) if path else (),
+        origin=tuple(map(_one_line, origin(report))),
+        headline=_one_line(headline(report)),
+        sections=sections,
+    )
+
+
+def _one_line(text: str) -> str:
+    return visible(" ".join(text.split()))
+
+
+def _name(text: str) -> Name:
+    return Name(_one_line(text))
+
+
+def _place(where: Location | None, base: str) -> Place | None:
+    """A location's source line, or None where it has none."""
+    if where is None or where.file is None or where.line is None:
+        return None
+    path = _one_line(short_path(where.file, base))
+    if where.precision == "function" and where.function:
+        return Place(path, where.line, _one_line(where.function), is_function=True)
+    return Place(path, where.line)
+
+
+def _time(report: Report) -> Iterator[Section]:
+    breakdown = report.summary.breakdown
+    if breakdown is None or not breakdown.total_ns:
+        return
+    parts = []
+    start = 0.0
+    for part in breakdown.parts:
+        if part.ns:
+            ns = part.ns if part.per_step_ns is None else part.per_step_ns
+            kind = _part_kind(part.kind)
+            parts.append(Part(part_label(part.kind), kind, format_ns(ns), part.share, start))
+        start += part.share
+    title, figures = _time_heading(report, breakdown)
+    yield Section(title, (TimeParts(tuple(parts)),), figures)
+
+
+def _part_kind(kind: str) -> PartKind:
+    if kind.startswith(_IDLE):
+        return "idle"
+    return _WORK.get(kind, "host")
+
+
+def _time_heading(report: Report, breakdown: Breakdown) -> tuple[str, str]:
+    """``Step time`` and ``174 ms (mean of 3, 170 ms to 180 ms)``."""
+    if breakdown.per_step_ns is None:
+        return breakdown_title(report), format_ns(breakdown.total_ns)
+    figures = format_ns(breakdown.per_step_ns)
+    lengths = [step.dur_ns for step in report.summary.steps]
+    if len(lengths) > 1:
+        shortest, longest = format_ns(min(lengths)), format_ns(max(lengths))
+        spread = f", {shortest} to {longest}" if shortest != longest else ""
+        figures += f" (mean of {format_count(len(lengths))}{spread})"
+    return "Step time", figures
+
+
+def _findings(report: Report, options: ReadersOptions) -> Iterator[Section]:
+    every = report.findings
+    if not every:
+        return
+    blocks: list[Block] = [
+        _finding(report, number, finding, options)
+        for number, finding in enumerate(every[: options.limit], start=1)
+    ]
+    blocks += _remainder(len(every) - len(blocks), f"--top {len(every)}")
+    found = f"{format_count(len(every))} found"
+    order = ", highest cost first" if len(every) > 1 else ""
+    yield Section("Findings", tuple(blocks), found + order)
+
+
+def _remainder(n_hidden: int, option: str) -> Iterator[Remainder]:
+    if n_hidden > 0:
+        yield Remainder(f"… and {format_count(n_hidden)} more ({option} shows all)")
+
+
+def _finding(
+    report: Report, number: int, finding: Finding, options: ReadersOptions
+) -> FindingBlock:
+    holders = [_name("".join(chain)) for chain in finding.holders]
+    places = [
+        _place(each, options.base) or (_name(each.op) if each.op else None)
+        for each in finding.locations
+    ]
+    first = places[0] if places else None
+    doubt = "" if finding.confidence == "high" else f" ({finding.confidence} confidence)"
+    evidence = [
+        _one_line(f"{key} {value}") for key, value in finding.evidence.items() if options.verbose
+    ]
+    lists = (
+        _labelled("held by", holders, _MAX_HOLDERS, options),
+        _labelled("also at", [each for each in places[1:] if each], _MAX_OTHER_PLACES, options),
+        _labelled("evidence", evidence, len(evidence), options),
+    )
+    return FindingBlock(
+        number,
+        first or next(iter(holders), _NO_PLACE),
+        finding.severity,
+        _one_line(finding.name),
+        _one_line(finding.rule),
+        _one_line(finding.title),
+        cost_text(report, finding),
+        _one_line(finding.message) + doubt,
+        _one_line(finding.fix),
+        tuple(each for each in lists if each.values),
+    )
+
+
+def _labelled(
+    label: str, values: Sequence[Name | Place | str], limit: int, options: ReadersOptions
+) -> Labelled:
+    shown = tuple(values if options.verbose else values[:limit])
+    return Labelled(label, shown, len(values) - len(shown))
+
+
+def _table_section(
+    title: str,
+    columns: tuple[Column, ...],
+    rows: Iterable[tuple[Cell, ...]],
+    *,
+    figures: str = "",
+    is_detail: bool = False,
+) -> Iterator[Section]:
+    table = Table(columns, tuple(Row(cells) for cells in rows))
+    if table.rows:
+        yield Section(title, (table,), figures, is_detail)
+
+
+def _memory(report: Report) -> Iterator[Section]:
+    columns = (
+        Column("memory", "name"),
+        Column("first"),
+        Column("last"),
+        Column("peak"),
+        Column("trend", "trend"),
+    )
+    of_steps = series_rows(report) if shows_series(report) else []
+    every = (("Memory over steps", of_steps), ("Memory over time", device_series_rows(report)))
+    for title, found in every:
+        rows = (
+            (
+                _one_line(each.name),
+                format_bytes(each.first_bytes),
+                format_bytes(each.last_bytes),
+                format_bytes(each.highest_bytes),
+                each,
+            )
+            for each in found
+        )
+        yield from _table_section(title, columns, rows)
+
+
+def _allocation_sites(report: Report, options: ReadersOptions) -> Iterator[Section]:
+    columns = (
+        Column("allocated at", "name"),
+        Column("blocks"),
+        Column("bytes"),
+        Column("share"),
+        Column("used for", "text"),
+    )
+    for each in allocation_tables(report, everything=options.verbose):
+        rows = (
+            (
+                _place(site.location, options.base) or _one_line(place_of(site)),
+                format_count(site.n),
+                format_bytes(site.bytes),
+                format_share(each.share(site)),
+                use_of(site),
+            )
+            for site in each.sites[: options.limit]
+        )
+        total = format_bytes(each.total_bytes)
+        yield from _table_section(_one_line(each.title), columns, rows, figures=total)
+
+
+def _kernels(report: Report, limit: int | None, base: str) -> Iterator[Section]:
+    columns = (
+        Column("kernel", "name"),
+        Column("calls"),
+        Column("total"),
+        Column("share"),
+        Column("source line", "name"),
+        Column("operator", "name"),
+    )
+    rows = (
+        (
+            Name(_one_line(kernel.name), is_kernel=True),
+            format_count(kernel.n_calls),
+            format_ns(kernel.total_ns),
+            format_share(kernel.share),
+            _place(kernel.location, base) or "",
+            _name(kernel.op) if kernel.op else "",
+        )
+        for kernel in report.summary.top_kernels[:limit]
+    )
+    yield from _table_section("Kernels", columns, rows, is_detail=True)
+
+
+def _operators(report: Report, limit: int | None, base: str) -> Iterator[Section]:
+    on_device, every = busiest_ops(report)
+    columns = (
+        Column("operator", "name"),
+        Column("calls"),
+        Column(f"on {device_noun(report)}" if on_device else "total"),
+        Column("self CPU" if on_device else "self"),
+        Column("source line", "name"),
+    )
+    rows = (
+        (
+            _name(op.name),
+            format_count(op.n_calls),
+            format_ns(op.device_ns if on_device else op.total_ns),
+            format_ns(op.self_ns),
+            _place(op.location, base) or "",
+        )
+        for op in every[:limit]
+    )
+    yield from _table_section("Operators", columns, rows, is_detail=True)
+
+
+def _list_section(title: str, lines: Iterable[str], *, is_detail: bool = True) -> Iterator[Section]:
+    items = tuple(Item(_one_line(line)) for line in lines)
+    if items:
+        yield Section(title, (Items(items),), is_detail=is_detail)
+
+
+def _skipped(report: Report, options: ReadersOptions) -> Iterator[Section]:
+    n_checks = len({each.rule for each in report.unchecked})
+    reasons = unchecked_by_reason(report, everything=options.verbose)
+    lines = (f"{reason} ({rules})" for reason, rules in reasons)
+    yield from _list_section(f"{counted(n_checks, 'check')} skipped", lines)
+
+
+def _recording(report: Report, options: ReadersOptions) -> Iterator[Section]:
+    source = report.source
+    items = [
+        Item(
+            _one_line(f"{fault.message} {fault.fix}"),
+            f"{fault.severity} {_one_line(fault.rule)}",
+            fault.severity,
+        )
+        for fault in report.health
+    ]
+    overhead = source.overhead_ratio
+    if overhead is not None and (overhead >= _NOTABLE_OVERHEAD or options.verbose):
+        items.append(Item(overhead_text(overhead)))
+    items += [Item(_one_line(sentence)) for sentence in not_measured(report)]
+    if source.lines_from == "other-step":
+        items.append(
+            Item("Times are from steps without stacks; source lines are from one warm-up step.")
+        )
+    if items:
+        is_sound = all(fault.severity == "note" for fault in report.health)
+        yield Section("Recording", (Items(tuple(items)),), is_detail=is_sound)
+
+
+def difference_document(difference: Difference, options: ReadersOptions) -> Document:
+    """A comparison of two recordings as a document."""
+    sides = (difference.before, difference.after)
+    not_compared = (f"{each.rule} ({each.side}): {each.reason}" for each in difference.not_compared)
+    return Document(
+        title="profkit diff",
+        program=f"profkit {_one_line(difference.profkit)}",
+        paths=tuple(_one_line(short_path(side.path, options.base)) or "a report" for side in sides),
+        origin=(),
+        headline=_one_line(difference_headline(difference)),
+        sections=(
+            *_compared_figures(difference, options),
+            *_changes(difference, options),
+            *_list_section("Not compared: checks skipped on one side", not_compared),
+            *_list_section("Notes", difference.notes, is_detail=False),
+        ),
+    )
+
+
+def _compared_figures(difference: Difference, options: ReadersOptions) -> Iterator[Section]:
+    columns = (
+        Column("figure", "name"), Column("before"), Column("after"), Column("change"), Column("%"),
+    )  # fmt: skip
+    every = difference.figures
+    shown = every if options.verbose else every[:_MAX_FIGURES]
+    rows = (
+        (
+            label(each),
+            amount(each.before, each.unit) or "?",
+            amount(each.after, each.unit) or "?",
+            signed(each),
+            share_of(each),
+        )
+        for each in shown
+    )
+    if shown:
+        table = Table(columns, tuple(Row(cells) for cells in rows))
+        hidden = _remainder(len(every) - len(shown), "--verbose")
+        yield Section("Figures", (table, *hidden))
+
+
+def _changes(difference: Difference, options: ReadersOptions) -> Iterator[Section]:
+    columns = (
+        Column("what", "name"),
+        Column("status", "text"),
+        Column("change"),
+        Column("source line", "name"),
+    )
+    for kind, title in TITLES:
+        every = difference.of_kind(kind)
+        shown = every[: options.limit]
+        if not shown:
+            continue
+        rows = tuple(
+            Row(
+                (
+                    _subject(each),
+                    each.status,
+                    signed(each),
+                    _changed_place(each, options.base),
+                ),
+                _stack(each, options.base) if options.verbose else (),
+            )
+            for each in shown
+        )
+        hidden = _remainder(len(every) - len(shown), f"--top {len(every)}")
+        figures = f"{format_count(len(every))} changed"
+        yield Section(title, (Table(columns, rows), *hidden), figures)
+
+
+def _subject(change: Change) -> Cell:
+    if change.kind == "memory":
+        return subject_of(change)
+    return Name(_one_line(change.name), is_kernel=change.kind == "kernel")
+
+
+def _changed_place(change: Change, base: str) -> Cell:
+    where = change.location
+    if where is None or where.file is None or where.line is None:
+        return _name(where.op) if where and where.op else _no_place(change)
+    path, function = _one_line(short_path(where.file, base)), _one_line(where.function or "")
+    return Place(path, where.line, function, before_line=change.before_line)
+
+
+def _no_place(change: Change) -> str:
+    return _NO_PLACE if change.kind == "memory" else ""
+
+
+def _stack(change: Change, base: str) -> tuple[Place, ...]:
+    return tuple(
+        Place(_one_line(short_path(frame.file, base)), frame.line, _one_line(frame.function))
+        for frame in change.stack
+    )
