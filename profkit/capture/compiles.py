@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar
 
 from profkit.capture.source.files import PROFKIT_FOLDER
 from profkit.capture.source.user_code import UserCode
-from profkit.model.capture_info import RESUMED, CodePlace, Compiled, Compiles, GraphBreak
+from profkit.model.capture_info import CodePlace, Compiled, Compiles, GraphBreak
+from profkit.model.torch_names import RESUMED
 
 _UTILS: Final = "torch._dynamo.utils"
 _MOST: Final = 200

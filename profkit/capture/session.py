@@ -21,6 +21,7 @@ from profkit.capture.schedule import Phase, Schedule
 from profkit.capture.source.op_lines import Lines, lines_of
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CaptureCost, StepKind
+from profkit.model.torch_names import STEP_PREFIX
 
 _known_lines: dict[str, Lines] = {}
 """Lines of the first recording of each name, lent to its later ones."""
@@ -278,7 +279,7 @@ class Session:
         return estimated(self._options, main.window_ns, n_calls, max(n_events - n_calls, 0))
 
     def _mark_name(self) -> str:
-        return self.name if self._schedule is None else f"ProfilerStep#{self._step}"
+        return self.name if self._schedule is None else f"{STEP_PREFIX}{self._step}"
 
     def _open_mark(self) -> None:
         self._mark = profiler.region(self._mark_name())

@@ -5,11 +5,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from profkit.capture import profiler
 from profkit.capture.trace import TraceCapture, trace
+from profkit.model.torch_names import DATA_WAIT
 
 Batch = TypeVar("Batch")
 
-WAIT_ANNOTATION: Final = "profkit.data_wait"
-"""Name of the stretch in which the loop waits for its next batch."""
 DEFAULT_WAIT: Final = 2
 DEFAULT_WARMUP: Final = 2
 DEFAULT_ACTIVE: Final = 3
@@ -108,5 +107,5 @@ def _is_loader(batches: object) -> bool:
 
 
 def _next(batches: Iterator[Batch]) -> Batch:
-    with profiler.region(WAIT_ANNOTATION):
+    with profiler.region(DATA_WAIT):
         return next(batches)

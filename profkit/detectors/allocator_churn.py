@@ -60,7 +60,7 @@ from profkit.engine.needs import Need
 from profkit.engine.windows import MAX_EVENT_IDS, costly_wait, event_ids
 from profkit.engine.wording import known_locations, time_per_step
 from profkit.index.runtime_calls import ALLOCATOR, names_matching
-from profkit.index.snapshot.cache_flushes import Cause
+from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.events import Rows
 from profkit.model.finding import Cost, Finding
@@ -117,7 +117,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if len(ctx.steps) and ctx.has_device_work:
         yield from _in_steps(ctx, thresholds)
     for memory in ctx.device_memories:
-        full = np.flatnonzero(memory.flushes.cause == Cause.FULL)
+        full = np.flatnonzero(memory.flushes.cause == FlushCause.RETRY)
         if len(full) >= thresholds.min_flushes_count:
             yield _for_want_of_room(memory, full)
 
@@ -179,7 +179,7 @@ def _fix(n_frees: int) -> str:
 
 def _for_want_of_room(memory: DeviceMemory, full: Rows) -> Finding:
     flushes, replay = memory.flushes, memory.replay
-    given, again = int(flushes.n_bytes[full].sum()), int(flushes.asked_again_bytes[full].sum())
+    given, again = int(flushes.n_bytes[full].sum()), int(flushes.reallocated_bytes[full].sum())
     following = np.minimum(flushes.last[full] + 1, replay.end - 1)
     return INFO.finding(
         severity="warning",
@@ -194,7 +194,7 @@ def _for_want_of_room(memory: DeviceMemory, full: Rows) -> Finding:
         evidence={
             "device": memory.label,
             "given_back_bytes": given,
-            "asked_again_bytes": again,
+            "reallocated_bytes": again,
             "entries": flushes.first[full][:MAX_EVENT_IDS].tolist(),
         },
     )

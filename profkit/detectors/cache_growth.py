@@ -102,18 +102,18 @@ MAX_LINES: Final = 3
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding for each device whose cache grows."""
     for memory in ctx.device_memories:
-        trend = memory.trend
+        trend = memory.cache_trend
         if trend is None or not trend.is_growing:
             continue
         least = thresholds.min_growth_share * int(memory.reserved_bytes.max())
-        if trend.idle_rise_bytes >= max(thresholds.min_growth_bytes, least):
+        if trend.unused_rise_bytes >= max(thresholds.min_growth_bytes, least):
             yield _finding(memory, trend)
 
 
 def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
-    replay, requests = memory.replay, memory.requests
+    replay, requests = memory.replay, memory.driver_requests
     later = requests.place >= trend.start
-    forced = np.flatnonzero(later & requests.is_forced)
+    forced = np.flatnonzero(later & requests.is_fragmented)
     in_pieces = int(requests.n_bytes[forced].sum()) * 2 >= int(requests.n_bytes[later].sum())
     asking = memory.snapshot.history.stack[replay.rows[requests.place[later]]]
     place = int(requests.place[forced[-1]]) if len(forced) else replay.end
@@ -136,17 +136,17 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
         ),
         locations=_locations(memory, pins if in_pieces else (), asking),
         n=int(later.sum()),
-        cost=Cost(bytes=trend.idle_rise_bytes),
+        cost=Cost(bytes=trend.unused_rise_bytes),
         evidence={
             "device": memory.label,
             "reserved_rise_bytes": trend.reserved_rise_bytes,
             "active_rise_bytes": trend.active_rise_bytes,
             "reserved_bytes": int(memory.reserved_bytes.max()),
             "active_bytes": int(memory.active_bytes.max()),
-            "reserved_in_one_piece_bytes": requests.tight_bytes,
+            "reserved_in_one_piece_bytes": requests.compact_bytes,
             "n_forced": len(forced),
             "n_pools": len(np.unique(requests.pool[later])),
-            "largest_usable_block_bytes": int(layout.hole_bytes.max(initial=0)),
+            "largest_usable_block_bytes": int(layout.free_bytes.max(initial=0)),
             **(fragmentation_evidence(memory) if in_pieces else {}),
         },
     )  # fmt: skip
@@ -162,7 +162,7 @@ def _locations(
 
 
 def _pieces(memory: DeviceMemory, forced: Rows, pins: Sequence[FragmentationSite]) -> str:
-    requests, last = memory.requests, int(forced[-1])
+    requests, last = memory.driver_requests, int(forced[-1])
     stream = int(memory.snapshot.history.stream[memory.replay.rows[requests.place[last]]])
     layout = memory.segment_map_at(int(requests.place[last]))
     small = bool(requests.is_small_pool[requests.pool[last]])
@@ -181,7 +181,7 @@ def _pieces(memory: DeviceMemory, forced: Rows, pins: Sequence[FragmentationSite
 
 
 def _pools(memory: DeviceMemory) -> str:
-    requests = memory.requests
+    requests = memory.driver_requests
     n_pools = len(np.unique(requests.pool))
     return (
         f"The requests came from {format_count(n_pools)} pools (streams, private pools, small and "

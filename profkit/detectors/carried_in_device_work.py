@@ -45,8 +45,8 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids
-from profkit.index.device.blocked_time import covered_by
-from profkit.index.device.orphans import carried_in
+from profkit.index.device.orphans import orphans_from_before_recording
+from profkit.index.intervals import covered_by
 from profkit.model.finding import Finding
 from profkit.units import format_count, format_ns, format_share
 
@@ -73,7 +73,7 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding if the devices worked on something from before."""
-    rows = carried_in(ctx.events, ctx.launches)
+    rows = orphans_from_before_recording(ctx.events, ctx.launches)
     busy_ns = covered_by(ctx.events, rows).total_ns
     share = busy_ns / max(ctx.busy.total_ns, 1)
     if not busy_ns or share < thresholds.min_busy_share:

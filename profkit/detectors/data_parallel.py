@@ -60,10 +60,13 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.messages import distributed_program
 from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.device.blocked_time import covered_by
-from profkit.index.device.wait_cost import WaitCost, wait_cost
-from profkit.index.intervals import Intervals, complement, unite
-from profkit.index.ranks.data_parallel import Wrapper, wrapper_calls, wrapper_of
+from profkit.index.device.idle import BlockingCost, blocking_cost
+from profkit.index.intervals import Intervals, complement, covered_by, unite
+from profkit.index.ranks.data_parallel import (
+    DataParallelOverhead,
+    data_parallel_calls,
+    data_parallel_overhead,
+)
 from profkit.model.finding import Finding
 from profkit.units import format_count
 
@@ -94,13 +97,13 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding if a model is called by way of ``DataParallel``."""
-    calls = wrapper_calls(ctx.events, ctx.tree)
+    calls = data_parallel_calls(ctx.events, ctx.tree)
     calls = calls[in_windows(ctx, calls)]
     if not len(calls):
         return
-    wrapper = wrapper_of(ctx.events, ctx.tree, ctx.launches, calls)
+    wrapper = data_parallel_overhead(ctx.events, ctx.tree, ctx.launches, calls)
     busy = covered_by(ctx.events, wrapper.work)
-    cost = wait_cost(unite(wrapper.on_host, busy), _nothing_else(ctx, wrapper), *windows(ctx))
+    cost = blocking_cost(unite(wrapper.on_host, busy), _nothing_else(ctx, wrapper), *windows(ctx))
     lines = costliest_lines(ctx, calls, ctx.events.dur_ns[calls], MAX_LINES)
     yield INFO.finding(
         severity=(
@@ -123,7 +126,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _nothing_else(ctx: Context, wrapper: Wrapper) -> Intervals:
+def _nothing_else(ctx: Context, wrapper: DataParallelOverhead) -> Intervals:
     """Time in which no device does anything but what the wrapper asks for."""
     work = ctx.launches.work
     starts, ends = windows(ctx)
@@ -131,7 +134,9 @@ def _nothing_else(ctx: Context, wrapper: Wrapper) -> Intervals:
     return complement(others, int(starts.min()), int(ends.max()))
 
 
-def _message(ctx: Context, wrapper: Wrapper, busy: Intervals, cost: WaitCost, place: str) -> str:
+def _message(
+    ctx: Context, wrapper: DataParallelOverhead, busy: Intervals, cost: BlockingCost, place: str
+) -> str:
     often = times_per_step(ctx, len(wrapper.calls))
     on_host = time_per_step(ctx, wrapper.on_host.total_ns)
     idle = time_per_step(ctx, cost.idle_ns)

@@ -51,7 +51,7 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.wording import at
-from profkit.index.snapshot.cache_flushes import Cause
+from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.events import MISSING, Rows
 from profkit.model.finding import Cost, Finding
@@ -94,11 +94,11 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding for each device whose cache is emptied in a loop."""
     for memory in ctx.device_memories:
         flushes = memory.flushes
-        again = flushes.asked_again_bytes >= thresholds.min_again_share * flushes.n_bytes
-        asked = np.flatnonzero(again & (flushes.cause == Cause.ASKED))
+        again = flushes.reallocated_bytes >= thresholds.min_again_share * flushes.n_bytes
+        asked = np.flatnonzero(again & (flushes.cause == FlushCause.EMPTY_CACHE))
         # A request that finds no room is another matter, even where no stack tells of it.
-        unknown = np.flatnonzero(again & (flushes.cause == Cause.UNKNOWN))
-        if not len(asked) and not (flushes.cause == Cause.FULL).any():
+        unknown = np.flatnonzero(again & (flushes.cause == FlushCause.UNKNOWN))
+        if not len(asked) and not (flushes.cause == FlushCause.RETRY).any():
             asked = unknown
         if len(asked) >= thresholds.min_flushes_count:
             yield _finding(memory, asked, thresholds)
@@ -111,7 +111,7 @@ def _is_rare(memory: DeviceMemory, asked: Rows, thresholds: Thresholds) -> bool:
     first, last = int(times[flushes.first[asked[0]]]), int(times[flushes.last[asked[-1]]])
     if MISSING in (first, last):
         return False
-    n_calls = int(flushes.n_calls[asked].sum() + flushes.n_asked_again[asked].sum())
+    n_calls = int(flushes.n_calls[asked].sum() + flushes.n_reallocations[asked].sum())
     span_ns = (last - first) * 1000
     return n_calls * thresholds.driver_call_ns < thresholds.warning_share * span_ns
 
@@ -119,9 +119,9 @@ def _is_rare(memory: DeviceMemory, asked: Rows, thresholds: Thresholds) -> bool:
 def _finding(memory: DeviceMemory, asked: Rows, thresholds: Thresholds) -> Finding:
     flushes = memory.flushes
     locations = memory.locations(flushes.stack[asked].tolist())
-    sure = bool((flushes.cause[asked] == Cause.ASKED).all())
-    given, again = int(flushes.n_bytes[asked].sum()), int(flushes.asked_again_bytes[asked].sum())
-    n_frees, n_allocs = int(flushes.n_calls[asked].sum()), int(flushes.n_asked_again[asked].sum())
+    sure = bool((flushes.cause[asked] == FlushCause.EMPTY_CACHE).all())
+    given, again = int(flushes.n_bytes[asked].sum()), int(flushes.reallocated_bytes[asked].sum())
+    n_frees, n_allocs = int(flushes.n_calls[asked].sum()), int(flushes.n_reallocations[asked].sum())
     what = f"`torch.cuda.empty_cache()`{at(locations[0] if locations else Location())}"
     return INFO.finding(
         severity="note" if _is_rare(memory, asked, thresholds) else "warning",
@@ -142,7 +142,7 @@ def _finding(memory: DeviceMemory, asked: Rows, thresholds: Thresholds) -> Findi
         evidence={
             "device": memory.label,
             "given_back_bytes": given,
-            "asked_again_bytes": again,
+            "reallocated_bytes": again,
             "n_driver_frees": n_frees,
             "n_driver_allocations": n_allocs,
             "entries": flushes.first[asked][:MAX_ENTRIES].tolist(),

@@ -52,8 +52,8 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import costly_wait, in_windows
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.device.waits import WaitKind, called_by_profiler
-from profkit.index.ranks.collectives import exchange_rows
+from profkit.index.device.syncs import SyncKind, called_by_profiler
+from profkit.index.ranks.collectives import collective_rows
 from profkit.model.events import NO_ROW, Rows
 from profkit.model.finding import Finding
 
@@ -116,8 +116,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _calls_of_the_user(ctx: Context) -> Rows:
     """Explicit synchronization in the steps that neither profiler nor exchange asked for."""
-    rows = ctx.waits.of_kind(WaitKind.EXPLICIT).rows
-    of_exchange = ctx.tree.nearest(exchange_rows(ctx.events))[rows] != NO_ROW
+    rows = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
+    of_exchange = ctx.tree.nearest(collective_rows(ctx.events))[rows] != NO_ROW
     rows = rows[in_windows(ctx, rows) & ~of_exchange]
     own: Rows = rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
     return own

@@ -76,8 +76,8 @@ from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.intervals import covered_within
-from profkit.index.ranks.collectives import for_devices
-from profkit.index.ranks.data_parallel import wrapper_calls
+from profkit.index.ranks.collectives import device_collectives
+from profkit.index.ranks.data_parallel import data_parallel_calls
 from profkit.model.finding import Confidence, Finding
 from profkit.units import format_ns, format_share
 
@@ -85,7 +85,7 @@ DEVICE_COLLECTIVES: Final = Need(
     name="device work of collectives",
     reason="Collectives of a GPU were started, but no work of a GPU was recorded.",
     remedy="Record with `ProfilerActivity.CUDA`.",
-    is_met=lambda ctx: ctx.has_device_work or not len(for_devices(ctx.events)),
+    is_met=lambda ctx: ctx.has_device_work or not len(device_collectives(ctx.events)),
 )
 
 INFO = RuleInfo(
@@ -120,7 +120,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if ctx.trace.world_size == 1:
         return
     # What DataParallel sends between the devices of one process is another rule's matter.
-    by_devices = None if len(wrapper_calls(ctx.events, ctx.tree)) else waits_of_devices(ctx)
+    by_devices = None if len(data_parallel_calls(ctx.events, ctx.tree)) else waits_of_devices(ctx)
     for waits in (by_devices, waits_of_host(ctx)):
         if waits is not None and _is_habit(ctx, waits, thresholds):
             yield _finding(ctx, waits, distributed_program(ctx))

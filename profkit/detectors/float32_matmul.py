@@ -66,9 +66,8 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
-from profkit.index.device.matmul_precision import Products, products
-from profkit.index.device.wait_cost import first_of_each
-from profkit.index.intervals import covered_within, union
+from profkit.index.device.matmul_precision import Matmuls, float32_matmuls
+from profkit.index.intervals import covered_within, take_from_start, union
 from profkit.index.runtime_calls import HIP
 from profkit.model.events import NO_ROW, Mask
 from profkit.model.finding import Finding
@@ -141,7 +140,7 @@ _FORBIDDEN: Final = (
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for products, and one for convolutions and recurrent layers."""
-    every = products(ctx.events, ctx.launches)
+    every = float32_matmuls(ctx.events, ctx.launches)
     for by_cudnn in (False, True):
         found = every.select(every.by_cudnn == by_cudnn)
         kept = found.select(_avoidable(ctx, found, thresholds.min_kernel_ns))
@@ -150,7 +149,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             yield from _judged(ctx, thresholds, kept, by_cudnn=by_cudnn)
 
 
-def _avoidable(ctx: Context, found: Products, min_kernel_ns: int) -> Mask:
+def _avoidable(ctx: Context, found: Matmuls, min_kernel_ns: int) -> Mask:
     """Which kernels could run on tensor cores, and are worth it."""
     device = ctx.events.device.at(found.rows)
     able = [
@@ -168,7 +167,7 @@ def _avoidable(ctx: Context, found: Products, min_kernel_ns: int) -> Mask:
 
 
 def _judged(
-    ctx: Context, thresholds: Thresholds, kept: Products, *, by_cudnn: bool
+    ctx: Context, thresholds: Thresholds, kept: Matmuls, *, by_cudnn: bool
 ) -> Iterator[Finding]:
     events, (starts, ends) = ctx.events, windows(ctx)
     spent = union(events.ts_ns[kept.rows], events.end_ns[kept.rows])
@@ -203,5 +202,5 @@ def _judged(
             "busy_share": round(float(share), 4),
             "events": event_ids(ctx, kept.rows),
         },
-        claims=first_of_each(spent, starts, ends, saved_ns),
+        claims=take_from_start(spent, starts, ends, saved_ns),
     )

@@ -111,9 +111,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         least = max(thresholds.min_pieces_bytes, thresholds.min_pieces_share * most)
         # What is in use at once bounds what would do from below, and costs nothing to know. Where
         # the cache grows on and on that is told instead, with its causes, by the rule for it.
-        if _beyond(memory, 0) >= least and not memory.is_growing:
-            pieces = _beyond(memory, memory.requests.tight_bytes)
-            if memory.requests.is_forced.any() and pieces >= least:
+        if _beyond(memory, 0) >= least and not memory.is_cache_growing:
+            pieces = _beyond(memory, memory.driver_requests.compact_bytes)
+            if memory.driver_requests.is_fragmented.any() and pieces >= least:
                 warns = pieces >= thresholds.warning_share * most
                 yield _finding(memory, most, pieces, warns=warns)
         active = int(memory.replay.active_bytes[-1])
@@ -132,8 +132,8 @@ def _beyond(memory: DeviceMemory, would_do_bytes: int) -> int:
 
 
 def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Finding:
-    requests = memory.requests
-    forced = np.flatnonzero(requests.is_forced)
+    requests = memory.driver_requests
+    forced = np.flatnonzero(requests.is_fragmented)
     worst = int(forced[requests.needed_bytes[forced].argmax()])
     place = int(requests.place[worst])
     pins = fragmentation_summary(memory.segment_map_at(place), memory.lines)
@@ -152,7 +152,7 @@ def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Fi
             "device": memory.label,
             "reserved_bytes": most,
             "active_bytes": int(memory.active_bytes.max()),
-            "reserved_in_one_piece_bytes": requests.tight_bytes,
+            "reserved_in_one_piece_bytes": requests.compact_bytes,
             "unreleasable_bytes": memory.segment_map_at(place).unreleasable_bytes,
             "n_forced": len(forced),
             "n_requests": len(requests.place),
@@ -183,8 +183,8 @@ def _rounding(memory: DeviceMemory, active: int) -> Finding:
 def _message(
     memory: DeviceMemory, most: int, pieces: int, worst: int, pins: tuple[FragmentationSite, ...]
 ) -> str:
-    requests = memory.requests
-    n_forced = int(requests.is_forced.sum())
+    requests = memory.driver_requests
+    n_forced = int(requests.is_fragmented.sum())
     text = (
         f"PyTorch came to hold {format_bytes(most)} of {memory.label} for at most "
         f"{format_bytes(int(memory.active_bytes.max()))} in use at once: about "
@@ -199,7 +199,7 @@ def _message(
 
 def _what_holds_it(memory: DeviceMemory, worst: int, pins: tuple[FragmentationSite, ...]) -> str:
     """Live blocks that stand between the pieces; or none do, and segments are too short."""
-    layout = memory.segment_map_at(int(memory.requests.place[worst]))
+    layout = memory.segment_map_at(int(memory.driver_requests.place[worst]))
     held, whole = layout.unreleasable_bytes, layout.releasable_bytes
     known = main_fragmentation_sites(pins)[:MAX_LINES]
     if held < whole or not known:

@@ -67,8 +67,8 @@ from profkit.engine.families.compile.messages import cure_of_break, first_line
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.device.wait_cost import first_of_each, wait_cost
-from profkit.index.intervals import Intervals, covered_within
+from profkit.index.device.idle import blocking_cost
+from profkit.index.intervals import Intervals, covered_within, take_from_start
 from profkit.model.capture_info import Compiled
 from profkit.model.finding import Finding
 from profkit.units import format_count
@@ -163,10 +163,10 @@ def _cost(ctx: Context, between: Intervals) -> tuple[int, tuple[tuple[int, int],
     """How much of the time between graphs can be given back at most, and where it is."""
     starts, ends = windows(ctx)
     if ctx.has_device_work:
-        wait = wait_cost(between, idle_in_windows(ctx), starts, ends)
+        wait = blocking_cost(between, idle_in_windows(ctx), starts, ends)
         return wait.saving_ns, wait.claims
     lost_ns = covered_within(between, starts, ends)
-    return int(np.sum(lost_ns)), first_of_each(between, starts, ends, lost_ns)
+    return int(np.sum(lost_ns)), take_from_start(between, starts, ends, lost_ns)
 
 
 def _n_graphs(broken: Broken) -> str:

@@ -62,14 +62,15 @@ from profkit.index.host.source import NO_FRAME
 from profkit.index.runtime_calls import names_matching
 from profkit.index.trace_memory.graph_nodes import (
     GraphNodes,
-    KeptBytes,
+    RetainedBytes,
     graph_nodes,
-    kept_bytes,
-    most_at_once,
+    peak_live_bytes,
+    retained_bytes,
 )
 from profkit.model.events import Int64s, Mask, Rows
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
+from profkit.model.torch_names import BACKWARD, COMPILED_AUTOGRAD, OPTIMIZER_STEP
 from profkit.units import format_bytes, format_count
 
 INFO = RuleInfo(
@@ -101,7 +102,7 @@ class Thresholds:
     warning_kept_bytes: int = 1048576
 
 
-_TRAINS: Final = re.compile(r"^Optimizer\.step#|Backward\d*$|^autograd::engine|CompiledAutograd")
+_TRAINS: Final = re.compile(rf"{OPTIMIZER_STEP.pattern}|{BACKWARD.pattern}|{COMPILED_AUTOGRAD}")
 """Signs of a backward pass, whether or not it says which nodes it ran."""
 MAX_LINES: Final = 3
 
@@ -112,25 +113,25 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     trains = names_matching(ctx.events.names, _TRAINS)[ctx.events.name].any()
     if not len(nodes) or (trains and not nodes.is_used.any()):
         return  # a backward pass that does not tell its nodes may have used them all
-    kept = kept_bytes(ctx.events, ctx.tree, nodes, ctx.allocations)
+    kept = retained_bytes(ctx.events, ctx.tree, nodes, ctx.allocations)
     dropped = _dropped(ctx, nodes, kept, thresholds)
     for stretches in _by_first_line(ctx, nodes, dropped):
-        here = np.isin(nodes.stretch, stretches)
-        most = most_at_once(ctx.allocations, kept.alloc[here[kept.node]])
+        here = np.isin(nodes.run, stretches)
+        most = peak_live_bytes(ctx.allocations, kept.alloc[here[kept.node]])
         if most >= thresholds.min_kept_bytes:
             yield _finding(ctx, thresholds, nodes, here, most)
 
 
-def _dropped(ctx: Context, nodes: GraphNodes, kept: KeptBytes, thresholds: Thresholds) -> Rows:
+def _dropped(ctx: Context, nodes: GraphNodes, kept: RetainedBytes, thresholds: Thresholds) -> Rows:
     """Runs of unused nodes whose graph was let go of, in the windows that are judged."""
-    n_stretches = int(nodes.stretch.max()) + 1
+    n_stretches = int(nodes.run.max()) + 1
     n_bytes = ctx.allocations.n_bytes[kept.alloc]
-    stretch = nodes.stretch[kept.node]
+    stretch = nodes.run[kept.node]
     total = _sums(stretch, n_bytes, n_stretches)
     freed = _sums(stretch[kept.is_freed], n_bytes[kept.is_freed], n_stretches)
-    unused = nodes.stretch >= 0
+    unused = nodes.run >= 0
     judged = unused & in_windows(ctx, nodes.row)
-    n_nodes = _sums(nodes.stretch[judged], nodes.n[judged], n_stretches)
+    n_nodes = _sums(nodes.run[judged], nodes.n[judged], n_stretches)
     return np.flatnonzero(
         (n_nodes >= thresholds.min_nodes_count)
         & (total > 0)
@@ -146,8 +147,8 @@ def _sums(group: Int64s, values: Int64s, n: int) -> Int64s:
 
 def _by_first_line(ctx: Context, nodes: GraphNodes, stretches: Rows) -> list[Rows]:
     """Runs that begin on one line, or with one operator where no lines are known."""
-    _, first = np.unique(nodes.stretch, return_index=True)
-    begin = nodes.row[first[-1 - int(nodes.stretch.max()) :][stretches]]
+    _, first = np.unique(nodes.run, return_index=True)
+    begin = nodes.row[first[-1 - int(nodes.run.max()) :][stretches]]
     frame = ctx.source.frame[begin].astype(np.int64)
     key = np.where(frame != NO_FRAME, frame, -2 - ctx.events.name[begin].astype(np.int64))
     return [stretches[key == each] for each in np.unique(key)]

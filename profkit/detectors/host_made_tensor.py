@@ -50,8 +50,8 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import costly_wait, in_windows
 from profkit.engine.wording import at, time_per_step, times_per_step
-from profkit.index.device.waits import WaitKind, bytes_of, is_pageable
-from profkit.index.host.host_made_tensors import SMALL_BYTES, makers
+from profkit.index.device.syncs import SyncKind, bytes_of, is_pageable
+from profkit.index.host.host_made_tensors import SMALL_BYTES, creating_ops
 from profkit.model.events import NO_ROW
 from profkit.model.finding import Finding
 from profkit.units import format_bytes
@@ -87,9 +87,9 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that makes a tensor on the host and copies it."""
-    waits = ctx.waits.of_kind(WaitKind.TO_DEVICE)
+    waits = ctx.syncs.of_kind(SyncKind.TO_DEVICE)
     waits = waits.select(in_windows(ctx, waits.rows) & is_pageable(ctx.events, waits.copy))
-    maker = makers(ctx.events, ctx.tree, ctx.source.frame, waits.owner)
+    maker = creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner)
     small = ctx.events.n_bytes.at(waits.copy) <= thresholds.max_copy_bytes
     kept = (maker != NO_ROW) & small
     waits, maker = waits.select(kept), maker[kept]

@@ -55,7 +55,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import costly_wait, event_ids, in_windows, uses_device
 from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
-from profkit.index.device.waits import WaitKind, reads_of_the_user
+from profkit.index.device.syncs import SyncKind, reads_of_the_user
 from profkit.model.events import Rows
 from profkit.model.finding import Finding
 
@@ -103,7 +103,7 @@ _SHAPES: Final = (
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that makes the host wait for a value."""
-    waits = ctx.waits.of_kind(WaitKind.READ)
+    waits = ctx.syncs.of_kind(SyncKind.READ)
     if not uses_device(ctx):
         yield from _on_the_host(ctx, thresholds)
         return

@@ -55,10 +55,16 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.waits import waits_of_host
 from profkit.engine.windows import in_windows, windows, windows_ns
 from profkit.engine.wording import time_per_step
-from profkit.index.device.idle_gaps import short_waits
+from profkit.index.device.idle import short_launch_gaps
 from profkit.index.device.streams import DeviceActivity
-from profkit.index.device.wait_cost import first_of_each
-from profkit.index.intervals import Intervals, covered_within, intersect, subtract, union
+from profkit.index.intervals import (
+    Intervals,
+    covered_within,
+    intersect,
+    subtract,
+    take_from_start,
+    union,
+)
 from profkit.model.events import NO_ROW, Category, Int64s, Rows
 from profkit.model.finding import Confidence, Finding
 from profkit.model.location import Location
@@ -120,7 +126,9 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     exchanges = waits_of_host(ctx)
     found = []
     for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True):
-        idle = intersect(short_waits(device, causes, thresholds.max_gap_ns), union(starts, ends))
+        idle = intersect(
+            short_launch_gaps(device, causes, thresholds.max_gap_ns), union(starts, ends)
+        )
         idle = subtract(idle, exchanges.waited) if exchanges else idle
         by_recording_ns = ((ends - starts) * stretch / (1 + stretch)).astype(np.int64)
         own_ns = np.maximum(0, covered_within(idle, starts, ends) - by_recording_ns)
@@ -165,7 +173,7 @@ def _finding(
             "launch_idle_ns": waits.idle.total_ns,
             "overhead_ratio": round(stretch, 3),
         },
-        claims=first_of_each(waits.idle, starts, ends, waits.own_ns),
+        claims=take_from_start(waits.idle, starts, ends, waits.own_ns),
     )
 
 

@@ -45,7 +45,7 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids
-from profkit.index.device.orphans import launches_without_work, lost_launches
+from profkit.index.device.orphans import launches_without_work, orphans_with_lost_launch
 from profkit.model.finding import Finding
 from profkit.units import format_count, format_share
 
@@ -84,7 +84,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             f"kernel in the recording ({format_share(len(without) / len(launching))}): the GPU "
             "looks more idle than it was.",
         )
-    lost = lost_launches(ctx.events, ctx.launches)
+    lost = orphans_with_lost_launch(ctx.events, ctx.launches)
     n_work = len(ctx.launches.work)
     if _many(len(lost), n_work, thresholds):
         yield _finding(

@@ -50,7 +50,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import costly_wait, in_windows
 from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
-from profkit.index.device.waits import WaitKind, bytes_of, is_pageable
+from profkit.index.device.syncs import SyncKind, bytes_of, is_pageable
 from profkit.model.finding import Finding
 from profkit.units import format_bytes
 
@@ -81,7 +81,7 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to reach the host."""
-    waits = ctx.waits.of_kind(WaitKind.TO_HOST)
+    waits = ctx.syncs.of_kind(SyncKind.TO_HOST)
     waits = waits.select(in_windows(ctx, waits.rows) & is_pageable(ctx.events, waits.copy))
     for location, owners in ctx.by_line(np.unique(waits.owner)):
         here = waits.select(np.isin(waits.owner, owners))

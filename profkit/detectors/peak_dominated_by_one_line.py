@@ -50,7 +50,6 @@ from profkit.engine.families.device_memory.messages import blocks
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.live_blocks import LiveBlocks, LiveBlockSites
-from profkit.index.snapshot.peak_share import peak_without
 from profkit.index.snapshot.stack_lines import NO_LINE
 from profkit.model.finding import Cost, Finding
 from profkit.units import format_bytes, format_share
@@ -102,7 +101,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         peak = int(memory.replay.active_bytes.max())
         least = max(thresholds.min_saved_bytes, thresholds.min_saved_share * peak)
         saved = [
-            (peak - peak_without(memory, line), line)
+            (peak - memory.peak_without(line), line)
             for line in _candidates(memory, least, thresholds.max_candidates_count)
         ]
         most, line = max(saved, default=(0, NO_LINE))

@@ -65,8 +65,7 @@ from profkit.engine.families.compile.messages import cure_of_recompiles, first_l
 from profkit.engine.families.compile.recompilations import Again, compiled_again
 from profkit.engine.windows import event_ids, windows, windows_ns
 from profkit.engine.wording import at, counted, known_locations, time_per_step, times_per_step
-from profkit.index.device.wait_cost import first_of_each
-from profkit.index.intervals import covered_within
+from profkit.index.intervals import covered_within, take_from_start
 from profkit.model.capture_info import Compiled
 from profkit.model.finding import Confidence, Finding
 from profkit.units import format_share
@@ -136,7 +135,7 @@ def _finding(ctx: Context, again: Again, thresholds: Thresholds) -> Finding:
             "reasons": [first_line(each) for each in again.reasons[:MAX_REASONS]],
             "events": event_ids(ctx, again.rows),
         },
-        claims=first_of_each(again.lost, starts, ends, lost_ns),
+        claims=take_from_start(again.lost, starts, ends, lost_ns),
     )
 
 

@@ -52,9 +52,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import MAX_EVENT_IDS, event_ids, idle_in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
-from profkit.index.device.blocked_time import covered_by
-from profkit.index.device.wait_cost import first_of_each
-from profkit.index.intervals import covered_within, intersect
+from profkit.index.intervals import covered_by, covered_within, intersect, take_from_start
 from profkit.model.finding import Finding
 from profkit.units import format_ns, format_share
 
@@ -115,7 +113,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "device_idle_ns": starved_ns[:MAX_EVENT_IDS].tolist() if ctx.has_device_work else None,
             "events": event_ids(ctx, rows),
         },
-        claims=first_of_each(waiting, steps.starts_ns, steps.ends_ns, waited_ns),
+        claims=take_from_start(waiting, steps.starts_ns, steps.ends_ns, waited_ns),
     )
 
 

@@ -50,9 +50,13 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.wording import at
-from profkit.index.host.enclosing import rows_open_at
-from profkit.index.trace_memory.live_bytes import device_label
-from profkit.index.trace_memory.unfreed import Kept, growth_bytes, kept_allocations
+from profkit.index.host.nesting import rows_open_at
+from profkit.index.trace_memory.live_bytes import (
+    UnfreedInSteps,
+    device_label,
+    growth_per_step_bytes,
+    unfreed_in_steps,
+)
 from profkit.model.events import NO_ROW, Rows
 from profkit.model.finding import Finding
 from profkit.model.location import Location
@@ -102,7 +106,7 @@ class _Growth:
     location: Location
     ops: tuple[str, ...]
     device: str
-    kept: Kept
+    kept: UnfreedInSteps
     step_bytes: int
 
 
@@ -130,7 +134,7 @@ def _was_watched(ctx: Context) -> bool:
 
 def _growing(ctx: Context) -> Iterator[_Growth]:
     table = ctx.allocations.table
-    kept = kept_allocations(ctx.allocations, ctx.steps)
+    kept = unfreed_in_steps(ctx.allocations, ctx.steps)
     row = rows_open_at(ctx.events, ctx.tree, table.lane[kept.place], table.ts_ns[kept.place])
     kind, number = table.device_type[kept.place], table.device[kept.place]
     known = row != NO_ROW
@@ -138,7 +142,7 @@ def _growing(ctx: Context) -> Iterator[_Growth]:
         here = known & (kind == device[0]) & (number == device[1])
         for location, rows in ctx.by_line(np.unique(row[here])):
             own = kept.select(here & np.isin(row, rows))
-            grown = growth_bytes(own.bytes_by_step(len(ctx.steps)))
+            grown = growth_per_step_bytes(own.bytes_by_step(len(ctx.steps)))
             if grown:
                 yield _Growth(location, _ops(ctx, rows), device_label(*device), own, grown)
 

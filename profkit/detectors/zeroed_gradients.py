@@ -57,6 +57,7 @@ from profkit.index.intervals import Intervals, union
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
+from profkit.model.torch_names import OPTIMIZER_ZERO_GRAD
 
 INFO = RuleInfo(
     id="MEM014",
@@ -82,7 +83,6 @@ class Thresholds:
     warning_share: float = 0.02
 
 
-_ZERO_GRAD: Final = re.compile(r"^Optimizer\.zero_grad#")
 _FILL: Final = re.compile(r"^aten::(zero_|_foreach_zero_)$")
 MAX_LINES: Final = 3
 
@@ -121,11 +121,11 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _fills(ctx: Context) -> Rows:
     """Operators that fill with zeros within an optimizer's ``zero_grad``, each once."""
     events = ctx.events
-    marks = rows_named(events, _ZERO_GRAD, Category.ANNOTATION, Category.OP)
+    marks = rows_named(events, OPTIMIZER_ZERO_GRAD, Category.ANNOTATION, Category.OP)
     fills = rows_named(events, _FILL, Category.OP)
     inside = ctx.tree.nearest(marks) != NO_ROW
     # A fill of several may be put together of fills of one.
-    rows = np.flatnonzero(fills & inside & (ctx.tree.below(fills) == NO_ROW))
+    rows = np.flatnonzero(fills & inside & (ctx.tree.enclosing(fills) == NO_ROW))
     return np.asarray(rows[in_windows(ctx, rows)])
 
 

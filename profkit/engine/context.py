@@ -12,18 +12,17 @@ from profkit.index.compiled.compilations import (
     compilations,
     compiled_runs,
 )
-from profkit.index.device.blocked_time import data_waits
 from profkit.index.device.idle import IdleByCause, host_activity, idle_by_cause
 from profkit.index.device.streams import DeviceActivity, device_activity
-from profkit.index.device.waits import Waits, find_waits
+from profkit.index.device.syncs import Syncs, find_syncs
 from profkit.index.host.nesting import CallTree, call_tree
 from profkit.index.host.source import NO_FRAME, SourceMap, map_source
-from profkit.index.host.steps import NO_STEP, Steps, find_steps
+from profkit.index.host.steps import NO_STEP, Steps, data_waits, find_steps
 from profkit.index.intervals import Intervals, union
 from profkit.index.launches import Launches, join_launches
-from profkit.index.ranks.communication_kernels import communication
+from profkit.index.ranks.collectives import communication_kernels
 from profkit.index.snapshot.device_memory import DeviceMemory, device_memories
-from profkit.index.snapshot.replay import replay
+from profkit.index.snapshot.replay import replay_history
 from profkit.index.trace_memory.live_bytes import Allocations, pair_allocations
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
 from profkit.model.finding import Basis, Cost
@@ -96,7 +95,7 @@ class Context:
     @cached_property
     def is_communication(self) -> Mask:
         """Rows of communication kernels. Shape ``(n,)``."""
-        return communication(self.events)
+        return communication_kernels(self.events)
 
     @cached_property
     def devices(self) -> tuple[DeviceActivity, ...]:
@@ -123,9 +122,9 @@ class Context:
         )
 
     @cached_property
-    def waits(self) -> Waits:
+    def syncs(self) -> Syncs:
         """Calls in which the host waits for a device."""
-        return find_waits(self.events, self.tree, self.launches)
+        return find_syncs(self.events, self.tree, self.launches)
 
     @cached_property
     def data_waits(self) -> Rows:
@@ -151,7 +150,9 @@ class Context:
     def device_memories(self) -> tuple[DeviceMemory, ...]:
         """What the snapshot tells of every device; empty without one."""
         return (
-            () if self.snapshot is None else device_memories(self.snapshot, replay(self.snapshot))
+            ()
+            if self.snapshot is None
+            else device_memories(self.snapshot, replay_history(self.snapshot))
         )
 
     def relate(self) -> None:
@@ -163,7 +164,7 @@ class Context:
             "launches",
             "source",
             "idle_causes",
-            "waits",
+            "syncs",
             "allocations",
             "device_memories",
         ):

@@ -8,9 +8,8 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.index.device.blocked_time import covered_by
-from profkit.index.device.wait_cost import WaitCost, wait_cost
-from profkit.index.intervals import Intervals, clip, complement
+from profkit.index.device.idle import BlockingCost, blocking_cost
+from profkit.index.intervals import Intervals, clip, complement, covered_by
 from profkit.model.events import Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.location import Location
@@ -69,7 +68,7 @@ class CostlyWait:
         cost: The finding's cost; unknown where the recording has no device work.
     """
 
-    wait: WaitCost
+    wait: BlockingCost
     severity: Severity
     confidence: Confidence
     cost: Cost
@@ -130,7 +129,7 @@ def costly_wait(
     Returns:
         None if the host hardly waited.
     """
-    wait = wait_cost(covered_by(ctx.events, calls), idle_in_windows(ctx), *windows(ctx))
+    wait = blocking_cost(covered_by(ctx.events, calls), idle_in_windows(ctx), *windows(ctx))
     whole_ns = windows_ns(ctx)
     if not wait.blocked_ns or wait.blocked_ns < min_wait_share * whole_ns:
         return None

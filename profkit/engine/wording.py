@@ -1,14 +1,10 @@
 """Parts of sentences that several rules need, in the user's own words and figures."""
 
-import re
-from typing import Final
-
 from profkit.engine.context import Context
 from profkit.model.events import NO_ROW
 from profkit.model.location import Location
+from profkit.model.torch_names import TENSOR_METHOD
 from profkit.units import format_count, format_ns, format_times
-
-_METHOD: Final = re.compile(r"^<built-in method (\w+) of Tensor")
 
 
 def times_per_step(ctx: Context, n: int) -> str:
@@ -65,7 +61,7 @@ def tensor_method(ctx: Context, row: int) -> str | None:
     parent = int(ctx.tree.parent[row])
     if parent == NO_ROW:
         return None
-    match = _METHOD.match(ctx.events.name_of(parent))
+    match = TENSOR_METHOD.match(ctx.events.name_of(parent))
     return match[1] if match else None
 
 

@@ -4,10 +4,14 @@ Busy time is the length of a union, never a sum: work on two streams at once is 
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from profkit.model.events import Int64s, Mask
+from profkit.model.events import EventTable, Int32s, Int64s, Mask, Rows
+
+_PIECE: Final = 1 << 18
+"""Rows that are united at once: what nests in others is forgotten before the next."""
 
 
 @dataclass(frozen=True)
@@ -136,3 +140,45 @@ def _hull(a: Intervals, b: Intervals) -> tuple[int, int]:
         int(min(a.starts_ns[0], b.starts_ns[0])),
         int(max(a.ends_ns[-1], b.ends_ns[-1])),
     )
+
+
+def covered_by(events: EventTable, rows: Rows | Int32s) -> Intervals:
+    """The time that some rows cover."""
+    pieces = [
+        union(events.ts_ns[here], events.ts_ns[here] + events.dur_ns[here])
+        for here in (rows[first : first + _PIECE] for first in range(0, len(rows), _PIECE))
+    ]
+    if len(pieces) == 1:
+        return pieces[0]
+    starts = [piece.starts_ns for piece in (EMPTY, *pieces)]
+    ends = [piece.ends_ns for piece in (EMPTY, *pieces)]
+    return union(np.concatenate(starts), np.concatenate(ends))
+
+
+def take_from_start(
+    covered: Intervals, starts_ns: Int64s, ends_ns: Int64s, wanted_ns: Int64s
+) -> tuple[tuple[int, int], ...]:
+    """The first so many nanoseconds of the covered time of each window.
+
+    Args:
+        covered: The covered time.
+        starts_ns: Starts of the windows, ascending; the windows don't overlap. Shape ``(n,)``.
+        ends_ns: Their ends. Shape ``(n,)``.
+        wanted_ns: How much of each is wanted. Shape ``(n,)``.
+
+    Returns:
+        (start, end) pairs in nanoseconds, ascending and disjoint.
+    """
+    if not len(covered) or not len(starts_ns):
+        return ()
+    edges = np.unique(np.concatenate((starts_ns, ends_ns)))
+    cuts = edges[inside(covered, edges) & ~np.isin(edges, covered.starts_ns)]
+    starts = np.sort(np.concatenate((covered.starts_ns, cuts)))
+    ends = np.sort(np.concatenate((covered.ends_ns, cuts)))
+    window = np.searchsorted(starts_ns, starts, side="right") - 1
+    held = (window >= 0) & (starts < ends_ns[window])
+    starts, ends, window = starts[held], ends[held], window[held]
+    taken = covered_before(covered, starts) - covered_before(covered, starts_ns[window])
+    ends = np.minimum(ends, starts + wanted_ns[window] - taken)
+    real = ends > starts
+    return tuple(zip(starts[real].tolist(), ends[real].tolist(), strict=True))

@@ -1,7 +1,7 @@
 """What profkit writes into a trace that it records: the key ``profkit`` at the top of the JSON."""
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 StepKind = Literal["user", "loader", "optimizer", "entry", "whole"]
 
@@ -65,9 +65,6 @@ class OpLines:
 
 CodePlace = tuple[str, int, str]
 """File, line and function."""
-RESUMED: Final = ("torch_dynamo_resume_in_", "<resume in ")
-"""What the names begin with of functions that torch makes of what is left of one behind the end of
-a graph."""
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,12 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.figures.summary import device_label
 from profkit.index.device.streams import device_of
-from profkit.index.host.call_paths import Paths
+from profkit.index.host.call_paths import Paths, numbered
 from profkit.index.host.frames import parse_frame
-from profkit.index.numbering import numbered
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
 from profkit.model.flame import Flame, FlameSite, FlameUnit, SiteKind, depths
 from profkit.model.location import Frame
-
-_MODULE: Final = "nn.Module: "
+from profkit.model.torch_names import MODULE_PREFIX
 
 KINDS: Final[tuple[SiteKind, ...]] = get_args(SiteKind)
 _CALLS: Final[dict[int, SiteKind]] = {
@@ -138,8 +136,8 @@ def _site(ctx: Context, kind: SiteKind, name: int) -> FlameSite:
     text = ctx.events.names[name]
     if kind != "python":
         return FlameSite(kind, text)
-    if text.startswith(_MODULE):
-        return FlameSite("module", text.removeprefix(_MODULE))
+    if text.startswith(MODULE_PREFIX):
+        return FlameSite("module", text.removeprefix(MODULE_PREFIX))
     frame = parse_frame(text)
     if frame is None:
         return FlameSite("python", text)

@@ -7,10 +7,11 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.host.call_paths import TOP, Paths, paths_of_tree
-from profkit.index.host.self_time import own_ns
+from profkit.index.host.nesting import own_ns
 from profkit.index.host.source import NO_FRAME, forward_of_backward
 from profkit.model.events import NO_ROW, Category, Int64s
 from profkit.model.flame import FLAMES, Flame
+from profkit.model.torch_names import MODULE_PREFIX
 from profkit.present.flame_sites import KINDS, FlameSiteTable, devices_of_work, host_sites
 from profkit.present.memory_flames import memory_by_stack, memory_by_use
 
@@ -48,7 +49,7 @@ def _host(ctx: Context, name: str, *, by_line: bool) -> Flame | None:
         return None
     sites, paths = FlameSiteTable(), Paths()
     site = host_sites(ctx, sites)
-    top = paths.below(np.full(len(site), TOP), sites.threads(ctx)[ctx.events.lane])
+    top = paths.children(np.full(len(site), TOP), sites.threads(ctx)[ctx.events.lane])
     lines = sites.lines(ctx)[ctx.source.frame] if by_line else None
     node = paths_of_tree(paths, ctx.tree, top, site, lines)
     own = own_ns(ctx.events, ctx.tree)
@@ -80,7 +81,7 @@ def _device_stack(ctx: Context) -> Flame | None:
     tree_node = paths_of_tree(paths, ctx.tree, top, site)
     node[known] = tree_node[launch[known]]
     lost = sites.unknown("launch not recorded")
-    node[~known] = paths.below(node[~known], np.full((~known).sum(), lost))
+    node[~known] = paths.children(node[~known], np.full((~known).sum(), lost))
     return _of_work(ctx, "device-stack", sites, paths, node)
 
 
@@ -90,7 +91,7 @@ def _device_line(ctx: Context) -> Flame | None:
     sites, paths = FlameSiteTable(), Paths()
     launch = _cause(ctx)
     frame = np.where(launch == NO_ROW, NO_FRAME, ctx.source.frame[launch])
-    node = paths.below(_on_device(ctx, sites, paths), sites.lines(ctx)[frame])
+    node = paths.children(_on_device(ctx, sites, paths), sites.lines(ctx)[frame])
     node = _below_op(ctx, sites, paths, node)
     return _of_work(ctx, "device-line", sites, paths, node)
 
@@ -114,7 +115,7 @@ def _cause(ctx: Context) -> Int64s:
 def _on_device(ctx: Context, sites: FlameSiteTable, paths: Paths) -> Int64s:
     """A node for the device of each piece of work."""
     devices = devices_of_work(ctx, sites)
-    return paths.below(np.full(len(devices), TOP), devices)
+    return paths.children(np.full(len(devices), TOP), devices)
 
 
 def _below_modules(
@@ -122,13 +123,13 @@ def _below_modules(
 ) -> Int64s:
     """Nodes of the modules around what caused the work; of backward work around its forward."""
     events, tree, source = ctx.events, ctx.tree, ctx.source
-    names = np.array([name.startswith("nn.Module: ") for name in events.names], dtype=np.bool_)
+    names = np.array([name.startswith(MODULE_PREFIX) for name in events.names], dtype=np.bool_)
     is_module = (events.category == Category.PYTHON) & names[events.name]
     forward = forward_of_backward(events, tree)
     has = cause != NO_ROW
     row = np.where(has & (forward[cause] != NO_ROW), forward[cause], cause)
     innermost = np.where(has, tree.nearest(is_module)[row], NO_ROW)
-    above = tree.below(is_module)
+    above = tree.enclosing(is_module)
     chain, here = [], innermost
     while (here != NO_ROW).any():
         chain.append(here)
@@ -138,11 +139,11 @@ def _below_modules(
     by_row[is_module] = source.module[is_module]
     for level in reversed(chain):
         known = level != NO_ROW
-        node[known] = paths.below(node[known], of_module[by_row[level[known]]])
+        node[known] = paths.children(node[known], of_module[by_row[level[known]]])
     # Lines that another step lends know the innermost module alone.
     lone = innermost == NO_ROW
     told = np.where(has, source.module[cause], NO_FRAME)
-    node[lone] = paths.below(node[lone], of_module[told[lone]])
+    node[lone] = paths.children(node[lone], of_module[told[lone]])
     return node
 
 
@@ -151,7 +152,7 @@ def _below_op(ctx: Context, sites: FlameSiteTable, paths: Paths, node: Int64s) -
     op = ctx.launches.op
     has = op != NO_ROW
     site = sites.names(ctx, np.full(len(op), KINDS.index("op")), ctx.events.name[op], has)
-    node[has] = paths.below(node[has], site[has])
+    node[has] = paths.children(node[has], site[has])
     return node
 
 
@@ -162,7 +163,7 @@ def _of_work(ctx: Context, name: str, sites: FlameSiteTable, paths: Paths, node:
     is_kernel = events.category[work] == Category.KERNEL
     kinds = np.where(is_kernel, KINDS.index("kernel"), KINDS.index("copy"))
     site = sites.names(ctx, kinds, events.name[work], everything)
-    node = paths.below(node, site)
+    node = paths.children(node, site)
     return sites.flame(name, "ns", _DEVICE_TIME, paths, node, events.dur_ns[work])
 
 

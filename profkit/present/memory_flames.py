@@ -6,12 +6,11 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.host.call_paths import TOP, Paths, paths_of_stacks, paths_of_tree
-from profkit.index.host.enclosing import rows_open_at
+from profkit.index.host.nesting import rows_open_at
 from profkit.index.snapshot.allocation_use import USES
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.stack_lines import is_python
-from profkit.index.trace_memory.live_bytes import device_label
-from profkit.index.trace_memory.window_peak import WindowPeak, window_peaks
+from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, window_peaks
 from profkit.model.events import NO_ROW, Int32s, Int64s
 from profkit.model.flame import Flame, FlameSite
 from profkit.model.snapshot import NO_STACK
@@ -42,7 +41,7 @@ def _of_snapshot(ctx: Context, name: str) -> Flame:
     for memory in ctx.device_memories:
         standing = memory.live_blocks_at(memory.replay.peak)
         device = sites.number(FlameSite("device", memory.label))
-        top = paths.below(np.array([TOP]), np.array([device]))[0]
+        top = paths.children(np.array([TOP]), np.array([device]))[0]
         above = np.full(len(standing.stack), top, dtype=np.int64)
         if name == "memory-use":
             nodes.append(_by_use(memory, sites, paths, above))
@@ -52,7 +51,7 @@ def _of_snapshot(ctx: Context, name: str) -> Flame:
         peak = int(memory.replay.active_bytes[memory.replay.peak])
         if untold := max(0, peak - int(standing.n_bytes.sum())):
             lost = sites.unknown("rounding, and what the history does not tell")
-            nodes.append(paths.below(np.array([top]), np.array([lost])))
+            nodes.append(paths.children(np.array([top]), np.array([lost])))
             weights.append(np.array([untold]))
     node, weight = np.concatenate(nodes), np.concatenate(weights)
     return sites.flame(name, "bytes", _OF_SNAPSHOT, paths, node, weight)
@@ -65,8 +64,8 @@ def _by_use(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, above: In
     frames = memory.lines.stacks.frames
     lines = [sites.number(FlameSite("line", frame.function, frame)) for frame in frames]
     by_line = np.array([*lines, sites.unknown("stack not recorded")], dtype=np.int64)
-    node = paths.below(above, uses[at_peak.use[at_peak.of_block]])
-    return paths.below(node, by_line[at_peak.line[at_peak.of_block]])
+    node = paths.children(above, uses[at_peak.use[at_peak.of_block]])
+    return paths.children(node, by_line[at_peak.line[at_peak.of_block]])
 
 
 def _by_stack(
@@ -82,7 +81,9 @@ def _by_stack(
     known = np.flatnonzero(stack != NO_STACK)
     lost = np.flatnonzero(stack == NO_STACK)
     node: Int64s = above.copy()
-    node[lost] = paths.below(above[lost], np.full(len(lost), sites.unknown("stack not recorded")))
+    node[lost] = paths.children(
+        above[lost], np.full(len(lost), sites.unknown("stack not recorded"))
+    )
     keep = python if python.any() else np.ones(len(python), dtype=np.bool_)
     wanted, inverse = np.unique(stack[known], return_inverse=True)
     if len(wanted):
@@ -109,7 +110,7 @@ def _by_call(ctx: Context, sites: FlameSiteTable, paths: Paths, peak: WindowPeak
     row = rows_open_at(events, ctx.tree, table.lane[place], table.ts_ns[place])
     label = device_label(peak.device_type, peak.device)
     device = sites.number(FlameSite("device", label))
-    top = int(paths.below(np.array([TOP]), np.array([device]))[0])
+    top = int(paths.children(np.array([TOP]), np.array([device]))[0])
     site = host_sites(ctx, sites)
     lines = sites.lines(ctx)[ctx.source.frame] if ctx.has_lines else None
     everywhere = np.full(len(events), top, dtype=np.int64)
@@ -118,5 +119,5 @@ def _by_call(ctx: Context, sites: FlameSiteTable, paths: Paths, peak: WindowPeak
     found = np.full(len(row), top, dtype=np.int64)
     has = row != NO_ROW
     found[has] = node[row[has]]
-    found[~has] = paths.below(found[~has], np.full((~has).sum(), outside))
+    found[~has] = paths.children(found[~has], np.full((~has).sum(), outside))
     return found

@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.index.host.enclosing import rows_open_at
+from profkit.index.host.nesting import rows_open_at
 from profkit.index.host.source import NO_FRAME
-from profkit.index.snapshot.allocation_use import USES, makes_state, use_of_blocks, uses
-from profkit.index.snapshot.bytes_over_time import bytes_over_time, telling_moments
+from profkit.index.snapshot.allocation_use import USES, makes_optimizer_state, use_of_blocks, uses
 from profkit.index.snapshot.device_memory import DeviceMemory
+from profkit.index.snapshot.live_blocks import bytes_over_time, representative_places
 from profkit.index.snapshot.stack_lines import NO_LINE
 from profkit.index.trace_memory.live_bytes import device_label
 from profkit.model.events import MISSING, NO_ROW, Int32s, Int64s, Mask, Rows
@@ -44,11 +44,13 @@ def memory_series(ctx: Context) -> tuple[MemorySeries, ...]:
 
 def _of_snapshot(memory: DeviceMemory) -> MemorySeries:
     replay, lines = memory.replay, memory.lines
-    moments = telling_moments(replay.active_bytes, MAX_MOMENTS)
+    moments = representative_places(replay.active_bytes, MAX_MOMENTS)
     begin, end, n_bytes, stack = _blocks(memory)
     line = lines.of(stack).astype(np.int64)
     line[(line == NO_LINE) & (begin == 0)] = _EARLIER_LINE
-    use = use_of_blocks(stack, end <= replay.end, uses(lines.stacks), makes_state(lines.stacks))
+    use = use_of_blocks(
+        stack, end <= replay.end, uses(lines.stacks), makes_optimizer_state(lines.stacks)
+    )
 
     def held(group: Int64s, name: Callable[[int], str]) -> tuple[Layer, ...]:
         return _layers(group, n_bytes, begin, end, moments, name)
@@ -115,7 +117,7 @@ def _of_device(ctx: Context, here: Mask, label: str) -> MemorySeries:
     table = ctx.allocations.table
     places = np.flatnonzero(here)
     allocated = table.total_allocated[places]
-    moments = telling_moments(allocated, MAX_MOMENTS)
+    moments = representative_places(allocated, MAX_MOMENTS)
     reserved = table.total_reserved[places][moments]
     # What a trace tells of host memory has no reserve: it is 0 throughout.
     has_reserve = bool((reserved > 0).any()) and int(reserved.min()) != MISSING

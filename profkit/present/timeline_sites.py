@@ -6,9 +6,9 @@ from typing import Final, get_args
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.index.device.blocked_time import blocking_calls
+from profkit.index.device.syncs import blocking_calls
+from profkit.index.host.call_paths import numbered
 from profkit.index.host.source import NO_FRAME
-from profkit.index.numbering import numbered
 from profkit.index.runtime_calls import ALLOCATOR
 from profkit.model.events import NO_ROW, Category, Int32s, Int64s
 from profkit.model.timeline import SliceKind, TimelineSite

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from profkit.model.torch_names import MEMORY
 from profkit.testing.event_recorder import Event
 
 
@@ -23,7 +24,7 @@ def as_edges(events: Iterable[Event]) -> list[Event]:
     written: list[Event] = []
     lanes: dict[tuple[object, object], list[Event]] = {}
     for event in events:
-        if event.dur_ns is None or event.name == "[memory]":
+        if event.dur_ns is None or event.name == MEMORY:
             written.append(event)
         else:
             lanes.setdefault((event.pid, event.tid), []).append(event)

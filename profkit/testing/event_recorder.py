@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from profkit.model.torch_names import BUILTIN_PREFIX, MODULE_PREFIX
+
 DEFAULT_STREAM = 7
 """The number that CUPTI gives the default stream of a context."""
 
@@ -154,14 +156,14 @@ class EventRecorder:
     @contextmanager
     def builtin(self, name: str) -> Iterator[Event]:
         """A call of a builtin around a block, such as ``method 'item' of Tensor object``."""
-        with self._python_call(f"<built-in {name}>", {}) as event:
+        with self._python_call(f"{BUILTIN_PREFIX}{name}>", {}) as event:
             yield event
 
     @contextmanager
     def module(self, name: str, ident: int = 0) -> Iterator[Event]:
         """A call of an ``nn.Module`` around a block: ``nn.Module: Linear_0``."""
         extra = {"Python module id": ident}
-        with self._python_call(f"nn.Module: {name}_{ident}", extra) as event:
+        with self._python_call(f"{MODULE_PREFIX}{name}_{ident}", extra) as event:
             yield event
 
     def _external_id(self) -> dict[str, int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from profkit.model.capture_info import CaptureInfo
+from profkit.model.torch_names import DATA_LOADER, MEMORY, STEP_PREFIX
 from profkit.testing import trace_file
 from profkit.testing.event_recorder import DEFAULT_STREAM, Event, EventRecorder
 from profkit.testing.trace_format import Format
@@ -55,7 +56,7 @@ class TraceBuilder(EventRecorder):
     def step(self, name: str | None = None) -> Iterator[Event]:
         """A step around a block: ``ProfilerStep#0``, ``ProfilerStep#1`` and so on."""
         number, self._n_steps = self.first_step + self._n_steps, self._n_steps + 1
-        with self.annotation(name or f"ProfilerStep#{number}") as event:
+        with self.annotation(name or f"{STEP_PREFIX}{number}") as event:
             yield event
 
     def compute(self, name: str, dur_ns: int) -> None:
@@ -66,7 +67,7 @@ class TraceBuilder(EventRecorder):
     def load(self, dur_ns: int, *, workers: bool = False) -> None:
         """The wait for the next batch, as ``torch.utils.data.DataLoader`` records it."""
         kind = "MultiProcessing" if workers else "SingleProcess"
-        with self.annotation(f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__"):
+        with self.annotation(f"{DATA_LOADER}#_{kind}DataLoaderIter.__next__"):
             self.advance(dur_ns)
 
     def launch(
@@ -225,7 +226,7 @@ class TraceBuilder(EventRecorder):
             "Device Type": 0 if device is None else _DEVICE_TYPES[self.runtime],
         }
         self.events.append(
-            Event("i", "[memory]", "cpu_instant_event", self.pid, self.tid, self.now_ns, None, args)
+            Event("i", MEMORY, "cpu_instant_event", self.pid, self.tid, self.now_ns, None, args)
         )
 
     def _head(self) -> Mapping[str, object]:

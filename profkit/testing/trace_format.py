@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from profkit.model.torch_names import MEMORY
 from profkit.testing.begin_end_events import as_edges
 from profkit.testing.event_recorder import Event
 from profkit.testing.trace_file import BASE_NS
@@ -94,7 +95,7 @@ class Format:
     def _spelled(self, event: Event) -> Event:
         event = of_vendor(event, self.vendor)
         if event.ph == "i":
-            lasts = self.moments == "X" and event.name == "[memory]"
+            lasts = self.moments == "X" and event.name == MEMORY
             letter = "X" if lasts else self.moments.replace("X", "i")
             event = replace(event, ph=letter, dur_ns=_LONG_NS if lasts else None)
         return _before_1_11(event) if self.old else event

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
+from profkit.model.torch_names import MEMORY
 from profkit.testing.event_recorder import Event
 
 Vendor = Literal["cuda", "rocm", "rocm-7.1", "xpu", "privateuse1", "mtia", "hpu"]
@@ -80,7 +81,7 @@ def of_vendor(event: Event, vendor: Vendor) -> Event:
     """
     if vendor == "cuda":
         return event
-    if event.name == "[memory]":
+    if event.name == MEMORY:
         return _allocation(event, vendor)
     if event.cat in _CALLS:
         return _call(event, vendor)

@@ -12,7 +12,7 @@ from profkit.engine.registry import rules
 from profkit.engine.runner import report_on, run_rules
 from profkit.index.snapshot.allocator.settings import AllocatorSettings
 from profkit.index.snapshot.allocator.simulate import simulate
-from profkit.index.snapshot.allocator.what_if import Recorded
+from profkit.index.snapshot.what_if import RecordedHistory
 from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot, SnapshotNotes
 from profkit.readers.snapshot.columns import columns_of, is_snapshot
@@ -40,11 +40,11 @@ def report_of(data: Any) -> Report:  # noqa: ANN401  (whatever a pickle holds)
     report = report_on(ctx, outcome, health)
     msgspec.json.encode(report)
     for memory in ctx.device_memories:
-        _play_again(memory.other_settings.recorded)
+        _play_again(memory.what_if.recorded)
     return report
 
 
-def _play_again(recorded: Recorded) -> None:
+def _play_again(recorded: RecordedHistory) -> None:
     """Under any settings, however little of it the rules explain."""
     if recorded.requests is None:
         return

@@ -113,7 +113,9 @@ def test_what_is_free_can_be_given_back_or_is_held_in_place(expected: dict[str, 
         assert device.private_free_bytes == 0
         assert device.releasable_bytes + device.unreleasable_bytes == device.inactive_bytes
     for each in context_of(expected["file"]).device_memories:
-        assert int(each.layout.pinned_by_block.sum()) == each.layout.unreleasable_bytes
+        assert (
+            int(each.segment_map.unreleasable_by_block.sum()) == each.segment_map.unreleasable_bytes
+        )
 
 
 @needs_corpus
@@ -127,7 +129,7 @@ def test_the_layout_played_back_to_the_first_entry_fits_its_segments(
         for place in np.linspace(0, each.replay.end, 9).astype(int).tolist():
             layout = each.segment_map_at(place)
             free = int(layout.segment_bytes.sum() - layout.block_bytes.sum())
-            assert int(layout.hole_bytes.sum()) == free
+            assert int(layout.free_bytes.sum()) == free
             assert int(layout.segment_bytes.sum()) == int(each.replay.reserved_bytes[place])
 
 
@@ -176,7 +178,7 @@ def test_the_model_of_the_allocator_reserves_what_was_recorded(expected: dict[st
     """At every request of every history, to the byte; one was fabricated by its authors."""
     for memory in context_of(expected["file"]).device_memories:
         if len(memory.replay.alloc) and expected["file"] != "facebookresearch-output.pickle.gz":
-            assert memory.other_settings.off_bytes == 0
+            assert memory.what_if.max_error_bytes == 0
 
 
 @needs_corpus

@@ -93,7 +93,7 @@ def test_a_snapshot_shows_requests_that_find_no_room_again_and_again(found: Foun
     # Each first tensor but one finds room in the segment of the second before it; no second does.
     assert finding.n == 4
     assert finding.evidence["given_back_bytes"] == (60 + 80 + 82 + 84) * MIB
-    assert finding.evidence["asked_again_bytes"] == (60 + 80 + 82 + 84) * MIB
+    assert finding.evidence["reallocated_bytes"] == (60 + 80 + 82 + 84) * MIB
     assert finding.severity == "warning"
     assert [location.place for location in finding.locations] == ["train.py:6"]
     assert "smaller batch" in finding.fix

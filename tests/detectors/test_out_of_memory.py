@@ -37,7 +37,7 @@ def test_a_full_device_is_told_with_what_fills_it(found: Found) -> None:
     (finding,) = found(full(), RULE)
     assert finding.severity == "error"
     assert finding.evidence["reason"] == "exhaustion"
-    assert finding.evidence["asked_bytes"] == 2 * GIB
+    assert finding.evidence["requested_bytes"] == 2 * GIB
     assert finding.evidence["device_free_bytes"] == GIB
     assert finding.evidence["missing_bytes"] == finding.cost.bytes == GIB
     assert finding.evidence["active_bytes"] == finding.evidence["reserved_bytes"] == 7 * GIB
@@ -76,7 +76,7 @@ def test_memory_in_pieces_is_told_from_a_full_device(found: Found) -> None:
     (finding,) = found(in_pieces(), RULE)
     assert finding.evidence["reason"] == "fragmentation"
     assert finding.evidence["reserved_bytes"] == 7680 * MIB
-    assert finding.evidence["in_pieces_bytes"] == 60 * 64 * MIB
+    assert finding.evidence["unreleasable_bytes"] == 60 * 64 * MIB
     assert finding.evidence["largest_usable_block_bytes"] == 64 * MIB
     assert "The memory is in pieces" in finding.message
     assert "In one piece they would have been enough." in finding.message
@@ -107,7 +107,7 @@ def test_one_setting_that_is_enough_is_named_however_few_its_bytes(found: Found)
     (finding,) = found(nearly_full(), RULE)
     assert finding.evidence["reason"] == "exhaustion"
     assert finding.evidence["missing_bytes"] == 64 * MIB
-    assert finding.evidence["in_pieces_bytes"] == 64 * MIB
+    assert finding.evidence["unreleasable_bytes"] == 64 * MIB
     assert finding.fix.count("; ") == 3
     # With a limit the two neighbours have segments of their own, and one of them goes back. With
     # expandable segments the live one keeps the other in place all the same.
@@ -119,7 +119,7 @@ def test_one_setting_that_is_enough_is_named_however_few_its_bytes(found: Found)
     assert finding.evidence["fits_with"] == "max_split_size_mb:128"
     assert found(nearly_full(128 * MIB), RULE) == ()
     (still,) = found(nearly_full(expandable=True), RULE)
-    assert still.evidence["asked_bytes"] == 960 * MIB
+    assert still.evidence["requested_bytes"] == 960 * MIB
 
 
 def test_settings_that_are_of_no_use_are_not_advised(found: Found) -> None:
@@ -197,7 +197,7 @@ def test_what_is_free_in_a_graphs_pool_is_no_piece(found: Found) -> None:
     b.alloc(4 * GIB)
     b.alloc_or_none(2 * GIB)
     (finding,) = found(b, RULE)
-    assert finding.evidence["in_pieces_bytes"] == 0
+    assert finding.evidence["unreleasable_bytes"] == 0
     assert finding.evidence["reason"] == "exhaustion"
 
 
@@ -219,7 +219,7 @@ def test_requests_of_one_line_are_one_finding(found: Found) -> None:
         b.alloc_or_none(3 * GIB)
     (finding,) = found(b, RULE)
     assert finding.n == 2
-    assert finding.evidence["asked_bytes"] == 3 * GIB
+    assert finding.evidence["requested_bytes"] == 3 * GIB
 
 
 def test_a_program_that_caught_the_error_and_went_on_is_warned(found: Found) -> None:

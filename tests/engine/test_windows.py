@@ -8,7 +8,7 @@ import pytest
 from profkit.engine import windows
 from profkit.engine.context import Context
 from profkit.engine.wording import tensor_method, time_per_step, times_per_step
-from profkit.index.device.waits import WaitKind
+from profkit.index.device.syncs import SyncKind
 from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
 
@@ -72,7 +72,7 @@ def test_waits_are_judged_by_shares_of_the_windows(
     tmp_path: Path, min_wait_share: float, warning_share: float, severity: str | None
 ) -> None:
     ctx = context(waiting(steps=2), tmp_path)
-    calls = ctx.waits.of_kind(WaitKind.EXPLICIT).rows
+    calls = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
     judged = windows.costly_wait(ctx, calls, min_wait_share, warning_share)
     assert (judged.severity if judged else None) == severity
     if judged:

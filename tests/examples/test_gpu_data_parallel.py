@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.ranks.data_parallel import wrapper_calls
+from profkit.index.ranks.data_parallel import data_parallel_calls
 from profkit.readers.open import load_trace
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def test_the_wrapper_is_seen_at_the_line_of_its_call_and_not_judged(tmp_path: Pa
     )  # fmt: skip
     (trace,) = tmp_path.rglob("*.pt.trace.json.gz")
     ctx = Context(trace=load_trace(trace))
-    calls = wrapper_calls(ctx.events, ctx.tree)
+    calls = data_parallel_calls(ctx.events, ctx.tree)
     assert len(calls) == 3
     places = [ctx.location(int(row)) for row in calls]
     assert {(Path(str(place.file)).name, place.line) for place in places} == {(PROGRAM.name, FAULT)}

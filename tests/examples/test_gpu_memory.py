@@ -60,7 +60,7 @@ SMALL = {
 }
 
 
-def requests_of(
+def recorded_requests(
     name: str, arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[int, int]]:
     """Address and bytes of what a program took and, below zero, gave back, in order."""
@@ -114,7 +114,7 @@ def test_the_fault_is_found_on_the_modelled_device_and_not_the_cure(
     small = SMALL[name]
     arguments = ["--device", "cpu", "--warm-up", "0", "--steps", str(small.steps)]
     arguments += ["--scale", str(small.scale), *(["--cured"] if variant == "cured" else [])]
-    requests = requests_of(name, arguments, tmp_path, monkeypatch)
+    requests = recorded_requests(name, arguments, tmp_path, monkeypatch)
     builder = modelled(
         requests, small.times, **(small.cured if variant == "cured" else small.faulty)
     )

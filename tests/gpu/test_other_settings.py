@@ -52,14 +52,14 @@ def recorded(folder: Path, settings: str) -> DeviceMemory:
 
 
 def test_what_is_said_of_other_settings_comes_true(tmp_path: Path) -> None:
-    other = recorded(tmp_path, "").other_settings
-    assert other.off_bytes == 0
+    other = recorded(tmp_path, "").what_if
+    assert other.max_error_bytes == 0
     expandable, split = other.expandable, other.best_split
     assert expandable is not None
     assert split is not None
     assert split.peak_bytes < expandable.peak_bytes < other.recorded.peak_bytes
     for outcome in (expandable, split):
-        then = recorded(tmp_path, outcome.text)
+        then = recorded(tmp_path, outcome.alloc_conf)
         assert int(then.reserved_bytes.max()) == outcome.peak_bytes
         # And the history that comes of it follows the rules as well.
-        assert then.other_settings.off_bytes == 0
+        assert then.what_if.max_error_bytes == 0

@@ -51,7 +51,7 @@ def test_modules_whose_lines_were_lent_have_the_time_of_all_operators_within_the
     (path,) = (RECORDED / "starved_loader").glob("*.gz")
     ctx = study(path).recording.context
     is_op = ctx.events.category == Category.OP
-    caller = ctx.tree.below(is_op)
+    caller = ctx.tree.enclosing(is_op)
     own: dict[str, int] = {}
     for row in ctx.events.rows_of(Category.OP).tolist():
         if (module := ctx.source.module[row]) >= 0:

@@ -18,10 +18,8 @@ from profkit.capture.source.files import SourceFiles
 from profkit.capture.source.functions import Function, function_at
 from profkit.capture.source.narrowing import lines_between
 from profkit.model.capture_info import OpLines
+from profkit.model.torch_names import EVALUATE_FUNCTION, MODULE_PREFIX, RUN_BACKWARD, STEP_PREFIX
 
-_MODULE: Final = "nn.Module: "
-_ENGINE: Final = "autograd::engine::evaluate_function: "
-_RUN_BACKWARD: Final = "method run_backward of"
 _RUNTIME_PREFIXES: Final = ("cuda", "hip", "cu", "xpu", "ur", "ze")
 
 UserFrame = tuple[str, int, str, int]
@@ -161,9 +159,9 @@ def _below_call(
 ) -> list[tuple[Any, _Site]]:
     """Where the children of a Python call are."""
     name = _name_of(node)
-    if name.startswith(_MODULE):
-        site = site._replace(module=name.removeprefix(_MODULE))
-    if site.frame is not None and _RUN_BACKWARD in name:
+    if name.startswith(MODULE_PREFIX):
+        site = site._replace(module=name.removeprefix(MODULE_PREFIX))
+    if site.frame is not None and RUN_BACKWARD in name:
         walk.backward_calls.append((node.start_time_ns, node.end_time_ns, site.frame))
     own = getattr(node.extra_fields, "callsite", None)
     file = None if own is None else walk.files.user_file(_text(own, "file_name"))
@@ -226,7 +224,7 @@ def _note_op(walk: _Walk, node: Any, site: _Site) -> _Site:  # noqa: ANN401
     """Note an operator or annotation; what is below it is in the same backward operator."""
     sequence = node.extra_fields.sequence_number
     name = _name_of(node)
-    if sequence >= 0 and (name.startswith(_ENGINE) or _is_backward(node)):
+    if sequence >= 0 and (name.startswith(EVALUATE_FUNCTION) or _is_backward(node)):
         site = site._replace(backward=sequence)
     entry = _note(walk, node, site)
     entry.sequence = sequence
@@ -254,7 +252,7 @@ def _note(walk: _Walk, node: Any, site: _Site) -> _Entry:  # noqa: ANN401
 
 
 def _is_mark(entry: _Entry, name: str) -> bool:
-    return entry.name.startswith("ProfilerStep#") or entry.name == name
+    return entry.name.startswith(STEP_PREFIX) or entry.name == name
 
 
 def _nest(entries: list[_Entry]) -> None:

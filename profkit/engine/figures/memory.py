@@ -7,7 +7,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.snapshot import snapshot_devices
-from profkit.index.snapshot.step_peaks import peaks_between
+from profkit.index.snapshot.annotated_regions import peaks_between
 from profkit.index.trace_memory.live_bytes import peaks
 from profkit.model.events import MISSING
 from profkit.model.live_memory import LiveMemory, MemorySample

@@ -7,15 +7,17 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.snapshot.allocation_use import USES
-from profkit.index.snapshot.annotated_regions import marked_regions
+from profkit.index.snapshot.annotated_regions import annotated_regions
 from profkit.index.snapshot.device_memory import DeviceMemory
-from profkit.index.snapshot.fragmentation_sites import fragmentation_sites
 from profkit.index.snapshot.live_blocks import SIZE_CLASSES, LiveBlockSites
 from profkit.index.snapshot.oom_analysis import AllocationFailure
-from profkit.index.snapshot.replay import DeviceReplay, peak_of_requests
-from profkit.index.snapshot.segment_map import SegmentMap
+from profkit.index.snapshot.replay import (
+    DeviceReplay,
+    peak_pending_free_bytes,
+    requested_peak_bytes,
+)
+from profkit.index.snapshot.segment_map import SegmentMap, fragmentation_sites
 from profkit.index.snapshot.stack_lines import StackLines
-from profkit.index.snapshot.stream_waits import peak_pending_free_bytes
 from profkit.model.events import MISSING
 from profkit.model.memory_summary import (
     AllocationSite,
@@ -50,7 +52,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
     state = blocks.state[of_device]
     n_bytes = blocks.n_bytes[of_device]
     free = n_bytes[state == State.INACTIVE]
-    layout = memory.layout
+    layout = memory.segment_map
     return SnapshotDevice(
         device=memory.label,
         n_segments=int(here.sum()),
@@ -61,7 +63,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         inactive_bytes=int(free.sum()),
         largest_free_block_bytes=int(free.max(initial=0)),
         n_trace_events=len(replay.rows),
-        peak_active_bytes=peak_of_requests(snapshot, replay),
+        peak_active_bytes=requested_peak_bytes(snapshot, replay),
         peak_reserved_bytes=int(replay.reserved_bytes.max()),
         n_live_from_window=len(replay.live),
         live_from_window_bytes=int(history.n_bytes[replay.rows[replay.live]].sum()),
@@ -129,7 +131,7 @@ def fragmentation_summary(layout: SegmentMap, lines: StackLines) -> tuple[Fragme
 
 def _oom(memory: DeviceMemory, shortage: AllocationFailure) -> OomSummary:
     return OomSummary(
-        bytes=shortage.asked_bytes,
+        bytes=shortage.requested_bytes,
         device_free_bytes=shortage.device_free_bytes,
         location=next(iter(memory.locations([shortage.stack])), None),
         reason=shortage.reason,
@@ -164,5 +166,5 @@ def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[Memory
 def _regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[RegionMemory, ...]:
     return tuple(
         RegionMemory(each.name, each.n, each.peak_active_bytes, each.net_active_bytes)
-        for each in marked_regions(snapshot, replay)[:MAX_REGIONS]
+        for each in annotated_regions(snapshot, replay)[:MAX_REGIONS]
     )

@@ -19,10 +19,10 @@ from profkit.index.device.breakdown import (
     breakdown,
     device_parts,
     host_parts,
+    partition_time,
     parts_of_steps,
-    shared_out,
 )
-from profkit.index.device.waits import outermost_of
+from profkit.index.device.syncs import outermost_calls
 from profkit.index.intervals import Intervals, covered_within, union
 from profkit.index.runtime_calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.model.device_summary import DeviceSummary, IdleCause, IdleTime
@@ -196,7 +196,7 @@ def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, .
 def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
     events = ctx.events
     named = np.union1d(EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events)).astype(np.intp)
-    rows = outermost_of(events, ctx.tree, named)
+    rows = outermost_calls(events, ctx.tree, named)
     found = []
     for name in np.unique(events.name[rows]).tolist():
         here = rows[events.name[rows] == name]
@@ -242,7 +242,7 @@ def _copies(ctx: Context) -> tuple[CopySummary, ...]:
 def _parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
     """Where the time of the steps went, or that of the recording as a whole."""
     if ctx.has_device_work:
-        return shared_out(window, device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity))
+        return partition_time(window, device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity))
     exchanges = waits_of_host(ctx)
     waited = {"communication": exchanges.waited} if exchanges else {}
-    return shared_out(window, waited | host_parts(ctx.events))
+    return partition_time(window, waited | host_parts(ctx.events))

@@ -9,23 +9,15 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.index.device.occupancy import mean_by_time, names_tensor_cores, tensor_core_rows
 from profkit.index.host.nesting import self_ns
+from profkit.index.runtime_calls import names_matching
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, OpSummary, RegionSummary
+from profkit.model.torch_names import COLLECTIVE, FRAMING
 
 MAX_ENTRIES = 100
 """How many kernels and operators a report lists. The rest is the tail that nobody reads."""
 
 _PERCENT: Final = 100
-
-_FRAMING = (
-    "ProfilerStep",
-    "Optimizer.",
-    "enumerate(DataLoader)",
-    "profkit.data_wait",
-    "nccl:",
-    "gloo:",
-)
-"""Annotations that PyTorch or profkit writes by itself: no region of the user's."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +155,7 @@ def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
 def regions(ctx: Context) -> tuple[RegionSummary, ...]:
     """The user's named regions by total time, then name."""
     events = ctx.events
-    framing = np.array([name.startswith(_FRAMING) for name in events.names], dtype=np.bool_)
+    framing = names_matching(events.names, FRAMING) | names_matching(events.names, COLLECTIVE)
     wanted = (events.category == Category.ANNOTATION) & ~framing[events.name]
     wanted[ctx.steps.rows] = False
     rows = np.flatnonzero(wanted)

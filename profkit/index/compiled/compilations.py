@@ -14,17 +14,16 @@ import numpy as np
 from profkit.index.host.nesting import CallTree
 from profkit.index.intervals import complement, union
 from profkit.index.runtime_calls import rows_named
-from profkit.model.capture_info import RESUMED
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
-
-_COMPILING: Final = re.compile(r"\(dynamo_timed\)$|^entire_\w+_compile$|^dynamo$")
-_OF_A_FUNCTION: Final = re.compile(
-    r"^(dynamo|entire_frame_compile|_compile(\.<locals>)?(\.compile_inner)? \(dynamo_timed\))$"
+from profkit.model.torch_names import (
+    COMPILE_ID,
+    COMPILED_REGION,
+    COMPILING,
+    COMPILING_FUNCTION,
+    DYNAMO_OVERHEAD,
+    RESUMED,
 )
-"""What stands around the whole compiling of a function, from torch 2.0 on."""
-_NUMBER_TOLD: Final = re.compile(r"^dynamo_data: compile_id=(?P<number>\S+)$")
-_REGION: Final = re.compile(r"^Torch-Compiled Region(: (?P<number>.+))?$")
-_UPKEEP: Final = re.compile(r"^(TorchDynamo Cache Lookup|Pregraph bytecode)$")
+
 _RESUMED: Final = re.compile("|".join(RESUMED))
 
 
@@ -79,14 +78,14 @@ def compilations(events: EventTable, tree: CallTree) -> Compilations:
     A function's number is in its row since torch 2.13; else it is that of what runs next on the
     thread, which is what it was compiled to.
     """
-    compiling = _host(events, _COMPILING)
+    compiling = _host(events, COMPILING)
     if not compiling.any():
         nothing = np.zeros(0, dtype=np.intp)
         return Compilations(nothing, nothing.astype(np.bool_), ())
     outermost = tree.outermost(compiling)
     rows = np.flatnonzero(outermost == np.arange(len(events)))
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
-    of_function = np.unique(outermost[_host(events, _OF_A_FUNCTION)])
+    of_function = np.unique(outermost[_host(events, COMPILING_FUNCTION)])
     is_function = np.isin(rows, of_function)
     told = dict(_numbers_told(events, outermost))
     next_run = _next_runs(events, rows[is_function])
@@ -97,8 +96,8 @@ def compilations(events: EventTable, tree: CallTree) -> Compilations:
 def _numbers_told(events: EventTable, outermost: Int32s) -> list[tuple[int, str]]:
     """The row of each time that tells its number, and the number."""
     found = []
-    for row in np.flatnonzero(_host(events, _NUMBER_TOLD)).tolist():
-        match = _NUMBER_TOLD.match(events.name_of(row))
+    for row in np.flatnonzero(_host(events, COMPILE_ID)).tolist():
+        match = COMPILE_ID.match(events.name_of(row))
         if match is not None and outermost[row] != NO_ROW:
             found.append((int(outermost[row]), match["number"]))
     return found
@@ -106,7 +105,7 @@ def _numbers_told(events: EventTable, outermost: Int32s) -> list[tuple[int, str]
 
 def _next_runs(events: EventTable, rows: Rows) -> dict[int, str]:
     """The number of what runs first on its thread after each, if nothing is compiled before."""
-    runs = np.flatnonzero(_host(events, _REGION))
+    runs = np.flatnonzero(_host(events, COMPILED_REGION))
     found: dict[int, str] = {}
     for lane in np.unique(events.lane[rows]).tolist():
         here = rows[events.lane[rows] == lane]
@@ -126,19 +125,19 @@ def _next_runs(events: EventTable, rows: Rows) -> dict[int, str]:
 def _numbers_of(events: EventTable, rows: Rows) -> tuple[str, ...]:
     """The number of each run."""
     names, place = np.unique(events.name[rows], return_inverse=True)
-    matches = (_REGION.match(events.names[name]) for name in names.tolist())
+    matches = (COMPILED_REGION.match(events.names[name]) for name in names.tolist())
     numbers = [(match["number"] or "") if match is not None else "" for match in matches]
     return tuple(numbers[at] for at in place.tolist())
 
 
 def compiled_runs(events: EventTable, tree: CallTree) -> CompiledRuns:
     """Find where what was compiled ran."""
-    is_region = _host(events, _REGION)
+    is_region = _host(events, COMPILED_REGION)
     rows = np.flatnonzero(is_region)
     if not len(rows):
         nowhere = np.zeros(0, dtype=np.int32)
         return CompiledRuns(rows, (), nowhere, nowhere, rows > 0, nowhere, is_region)
-    above, outermost = tree.below(is_region), tree.outermost(is_region)
+    above, outermost = tree.enclosing(is_region), tree.outermost(is_region)
     around = np.where(above[rows] == NO_ROW, NO_ROW, np.searchsorted(rows, above[rows]))
     works = _works(events, tree)
     nearest = tree.nearest(is_region)
@@ -160,12 +159,14 @@ def compiled_runs(events: EventTable, tree: CallTree) -> CompiledRuns:
 
 def _works(events: EventTable, tree: CallTree) -> Mask:
     ops = events.category == Category.OP
-    compiling = tree.nearest(_host(events, _COMPILING)) != NO_ROW
-    marks = _host(events, _REGION) | _host(events, _UPKEEP)
+    compiling = tree.nearest(_host(events, COMPILING)) != NO_ROW
+    marks = _host(events, COMPILED_REGION) | _host(events, DYNAMO_OVERHEAD)
     return np.asarray(ops & ~compiling & ~marks)
 
 
-def python_around(events: EventTable, found: CompiledRuns, places: Rows) -> tuple[Int64s, Int64s]:
+def gaps_between_graphs(
+    events: EventTable, found: CompiledRuns, places: Rows
+) -> tuple[Int64s, Int64s]:
     """Time between operators of compiled functions, around where some of their runs begin.
 
     It is what Python takes to leave one graph, to do what no graph can, and to enter the next.

@@ -1,17 +1,16 @@
 """Where the time of the steps went: parts that exclude each other and add up exactly."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
-from profkit.index.device.blocked_time import covered_by, data_waits
 from profkit.index.device.idle import HOST_CAUSES, IdleByCause
 from profkit.index.device.streams import DeviceActivity
+from profkit.index.host.steps import data_waits
 from profkit.index.intervals import (
     EMPTY,
     Intervals,
+    covered_by,
     covered_within,
     intersect,
     subtract,
@@ -20,14 +19,10 @@ from profkit.index.intervals import (
 from profkit.index.runtime_calls import names_matching
 from profkit.model.events import Category, EventTable, Int64s
 from profkit.model.report import Breakdown, StepPart, TimePart
-
-_OPTIMIZER: Final = re.compile(r"^Optimizer\.(step|zero_grad)#")
-_FRAME: Final = re.compile(r"^ProfilerStep|^Optimizer\.|^enumerate\(DataLoader\)|^profkit\.")
-"""What old traces write as operators, and is the frame around them."""
-_BACKWARD: Final = re.compile(r"^autograd::engine::|Backward\d*$")
+from profkit.model.torch_names import BACKWARD, FRAMING, OPTIMIZER
 
 
-def shared_out(window: Intervals, parts: Mapping[str, Intervals]) -> dict[str, Intervals]:
+def partition_time(window: Intervals, parts: Mapping[str, Intervals]) -> dict[str, Intervals]:
     """Share a window's time out among parts, so that they exclude each other and fill it.
 
     Args:
@@ -51,7 +46,7 @@ def breakdown(window: Intervals, n_steps: int, parts: Mapping[str, Intervals]) -
     Args:
         window: The time of all steps, or of the whole recording.
         n_steps: How many steps that is; 0 for a recording without steps.
-        parts: What :func:`shared_out` gave.
+        parts: What :func:`partition_time` gave.
     """
     lengths = {kind: covered.total_ns for kind, covered in parts.items()}
     total_ns = window.total_ns
@@ -76,7 +71,7 @@ def parts_of_steps(
     Args:
         starts_ns: Where each step begins.
         ends_ns: Where it ends.
-        parts: What :func:`shared_out` gave for all of them.
+        parts: What :func:`partition_time` gave for all of them.
     """
     by_kind = {
         kind: covered_within(covered, starts_ns, ends_ns).tolist()
@@ -126,11 +121,11 @@ def host_parts(events: EventTable) -> dict[str, Intervals]:
     ``autograd::engine::evaluate_function: …``; before that the operators of the backward pass
     were named ``…Backward``.
     """
-    framing = names_matching(events.names, _FRAME)[events.name]
+    framing = names_matching(events.names, FRAMING)[events.name]
     is_op = (events.category == Category.OP) & ~framing
     named = np.isin(events.category, (Category.OP, Category.ANNOTATION))
-    optimizer = named & names_matching(events.names, _OPTIMIZER)[events.name]
-    backward = is_op & names_matching(events.names, _BACKWARD)[events.name]
+    optimizer = named & names_matching(events.names, OPTIMIZER)[events.name]
+    backward = is_op & names_matching(events.names, BACKWARD)[events.name]
     return {
         "data": covered_by(events, data_waits(events)),
         "optimizer": covered_by(events, np.flatnonzero(optimizer)),

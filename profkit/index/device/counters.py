@@ -11,7 +11,7 @@ from profkit.model.events import NO_ROW, EventTable, Int64s, Rows
 
 
 @dataclass(frozen=True)
-class Levels:
+class CounterSeries:
     """A figure over time.
 
     Attributes:
@@ -26,7 +26,7 @@ class Levels:
         return len(self.at_ns)
 
 
-def levels_of_changes(at_ns: Int64s, changes: Int64s) -> Levels:
+def counter_of_changes(at_ns: Int64s, changes: Int64s) -> CounterSeries:
     """The running sum of changes; several at one moment are one.
 
     Args:
@@ -34,15 +34,15 @@ def levels_of_changes(at_ns: Int64s, changes: Int64s) -> Levels:
         changes: By how much. Shape ``(n,)``.
     """
     if not len(at_ns):
-        return Levels(at_ns, changes)
+        return CounterSeries(at_ns, changes)
     moments, group = np.unique(at_ns, return_inverse=True)
     by_moment = np.zeros(len(moments), dtype=np.int64)
     np.add.at(by_moment, group, changes)
     moved = by_moment != 0
-    return Levels(moments[moved], np.cumsum(by_moment)[moved])
+    return CounterSeries(moments[moved], np.cumsum(by_moment)[moved])
 
 
-def launch_queue(events: EventTable, launches: Launches, work: Rows) -> Levels:
+def launch_queue(events: EventTable, launches: Launches, work: Rows) -> CounterSeries:
     """How many pieces of device work were launched and had not started.
 
     Args:
@@ -55,41 +55,41 @@ def launch_queue(events: EventTable, launches: Launches, work: Rows) -> Levels:
     # Clocks of host and device may differ by a little: nothing starts before its launch begins.
     launched = np.minimum(events.ts_ns[launch[known]], starts)
     ones = np.ones(len(starts), dtype=np.int64)
-    return levels_of_changes(np.concatenate((launched, starts)), np.concatenate((ones, -ones)))
+    return counter_of_changes(np.concatenate((launched, starts)), np.concatenate((ones, -ones)))
 
 
-def thinned(levels: Levels, most: int) -> Levels:
-    """At most so many changes: of each of equally long stretches the highest value.
+def downsampled(levels: CounterSeries, max_bins: int) -> CounterSeries:
+    """At max_bins so many changes: of each of equally long stretches the highest value.
 
     The last value stays as it is, so that what is left over in the end is not made up.
 
     Args:
         levels: The figure.
-        most: How many changes may be left, at least 2.
+        max_bins: How many changes may be left, at least 2.
     """
-    if len(levels) <= most:
+    if len(levels) <= max_bins:
         return levels
     start, end = int(levels.at_ns[0]), int(levels.at_ns[-1])
-    edges = stretches(start, end, most - 1)
+    edges = bin_edges(start, end, max_bins - 1)
     # What stood when a stretch began counts in it too.
     first = np.maximum(np.searchsorted(levels.at_ns, edges[:-1], side="right") - 1, 0)
     beyond = np.searchsorted(levels.at_ns, edges[1:], side="left")
     bounds = np.stack((first, beyond), axis=1).ravel()
     highest = np.maximum.reduceat(np.append(levels.values, 0), bounds)[::2]
-    return Levels(
+    return CounterSeries(
         np.concatenate((edges[:-1], [end])), np.concatenate((highest, levels.values[-1:]))
     )
 
 
-def stretches(start_ns: int, end_ns: int, most: int) -> Int64s:
+def bin_edges(start_ns: int, end_ns: int, max_bins: int) -> Int64s:
     """The edges of equally long stretches of time, each a nanosecond or longer.
 
     Args:
         start_ns: Where the first begins.
         end_ns: Where the last ends, later than that.
-        most: How many there may be.
+        max_bins: How many there may be.
     """
-    n = max(1, min(most, end_ns - start_ns))
+    n = max(1, min(max_bins, end_ns - start_ns))
     return np.array([start_ns + (end_ns - start_ns) * i // n for i in range(n + 1)], np.int64)
 
 

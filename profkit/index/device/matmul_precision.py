@@ -40,11 +40,11 @@ _LINEAR_ALGEBRA: Final = re.compile(
 )
 """cuSOLVER and MAGMA multiply in float32 whatever is allowed to cuBLAS."""
 
-Arithmetic = Literal["float32", "tf32"]
+MatmulPrecision = Literal["float32", "tf32"]
 
 
 @lru_cache(maxsize=65536)
-def arithmetic(kernel: str) -> Arithmetic | None:
+def matmul_precision(kernel: str) -> MatmulPrecision | None:
     """How a kernel multiplies float32 numbers; None if it does not, or does not tell.
 
     Kernels for a matrix and a vector do not count: they wait for memory, not for cores.
@@ -62,7 +62,7 @@ def arithmetic(kernel: str) -> Arithmetic | None:
 
 
 @dataclass(frozen=True)
-class Products:
+class Matmuls:
     """Kernels that multiply matrices of float32.
 
     Attributes:
@@ -78,16 +78,16 @@ class Products:
     is_tf32: Mask
     by_cudnn: Mask
 
-    def select(self, kept: Mask) -> "Products":
+    def select(self, kept: Mask) -> "Matmuls":
         """Some of them. ``kept`` has shape ``(k,)``."""
-        return Products(self.rows[kept], self.op[kept], self.is_tf32[kept], self.by_cudnn[kept])
+        return Matmuls(self.rows[kept], self.op[kept], self.is_tf32[kept], self.by_cudnn[kept])
 
 
-def products(events: EventTable, launches: Launches) -> Products:
+def float32_matmuls(events: EventTable, launches: Launches) -> Matmuls:
     """Find them, but for those of linear algebra such as factorizations."""
     rows, op = launches.work, launches.op
     numbers, place = np.unique(events.name[rows], return_inverse=True)
-    kinds = [arithmetic(events.names[number]) for number in numbers.tolist()]
+    kinds = [matmul_precision(events.names[number]) for number in numbers.tolist()]
     multiplies = np.array([kind is not None for kind in kinds], dtype=np.bool_)[place]
     rounds = np.array([kind == "tf32" for kind in kinds], dtype=np.bool_)[place]
     rows, op, rounds = rows[multiplies], op[multiplies], rounds[multiplies]
@@ -97,7 +97,7 @@ def products(events: EventTable, launches: Launches) -> Products:
         _named(events, op, _CUDNN_OP),
     )
     counts = (op == NO_ROW) | ~_named(events, op, _LINEAR_ALGEBRA)
-    return Products(rows, op, rounds, by_cudnn).select(counts)
+    return Matmuls(rows, op, rounds, by_cudnn).select(counts)
 
 
 def _named(events: EventTable, rows: Rows | Int32s, pattern: re.Pattern[str]) -> Mask:

@@ -21,7 +21,7 @@ _CAPTURE_BEGIN: Final = CallKind(re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
 _CAPTURE_END: Final = CallKind(re.compile(r"^(cuda|hip|cu)StreamEndCapture"))
 
 
-def carried_in(events: EventTable, launches: Launches) -> Rows:
+def orphans_from_before_recording(events: EventTable, launches: Launches) -> Rows:
     """Device work from before the recording, ascending.
 
     A stream runs its work in the order of the launches. So what has no launch and precedes the
@@ -32,7 +32,7 @@ def carried_in(events: EventTable, launches: Launches) -> Rows:
     return rows[events.ts_ns[rows] < first_ns]
 
 
-def lost_launches(events: EventTable, launches: Launches) -> Rows:
+def orphans_with_lost_launch(events: EventTable, launches: Launches) -> Rows:
     """Device work whose launch should be in the recording and is not, ascending."""
     rows, first_ns = _orphans(events, launches)
     return rows[events.ts_ns[rows] >= first_ns]

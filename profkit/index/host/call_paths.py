@@ -1,12 +1,15 @@
 """Numbers for paths of names from the top of a call tree down: equal paths, equal numbers."""
 
+from typing import Final
+
 import numpy as np
 
 from profkit.index.host.nesting import CallTree
-from profkit.index.numbering import numbered
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask
 from profkit.model.snapshot import Stacks
 
+_FEW: Final = 1 << 16
+_DENSE: Final = 4
 TOP = -1
 """What stands above the first node of a path."""
 
@@ -22,7 +25,7 @@ class Paths:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def below(self, above: Int64s, site: Int64s) -> Int64s:
+    def children(self, above: Int64s, site: Int64s) -> Int64s:
         """The nodes that some sites are below others.
 
         Args:
@@ -74,8 +77,8 @@ def paths_of_tree(
         above = np.where(has, node[parent], top[level])
         if anew is not None:
             begins = ~has | (anew[level] != anew[parent])
-            above[begins] = paths.below(top[level[begins]], anew[level[begins]])
-        node[level] = paths.below(above, site[level])
+            above[begins] = paths.children(top[level[begins]], anew[level[begins]])
+        node[level] = paths.children(above, site[level])
     return node
 
 
@@ -101,7 +104,25 @@ def paths_of_stacks(
     while len(here):
         frame = stacks.frame[place[here]]
         kept = keep[frame]
-        node[here[kept]] = paths.below(node[here[kept]], site[frame[kept]])
+        node[here[kept]] = paths.children(node[here[kept]], site[frame[kept]])
         place[here] -= 1
         here = here[place[here] >= first[here]]
     return node
+
+
+def numbered(keys: Int64s) -> tuple[Int64s, Int64s]:
+    """The different keys, ascending, and for each key its place among them.
+
+    As ``np.unique`` with ``return_inverse`` does; where keys lie close to one another by a table of
+    all that there could be, which is quicker than to sort them.
+
+    Args:
+        keys: Numbers of 0 or more. Shape ``(n,)``.
+    """
+    most = int(keys.max(initial=0))
+    if most > _DENSE * len(keys) + _FEW:
+        found, place = np.unique(keys, return_inverse=True)
+        return found, place.astype(np.int64)
+    there = np.zeros(most + 1, dtype=np.bool_)
+    there[keys] = True
+    return np.flatnonzero(there).astype(np.int64), (np.cumsum(there) - 1)[keys]

@@ -13,6 +13,7 @@ from profkit.index.host.steps import NO_STEP, Steps
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Mask, Rows
+from profkit.model.torch_names import BACKWARD
 
 FloatKind = Literal["bfloat16", "float16", "float32"]
 
@@ -30,7 +31,6 @@ _CALLED: Final[dict[str, FloatKind]] = {
 
 _CONVERSION: Final = re.compile(r"^aten::(to|type_as|_to_copy|copy_)$")
 _ASKED: Final = re.compile(r"^aten::(to|type_as)$")
-_BACKWARD: Final = re.compile(r"^autograd::engine::")
 _FLOAT32: Final = re.compile(
     r"norm|softm|softplus|loss|entropy|kl_div|exp(?!and)|log(?!ical)|pow|sqrt|reciprocal|upsample"
     r"|sum|prod|mean|(?<![a-z])(?:var|std)|dist|cosine|complex|fft|erfinv"
@@ -134,10 +134,10 @@ def _owners(events: EventTable, tree: CallTree, op: Int32s) -> tuple[Int32s, Mas
     """
     outermost = tree.outermost(rows_named(events, _CONVERSION, Category.OP))
     root = outermost[op]
-    above = np.where(root == NO_ROW, NO_ROW, tree.below(events.category == Category.OP)[root])
+    above = np.where(root == NO_ROW, NO_ROW, tree.enclosing(events.category == Category.OP)[root])
     asked = (root != NO_ROW) & rows_named(events, _ASKED, Category.OP)[root]
     is_own = asked & (above == NO_ROW)
-    if rows_named(events, _BACKWARD, Category.OP).any():
+    if rows_named(events, BACKWARD, Category.OP).any():
         is_own &= events.sequence.at(root) != MISSING
     made_by = forward_of_backward(events, tree)[op]
     gradient_of = np.where(made_by == NO_ROW, NO_ROW, outermost[made_by])
@@ -178,7 +178,7 @@ def _is_used(events: EventTable, after: Int32s, before: Int32s) -> Mask:
     width = int(events.end_ns.max()) + 1
     numbers = np.flatnonzero([needs_float32(name) for name in events.names])
     needs = np.flatnonzero(np.isin(events.name, numbers) & (events.category == Category.OP))
-    turns = np.sort(events.ts_ns[rows_named(events, _BACKWARD, Category.OP)])
+    turns = np.sort(events.ts_ns[rows_named(events, BACKWARD, Category.OP)])
     keys = np.sort(events.lane[needs].astype(np.int64) * width + events.ts_ns[needs])
     start, end = (
         events.lane[rows].astype(np.int64) * width + events.ts_ns[rows] for rows in (after, before)

@@ -26,7 +26,7 @@ _LOOK_BACK: Final = 4
 maker three before."""
 
 
-def makers(events: EventTable, tree: CallTree, frame: Int32s, owners: Int32s) -> Int32s:
+def creating_ops(events: EventTable, tree: CallTree, frame: Int32s, owners: Int32s) -> Int32s:
     """For each copying operator the operator that made its tensor just before, or :data:`NO_ROW`.
 
     The maker is among the few operators before the copy on its thread, called by the same line of
@@ -63,5 +63,5 @@ def makers(events: EventTable, tree: CallTree, frame: Int32s, owners: Int32s) ->
 def _top_level(events: EventTable, tree: CallTree) -> Mask:
     """Operators that no operator contains, and annotations, which break a chain of operators."""
     is_op = events.category == Category.OP
-    within = tree.below(is_op) != NO_ROW
+    within = tree.enclosing(is_op) != NO_ROW
     return np.asarray((is_op & ~within) | (events.category == Category.ANNOTATION))

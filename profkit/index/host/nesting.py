@@ -69,7 +69,7 @@ class CallTree:
             found[level] = np.where(above != NO_ROW, above, found[level])
         return found
 
-    def below(self, wanted: Mask) -> Int32s:
+    def enclosing(self, wanted: Mask) -> Int32s:
         """For every row the innermost wanted row that encloses it, itself not included."""
         found = np.full(len(wanted), NO_ROW, dtype=np.int32)
         for level in self.levels[1:]:
@@ -243,7 +243,7 @@ def self_ns(events: EventTable, tree: CallTree, among: Mask) -> Int64s:
     """
     own = np.where(among, events.dur_ns, 0)
     rows = np.flatnonzero(among).astype(np.int32)
-    every_above = tree.below(among)
+    every_above = tree.enclosing(among)
     for first in range(0, len(rows), _PIECE):
         here = rows[first : first + _PIECE]
         above = every_above[here]
@@ -253,3 +253,49 @@ def self_ns(events: EventTable, tree: CallTree, among: Mask) -> Int64s:
         end = np.minimum(start + events.dur_ns[here], start_above + events.dur_ns[above])
         np.subtract.at(own, above, np.maximum(0, end - np.maximum(start, start_above)))
     return np.maximum(own, 0, out=own)
+
+
+def own_ns(events: EventTable, tree: CallTree) -> Int64s:
+    """The time of each host row that is no other's below it.
+
+    On every thread these add up to the time that any of its events covers, to the nanosecond, also
+    where a call seems to end after its caller: then the caller lasts as long as what it called.
+
+    Returns:
+        Nanoseconds, never negative; 0 for rows that are not on the host. Shape ``(n,)``.
+    """
+    end = np.zeros(len(events), dtype=np.int64)
+    end[tree.rows] = events.ts_ns[tree.rows] + events.dur_ns[tree.rows]
+    for level in reversed(tree.levels[1:]):
+        np.maximum.at(end, tree.parent[level], end[level])
+    own = np.zeros(len(events), dtype=np.int64)
+    own[tree.rows] = end[tree.rows] - events.ts_ns[tree.rows]
+    lengths = own.copy()
+    below = tree.rows[tree.parent[tree.rows] != NO_ROW]
+    np.subtract.at(own, tree.parent[below], lengths[below])
+    return own
+
+
+def rows_open_at(events: EventTable, tree: CallTree, lane: Int32s, at_ns: Int64s) -> Int32s:
+    """The innermost host row that was under way on a thread at each of some moments.
+
+    Args:
+        lane: The thread of each moment. Shape ``(k,)``.
+        at_ns: The moments in nanoseconds. Shape ``(k,)``.
+
+    Returns:
+        Rows, or :data:`NO_ROW` where nothing was under way. Shape ``(k,)``.
+    """
+    rows = tree.rows
+    if not len(rows) or not len(at_ns):
+        return np.full(len(at_ns), NO_ROW, dtype=np.int32)
+    width = int(max(events.ts_ns[rows].max(), at_ns.max())) + 1
+    begins = events.lane[rows].astype(np.int64) * width + events.ts_ns[rows]
+    place = np.searchsorted(begins, lane.astype(np.int64) * width + at_ns, side="right") - 1
+    found = np.where(place >= 0, rows[np.maximum(place, 0)], NO_ROW).astype(np.int32)
+    found[(found != NO_ROW) & (events.lane[found] != lane)] = NO_ROW
+    over = (found != NO_ROW) & (events.end_ns[found] < at_ns)
+    while over.any():
+        found[over] = tree.parent[found[over]]
+        over = (found != NO_ROW) & (events.end_ns[found] < at_ns)
+    return found

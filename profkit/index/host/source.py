@@ -14,9 +14,11 @@ from profkit.index.host.frames import Ownership, parse_frame
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.step_alignment import align_lines
 from profkit.index.host.steps import Steps
+from profkit.index.runtime_calls import names_matching
 from profkit.model.capture_info import CaptureInfo, OpLines
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Mask
 from profkit.model.location import Frame
+from profkit.model.torch_names import BACKWARD, MODULE_PREFIX
 
 NO_FRAME = -1
 
@@ -102,11 +104,11 @@ def _innermost_user(stack: str, ownership: Ownership, table: FrameTable) -> int:
 
 def modules_of(events: EventTable, tree: CallTree) -> tuple[tuple[str, ...], Int32s]:
     """Every module once, and the innermost one of each row or -1. Shape ``(n,)``."""
-    names = [i for i, name in enumerate(events.names) if name.startswith("nn.Module: ")]
+    names = [i for i, name in enumerate(events.names) if name.startswith(MODULE_PREFIX)]
     number = np.full(len(events.names), NO_FRAME, dtype=np.int32)
     number[names] = np.arange(len(names))
     own = np.where(events.category == Category.PYTHON, number[events.name], NO_FRAME)
-    modules = tuple(events.names[i].removeprefix("nn.Module: ") for i in names)
+    modules = tuple(events.names[i].removeprefix(MODULE_PREFIX) for i in names)
     return modules, _inherited(own.astype(np.int32), tree)
 
 
@@ -147,15 +149,7 @@ def backward_rows(events: EventTable) -> Mask:
     ``Fwd thread id`` is on both where both run on one thread, so the name tells: autograd's own
     wrapper, and nodes, whose names end in ``Backward`` and a number.
     """
-    named = np.fromiter(
-        (
-            name.startswith(("autograd::engine::evaluate_function", "torch::autograd::"))
-            or name.rstrip("0123456789").endswith("Backward")
-            for name in events.names
-        ),
-        dtype=np.bool_,
-        count=len(events.names),
-    )
+    named = names_matching(events.names, BACKWARD)
     found = np.zeros(len(events), dtype=np.bool_)
     rows = events.sequence.rows
     forward_thread = events.forward_thread.at(rows)
@@ -221,7 +215,7 @@ def _lent(
         dtype=np.int32,
     )
     frame = _taken(entry, lines.frame, numbers)
-    lent_modules = tuple(name.removeprefix("nn.Module: ") for name in lines.modules)
+    lent_modules = tuple(name.removeprefix(MODULE_PREFIX) for name in lines.modules)
     shifted = np.arange(len(lent_modules), dtype=np.int32) + len(modules)
     module = _taken(entry, lines.module, shifted)
     return _inherited(frame, tree), modules + lent_modules, _inherited(module, tree)

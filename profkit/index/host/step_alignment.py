@@ -18,10 +18,9 @@ from profkit.index.host.steps import Steps
 from profkit.index.launches import match_first
 from profkit.model.capture_info import OpLines
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
+from profkit.model.torch_names import COMPILED_REGION_PREFIX, STEP_PREFIX
 
 NOTHING = -1
-_REGION: Final = "Torch-Compiled Region"
-"""What ``torch.compile`` made of a function, with a number of the function and of its version."""
 _PIECE: Final = 1 << 18
 """Rows that are looked up together, at least: of a long recording not all at once."""
 
@@ -107,7 +106,7 @@ def _pieces(n: int, begins: Rows) -> Iterator[slice]:
 
 def _without_steps(lines: OpLines) -> list[int]:
     """Parents of the entries; a step's own annotation is no parent, as it is none in the trace."""
-    steps = [text.startswith("ProfilerStep") for text in lines.names]
+    steps = [text.startswith(STEP_PREFIX) for text in lines.names]
     return [
         above if above >= 0 and not steps[lines.name[above]] else NOTHING for above in lines.parent
     ]
@@ -141,7 +140,7 @@ def _number_by_name(lines: OpLines) -> dict[str, int]:
 
 def _plain(name: str) -> str:
     """A name without what differs from step to step: which version of a function runs."""
-    return _REGION if name.startswith(_REGION) else name
+    return COMPILED_REGION_PREFIX if name.startswith(COMPILED_REGION_PREFIX) else name
 
 
 def _own_paths(

@@ -1,6 +1,5 @@
 """The steps of a recording."""
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,8 +7,8 @@ import numpy as np
 
 from profkit.index.runtime_calls import names_matching
 from profkit.model.events import Category, EventTable, Int32s, Int64s, Rows
+from profkit.model.torch_names import DATA_WAITS, STEP
 
-_STEP: Final = re.compile(r"^ProfilerStep#?\s*\d+$")
 NO_STEP: Final = -1
 
 
@@ -51,7 +50,7 @@ def find_steps(events: EventTable, *, entry_name: str | None = None, open_step: 
             a step, and left out.
     """
     host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
-    named = names_matching(events.names, _STEP)
+    named = names_matching(events.names, STEP)
     unfinished = np.array([name == open_step for name in events.names], dtype=np.bool_)
     rows = np.flatnonzero(host & (named & ~unfinished)[events.name])
     if not len(rows) and entry_name is not None:
@@ -69,3 +68,15 @@ def find_steps(events: EventTable, *, entry_name: str | None = None, open_step: 
         starts_ns=events.ts_ns[rows],
         ends_ns=events.end_ns[rows],
     )
+
+
+def data_waits(events: EventTable) -> Rows:
+    """Rows in which the program waits for its next batch, ascending.
+
+    Source: ``torch/utils/data/dataloader.py`` (``_BaseDataLoaderIter.__next__`` names itself
+    ``enumerate(DataLoader)#…``); ``profkit.data_wait`` is what ``profkit.steps`` writes around the
+    ``next`` of other iterables.
+    """
+    named = names_matching(events.names, DATA_WAITS)
+    host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
+    return np.flatnonzero(host & named[events.name])

@@ -8,70 +8,71 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.device.blocked_time import covered_by, data_waits
 from profkit.index.device.streams import DeviceActivity
 from profkit.index.host.nesting import CallTree
-from profkit.index.intervals import Intervals, complement, covered_within, subtract, union, unite
+from profkit.index.host.steps import data_waits
+from profkit.index.intervals import (
+    Intervals,
+    complement,
+    covered_by,
+    covered_within,
+    subtract,
+    union,
+    unite,
+)
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import names_matching, rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
+from profkit.model.torch_names import COLLECTIVE, DEVICE_COLLECTIVE, FRAMING, HOST_COLLECTIVE
 
-_ON_HOST: Final = re.compile(r"^(gloo|mpi):")
-_EXCHANGE: Final = re.compile(
-    r"^(c10d|_c10d_functional|c10d_functional)::|^record_param_comms$|^symm_mem::\w*(reduce|gather)"
-    r"|^(nccl|rccl|xccl|hccl|ucc|gloo|mpi):"
-)
-_FOR_DEVICES: Final = re.compile(r"^(nccl|rccl|xccl|hccl):")
-_FRAME: Final = re.compile(r"^ProfilerStep|^Optimizer\.|^profkit\.")
-"""What old traces write as operators, and is the frame around them."""
 _LETTERS: Final = re.compile(r"[^a-z]")
 
 
-def exchange_rows(events: EventTable) -> Mask:
+def collective_rows(events: EventTable) -> Mask:
     """Host rows that start, run or await an exchange between ranks. Shape ``(n,)``.
 
     Source: ``torch/csrc/distributed/c10d/Ops.cpp`` and ``Functional.cpp`` for the operators,
     ``Work.cpp`` and the process groups of the backends for the annotations, which are named
     ``gloo:all_reduce`` and so on; ``ParamCommsUtils.hpp`` for ``record_param_comms``.
     """
-    return rows_named(events, _EXCHANGE, Category.OP, Category.ANNOTATION)
+    return rows_named(events, COLLECTIVE, Category.OP, Category.ANNOTATION)
 
 
-def run_on_host(events: EventTable) -> Rows:
+def host_collectives(events: EventTable) -> Rows:
     """Exchanges that threads of the host run, by their start.
 
     Source: ``ProcessGroupGloo.cpp`` and ``ProcessGroupMPI.cpp``: a work's annotation lasts until
     it is done, where those of NCCL and its likes end when the kernel is launched.
     """
     rows = np.flatnonzero(
-        exchange_rows(events) & names_matching(events.names, _ON_HOST)[events.name]
+        collective_rows(events) & names_matching(events.names, HOST_COLLECTIVE)[events.name]
     )
     return rows[np.argsort(events.ts_ns[rows], kind="stable")]
 
 
-def for_devices(events: EventTable) -> Rows:
+def device_collectives(events: EventTable) -> Rows:
     """Annotations of exchanges that a device runs, whether its work was recorded or not."""
-    named = names_matching(events.names, _FOR_DEVICES)
-    return np.flatnonzero(exchange_rows(events) & named[events.name])
+    named = names_matching(events.names, DEVICE_COLLECTIVE)
+    return np.flatnonzero(collective_rows(events) & named[events.name])
 
 
-def working_hosts(events: EventTable, tree: CallTree) -> Intervals:
+def host_work_time(events: EventTable, tree: CallTree) -> Intervals:
     """Time in which an operator computes on any thread of the host, or a batch is fetched.
 
     An operator that calls others computes nothing itself, and may be where a thread waits. What an
     exchange calls is part of it.
     """
-    framing = names_matching(events.names, _FRAME)[events.name]
+    framing = names_matching(events.names, FRAMING)[events.name]
     is_op = (events.category == Category.OP) & ~framing
     calls_others = np.zeros(len(events), dtype=np.bool_)
-    above = tree.below(is_op)[is_op]
+    above = tree.enclosing(is_op)[is_op]
     calls_others[above[above != NO_ROW]] = True
-    in_exchange = tree.nearest(exchange_rows(events)) != NO_ROW
+    in_exchange = tree.nearest(collective_rows(events)) != NO_ROW
     computing = np.flatnonzero(is_op & ~calls_others & ~in_exchange)
     return unite(covered_by(events, computing), covered_by(events, data_waits(events)))
 
 
-def awaited(
+def exposed_waits(
     events: EventTable, rows: Rows, working: Intervals, start_ns: int, end_ns: int
 ) -> Intervals:
     """Time in which nobody works and an exchange runs that ends before work goes on.
@@ -94,7 +95,7 @@ def awaited(
     return union(begins, ends[within])
 
 
-def host_is_late(
+def late_launch_time(
     events: EventTable,
     launches: Launches,
     device: DeviceActivity,
@@ -122,7 +123,7 @@ def host_is_late(
     return subtract(union(rests.starts_ns, np.minimum(until, rests.ends_ns)), held)
 
 
-def shares_of_each(events: EventTable, rows: Rows, waited: Intervals) -> Int64s:
+def wait_by_collective(events: EventTable, rows: Rows, waited: Intervals) -> Int64s:
     """Waited time of each exchange; where several run, the one that began first has it.
 
     Args:
@@ -140,7 +141,7 @@ def shares_of_each(events: EventTable, rows: Rows, waited: Intervals) -> Int64s:
     return covered_within(waited, begins, np.maximum(begins, ends))
 
 
-def starters(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
+def launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
     """The operator that started each exchange that the host runs, or :data:`NO_ROW`.
 
     No id joins the two. Each backend's threads take what was started first, so where as many
@@ -153,11 +154,11 @@ def starters(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
     Returns:
         Shape ``(k,)``.
     """
-    wanted = exchange_rows(events)
+    wanted = collective_rows(events)
     outermost = tree.outermost(wanted & (events.category == Category.OP))
     ops = np.unique(outermost[outermost != NO_ROW])
     ops = ops[np.argsort(events.ts_ns[ops], kind="stable")]
-    kinds, op_kinds = kinds_of(events, rows), kinds_of(events, ops)
+    kinds, op_kinds = collective_kinds(events, rows), collective_kinds(events, ops)
     found = np.full(len(rows), NO_ROW, dtype=np.int32)
     for kind in set(kinds):
         here = np.flatnonzero([each == kind for each in kinds])
@@ -190,10 +191,10 @@ KINDS: Final = {
     "reduce": "reduce",
 }
 """What a name may contain, the most telling first, and what that is called."""
-OTHER_KIND: Final = "exchange"
+UNKNOWN_COLLECTIVE: Final = "collective"
 
 
-def kind_of(name: str) -> str:
+def collective_kind(name: str) -> str:
     """What an exchange is, by any name that has been given to it: ``all-reduce``.
 
     Args:
@@ -201,11 +202,40 @@ def kind_of(name: str) -> str:
             ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``.
     """
     plain = _LETTERS.sub("", name.lower())
-    return next((kind for text, kind in KINDS.items() if text in plain), OTHER_KIND)
+    return next((kind for text, kind in KINDS.items() if text in plain), UNKNOWN_COLLECTIVE)
 
 
-def kinds_of(events: EventTable, rows: Rows | Int32s) -> list[str]:
+def collective_kinds(events: EventTable, rows: Rows | Int32s) -> list[str]:
     """What each of some exchanges is. As long as ``rows``."""
     numbers = events.name[rows]
-    kinds = {number: kind_of(events.names[number]) for number in np.unique(numbers).tolist()}
+    kinds = {
+        number: collective_kind(events.names[number]) for number in np.unique(numbers).tolist()
+    }
     return [kinds[number] for number in numbers.tolist()]
+
+
+_COMMUNICATION: Final = re.compile(
+    r"nccl|rccl|oneccl|hccl|msccl|nvshmem|cross_device_reduce|multimem_"
+    r"|one_shot_all_reduce|two_shot_all_reduce"
+    r"|all_reduce_kernel|all_gather_kernel|reduce_scatter_kernel"
+    r"|ep::internode|ep::intranode",
+    re.IGNORECASE,
+)
+"""Names of communication kernels.
+
+Source: NCCL, RCCL, oneCCL and HCCL name their kernels after themselves; ``multimem_*``,
+``one_shot_*`` and ``two_shot_*`` are PyTorch's symmetric-memory kernels
+(``torch/csrc/distributed/c10d/CUDASymmetricMemoryOps.cu``); ``cross_device_reduce`` is vLLM's;
+``ep::`` is DeepEP's.
+"""
+
+
+def communication_kernels(events: EventTable) -> Mask:
+    """Rows of communication kernels: by name, or because a collective is written on them."""
+    named = names_matching(events.names, _COMMUNICATION)
+    mask = (events.category == Category.KERNEL) & named[events.name]
+    with_collective = events.collective.rows
+    kernels = with_collective[events.category[with_collective] == Category.KERNEL]
+    mask = mask.copy()
+    mask[kernels] = True
+    return np.asarray(mask)

@@ -6,26 +6,24 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.device.blocked_time import covered_by
 from profkit.index.device.streams import device_of
 from profkit.index.host.nesting import CallTree
-from profkit.index.intervals import Intervals, inside, subtract, union, unite
+from profkit.index.intervals import Intervals, covered_by, inside, subtract, union, unite
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import names_matching, rows_named
 from profkit.model.events import NO_ROW, Category, EventTable, Int64s, Mask, Rows
+from profkit.model.torch_names import DATA_PARALLEL_FORWARD, DATA_PARALLEL_FUNCTIONS
 
-_CALL: Final = re.compile(r"^DataParallel\.forward$")
 _FRAME: Final = re.compile(
     r"(^|[/\\])torch[/\\]nn[/\\]parallel[/\\]data_parallel\.py\(\d+\): (forward|data_parallel)$"
 )
-_SPREAD: Final = re.compile(r"^(Scatter|Broadcast|Gather|ReduceAddCoalesced)(Backward)?$")
 _SCATTER: Final = re.compile(r"^Scatter$")
 _TO_DEVICE: Final = re.compile(r"HtoD|(Pageable|Pinned|Host) -> Device")
 _NEVER: Final = int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
-class Wrapper:
+class DataParallelOverhead:
     """What ``DataParallel`` does besides calling the module that it wraps.
 
     Attributes:
@@ -43,21 +41,23 @@ class Wrapper:
     work: Rows
 
 
-def wrapper_calls(events: EventTable, tree: CallTree) -> Rows:
+def data_parallel_calls(events: EventTable, tree: CallTree) -> Rows:
     """Calls of ``DataParallel``, ascending; of one within another the outermost.
 
     Source: ``torch/nn/parallel/data_parallel.py``: ``forward`` names itself
     ``DataParallel.forward``. The function ``data_parallel`` and old versions of torch do not, so
     that only stacks tell of them.
     """
-    wanted = rows_named(events, _CALL, Category.ANNOTATION, Category.OP)
+    wanted = rows_named(events, DATA_PARALLEL_FORWARD, Category.ANNOTATION, Category.OP)
     wanted |= rows_named(events, _FRAME, Category.PYTHON)
     if not wanted.any():
         return np.flatnonzero(wanted)
-    return np.flatnonzero(wanted & (tree.below(wanted) == NO_ROW))
+    return np.flatnonzero(wanted & (tree.enclosing(wanted) == NO_ROW))
 
 
-def wrapper_of(events: EventTable, tree: CallTree, launches: Launches, calls: Rows) -> Wrapper:
+def data_parallel_overhead(
+    events: EventTable, tree: CallTree, launches: Launches, calls: Rows
+) -> DataParallelOverhead:
     """What ``DataParallel`` does itself.
 
     On one device that is all until the module's first operator. On several the replicas run on
@@ -79,7 +79,7 @@ def wrapper_of(events: EventTable, tree: CallTree, launches: Launches, calls: Ro
     elsewhere = during & ~np.isin(events.lane[launch], events.lane[calls])
     mine = during & ~elsewhere
     if elsewhere.any():
-        spread = rows_named(events, _SPREAD, Category.OP)
+        spread = rows_named(events, DATA_PARALLEL_FUNCTIONS, Category.OP)
         own = subtract(called, _of_replicas(events, launch[elsewhere], calls))
         mine = (mine & inside(own, events.ts_ns[launch])) | (tree.nearest(spread)[launch] != NO_ROW)
         own = unite(own, covered_by(events, np.flatnonzero(spread)))
@@ -91,7 +91,7 @@ def wrapper_of(events: EventTable, tree: CallTree, launches: Launches, calls: Ro
     )[events.name[work]]
     own = subtract(own, covered_by(events, np.unique(launch[mine & of_inputs])))
     n_devices = len(np.unique(device_of(events, reached)))
-    return Wrapper(calls, n_devices, own, np.sort(work[mine & ~of_inputs]))
+    return DataParallelOverhead(calls, n_devices, own, np.sort(work[mine & ~of_inputs]))
 
 
 def _of_replicas(events: EventTable, launch: Rows, calls: Rows) -> Intervals:
@@ -113,7 +113,7 @@ def _before_the_module(events: EventTable, tree: CallTree, calls: Rows) -> Inter
     is_call = np.zeros(len(events), dtype=np.bool_)
     is_call[calls] = True
     around = tree.nearest(is_call)
-    top: Mask = is_op & (around != NO_ROW) & ~is_call & (tree.below(is_op & ~is_call) == NO_ROW)
+    top: Mask = is_op & (around != NO_ROW) & ~is_call & (tree.enclosing(is_op & ~is_call) == NO_ROW)
     is_scatter = names_matching(events.names, _SCATTER)[events.name]
     others, scatters = np.flatnonzero(top & ~is_scatter), np.flatnonzero(top & is_scatter)
     begins = _least(events.ts_ns[others], np.searchsorted(calls, around[others]), len(calls))

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from profkit.index.snapshot.stack_lines import first_place, is_python
+from profkit.index.snapshot.stack_lines import best_frame_places, is_python
 from profkit.model.events import Int32s, Mask
 from profkit.model.location import Frame
 from profkit.model.snapshot import NO_STACK, Stacks, UInt8s
@@ -64,13 +64,13 @@ def uses(stacks: Stacks) -> UInt8s:
     """The use that each stack tells of, as a number of :data:`USES`. Shape ``(k,)``."""
     number = np.fromiter(map(_use, stacks.frames), np.int64, len(stacks.frames))
     found = np.zeros(len(stacks), dtype=np.uint8)
-    place = first_place(stacks, (number == 0).astype(np.int64))
+    place = best_frame_places(stacks, (number == 0).astype(np.int64))
     has = place >= 0
     found[has] = number[stacks.frame[place[has]]]
     return found
 
 
-def makes_state(stacks: Stacks) -> Mask:
+def makes_optimizer_state(stacks: Stacks) -> Mask:
     """Stacks in which an optimizer makes its state, and nothing that it drops. Shape ``(k,)``.
 
     Source: ``torch/optim/adamw.py`` (``_init_group``), and likewise in the files beside it.
@@ -80,7 +80,7 @@ def makes_state(stacks: Stacks) -> Mask:
         np.bool_,
         len(stacks.frames),
     )
-    place = first_place(stacks, (~telling).astype(np.int64))
+    place = best_frame_places(stacks, (~telling).astype(np.int64))
     found = np.zeros(len(stacks), dtype=np.bool_)
     has = place >= 0
     found[has] = telling[stacks.frame[place[has]]]
@@ -96,7 +96,7 @@ def use_of_blocks(stack: Int32s, is_freed: Mask, of_stack: UInt8s, is_state: Mas
         stack: Their stacks. Shape ``(b,)``.
         is_freed: Which are freed again. Shape ``(b,)``.
         of_stack: What :func:`uses` says.
-        is_state: What :func:`makes_state` says.
+        is_state: What :func:`makes_optimizer_state` says.
     """
     if not len(of_stack):
         return np.zeros(len(stack), dtype=np.uint8)

@@ -17,7 +17,7 @@ _CHUNK: Final = 4096
 
 
 @dataclass(frozen=True)
-class MarkedRegion:
+class AnnotatedRegion:
     """All entries of one region on one device.
 
     Attributes:
@@ -33,7 +33,9 @@ class MarkedRegion:
     net_active_bytes: int
 
 
-def marked_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[MarkedRegion, ...]:
+def annotated_regions(
+    snapshot: MemorySnapshot, replay: DeviceReplay
+) -> tuple[AnnotatedRegion, ...]:
     """Regions by the most that was active in them, then name.
 
     A region that does not end within the snapshot goes on to its end. One that began before the
@@ -43,7 +45,7 @@ def marked_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Mark
     Args:
         replay: The history of one device.
     """
-    times = rising_times(snapshot, replay)
+    times = monotonic_times(snapshot, replay)
     if not len(times):
         return ()
     notes = [note for note in snapshot.annotations if note.device == replay.device]
@@ -58,16 +60,16 @@ def marked_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Mark
     peak = np.zeros(len(names), dtype=np.int64)
     left = np.zeros(len(names), dtype=np.int64)
     levels = replay.active_bytes
-    np.maximum.at(peak, of_name, highest(levels, start, end))
+    np.maximum.at(peak, of_name, range_maximum(levels, start, end))
     np.add.at(left, of_name, levels[end] - levels[start])
     n = np.bincount(of_name)
     found = (
-        MarkedRegion(name, int(n[i]), int(peak[i]), int(left[i])) for i, name in enumerate(names)
+        AnnotatedRegion(name, int(n[i]), int(peak[i]), int(left[i])) for i, name in enumerate(names)
     )
     return tuple(sorted(found, key=lambda each: (-each.peak_active_bytes, each.name)))
 
 
-def rising_times(snapshot: MemorySnapshot, replay: DeviceReplay) -> Int64s:
+def monotonic_times(snapshot: MemorySnapshot, replay: DeviceReplay) -> Int64s:
     """The times of a device's history in microseconds since 1970, if they can be searched.
 
     Args:
@@ -118,8 +120,8 @@ def _entries(
                 yield name, begin, last
 
 
-def highest(levels: Int64s, start: Int64s, end: Int64s) -> Int64s:
-    """The highest level from each start to each end, both included. Shape of ``start``.
+def range_maximum(levels: Int64s, start: Int64s, end: Int64s) -> Int64s:
+    """The range_maximum level from each start to each end, both included. Shape of ``start``.
 
     Regions may be long and nested, so what lies wholly within one is looked up by chunks.
 
@@ -135,7 +137,7 @@ def highest(levels: Int64s, start: Int64s, end: Int64s) -> Int64s:
     whole = np.maximum.reduceat(levels, np.arange(0, len(levels), _CHUNK))
     n = last - first
     power = 0
-    # ``whole`` holds the highest level of as many chunks from each on as the power of two says.
+    # ``whole`` holds the range_maximum level of as many chunks from each on as the power of two says.
     while (n >= 1 << power).any():
         here = (n >> power == 1).nonzero()[0]
         begin, stop = first[here], last[here] - (1 << power)
@@ -147,8 +149,30 @@ def highest(levels: Int64s, start: Int64s, end: Int64s) -> Int64s:
 
 
 def _over(levels: Int64s, start: Int64s, stop: Int64s) -> Int64s:
-    """The highest level from each start up to each stop, which is beyond it. Shape of ``start``."""
+    """The range_maximum level from each start up to each stop, which is beyond it. Shape of ``start``."""
     # A last level beyond all stops keeps every index in range; it is in no stretch.
     padded = np.append(levels, np.iinfo(np.int64).min)
     pairs = np.stack((start, stop), axis=1).reshape(-1)
     return np.asarray(np.maximum.reduceat(padded, pairs)[::2])
+
+
+def peaks_between(snapshot: MemorySnapshot, replay: DeviceReplay, bounds_us: Int64s) -> Int64s:
+    """The most bytes that were active between each moment and the next.
+
+    Args:
+        replay: The history of one device.
+        bounds_us: Moments on the clock of the history, rising. Shape ``(k,)``.
+
+    Returns:
+        Bytes, or :data:`MISSING` where the history does not reach back so far or has no times.
+        Shape ``(k - 1,)``.
+    """
+    times = monotonic_times(snapshot, replay)
+    begins, ends = bounds_us[:-1], bounds_us[1:]
+    if not len(times):
+        return np.full(len(begins), MISSING, dtype=np.int64)
+    start = np.searchsorted(times, begins, side="right")
+    end = np.searchsorted(times, ends, side="right")
+    found = range_maximum(replay.active_bytes, start, end)
+    is_known = (begins >= times[0]) | is_whole(snapshot, replay)
+    return np.where(is_known, found, MISSING).astype(np.int64)

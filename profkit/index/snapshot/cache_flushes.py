@@ -17,14 +17,14 @@ _TAKES: Final = (*_ASKS, Action.ALLOC)
 _EMPTIES: Final = ("empty_cache", "emptyCache")
 
 
-class Cause(IntEnum):
+class FlushCause(IntEnum):
     """Who made the allocator give memory back."""
 
     UNKNOWN = 0
     """Nothing tells."""
-    ASKED = 1
+    EMPTY_CACHE = 1
     """``empty_cache`` is in the stack."""
-    FULL = 2
+    RETRY = 2
     """A request that found no room: the allocator frees what it caches, and asks again."""
 
 
@@ -36,18 +36,18 @@ class Flushes:
         first: Place of the first free of each. Shape ``(f,)``.
         last: Place of the last.
         n_bytes: Bytes that it gave back.
-        asked_again_bytes: What was asked of the driver after it, and before the next one or the
+        reallocated_bytes: What was asked of the driver after it, and before the next one or the
             end; at most ``n_bytes``.
-        n_asked_again: In how many calls.
-        cause: A :class:`Cause`.
+        n_reallocations: In how many calls.
+        cause: A :class:`FlushCause`.
         stack: Stack of the first free.
     """
 
     first: Rows
     last: Rows
     n_bytes: Int64s
-    asked_again_bytes: Int64s
-    n_asked_again: Int64s
+    reallocated_bytes: Int64s
+    n_reallocations: Int64s
     cause: Int32s
     stack: Int32s
 
@@ -81,8 +81,8 @@ def cache_flushes(snapshot: MemorySnapshot, replay: DeviceReplay) -> Flushes:
         first=first,
         last=last,
         n_bytes=given,
-        asked_again_bytes=np.minimum(_sum_between(n_bytes[asks], asked_from, asked_to), given),
-        n_asked_again=asked_to - asked_from,
+        reallocated_bytes=np.minimum(_sum_between(n_bytes[asks], asked_from, asked_to), given),
+        n_reallocations=asked_to - asked_from,
         cause=_causes(
             action, stack, first, last, _emptying(snapshot.stacks), is_old=_is_old(snapshot)
         ),
@@ -133,11 +133,11 @@ def _causes(
     known = own != NO_STACK
     before = np.maximum(first - 1, 0)
     after_a_take = (first > 0) & np.isin(action[before], _TAKES)
-    found = np.full(len(first), int(Cause.UNKNOWN), dtype=np.int32)
-    found[makes_room & known & (stack[following] == own)] = Cause.FULL
+    found = np.full(len(first), int(FlushCause.UNKNOWN), dtype=np.int32)
+    found[makes_room & known & (stack[following] == own)] = FlushCause.RETRY
     guessed = makes_room & ~known & (is_old | (stack[following] == NO_STACK))
     if (guessed & after_a_take).any():
-        found[guessed] = Cause.FULL
+        found[guessed] = FlushCause.RETRY
     if len(emptying):
-        found[known & emptying[np.where(known, own, 0)]] = Cause.ASKED
+        found[known & emptying[np.where(known, own, 0)]] = FlushCause.EMPTY_CACHE
     return found

@@ -40,7 +40,7 @@ class CacheTrend:
         return rises and self.active_rise_bytes <= _ACTIVE_SHARE * self.reserved_rise_bytes
 
     @property
-    def idle_rise_bytes(self) -> int:
+    def unused_rise_bytes(self) -> int:
         """What was reserved more, and never in use."""
         return max(0, self.reserved_rise_bytes - self.active_rise_bytes)
 

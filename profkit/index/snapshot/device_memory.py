@@ -7,18 +7,22 @@ from functools import cached_property
 import numpy as np
 
 from profkit.index.snapshot.allocator.settings import AllocatorSettings, settings_of
-from profkit.index.snapshot.allocator.what_if import WhatIf, recorded_of
 from profkit.index.snapshot.cache_flushes import Flushes, cache_flushes
 from profkit.index.snapshot.cache_trend import CacheTrend, cache_trend
 from profkit.index.snapshot.driver_requests import DriverRequests, driver_requests
-from profkit.index.snapshot.live_blocks import LiveBlocks, LiveBlockSites, live_blocks_at, sites_of
+from profkit.index.snapshot.live_blocks import (
+    LiveBlocks,
+    LiveBlockSites,
+    group_by_site,
+    live_blocks_at,
+)
 from profkit.index.snapshot.oom_analysis import AllocationFailure, allocation_failures
-from profkit.index.snapshot.private_pools import common_levels
-from profkit.index.snapshot.replay import DeviceReplay
+from profkit.index.snapshot.replay import DeviceReplay, common_levels
 from profkit.index.snapshot.segment_map import SegmentMap, final_segment_map, segment_map_at
 from profkit.index.snapshot.stack_lines import StackLines, stack_lines
+from profkit.index.snapshot.what_if import WhatIf, recorded_history
 from profkit.model.device_bytes import DeviceBytes
-from profkit.model.events import Int64s
+from profkit.model.events import NO_ROW, Int64s
 from profkit.model.location import Location
 from profkit.model.snapshot import MemorySnapshot, State
 
@@ -36,7 +40,7 @@ class DeviceMemory:
     snapshot: MemorySnapshot
     replay: DeviceReplay
     lines: StackLines
-    _standing: dict[int, LiveBlocks] = field(default_factory=dict, repr=False, compare=False)
+    _live_blocks: dict[int, LiveBlocks] = field(default_factory=dict, repr=False, compare=False)
     _sites: dict[int, LiveBlockSites] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -65,17 +69,17 @@ class DeviceMemory:
         return self._common[1]
 
     @cached_property
-    def trend(self) -> CacheTrend | None:
+    def cache_trend(self) -> CacheTrend | None:
         """How these two went on; None where the history is too short to tell."""
         return cache_trend(self.active_bytes, self.reserved_bytes)
 
     @property
-    def is_growing(self) -> bool:
+    def is_cache_growing(self) -> bool:
         """Whether the cache rises on and on."""
-        return self.trend is not None and self.trend.is_growing
+        return self.cache_trend is not None and self.cache_trend.is_growing
 
     @cached_property
-    def requests(self) -> DriverRequests:
+    def driver_requests(self) -> DriverRequests:
         """What was asked of the driver."""
         return driver_requests(self.snapshot, self.replay)
 
@@ -99,16 +103,16 @@ class DeviceMemory:
         return replace(told, expandable=told.expandable or grows)
 
     @cached_property
-    def other_settings(self) -> WhatIf:
+    def what_if(self) -> WhatIf:
         """What would have been reserved with others."""
         return WhatIf(
-            recorded_of(
+            recorded_history(
                 self.snapshot, self.replay, self.settings, self.flushes, self.allocation_failures
             )
         )
 
     @cached_property
-    def layout(self) -> SegmentMap:
+    def segment_map(self) -> SegmentMap:
         """Where everything lies in the end."""
         return final_segment_map(self.snapshot, self.replay.device)
 
@@ -125,18 +129,18 @@ class DeviceMemory:
 
     def segment_map_at(self, place: int) -> SegmentMap:
         """Where everything lay before a row of the history; where that is lost, in the end."""
-        return segment_map_at(self.snapshot, self.replay, place) or self.layout
+        return segment_map_at(self.snapshot, self.replay, place) or self.segment_map
 
     def live_blocks_at(self, place: int) -> LiveBlocks:
         """What stands before a row of the history, or in the end."""
-        if place not in self._standing:
-            self._standing[place] = live_blocks_at(self.snapshot, self.replay, place)
-        return self._standing[place]
+        if place not in self._live_blocks:
+            self._live_blocks[place] = live_blocks_at(self.snapshot, self.replay, place)
+        return self._live_blocks[place]
 
     def sites_at(self, place: int) -> LiveBlockSites:
         """The same by line and use."""
         if place not in self._sites:
-            self._sites[place] = sites_of(self.live_blocks_at(place), self.lines)
+            self._sites[place] = group_by_site(self.live_blocks_at(place), self.lines)
         return self._sites[place]
 
     def locations(self, stacks: Iterable[int]) -> tuple[Location, ...]:
@@ -149,6 +153,27 @@ class DeviceMemory:
         found, n = np.unique(line[line >= 0], return_counts=True)
         order = np.argsort(-n, kind="stable")
         return tuple(self.lines.location(int(each)) for each in found[order])
+
+    def bytes_of_line(self, line: int) -> Int64s:
+        """Bytes that one line allocated within the history, before each row and at its end.
+
+        Args:
+            line: As in :attr:`LiveBlockSites.line`.
+
+        Returns:
+            Shape ``(n+1,)``.
+        """
+        replay = self.replay
+        own = self.lines.of(self.snapshot.history.stack[replay.rows[replay.alloc]]) == line
+        change = np.zeros(replay.end + 1, dtype=np.int64)
+        np.add.at(change, replay.alloc[own] + 1, replay.n_bytes[replay.alloc[own]])
+        ended = own & (replay.free != NO_ROW)
+        np.subtract.at(change, replay.free[ended] + 1, replay.n_bytes[replay.alloc[ended]])
+        return np.cumsum(change)
+
+    def peak_without(self, line: int) -> int:
+        """The peak of active bytes without what one line allocates."""
+        return int((self.replay.active_bytes - self.bytes_of_line(line)).max())
 
 
 def device_memories(

@@ -46,7 +46,7 @@ class DriverRequests:
     is_private_pool: Mask
 
     @property
-    def is_forced(self) -> Mask:
+    def is_fragmented(self) -> Mask:
         """Which of them found enough free memory in the pool, in pieces too short. ``(r,)``.
 
         What is free in a graph's pool at a moment is no piece: the graph writes to it again.
@@ -54,7 +54,7 @@ class DriverRequests:
         return np.asarray((self.free_bytes >= self.needed_bytes) & ~self.is_private_pool[self.pool])
 
     @property
-    def tight_bytes(self) -> int:
+    def compact_bytes(self) -> int:
         """What would be reserved at most if free memory always were in one piece.
 
         So it is, nearly, in expandable segments, which grow and shrink by pages: each pool's most

@@ -1,11 +1,12 @@
 """What stands at one moment of a snapshot's history, and which line holds how much of it."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from profkit.index.snapshot.allocation_use import makes_state, use_of_blocks, uses
+from profkit.index.snapshot.allocation_use import makes_optimizer_state, use_of_blocks, uses
 from profkit.index.snapshot.allocator.sizes import OWN_SEGMENT_BYTES, SMALL_BYTES
 from profkit.index.snapshot.replay import DeviceReplay
 from profkit.index.snapshot.stack_lines import NO_LINE, StackLines
@@ -116,7 +117,7 @@ def live_blocks_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -
     )
 
 
-def sites_of(standing: LiveBlocks, lines: StackLines) -> LiveBlockSites:
+def group_by_site(standing: LiveBlocks, lines: StackLines) -> LiveBlockSites:
     """Group standing blocks by the telling line of their stacks and by what they are used for.
 
     Args:
@@ -125,7 +126,7 @@ def sites_of(standing: LiveBlocks, lines: StackLines) -> LiveBlockSites:
     """
     line = lines.of(standing.stack)
     use = use_of_blocks(
-        standing.stack, standing.is_freed, uses(lines.stacks), makes_state(lines.stacks)
+        standing.stack, standing.is_freed, uses(lines.stacks), makes_optimizer_state(lines.stacks)
     )
     apart = standing.is_before_recording & (line == NO_LINE)
     key = ((line.astype(np.int64) + 1) * 16 + use) * 2 + apart
@@ -163,3 +164,41 @@ def _sums(group: Rows, n_bytes: Int64s, n: int) -> Int64s:
     found = np.zeros(n, dtype=np.int64)
     np.add.at(found, group, n_bytes)
     return found
+
+
+def bytes_over_time(
+    group: Rows, n_bytes: Int64s, begin: Rows, end: Rows, moments: Rows, n_groups: int
+) -> Int64s:
+    """The bytes of each group's blocks that stand at each moment. Shape ``(n_groups, k)``.
+
+    Args:
+        group: The group of each block. Shape ``(b,)``.
+        n_bytes: Its length.
+        begin: The first place at which it stands.
+        end: The first place after it at which it does not.
+        moments: Places, ascending. Shape ``(k,)``.
+        n_groups: How many groups there are.
+    """
+    width = len(moments) + 1
+    change = np.zeros(n_groups * width, dtype=np.int64)
+    np.add.at(change, group * width + np.searchsorted(moments, begin), n_bytes)
+    np.subtract.at(change, group * width + np.searchsorted(moments, end), n_bytes)
+    return np.asarray(np.cumsum(change.reshape(n_groups, width), axis=1)[:, :-1])
+
+
+def representative_places(level: Int64s, n: int) -> Rows:
+    """Places of a level that keep its look: the highest of each of ``n`` stretches, and both ends.
+
+    Args:
+        level: The level at each place. Shape ``(p,)``, not empty.
+        n: How many stretches.
+
+    Returns:
+        Places, ascending, each once. Shape ``(k,)``, ``k`` at most ``n + 2``.
+    """
+    last = len(level) - 1
+    if len(level) <= n:
+        return np.arange(len(level))
+    bounds = np.linspace(0, len(level), n + 1).astype(np.intp)
+    inside = [a + int(level[a:b].argmax()) for a, b in pairwise(bounds.tolist())]
+    return np.unique(np.array([0, *inside, last], dtype=np.intp))

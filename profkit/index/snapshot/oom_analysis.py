@@ -6,8 +6,7 @@ from typing import Final, Literal
 import numpy as np
 
 from profkit.index.snapshot.allocator.sizes import SMALL_BYTES, segment_bytes
-from profkit.index.snapshot.private_pools import common_levels
-from profkit.index.snapshot.replay import DeviceReplay
+from profkit.index.snapshot.replay import DeviceReplay, common_levels
 from profkit.index.snapshot.segment_map import segment_map_at
 from profkit.model.device_bytes import DeviceBytes
 from profkit.model.events import MISSING
@@ -31,12 +30,12 @@ class AllocationFailure:
     Attributes:
         place: Its place in the device's history.
         stack: The stack that asked.
-        asked_bytes: What was asked for.
+        requested_bytes: What was asked for.
         needed_bytes: What the driver would have had to give for it.
         device_free_bytes: What the driver said was free on the device, or None.
         reserved_bytes: What the allocator had from the driver.
         active_bytes: What of it was in use.
-        in_pieces_bytes: What of it was free within segments that live blocks held, private pools
+        unreleasable_bytes: What of it was free within segments that live blocks held, private pools
             aside.
         largest_usable_block_bytes: The longest free piece that the request could have had; None where it
             cannot be known any more.
@@ -46,12 +45,12 @@ class AllocationFailure:
 
     place: int
     stack: int
-    asked_bytes: int
+    requested_bytes: int
     needed_bytes: int
     device_free_bytes: int | None
     reserved_bytes: int
     active_bytes: int
-    in_pieces_bytes: int
+    unreleasable_bytes: int
     largest_usable_block_bytes: int | None
     driver: DeviceBytes | None = None
 
@@ -70,10 +69,10 @@ class AllocationFailure:
         return max(0, self.driver.total_bytes - self.device_free_bytes - self.reserved_bytes)
 
     @property
-    def fits_in_one_piece(self) -> bool:
+    def fits_if_compacted(self) -> bool:
         """Whether what was free in pieces would have made up for what the driver lacked."""
         missing = self.needed_bytes if self.missing_bytes is None else self.missing_bytes
-        return self.in_pieces_bytes >= missing
+        return self.unreleasable_bytes >= missing
 
     @property
     def reason(self) -> Reason:
@@ -91,8 +90,8 @@ class AllocationFailure:
             much = outside >= _OUTSIDE_SHARE * self.driver.total_bytes
             if much and outside >= (self.missing_bytes or 0):
                 return "outside"
-        much = self.in_pieces_bytes >= _MUCH_SHARE * self.reserved_bytes
-        return "fragmentation" if much and self.fits_in_one_piece else "exhaustion"
+        much = self.unreleasable_bytes >= _MUCH_SHARE * self.reserved_bytes
+        return "fragmentation" if much and self.fits_if_compacted else "exhaustion"
 
 
 def allocation_failures(
@@ -122,12 +121,12 @@ def _shortage(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> All
     return AllocationFailure(
         place=place,
         stack=int(history.stack[row]),
-        asked_bytes=asked,
+        requested_bytes=asked,
         needed_bytes=segment_bytes(asked),
         device_free_bytes=None if free == MISSING else free,
         reserved_bytes=int(replay.reserved_bytes[place]),
         active_bytes=int(replay.active_bytes[place]),
-        in_pieces_bytes=int(reserved[place] - active[place]),
+        unreleasable_bytes=int(reserved[place] - active[place]),
         largest_usable_block_bytes=hole,
         driver=next((each for each in snapshot.driver if each.device == replay.device), None),
     )

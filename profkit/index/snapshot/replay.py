@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from profkit.model.events import NO_ROW, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State, UInt8s
 
 _TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
@@ -80,7 +80,7 @@ class DeviceReplay:
         return len(self.rows)
 
 
-def replay(snapshot: MemorySnapshot) -> tuple[DeviceReplay, ...]:
+def replay_history(snapshot: MemorySnapshot) -> tuple[DeviceReplay, ...]:
     """Play the history of every device."""
     return tuple(_of_device(snapshot, device) for device in snapshot.devices)
 
@@ -134,7 +134,7 @@ def _since(of_block: Int64s, address: Int64s, live: Rows) -> Rows:
     return place
 
 
-def peak_of_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
+def requested_peak_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
     """The most that was active at once in the history's own figures, in bytes.
 
     What was asked for is taken away from what stands in the end, whatever that took. So it is the
@@ -214,3 +214,105 @@ def paired(address: Int64s, action: UInt8s, begin: Action, end: Action) -> Pairs
     ended[order[:-1][follows[1:]]] = order[follows]
     began = np.flatnonzero(action == begin)
     return Pairs(began, ended[began], np.sort(order[~begins & ~follows]))
+
+
+def peak_pending_free_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
+    """The most that waited at once, from the first entry of the history to its end.
+
+    A free that the allocator completes by itself is complete in the next entry: that is no wait.
+    Where completions were not kept, only what waits in the end is known.
+
+    Args:
+        replay: The history of one device.
+    """
+    rows, history, blocks = replay.rows, snapshot.history, snapshot.blocks
+    waiting = replay.block[blocks.state[replay.block] == State.PENDING_FREE]
+    in_the_end = int(blocks.n_bytes[waiting].sum())
+    action, address = history.action[rows], history.address[rows]
+    begins, ends = action == Action.FREE_REQUESTED, action == Action.FREE_COMPLETED
+    if not (begins.any() and ends.any()):
+        return in_the_end
+    # Nearly all are complete at once, and what is left is soon paired.
+    at_once = begins[:-1] & ends[1:] & (address[:-1] == address[1:])
+    left = begins | ends
+    left[:-1] &= ~at_once
+    left[1:] &= ~at_once
+    places = np.flatnonzero(left)
+    pairs = paired(address[places], action[places], Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+    begin, is_done = places[pairs.begin], pairs.end != NO_ROW
+    still = ~is_done & np.isin(address[begin], blocks.address[waiting])
+    end = places[pairs.end[is_done]]
+    # A completion that comes first of all may be half of a pair that the ring has cut.
+    cut = places[pairs.earlier_ends]
+    cut = cut[cut > 0]
+    n_bytes = history.n_bytes[rows]
+    change = np.zeros(replay.end + 1, dtype=np.int64)
+    change[begin[is_done | still] + 1] += n_bytes[begin[is_done | still]]
+    change[0] = n_bytes[cut].sum()
+    change[end + 1] -= n_bytes[end]
+    change[cut + 1] -= n_bytes[cut]
+    return max(int(np.cumsum(change).max()), in_the_end)
+
+
+def private_pools(snapshot: MemorySnapshot, device: int, address: Int64s) -> Int32s:
+    """The private pool of each address whose segment still stands. Shape of ``address``.
+
+    Args:
+        device: Ordinal of the device.
+        address: The addresses.
+
+    Returns:
+        Indices into :attr:`MemorySnapshot.pools`; 0 is the common one, and that of what stands no
+        more.
+    """
+    segments = snapshot.segments
+    own = np.flatnonzero((segments.device == device) & (segments.pool != 0))
+    if not len(own):
+        return np.zeros(len(address), dtype=np.int32)
+    own = own[np.argsort(segments.address[own], kind="stable")]
+    holder = own[np.maximum(np.searchsorted(segments.address[own], address, side="right") - 1, 0)]
+    begin = segments.address[holder]
+    inside = (begin <= address) & (address < begin + segments.total_bytes[holder])
+    return np.where(inside, segments.pool[holder], 0).astype(np.int32)
+
+
+def is_private(snapshot: MemorySnapshot, device: int, address: Int64s) -> Mask:
+    """Which addresses lie in a segment of a private pool that still stands. Shape of ``address``.
+
+    Args:
+        device: Ordinal of the device.
+        address: The addresses.
+    """
+    return np.asarray(private_pools(snapshot, device, address) != 0)
+
+
+def common_levels(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Int64s, Int64s]:
+    """What was active and what was reserved outside private pools, as in :class:`DeviceReplay`.
+
+    Args:
+        replay: The history of one device.
+    """
+    segments, blocks = snapshot.segments, snapshot.blocks
+    own = (segments.device == replay.device) & (segments.pool != 0)
+    if not own.any():
+        return replay.active_bytes, replay.reserved_bytes
+    rows = replay.rows
+    action, n_bytes = snapshot.history.action[rows], replay.n_bytes
+    private = is_private(snapshot, replay.device, snapshot.history.address[rows])
+    ends = np.zeros(len(rows), dtype=np.bool_)
+    ends[replay.free[replay.free != NO_ROW]] = True
+    ends[replay.earlier_frees] = True
+    is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
+    active = levels(
+        int(blocks.n_bytes[is_active & own[blocks.segment]].sum()),
+        n_bytes,
+        private & (action == Action.ALLOC),
+        private & ends,
+    )
+    reserved = levels(
+        int(segments.total_bytes[own].sum()),
+        n_bytes,
+        private & np.isin(action, _TAKES),
+        private & np.isin(action, _GIVES),
+    )
+    return replay.active_bytes - active, replay.reserved_bytes - reserved

@@ -12,8 +12,8 @@ import numpy as np
 
 from profkit.index.snapshot.allocator.sizes import BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from profkit.index.snapshot.live_blocks import live_blocks_at
-from profkit.index.snapshot.private_pools import is_private
-from profkit.index.snapshot.replay import DeviceReplay, paired
+from profkit.index.snapshot.replay import DeviceReplay, is_private, paired
+from profkit.index.snapshot.stack_lines import StackLines
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State
 
@@ -34,8 +34,8 @@ class SegmentMap:
         block_address: Where each live block begins. Shape ``(b,)``.
         block_bytes: Its length.
         block_stack: Stack that allocated it.
-        hole_address: Where each free block begins. Shape ``(h,)``.
-        hole_bytes: Its length.
+        free_address: Where each free block begins. Shape ``(h,)``.
+        free_bytes: Its length.
     """
 
     segment_address: Int64s
@@ -46,30 +46,30 @@ class SegmentMap:
     block_address: Int64s
     block_bytes: Int64s
     block_stack: Int32s
-    hole_address: Int64s
-    hole_bytes: Int64s
+    free_address: Int64s
+    free_bytes: Int64s
 
     @cached_property
-    def hole_segment(self) -> Rows:
+    def free_segment(self) -> Rows:
         """The segment of each hole. Shape ``(h,)``."""
-        return self._segment_of(self.hole_address)
+        return self._segment_of(self.free_address)
 
     @cached_property
-    def is_held(self) -> Mask:
+    def is_unreleasable(self) -> Mask:
         """Holes in segments that have a live block. ``(h,)``."""
         is_used = np.zeros(len(self.segment_address), dtype=np.bool_)
         is_used[self._segment_of(self.block_address)] = True
-        return np.asarray(is_used[self.hole_segment] & ~self.is_private[self.hole_segment])
+        return np.asarray(is_used[self.free_segment] & ~self.is_private[self.free_segment])
 
     @cached_property
     def is_releasable(self) -> Mask:
         """Holes in segments without one, private pools aside: they can be given back. ``(h,)``."""
-        return np.asarray(~self.is_held & ~self.is_private[self.hole_segment])
+        return np.asarray(~self.is_unreleasable & ~self.is_private[self.free_segment])
 
     @property
     def releasable_bytes(self) -> int:
         """What an emptied cache would give back to the driver."""
-        return int(self.hole_bytes[self.is_releasable].sum())
+        return int(self.free_bytes[self.is_releasable].sum())
 
     @property
     def unreleasable_bytes(self) -> int:
@@ -77,7 +77,7 @@ class SegmentMap:
 
         What is free in private pools is neither: it is kept for the graphs that write there.
         """
-        return int(self.hole_bytes[self.is_held].sum())
+        return int(self.free_bytes[self.is_unreleasable].sum())
 
     def largest_usable_block_bytes(self, stream: int, *, is_small: bool) -> int:
         """The longest free block that a request of a stream could have.
@@ -85,29 +85,29 @@ class SegmentMap:
         Args:
             is_small: Whether the request is of at most 1 MiB.
         """
-        segment = self.hole_segment
+        segment = self.free_segment
         fits = (self.segment_stream[segment] == stream) & (self.is_small[segment] == is_small)
-        return int(self.hole_bytes[fits].max(initial=0))
+        return int(self.free_bytes[fits].max(initial=0))
 
     @cached_property
-    def pinned_by_block(self) -> Int64s:
+    def unreleasable_by_block(self) -> Int64s:
         """Bytes of holes that each live block holds in place. Shape ``(b,)``.
 
         A hole between two live blocks counts half for each, one at the end of a segment wholly for
         its only neighbour; so all of them together are :attr:`unreleasable_bytes`.
         """
         pinned = np.zeros(len(self.block_address), dtype=np.int64)
-        held = np.flatnonzero(self.is_held)
+        held = np.flatnonzero(self.is_unreleasable)
         if not len(held):
             return pinned
-        segment = self.hole_segment[held]
+        segment = self.free_segment[held]
         of_block = self._segment_of(self.block_address)
-        after = np.searchsorted(self.block_address, self.hole_address[held])
+        after = np.searchsorted(self.block_address, self.free_address[held])
         last = len(self.block_address) - 1
         left, right = after - 1, np.minimum(after, last)
         has_left = (left >= 0) & (of_block[np.maximum(left, 0)] == segment)
         has_right = (after <= last) & (of_block[right] == segment)
-        size = self.hole_bytes[held]
+        size = self.free_bytes[held]
         half = np.where(has_left & has_right, size // 2, size)
         np.add.at(pinned, left[has_left], half[has_left])
         rest = np.where(has_left, size - half, size)
@@ -129,8 +129,8 @@ _NOTHING: Final = SegmentMap(
     block_address=_NO_BYTES,
     block_bytes=_NO_BYTES,
     block_stack=np.zeros(0, dtype=np.int32),
-    hole_address=_NO_BYTES,
-    hole_bytes=_NO_BYTES,
+    free_address=_NO_BYTES,
+    free_bytes=_NO_BYTES,
 )
 
 
@@ -156,8 +156,8 @@ def final_segment_map(snapshot: MemorySnapshot, device: int) -> SegmentMap:
         block_address=blocks.address[live],
         block_bytes=blocks.n_bytes[live],
         block_stack=blocks.stack[live],
-        hole_address=blocks.address[hole],
-        hole_bytes=blocks.n_bytes[hole],
+        free_address=blocks.address[hole],
+        free_bytes=blocks.n_bytes[hole],
     )
 
 
@@ -204,8 +204,8 @@ def segment_map_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -
         block_address=begins,
         block_bytes=lengths,
         block_stack=standing.stack[order],
-        hole_address=opens[real],
-        hole_bytes=(closes - opens)[real],
+        free_address=opens[real],
+        free_bytes=(closes - opens)[real],
     )
 
 
@@ -239,3 +239,41 @@ def _segments_at(
             order
         ],
     )
+
+
+@dataclass(frozen=True)
+class FragmentationSites:
+    """Live blocks with free memory beside them, by line, the most such memory first.
+
+    Attributes:
+        line: The telling line, or :data:`~profkit.index.snapshot.stack_lines.NO_LINE`. Shape ``(p,)``.
+        n: Blocks.
+        n_bytes: Their lengths together.
+        unreleasable_bytes: The free memory, as :attr:`SegmentMap.unreleasable_by_block` shares it out.
+    """
+
+    line: Int32s
+    n: Int64s
+    n_bytes: Int64s
+    unreleasable_bytes: Int64s
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+
+def fragmentation_sites(layout: SegmentMap, lines: StackLines) -> FragmentationSites:
+    """Group the blocks that hold free memory in place by their lines.
+
+    Args:
+        layout: Where everything lies.
+        lines: The lines of the snapshot's stacks.
+    """
+    pinned = layout.unreleasable_by_block
+    holds = np.flatnonzero(pinned > 0)
+    line, group = np.unique(lines.of(layout.block_stack[holds]), return_inverse=True)
+    n_bytes, unreleasable_bytes = np.zeros((2, len(line)), dtype=np.int64)
+    np.add.at(n_bytes, group, layout.block_bytes[holds])
+    np.add.at(unreleasable_bytes, group, pinned[holds])
+    order = np.argsort(-unreleasable_bytes, kind="stable")
+    n = np.bincount(group, minlength=len(line))
+    return FragmentationSites(line[order], n[order], n_bytes[order], unreleasable_bytes[order])

@@ -20,7 +20,7 @@ from profkit.model.snapshot import NO_STACK, MemorySnapshot, Stacks, State
 
 
 @dataclass(frozen=True)
-class Stack:
+class LiveStack:
     """Active blocks of one device that one stack allocated.
 
     Attributes:
@@ -42,11 +42,11 @@ class Stack:
 class StackChange:
     """What one stack holds on both sides; None where it holds nothing."""
 
-    before: Stack | None
-    after: Stack | None
+    before: LiveStack | None
+    after: LiveStack | None
 
     @property
-    def present(self) -> Stack:
+    def present(self) -> LiveStack:
         """The stack, as it is after where it still holds something."""
         stack = self.after or self.before
         if stack is None:
@@ -70,8 +70,8 @@ def stack_changes(before: MemorySnapshot, after: MemorySnapshot) -> tuple[StackC
         before: The first snapshot.
         after: The second one.
     """
-    news = standing_stacks(after)
-    olds = _on_devices_of(news, standing_stacks(before))
+    news = live_stacks(after)
+    olds = _on_devices_of(news, live_stacks(before))
     pairs, went, appeared = paired(olds, news, (_exact,), _lines_apart)
     for key in (_moved, _elsewhere):
         same_count = _where_as_many(went, appeared, key)
@@ -84,7 +84,7 @@ def stack_changes(before: MemorySnapshot, after: MemorySnapshot) -> tuple[StackC
     return tuple(sorted(changes, key=_rank))
 
 
-def standing_stacks(snapshot: MemorySnapshot) -> list[Stack]:
+def live_stacks(snapshot: MemorySnapshot) -> list[LiveStack]:
     """What stands in the end, by device and Python stack."""
     blocks = snapshot.blocks
     is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
@@ -97,13 +97,13 @@ def standing_stacks(snapshot: MemorySnapshot) -> list[Stack]:
     lines = stack_lines(snapshot.stacks)
     telling = lines.of(pairs[1].astype(np.int32))
     is_pythons = [is_python(frame) for frame in snapshot.stacks.frames]
-    found: dict[tuple[int, tuple[Frame, ...]], Stack] = {}
+    found: dict[tuple[int, tuple[Frame, ...]], LiveStack] = {}
     for (ordinal, number), line, total, n in zip(
         pairs.T.tolist(), telling.tolist(), sums.tolist(), counts.tolist(), strict=True
     ):
         frames = _python_frames(snapshot.stacks, number, is_pythons)
         seen = found.get((ordinal, frames))
-        found[ordinal, frames] = Stack(
+        found[ordinal, frames] = LiveStack(
             device=ordinal,
             frames=frames,
             location=lines.location(line) if frames else Location(),
@@ -120,7 +120,7 @@ def _python_frames(stacks: Stacks, number: int, is_pythons: list[bool]) -> tuple
     return tuple(stacks.frames[each] for each in own if is_pythons[each])
 
 
-def _on_devices_of(news: list[Stack], olds: list[Stack]) -> list[Stack]:
+def _on_devices_of(news: list[LiveStack], olds: list[LiveStack]) -> list[LiveStack]:
     """Stacks before, told apart by device only where there are several on one side."""
     devices = {each.device for each in news}
     if len(devices) != 1 or len({each.device for each in olds}) != 1:
@@ -129,15 +129,15 @@ def _on_devices_of(news: list[Stack], olds: list[Stack]) -> list[Stack]:
     return [replace(each, device=device) for each in olds]
 
 
-def _exact(stack: Stack) -> Hashable:
+def _exact(stack: LiveStack) -> Hashable:
     return stack.device, tuple((each.file, each.line, each.function) for each in stack.frames)
 
 
-def _moved(stack: Stack) -> Hashable:
+def _moved(stack: LiveStack) -> Hashable:
     return stack.device, tuple((each.file, each.function) for each in stack.frames)
 
 
-def _elsewhere(stack: Stack) -> Hashable:
+def _elsewhere(stack: LiveStack) -> Hashable:
     """The same program in another folder, or with torch installed elsewhere."""
     return stack.device, tuple(
         (posixpath.basename(each.file.replace("\\", "/")), each.function) for each in stack.frames
@@ -145,19 +145,19 @@ def _elsewhere(stack: Stack) -> Hashable:
 
 
 def _where_as_many(
-    ones: list[Stack], others: list[Stack], key: Callable[[Stack], Hashable]
-) -> Callable[[Stack], Hashable | None]:
+    ones: list[LiveStack], others: list[LiveStack], key: Callable[[LiveStack], Hashable]
+) -> Callable[[LiveStack], Hashable | None]:
     """A key that tells only of what is there as often on both sides."""
     left, right = Counter(map(key, ones)), Counter(map(key, others))
 
-    def sure(stack: Stack) -> Hashable | None:
+    def sure(stack: LiveStack) -> Hashable | None:
         name = key(stack)
         return name if stack.frames and left[name] == right[name] else None
 
     return sure
 
 
-def _lines_apart(one: Stack, other: Stack) -> int:
+def _lines_apart(one: LiveStack, other: LiveStack) -> int:
     pairs = zip(one.frames, other.frames, strict=False)
     return sum(abs(left.line - right.line) for left, right in pairs)
 

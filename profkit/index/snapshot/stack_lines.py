@@ -87,7 +87,7 @@ class StackLines:
 def stack_lines(stacks: Stacks) -> StackLines:
     """Find the telling line of every stack."""
     whose = np.fromiter((_whose(f.file) for f in stacks.frames), np.int64, len(stacks.frames))
-    place = first_place(stacks, whose)
+    place = best_frame_places(stacks, whose)
     frame = np.full(len(stacks), NO_LINE, dtype=np.int32)
     owner = np.full(len(stacks), _NO_PYTHON, dtype=np.int64)
     has = place >= 0
@@ -97,7 +97,7 @@ def stack_lines(stacks: Stacks) -> StackLines:
     return StackLines(stacks, frame, owner == _USERS)
 
 
-def first_place(stacks: Stacks, rank: Int64s) -> Int64s:
+def best_frame_places(stacks: Stacks, rank: Int64s) -> Int64s:
     """For each stack the place in ``stacks.frame`` of its innermost frame of the lowest rank.
 
     Args:

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profkit.index.host.enclosing import rows_open_at
-from profkit.index.host.nesting import CallTree
+from profkit.index.host.nesting import CallTree, rows_open_at
 from profkit.index.host.source import backward_rows
 from profkit.index.trace_memory.live_bytes import Allocations
 from profkit.model.events import NO_ROW, EventTable, Int64s, Mask, Rows
 
-NO_STRETCH = -1
+NO_RUN = -1
 _SOON = 3
 """What an operator takes and this many nodes later, or at the end of its run, still stands is kept
 by somebody; what is gone by then was only passed on."""
@@ -33,21 +32,21 @@ class GraphNodes:
         row: The innermost operator that made it. Shape ``(k,)``.
         n: Nodes that it made; more than one where an operator is put together of several.
         is_used: Whether a backward pass ran one of them.
-        stretch: A number for every run of nodes of one thread that none was used of and no
-            backward pass began in between; :data:`NO_STRETCH` for nodes that were used.
+        run: A number for every run of nodes of one thread that none was used of and no
+            backward pass began in between; :data:`NO_RUN` for nodes that were used.
     """
 
     row: Rows
     n: Int64s
     is_used: Mask
-    stretch: Int64s
+    run: Int64s
 
     def __len__(self) -> int:
         return len(self.row)
 
 
 @dataclass(frozen=True)
-class KeptBytes:
+class RetainedBytes:
     """Allocations of operators that made nodes, and that stood longer than it takes to pass on.
 
     Attributes:
@@ -95,12 +94,12 @@ def _stretches(events: EventTable, row: Rows, is_used: Mask, is_backward: Mask) 
         | (events.lane[row][1:] != events.lane[row][:-1])
         | (pass_before[1:] != pass_before[:-1])
     )
-    return np.where(is_used, NO_STRETCH, np.cumsum(begins & ~is_used) - 1)
+    return np.where(is_used, NO_RUN, np.cumsum(begins & ~is_used) - 1)
 
 
-def kept_bytes(
+def retained_bytes(
     events: EventTable, tree: CallTree, nodes: GraphNodes, allocations: Allocations
-) -> KeptBytes:
+) -> RetainedBytes:
     """Find what operators that made unused nodes took and somebody kept.
 
     Args:
@@ -119,17 +118,17 @@ def kept_bytes(
     until = np.where(free < 0, np.iinfo(np.int64).max, table.ts_ns[free])
     # At the end of a run what its last operator has read still stands, and what it made is its
     # result.
-    last = np.zeros(int(nodes.stretch.max(initial=NO_STRETCH)) + 1, dtype=np.int64)
-    last[nodes.stretch[~nodes.is_used]] = np.flatnonzero(~nodes.is_used)
-    end = last[nodes.stretch[node]]
+    last = np.zeros(int(nodes.run.max(initial=NO_RUN)) + 1, dtype=np.int64)
+    last[nodes.run[~nodes.is_used]] = np.flatnonzero(~nodes.is_used)
+    end = last[nodes.run[node]]
     later = np.minimum(node + _SOON, end)
     row = nodes.row[later]
     judged_ns = np.where(node + _SOON <= end, events.ts_ns[row], events.end_ns[row])
     is_kept = (later > node) & (until >= judged_ns)
-    return KeptBytes(found[is_kept], node[is_kept], free[is_kept] >= 0)
+    return RetainedBytes(found[is_kept], node[is_kept], free[is_kept] >= 0)
 
 
-def most_at_once(allocations: Allocations, among: Rows) -> int:
+def peak_live_bytes(allocations: Allocations, among: Rows) -> int:
     """The most bytes of some allocations that stood at one time.
 
     Args:

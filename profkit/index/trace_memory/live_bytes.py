@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from profkit.model.events import MISSING, Int64s, Mask, MemoryTable, Rows
+from profkit.index.host.steps import NO_STEP, Steps
+from profkit.model.events import MISSING, Int32s, Int64s, Mask, MemoryTable, Rows
 
 DEVICE_TYPES: Final = {
     0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia",
@@ -89,3 +90,102 @@ def peaks(table: MemoryTable) -> dict[str, int]:
             here = of_type & (table.device == device)
             found[device_label(device_type, device)] = int(table.total_allocated[here].max())
     return found
+
+
+@dataclass(frozen=True)
+class UnfreedInSteps:
+    """Allocations that begin in a step and are not freed in the recording.
+
+    Attributes:
+        place: Places in the ``[memory]`` table. Shape ``(k,)``.
+        step: The step of each. Shape ``(k,)``.
+        n_bytes: Its bytes. Shape ``(k,)``.
+    """
+
+    place: Int32s
+    step: Int32s
+    n_bytes: Int64s
+
+    def select(self, kept: Mask) -> "UnfreedInSteps":
+        """Some of them. ``kept`` has shape ``(k,)``."""
+        return UnfreedInSteps(self.place[kept], self.step[kept], self.n_bytes[kept])
+
+    def bytes_by_step(self, n_steps: int) -> Int64s:
+        """Bytes that each step keeps. Shape ``(n_steps,)``."""
+        total = np.zeros(n_steps, dtype=np.int64)
+        np.add.at(total, self.step, self.n_bytes)
+        return total
+
+
+def unfreed_in_steps(allocations: Allocations, steps: Steps) -> UnfreedInSteps:
+    """Allocations of the steps that the recording does not free.
+
+    Args:
+        allocations: The allocations, paired with their frees.
+    """
+    place = allocations.alloc[allocations.unfreed]
+    step = steps.of(allocations.table.ts_ns[place])
+    inside = step != NO_STEP
+    place = place[inside].astype(np.int32)
+    return UnfreedInSteps(place, step[inside], allocations.table.n_bytes[place])
+
+
+def growth_per_step_bytes(by_step: Int64s) -> int:
+    """What every step keeps, as the median; 0 unless each step keeps something.
+
+    A line that keeps memory only in some steps fills a cache or sets something up: an optimizer
+    makes its state in the first step alone, and what a variable still holds at the end of the
+    recording was made in the last.
+
+    Args:
+        by_step: Bytes that each step keeps. Shape ``(n_steps,)``.
+    """
+    if not len(by_step) or int(by_step.min()) <= 0:
+        return 0
+    return int(np.median(by_step))
+
+
+@dataclass(frozen=True)
+class WindowPeak:
+    """One device, or the host, at the moment when it held most of what the window allocated.
+
+    Attributes:
+        device_type: PyTorch's device type.
+        device: Ordinal of the device; -1 on the host.
+        ts_ns: The first such moment, in nanoseconds from the trace's start.
+        n_bytes: What was live then.
+        live: Places in :class:`~profkit.index.trace_memory.live_bytes.Allocations` of what was. Shape ``(k,)``.
+    """
+
+    device_type: int
+    device: int
+    ts_ns: int
+    n_bytes: int
+    live: Rows
+
+
+def window_peaks(allocations: Allocations) -> tuple[WindowPeak, ...]:
+    """The peak of every device; none where frees cannot be joined to allocations.
+
+    Args:
+        allocations: The allocations of the window, with their frees.
+    """
+    table = allocations.table
+    if not allocations.has_addresses:
+        return ()
+    alloc, free = allocations.alloc, allocations.free
+    kind, ordinal = table.device_type[alloc], table.device[alloc]
+    found = []
+    for device_type, device in sorted(set(zip(kind.tolist(), ordinal.tolist(), strict=True))):
+        here = np.flatnonzero((kind == device_type) & (ordinal == device))
+        ended = here[free[here] >= 0]
+        change = np.zeros(len(table), dtype=np.int64)
+        np.add.at(change, alloc[here], allocations.n_bytes[here])
+        np.subtract.at(change, free[ended], allocations.n_bytes[ended])
+        level = np.cumsum(change)
+        peak = int(level.argmax())
+        still = (alloc[here] <= peak) & ((free[here] < 0) | (free[here] > peak))
+        found.append(
+            WindowPeak(device_type, device, int(table.ts_ns[peak]), int(level[peak]), here[still])
+        )
+    return tuple(found)

@@ -17,13 +17,13 @@ from profkit.index.device.occupancy import mean_by_time
 from profkit.index.runtime_calls import names_matching
 from profkit.model.events import Category
 from profkit.model.report import Report
+from profkit.model.torch_names import STEP
 from profkit.readers.stream import Chunks, open_plain, place_of
 from profkit.units import format_count, format_ns, format_share
 
 _COLLECTIVES: Final = frozenset(
     f"nccl:{name}" for name in ("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter")
 )
-_STEP: Final = re.compile(r"^ProfilerStep")
 _CALL: Final = re.compile(rb'"cat"\s*:\s*"(\w*runtime)"', re.IGNORECASE)
 _LONGEST_CATEGORY: Final = 64
 _WORTH_SAYING_SHARE: Final = 0.05
@@ -90,7 +90,7 @@ def _names_calls_anew(path: str) -> bool:
 
 def _of_steps(ctx: Context) -> Iterator[Misreading]:
     events = ctx.events
-    is_step = names_matching(events.names, _STEP)[events.name]
+    is_step = names_matching(events.names, STEP)[events.name]
     on_device = int((is_step & (events.category == Category.DEVICE_ANNOTATION)).sum())
     if on_device:
         yield Misreading(

@@ -6,13 +6,13 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.index.host.enclosing import rows_open_at
-from profkit.index.host.nesting import self_ns
+from profkit.index.host.nesting import rows_open_at, self_ns
 from profkit.index.host.source import NO_FRAME
 from profkit.index.trace_memory.live_bytes import device_label
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import Misreading
 from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.report import KernelSummary, Report
+from profkit.model.torch_names import MODULE_PREFIX
 from profkit.present.headline import (
     breakdown_title,
     cost_text,
@@ -21,7 +21,6 @@ from profkit.present.headline import (
     unchecked_by_reason,
 )
 
-_MODULE: Final = "nn.Module: "
 _MOST: Final = 1_000
 """Modules and operators that are listed; a model of a thousand layers is shown whole."""
 _LARGEST: Final = 200
@@ -212,15 +211,15 @@ def modules(ctx: Context) -> tuple[ModuleTime, ...]:
 def _calls(ctx: Context) -> dict[str, tuple[int, int, str | None]]:
     """By module: calls, their lengths together, and the module that called it first."""
     events = ctx.events
-    of_module = np.fromiter((name.startswith(_MODULE) for name in events.names), np.bool_)
+    of_module = np.fromiter((name.startswith(MODULE_PREFIX) for name in events.names), np.bool_)
     is_call: Mask = (events.category == Category.PYTHON) & of_module[events.name]
     rows = np.flatnonzero(is_call)
-    above = ctx.tree.below(is_call)[rows]
+    above = ctx.tree.enclosing(is_call)[rows]
     found: dict[str, tuple[int, int, str | None]] = {}
     order = np.argsort(events.ts_ns[rows], kind="stable")
     for row, caller in zip(rows[order].tolist(), above[order].tolist(), strict=True):
-        name = events.name_of(row).removeprefix(_MODULE)
-        first = events.name_of(caller).removeprefix(_MODULE) if caller != NO_ROW else None
+        name = events.name_of(row).removeprefix(MODULE_PREFIX)
+        first = events.name_of(caller).removeprefix(MODULE_PREFIX) if caller != NO_ROW else None
         n_calls, total_ns, parent = found.get(name, (0, 0, first))
         found[name] = (n_calls + 1, total_ns + int(events.dur_ns[row]), parent)
     return found

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.model.events import MISSING, Category, Float64s, Int32s, Int64s
+from profkit.model.torch_names import MEMORY as MEMORY_EVENT
 from profkit.readers.kineto.interning import CATEGORIES, Interned, LaneTable, plain_name, plain_text
 from profkit.readers.kineto.schema import (
     NO_ARGS,
@@ -50,7 +51,6 @@ MEMORY: Final = (
     "memory_bytes", "memory_address", "memory_device_type", "memory_device", "total_allocated",
     "total_reserved",
 )  # fmt: skip
-_ALLOCATION: Final = "[memory]"
 _NO_NUMBER: Final = -1
 _MICROSECOND: Final = 1000
 _EXACT_MICROSECOND: Final = Decimal(_MICROSECOND)
@@ -268,7 +268,7 @@ def to_columns(events: list[Any], words: Vocabulary) -> Batch:
 
 
 def _is_allocation(event: Any) -> bool:  # noqa: ANN401  (an instant or a complete event)
-    return event.name == _ALLOCATION and (event.args or NO_ARGS).memory_bytes != MISSING
+    return event.name == MEMORY_EVENT and (event.args or NO_ARGS).memory_bytes != MISSING
 
 
 def _add_complete(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> list[int]:
@@ -281,7 +281,7 @@ def _add_complete(batch: Batch, events: list[Any], at: list[int], words: Vocabul
         Places of the allocations, which are not added.
     """
     names = _numbers(words.names, map(_NAME, events), len(events))
-    named = np.flatnonzero(names == words.names.get(_ALLOCATION, _NO_NUMBER)).tolist()
+    named = np.flatnonzero(names == words.names.get(MEMORY_EVENT, _NO_NUMBER)).tolist()
     allocations = {i for i in named if _is_allocation(events[i])}
     if allocations:
         rest = [i for i in range(len(events)) if i not in allocations]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from profkit.model.events import Category, Lane
+from profkit.model.torch_names import BUILTIN_PREFIX
 
 OURS: Final = "profkit"
 """The category of what profkit itself adds to a trace for viewers: findings, counters, gaps."""
@@ -57,7 +58,7 @@ def plain_name(name: str) -> str:
     thousands of names for one thing, so the address goes. And paths that were written unescaped
     were unescaped by whoever read them: the line break in ``torch\nn`` was none.
     """
-    if name.startswith("<built-in"):
+    if name.startswith(BUILTIN_PREFIX):
         head, at, tail = name.partition(" at 0x")
         if at:
             return head + tail[tail.find(">") :]

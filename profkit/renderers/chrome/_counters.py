@@ -8,7 +8,13 @@ import numpy.typing as npt
 
 from profkit.engine.context import Context
 from profkit.engine.figures.summary import device_label
-from profkit.index.device.counters import Levels, covered_share, launch_queue, stretches, thinned
+from profkit.index.device.counters import (
+    CounterSeries,
+    bin_edges,
+    covered_share,
+    downsampled,
+    launch_queue,
+)
 from profkit.index.trace_memory.live_bytes import device_label as memory_label
 from profkit.model.events import MISSING, Int64s
 from profkit.model.live_memory import MemorySample
@@ -48,11 +54,11 @@ def _devices(ctx: Context, pen: Pen) -> Iterator[bytes]:
     for device in ctx.devices:
         label = device_label(ctx, device.device)
         if device.span_ns:
-            edges = stretches(device.start_ns, device.end_ns, MOST_SAMPLES)
+            edges = bin_edges(device.start_ns, device.end_ns, MOST_SAMPLES)
             shares = (covered_share(device.busy, edges) * 100).round(2)
             yield from _samples(pen, f"{label} busy", "percent", edges[:-1], shares)
             yield pen.counter(f"{label} busy", device.end_ns, {"percent": 0})
-        queue = thinned(launch_queue(ctx.events, ctx.launches, device.rows), MOST_SAMPLES)
+        queue = downsampled(launch_queue(ctx.events, ctx.launches, device.rows), MOST_SAMPLES)
         yield from _samples(pen, f"{label} launched, not started", "n", queue.at_ns, queue.values)
 
 
@@ -78,7 +84,7 @@ def _allocators(ctx: Context, pen: Pen) -> Iterator[bytes]:
             known = here & (column != MISSING)
             if not column[known].any():
                 continue
-            levels = thinned(Levels(table.ts_ns[known], column[known]), MOST_SAMPLES)
+            levels = downsampled(CounterSeries(table.ts_ns[known], column[known]), MOST_SAMPLES)
             yield from _samples(pen, f"{label} {word}", "bytes", levels.at_ns, levels.values)
 
 

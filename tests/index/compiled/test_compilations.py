@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.compiled.compilations import python_around
+from profkit.index.compiled.compilations import gaps_between_graphs
 from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
 
@@ -145,6 +145,6 @@ def test_python_around_a_run_is_what_no_operator_of_its_call_covers(
             expected |= set(takewhile(lambda ns: ns not in covered, way))
     ctx = built(b)
     places = np.flatnonzero([number == "1/0" for number in ctx.compiled_runs.numbers])
-    found = python_around(ctx.events, ctx.compiled_runs, places)
+    found = gaps_between_graphs(ctx.events, ctx.compiled_runs, places)
     pairs = [range(*pair) for pair in zip(*(each.tolist() for each in found), strict=True)]
     assert {ns for pair in pairs for ns in pair} == expected

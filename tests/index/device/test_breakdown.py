@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.index.device.breakdown import breakdown, parts_of_steps, shared_out
+from profkit.index.device.breakdown import breakdown, partition_time, parts_of_steps
 from profkit.index.intervals import Intervals, of_pairs
 
 stretches = st.lists(
@@ -23,7 +23,7 @@ def test_parts_add_up_and_the_first_of_two_has_the_overlap(
 ) -> None:
     window = window if len(window) else of_pairs(((0, 10),))
     parts = {"compute": compute, "communication": communication, "idle-sync": idle}
-    told = breakdown(window, 2, shared_out(window, parts))
+    told = breakdown(window, 2, partition_time(window, parts))
     lengths = {part.kind: part.ns for part in told.parts}
     moments = by_moment(window)
     expected = {}
@@ -40,7 +40,7 @@ def test_parts_add_up_and_the_first_of_two_has_the_overlap(
 def test_work_comes_before_idle_time_and_the_longest_first() -> None:
     window, none = of_pairs(((0, 100),)), of_pairs(())
     parts = {"compute": of_pairs(((0, 10),)), "copy": of_pairs(((0, 40),)), "idle-data": none}
-    told = breakdown(window, 0, shared_out(window, parts))
+    told = breakdown(window, 0, partition_time(window, parts))
     assert [(part.kind, part.ns, part.per_step_ns) for part in told.parts] == [
         ("copy", 30, None),
         ("compute", 10, None),
@@ -50,7 +50,7 @@ def test_work_comes_before_idle_time_and_the_longest_first() -> None:
 
 def test_without_devices_the_rest_is_python() -> None:
     window = of_pairs(((0, 100),))
-    told = breakdown(window, 4, shared_out(window, {"data": of_pairs(((0, 8),))}))
+    told = breakdown(window, 4, partition_time(window, {"data": of_pairs(((0, 8),))}))
     assert not told.on_device
     assert [(part.kind, part.per_step_ns) for part in told.parts] == [("python", 23), ("data", 2)]
 
@@ -61,7 +61,7 @@ def test_the_parts_of_each_step_add_up_to_it(
 ) -> None:
     ends = np.cumsum(np.array(lengths, np.int64), dtype=np.int64)
     starts = ends - np.array(lengths, np.int64)
-    parts = shared_out(
+    parts = partition_time(
         of_pairs(tuple(zip(starts.tolist(), ends.tolist(), strict=True))),
         {"compute": compute, "idle-data": idle},
     )

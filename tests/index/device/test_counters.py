@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from profkit.engine.context import Context
 from profkit.index.device.counters import (
-    Levels,
+    CounterSeries,
+    bin_edges,
+    counter_of_changes,
     covered_share,
+    downsampled,
     launch_queue,
-    levels_of_changes,
-    stretches,
-    thinned,
 )
 from profkit.index.intervals import union
 from profkit.readers.open import load_trace
@@ -22,12 +22,12 @@ from profkit.testing import TraceBuilder
 CHANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 3)), max_size=40)
 
 
-def as_levels(changes: list[tuple[int, int]]) -> Levels:
+def as_levels(changes: list[tuple[int, int]]) -> CounterSeries:
     table = np.array(changes, dtype=np.int64).reshape(-1, 2)
-    return levels_of_changes(table[:, 0], table[:, 1])
+    return counter_of_changes(table[:, 0], table[:, 1])
 
 
-def value_at(levels: Levels, moment: int) -> int:
+def value_at(levels: CounterSeries, moment: int) -> int:
     before = [v for t, v in zip(levels.at_ns, levels.values, strict=True) if t <= moment]
     return int(before[-1]) if before else 0
 
@@ -45,7 +45,7 @@ def test_thinned_levels_keep_the_highest_and_the_last_and_are_never_too_low(
     changes: list[tuple[int, int]], most: int
 ) -> None:
     levels = as_levels(changes)
-    few = thinned(levels, most)
+    few = downsampled(levels, most)
     assert len(few) <= max(most, 1)
     if not len(levels):
         return
@@ -61,7 +61,7 @@ def test_the_queue_is_what_was_launched_and_has_not_started(tmp_path: Path) -> N
     with b.step():
         for _ in range(3):
             b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
-        b.kernel("carried_in", 1_000, correlation=99_999)
+        b.kernel("orphans_from_before_recording", 1_000, correlation=99_999)
     ctx = Context(load_trace(b.write(tmp_path / "trace.json")))
     queue = launch_queue(ctx.events, ctx.launches, ctx.devices[0].rows)
     starts = [(e.ts_ns, (e.args or {})["correlation"]) for e in b.events if e.cat == "kernel"]
@@ -75,7 +75,7 @@ def test_the_queue_is_what_was_launched_and_has_not_started(tmp_path: Path) -> N
 
 def test_shares_of_stretches_add_up_to_what_is_covered() -> None:
     covered = union(np.array([5, 20, 90]), np.array([12, 50, 97]))
-    edges = stretches(0, 100, 7)
+    edges = bin_edges(0, 100, 7)
     assert edges[0] == 0
     assert edges[-1] == 100
     share = covered_share(covered, edges)
@@ -84,4 +84,4 @@ def test_shares_of_stretches_add_up_to_what_is_covered() -> None:
 
 
 def test_stretches_are_no_shorter_than_a_nanosecond() -> None:
-    assert stretches(7, 10, 1000).tolist() == [7, 8, 9, 10]
+    assert bin_edges(7, 10, 1000).tolist() == [7, 8, 9, 10]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.device.matmul_precision import arithmetic, products
+from profkit.index.device.matmul_precision import float32_matmuls, matmul_precision
 from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
 
@@ -79,17 +79,17 @@ NEITHER = {
 
 @pytest.mark.parametrize("name", FLOAT32.values(), ids=FLOAT32)
 def test_these_multiply_in_full_float32(name: str) -> None:
-    assert arithmetic(name) == "float32"
+    assert matmul_precision(name) == "float32"
 
 
 @pytest.mark.parametrize("name", TF32.values(), ids=TF32)
 def test_these_round_to_tf32(name: str) -> None:
-    assert arithmetic(name) == "tf32"
+    assert matmul_precision(name) == "tf32"
 
 
 @pytest.mark.parametrize("name", NEITHER.values(), ids=NEITHER)
 def test_these_are_something_else(name: str) -> None:
-    assert arithmetic(name) is None
+    assert matmul_precision(name) is None
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_whose_a_product_is_says_the_operator_or_else_the_kernel(
     else:
         b.launch(op, kernel=kernel, host_ns=9_000, device_ns=50_000)
     ctx = built(b)
-    assert products(ctx.events, ctx.launches).by_cudnn.tolist() == [by_cudnn]
+    assert float32_matmuls(ctx.events, ctx.launches).by_cudnn.tolist() == [by_cudnn]
 
 
 @pytest.mark.parametrize(
@@ -138,5 +138,5 @@ def test_factorizations_are_none_of_these_products(
     with b.op("aten::linalg_multi_dot"):
         b.launch("aten::mm", kernel="ampere_sgemm_64x64_nn", host_ns=9_000, device_ns=50_000)
     ctx = built(b)
-    found = products(ctx.events, ctx.launches)
+    found = float32_matmuls(ctx.events, ctx.launches)
     assert [ctx.events.name_of(row) for row in found.rows.tolist()] == ["ampere_sgemm_64x64_nn"]

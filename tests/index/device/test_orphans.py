@@ -3,7 +3,11 @@
 from pathlib import Path
 
 from profkit.engine.context import Context
-from profkit.index.device.orphans import carried_in, launches_without_work, lost_launches
+from profkit.index.device.orphans import (
+    launches_without_work,
+    orphans_from_before_recording,
+    orphans_with_lost_launch,
+)
 from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
 
@@ -24,11 +28,11 @@ def test_each_stream_is_judged_by_itself(tmp_path: Path) -> None:
     b.kernel("lost", 1_000)
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000, stream=13)
     ctx = context(b, tmp_path)
-    assert names(ctx, carried_in(ctx.events, ctx.launches)) == [
+    assert names(ctx, orphans_from_before_recording(ctx.events, ctx.launches)) == [
         "before",
         "before on another stream",
     ]
-    assert names(ctx, lost_launches(ctx.events, ctx.launches)) == ["lost"]
+    assert names(ctx, orphans_with_lost_launch(ctx.events, ctx.launches)) == ["lost"]
 
 
 def test_streams_of_two_devices_with_one_number_are_two(tmp_path: Path) -> None:
@@ -37,7 +41,9 @@ def test_streams_of_two_devices_with_one_number_are_two(tmp_path: Path) -> None:
     b.kernel("before on the second", 1_000, device=1)
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000, device=1)
     ctx = context(b, tmp_path)
-    assert names(ctx, carried_in(ctx.events, ctx.launches)) == ["before on the second"]
+    assert names(ctx, orphans_from_before_recording(ctx.events, ctx.launches)) == [
+        "before on the second"
+    ]
 
 
 def test_a_copy_without_work_is_no_lost_kernel(tmp_path: Path) -> None:
@@ -64,8 +70,8 @@ def test_without_any_launch_nothing_is_known_to_be_from_before(tmp_path: Path) -
     for _ in range(3):
         b.kernel("gemm", 1_000)
     ctx = context(b, tmp_path)
-    assert not len(carried_in(ctx.events, ctx.launches))
-    assert len(lost_launches(ctx.events, ctx.launches)) == 3
+    assert not len(orphans_from_before_recording(ctx.events, ctx.launches))
+    assert len(orphans_with_lost_launch(ctx.events, ctx.launches)) == 3
 
 
 def test_a_stream_without_launches_was_carried_in_until_others_have_launched(
@@ -77,8 +83,8 @@ def test_a_stream_without_launches_was_carried_in_until_others_have_launched(
     b.advance(50_000)
     b.kernel("not recorded", 1_000, stream=13)
     ctx = context(b, tmp_path)
-    assert names(ctx, carried_in(ctx.events, ctx.launches)) == ["before"]
-    assert names(ctx, lost_launches(ctx.events, ctx.launches)) == ["not recorded"]
+    assert names(ctx, orphans_from_before_recording(ctx.events, ctx.launches)) == ["before"]
+    assert names(ctx, orphans_with_lost_launch(ctx.events, ctx.launches)) == ["not recorded"]
 
 
 def test_streams_without_numbers_are_told_apart_by_their_lanes(tmp_path: Path) -> None:
@@ -90,4 +96,6 @@ def test_streams_without_numbers_are_told_apart_by_their_lanes(tmp_path: Path) -
         if event.args:
             event.args.pop("stream", None)
     ctx = context(b, tmp_path)
-    assert names(ctx, carried_in(ctx.events, ctx.launches)) == ["before on another stream"]
+    assert names(ctx, orphans_from_before_recording(ctx.events, ctx.launches)) == [
+        "before on another stream"
+    ]

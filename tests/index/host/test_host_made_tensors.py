@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.device.waits import WaitKind
-from profkit.index.host.host_made_tensors import makers
+from profkit.index.device.syncs import SyncKind
+from profkit.index.host.host_made_tensors import creating_ops
 from profkit.model.events import NO_ROW
 from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
@@ -15,8 +15,8 @@ from profkit.testing import TraceBuilder
 
 def makers_in(b: TraceBuilder, tmp_path: Path) -> list[str]:
     ctx = Context(load(b.write(tmp_path / "t.json")))
-    owners = np.unique(ctx.waits.of_kind(WaitKind.TO_DEVICE).owner).astype(np.int32)
-    found = makers(ctx.events, ctx.tree, ctx.source.frame, owners)
+    owners = np.unique(ctx.syncs.of_kind(SyncKind.TO_DEVICE).owner).astype(np.int32)
+    found = creating_ops(ctx.events, ctx.tree, ctx.source.frame, owners)
     return ["" if row == NO_ROW else ctx.events.name_of(row) for row in found.tolist()]
 
 

@@ -125,7 +125,7 @@ def test_nearest_outermost_and_below_find_marked_rows_on_the_way_up() -> None:
     marked = np.array([True, False, True, False])
     assert found.nearest(marked).tolist() == [0, 0, 2, 2]
     assert found.outermost(marked).tolist() == [0, 0, 0, 0]
-    assert found.below(marked).tolist() == [NO_ROW, 0, 0, 2]
+    assert found.enclosing(marked).tolist() == [NO_ROW, 0, 0, 2]
 
 
 def test_self_time_leaves_out_the_rows_directly_below() -> None:

@@ -3,8 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.index.host.nesting import call_tree
-from profkit.index.host.self_time import own_ns
+from profkit.index.host.nesting import call_tree, own_ns
 from profkit.index.intervals import union
 from tests.index.host.test_nesting import nested, table
 

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from profkit.engine.context import Context
 from profkit.engine.families.collectives.waits import waits_of_devices
 from profkit.index.intervals import union
-from profkit.index.ranks.collectives import awaited, kind_of, run_on_host, shares_of_each, starters
+from profkit.index.ranks.collectives import (
+    collective_kind,
+    exposed_waits,
+    host_collectives,
+    launching_ops,
+    wait_by_collective,
+)
 from profkit.readers.open import load_trace
 from profkit.testing import TraceBuilder
 
@@ -45,12 +51,12 @@ def test_a_moment_is_waited_if_an_exchange_runs_that_ends_before_work_goes_on(
     exchanges: list[Stretch], work: list[Stretch], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     ctx = recorded(of_gloo(exchanges), tmp_path_factory.mktemp("trace"))
-    rows = run_on_host(ctx.events)
+    rows = host_collectives(ctx.events)
     working = union(
         np.array([start for start, _ in work], dtype=np.int64),
         np.array([start + length for start, length in work], dtype=np.int64),
     )
-    found = awaited(ctx.events, rows, working, 0, END_NS)
+    found = exposed_waits(ctx.events, rows, working, 0, END_NS)
     mine = {moment for start, end in found.pairs() for moment in range(start, end)}
     expected = set()
     for start, length in exchanges:
@@ -60,7 +66,7 @@ def test_a_moment_is_waited_if_an_exchange_runs_that_ends_before_work_goes_on(
             expected.add(moment)
             moment -= 1
     assert mine == {moment for moment in expected if moment < END_NS}
-    shares = shares_of_each(ctx.events, rows, found)
+    shares = wait_by_collective(ctx.events, rows, found)
     assert shares.sum() == found.total_ns == len(mine)
     assert (shares >= 0).all()
 
@@ -106,7 +112,7 @@ def ran(b: TraceBuilder, name: str, at_ns: int) -> None:
 
 
 def lines(ctx: Context) -> list[int | None]:
-    rows = starters(ctx.events, ctx.tree, run_on_host(ctx.events))
+    rows = launching_ops(ctx.events, ctx.tree, host_collectives(ctx.events))
     return [ctx.location(int(row)).line for row in rows]
 
 
@@ -146,8 +152,8 @@ def test_where_starts_are_missing_it_is_the_last_one_before(tmp_path: Path) -> N
         ("gloo:recv", "receive"),
         ("gloo:scatter", "scatter"),
         ("gloo:reduce", "reduce"),
-        ("ncclDevKernel_Generic", "exchange"),
+        ("ncclDevKernel_Generic", "collective"),
     ],
 )
-def test_an_exchange_is_called_by_what_it_does(name: str, kind: str) -> None:
-    assert kind_of(name) == kind
+def test_a_collective_is_named_after_what_it_does(name: str, kind: str) -> None:
+    assert collective_kind(name) == kind

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.ranks.data_parallel import wrapper_calls, wrapper_of
+from profkit.index.ranks.data_parallel import data_parallel_calls, data_parallel_overhead
 from profkit.readers.open import load_trace
 
 
@@ -36,9 +36,9 @@ def test_its_own_part_of_a_call_goes_up_to_the_end_of_its_scatter(
 ) -> None:
     path = recorded(tmp_path, monkeypatch)
     ctx = Context(trace=load_trace(path))
-    calls = wrapper_calls(ctx.events, ctx.tree)
+    calls = data_parallel_calls(ctx.events, ctx.tree)
     assert [ctx.events.name_of(int(row)) for row in calls] == ["DataParallel.forward"] * 3
-    wrapper = wrapper_of(ctx.events, ctx.tree, ctx.launches, calls)
+    wrapper = data_parallel_overhead(ctx.events, ctx.tree, ctx.launches, calls)
     events = [one for one in json.loads(path.read_text())["traceEvents"] if one.get("ph") == "X"]
     begins = sorted(one["ts"] for one in events if one["name"] == "DataParallel.forward")
     ends = sorted(one["ts"] + one["dur"] for one in events if one["name"] == "Scatter")

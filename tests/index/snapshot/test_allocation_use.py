@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from profkit.index.snapshot.allocation_use import USES, makes_state, use_of_blocks, uses
+from profkit.index.snapshot.allocation_use import USES, makes_optimizer_state, use_of_blocks, uses
 from profkit.index.snapshot.stack_lines import NO_LINE, is_python, stack_lines
 from profkit.model.location import Frame, Location
 from profkit.model.snapshot import NO_STACK, Stacks
@@ -74,7 +74,7 @@ def test_what_a_step_of_an_optimizer_frees_again_is_room_to_work_in() -> None:
     of = stacks(works, state)
     stack = np.array([0, 0, 1, NO_STACK], dtype=np.int32)
     freed = np.array([True, False, True, True])
-    found = use_of_blocks(stack, freed, uses(of), makes_state(of))
+    found = use_of_blocks(stack, freed, uses(of), makes_optimizer_state(of))
     assert [USES[each] for each in found] == [
         "workspace", "optimizer-state", "optimizer-state", "unknown",
     ]  # fmt: skip
@@ -83,7 +83,7 @@ def test_what_a_step_of_an_optimizer_frees_again_is_room_to_work_in() -> None:
 def test_without_stacks_nothing_is_known() -> None:
     none = stacks()
     found = use_of_blocks(
-        np.array([NO_STACK], np.int32), np.array([True]), uses(none), makes_state(none)
+        np.array([NO_STACK], np.int32), np.array([True]), uses(none), makes_optimizer_state(none)
     )
     assert found.tolist() == [0]
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.index.snapshot.bytes_over_time import bytes_over_time, telling_moments
+from profkit.index.snapshot.live_blocks import bytes_over_time, representative_places
 
 blocks = st.lists(
     st.tuples(st.integers(0, 3), st.integers(1, 90), st.integers(0, 30), st.integers(0, 12)),
@@ -27,7 +27,7 @@ def test_each_group_holds_the_blocks_that_have_begun_and_not_ended(
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=60), st.integers(1, 20))
 def test_moments_keep_both_ends_and_the_highest(level: list[int], n: int) -> None:
-    moments = telling_moments(np.array(level, dtype=np.int64), n).tolist()
+    moments = representative_places(np.array(level, dtype=np.int64), n).tolist()
     assert moments == sorted(set(moments))
     assert len(moments) <= n + 2
     assert {0, len(level) - 1} <= set(moments)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profkit.engine.context import Context
-from profkit.index.snapshot.annotated_regions import marked_regions
-from profkit.index.snapshot.cache_flushes import Cause
+from profkit.index.snapshot.annotated_regions import annotated_regions
+from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.snapshot import MemorySnapshot
 from profkit.readers.snapshot.columns import columns_of
@@ -72,7 +72,7 @@ def test_what_was_free_in_the_pool_of_each_request_is_found(
             b.empty_cache()
     if not b.to_dict()["device_traces"]:
         return
-    requests = memory_of(b).requests
+    requests = memory_of(b).driver_requests
     found = zip(
         requests.n_bytes.tolist(),
         requests.needed_bytes.tolist(),
@@ -91,10 +91,10 @@ def test_private_pools_and_streams_are_no_help_to_each_other() -> None:
     b.free(b.alloc(100 * MIB, stream=7))
     b.free(b.alloc(60 * MIB))
     b.alloc(80 * MIB)
-    requests = memory_of(b).requests
+    requests = memory_of(b).driver_requests
     assert requests.free_bytes.tolist() == [0, 0, 0, 60 * MIB]
-    assert not requests.is_forced.any()
-    assert requests.tight_bytes == (100 + 80) * MIB
+    assert not requests.is_fragmented.any()
+    assert requests.compact_bytes == (100 + 80) * MIB
 
 
 def test_levels_outside_private_pools_leave_those_out_at_every_moment() -> None:
@@ -122,11 +122,11 @@ def test_flushes_are_told_apart_by_who_made_them() -> None:
         b.free(b.alloc(60 * MIB))
         b.alloc(80 * MIB)
     flushes = memory_of(b).flushes
-    assert flushes.cause.tolist() == [Cause.ASKED, Cause.FULL]
+    assert flushes.cause.tolist() == [FlushCause.EMPTY_CACHE, FlushCause.RETRY]
     assert flushes.n_bytes.tolist() == [60 * MIB, 60 * MIB]
-    assert flushes.asked_again_bytes.tolist() == [60 * MIB, 60 * MIB]
+    assert flushes.reallocated_bytes.tolist() == [60 * MIB, 60 * MIB]
     assert flushes.n_calls.tolist() == [1, 1]
-    assert flushes.n_asked_again.tolist() == [1, 1]
+    assert flushes.n_reallocations.tolist() == [1, 1]
 
 
 def test_without_stacks_a_flush_after_a_free_is_not_known() -> None:
@@ -134,7 +134,7 @@ def test_without_stacks_a_flush_after_a_free_is_not_known() -> None:
     b.free(b.alloc(60 * MIB))
     b.empty_cache()
     b.alloc(60 * MIB)
-    assert memory_of(b).flushes.cause.tolist() == [Cause.UNKNOWN]
+    assert memory_of(b).flushes.cause.tolist() == [FlushCause.UNKNOWN]
 
 
 def test_an_emptied_cache_whose_stack_was_not_kept_is_not_taken_for_want_of_room() -> None:
@@ -148,7 +148,7 @@ def test_an_emptied_cache_whose_stack_was_not_kept_is_not_taken_for_want_of_room
     b.with_stacks = True
     with b.frame("train.py", 5, "main"):
         b.alloc(60 * MIB)
-    assert memory_of(b).flushes.cause.tolist() == [Cause.UNKNOWN]
+    assert memory_of(b).flushes.cause.tolist() == [FlushCause.UNKNOWN]
 
 
 def test_a_device_without_flushes_has_none() -> None:
@@ -162,20 +162,20 @@ def test_growth_is_reserved_memory_that_rises_while_what_is_in_use_does_not() ->
     for n in range(1, 41):
         b.free(b.alloc(n * 64 * MIB, stream=n % 4))
     memory = memory_of(b)
-    trend = memory.trend
+    trend = memory.cache_trend
     assert trend is not None
     levels, active = memory.replay.reserved_bytes, memory.replay.active_bytes
     assert trend.reserved_rise_bytes == int(levels.max()) - int(levels[: trend.start].max())
     assert trend.active_rise_bytes == int(active.max()) - int(active[: trend.start].max())
     assert trend.n_rises == 6
-    assert memory.is_growing
+    assert memory.is_cache_growing
 
 
 def test_a_short_history_shows_no_trend() -> None:
     b = SnapshotBuilder()
     b.alloc(1)
-    assert memory_of(b).trend is None
-    assert not memory_of(b).is_growing
+    assert memory_of(b).cache_trend is None
+    assert not memory_of(b).is_cache_growing
 
 
 def test_a_region_has_its_peak_and_what_it_left() -> None:
@@ -188,7 +188,7 @@ def test_a_region_has_its_peak_and_what_it_left() -> None:
                 b.free(b.alloc(40 * MIB))
                 kept.append(b.alloc(20 * MIB))
             b.free(b.alloc(16 * MIB))
-    found = {each.name: each for each in marked_regions(*_parts(b))}
+    found = {each.name: each for each in annotated_regions(*_parts(b))}
     assert list(found) == ["forward", "step"] or list(found) == ["step", "forward"]
     # In the third one 12 MiB stand from before, 40 from the first two, and 40 and 20 come to it.
     # A block of 40 MiB is split, so that the next 20 come out of it.
@@ -205,7 +205,7 @@ def test_the_first_region_of_a_whole_history_is_told() -> None:
     with b.frame("train.py", 3, "main"), b.region("forward"):
         b.free(b.alloc(40 * MIB))
         b.alloc(14 * MIB)
-    (found,) = marked_regions(*_parts(b))
+    (found,) = annotated_regions(*_parts(b))
     assert (found.name, found.n) == ("forward", 1)
     assert (found.peak_active_bytes, found.net_active_bytes) == (52 * MIB, 14 * MIB)
 
@@ -216,7 +216,7 @@ def test_the_first_region_that_a_ring_has_cut_is_left_out(with_stacks: bool) -> 
     with b.frame("train.py", 3, "main"), b.region("forward"):
         for n in range(6):
             b.alloc((12 + n) * MIB)
-    assert marked_regions(*_parts(b)) == ()
+    assert annotated_regions(*_parts(b)) == ()
 
 
 def test_a_region_in_which_something_earlier_is_freed_may_have_lost_more() -> None:
@@ -225,7 +225,7 @@ def test_a_region_in_which_something_earlier_is_freed_may_have_lost_more() -> No
         large = b.alloc(900 * MIB)
         b.free(b.alloc(40 * MIB), large)
         b.alloc(12 * MIB)
-    assert marked_regions(*_parts(b)) == ()
+    assert annotated_regions(*_parts(b)) == ()
 
 
 def test_a_region_that_began_before_the_history_is_left_out() -> None:
@@ -235,7 +235,7 @@ def test_a_region_that_began_before_the_history_is_left_out() -> None:
         b.alloc(14 * MIB)
         with b.region("late"):
             b.alloc(16 * MIB)
-    assert [each.name for each in marked_regions(*_parts(b))] == ["late"]
+    assert [each.name for each in annotated_regions(*_parts(b))] == ["late"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -248,13 +248,13 @@ def test_a_region_that_began_before_the_history_is_left_out() -> None:
 def test_the_highest_level_of_long_regions_is_that_of_a_plain_search(
     spans: list[tuple[int, int]], seed: int
 ) -> None:
-    from profkit.index.snapshot.annotated_regions import highest
+    from profkit.index.snapshot.annotated_regions import range_maximum
 
     levels = np.random.default_rng(seed).integers(0, 1 << 40, 30_001)
     start = np.array([min(span) for span in spans])
     end = np.array([max(span) for span in spans])
     plain = [int(levels[low : high + 1].max()) for low, high in zip(start, end, strict=True)]
-    assert highest(levels, start, end).tolist() == plain
+    assert range_maximum(levels, start, end).tolist() == plain
 
 
 def _parts(b: SnapshotBuilder) -> tuple[MemorySnapshot, Any]:

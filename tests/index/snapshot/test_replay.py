@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from profkit.engine.context import Context
 from profkit.index.snapshot.device_memory import DeviceMemory
-from profkit.index.snapshot.replay import peak_of_requests
+from profkit.index.snapshot.replay import requested_peak_bytes
 from profkit.model.events import NO_ROW
 from profkit.model.snapshot import Action, MemorySnapshot
 from profkit.readers.open import load
@@ -93,13 +93,13 @@ def _agrees(memory: DeviceMemory, moment: Moment) -> None:
         standing.is_before_recording.tolist(),
         strict=True,
     ):
-        _, given_bytes, asked_bytes, frames = truth[address]
-        assert n_bytes == (asked_bytes if is_freed else given_bytes)
+        _, given_bytes, requested_bytes, frames = truth[address]
+        assert n_bytes == (requested_bytes if is_freed else given_bytes)
         told = tuple((f.file, f.line, f.function) for f in lines.stacks.of(stack))
         # Of what came before the history and is gone only the end was seen.
         assert told == (() if is_before_recording else frames)
     assert int(memory.replay.reserved_bytes[place]) == moment.reserved_bytes
-    assert int(memory.segment_map_at(memory.replay.end).hole_bytes.sum()) >= 0
+    assert int(memory.segment_map_at(memory.replay.end).free_bytes.sum()) >= 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -149,7 +149,7 @@ def test_the_peak_of_requests_is_above_the_peak_by_rounding_alone(
         stands = replay.since[replay.since != NO_ROW]
         rounded = replay.n_bytes[stands] - snapshot.history.n_bytes[replay.rows[stands]]
         assert (rounded >= 0).all()
-        beyond = peak_of_requests(snapshot, replay) - int(replay.active_bytes.max())
+        beyond = requested_peak_bytes(snapshot, replay) - int(replay.active_bytes.max())
         assert 0 <= beyond <= int(rounded.sum())
 
 
@@ -179,14 +179,14 @@ def test_holes_are_found_where_they_were(program: list[tuple[int, int]]) -> None
             layout = memory.segment_map_at(moment.n_entries)
             given_more = any(block[1] != block[2] for block in moment.blocks)
             if given_more:
-                assert int(layout.hole_bytes.sum()) >= sum(size for _, size in moment.holes)
+                assert int(layout.free_bytes.sum()) >= sum(size for _, size in moment.holes)
                 continue
-            found = zip(layout.hole_address.tolist(), layout.hole_bytes.tolist(), strict=True)
+            found = zip(layout.free_address.tolist(), layout.free_bytes.tolist(), strict=True)
             assert list(found) == list(moment.holes)
             assert layout.unreleasable_bytes + layout.releasable_bytes == int(
-                layout.hole_bytes.sum()
+                layout.free_bytes.sum()
             )
-            assert int(layout.pinned_by_block.sum()) == layout.unreleasable_bytes
+            assert int(layout.unreleasable_by_block.sum()) == layout.unreleasable_bytes
 
 
 def test_an_address_that_is_used_again_is_two_blocks() -> None:

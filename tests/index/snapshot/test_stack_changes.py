@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import profkit
-from profkit.index.snapshot.stack_changes import StackChange, stack_changes, standing_stacks
+from profkit.index.snapshot.stack_changes import StackChange, live_stacks, stack_changes
 from profkit.model.snapshot import MemorySnapshot
 from tests.index.snapshots import Block, Site, snapshot
 
@@ -167,7 +167,7 @@ def test_of_a_real_snapshot_every_byte_stands_at_its_stack(path: Path) -> None:
     assert isinstance(read, MemorySnapshot)
     found = {
         (each.device, tuple((f.file, f.line, f.function) for f in each.frames)): each.n_bytes
-        for each in standing_stacks(read)
+        for each in live_stacks(read)
     }
     assert found == dict(active_by_hand(path))
     assert stack_changes(read, read) == ()

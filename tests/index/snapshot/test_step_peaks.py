@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from profkit.engine.context import Context
 from profkit.engine.figures.memory import memory_summary
-from profkit.index.snapshot.step_peaks import peaks_between
+from profkit.index.snapshot.annotated_regions import peaks_between
 from profkit.model.events import MISSING
 from profkit.model.live_memory import LiveMemory, MemorySample
 from profkit.testing import SnapshotBuilder

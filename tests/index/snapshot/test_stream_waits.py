@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profkit.index.snapshot.stream_waits import peak_pending_free_bytes
+from profkit.index.snapshot.replay import peak_pending_free_bytes
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import MIB, ReferenceBlock
 from tests.index.snapshots import memories

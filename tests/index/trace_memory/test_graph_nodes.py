@@ -59,7 +59,7 @@ def test_every_node_is_counted_and_used_by_its_backward_pass(
     nodes = nodes_of(tmp_path, lambda: network(torch.ones(4, 8)).mean().backward())
     assert int(nodes.n.sum()) == expected
     assert nodes.is_used.all()
-    assert (nodes.stretch == -1).all()
+    assert (nodes.run == -1).all()
 
 
 def test_a_graph_without_a_backward_pass_is_one_run_of_unused_nodes(
@@ -69,7 +69,7 @@ def test_a_graph_without_a_backward_pass_is_one_run_of_unused_nodes(
     nodes = nodes_of(tmp_path, lambda: network(torch.ones(4, 8)).mean())
     assert int(nodes.n.sum()) == expected
     assert not nodes.is_used.any()
-    assert set(nodes.stretch.tolist()) == {0}
+    assert set(nodes.run.tolist()) == {0}
 
 
 def test_a_backward_pass_parts_the_runs_before_and_after_it(
@@ -81,8 +81,8 @@ def test_a_backward_pass_parts_the_runs_before_and_after_it(
         network(torch.ones(4, 8)).mean()
 
     nodes = nodes_of(tmp_path, program)
-    assert sorted(set(nodes.stretch.tolist())) == [-1, 0, 1]
-    counts = [int(nodes.n[nodes.stretch == number].sum()) for number in (-1, 0, 1)]
+    assert sorted(set(nodes.run.tolist())) == [-1, 0, 1]
+    counts = [int(nodes.n[nodes.run == number].sum()) for number in (-1, 0, 1)]
     assert counts[0] == counts[1] == counts[2]
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.host.enclosing import rows_open_at
-from profkit.index.trace_memory.unfreed import growth_bytes, kept_allocations
+from profkit.index.host.nesting import rows_open_at
+from profkit.index.trace_memory.live_bytes import growth_per_step_bytes, unfreed_in_steps
 from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
 
@@ -25,7 +25,7 @@ from profkit.testing import TraceBuilder
 def test_growth_is_the_median_of_steps_that_all_keep_something(
     by_step: list[int], growth: int
 ) -> None:
-    median = growth_bytes(np.array(by_step, dtype=np.int64))
+    median = growth_per_step_bytes(np.array(by_step, dtype=np.int64))
     assert abs(median - growth) <= 1
 
 
@@ -44,7 +44,7 @@ def test_only_what_begins_in_a_step_and_is_never_freed_is_kept(tmp_path: Path) -
         b.alloc(4_000, device=None)
         b.compute("aten::mm", 1_000)
     ctx = Context(load(b.write(tmp_path / "t.json")))
-    kept = kept_allocations(ctx.allocations, ctx.steps)
+    kept = unfreed_in_steps(ctx.allocations, ctx.steps)
     assert kept.n_bytes.tolist() == [3_000, 4_000]
     assert kept.bytes_by_step(2).tolist() == [3_000, 4_000]
 

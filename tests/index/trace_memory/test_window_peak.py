@@ -5,8 +5,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profkit.index.trace_memory.live_bytes import pair_allocations
-from profkit.index.trace_memory.window_peak import window_peaks
+from profkit.index.trace_memory.live_bytes import pair_allocations, window_peaks
 from profkit.readers.open import load_trace
 from profkit.testing import TraceBuilder
 

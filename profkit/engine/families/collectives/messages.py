@@ -8,14 +8,16 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.families.collectives.waits import CollectiveWaits
-from profkit.index.ranks.collectives import run_on_host
+from profkit.index.ranks.collectives import host_collectives
 from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Mask
+from profkit.model.torch_names import (
+    BACKWARD,
+    DISTRIBUTED_DATA_PARALLEL_FORWARD,
+    FULLY_SHARDED,
+    OPTIMIZER_STEP,
+)
 
-_BACKWARD: Final = re.compile(r"^autograd::engine::|Backward\d*$")
-_OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
-_DDP: Final = re.compile(r"^DistributedDataParallel\.forward$")
-_FSDP: Final = re.compile(r"^(FSDP::|FullyShardedDataParallel)")
 _OF_GRADIENTS: Final = frozenset({"all-reduce", "reduce-scatter"})
 _FEW_BUCKETS: Final = 2
 
@@ -84,9 +86,11 @@ def distributed_program(ctx: Context) -> DistributedProgram:
     Source: ``torch/nn/parallel/distributed.py`` and ``torch/optim/optimizer.py`` for the names of
     their annotations; ``torch/csrc/autograd/engine.cpp`` for those of a backward pass.
     """
-    n_updates = int(_named(ctx, _OPTIMIZER).sum())
-    trains = n_updates > 0 or bool(_named(ctx, _BACKWARD).any())
-    return DistributedProgram(trains, int(_named(ctx, _DDP).sum()), n_updates)
+    n_updates = int(_named(ctx, OPTIMIZER_STEP).sum())
+    trains = n_updates > 0 or bool(_named(ctx, BACKWARD).any())
+    return DistributedProgram(
+        trains, int(_named(ctx, DISTRIBUTED_DATA_PARALLEL_FORWARD).sum()), n_updates
+    )
 
 
 def collective_fix(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
@@ -108,9 +112,9 @@ def _by_origin(ctx: Context, waits: CollectiveWaits, program: DistributedProgram
             return advice
     if not program.trains:
         return _INFERENCE
-    if _mostly(waits, _within(ctx, waits, _FSDP)):
+    if _mostly(waits, _within(ctx, waits, FULLY_SHARDED)):
         return _PREFETCH
-    in_backward = _within(ctx, waits, _BACKWARD)
+    in_backward = _within(ctx, waits, BACKWARD)
     if program.n_forwards:
         return _of_ddp(waits, program, in_backward) if _mostly(waits, in_backward) else _EARLIER
     after = _after_backward(ctx, waits) & ~in_backward
@@ -157,7 +161,7 @@ def _after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
     ranks, are no gradients. Shape of ``waits.rows``.
     """
     events = ctx.events
-    backward = np.sort(events.end_ns[np.flatnonzero(_named(ctx, _BACKWARD))])
+    backward = np.sort(events.end_ns[np.flatnonzero(_named(ctx, BACKWARD))])
     if not len(backward):
         return np.zeros(len(waits.rows), dtype=np.bool_)
     known = waits.starter != NO_ROW
@@ -165,7 +169,7 @@ def _after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
     place = np.searchsorted(backward, at_ns, side="right") - 1
     last_ns = backward[np.maximum(place, 0)]
     same_step = ctx.steps.of(last_ns) == ctx.steps.of(at_ns)
-    by_itself = ctx.tree.below(events.category == Category.OP)[waits.starter] == NO_ROW
+    by_itself = ctx.tree.enclosing(events.category == Category.OP)[waits.starter] == NO_ROW
     return np.asarray(known & (place >= 0) & same_step & by_itself)
 
 
@@ -183,7 +187,7 @@ def _moves_device_tensors(ctx: Context) -> bool:
     Source: ``ProcessGroupGloo.cpp``: a work on CUDA tensors copies its result back by itself.
     """
     is_exchange = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_exchange[run_on_host(ctx.events)] = True
+    is_exchange[host_collectives(ctx.events)] = True
     launch = ctx.launches.launch
     launch = launch[launch != NO_ROW]
     return bool((ctx.tree.nearest(is_exchange)[launch] != NO_ROW).any())

@@ -1,6 +1,5 @@
 """Time that is lost to exchanges between ranks, and the lines that started them."""
 
-import re
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -8,29 +7,28 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.windows import windows
-from profkit.index.device.blocked_time import covered_by
 from profkit.index.device.streams import DeviceActivity
-from profkit.index.host.enclosing import rows_open_at
+from profkit.index.host.nesting import rows_open_at
 from profkit.index.host.source import NO_FRAME
-from profkit.index.intervals import Intervals, intersect, subtract, union, unite
+from profkit.index.intervals import Intervals, covered_by, intersect, subtract, union, unite
 from profkit.index.ranks.collectives import (
-    OTHER_KIND,
-    awaited,
-    exchange_rows,
-    for_devices,
-    host_is_late,
-    kind_of,
-    kinds_of,
-    run_on_host,
-    shares_of_each,
-    starters,
-    working_hosts,
+    UNKNOWN_COLLECTIVE,
+    collective_kind,
+    collective_kinds,
+    collective_rows,
+    device_collectives,
+    exposed_waits,
+    host_collectives,
+    host_work_time,
+    late_launch_time,
+    launching_ops,
+    wait_by_collective,
 )
 from profkit.index.runtime_calls import names_matching
 from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Int64s, Mask, Rows
 from profkit.model.location import Location
+from profkit.model.torch_names import FRAMING
 
-_FRAMING: Final = re.compile(r"^(ProfilerStep|Optimizer\.|enumerate\(DataLoader\)|profkit\.)")
 """Annotations that PyTorch and profkit write by themselves around what the user calls."""
 _SEED: Final = "aten::ones_like"
 """What ``loss.backward()`` begins with, on the thread that calls it."""
@@ -81,13 +79,13 @@ def _of_device(ctx: Context, device: DeviceActivity) -> CollectiveWaits:
     events, launches = ctx.events, ctx.launches
     alone = intersect(subtract(device.communication, device.compute), union(*windows(ctx)))
     held = ctx.host_activity["sync"]
-    late = host_is_late(events, launches, device, ctx.is_communication, held)
+    late = late_launch_time(events, launches, device, ctx.is_communication, held)
     rows = device.rows[ctx.is_communication[device.rows]]
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
     place = np.searchsorted(launches.work, rows)
     launch = launches.launch[place]
     starter = np.where(launches.op[place] != NO_ROW, launches.op[place], launch)
-    outermost = ctx.tree.outermost(exchange_rows(events) & (events.category == Category.OP))
+    outermost = ctx.tree.outermost(collective_rows(events) & (events.category == Category.OP))
     above = np.where(starter != NO_ROW, outermost[starter], NO_ROW)
     starter = np.where(above != NO_ROW, above, starter).astype(np.int32)
     waited = subtract(alone, late)
@@ -98,7 +96,7 @@ def _of_device(ctx: Context, device: DeviceActivity) -> CollectiveWaits:
         kinds=_kinds_of_kernels(ctx, rows, launch, starter),
         exposed_ns=alone.total_ns,
         waited=waited,
-        share_ns=shares_of_each(events, rows, waited),
+        share_ns=wait_by_collective(events, rows, waited),
     )
 
 
@@ -111,7 +109,7 @@ def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s)
     """
     events = ctx.events
     is_annotation = np.zeros(len(events), dtype=np.bool_)
-    is_annotation[for_devices(events)] = True
+    is_annotation[device_collectives(events)] = True
     annotation = np.where(launch != NO_ROW, ctx.tree.nearest(is_annotation)[launch], NO_ROW)
     written = events.collective.at(rows).tolist()
     names: dict[tuple[int, ...], str] = {}
@@ -124,8 +122,10 @@ def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s)
         strict=True,
     ):
         if texts not in names:
-            kinds = (kind_of(events.names[number]) for number in texts if number != NO_ROW)
-            names[texts] = next((kind for kind in kinds if kind != OTHER_KIND), OTHER_KIND)
+            kinds = (collective_kind(events.names[number]) for number in texts if number != NO_ROW)
+            names[texts] = next(
+                (kind for kind in kinds if kind != UNKNOWN_COLLECTIVE), UNKNOWN_COLLECTIVE
+            )
         found.append(names[texts])
     return found
 
@@ -133,24 +133,24 @@ def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s)
 def waits_of_host(ctx: Context) -> CollectiveWaits | None:
     """The time lost to exchanges that threads of the host run; None without any such exchange."""
     events = ctx.events
-    rows = run_on_host(events)
+    rows = host_collectives(events)
     starts, ends = windows(ctx)
     if not len(rows) or not len(starts):
         return None
-    working = working_hosts(events, ctx.tree)
+    working = host_work_time(events, ctx.tree)
     for device in ctx.devices:
         working = unite(working, device.compute)
     within = union(starts, ends)
-    waited = awaited(events, rows, working, int(starts.min()), int(ends.max()))
+    waited = exposed_waits(events, rows, working, int(starts.min()), int(ends.max()))
     waited = intersect(waited, within)
     return CollectiveWaits(
         device=None,
         rows=rows,
-        starter=starters(events, ctx.tree, rows),
-        kinds=kinds_of(events, rows),
+        starter=launching_ops(events, ctx.tree, rows),
+        kinds=collective_kinds(events, rows),
         exposed_ns=intersect(subtract(covered_by(events, rows), working), within).total_ns,
         waited=waited,
-        share_ns=shares_of_each(events, rows, waited),
+        share_ns=wait_by_collective(events, rows, waited),
     )
 
 
@@ -209,9 +209,9 @@ def _most_of(ctx: Context, regions: Int32s, ns: Int64s) -> str:
 
 def _regions(ctx: Context) -> Mask:
     """Annotations that are the user's, not those of exchanges or of steps. Shape ``(n,)``."""
-    own = (ctx.events.category == Category.ANNOTATION) & ~exchange_rows(ctx.events)
+    own = (ctx.events.category == Category.ANNOTATION) & ~collective_rows(ctx.events)
     own[ctx.steps.rows] = False
-    return np.asarray(own & ~names_matching(ctx.events.names, _FRAMING)[ctx.events.name])
+    return np.asarray(own & ~names_matching(ctx.events.names, FRAMING)[ctx.events.name])
 
 
 def _seats(ctx: Context, starter: Int32s) -> Int32s:
@@ -227,7 +227,7 @@ def _seats(ctx: Context, starter: Int32s) -> Int32s:
     at_ns = events.ts_ns[starter[homeless]]
     lane = np.full(len(at_ns), _main_lane(ctx), dtype=np.int32)
     ops = np.flatnonzero((events.category == Category.OP) & (events.lane == _main_lane(ctx)))
-    ops = ops[tree.below(events.category == Category.OP)[ops] == NO_ROW]
+    ops = ops[tree.enclosing(events.category == Category.OP)[ops] == NO_ROW]
     ops = ops[np.argsort(events.ts_ns[ops], kind="stable")]
     seat: Int32s = starter.copy()
     if len(ops):

@@ -9,9 +9,10 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.index.host.frames import parse_frame
 from profkit.index.host.source import NO_FRAME
-from profkit.model.capture_info import RESUMED, CodePlace, Compiled, Compiles, GraphBreak
+from profkit.model.capture_info import CodePlace, Compiled, Compiles, GraphBreak
 from profkit.model.events import NO_ROW, Category
 from profkit.model.location import Location
+from profkit.model.torch_names import RESUMED
 
 
 def function_of(number: str) -> str:

@@ -13,7 +13,7 @@ from profkit.engine.families.compile.functions import (
     without_resuming,
 )
 from profkit.engine.families.compile.messages import is_limit, is_wanted
-from profkit.index.compiled.compilations import python_around
+from profkit.index.compiled.compilations import gaps_between_graphs
 from profkit.index.intervals import Intervals, union
 from profkit.model.capture_info import CodePlace, Compiled, GraphBreak
 from profkit.model.events import NO_ROW, Mask, Rows
@@ -90,7 +90,7 @@ def _measured(ctx: Context, lines: list[_Line], n_graphs: Rows) -> Iterator[Brok
     """The lines with the time of Python's around their runs, which is looked for once."""
     runs = ctx.compiled_runs
     every = np.concatenate([places for line in lines for places in line.places])
-    starts, ends = python_around(ctx.events, runs, every)
+    starts, ends = gaps_between_graphs(ctx.events, runs, every)
     begin = 0
     for line in lines:
         end = begin + sum(map(len, line.places))

@@ -15,8 +15,7 @@ from profkit.engine.families.compile.functions import (
     version_of,
 )
 from profkit.engine.windows import idle_in_windows
-from profkit.index.device.blocked_time import covered_by
-from profkit.index.intervals import Intervals, intersect
+from profkit.index.intervals import Intervals, covered_by, intersect
 from profkit.model.capture_info import CodePlace, Compiled
 from profkit.model.events import Rows
 from profkit.model.location import Location

@@ -53,7 +53,7 @@ def oom_message(
     where = f" asked for at {line.place}" if line.file else ""
     often = f", {format_times(n)}" if n > 1 else ""
     in_use = f"{format_bytes(told.active_bytes)} of PyTorch's {format_bytes(told.reserved_bytes)}"
-    parts = [f"{memory.label} had no room for {format_bytes(told.asked_bytes)}{where}{often}."]
+    parts = [f"{memory.label} had no room for {format_bytes(told.requested_bytes)}{where}{often}."]
     free = told.device_free_bytes
     if told.reason == "limit":
         own = None if told.driver is None else told.driver.limit_bytes
@@ -67,18 +67,20 @@ def oom_message(
     left = "" if free is None else f", and the driver had {format_bytes(free)} left"
     lacked = f", {format_bytes(told.missing_bytes)} too little" if told.missing_bytes else ""
     parts.append(f"{full}: {in_use} were in use{left}{lacked}.")
-    if told.in_pieces_bytes:
+    if told.unreleasable_bytes:
         longest = told.largest_usable_block_bytes
         of_them = "" if longest is None else f", the longest fit for it {format_bytes(longest)}"
         enough = ""
-        if told.fits_in_one_piece:
+        if told.fits_if_compacted:
             why = (
                 ", and no setting would have joined them"
                 if fails_with_any_setting(memory, told)
                 else ""
             )
             enough = f" In one piece they would have been enough{why}."
-        parts.append(f"{format_bytes(told.in_pieces_bytes)} lay free in pieces{of_them}.{enough}")
+        parts.append(
+            f"{format_bytes(told.unreleasable_bytes)} lay free in pieces{of_them}.{enough}"
+        )
     if sites:
         parts.append(f"Most was held by {listed([site_text(each) for each in sites[:MAX_LINES]])}.")
     parts.append(_others(told))
@@ -133,15 +135,17 @@ def oom_fix(
         outside = "outside PyTorch: see with `nvidia-smi` who else uses the device"
         ways.append((told.outside_bytes or 0, outside))
     if line.file:
-        ways.append((told.asked_bytes, f"{line.place}: compute in chunks what it asks for at once"))
+        ways.append(
+            (told.requested_bytes, f"{line.place}: compute in chunks what it asks for at once")
+        )
     pieces = None
-    setting = fitting_setting(memory, told) if told.in_pieces_bytes else None
+    setting = fitting_setting(memory, told) if told.unreleasable_bytes else None
     if setting is not None:
-        pieces = (told.in_pieces_bytes, f"free in pieces: {setting}")
+        pieces = (told.unreleasable_bytes, f"free in pieces: {setting}")
         ways.append(pieces)
     ways.sort(key=lambda each: -each[0])
     told_ways = ways[:MAX_LINES]
-    if pieces is not None and pieces not in told_ways and told.fits_in_one_piece:
+    if pieces is not None and pieces not in told_ways and told.fits_if_compacted:
         told_ways.append(pieces)
     if not ways:
         return "Use a smaller batch, and record the history with stacks to see what holds memory."

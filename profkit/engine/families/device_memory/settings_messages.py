@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from profkit.index.snapshot.allocator.what_if import SimulationResult, WhatIf
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.index.snapshot.oom_analysis import AllocationFailure
+from profkit.index.snapshot.what_if import SimulationResult, WhatIf
 from profkit.model.finding import EvidenceValue
 from profkit.units import format_bytes
 
@@ -23,12 +23,14 @@ def fragmentation_fix(memory: DeviceMemory) -> str:
     Args:
         memory: The device.
     """
-    other = memory.other_settings
+    other = memory.what_if
     if not other.is_reproduced:
         return _from_levels(memory)
     most = other.recorded.peak_bytes
     tried = _outcomes(other)
-    helping = [each for each in tried if each.is_whole and _is_much(most - each.peak_bytes, most)]
+    helping = [
+        each for each in tried if each.is_complete and _is_much(most - each.peak_bytes, most)
+    ]
     if helping:
         first, *others = helping
         also = "".join(
@@ -40,7 +42,9 @@ def fragmentation_fix(memory: DeviceMemory) -> str:
             f"{format_bytes(first.peak_bytes)} instead of {format_bytes(most)}{also}. {_ORDER}."
         )
     figures = " and ".join(
-        f"{format_bytes(each.peak_bytes)} {_with(memory, each)}" for each in tried if each.is_whole
+        f"{format_bytes(each.peak_bytes)} {_with(memory, each)}"
+        for each in tried
+        if each.is_complete
     )
     no_use = (
         f"No setting would have saved much of the {format_bytes(most)} that were reserved at the "
@@ -55,13 +59,13 @@ def fragmentation_evidence(memory: DeviceMemory) -> dict[str, EvidenceValue]:
     Args:
         memory: The device.
     """
-    other = memory.other_settings
+    other = memory.what_if
     expandable, split = other.expandable, other.best_split
     return {
         "is_reproduced": other.is_reproduced,
-        "reproduced_within_bytes": other.off_bytes,
+        "reproduced_within_bytes": other.max_error_bytes,
         "reserved_if_expandable_bytes": None if expandable is None else expandable.peak_bytes,
-        "best_max_split": None if split is None else split.text or "none",
+        "best_max_split": None if split is None else split.alloc_conf or "none",
         "reserved_if_best_max_split_bytes": None if split is None else split.peak_bytes,
     }
 
@@ -73,16 +77,16 @@ def fitting_setting(memory: DeviceMemory, told: AllocationFailure) -> str | None
         memory: The device.
         told: The request that found no room.
     """
-    other = memory.other_settings
-    if told.fits_in_one_piece and other.is_reproduced:
-        found = other.meeting(told.place)
+    other = memory.what_if
+    if told.fits_if_compacted and other.is_reproduced:
+        found = other.setting_that_serves(told.place)
         if found is None:
             return None
         done = _done(memory, found)
         return f"{done[0].lower()}{done[1:]}, and this request would have fitted"
     if memory.settings.expandable:
         return None
-    enough = ", which alone may have been enough" if told.fits_in_one_piece else ""
+    enough = ", which alone may have been enough" if told.fits_if_compacted else ""
     return f"set `{EXPANDABLE}`{enough}"
 
 
@@ -93,9 +97,9 @@ def fails_with_any_setting(memory: DeviceMemory, told: AllocationFailure) -> boo
         memory: The device.
         told: The request that found no room.
     """
-    other = memory.other_settings
-    tried = other.expandable is not None or len(other.splits) > 0
-    return tried and other.meeting(told.place) is None
+    other = memory.what_if
+    tried = other.expandable is not None or len(other.split_results) > 0
+    return tried and other.setting_that_serves(told.place) is None
 
 
 def fitting_setting_evidence(
@@ -107,13 +111,13 @@ def fitting_setting_evidence(
         memory: The device.
         told: The request that found no room.
     """
-    if told.reason == "limit" or not told.fits_in_one_piece:
+    if told.reason == "limit" or not told.fits_if_compacted:
         return {}
-    other = memory.other_settings
-    found = other.meeting(told.place)
+    other = memory.what_if
+    found = other.setting_that_serves(told.place)
     return {
         "is_reproduced": other.is_reproduced,
-        "fits_with": None if found is None else found.text or "no max_split_size_mb",
+        "fits_with": None if found is None else found.alloc_conf or "no max_split_size_mb",
     }
 
 
@@ -135,22 +139,24 @@ def _is_much(n_bytes: int, most: int) -> bool:
 def _goes(memory: DeviceMemory, outcome: SimulationResult) -> bool:
     """Whether the setting is to have no ``max_split_size`` any more."""
     has_limit = memory.settings.max_split_bytes is not None
-    return has_limit and (memory.settings.expandable or not outcome.text)
+    return has_limit and (memory.settings.expandable or not outcome.alloc_conf)
 
 
 def _done(memory: DeviceMemory, outcome: SimulationResult) -> str:
     if _goes(memory, outcome):
         limit = format_bytes(memory.settings.max_split_bytes or 0)
         return f"Take `max_split_size_mb` ({limit} here) out of `{CONF}`"
-    return f"Set `{CONF}={outcome.text}`"
+    return f"Set `{CONF}={outcome.alloc_conf}`"
 
 
 def _with(memory: DeviceMemory, outcome: SimulationResult) -> str:
-    return "without `max_split_size_mb`" if _goes(memory, outcome) else f"with `{outcome.text}`"
+    return (
+        "without `max_split_size_mb`" if _goes(memory, outcome) else f"with `{outcome.alloc_conf}`"
+    )
 
 
 def _of_the_program(memory: DeviceMemory) -> str:
-    tight = format_bytes(memory.requests.tight_bytes)
+    tight = format_bytes(memory.driver_requests.compact_bytes)
     return (
         f"{_ORDER}, and pad changing sizes to a few: about {tight} would do if free memory were in "
         f"one piece."
@@ -159,7 +165,7 @@ def _of_the_program(memory: DeviceMemory) -> str:
 
 def _from_levels(memory: DeviceMemory) -> str:
     """Where the history cannot be played again: what it says of how much was in use."""
-    tight = format_bytes(memory.requests.tight_bytes)
+    tight = format_bytes(memory.driver_requests.compact_bytes)
     limit = memory.settings.max_split_bytes
     if not memory.settings.expandable:
         return f"Set `{EXPANDABLE}`: at best {tight} would do then. {_ORDER}."

@@ -47,7 +47,7 @@ class SimulatedRun:
         return self.begin_bytes + max(0, int(np.cumsum(self.change_bytes).max(initial=0)))
 
 
-def together(first: SimulatedRun, second: SimulatedRun) -> SimulatedRun:
+def combined(first: SimulatedRun, second: SimulatedRun) -> SimulatedRun:
     """The course of two families of pools that know nothing of each other.
 
     Args:
@@ -156,7 +156,7 @@ def _rounded(requests: Requests, settings: AllocatorSettings) -> Int64s:
 
 def _pools(allocator: CachingAllocator, requests: Requests, small: Mask) -> list[Pool]:
     """The pool of each request."""
-    # One number for each of the three together: there are few streams, and few pools.
+    # One number for each of the three combined: there are few streams, and few pools.
     streams, stream = np.unique(requests.stream, return_inverse=True)
     n_private = int(requests.private.max(initial=0)) + 1
     key = (stream.reshape(-1) * n_private + requests.private) * 2 + small

@@ -12,7 +12,7 @@ from tests.index.snapshots import memories
 
 def requests(b: SnapshotBuilder, whole: Any = None) -> Requests:  # noqa: ANN401
     (memory,) = memories(b, whole)
-    found = memory.other_settings.recorded.requests
+    found = memory.what_if.recorded.requests
     assert found is not None
     return found
 

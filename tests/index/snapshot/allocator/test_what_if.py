@@ -9,8 +9,8 @@ from hypothesis import settings as with_settings
 from hypothesis import strategies as st
 
 from profkit.index.snapshot.allocator.simulate import NEVER
-from profkit.index.snapshot.allocator.what_if import WhatIf
 from profkit.index.snapshot.device_memory import DeviceMemory
+from profkit.index.snapshot.what_if import WhatIf
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import MIB, ReferenceBlock
 from tests.index.snapshots import memories
@@ -80,7 +80,7 @@ def _take(
 @with_settings(max_examples=120, deadline=None)
 @given(steps=STEPS, limit=st.sampled_from([None, 32 * MIB, 64 * MIB, 128 * MIB]))
 def test_what_was_recorded_is_reproduced_at_every_request(steps: Steps, limit: int | None) -> None:
-    assert ran(program_of(steps), max_split_bytes=limit).other_settings.off_bytes == 0
+    assert ran(program_of(steps), max_split_bytes=limit).what_if.max_error_bytes == 0
 
 
 @with_settings(max_examples=100, deadline=None)
@@ -89,14 +89,14 @@ def test_so_is_what_was_recorded_from_the_middle_on(
     before: Steps, steps: Steps, limit: int | None
 ) -> None:
     memory = ran(program_of(steps, before), max_split_bytes=limit)
-    assert memory.other_settings.off_bytes == 0
+    assert memory.what_if.max_error_bytes == 0
 
 
 @with_settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
 def test_growing_segments_are_reproduced_too(steps: Steps) -> None:
     steps = [step for step in steps if step[0] != "empty"]
-    assert ran(program_of(steps), expandable=True).other_settings.off_bytes == 0
+    assert ran(program_of(steps), expandable=True).what_if.max_error_bytes == 0
 
 
 @with_settings(max_examples=80, deadline=None)
@@ -104,8 +104,8 @@ def test_growing_segments_are_reproduced_too(steps: Steps) -> None:
 def test_every_limit_comes_to_what_it_does_come_to(steps: Steps) -> None:
     # A cache that was emptied when there was nothing to give back left no trace.
     program = program_of([step for step in steps if step[0] != "empty"])
-    other = ran(program).other_settings
-    for outcome in other.splits:
+    other = ran(program).what_if
+    for outcome in other.split_results:
         limit = outcome.settings.max_split_bytes
         assert outcome.peak_bytes == most_reserved(program, max_split_bytes=limit)
 
@@ -114,7 +114,7 @@ def test_every_limit_comes_to_what_it_does_come_to(steps: Steps) -> None:
 @given(steps=STEPS)
 def test_expandable_segments_come_to_what_they_do_come_to(steps: Steps) -> None:
     program = program_of([step for step in steps if step[0] != "empty"])
-    outcome = ran(program).other_settings.expandable
+    outcome = ran(program).what_if.expandable
     assert outcome is not None
     assert outcome.peak_bytes == most_reserved(program, expandable=True)
 
@@ -122,8 +122,8 @@ def test_expandable_segments_come_to_what_they_do_come_to(steps: Steps) -> None:
 @with_settings(max_examples=60, deadline=None)
 @given(steps=STEPS, total=st.sampled_from([300 * MIB, 500 * MIB, 800 * MIB]))
 def test_a_device_that_is_full_is_reproduced(steps: Steps, total: int) -> None:
-    other = ran(program_of(steps), total_bytes=total).other_settings
-    assert other.off_bytes == 0
+    other = ran(program_of(steps), total_bytes=total).what_if
+    assert other.max_error_bytes == 0
     assert other.recorded.room_bytes is None or other.recorded.room_bytes <= total
 
 
@@ -135,15 +135,15 @@ def split_by_shorter_ones(b: SnapshotBuilder) -> None:
 
 
 def test_a_limit_cures_long_blocks_that_shorter_ones_split() -> None:
-    other = ran(split_by_shorter_ones).other_settings
+    other = ran(split_by_shorter_ones).what_if
     assert other.recorded.peak_bytes == 10 * 200 * MIB
     split, expandable = other.best_split, other.expandable
     assert split is not None
     assert expandable is not None
     # One block of 200 MiB, and ten of 120 beside it. Of limits that come to the same the largest
-    # is named, which splits the most.
+    # is named, which split_results the most.
     assert split.peak_bytes == (200 + 10 * 120) * MIB
-    assert split.text == "max_split_size_mb:128"
+    assert split.alloc_conf == "max_split_size_mb:128"
     assert split.peak_bytes == most_reserved(split_by_shorter_ones, max_split_bytes=128 * MIB)
     # Where segments grow, the last long one lies behind nine shorter ones.
     assert expandable.peak_bytes == (9 * 120 + 200) * MIB
@@ -154,13 +154,13 @@ def test_a_limit_is_no_use_to_pieces_of_short_blocks() -> None:
         b.free(*[b.alloc(24 * MIB) for _ in range(40)])
         b.alloc(900 * MIB)
 
-    other = ran(program).other_settings
+    other = ran(program).what_if
     split, expandable = other.best_split, other.expandable
     assert split is not None
     assert expandable is not None
     assert other.recorded.peak_bytes == split.peak_bytes == (40 * 24 + 900) * MIB
     assert expandable.peak_bytes == 40 * 24 * MIB
-    assert split.text == "max_split_size_mb:512"
+    assert split.alloc_conf == "max_split_size_mb:512"
 
 
 def test_a_limit_that_was_set_is_tried_without_as_well() -> None:
@@ -169,11 +169,11 @@ def test_a_limit_that_was_set_is_tried_without_as_well() -> None:
         held = [b.alloc(50 * MIB) for _ in range(12)]
         b.free(*held)
 
-    other = ran(program, max_split_bytes=64 * MIB).other_settings
+    other = ran(program, max_split_bytes=64 * MIB).what_if
     assert other.recorded.peak_bytes == 1200 * MIB
     split = other.best_split
     assert split is not None
-    assert (split.text, split.peak_bytes) == ("", 600 * MIB)
+    assert (split.alloc_conf, split.peak_bytes) == ("", 600 * MIB)
 
 
 def test_with_expandable_segments_no_limit_is_tried_and_one_that_was_set_goes() -> None:
@@ -183,13 +183,13 @@ def test_with_expandable_segments_no_limit_is_tried_and_one_that_was_set_goes() 
             b.alloc(2 * MIB)
             b.free(*held)
 
-    other = ran(program, expandable=True, max_split_bytes=64 * MIB).other_settings
-    assert other.splits == ()
+    other = ran(program, expandable=True, max_split_bytes=64 * MIB).what_if
+    assert other.split_results == ()
     expandable = other.expandable
     assert expandable is not None
     assert expandable.peak_bytes == most_reserved(program, expandable=True)
     assert expandable.peak_bytes < other.recorded.peak_bytes // 2
-    assert ran(program, expandable=True).other_settings.expandable is None
+    assert ran(program, expandable=True).what_if.expandable is None
 
 
 def test_what_stood_before_the_history_stays() -> None:
@@ -202,8 +202,8 @@ def test_what_stood_before_the_history_stays() -> None:
         b.free(kept, odd)
         b.alloc(20 * MIB)
 
-    other = ran(program).other_settings
-    assert other.off_bytes == 0
+    other = ran(program).what_if
+    assert other.max_error_bytes == 0
     assert other.recorded.requests is not None
     assert other.recorded.requests.begin.n_bytes.sum() == (20 + 300) * MIB
 
@@ -217,7 +217,7 @@ def test_a_block_from_before_has_what_it_was_given_beyond_its_request() -> None:
         b.free(block)
 
     memory = ran(program)
-    requests = memory.other_settings.recorded.requests
+    requests = memory.what_if.recorded.requests
     assert requests is not None
     # The half mebibyte behind it was not split off, and nothing else can have it.
     assert requests.begin.block_bytes.tolist() == [30 * MIB]
@@ -230,12 +230,12 @@ def test_a_request_that_found_no_room_is_tried_again() -> None:
             b.alloc(120 * MIB)
         b.alloc_or_none(300 * MIB)
 
-    other = ran(program, total_bytes=1000 * MIB).other_settings
+    other = ran(program, total_bytes=1000 * MIB).what_if
     (shortage,) = ran(program, total_bytes=1000 * MIB).allocation_failures
     assert other.recorded.room_bytes == 1000 * MIB
-    met = other.meeting(shortage.place)
+    met = other.setting_that_serves(shortage.place)
     assert met is not None
-    assert met.text == "expandable_segments:True"
+    assert met.alloc_conf == "expandable_segments:True"
     assert ran(program, total_bytes=1000 * MIB, expandable=True).allocation_failures == ()
 
 
@@ -251,10 +251,12 @@ def test_a_setting_under_which_an_earlier_request_fails_is_no_choice() -> None:
         b.alloc_or_none(120 * MIB)
         assert kept
 
-    other = ran(program, total_bytes=500 * MIB).other_settings
+    other = ran(program, total_bytes=500 * MIB).what_if
     assert other.is_reproduced
-    assert all(outcome.is_whole == (outcome.failed_at == NEVER) for outcome in other.splits)
-    assert other.best_split is None or other.best_split.is_whole
+    assert all(
+        outcome.is_complete == (outcome.failed_at == NEVER) for outcome in other.split_results
+    )
+    assert other.best_split is None or other.best_split.is_complete
 
 
 def test_a_history_that_is_not_as_the_rules_say_is_not_told_of() -> None:
@@ -265,15 +267,15 @@ def test_a_history_that_is_not_as_the_rules_say_is_not_told_of() -> None:
     memory = ran(program, max_split_bytes=64 * MIB)
     # The same history, said to be of an allocator without the limit: that would not ask for 22.
     wrong = replace(
-        memory.other_settings.recorded, settings=replace(memory.settings, max_split_bytes=None)
+        memory.what_if.recorded, settings=replace(memory.settings, max_split_bytes=None)
     )
     other = WhatIf(wrong)
-    assert other.off_bytes == 22 * MIB
+    assert other.max_error_bytes == 22 * MIB
     assert not other.is_reproduced
     assert other.expandable is None
-    assert other.splits == ()
+    assert other.split_results == ()
     assert other.best_split is None
-    assert other.meeting(0) is None
+    assert other.setting_that_serves(0) is None
 
 
 @pytest.mark.parametrize("n_kept", [1, 2])
@@ -284,5 +286,5 @@ def test_a_history_whose_begin_cannot_have_been_is_not_told_of(n_kept: int) -> N
     whole = b.to_dict()
     whole["segments"][0]["total_size"] = 20 * MIB
     (memory,) = memories(b, whole)
-    assert not memory.other_settings.is_reproduced
-    assert memory.other_settings.splits == ()
+    assert not memory.what_if.is_reproduced
+    assert memory.what_if.split_results == ()

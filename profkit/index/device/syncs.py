@@ -8,11 +8,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from profkit.index.device.blocked_time import blocking_calls, pageable_to_device
 from profkit.index.host.nesting import CallTree
 from profkit.index.launches import Launches
-from profkit.index.runtime_calls import DEVICE_SYNC, EXPLICIT_SYNC, names_matching
+from profkit.index.runtime_calls import (
+    BLOCKING_COPY,
+    COPY,
+    DEVICE_SYNC,
+    EXPLICIT_SYNC,
+    names_matching,
+)
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Mask, Rows
+from profkit.model.torch_names import BUILTIN_PREFIX, DATA_WAITS, OPTIMIZER
 
 _READ: Final = re.compile(
     r"^aten::(item|_local_scalar_dense|is_nonzero|nonzero(_numpy)?|argwhere|masked_select"
@@ -27,9 +33,9 @@ Source: ``aten/src/ATen/native/cuda/CUDAScalar.cu`` (``item``), ``Nonzero.cu``, 
 """
 _INDEX: Final = re.compile(r"^aten::(_?index(_put_?|_put_impl_)?|where)$")
 """Operators that read only when they are indexed with a mask: then ``nonzero`` is within."""
-_LIBRARY: Final = re.compile(r"^(Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\))")
+_LIBRARY: Final = re.compile(rf"{OPTIMIZER.pattern}|{DATA_WAITS.pattern}")
 _LOADER: Final = re.compile(r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]")
-_BUILTIN: Final = re.compile(r"^<built-in ")
+_BUILTIN: Final = re.compile(rf"^{BUILTIN_PREFIX}")
 _PROFILER: Final = re.compile(r"^(torch[/\\](autograd[/\\]profiler|profiler[/\\])|profkit[/\\])")
 _NONZERO: Final = re.compile(r"^aten::nonzero(_numpy)?$")
 _TO_HOST: Final = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)|Memcpy D2[MH]\b")
@@ -37,11 +43,13 @@ _TO_DEVICE: Final = re.compile(r"HtoD|(Pageable|Pinned|Host) -> Device|Memcpy [M
 _PINNED: Final = re.compile(r"Pinned|\bHOST\b")
 """An XPU's profiler calls memory ``HOST`` that the driver allocated, which is pinned, and any other
 of the host ``MEMORY(Unknown)``. Source: ``pti_view_memory_type`` of PTI-GPU."""
+_PAGEABLE_TO_HOST: Final = re.compile(r"DtoH \(Device -> Pageable\)")
+_PAGEABLE_TO_DEVICE: Final = re.compile(r"HtoD \(Pageable -> Device\)")
 _COPYING: Final = re.compile(r"^aten::(to|_to_copy|copy_|_copy_from|cpu|cuda|clone|contiguous)$")
 """Operators that copy a tensor, of which the outermost is what the user wrote."""
 
 
-class WaitKind(IntEnum):
+class SyncKind(IntEnum):
     """What made the host wait."""
 
     OTHER = 0
@@ -57,12 +65,12 @@ class WaitKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Waits:
+class Syncs:
     """Calls in which the host waits.
 
     Attributes:
         rows: Rows of runtime or driver calls, ascending. Shape ``(k,)``.
-        kind: A :class:`WaitKind` each. Shape ``(k,)``.
+        kind: A :class:`SyncKind` each. Shape ``(k,)``.
         owner: The row that stands for the wait: the outermost operator of its kind, as the user
             wrote it, or the call itself. Shape ``(k,)``.
         copy: The copy that was waited for: a row of device work, or :data:`NO_ROW`. Shape ``(k,)``.
@@ -73,16 +81,16 @@ class Waits:
     owner: Int32s
     copy: Int32s
 
-    def select(self, kept: Mask) -> "Waits":
+    def select(self, kept: Mask) -> "Syncs":
         """Some of them. ``kept`` has shape ``(k,)``."""
-        return Waits(self.rows[kept], self.kind[kept], self.owner[kept], self.copy[kept])
+        return Syncs(self.rows[kept], self.kind[kept], self.owner[kept], self.copy[kept])
 
-    def of_kind(self, kind: WaitKind) -> "Waits":
+    def of_kind(self, kind: SyncKind) -> "Syncs":
         """Those of one kind."""
         return self.select(self.kind == kind)
 
 
-def find_waits(events: EventTable, tree: CallTree, launches: Launches) -> Waits:
+def find_syncs(events: EventTable, tree: CallTree, launches: Launches) -> Syncs:
     """Find the calls in which the host waits for a device.
 
     A call waits when it is a synchronizing function, or a copy that blocks by its name, or a copy
@@ -95,7 +103,7 @@ def find_waits(events: EventTable, tree: CallTree, launches: Launches) -> Waits:
     Source: "API synchronization behavior" in the CUDA Runtime API reference.
     """
     copies, copy_calls = _copies(events, launches)
-    rows = outermost_of(events, tree, _waiting_rows(events, launches))
+    rows = outermost_calls(events, tree, _waiting_rows(events, launches))
     is_op = events.category == Category.OP
     innermost = tree.nearest(is_op)[rows]
     read = tree.outermost(reads(events, tree))[rows]
@@ -104,8 +112,8 @@ def find_waits(events: EventTable, tree: CallTree, launches: Launches) -> Waits:
     explicit = (innermost == NO_ROW) & np.isin(rows, EXPLICIT_SYNC.rows(events))
     kind = np.select(
         [read != NO_ROW, explicit, to_host, to_device],
-        [WaitKind.READ, WaitKind.EXPLICIT, WaitKind.TO_HOST, WaitKind.TO_DEVICE],
-        WaitKind.OTHER,
+        [SyncKind.READ, SyncKind.EXPLICIT, SyncKind.TO_HOST, SyncKind.TO_DEVICE],
+        SyncKind.OTHER,
     )
     copying = is_op & names_matching(events.names, _COPYING)[events.name]
     outermost = tree.outermost(copying)[rows]
@@ -114,10 +122,10 @@ def find_waits(events: EventTable, tree: CallTree, launches: Launches) -> Waits:
         [read, outermost, innermost],
         rows,
     )
-    return Waits(rows, kind.astype(np.uint8), owner.astype(np.int32), copy)
+    return Syncs(rows, kind.astype(np.uint8), owner.astype(np.int32), copy)
 
 
-def outermost_of(events: EventTable, tree: CallTree, calls: Rows) -> Rows:
+def outermost_calls(events: EventTable, tree: CallTree, calls: Rows) -> Rows:
     """Those of some calls that none of the others made. Rows, ascending.
 
     Args:
@@ -125,7 +133,7 @@ def outermost_of(events: EventTable, tree: CallTree, calls: Rows) -> Rows:
     """
     wanted = np.zeros(len(events), dtype=np.bool_)
     wanted[calls] = True
-    return np.asarray(calls[tree.below(wanted)[calls] == NO_ROW])
+    return np.asarray(calls[tree.enclosing(wanted)[calls] == NO_ROW])
 
 
 def reads(events: EventTable, tree: CallTree) -> Mask:
@@ -153,7 +161,7 @@ def reads_of_the_user(events: EventTable, tree: CallTree) -> Rows:
     library = names_matching(events.names, _LIBRARY)[events.name]
     host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
     within_library = tree.nearest(host & library) != NO_ROW
-    within_op = tree.below(events.category == Category.OP) != NO_ROW
+    within_op = tree.enclosing(events.category == Category.OP) != NO_ROW
     rows = np.flatnonzero(reads(events, tree) & ~within_library & ~within_op)
     python = events.category == Category.PYTHON
     caller = tree.nearest(python & ~names_matching(events.names, _BUILTIN)[events.name])[rows]
@@ -240,3 +248,42 @@ def _copy_of(
     pairs = zip(rows.tolist(), innermost.tolist(), strict=True)
     found = [own.get(row, by_op.get(op, NO_ROW)) for row, op in pairs]
     return np.array(found, dtype=np.int32)
+
+
+def copies_named(events: EventTable, launches: Launches, pattern: re.Pattern[str]) -> Mask:
+    """Which device work is a copy whose name matches. Shape of ``launches.work``."""
+    named = names_matching(events.names, pattern)
+    copies = events.category[launches.work] == Category.MEMCPY
+    return np.asarray(copies & named[events.name[launches.work]])
+
+
+def pageable_to_host(events: EventTable, launches: Launches) -> Mask:
+    """Which device work is a copy into pageable host memory. Shape of ``launches.work``."""
+    return copies_named(events, launches, _PAGEABLE_TO_HOST)
+
+
+def pageable_to_device(events: EventTable, launches: Launches) -> Mask:
+    """Which device work is a copy out of pageable host memory. Shape of ``launches.work``."""
+    return copies_named(events, launches, _PAGEABLE_TO_DEVICE)
+
+
+def blocking_calls(events: EventTable, launches: Launches) -> Rows:
+    """Runtime calls in which the host waits for a device, ascending.
+
+    These are explicit synchronization, copies that block whatever their memory, and asynchronous
+    copies into pageable memory, which return only when the copy is done.
+
+    Source: "API synchronization behavior" in the CUDA Runtime API reference: transfers from device
+    memory to pageable host memory return only once the copy has completed.
+    """
+    into_pageable = launches.launch[pageable_to_host(events, launches)]
+    into_pageable = into_pageable[into_pageable != NO_ROW]
+    copies = COPY.rows(events)
+    found = np.concatenate(
+        (
+            EXPLICIT_SYNC.rows(events),
+            BLOCKING_COPY.rows(events),
+            copies[np.isin(copies, into_pageable)],
+        )
+    )
+    return np.unique(found)

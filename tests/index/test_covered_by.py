@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.index.device import blocked_time
-from profkit.index.device.blocked_time import covered_by
+from profkit.index import intervals
+from profkit.index.intervals import covered_by
 from tests.index.host.test_nesting import table
 
 
@@ -20,7 +20,7 @@ def test_rows_cover_the_same_time_in_pieces_of_any_length(
     events = table([(start, start + length) for start, length in spans])
     rows = np.arange(0, len(spans), 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocked_time, "_PIECE", piece)
+        patch.setattr(intervals, "_PIECE", piece)
         covered = covered_by(events, rows)
     counted = {at for start, length in spans[::2] for at in range(start, start + length)}
     assert {at for start, end in covered.pairs() for at in range(start, end)} == counted

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze
-from profkit.index.device.waits import WaitKind, Waits, find_waits, is_pageable, reads
+from profkit.index.device.syncs import SyncKind, Syncs, find_syncs, is_pageable, reads
 from profkit.index.host.nesting import call_tree
 from profkit.index.launches import join_launches
 from profkit.model.events import Category, EventTable
@@ -23,11 +23,11 @@ def b() -> TraceBuilder:
 
 def waits_in(
     b: TraceBuilder, tmp_path: Path, form: Format | None = None
-) -> tuple[EventTable, Waits]:
+) -> tuple[EventTable, Syncs]:
     events = load(b.write(tmp_path / "t.json", form)).events
     tree = call_tree(events)
     launches = join_launches(events, tree.nearest(events.category == Category.OP))
-    return events, find_waits(events, tree, launches)
+    return events, find_syncs(events, tree, launches)
 
 
 def described(
@@ -36,7 +36,7 @@ def described(
     events, waits = waits_in(b, tmp_path, form)
     columns = (waits.rows.tolist(), waits.kind.tolist(), waits.owner.tolist())
     return [
-        (WaitKind(kind).name, events.name_of(row), events.name_of(owner))
+        (SyncKind(kind).name, events.name_of(row), events.name_of(owner))
         for row, kind, owner in zip(*columns, strict=True)
     ]
 
@@ -149,15 +149,15 @@ def test_waits_of_other_vendors_are_told_apart_likewise(
 @pytest.mark.parametrize(
     ("copy", "kind", "pageable"),
     [
-        ("DtoH (Device -> Pageable)", WaitKind.TO_HOST, True),
-        ("DtoH (Device -> Pinned)", WaitKind.TO_HOST, False),
-        ("HtoD (Pageable -> Device)", WaitKind.TO_DEVICE, True),
-        ("HtoD (Pinned -> Device)", WaitKind.TO_DEVICE, False),
+        ("DtoH (Device -> Pageable)", SyncKind.TO_HOST, True),
+        ("DtoH (Device -> Pinned)", SyncKind.TO_HOST, False),
+        ("HtoD (Pageable -> Device)", SyncKind.TO_DEVICE, True),
+        ("HtoD (Pinned -> Device)", SyncKind.TO_DEVICE, False),
     ],
 )
 def test_an_xpu_s_copies_are_known_with_the_memory_they_touch(
     copy: str,
-    kind: WaitKind,
+    kind: SyncKind,
     pageable: bool,  # noqa: FBT001
     b: TraceBuilder,
     tmp_path: Path,

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.index.numbering import numbered
+from profkit.index.host.call_paths import numbered
 
 
 @given(st.lists(st.integers(0, 9) | st.integers(0, 1 << 60), max_size=40))

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.index.device.wait_cost import first_of_each, wait_cost
-from profkit.index.intervals import EMPTY, of_pairs
+from profkit.index.device.idle import blocking_cost
+from profkit.index.intervals import EMPTY, of_pairs, take_from_start
 
 
 def ns(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -15,13 +15,13 @@ def ns(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def test_each_window_gives_back_the_smaller_of_blocked_and_idle() -> None:
     blocked = of_pairs(((10, 40), (110, 120)))
     idle = of_pairs(((0, 5), (50, 55), (150, 190)))
-    cost = wait_cost(blocked, idle, ns(0, 100), ns(100, 200))
+    cost = blocking_cost(blocked, idle, ns(0, 100), ns(100, 200))
     assert (cost.blocked_ns, cost.idle_ns, cost.saving_ns) == (40, 50, 10 + 10)
     assert cost.claims == ((0, 5), (50, 55), (150, 160))
 
 
 def test_a_window_without_a_wait_is_not_counted() -> None:
-    cost = wait_cost(
+    cost = blocking_cost(
         of_pairs(((10, 20),)), of_pairs(((50, 60), (150, 190))), ns(0, 100), ns(100, 200)
     )
     assert cost.n_windows == 1
@@ -30,19 +30,19 @@ def test_a_window_without_a_wait_is_not_counted() -> None:
 
 
 def test_a_device_that_is_never_idle_costs_nothing() -> None:
-    cost = wait_cost(of_pairs(((10, 90),)), EMPTY, ns(0), ns(100))
+    cost = blocking_cost(of_pairs(((10, 90),)), EMPTY, ns(0), ns(100))
     assert (cost.blocked_ns, cost.saving_ns, cost.claims) == (80, 0, ())
 
 
 def test_an_idle_stretch_over_two_windows_is_shared_between_them() -> None:
     blocked = of_pairs(((0, 10), (100, 105)))
-    cost = wait_cost(blocked, of_pairs(((80, 130),)), ns(0, 100), ns(100, 200))
+    cost = blocking_cost(blocked, of_pairs(((80, 130),)), ns(0, 100), ns(100, 200))
     assert cost.saving_ns == 10 + 5
     assert cost.claims == ((80, 90), (100, 105))
 
 
 def test_there_may_be_no_window() -> None:
-    assert wait_cost(of_pairs(((0, 1),)), of_pairs(((0, 1),)), ns(), ns()).saving_ns == 0
+    assert blocking_cost(of_pairs(((0, 1),)), of_pairs(((0, 1),)), ns(), ns()).saving_ns == 0
 
 
 @given(
@@ -54,7 +54,7 @@ def test_what_is_taken_is_what_was_wanted_or_all_there_is(
 ) -> None:
     covered = of_pairs(tuple((start, start + length) for start, length in pairs))
     starts, ends = ns(5, 20, 45), ns(20, 40, 60)
-    taken = first_of_each(covered, starts, ends, ns(*wanted))
+    taken = take_from_start(covered, starts, ends, ns(*wanted))
     moments = {t for start, end in covered.pairs() for t in range(start, end)}
     expected: set[int] = set()
     for start, end, want in zip((5, 20, 45), (20, 40, 60), wanted, strict=True):

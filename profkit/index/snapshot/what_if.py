@@ -13,19 +13,19 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.snapshot.allocator.requests import Requests, requests_of
+from profkit.index.snapshot.allocator.requests import Requests
 from profkit.index.snapshot.allocator.settings import AllocatorSettings
 from profkit.index.snapshot.allocator.simulate import (
     NEVER,
     Family,
     SimulatedRun,
+    combined,
     simulate,
-    together,
 )
-from profkit.index.snapshot.cache_flushes import Cause, Flushes
+from profkit.index.snapshot.cache_flushes import FlushCause, Flushes
 from profkit.index.snapshot.oom_analysis import AllocationFailure
-from profkit.index.snapshot.private_pools import common_levels
-from profkit.index.snapshot.replay import DeviceReplay
+from profkit.index.snapshot.recorded_requests import recorded_requests
+from profkit.index.snapshot.replay import DeviceReplay, common_levels
 from profkit.model.events import Int64s, Rows
 from profkit.model.snapshot import MemorySnapshot
 
@@ -37,7 +37,7 @@ TOLERANCE_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedHistory:
     """One device's history, and what stood in its allocator's way.
 
     Attributes:
@@ -59,13 +59,13 @@ class Recorded:
     limit_bytes: int | None = None
 
 
-def recorded_of(
+def recorded_history(
     snapshot: MemorySnapshot,
     replay: DeviceReplay,
     settings: AllocatorSettings,
     flushes: Flushes,
     shortages: tuple[AllocationFailure, ...],
-) -> Recorded:
+) -> RecordedHistory:
     """One device's history.
 
     What the driver had in all shows where it was reached: at a request that was not met it says
@@ -80,7 +80,7 @@ def recorded_of(
     """
     _, reserved = common_levels(snapshot, replay)
     most, room = int(replay.reserved_bytes.max()), None
-    if shortages or bool((flushes.cause == Cause.FULL).any()):
+    if shortages or bool((flushes.cause == FlushCause.RETRY).any()):
         left = [
             each.reserved_bytes + each.device_free_bytes
             for each in shortages
@@ -89,8 +89,8 @@ def recorded_of(
         room = max([most, *left[:1]])
     driver = next((each for each in snapshot.driver if each.device == replay.device), None)
     limit = None if driver is None else driver.limit_bytes
-    return Recorded(
-        requests=requests_of(snapshot, replay, flushes),
+    return RecordedHistory(
+        requests=recorded_requests(snapshot, replay, flushes),
         settings=settings,
         place=replay.alloc,
         reserved_bytes=reserved[replay.alloc + 1],
@@ -117,12 +117,12 @@ class SimulationResult:
     met: tuple[int, ...] = ()
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all requests were met that were met in the history."""
         return self.failed_at == NEVER
 
     @property
-    def text(self) -> str:
+    def alloc_conf(self) -> str:
         """What ``PYTORCH_CUDA_ALLOC_CONF`` would say; empty for a limit that goes."""
         if self.settings.expandable:
             return "expandable_segments:True"
@@ -138,7 +138,7 @@ class WhatIf:
         recorded: What was.
     """
 
-    recorded: Recorded
+    recorded: RecordedHistory
 
     @cached_property
     def _replayed(self) -> SimulatedRun | None:
@@ -146,11 +146,11 @@ class WhatIf:
         if requests is None:
             return None
         if self.recorded.room_bytes is None:
-            return together(self._small, self._course(self.recorded.settings, "large"))
+            return combined(self._small, self._course(self.recorded.settings, "large"))
         return self._course(self.recorded.settings)
 
     @cached_property
-    def off_bytes(self) -> int | None:
+    def max_error_bytes(self) -> int | None:
         """By how much the model was off at worst with the settings that the history had.
 
         None where it could not be played, or not to its end.
@@ -164,7 +164,7 @@ class WhatIf:
     @cached_property
     def is_reproduced(self) -> bool:
         """Whether the model comes to what was recorded, at every request."""
-        off = self.off_bytes
+        off = self.max_error_bytes
         return off is not None and off <= TOLERANCE_SHARE * self.recorded.peak_bytes
 
     @cached_property
@@ -178,7 +178,7 @@ class WhatIf:
         return self._outcome(settings) if settings != own and self.is_reproduced else None
 
     @cached_property
-    def splits(self) -> tuple[SimulationResult, ...]:
+    def split_results(self) -> tuple[SimulationResult, ...]:
         """With each ``max_split_size`` of :data:`SPLIT_MIB` that could change anything, ascending.
 
         Where the history had one, without it as well. None of them where it had expandable
@@ -188,17 +188,17 @@ class WhatIf:
 
     @property
     def best_split(self) -> SimulationResult | None:
-        """That of them which reserves the least; of equal ones that which splits the most."""
-        whole = [each for each in reversed(self.splits) if each.is_whole]
+        """That of them which reserves the least; of equal ones that which split_results the most."""
+        whole = [each for each in reversed(self.split_results) if each.is_complete]
         return min(whole, key=lambda each: each.peak_bytes, default=None)
 
-    def meeting(self, place: int) -> SimulationResult | None:
+    def setting_that_serves(self, place: int) -> SimulationResult | None:
         """A setting with which a request would have been met that was not met in the history.
 
         Returns:
             Expandable segments where they do, else the largest of the limits that does.
         """
-        found = (self.expandable, *reversed(self.splits))
+        found = (self.expandable, *reversed(self.split_results))
         return next((each for each in found if each is not None and place in each.met), None)
 
     def _split_settings(self) -> Iterator[AllocatorSettings]:
@@ -217,7 +217,7 @@ class WhatIf:
         own, room_bytes = self.recorded.settings, self.recorded.room_bytes
         is_same_for_small = replace(own, max_split_bytes=settings.max_split_bytes) == settings
         if room_bytes is None and is_same_for_small:
-            course = together(self._small, self._course(settings, "large"))
+            course = combined(self._small, self._course(settings, "large"))
         else:
             course = self._course(settings)
         return SimulationResult(settings, course.peak_bytes, course.failed_at, course.met)

@@ -1,0 +1,78 @@
+"""Names that PyTorch and profkit give to the events of a trace, each spelled once.
+
+Names of CUDA, HIP and SYCL calls are in :mod:`profkit.index.runtime_calls`.
+
+Source: ``torch/profiler/profiler.py`` (steps), ``torch/optim/optimizer.py``,
+``torch/utils/data/dataloader.py``, ``torch/csrc/autograd/engine.cpp``,
+``torch/csrc/profiler/collection.cpp`` (Python calls, memory), ``torch/nn/parallel``,
+``torch/csrc/distributed/c10d``, ``torch/csrc/dynamo``.
+"""
+
+import re
+from typing import Final
+
+STEP_PREFIX: Final = "ProfilerStep#"
+STEP: Final = re.compile(r"^ProfilerStep#?\s*\d+$")
+"""One step of ``torch.profiler``; old versions wrote it without ``#``."""
+
+DATA_WAIT: Final = "profkit.data_wait"
+"""What ``profkit.steps`` writes around the ``next`` of its iterable."""
+DATA_LOADER: Final = "enumerate(DataLoader)"
+"""Begin of ``enumerate(DataLoader)#…__next__``, around every ``next`` of a ``DataLoader``."""
+DATA_WAITS: Final = re.compile(rf"^{re.escape(DATA_LOADER)}|^{re.escape(DATA_WAIT)}$")
+"""A data-loader wait: the program waits for its next batch."""
+
+OPTIMIZER_STEP: Final = re.compile(r"^Optimizer\.step#")
+OPTIMIZER_ZERO_GRAD: Final = re.compile(r"^Optimizer\.zero_grad#")
+OPTIMIZER: Final = re.compile(r"^Optimizer\.(step|zero_grad)#")
+
+FRAMING: Final = re.compile(rf"^(ProfilerStep|Optimizer\.|{re.escape(DATA_LOADER)}|profkit\.)")
+"""Annotations that PyTorch and profkit write themselves; old traces have them as operators."""
+
+EVALUATE_FUNCTION: Final = "autograd::engine::evaluate_function: "
+"""Begin of the name of autograd's wrapper around every node that a backward pass runs."""
+BACKWARD: Final = re.compile(r"^autograd::engine::|^torch::autograd::|Backward\d*$")
+"""An operator of a backward pass: the wrapper, or a node such as ``AddmmBackward0``. Versions
+before 1.9 have only the nodes."""
+
+MODULE_PREFIX: Final = "nn.Module: "
+"""Begin of the name of the Python call of a module."""
+BUILTIN_PREFIX: Final = "<built-in "
+"""Begin of the name of the Python call of a builtin, such as ``<built-in method item of …>``."""
+TENSOR_METHOD: Final = re.compile(r"^<built-in method (\w+) of Tensor")
+RUN_BACKWARD: Final = "method run_backward of"
+"""In the name of the builtin that ``Tensor.backward`` and ``torch.autograd.grad`` call."""
+MEMORY: Final = "[memory]"
+"""An allocation or a free."""
+
+DATA_PARALLEL_FORWARD: Final = re.compile(r"^DataParallel\.forward$")
+DATA_PARALLEL_FUNCTIONS: Final = re.compile(
+    r"^(Scatter|Broadcast|Gather|ReduceAddCoalesced)(Backward)?$"
+)
+"""Autograd functions with which ``DataParallel`` distributes and collects tensors."""
+DISTRIBUTED_DATA_PARALLEL_FORWARD: Final = re.compile(r"^DistributedDataParallel\.forward$")
+FULLY_SHARDED: Final = re.compile(r"^(FSDP::|FullyShardedDataParallel)")
+
+COLLECTIVE: Final = re.compile(
+    r"^(c10d|_c10d_functional|c10d_functional)::|^record_param_comms$|^symm_mem::\w*(reduce|gather)"
+    r"|^(nccl|rccl|xccl|hccl|ucc|gloo|mpi):"
+)
+"""An operator or annotation that starts, runs or awaits a collective."""
+HOST_COLLECTIVE: Final = re.compile(r"^(gloo|mpi):")
+"""A collective that threads of the host run; the annotation lasts until it is done."""
+DEVICE_COLLECTIVE: Final = re.compile(r"^(nccl|rccl|xccl|hccl):")
+"""A collective that a device runs; the annotation ends when its kernel is launched."""
+
+COMPILED_REGION_PREFIX: Final = "Torch-Compiled Region"
+COMPILED_REGION: Final = re.compile(r"^Torch-Compiled Region(: (?P<number>.+))?$")
+"""A run of a compiled function; since torch 2.5 with its compile id, such as ``3/1``."""
+DYNAMO_OVERHEAD: Final = re.compile(r"^(TorchDynamo Cache Lookup|Pregraph bytecode)$")
+COMPILING: Final = re.compile(r"\(dynamo_timed\)$|^entire_\w+_compile$|^dynamo$")
+COMPILING_FUNCTION: Final = re.compile(
+    r"^(dynamo|entire_frame_compile|_compile(\.<locals>)?(\.compile_inner)? \(dynamo_timed\))$"
+)
+"""The row around the whole compilation of one function, since torch 2.0."""
+COMPILE_ID: Final = re.compile(r"^dynamo_data: compile_id=(?P<number>\S+)$")
+COMPILED_AUTOGRAD: Final = "CompiledAutograd"
+RESUMED: Final = ("torch_dynamo_resume_in_", "<resume in ")
+"""Begins of the names of functions that torch generates for the code after a graph break."""
