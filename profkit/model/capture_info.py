@@ -1,4 +1,4 @@
-"""What profkit writes into a trace that it records: the key ``profkit`` at the top of the JSON."""
+"""Data that profkit adds to its traces, under the top-level key ``profkit`` of the JSON."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,16 +8,16 @@ StepKind = Literal["user", "loader", "optimizer", "entry", "whole"]
 
 @dataclass(frozen=True)
 class CaptureCost:
-    """What the recording itself cost, in nanoseconds. None where it was not measured.
+    """Overhead of the recording itself. None where it was not measured.
 
     Attributes:
-        start_ns: From asking the profiler to start until it ran.
-        stop_ns: From asking it to stop until its events were collected.
-        write_ns: From then until the file was in place, as far as known when it was written.
-        n_events: Events in the window.
-        overhead_ratio: By how much the recording made the window longer: 0.8 means that a second
-            of the program took 1.8 seconds.
-        overhead_basis: How ``overhead_ratio`` is known, in a few words.
+        start_ns: Time to start the profiler.
+        stop_ns: Time to stop it and collect its events.
+        write_ns: Time from then until the file was complete, as far as known when it was written.
+        n_events: Number of events in the window.
+        overhead_ratio: Relative slowdown of the window: 0.8 means that one second of the program
+            took 1.8 seconds.
+        overhead_basis: How ``overhead_ratio`` was determined, in a few words.
     """
 
     start_ns: int | None = None
@@ -30,22 +30,22 @@ class CaptureCost:
 
 @dataclass(frozen=True)
 class OpLines:
-    """Which line of the user's code each operator of a window came from.
+    """The source line of each operator of a window.
 
-    Lists have one entry a host event that is no Python call (operators, annotations, and runtime
-    calls outside operators), each thread's in the order of their starts. The annotations that mark
-    steps and entries are left out.
+    The lists have one entry for each host event other than Python calls (operators, annotations,
+    and runtime calls outside operators), by thread and start time. Annotations of steps and entries
+    are omitted.
 
     Attributes:
-        same_window: The lines were recorded in the window of this trace, so ``external_id`` joins
-            them. Otherwise they come from another step of the same loop, and are joined by step,
-            operator sequence and kernel.
-        names: Every operator's name once.
+        same_window: Whether the lines were recorded in the window of this trace, so that
+            ``external_id`` joins them. Otherwise they come from another step of the same loop, and
+            are aligned by step, operator sequence and kernel.
+        names: Each operator name once.
         frames: ``[file, line, function, exact]``; with ``exact`` 0 only the function is known.
-        modules: Every ``nn.Module`` once, as torch names it.
+        modules: Each ``nn.Module`` once, with torch's name.
         name: Index into ``names``.
         parent: Index of the enclosing entry in these lists, or -1.
-        thread: The operating system's thread id, as the trace has it in ``tid``.
+        thread: The operating system's thread id, as in the trace's ``tid``.
         external_id: ``External id`` of the operator, or -1.
         frame: Index into ``frames`` of the innermost user frame, or -1.
         module: Index into ``modules``, or -1.
@@ -69,20 +69,20 @@ CodePlace = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class Compiled:
-    """One time that ``torch.compile`` compiled a function, or gave up on it.
+    """One compilation of a function by ``torch.compile``, or a failed attempt.
 
     Attributes:
-        number: torch's number, such as ``3/1``: of the function, and of how often it was compiled
-            before. Empty where this torch has none.
+        number: torch's compile id, such as ``3/1``: the function, and how often it was compiled
+            before. Empty where this version of torch has none.
         code: The function; ``("", 0, "")`` where it is not known.
-        is_users: Whether the user wrote the function.
-        caller: The user's line that called it, or None.
-        start_ns: When it began, in nanoseconds since 1970, or None.
-        dur_ns: How long it took, in nanoseconds, or None.
-        n_ops: Operators in its graph, or None: without a graph, or not known.
-        again: Whether nothing of what it was compiled to before did fit.
-        reason: Why not, in torch's words, or empty.
-        failure: Why torch gave up, in its words, or empty.
+        is_users: Whether it is user code.
+        caller: The line of user code that called it, or None.
+        start_ns: Start, in nanoseconds since 1970, or None.
+        dur_ns: Duration in nanoseconds, or None.
+        n_ops: Number of operators in its graph, or None: without a graph, or not known.
+        again: Whether it is a recompilation: the guards of all earlier compilations failed.
+        reason: The failed guard as torch reports it, or empty.
+        failure: Why torch gave up, as it reports it, or empty.
     """
 
     number: str = ""
@@ -99,13 +99,13 @@ class Compiled:
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """A place where ``torch.compile`` had to end a graph.
+    """A graph break.
 
     Attributes:
-        reason: Why, in torch's words.
-        stack: The calls that were compiled together there, the innermost first.
-        user: Place in ``stack`` of the innermost one of the user's, or -1.
-        n: How often it was met in compiling.
+        reason: The reason as torch reports it.
+        stack: The inlined calls at the break, innermost first.
+        user: Index in ``stack`` of the innermost user frame, or -1.
+        n: Number of compilations with this break.
     """
 
     reason: str
@@ -116,12 +116,12 @@ class GraphBreak:
 
 @dataclass(frozen=True)
 class Compiles:
-    """What ``torch.compile`` had done in the process by the end of the window.
+    """What ``torch.compile`` had compiled in the process by the end of the window.
 
     Attributes:
-        compiled: As far as torch remembers, the oldest first.
-        breaks: Where graphs ended.
-        n_left_out: How many of both are left out, of very many.
+        compiled: Compilations that torch remembers, oldest first.
+        breaks: Graph breaks.
+        n_left_out: Number of entries omitted from both lists because there were too many.
     """
 
     compiled: list[Compiled] = field(default_factory=list)
@@ -131,32 +131,33 @@ class Compiles:
 
 @dataclass(frozen=True)
 class CaptureInfo:
-    """The recording as profkit saw it.
+    """What profkit knows of a recording it made.
 
     Attributes:
         version: profkit's version.
         name: Name of the capture, as in ``profkit.trace("step")``.
-        steps: What a step is here: the user's ``step()`` or ``profkit.steps``, a loader's
-            iteration, an optimizer's step, one entry of a block, or the whole run.
+        steps: Definition of a step: ``user``: ``step()`` or ``profkit.steps``; ``loader``: an
+            iteration of a loader; ``optimizer``: an optimizer step; ``entry``: one entry of a
+            block; ``whole``: the whole run.
         torch: PyTorch's version.
         python: Python's version.
         cuda: Version of CUDA or HIP that torch was built for, or None.
         driver: Version of the driver, or None.
         devices: Names of the devices in use.
         rank: Rank in a distributed job, or None.
-        world_size: Ranks in that job, or None.
-        host: The machine's name.
-        pid: The process.
+        world_size: Number of ranks in that job, or None.
+        host: Host name.
+        pid: Process id.
         argv: The program and its arguments.
-        paths: From the shortened paths in the trace's stacks to the files they stand for.
-        libraries: First parts of shortened paths that belong to installed packages or to the
-            standard library, and so are not the user's code.
-        cost: What the recording cost.
-        lines: Which line each operator came from, or None without stacks.
-        stopped_by: Empty, or the exception or signal that ended the window early.
-        open_step: Name of the annotation of the step that had begun and not ended when the window
-            did, or empty. It is no whole step, so its length says nothing.
-        compiles: What ``torch.compile`` had done by then, or None where it had done nothing.
+        paths: Files by their shortened paths in the trace's stacks.
+        libraries: First components of shortened paths that belong to installed packages or to the
+            standard library, and so are not user code.
+        cost: Overhead of the recording.
+        lines: The source line of each operator, or None without stacks.
+        stopped_by: The exception or signal that ended the window early, or empty.
+        open_step: Annotation name of the step that was incomplete when the window ended, or empty;
+            its duration is meaningless.
+        compiles: What ``torch.compile`` had compiled by then, or None where it was not used.
     """
 
     version: str

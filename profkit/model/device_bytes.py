@@ -1,26 +1,26 @@
-"""Whose a device's memory is: torch's, the same process's outside torch, other processes'."""
+"""Memory of a device by owner: torch's allocator, the rest of the process, other processes."""
 
 from dataclasses import dataclass
 from typing import Final
 
 SNAPSHOT_KEY: Final = "profkit"
-"""Where profkit's own snapshots hold what torch's do not; other readers pass over unknown keys."""
+"""Key of profkit's own data in its snapshots; other readers ignore unknown keys."""
 
 
 @dataclass(frozen=True)
 class DeviceBytes:
-    """One device's memory at one moment. What nobody could tell is None.
+    """One device's memory at one moment, in bytes. Unknown figures are None.
 
     Attributes:
-        device: Ordinal of the device, as the process counts them.
-        total_bytes: What the driver says that the device has.
-        free_bytes: What it says is free.
-        torch_bytes: What torch's allocator has from the driver in this process.
-        process_bytes: What this process has in all, by the driver's list of processes: torch's,
-            and the CUDA context, libraries such as NCCL, kernels' code.
-        others_bytes: What the other processes on that list have.
-        limit_bytes: What this process may have of it, as torch said when memory ran out: all of
-            it, or the share of ``set_per_process_memory_fraction``.
+        device: Ordinal of the device in the process.
+        total_bytes: Memory of the device, as the driver reports it.
+        free_bytes: Free memory of the device, as the driver reports it.
+        torch_bytes: Bytes that torch's allocator has reserved in this process.
+        process_bytes: Bytes of this process in the driver's process list: torch's allocator, the
+            CUDA context, libraries such as NCCL, and kernel code.
+        others_bytes: Bytes of the other processes in that list.
+        limit_bytes: Bytes that this process may use, as torch reported them when memory ran out:
+            the whole device, or the share set by ``set_per_process_memory_fraction``.
     """
 
     device: int
@@ -33,10 +33,10 @@ class DeviceBytes:
 
     @property
     def non_torch_bytes(self) -> int | None:
-        """What this process has beyond torch's allocator."""
+        """Bytes of this process outside torch's allocator."""
         return None if self.process_bytes is None else max(0, self.process_bytes - self.torch_bytes)
 
     @property
     def outside_torch_bytes(self) -> int:
-        """What is taken on the device and not torch's of this process, whoever has it."""
+        """Bytes in use outside this process's torch allocator, by any process."""
         return max(0, self.total_bytes - self.free_bytes - self.torch_bytes)

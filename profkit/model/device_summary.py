@@ -1,10 +1,10 @@
-"""What each device did: the part of a report that is about devices."""
+"""Activity of each device: busy time, idle time by cause, kernel statistics."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 IdleCause = Literal["sync", "data", "allocator", "overhead", "host", "launch", "device", "unknown"]
-"""Why a device had nothing to do, see :class:`IdleTime`."""
+"""Why a device was idle, see :class:`IdleTime`."""
 
 
 @dataclass(frozen=True)
@@ -14,12 +14,12 @@ class IdleTime:
     The causes of one device add up to its ``idle_ns`` exactly.
 
     Attributes:
-        cause: ``sync``: the host waited for the device and had sent nothing more. ``data``: it
-            fetched the next batch. ``allocator``: it was in cudaMalloc, cudaFree or the like.
-            ``overhead``: the profiler or a module load held it. ``host``: it ran Python and
-            operators without launching enough. ``launch``: a launch was under way and had not
-            reached the device. ``device``: work was queued and waited for other work on the
-            device. ``unknown``: the recording has no launch for the work that ended the gap.
+        cause: ``sync``: the host was blocked in a synchronizing call, with nothing more launched.
+            ``data``: it waited for the next batch. ``allocator``: it was in cudaMalloc, cudaFree or
+            similar. ``overhead``: it was delayed by the profiler or by loading a module. ``host``:
+            it ran Python and operators without launching enough. ``launch``: launch latency.
+            ``device``: queued work waited for other work on the device. ``unknown``: the launch of
+            the work that ended the gap was not recorded.
         ns: Nanoseconds.
     """
 
@@ -29,7 +29,7 @@ class IdleTime:
 
 @dataclass(frozen=True)
 class DeviceSummary:
-    """One device over its span. All lengths are unions of intervals, never sums.
+    """One device over its span. Times are lengths of unions of intervals, never sums.
 
     Attributes:
         device: Such as ``cuda:0``.
@@ -37,19 +37,19 @@ class DeviceSummary:
         span_ns: From the start of its first work to the end of its last.
         busy_ns: Time in which a kernel, copy or fill ran.
         idle_ns: ``span_ns`` minus ``busy_ns``.
-        compute_ns: Time in which a kernel ran that is no communication.
-        communication_ns: Time in which a communication kernel ran.
+        compute_ns: Time in which a kernel other than a collective ran.
+        communication_ns: Time in which a collective kernel ran.
         overlap_ns: Time in which both ran.
         memcpy_ns: Time in which a copy ran.
-        n_kernels: Kernels.
-        n_memcpy: Copies.
-        n_memset: Fills.
-        idle_causes: The idle time by cause, longest first.
-        occupancy_share: Of the warps that it can hold, how many its kernels had there at once:
-            the profiler's estimate, on average over the kernels that have one, each weighing as
-            much as it is long. It is worked out from launches and not measured; or None.
-        tensor_core_share: Of the sum of the lengths of its kernels, the part of those whose name
-            tells of tensor cores: at least so much. None without kernels.
+        n_kernels: Number of kernels.
+        n_memcpy: Number of copies.
+        n_memset: Number of fills.
+        idle_causes: Idle time by cause, longest first.
+        occupancy_share: The profiler's estimate of occupancy: resident warps as a share of the
+            device's maximum, averaged over its kernels weighted by duration. It is computed from
+            launches, not measured; None where no kernel has an estimate.
+        tensor_core_share: Kernels whose names show that they use tensor cores, as a share of the
+            sum of kernel durations; a lower bound. None without kernels.
     """
 
     device: str

@@ -1,13 +1,14 @@
-"""What changed between two recordings: figures on both sides, and what appeared, went, grew.
+"""A comparison of two recordings: figures of both, and what is new, fixed, worse or better.
 
-Times are integer nanoseconds, sizes integer bytes; a figure that is not known is None.
+Times are integer nanoseconds, sizes integer bytes. Unknown figures are None.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from profkit.model.finding import Severity
 from profkit.model.location import Frame, Location
+from profkit.model.renderable import Renderable
 from profkit.model.report import Source
 
 SCHEMA = "profkit.difference/2"
@@ -19,16 +20,15 @@ ChangeKind = Literal["memory", "finding", "kernel", "operator"]
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure on both sides.
+    """One figure of both recordings.
 
     Attributes:
-        name: Such as ``step_ns`` (the median step) or ``reserved_bytes``; the fields of the JSON
-            report of the same name say what each is. With ``_per_step`` at its end it is a mean
-            over the steps.
-        device: The device that it is of, such as ``cuda:0``, or None.
-        unit: What it counts.
-        before: Its value before, or None where that recording does not tell.
-        after: Its value after, likewise.
+        name: Such as ``step_ns`` (the median step) or ``reserved_bytes``, as in the JSON report.
+            The suffix ``_per_step`` marks a mean over the steps.
+        device: Such as ``cuda:0``, or None.
+        unit: Unit of ``before`` and ``after``.
+        before: Value in the first recording, or None where it is not known.
+        after: Value in the second recording, or None where it is not known.
     """
 
     name: str
@@ -45,25 +45,26 @@ class Figure:
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that is there on one side alone, or that is larger on one of them.
+    """A difference in memory, a finding, a kernel or an operator.
 
     Attributes:
-        status: ``new`` or ``fixed``: present only after or only before. ``worse`` or ``better``:
-            present on both sides, with a higher or lower cost.
-        kind: ``memory``: blocks of one stack that stand in a snapshot. ``finding``: what a rule
-            found at one place. ``kernel``, ``operator``: all calls of one name.
+        status: ``new`` or ``fixed``: only in the second or only in the first recording. ``worse``
+            or ``better``: in both, with a higher or lower cost.
+        kind: ``memory``: live blocks of a snapshot with the same allocation stack. ``finding``: the
+            findings of a rule at one location. ``kernel``, ``operator``: all calls of one name.
         name: A rule's id and name, or the name of a kernel or operator; empty for memory.
-        location: The user's line, as it is after; of what went as it was before.
-        before_line: The line's number before, where the same code stands on another line now.
+        location: The source line in the second recording; of something fixed, in the first.
+        before_line: Line number in the first recording, where the same code has moved since.
         device: The device whose memory it is, or None.
-        unit: What ``before`` and ``after`` count; None for a finding whose cost is not known.
-        before: Bytes or nanoseconds before; 0 where it was not there.
-        after: The same after.
-        per_step: Whether they are a mean over the steps.
-        n_before: How many blocks, calls or places that is.
-        n_after: The same after.
-        severity: A finding's severity after; of what went, before. None for all else.
-        stack: The Python frames of the stack that allocated it, innermost first.
+        unit: Unit of ``before`` and ``after``; None for a finding of unknown cost.
+        before: Bytes or nanoseconds in the first recording; 0 where it is absent.
+        after: Bytes or nanoseconds in the second recording; 0 where it is absent.
+        per_step: Whether ``before`` and ``after`` are means over the steps.
+        n_before: Number of blocks, calls or locations in the first recording.
+        n_after: Number of blocks, calls or locations in the second recording.
+        severity: A finding's severity in the second recording; of a fixed one, in the first. None
+            for other kinds.
+        stack: Python frames of the allocation stack, innermost first.
     """
 
     status: ChangeStatus
@@ -89,12 +90,12 @@ class Change:
 
 @dataclass(frozen=True)
 class NotCompared:
-    """A rule that could look on one side alone, so that its findings tell of no change.
+    """A rule that was skipped on one side, so that its findings cannot be compared.
 
     Attributes:
         rule: The rule's id.
-        side: The side on which it could not look.
-        reason: Why.
+        side: The side on which it was skipped.
+        reason: Why it was skipped.
     """
 
     rule: str
@@ -103,18 +104,18 @@ class NotCompared:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """What changed from one recording to another.
+class Difference(Renderable):
+    """A comparison of two recordings.
 
     Attributes:
         profkit: profkit's version.
-        before: What was recorded first.
-        after: What was recorded then.
-        figures: Figures that at least one of them tells, the most telling first.
-        changes: What changed: memory, findings, kernels, operators, each the largest change first.
+        before: The first recording.
+        after: The second recording.
+        figures: Figures known of at least one recording, most important first.
+        changes: Changes of memory, findings, kernels and operators, each largest first.
         not_compared: Rules whose findings cannot be compared.
-        notes: What makes the two hard to compare, in sentences.
-        schema: Name and version of this layout.
+        notes: Sentences on what limits the comparison.
+        schema: Name and version of this schema.
     """
 
     profkit: str
@@ -127,37 +128,5 @@ class Difference:
     schema: str = SCHEMA
 
     def of_kind(self, kind: ChangeKind) -> tuple[Change, ...]:
-        """The changes of one kind, the largest first."""
+        """The changes of one kind, largest first."""
         return tuple(each for each in self.changes if each.kind == kind)
-
-    def __str__(self) -> str:
-        """The difference as text, as ``profkit diff`` prints it."""
-        return _rendered(self, "text")
-
-    def _repr_html_(self) -> str:
-        """The difference as notebooks show it: small HTML that runs and fetches nothing.
-
-        Source: "Rich output" in IPython's documentation.
-        """
-        return _rendered(self, "fragment")
-
-    def _repr_markdown_(self) -> str:
-        """The difference for what shows Markdown and no HTML."""
-        return _rendered(self, "md")
-
-    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:  # noqa: ANN401, FBT001  (IPython's)
-        """The difference as text, at IPython's prompt and where a notebook keeps its plain form.
-
-        Args:
-            printer: What IPython writes with.
-            _cycle: Whether it holds itself, which it never does.
-        """
-        printer.text(str(self))
-
-
-def _rendered(difference: Difference, name: str) -> str:
-    # By the package's own door: what shows it stands floors above what it is.
-    import profkit
-
-    rendered: bytes = profkit.render(difference, name)
-    return rendered.decode().rstrip("\n")

@@ -1,7 +1,7 @@
 """A trace's events as columns.
 
-Rows are the trace's complete events (``ph`` ``X``), in the order of the file. Every column has one
-entry a row; what only some events carry is a :class:`SparseColumn`. All arrays are read-only.
+Rows are the trace's complete events (``ph`` ``X``), in file order. Columns have one entry per row;
+attributes of only some events are :class:`SparseColumn`. All arrays are read-only.
 """
 
 from dataclasses import dataclass
@@ -22,48 +22,48 @@ Rows = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
 
 MISSING: Final = int(np.iinfo(np.int64).min)
-"""The value of an integer that an event does not carry. No id, size or time ever has it."""
+"""Stands for an integer that an event does not have. No id, size or time has this value."""
 
 _Column = TypeVar("_Column", Int64s, Float64s)
 
 NO_ROW: Final = -1
-"""The row number that stands for "no such row": no parent, no launch, no operator."""
+"""Stands for no row: no parent, no launch, no operator."""
 
 
 class Category(IntEnum):
-    """What kind of event a row is, over all versions of PyTorch and all vendors."""
+    """Kind of an event, over all versions of PyTorch and all vendors."""
 
     OTHER = 0
     OP = 1
     """A PyTorch operator on the host (``cpu_op``; in old traces ``Operator``)."""
     ANNOTATION = 2
-    """``user_annotation``: steps, regions, the loader's wait. Never its copies on the device."""
+    """``user_annotation``: steps, regions, data-loader waits; not their copies on the device."""
     DEVICE_ANNOTATION = 3
-    """``gpu_user_annotation``: the copy of an annotation on a stream; it is no work."""
+    """``gpu_user_annotation``: the copy of an annotation on a stream; not device work."""
     KERNEL = 4
     MEMCPY = 5
     MEMSET = 6
     RUNTIME = 7
     """A call of the CUDA, HIP or SYCL runtime."""
     DRIVER = 8
-    """A call of the driver below the runtime (``cuLaunchKernel``), and a wait of the host that an
-    XPU's profiler wrote as ``xpu_sync``, named after the Level Zero call."""
+    """A driver call (``cuLaunchKernel``), or a host wait that an XPU's profiler wrote as
+    ``xpu_sync``, named after the Level Zero call."""
     PYTHON = 9
     """A Python function, builtin or ``nn.Module`` call (``python_function``)."""
     OVERHEAD = 10
-    """What the profiler itself costs (``overhead``)."""
+    """Overhead of the profiler (``overhead``)."""
     DEVICE_SYNC = 11
-    """``cuda_sync``, barriers of ``xpu_sync``: how a device saw a wait; it is no work."""
+    """``cuda_sync``, barriers of ``xpu_sync``: a synchronization on the device's side; not work."""
     SPAN = 12
-    """``Trace``: the recording as a whole."""
+    """``Trace``: the whole recording."""
 
 
 @dataclass(frozen=True)
 class SparseColumn:
-    """A column that only some rows have.
+    """A column with values for some rows only.
 
     Attributes:
-        rows: The rows that have a value, ascending. Shape ``(k,)``.
+        rows: The rows with a value, ascending. Shape ``(k,)``.
         values: Their values. Shape ``(k,)``.
     """
 
@@ -71,14 +71,14 @@ class SparseColumn:
     values: npt.NDArray[Any]
 
     def at(self, rows: npt.NDArray[np.integer[Any]]) -> Int64s:
-        """The values of some rows, with :data:`MISSING` where a row has none. Shape of ``rows``."""
-        return self._given(np.full(len(rows), MISSING, dtype=np.int64), rows)
+        """Values of some rows, :data:`MISSING` where a row has none. Shape of ``rows``."""
+        return self._filled(np.full(len(rows), MISSING, dtype=np.int64), rows)
 
     def figures_at(self, rows: npt.NDArray[np.integer[Any]]) -> Float64s:
-        """The same of a column that holds no whole numbers, with NaN where a row has none."""
-        return self._given(np.full(len(rows), np.nan), rows)
+        """Values of some rows of a float column, NaN where a row has none. Shape of ``rows``."""
+        return self._filled(np.full(len(rows), np.nan), rows)
 
-    def _given(self, found: _Column, rows: npt.NDArray[np.integer[Any]]) -> _Column:
+    def _filled(self, found: _Column, rows: npt.NDArray[np.integer[Any]]) -> _Column:
         if len(self.rows):
             place = np.searchsorted(self.rows, rows)
             place[place == len(self.rows)] = 0
@@ -89,13 +89,13 @@ class SparseColumn:
 
 @dataclass(frozen=True)
 class Lane:
-    """One line of a trace's timeline: a host thread, or a stream of a device.
+    """A host thread, or a stream of a device.
 
     Attributes:
         pid: The process, or a device's number, as written in the file.
         tid: The thread, or a stream, as written in the file.
-        process: The process's name where the file tells it, else empty.
-        thread: The thread's name where the file tells it, else empty.
+        process: The process's name, or empty.
+        thread: The thread's name, or empty.
     """
 
     pid: str
@@ -109,28 +109,28 @@ class EventTable:
     """Complete events as equal-length columns.
 
     Attributes:
-        position: Place of the event in the file's ``traceEvents``, from 0: its id in evidence.
+        position: Index of the event in the file's ``traceEvents``: its id in evidence.
         category: A :class:`Category` value.
         name: Index into ``names``.
         lane: Index into ``lanes``.
         ts_ns: Start in nanoseconds from the trace's start.
-        dur_ns: Length in nanoseconds.
-        names: Every name once.
-        lanes: Every (process, thread) pair once.
+        dur_ns: Duration in nanoseconds.
+        names: Each name once.
+        lanes: Each (process, thread) pair once.
         correlation: Joins a runtime or driver call to the device work it launched.
         external_id: Joins operators, calls and device work (``External id``).
-        sequence: Joins a forward operator to its backward one (``Sequence number``).
+        sequence: Joins a forward operator to its backward operator (``Sequence number``).
         forward_thread: On backward operators, the profiler's number of the forward thread.
-        device: Ordinal of the device that did the work.
+        device: Ordinal of the device that ran the work.
         stream: The stream it ran on.
-        n_bytes: Bytes that a copy or a fill moved.
+        n_bytes: Bytes of a copy or fill.
         collective: Index into ``names`` of the collective that a kernel belongs to.
-        call_stack: Index into ``names`` of an operator's Python stack, innermost first, its
-            frames separated by ``;`` (written by torch 1.8 to 1.10).
-        blocks_per_sm: Blocks of a kernel for each multiprocessor of its device, a fraction where
+        call_stack: Index into ``names`` of an operator's Python stack, innermost first, with frames
+            separated by ``;`` (torch 1.8 to 1.10).
+        blocks_per_sm: Blocks of a kernel per multiprocessor of its device, a fraction below 1 where
             there are fewer.
-        occupancy_percent: The profiler's estimate of how many of the warps that a device can hold
-            a kernel has there at once, in percent.
+        occupancy_percent: The profiler's estimate of a kernel's occupancy: resident warps in
+            percent of the device's maximum.
     """
 
     position: Int32s
@@ -166,7 +166,7 @@ class EventTable:
         return str(self.names[self.name[row]])
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The events as a DataFrame: a row an event, in the order of the file.
+        """The events as a DataFrame, one row per event, in file order.
 
         Columns are ``position``, ``category``, ``name``, ``pid``, ``tid``, ``ts_ns``, ``dur_ns``
         and, with ``<NA>`` where an event has none, ``correlation``, ``external_id``, ``device``,
@@ -199,19 +199,19 @@ class EventTable:
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """The trace's ``[memory]`` events, in the order of time.
+    """The trace's ``[memory]`` events, in time order.
 
     Attributes:
-        position: Place in the file's ``traceEvents``.
+        position: Index in the file's ``traceEvents``.
         lane: Index into the event table's ``lanes``.
-        ts_ns: When, in nanoseconds from the trace's start.
+        ts_ns: Nanoseconds from the trace's start.
         n_bytes: Bytes allocated, or freed when negative.
         address: Address of the block; :data:`MISSING` in traces older than torch 1.12.
         device_type: PyTorch's device type: 0 host, 1 CUDA, 6 HIP, 12 XPU.
         device: Ordinal of the device; -1 on the host.
-        total_allocated: The allocator's own figure after the event, in bytes, or
+        total_allocated: Allocated bytes after the event, as the allocator reports them, or
             :data:`MISSING`.
-        total_reserved: Bytes that the allocator holds from the driver, or :data:`MISSING`.
+        total_reserved: Reserved bytes after the event, or :data:`MISSING`.
 
     Source: ``torch/csrc/profiler/collection.h`` (``ExtraFields<EventType::Allocation>``) and
     ``c10/core/DeviceType.h``.

@@ -1,4 +1,4 @@
-"""What a rule says."""
+"""Findings and skipped checks: the results of rules."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,17 +16,17 @@ SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
 
 @dataclass(frozen=True)
 class Cost:
-    """What a finding costs.
+    """The time or memory that a fix can save.
 
     Attributes:
-        ns: Nanoseconds over the whole window that the cure can give back, or None.
-        bytes: Bytes over the whole window, or None; of what grows in a watched program, all that
-            there was of it at the last look.
+        ns: Nanoseconds over the whole window, or None.
+        bytes: Bytes over the whole window, or None; for a leak found by monitoring, its size at
+            the last sample.
         per_step_ns: ``ns`` divided by the number of steps, or None without steps.
-        per_step_bytes: ``bytes`` divided by the number of steps, or None without steps; of what
-            grows in a watched program, by how much a step it grew.
-        basis: ``measured``: the time is in the recording and goes away with the cure;
-            ``upper-bound``: at most this; ``estimate``: worked out from a model.
+        per_step_bytes: ``bytes`` divided by the number of steps, or None without steps; for a leak
+            found by monitoring, its growth per step.
+        basis: ``measured``: the time is in the recording and disappears with the fix;
+            ``upper-bound``: at most this; ``estimate``: computed from a model.
     """
 
     ns: int | None = None
@@ -38,24 +38,24 @@ class Cost:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a rule found.
+    """A problem that a rule reports.
 
     Attributes:
         rule: The rule's id, such as ``SYN001``.
-        name: The rule's name: the bad pattern.
-        severity: How much it matters: a note is worth knowing and never fails a build.
-        confidence: How sure the rule is that this is so. An axis of its own.
+        name: The rule's name, which names the bad pattern.
+        severity: How much it matters; a note never fails a build.
+        confidence: How certain the rule is, independent of severity.
         title: A few words, the same for every finding of the rule.
-        message: One or two sentences with the user's own names and figures.
-        fix: What to write instead, with the user's own names.
-        locations: Where, the costliest first.
-        n: How often it happens in the window.
-        cost: What it costs.
-        holders: For a live object, the chains of who holds it.
-        evidence: The figures and event ids that the finding rests on.
-        claims: The stretches of the window, as (start, end) in nanoseconds, that ``cost.ns`` is
-            taken from. Not part of the JSON report: only there so that findings that claim the
-            same nanoseconds are not added up twice.
+        message: One or two sentences with names and figures of the program.
+        fix: The code or setting to use instead, with names of the program.
+        locations: Where it occurs, highest cost first.
+        n: Number of occurrences in the window.
+        cost: What a fix can save.
+        holders: Reference chains to a live object.
+        evidence: Figures and event ids that the finding is based on.
+        claims: Parts of the window, as (start, end) in nanoseconds, that ``cost.ns`` is the sum of.
+            They keep several findings from counting the same time twice, and are not part of the
+            JSON report.
     """
 
     rule: str
@@ -75,7 +75,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Unchecked:
-    """A rule that could not look, so that "clean" and "not looked at" never look alike.
+    """A skipped check: a rule that could not run because data is missing.
 
     Attributes:
         rule: The rule's id.

@@ -1,4 +1,4 @@
-"""A flame graph: weights by the stack that they belong to, as a call tree in columns."""
+"""Flame graphs: weights by stack, as a call tree in columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ SiteKind = Literal[
     "thread", "device", "step", "line", "python", "module", "annotation", "op", "call", "kernel",
     "copy", "use", "unknown",
 ]  # fmt: skip
-"""What a node of a flame graph is: a thread or a device at the top; steps; a line of the user's;
-Python calls; ``nn.Module``; annotations; operators; runtime and driver calls; kernels; copies and
-fills; what memory is used for; and what the recording does not tell."""
+"""Kind of a node: a thread or device at the top, a step, a line of user code, a Python call, an
+``nn.Module``, an annotation, an operator, a runtime or driver call, a kernel, a copy or fill, a
+use of memory, or unknown."""
 
 FLAMES: Final[Mapping[str, str]] = {
     "host-stack": "Host time by stack",
@@ -28,17 +28,17 @@ FLAMES: Final[Mapping[str, str]] = {
     "memory-stack": "Memory at the peak by stack",
     "memory-use": "Memory at the peak by use and line",
 }
-"""Every flame graph by name, with its title."""
+"""Titles of the flame graphs by name."""
 
 
 @dataclass(frozen=True)
 class FlameSite:
-    """What one or more nodes stand for.
+    """What a node represents.
 
     Attributes:
-        kind: What it is.
-        name: Its name as recorded.
-        frame: The line of Python, where it is one.
+        kind: Kind of the node.
+        name: Name as recorded.
+        frame: The Python frame, or None for other kinds.
     """
 
     kind: SiteKind
@@ -48,18 +48,18 @@ class FlameSite:
 
 @dataclass(frozen=True)
 class Flame:
-    """A weighted call tree. A node precedes its children; nodes without a parent are at the top.
+    """A weighted call tree. Parents precede their children; nodes without a parent are roots.
 
     Attributes:
         name: A key of :data:`FLAMES`.
-        unit: Of the weights.
+        unit: Unit of the weights.
         of: What the weights add up to, in one sentence.
-        sites: Every site once.
+        sites: Each site once.
         site: Index into ``sites``. Shape ``(k,)``.
         parent: Index of the caller's node, or :data:`~profkit.model.events.NO_ROW`. Shape ``(k,)``.
-        n: How many calls, pieces of work or blocks end here. Shape ``(k,)``.
-        own: Weight of the node itself, without its children. Shape ``(k,)``.
-        total: Weight of the node and all below it. Shape ``(k,)``.
+        n: Number of calls, kernels, copies or blocks at this node itself. Shape ``(k,)``.
+        own: Weight of the node without its descendants. Shape ``(k,)``.
+        total: Weight of the node and its descendants. Shape ``(k,)``.
     """
 
     name: str
@@ -77,21 +77,21 @@ class Flame:
 
     @property
     def title(self) -> str:
-        """Its title."""
+        """The flame graph's title."""
         return FLAMES[self.name]
 
     @property
     def weight(self) -> int:
-        """All weights together."""
+        """Sum of all weights."""
         return int(self.own.sum())
 
     @cached_property
     def depth(self) -> Int32s:
-        """Callers above each node. Shape ``(k,)``."""
+        """Number of ancestors of each node. Shape ``(k,)``."""
         return depths(self.parent)
 
     def stack(self, node: int) -> tuple[FlameSite, ...]:
-        """The sites from the top down to a node, itself included."""
+        """The sites from the root to a node, inclusive."""
         found = []
         while node != NO_ROW:
             found.append(self.sites[self.site[node]])
@@ -100,7 +100,7 @@ class Flame:
 
 
 def depths(parent: Int32s) -> Int32s:
-    """How many nodes are above each, where parents precede their children. Shape of ``parent``."""
+    """Number of ancestors of each node; parents precede their children. Shape of ``parent``."""
     found = np.zeros(len(parent), dtype=np.int32)
     here = np.flatnonzero(parent != NO_ROW)
     above = parent[here]

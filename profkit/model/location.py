@@ -1,4 +1,4 @@
-"""Where something happened, in the user's own code."""
+"""Source locations: Python frames, and where findings occur."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,14 +6,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of Python.
+    """A Python stack frame.
 
     Attributes:
-        file: Path as the recording has it; absolute where profkit recorded it.
-        line: Line number from 1. With ``precision`` ``"function"`` it is where the function begins.
-        function: Name of the function, ``<module>`` at the top of a file.
-        precision: ``"line"`` when the line itself is known; ``"function"`` when the recording
-            only knows which function it was, as torch's own stacks do.
+        file: Path as recorded; absolute where profkit recorded it.
+        line: Line number from 1. With ``precision`` ``"function"``, that of the definition.
+        function: Name of the function; ``<module>`` at the top level of a file.
+        precision: ``"line"`` where the executed line is known; ``"function"`` where the recording
+            has only the function, as in stacks of torch.
     """
 
     file: str
@@ -23,21 +23,21 @@ class Frame:
 
     @property
     def location(self) -> "Location":
-        """The same as the place of a finding."""
+        """The frame as the location of a finding."""
         return Location(self.file, self.line, self.function, precision=self.precision)
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where a finding is: the user's line first, then what ran there.
+    """Where a finding occurs: the source line, and what ran there.
 
     Attributes:
-        file: Path, or None when the recording has no stacks.
+        file: Path, or None without stacks.
         line: Line number from 1, or None.
-        function: The function's name, or None.
+        function: Name of the function, or None.
         op: The PyTorch operator, or None.
         module: The ``nn.Module``, or None.
-        step: Name of the step, or None when it happens in several.
+        step: Name of the step, or None where it occurs in several.
         precision: As in :class:`Frame`.
     """
 
@@ -51,9 +51,9 @@ class Location:
 
     @property
     def place(self) -> str:
-        """``train.py:12``, or the operator where no line is known, or ``an unknown line``."""
+        """``train.py:12``; without a line the operator, or ``an unrecorded source line``."""
         if self.file is None or self.line is None:
-            return self.op or "an unknown line"
+            return self.op or "an unrecorded source line"
         name = self.file.replace("\\", "/").rsplit("/", 1)[-1]
         if self.precision == "function":
             return f"{self.function} ({name}:{self.line})"

@@ -1,7 +1,7 @@
-"""How a device's memory went over a recording, and which lines and uses held how much of it.
+"""A device's memory over time, and how much of it each source line or use holds.
 
-Sizes are bytes. It is worked out from a recording for the formats that draw it; a report alone has
-only its outline.
+Sizes are bytes. It is computed from a recording for renderers that draw it; the JSON report has
+only :class:`~profkit.model.memory_summary.MemoryPoint`.
 """
 
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ Clock = Literal["ns", "us", "entries"]
 
 @dataclass(frozen=True)
 class Layer:
-    """What one line, operator or use held at each moment.
+    """Memory of one source line, operator or use over time.
 
     Attributes:
-        name: ``train.py:12``, ``activations``; what all smaller ones held is one layer of its own.
-        bytes: At each moment. Shape ``(k,)``.
+        name: Such as ``train.py:12`` or ``activations``; all smaller ones share one layer.
+        bytes: Bytes at each moment. Shape ``(k,)``.
     """
 
     name: str
@@ -29,18 +29,18 @@ class Layer:
 
 @dataclass(frozen=True)
 class MemorySeries:
-    """How one device's memory went.
+    """One device's memory over time.
 
     Attributes:
         device: ``cpu``, ``cuda:0``.
-        clock: What ``at`` counts: nanoseconds from the trace's start, microseconds from the first
-            entry of a snapshot's history, or the entries before.
-        at: The moments, ascending. Shape ``(k,)``.
-        allocated_bytes: What was allocated at each moment. Shape ``(k,)``.
-        reserved_bytes: What the allocator held from the driver, or None where that was not kept.
-        layers: By kind (``line``, ``use`` or ``operator``), the layers that lie upon each other,
-            the one with the most bytes at the highest moment first. Together they are what was
-            allocated, but for rounding and for what the recording does not tell of.
+        clock: Unit of ``at``: nanoseconds from the trace's start, microseconds from the first entry
+            of a snapshot's history, or number of preceding entries.
+        at: Moments, ascending. Shape ``(k,)``.
+        allocated_bytes: Shape ``(k,)``.
+        reserved_bytes: None where it was not recorded. Shape ``(k,)``.
+        layers: By kind (``line``, ``use`` or ``operator``) the stacked layers, the one with the
+            most bytes at the peak first. They add up to the allocated bytes, except for rounding
+            and for allocations that were not recorded.
     """
 
     device: str
@@ -52,5 +52,5 @@ class MemorySeries:
 
     @property
     def highest(self) -> int:
-        """The place of the moment at which most was allocated."""
+        """Index of the peak of the allocated bytes."""
         return int(np.argmax(self.allocated_bytes))

@@ -1,6 +1,6 @@
-"""The figures of a report on memory: from a trace, from a snapshot, from watching a program.
+"""Memory figures of a report: from a trace, a snapshot, or monitoring of a running program.
 
-Sizes are bytes. A report has the figures of what was analyzed; all others are None or empty.
+Sizes are bytes. Figures that the kind of recording does not have are None or empty.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class PeakMemory:
 
     Attributes:
         device: ``cpu``, ``cuda:0``.
-        bytes: Bytes.
+        bytes: Allocated bytes at the peak.
     """
 
     device: str
@@ -24,20 +24,20 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class AllocationSite:
-    """All blocks that one line allocated for one use, and that stand at one moment.
+    """Live blocks allocated by one source line for one use.
 
     Attributes:
-        location: The line: the innermost one of the user's own code; else of an installed package;
-            else of torch. None of it is known where no stack was kept.
-        stack: The Python frames of the stack with most of the bytes, innermost first.
-        n: Blocks.
-        bytes: Their lengths together.
-        category: What they are used for (``parameter``, ``gradient``, ``optimizer-state``,
-            ``activation``, ``input``, ``workspace``, ``communication``), by the evidence of the
-            stack; ``unknown`` where there is none.
-        size_class: The lengths of most of its bytes, as the allocator tells them apart: ``small``
-            up to 1 MiB, ``medium`` below 10 MiB, ``large``.
-        is_before_recording: Whether they were allocated before the first kept entry of the history.
+        location: The innermost line of user code; else of an installed package; else of torch.
+            Empty without a recorded stack.
+        stack: Python frames of the stack with the most bytes, innermost first.
+        n: Number of blocks.
+        bytes: Sum of their sizes.
+        category: Their use, derived from the stack: ``parameter``, ``gradient``,
+            ``optimizer-state``, ``activation``, ``input``, ``workspace`` or ``communication``;
+            ``unknown`` where the stack does not show it.
+        size_class: Size class of most of the bytes: ``small`` up to 1 MiB, ``medium`` below
+            10 MiB, ``large``.
+        is_before_recording: Whether they were allocated before the first entry of the history.
     """
 
     location: Location
@@ -51,12 +51,12 @@ class AllocationSite:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """All blocks of one use that stand at one moment.
+    """All live blocks of one use.
 
     Attributes:
         category: As in :class:`AllocationSite`.
-        n: Blocks.
-        bytes: Their lengths together.
+        n: Number of blocks.
+        bytes: Sum of their sizes.
     """
 
     category: str
@@ -66,21 +66,21 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class OomSummary:
-    """A request that could not be met.
+    """An allocation that failed with an out-of-memory error.
 
     Attributes:
-        bytes: What was asked for.
-        device_free_bytes: What the driver said was free on the device, or None.
-        location: The line that asked, or None.
-        reason: ``exhaustion``: what PyTorch held was in use. ``fragmentation``: much of it was free
-            in pieces, and would have been enough. ``outside``: a good part of the device was
-            others', and would have been enough. ``limit``: the driver had enough. None: not looked
-            at.
-        missing_bytes: What the driver lacked for it, or None where its figure was not kept.
-        reserved_bytes: What PyTorch held then, or None.
-        active_bytes: What of it was in use, or None.
-        largest_usable_block_bytes: The longest free piece that the request could have had, or None.
-        sites: What stood then, the most bytes first.
+        bytes: Requested bytes.
+        device_free_bytes: Free memory of the device as the driver reported it, or None.
+        location: The source line that requested it, or None.
+        reason: ``exhaustion``: PyTorch's reserved memory was in use. ``fragmentation``: enough
+            reserved memory was free, but not contiguous. ``outside``: other users of the device
+            occupied enough memory. ``limit``: the driver had enough; a limit applied. None: not
+            analyzed.
+        missing_bytes: Bytes that the driver lacked, or None where it did not report free memory.
+        reserved_bytes: Reserved bytes at that moment, or None.
+        active_bytes: Active bytes at that moment, or None.
+        largest_usable_block_bytes: Largest free block that the request could have used, or None.
+        sites: Live blocks at that moment, most bytes first.
     """
 
     bytes: int
@@ -96,13 +96,13 @@ class OomSummary:
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """The most of a stretch of a device's history; the first and last are its begin and its end.
+    """Peaks within one interval of a device's history; the first and last point are its two ends.
 
     Attributes:
-        entry: Entries of the history before the stretch's end.
-        time_us: Microseconds from the first entry to its end, or None where times were not kept.
-        active_bytes: The most that was active in it.
-        reserved_bytes: The most that was reserved in it.
+        entry: Number of history entries before the interval's end.
+        time_us: Microseconds from the first entry to the interval's end, or None without times.
+        active_bytes: Peak of active bytes.
+        reserved_bytes: Peak of reserved bytes.
     """
 
     entry: int
@@ -113,13 +113,14 @@ class MemoryPoint:
 
 @dataclass(frozen=True)
 class RegionMemory:
-    """All entries of one named region, as ``record_function`` marks them.
+    """All entries of one named region (``record_function``).
 
     Attributes:
-        name: Its name.
-        n: Entries.
-        peak_active_bytes: The most that was active in any of them.
-        net_active_bytes: What they left active, all together; negative where they freed more.
+        name: The region's name.
+        n: Number of entries.
+        peak_active_bytes: Highest active bytes in any entry.
+        net_active_bytes: Change of active bytes over all entries; negative where more was freed
+            than allocated.
     """
 
     name: str
@@ -130,14 +131,14 @@ class RegionMemory:
 
 @dataclass(frozen=True)
 class FragmentationSite:
-    """Live blocks of one line that hold free memory in place.
+    """Live blocks of one source line that keep the free memory beside them from being released.
 
     Attributes:
-        location: The line.
-        n: Blocks with free memory beside them.
-        bytes: Their lengths together.
-        unreleasable_bytes: Free bytes beside them, within the same segments; what lies between two
-            blocks counts half for each.
+        location: The source line.
+        n: Number of blocks with free memory beside them.
+        bytes: Sum of their sizes.
+        unreleasable_bytes: Free bytes beside them in the same segments. A free block between two
+            live blocks counts half for each.
     """
 
     location: Location
@@ -148,43 +149,44 @@ class FragmentationSite:
 
 @dataclass(frozen=True)
 class SnapshotDevice:
-    """One device's memory as a snapshot has it.
+    """One device's memory in a snapshot.
 
     Attributes:
         device: ``cuda:0``.
-        n_segments: Stretches that the allocator has from the driver.
-        n_blocks: Parts that they are divided into.
-        reserved_bytes: Their lengths together.
-        allocated_bytes: Bytes of the blocks that tensors have, as the allocator says.
-        active_bytes: The same, and blocks that another stream still uses after they were freed,
-            as the allocator says.
-        inactive_bytes: Bytes of the free blocks.
-        largest_free_block_bytes: The longest of them.
-        n_trace_events: What the allocator did and kept, in entries.
-        peak_active_bytes: The most that was active at once, from the first kept entry to the last,
-            in the history's own figures, which are those of requests: more than
-            :attr:`at_peak_bytes` by what blocks that came later and still stand were rounded up.
-        peak_reserved_bytes: The most that was reserved at once, likewise.
-        n_live_from_window: Blocks that were allocated among the kept entries and not freed.
-        live_from_window_bytes: Their bytes.
-        n_frees_of_earlier: Frees of blocks that were allocated before the first kept entry.
-        top_sites: What stands in the end by stack, the most bytes first.
-        peak_sites: What stood at the peak, likewise.
-        oom: Requests that could not be met, in order.
-        peak_uses: What stood at the peak by category, the most bytes first; all of it.
-        rounding_bytes: What active blocks are longer than what was asked for.
-        releasable_bytes: Free bytes of segments without a live block: an emptied cache gives them
-            back to the driver.
-        unreleasable_bytes: Free bytes of the other segments.
-        private_free_bytes: Free bytes of private pools, such as those of CUDA graphs, which are
-            neither: a graph writes there again when it is replayed.
-        fragmentation_sites: What holds those in place, the most bytes first.
-        timeline: The history in stretches of equally many entries.
-        regions: Named regions, the most active bytes first.
-        peak_pending_free_bytes: The most that was freed at once and still waited for another stream, as
-            ``record_stream`` makes it.
-        driver: What the driver said of the device when the snapshot was taken, or None: only
-            profkit's own snapshots have it.
+        n_segments: Number of segments.
+        n_blocks: Number of blocks in them.
+        reserved_bytes: Sum of the segments' sizes.
+        allocated_bytes: Bytes of allocated blocks, as the allocator reports them.
+        active_bytes: Allocated bytes, and freed blocks pending on another stream, as the allocator
+            reports them.
+        inactive_bytes: Bytes of free blocks.
+        largest_free_block_bytes: Size of the largest free block.
+        n_trace_events: Number of entries in the allocator's history.
+        peak_active_bytes: Peak of active bytes within the history, from the sizes in the history,
+            which are requested sizes. It exceeds :attr:`at_peak_bytes` by the rounding of live
+            blocks that were allocated after the peak.
+        peak_reserved_bytes: Peak of reserved bytes within the history.
+        n_live_from_window: Number of blocks allocated within the history and not freed.
+        live_from_window_bytes: Sum of their sizes.
+        n_frees_of_earlier: Number of frees of blocks allocated before the history.
+        top_sites: Live blocks at the end by allocation site, most bytes first.
+        peak_sites: Live blocks at the peak by allocation site, most bytes first.
+        oom: Failed allocations, in order.
+        peak_uses: All live blocks at the peak by use, most bytes first.
+        rounding_bytes: Bytes by which active blocks exceed the requested sizes.
+        releasable_bytes: Free bytes in segments without a live block; ``empty_cache`` returns them
+            to the driver.
+        unreleasable_bytes: Free bytes in the other segments.
+        private_free_bytes: Free bytes of private pools, such as those of CUDA graphs. They are
+            neither: a graph writes to them when it is replayed.
+        fragmentation_sites: Live blocks that keep free memory from being released, most bytes
+            first.
+        timeline: The history in intervals of equally many entries.
+        regions: Named regions, highest peak first.
+        peak_pending_free_bytes: Peak of bytes that were freed but pending on another stream
+            (``record_stream``).
+        driver: The driver's figures when the snapshot was taken, or None: only profkit's own
+            snapshots have them.
     """
 
     device: str
@@ -217,25 +219,24 @@ class SnapshotDevice:
 
     @property
     def at_peak_bytes(self) -> int:
-        """What stood at the peak, as :attr:`peak_uses` has it; else :attr:`peak_active_bytes`."""
+        """Live bytes at the peak, the sum of :attr:`peak_uses`; else :attr:`peak_active_bytes`."""
         return sum(use.bytes for use in self.peak_uses) or self.peak_active_bytes
 
 
 @dataclass(frozen=True)
 class StepMemory:
-    """A running program's memory when a step had ended.
+    """A running program's memory at the end of a step.
 
     Attributes:
         step: The step, from 1.
         host_rss_bytes: Resident memory of the process.
-        tensor_bytes: Bytes of the storages of live tensors, each storage once, all devices.
-        graph_bytes: Bytes that autograd keeps for backward beyond those.
-        allocated_bytes: What the device allocators had allocated.
-        reserved_bytes: What they had reserved.
-        worker_bytes: What one of the loader's workers shared with no other process.
-        peak_bytes: The most that was active at once on the fullest device since the step before
-            in this list, by the allocator's history in a snapshot; None where that does not reach
-            so far back.
+        tensor_bytes: Bytes of the storages of live tensors on all devices, each storage once.
+        graph_bytes: Bytes that autograd saved for backward, beyond those.
+        allocated_bytes: Allocated bytes of the device allocators.
+        reserved_bytes: Reserved bytes of the device allocators.
+        worker_bytes: Unshared memory of one of the loader's workers.
+        peak_bytes: Peak of active bytes on the fullest device since the previous entry of this
+            list, from the history of a snapshot; None where the history does not reach back.
     """
 
     step: int
@@ -250,26 +251,27 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class MemorySummary:
-    """What is known of memory.
+    """All memory figures of a recording.
 
     Attributes:
-        n_events: Allocations and frees in a trace.
-        n_unfreed: Allocations of the trace's window that it does not free; None also where the
-            recording has no addresses (before torch 1.12), so that no free can be joined to its
-            allocation.
-        unfreed_bytes: Their bytes, or None likewise.
-        n_frees_of_earlier: Frees of blocks that were allocated before the window, or None likewise.
+        n_events: Number of allocations and frees in a trace.
+        n_unfreed: Number of allocations in a trace's window without a free; None also where the
+            trace has no addresses (before torch 1.12), so that frees cannot be matched.
+        unfreed_bytes: Sum of their sizes, or None as for ``n_unfreed``.
+        n_frees_of_earlier: Number of frees of blocks allocated before the window, or None as for
+            ``n_unfreed``.
         peak: A trace's peak by device.
         devices: A snapshot's devices, by ordinal.
-        steps: The steps of a program that was watched.
-        n_monitored_steps: How many steps were watched; ``steps`` are thinned out over long runs.
-        n_evaluated_steps: Steps over which growth could be judged; 0 when there were too few.
-        n_leaks: Things that grow with every step, those included that are too small to tell.
-        not_measured: What could not be watched, a sentence each.
-        monitoring_ns: What watching cost in all.
-        monitoring_share: The same as a share of the time watched.
-        unexplained_per_step_bytes: Where nothing is seen to grow, and yet the allocators of C and
-            Python give out more with every step: how much more.
+        steps: Samples of a monitored program.
+        n_monitored_steps: Number of monitored steps; ``steps`` has fewer entries in long runs.
+        n_evaluated_steps: Number of steps over which growth was evaluated; 0 when there were too
+            few.
+        n_leaks: Number of leaks, including those too small to report.
+        not_measured: Sentences on what could not be monitored.
+        monitoring_ns: Total time spent on monitoring.
+        monitoring_share: That time as a share of the monitored time.
+        unexplained_per_step_bytes: Growth per step of memory from the C and Python allocators that
+            no leak explains.
     """
 
     n_events: int | None = None

@@ -1,16 +1,16 @@
-"""The report: everything that any renderer may show. It is the JSON contract, field by field.
+"""The report: every figure that a renderer may show. Its fields are those of the JSON report.
 
-Times are integer nanoseconds, sizes integer bytes, shares from 0 to 1; a figure that is not known
-is None. A field's docstring is its definition.
+Times are integer nanoseconds, sizes integer bytes, shares 0 to 1. Unknown figures are None.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Finding, Unchecked
 from profkit.model.location import Location
 from profkit.model.memory_summary import MemorySummary
+from profkit.model.renderable import Renderable
 from profkit.model.trace import RecordedWith
 
 SCHEMA = "profkit.report/2"
@@ -20,22 +20,22 @@ SourceKind = Literal["trace", "snapshot", "ranks", "live"]
 
 @dataclass(frozen=True)
 class Source:
-    """What was analyzed.
+    """The analyzed recording.
 
     Attributes:
-        path: The file or folder, or empty for a live report.
-        kind: What it is.
-        n_events: Entries of ``traceEvents``, of every kind.
-        torch: PyTorch's version, or None where the file does not tell.
-        devices: Names of the devices that worked or are described.
+        path: The file or folder; empty for a live report.
+        kind: ``trace``, ``snapshot``, ``ranks`` (a folder of ranks) or ``live``.
+        n_events: Number of entries in ``traceEvents``, of every kind.
+        torch: PyTorch's version, or None where it was not recorded.
+        devices: Names of the devices.
         rank: Rank in a distributed job, or None.
-        world_size: Ranks in that job, or None.
-        recorded_with: What the recording was asked to keep.
-        overhead_ratio: By how much recording made the window longer (0.8: a second became 1.8),
-            or None where it is not known.
+        world_size: Number of ranks in that job, or None.
+        recorded_with: The recording options.
+        overhead_ratio: Relative slowdown of the window by recording: 0.8 means that one second of
+            the program took 1.8 seconds. None where it is not known.
         step_definition: What a step is in this report, in a few words; empty without steps.
-        lines_from: Where the lines of the user's code come from: ``window`` (stacks of this very
-            window), ``other-step`` (lent by another step of the same loop), or None.
+        lines_from: Where source lines come from: ``window`` (stacks recorded in this window),
+            ``other-step`` (stacks recorded in another step of the same loop), or None.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True)
 class StepPart:
-    """A part of the time of one step.
+    """A part of one step's time.
 
     Attributes:
         kind: As in :class:`TimePart`.
@@ -70,14 +70,13 @@ class StepSummary:
 
     Attributes:
         name: As recorded, such as ``ProfilerStep#4``.
-        start_ns: Start from the trace's start.
-        dur_ns: Its length on the host.
-        gpu_busy_ns: Time within the step in which any device worked, or None without devices.
+        start_ns: Nanoseconds from the trace's start.
+        dur_ns: Duration on the host.
+        gpu_busy_ns: Time within the step in which any device was busy, or None without devices.
         gpu_idle_ns: ``dur_ns`` minus ``gpu_busy_ns``, or None without devices.
         data_wait_ns: Time within the step spent in a loader's ``__next__``.
-        sync_ns: Time within the step in which the host waited in a synchronizing call.
-        parts: Where its time went: parts that exclude each other and add up to ``dur_ns`` exactly,
-            in one order for all steps.
+        sync_ns: Time within the step in which the host was blocked in synchronizing calls.
+        parts: Disjoint parts that add up to ``dur_ns`` exactly, in the same order for all steps.
     """
 
     name: str
@@ -96,19 +95,20 @@ class KernelSummary:
 
     Attributes:
         name: The kernel's name.
-        n_calls: Calls.
-        total_ns: Sum of their lengths.
+        n_calls: Number of calls.
+        total_ns: Sum of their durations.
         mean_ns: ``total_ns`` divided by ``n_calls``, rounded.
         share: ``total_ns`` as a share of the sum over all kernels.
         op: The operator that launched most of its time, or None.
-        module: The ``nn.Module`` that did, or None.
-        location: The user's line that did, or None.
-        blocks_per_sm: Blocks of a call for each multiprocessor of the device: the mean, longer
-            calls weighing more. Below 1 some multiprocessors had none. None where not recorded.
-        occupancy_share: The profiler's estimate of how many of the warps that the device can hold
-            a call has there at once: the mean likewise. It is worked out from the launch and not
-            measured; None where the recording has no estimate that can be so.
-        tensor_cores: Whether the name tells of tensor cores. Many names tell nothing.
+        module: The ``nn.Module`` that launched most of its time, or None.
+        location: The source line that launched most of its time, or None.
+        blocks_per_sm: Blocks per multiprocessor, averaged over calls weighted by duration. Below 1
+            some multiprocessors were unused. None where it was not recorded.
+        occupancy_share: The profiler's estimate of occupancy: resident warps as a share of the
+            device's maximum, averaged over calls weighted by duration. It is computed from the
+            launch, not measured. None where the recording has no valid estimate.
+        tensor_cores: Whether the kernel's name shows that it uses tensor cores. Many names do not
+            show it.
     """
 
     name: str
@@ -130,12 +130,12 @@ class OpSummary:
 
     Attributes:
         name: The operator's name.
-        n_calls: Calls.
-        total_ns: Sum of their lengths on the host, nested calls of the same name counted too.
-        self_ns: ``total_ns`` without the operators within (what runs on other threads is not).
-        device_ns: Sum of the lengths of the device work launched within, each piece counted for
-            its innermost operator alone.
-        location: The user's line with most of its time, or None.
+        n_calls: Number of calls.
+        total_ns: Sum of their durations on the host, including nested calls of the same name.
+        self_ns: ``total_ns`` without nested operators. Work on other threads is not subtracted.
+        device_ns: Sum of the durations of the device work launched within, each kernel or copy
+            counted for its innermost operator only.
+        location: The source line with most of its time, or None.
     """
 
     name: str
@@ -148,13 +148,13 @@ class OpSummary:
 
 @dataclass(frozen=True)
 class RegionSummary:
-    """All entries of one named region (``profkit.trace`` within another, ``record_function``).
+    """All entries of one named region (a nested ``profkit.trace``, or ``record_function``).
 
     Attributes:
         name: The region's name.
-        n_calls: Entries.
-        total_ns: Sum of their lengths on the host.
-        device_ns: Sum of the lengths of the device work launched within.
+        n_calls: Number of entries.
+        total_ns: Sum of their durations on the host.
+        device_ns: Sum of the durations of the device work launched within.
     """
 
     name: str
@@ -169,8 +169,8 @@ class SyncSummary:
 
     Attributes:
         call: Such as ``cudaStreamSynchronize``.
-        n_calls: Calls, without those that another synchronizing call made (its driver's).
-        total_ns: Sum of their lengths on the host.
+        n_calls: Number of calls, without driver calls made by a synchronizing runtime call.
+        total_ns: Sum of their durations on the host.
     """
 
     call: str
@@ -180,13 +180,13 @@ class SyncSummary:
 
 @dataclass(frozen=True)
 class SyncSiteSummary:
-    """A line at which the host waited for a device, as it was heard while the program ran.
+    """A source line that synchronized with a device, as detected while the program ran.
 
     Attributes:
-        operation: The operation that waited.
-        n_calls: How often.
-        allowed_reason: The reason that the program gives by ``profkit.allow_sync``, or None.
-        location: The user's line, or None in a thread that runs none of the user's code.
+        operation: The synchronizing operation.
+        n_calls: Number of synchronizations.
+        allowed_reason: The reason given to ``profkit.allow_sync``, or None.
+        location: The source line, or None in a thread without user code.
     """
 
     operation: str
@@ -201,9 +201,9 @@ class CopySummary:
 
     Attributes:
         kind: Such as ``Memcpy HtoD (Pageable -> Device)``.
-        n_calls: Copies.
-        total_ns: Sum of their lengths on the device.
-        bytes: Bytes moved, or None where the recording does not tell.
+        n_calls: Number of copies.
+        total_ns: Sum of their durations on the device.
+        bytes: Bytes copied, or None where they were not recorded.
     """
 
     kind: str
@@ -214,17 +214,16 @@ class CopySummary:
 
 @dataclass(frozen=True)
 class TimePart:
-    """A part of the time of the steps.
+    """A part of the steps' time.
 
     Attributes:
-        kind: With devices: ``compute``: a device ran a kernel that is no communication.
-            ``communication``: a communication kernel and no such kernel ran. ``copy``: only
-            copies and fills ran. ``idle-…``: no device worked; the rest of the word is a cause of
-            idle time. Without devices: ``data``: the program fetched the next batch.
-            ``communication``: it waited until an exchange with other ranks was done.
-            ``optimizer``: it was in an optimizer's ``step`` or ``zero_grad``. ``backward``: it ran
-            operators of the backward pass. ``operators``: it ran other operators. ``python``: none
-            of these.
+        kind: With devices: ``compute``: a device ran a kernel other than a collective.
+            ``communication``: only collectives (and copies) ran. ``copy``: only copies and fills
+            ran. ``idle-…``: no device was busy; the suffix is the cause, as in ``IdleTime``.
+            Without devices: ``data``: the program waited for its next batch. ``communication``: it
+            waited for a collective. ``optimizer``: it ran an optimizer's ``step`` or
+            ``zero_grad``. ``backward``: it ran operators of the backward pass. ``operators``: it
+            ran other operators. ``python``: none of these.
         ns: Nanoseconds over all steps.
         per_step_ns: ``ns`` divided by the number of steps, or None without steps.
         share: ``ns`` as a share of the breakdown's ``total_ns``.
@@ -238,18 +237,18 @@ class TimePart:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Where the time of the steps went; without steps, that of the recording as a whole.
+    """Where the steps' time was spent; without steps, that of the whole recording.
 
-    As a whole is from the first work of a device to the last, or without devices from the first
-    event to the last.
+    The whole recording spans the first to the last device work, or without devices the first to
+    the last event.
 
     Attributes:
-        n_steps: Steps that it covers; 0 when it covers the recording as a whole.
-        total_ns: Their lengths together, or the whole's.
+        n_steps: Number of steps covered; 0 for the whole recording.
+        total_ns: Sum of the steps' durations, or duration of the whole recording.
         per_step_ns: ``total_ns`` divided by ``n_steps``, or None without steps.
-        on_device: Whether the parts are told from what the devices did, else from the host.
-        parts: Parts that exclude each other and add up to ``total_ns`` exactly, in the order
-            work, then idle time, each the longest first.
+        on_device: Whether the parts describe device activity, else host activity.
+        parts: Disjoint parts that add up to ``total_ns`` exactly: work, then idle time, each
+            longest first.
     """
 
     n_steps: int
@@ -265,23 +264,23 @@ class Summary:
 
     Attributes:
         window_ns: From the start of the first event to the end of the last.
-        devices: The devices that worked, by ordinal.
+        devices: The devices that ran work, by ordinal.
         steps: The steps, in order.
         top_kernels: Kernels by total time, then name.
         top_ops: Operators by total time, then name.
         regions: Named regions by total time, then name.
         syncs: Synchronizing calls by name.
-        sync_sites: The lines that waited for a CUDA device in a program whose memory was watched, the
-            most calls first, by torch's sync debug mode and what waits explicitly; None where
-            nobody listened. How long they waited is not known: a trace tells.
+        sync_sites: Source lines that synchronized with a CUDA device while the program was
+            monitored, most calls first, as reported by torch's sync debug mode and by hooks on
+            explicit synchronization. Their duration is not measured. None where it was off.
         copies: Copies by kind.
         n_gpu_events_without_launch: Kernels, copies and fills whose launch is not in the trace.
         n_graph_launches: Launches of CUDA or HIP graphs.
-        memory: What a trace's ``[memory]`` events, a snapshot, or watching the program tell of
-            memory; None if nothing does.
-        breakdown: Where the time of the steps went, or None where there are no events.
-        recoverable_ns: Time of the window that at least one finding says can be given back; what
-            several claim is counted once.
+        memory: Memory figures from a trace's ``[memory]`` events, a snapshot or monitoring, or
+            None without any.
+        breakdown: Where the steps' time was spent, or None without events.
+        recoverable_ns: Time of the window that fixes can save; time claimed by several findings is
+            counted once.
     """
 
     window_ns: int
@@ -301,17 +300,17 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Report:
-    """The answer.
+class Report(Renderable):
+    """The result of an analysis.
 
     Attributes:
         profkit: profkit's version.
-        source: What was analyzed.
+        source: The analyzed recording.
         summary: The figures.
-        findings: What the rules found, most costly first.
-        unchecked: Rules that could not look, and why.
-        health: Faults of the recording itself (``PRF``), in the form of findings.
-        schema: Name and version of this layout.
+        findings: The problems found, highest cost first.
+        unchecked: Skipped checks.
+        health: Problems of the recording itself (``PRF`` rules), as findings.
+        schema: Name and version of this schema.
     """
 
     profkit: str
@@ -319,37 +318,5 @@ class Report:
     summary: Summary
     findings: tuple[Finding, ...] = ()
     unchecked: tuple[Unchecked, ...] = ()
-    health: tuple[Finding, ...] = field(default=())
+    health: tuple[Finding, ...] = ()
     schema: str = SCHEMA
-
-    def __str__(self) -> str:
-        """The report as text, as ``profkit analyze`` prints it."""
-        return _rendered(self, "text")
-
-    def _repr_html_(self) -> str:
-        """The report as notebooks show it: small HTML that runs and fetches nothing.
-
-        Source: "Rich output" in IPython's documentation.
-        """
-        return _rendered(self, "fragment")
-
-    def _repr_markdown_(self) -> str:
-        """The report for what shows Markdown and no HTML."""
-        return _rendered(self, "md")
-
-    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:  # noqa: ANN401, FBT001  (IPython's)
-        """The report as text, at IPython's prompt and where a notebook keeps its plain form.
-
-        Args:
-            printer: What IPython writes with.
-            _cycle: Whether it holds itself, which it never does.
-        """
-        printer.text(str(self))
-
-
-def _rendered(report: Report, name: str) -> str:
-    # By the package's own door: what shows reports stands floors above what they are.
-    import profkit
-
-    rendered: bytes = profkit.render(report, name)
-    return rendered.decode().rstrip("\n")

@@ -1,9 +1,9 @@
-"""A memory snapshot of torch's caching allocator: what stood when it was taken, and how it came.
+"""A memory snapshot of torch's caching allocator: its segments and blocks, and its history.
 
-Columns as in :mod:`profkit.model.events`: equal-length, read-only, one entry a row.
+Columns as in :mod:`profkit.model.events`: equal-length and read-only, one entry per row.
 
-Source: ``torch/csrc/cuda/memory_snapshot.cpp`` and ``torch/csrc/cuda/Module.cpp`` (what a snapshot
-holds), ``c10/cuda/CUDACachingAllocator.h`` (``SegmentInfo``, ``BlockInfo``, ``TraceEntry``).
+Source: ``torch/csrc/cuda/memory_snapshot.cpp`` and ``torch/csrc/cuda/Module.cpp`` (contents of a
+snapshot), ``c10/cuda/CUDACachingAllocator.h`` (``SegmentInfo``, ``BlockInfo``, ``TraceEntry``).
 """
 
 from collections.abc import Mapping
@@ -24,61 +24,61 @@ if TYPE_CHECKING:
 UInt8s = npt.NDArray[np.uint8]
 
 NO_STACK = -1
-"""The stack of what was allocated without one being kept."""
+"""Stands for an allocation without a recorded stack."""
 
 
 class State(IntEnum):
-    """What a block is used for."""
+    """State of a block."""
 
     INACTIVE = 0
-    """Free, within a segment that the allocator keeps."""
+    """Free, in a segment that the allocator has reserved."""
     ALLOCATED = 1
-    """A tensor's (``active_allocated``)."""
+    """In use by a tensor (``active_allocated``)."""
     PENDING_FREE = 2
-    """Freed by the program, and still in use by another stream (``active_pending_free``, in
-    PyTorch's documentation ``active_awaiting_free``): active, and no longer allocated."""
+    """Freed but pending on another stream (``active_pending_free``, in PyTorch's documentation
+    ``active_awaiting_free``): active, and no longer allocated."""
     UNKNOWN = 3
     """A state that this version of profkit does not know."""
 
 
 class Action(IntEnum):
-    """What the allocator did."""
+    """Action of the allocator."""
 
     OTHER = 0
     """An action that this version of profkit does not know."""
     ALLOC = 1
     FREE_REQUESTED = 2
-    """The program freed a block; where another stream still uses it, it stays active."""
+    """The program freed a block; it stays active while pending on another stream."""
     FREE_COMPLETED = 3
     """The block is inactive."""
     SEGMENT_ALLOC = 4
-    """Memory came from the driver (``cudaMalloc``)."""
+    """Memory was obtained from the driver (``cudaMalloc``)."""
     SEGMENT_FREE = 5
-    """Memory went back to the driver (``cudaFree``)."""
+    """Memory was returned to the driver (``cudaFree``)."""
     SEGMENT_MAP = 6
     """An expandable segment grew."""
     SEGMENT_UNMAP = 7
     """An expandable segment shrank."""
     SNAPSHOT = 8
     OOM = 9
-    """A request that could not be met; it has no address."""
+    """An allocation failed; it has no address."""
 
 
 @dataclass(frozen=True)
 class SegmentTable:
-    """Stretches of memory that the allocator has from the driver, in the order of the file.
+    """Segments: memory that the allocator has reserved from the driver, in file order.
 
     Attributes:
         device: Ordinal of the device.
-        address: Where it begins.
-        total_bytes: Its length.
-        allocated_bytes: Bytes of its allocated blocks, as the allocator says.
-        active_bytes: Bytes of its active blocks, likewise.
-        stream: The stream that it serves.
+        address: Start address.
+        total_bytes: Size.
+        allocated_bytes: Bytes of its allocated blocks, as the allocator reports them.
+        active_bytes: Bytes of its active blocks, as the allocator reports them.
+        stream: The stream whose requests it serves.
         is_large: Whether it serves requests above 1 MiB.
-        is_expandable: Whether it can grow.
+        is_expandable: Whether it is an expandable segment.
         pool: Index into :attr:`MemorySnapshot.pools`.
-        stack: Stack that took it from the driver, or :data:`NO_STACK`.
+        stack: Stack of the driver call, or :data:`NO_STACK`.
     """
 
     device: Int32s
@@ -98,15 +98,15 @@ class SegmentTable:
 
 @dataclass(frozen=True)
 class BlockTable:
-    """Parts of segments, each a tensor's or free, by segment and address.
+    """Blocks: parts of segments, allocated or free, by segment and address.
 
     Attributes:
         segment: Row of its segment.
-        address: Where it begins; worked out from the blocks before it where the file has none.
-        n_bytes: Its length.
-        requested_bytes: What was asked for, before rounding.
+        address: Start address; computed from the preceding blocks where the file has none.
+        n_bytes: Size.
+        requested_bytes: Requested size, before rounding.
         state: A :class:`State` value.
-        stack: Stack that allocated it, or :data:`NO_STACK`.
+        stack: Stack of the allocation, or :data:`NO_STACK`.
     """
 
     segment: Int32s
@@ -122,18 +122,18 @@ class BlockTable:
 
 @dataclass(frozen=True)
 class HistoryTable:
-    """What the allocator did, device by device, each in the order of time.
+    """History of the allocator, by device, each in time order.
 
     Attributes:
         device: Ordinal of the device, ascending.
         action: An :class:`Action` value.
         address: Of the block or segment; :data:`~profkit.model.events.MISSING` for an OOM.
-        n_bytes: Its length. Of an allocation what was asked for or what was given, as the version
-            of PyTorch has it; of its free the same.
+        n_bytes: Size of the block or segment. Of an allocation and its free, the requested size or
+            the rounded one, depending on the version of PyTorch.
         stream: The stream.
         time_us: Microseconds since 1970 of the allocator's clock, or ``MISSING`` (before 2.1).
-        stack: Stack that did it, or :data:`NO_STACK`.
-        free_bytes: For an OOM what the driver said was free on the device.
+        stack: Stack of the action, or :data:`NO_STACK`.
+        free_bytes: For an OOM, the device's free memory as the driver reported it.
     """
 
     device: Int32s
@@ -151,11 +151,12 @@ class HistoryTable:
 
 @dataclass(frozen=True)
 class Stacks:
-    """Every stack once, innermost frame first.
+    """Each stack once, innermost frame first.
 
     Attributes:
-        frames: Every frame once.
-        start: Where each stack begins in ``frame``, and where the last one ends. Shape ``(k+1,)``.
+        frames: Each frame once.
+        start: Index into ``frame`` of each stack's first entry, and the end of the last one. Shape
+            ``(k+1,)``.
         frame: Indices into ``frames``, stack after stack.
     """
 
@@ -178,13 +179,13 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Annotation:
-    """The begin or the end of a named region, as ``record_function`` told the allocator.
+    """Begin or end of a named region (``record_function``).
 
     Attributes:
         name: The region's name.
         device: Ordinal of the device.
-        time_us: When, on the clock of the history.
-        is_start: Whether it begins.
+        time_us: Time on the history's clock.
+        is_start: Whether it is the begin.
     """
 
     name: str
@@ -195,14 +196,14 @@ class Annotation:
 
 @dataclass(frozen=True)
 class SnapshotNotes:
-    """What the loader met.
+    """What the reader encountered.
 
     Attributes:
-        n_odd_segments: Segments whose blocks do not add up to their size, or whose own figures
-            are not those of their blocks.
-        n_skipped: Entries that are no segment, block or event at all.
+        n_odd_segments: Number of segments whose blocks do not add up to their size, or whose own
+            figures differ from those of their blocks.
+        n_skipped: Number of entries that are not a segment, block or event.
         uncompressed_bytes: Size of the pickle.
-        stages_ns: How long each stage of reading took, in nanoseconds.
+        stages_ns: Duration of each stage of reading.
     """
 
     n_odd_segments: int = 0
@@ -213,21 +214,21 @@ class SnapshotNotes:
 
 @dataclass(frozen=True)
 class MemorySnapshot:
-    """A snapshot, read once.
+    """A memory snapshot.
 
     Attributes:
-        path: Where it came from.
-        segments: Memory that the allocator has from the driver.
-        blocks: What it is divided into.
-        history: What the allocator did before, as far back as its ring buffer goes.
-        stacks: The stacks of all of these.
-        pools: Ids of memory pools; ``(0, 0)`` is the common one, others are private (CUDA graphs,
+        path: Path of the file.
+        segments: The segments.
+        blocks: The blocks of these segments.
+        history: History of the allocator, as far back as its buffer reaches.
+        stacks: Stacks of all of these.
+        pools: Ids of memory pools; ``(0, 0)`` is the default pool, others are private (CUDA graphs,
             ``torch.cuda.MemPool``).
-        annotations: Named regions, in the order of the file.
-        settings: ``allocator_settings`` as the file has them, flat: text, numbers, booleans.
-        devices: Ordinals of the devices that it tells of, ascending.
-        driver: Whose the devices' memory was, where profkit took the snapshot.
-        notes: What the loader met.
+        annotations: Named regions, in file order.
+        settings: ``allocator_settings`` of the file, flat: text, numbers, booleans.
+        devices: Ordinals of the devices in the snapshot, ascending.
+        driver: Owners of the devices' memory, where profkit took the snapshot.
+        notes: What the reader encountered.
     """
 
     path: str
@@ -243,14 +244,13 @@ class MemorySnapshot:
     notes: SnapshotNotes = field(default_factory=SnapshotNotes)
 
     def to_pandas(self, table: Literal["blocks", "history"] = "blocks") -> "pd.DataFrame":
-        """The blocks as they stand, or the history, as a DataFrame: a row each.
+        """The live and free blocks, or the history, as a DataFrame.
 
         Args:
             table: ``blocks``: ``device``, ``segment``, ``address``, ``n_bytes``,
                 ``requested_bytes``, ``state`` and ``stack``. ``history``: ``device``, ``action``,
                 ``address``, ``n_bytes``, ``stream``, ``time_us`` and ``stack``. Both with ``file``,
-                ``line`` and ``function`` of the innermost frame, and ``<NA>`` for what a row does
-                not have.
+                ``line`` and ``function`` of the innermost frame, and ``<NA>`` for missing values.
         """
         import pandas as pd
 
@@ -260,8 +260,8 @@ class MemorySnapshot:
             columns["device"] = self.segments.device[self.blocks.segment]
         for each in fields(rows):
             values = getattr(rows, each.name)
-            if each.name in _WORDS:
-                columns[each.name] = np.array(_WORDS[each.name], dtype=object)[values]
+            if each.name in _LABELS:
+                columns[each.name] = np.array(_LABELS[each.name], dtype=object)[values]
             elif isinstance(values, np.ndarray):
                 columns[each.name] = pd.arrays.IntegerArray(values, values == MISSING)
         innermost = [self.stacks.of(stack)[:1] for stack in range(len(self.stacks))]
@@ -271,7 +271,7 @@ class MemorySnapshot:
         return pd.DataFrame(columns).astype({"line": "Int64"})
 
 
-_WORDS: Final = {
+_LABELS: Final = {
     "state": tuple(state.name.lower() for state in State),
     "action": tuple(action.name.lower() for action in Action),
 }

@@ -1,4 +1,4 @@
-"""A recording as lanes of slices, at several levels of detail, ready to be drawn."""
+"""Timelines: lanes of slices at several levels of detail, ready to be drawn."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,28 +9,28 @@ from profkit.model.events import Int32s, Int64s, Rows
 from profkit.model.location import Frame
 
 LaneKind = Literal["steps", "findings", "idle", "stream", "annotations", "thread", "other"]
-"""What a lane shows: the steps; the findings; why a device was idle; a stream of a device; what the
-host's annotations were on a device; a host thread; events that are none of these."""
+"""Content of a lane: steps, findings, causes of idle time, a device stream, annotations on a device,
+a host thread, or other events."""
 
 SliceKind = Literal[
     "step", "finding", "compute", "communication", "copy", "sync", "data", "allocator", "op",
     "annotation", "python", "call", "overhead", "idle-sync", "idle-data", "idle-allocator",
     "idle-overhead", "idle-host", "idle-launch", "idle-device", "idle-unknown", "other",
 ]  # fmt: skip
-"""What a slice is, by which it is coloured."""
+"""Kind of a slice, which determines its color."""
 
 
 @dataclass(frozen=True)
 class TimelineSite:
-    """What one or more slices stand for.
+    """What a slice represents.
 
     Attributes:
-        name: The name as recorded.
-        kind: What it is.
-        frame: The user's line; of device work that of its launch. None where it is not known.
-        op: Of device work the operator that launched it, else None.
-        n: Events of it, over all lanes.
-        total_ns: Their lengths together, in nanoseconds.
+        name: Name as recorded.
+        kind: Kind of the slice.
+        frame: The line of user code; for device work that of its launch. None where unknown.
+        op: For device work the operator that launched it, else None.
+        n: Number of its events in all lanes.
+        total_ns: Sum of their durations.
     """
 
     name: str
@@ -43,15 +43,15 @@ class TimelineSite:
 
 @dataclass(frozen=True)
 class TimelineLane:
-    """A stream, a thread, or what profkit adds: one or more rows of slices.
+    """A stream, a thread, or a lane added by profkit: one or more rows of slices.
 
     Attributes:
-        kind: What it shows.
-        label: Its name.
-        first_row: Its first row.
-        n_rows: How many rows it has, the outermost calls first.
-        n: Events in it.
-        busy_ns: Time that its events cover, in nanoseconds: the length of their union.
+        kind: Content of the lane.
+        label: Name shown.
+        first_row: Index of its first row.
+        n_rows: Number of rows, outermost calls first.
+        n: Number of events.
+        busy_ns: Length of the union of its events.
     """
 
     kind: LaneKind
@@ -64,17 +64,17 @@ class TimelineLane:
 
 @dataclass(frozen=True)
 class Slices:
-    """Slices by row, then start. Those of one row do not overlap.
+    """Slices ordered by row, then start. Slices of one row do not overlap.
 
     Attributes:
-        row: Their rows, ascending. Shape ``(k,)``.
-        start_ns: In nanoseconds from the trace's start. Shape ``(k,)``.
-        end_ns: Shape ``(k,)``.
-        busy_ns: How much of that events cover: all of it, unless several events with room between
-            them were made one slice. Shape ``(k,)``.
-        n: Events in each. Shape ``(k,)``.
-        longest_ns: The length of the longest of them. Shape ``(k,)``.
-        site: Index into the timeline's sites: that of the longest. Shape ``(k,)``.
+        row: Row of each slice, ascending. Shape ``(k,)``.
+        start_ns: Nanoseconds from the trace's start. Shape ``(k,)``.
+        end_ns: Nanoseconds from the trace's start. Shape ``(k,)``.
+        busy_ns: Time that events cover within the slice: less than its length where events with
+            gaps between them were merged into it. Shape ``(k,)``.
+        n: Number of events in each slice. Shape ``(k,)``.
+        longest_ns: Duration of the longest of them. Shape ``(k,)``.
+        site: Index into the timeline's sites, of the longest event. Shape ``(k,)``.
     """
 
     row: Int32s
@@ -89,14 +89,14 @@ class Slices:
         return len(self.row)
 
     def of(self, places: Rows) -> "Slices":
-        """Some of them, in the order of the places."""
+        """The slices at some places, in that order."""
         return Slices(
             self.row[places], self.start_ns[places], self.end_ns[places], self.busy_ns[places],
             self.n[places], self.longest_ns[places], self.site[places],
         )  # fmt: skip
 
     def of_row(self, row: int) -> "Slices":
-        """Those of one row."""
+        """The slices of one row."""
         first, last = np.searchsorted(self.row, (row, row + 1))
         return self.of(np.arange(first, last))
 
@@ -106,8 +106,8 @@ class Level:
     """The slices at one level of detail.
 
     Attributes:
-        resolution_ns: Events shorter than this, in nanoseconds, that begin in the same stretch of
-            this length are one slice; 0 where every event is a slice of its own.
+        resolution_ns: Events shorter than this that begin in the same interval of this length are
+            merged into one slice; 0 where every event is a slice of its own.
         slices: The slices.
     """
 
@@ -117,14 +117,14 @@ class Level:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A recording, ready to be drawn.
+    """A timeline of a recording.
 
     Attributes:
         start_ns: Start of the first slice, in nanoseconds from the trace's start.
-        end_ns: End of the last.
+        end_ns: End of the last slice.
         lanes: The lanes from top to bottom.
-        sites: What slices stand for, those with the most time first.
-        levels: Levels of detail, the finest first.
+        sites: What slices represent, most time first.
+        levels: Levels of detail, finest first.
         steps: Name, start and end in nanoseconds of every step.
     """
 

@@ -1,8 +1,8 @@
-"""A recorded trace, whatever wrote it."""
+"""A recorded trace, independent of the producer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device as the recording describes it. Figures it does not tell are None.
+    """A device as the recording describes it. Unknown figures are None.
 
     Attributes:
         index: The device's ordinal.
-        name: Such as ``NVIDIA H200``; empty where the vendor's tool leaves it blank.
-        total_bytes: Memory on the device.
-        n_sms: Streaming multiprocessors, or compute units.
-        max_threads_per_sm: Threads that one of them can hold.
+        name: Such as ``NVIDIA H200``; empty where the recording leaves it blank.
+        total_bytes: Memory of the device.
+        n_sms: Number of streaming multiprocessors, or compute units.
+        max_threads_per_sm: Maximum resident threads on each.
         compute_capability: Major and minor number (CUDA).
     """
 
@@ -36,7 +36,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class RecordedWith:
-    """What the recording was asked to keep. None where the file does not say."""
+    """The recording options. None where the file does not have them."""
 
     stacks: bool | None = None
     shapes: bool | None = None
@@ -47,13 +47,13 @@ class RecordedWith:
 
 @dataclass(frozen=True)
 class OddEvent:
-    """An event whose times make no sense, set aside so that it does not become the total.
+    """An event with invalid times, excluded from all tables and totals.
 
     Attributes:
-        position: Place in the file's ``traceEvents``.
+        position: Index in the file's ``traceEvents``.
         name: Its name.
-        dur_ns: Its length as written, in nanoseconds; None where that is no number.
-        reason: What is wrong with it, in a few words.
+        dur_ns: Duration as written, in nanoseconds; None where it is not a number.
+        reason: What is invalid, in a few words.
     """
 
     position: int
@@ -64,21 +64,21 @@ class OddEvent:
 
 @dataclass(frozen=True)
 class LoadNotes:
-    """What the loader met, for the rules on the recording's own health.
+    """What the reader encountered, for rules on the recording itself.
 
     Attributes:
-        n_events: Entries of ``traceEvents``, of every kind.
-        n_complete: Complete events among them, as written.
-        n_skipped: Entries that are no events at all.
-        n_odd: Events whose times make no sense; they are in no table.
+        n_events: Number of entries in ``traceEvents``, of every kind.
+        n_complete: Number of complete events among them, as written.
+        n_skipped: Number of entries that are not events.
+        n_odd: Number of events with invalid times; they are in no table.
         odd: The first of them.
-        n_unpaired: Begins without an end, and ends without a begin.
-        categories: Complete events by the category as written; no category is ``""``.
+        n_unpaired: Number of begin events without an end, and end events without a begin.
+        categories: Number of complete events by category as written; ``""`` without a category.
         uncompressed_bytes: Size of the JSON text.
-        messages: What Kineto wrote into the trace of its own troubles (``INFO``, ``WARNING``,
-            ``ERROR`` at the top level), by level.
-        truncated: The file ended before its JSON did.
-        stages_ns: How long each stage of reading took, in nanoseconds.
+        messages: Kineto's messages about the recording (``INFO``, ``WARNING``, ``ERROR`` at the top
+            level), by level.
+        truncated: Whether the file ended before its JSON did.
+        stages_ns: Duration of each stage of reading.
     """
 
     n_events: int
@@ -96,22 +96,22 @@ class LoadNotes:
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace, read once.
+    """A trace.
 
     Attributes:
-        path: Where it came from.
+        path: Path of the file.
         events: Its complete events.
         memory: Its ``[memory]`` events.
         base_ns: Nanoseconds since 1970 of the trace's start, which is 0 in every ``ts_ns``.
-        devices: What the recording says of its devices, by ordinal.
-        recorded_with: What it was asked to keep.
+        devices: Device descriptions, by ordinal.
+        recorded_with: The recording options.
         torch: PyTorch's version where it is known.
         rank: Rank in a distributed job, or None.
-        world_size: Ranks in that job, or None.
-        host: The machine's name, or None.
-        versions: Versions of CUDA, driver, CUPTI, ROCm as the recording has them.
-        capture: What profkit wrote into the trace when it recorded it, else None.
-        notes: What the loader met.
+        world_size: Number of ranks in that job, or None.
+        host: Host name, or None.
+        versions: Versions of CUDA, driver, CUPTI and ROCm, as recorded.
+        capture: Data that profkit added when it recorded the trace, or None.
+        notes: What the reader encountered.
     """
 
     path: str
@@ -129,55 +129,28 @@ class Trace:
     notes: LoadNotes
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The trace's complete events, as :meth:`EventTable.to_pandas` has them."""
+        """The trace's complete events, see :meth:`EventTable.to_pandas`."""
         return self.events.to_pandas()
 
 
+_INT32S: Final = np.zeros(0, dtype=np.int32)
+_INT64S: Final = np.zeros(0, dtype=np.int64)
+
+
 def _no_events() -> EventTable:
-    int32s, int64s = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
-    nowhere = SparseColumn(int32s, int64s)
-    return EventTable(
-        position=int32s,
-        category=np.zeros(0, dtype=np.uint8),
-        name=int32s,
-        lane=int32s,
-        ts_ns=int64s,
-        dur_ns=int64s,
-        names=(),
-        lanes=(),
-        correlation=nowhere,
-        external_id=nowhere,
-        sequence=nowhere,
-        forward_thread=nowhere,
-        device=nowhere,
-        stream=nowhere,
-        n_bytes=nowhere,
-        collective=nowhere,
-        call_stack=nowhere,
-        blocks_per_sm=nowhere,
-        occupancy_percent=nowhere,
-    )
-
-
-def _no_memory() -> MemoryTable:
-    int32s, int64s = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
-    return MemoryTable(
-        position=int32s,
-        lane=int32s,
-        ts_ns=int64s,
-        n_bytes=int64s,
-        address=int64s,
-        device_type=int32s,
-        device=int32s,
-        total_allocated=int64s,
-        total_reserved=int64s,
-    )
+    empty: dict[str, Any] = dict.fromkeys(("position", "name", "lane"), _INT32S)
+    empty |= dict.fromkeys(("ts_ns", "dur_ns"), _INT64S)
+    empty |= {"category": np.zeros(0, dtype=np.uint8), "names": (), "lanes": ()}
+    sparse = SparseColumn(_INT32S, _INT64S)
+    return EventTable(**{each.name: empty.get(each.name, sparse) for each in fields(EventTable)})
 
 
 NO_TRACE: Final = Trace(
     path="",
     events=_no_events(),
-    memory=_no_memory(),
+    memory=MemoryTable(
+        *(_INT32S, _INT32S, _INT64S, _INT64S, _INT64S, _INT32S, _INT32S, _INT64S, _INT64S)
+    ),
     base_ns=0,
     devices={},
     recorded_with=RecordedWith(),
@@ -189,4 +162,4 @@ NO_TRACE: Final = Trace(
     capture=None,
     notes=LoadNotes(n_events=0, n_complete=0),
 )
-"""What stands for a trace where there is none."""
+"""A trace without events, for recordings without one."""
