@@ -1,1 +1,1 @@
-"""Recording a running program. The only package that needs torch, and it imports it late."""
+"""Records a running program. The only package that needs torch, which it imports on first use."""

@@ -1,8 +1,8 @@
-"""What ``torch.compile`` did in this process, as torch itself remembers it.
+"""Compilations and graph breaks of ``torch.compile`` in this process, from Dynamo's own records.
 
-torch keeps the last 64 times that it compiled, with the guard that did not hold, and every place
-where it had to end a graph. That is only read, and only where the program compiles: nothing of
-Dynamo is imported for it. Versions differ in what they keep; what one lacks is not known.
+Dynamo retains its last 64 compilations, with the guard failure that caused each, and all graph
+breaks. They are read only if the program compiles: nothing of Dynamo is imported. Fields that a
+version of torch lacks are unknown.
 
 Source: ``torch/_dynamo/utils.py`` (``CompilationMetrics``, ``guard_failures``,
 ``graph_break_reasons``), ``torch/_dynamo/output_graph.py`` (``GraphCompileReason``).
@@ -20,53 +20,54 @@ from profkit.model.capture_info import CodePlace, Compiled, Compiles, GraphBreak
 from profkit.model.torch_names import RESUMED
 
 _UTILS: Final = "torch._dynamo.utils"
-_MOST: Final = 200
-"""Entries of each kind that are kept: several hundred would be longer than a small trace."""
-_LONGEST: Final = 600
-"""Characters of a text that are kept: torch explains itself at length."""
-_DEEPEST: Final = 12
+_MAX_ENTRIES: Final = 200
+"""Of each kind: several hundred would be larger than a small trace."""
+_MAX_CHARS: Final = 600
+"""Of a text: torch's explanations are long."""
+_MAX_DEPTH: Final = 12
 _CALL: Final = re.compile(r"^Line: (\d+), Name: (.*), Filename: (.*)$", re.DOTALL)
-_NOT_KNOWN: Final[CodePlace] = ("", 0, "")
+_UNKNOWN: Final[CodePlace] = ("", 0, "")
 
 _Entry = TypeVar("_Entry")
 
 
 def has_compiled() -> bool:
-    """Whether ``torch.compile`` has compiled anything in this process so far."""
+    """Whether ``torch.compile`` has compiled anything in this process."""
     utils = sys.modules.get(_UTILS)
-    with contextlib.suppress(Exception):  # whatever this version of torch has there
+    with contextlib.suppress(Exception):  # its layout depends on torch's version
         return bool(utils is not None and utils.counters.get("frames", {}).get("total", 0))
     return False
 
 
 def read() -> Compiles | None:
-    """What was compiled so far, and where graphs ended; None where nothing was."""
+    """The compilations and graph breaks so far; None if there are none."""
     utils = sys.modules.get(_UTILS)
     if utils is None:
         return None
     reader = _Reader(utils)
-    compiled = _each(reader.compiled, reader.metrics())
-    breaks = _together(_each(reader.graph_break, list(getattr(utils, "graph_break_reasons", ()))))
+    compiled = _read_each(reader.compiled, reader.metrics())
+    reasons = list(getattr(utils, "graph_break_reasons", ()))
+    breaks = _merged(_read_each(reader.graph_break, reasons))
     if not compiled and not breaks:
         return None
-    kept = compiled[-_MOST:], breaks[:_MOST]
-    n_left_out = len(compiled) + len(breaks) - len(kept[0]) - len(kept[1])
-    return Compiles(*kept, n_left_out=n_left_out)
+    last, first = compiled[-_MAX_ENTRIES:], breaks[:_MAX_ENTRIES]
+    n_left_out = len(compiled) + len(breaks) - len(last) - len(first)
+    return Compiles(last, first, n_left_out=n_left_out)
 
 
-def _each(read_one: Callable[[Any], _Entry | None], things: Iterable[Any]) -> list[_Entry]:
-    """What could be read; what a version of torch has otherwise is passed over."""
-    found = []
-    for thing in things:
-        with contextlib.suppress(Exception):  # nothing of torch's may end the user's program
-            one = read_one(thing)
-            if one is not None:
-                found.append(one)
-    return found
+def _read_each(read: Callable[[Any], _Entry | None], records: Iterable[Any]) -> list[_Entry]:
+    """The entries that could be read; records with another layout are skipped."""
+    entries = []
+    for record in records:
+        with contextlib.suppress(Exception):  # an odd record must not end the user's program
+            entry = read(record)
+            if entry is not None:
+                entries.append(entry)
+    return entries
 
 
 class _Reader:
-    """Reads what one version of torch keeps.
+    """Reads the records of one version of torch.
 
     Args:
         utils: The module ``torch._dynamo.utils``.
@@ -77,13 +78,13 @@ class _Reader:
         self._code = UserCode()
 
     def metrics(self) -> list[Any]:
-        """The records of torch itself, one each time that it compiled."""
-        with contextlib.suppress(Exception):  # not there before torch 2.2
+        """Dynamo's records, one per compilation."""
+        with contextlib.suppress(Exception):  # missing before torch 2.2
             return list(self._utils.get_compilation_metrics())
         return []
 
     def compiled(self, metric: Any) -> Compiled | None:  # noqa: ANN401
-        """One of them; None for those of a backward pass, which follows its forward."""
+        """One compilation; None for that of a backward pass, which follows its forward pass."""
         if getattr(metric, "is_forward", None) is False or getattr(metric, "is_runtime", False):
             return None
         code = (
@@ -91,10 +92,10 @@ class _Reader:
             int(metric.co_firstlineno or 0),
             _text(metric.co_name),
         )
-        again, reason = self._why(metric, code)
+        again, reason = self._recompilation(metric, code)
         return Compiled(
             number=_text(getattr(metric, "compile_id", None)),
-            code=code if code[0] else _NOT_KNOWN,
+            code=code if code[0] else _UNKNOWN,
             is_users=bool(code[0]) and self._code.is_user_file(code[0]),
             caller=self._caller(getattr(metric, "stack_trace", None) or (), code),
             start_ns=_ns(metric, "start_time_us", "start_time"),
@@ -105,10 +106,10 @@ class _Reader:
             failure=_text(getattr(metric, "fail_reason", None)),
         )
 
-    def _why(self, metric: Any, code: CodePlace) -> tuple[bool, str]:  # noqa: ANN401
-        """Whether it was compiled before, and why that did not fit.
+    def _recompilation(self, metric: Any, code: CodePlace) -> tuple[bool, str]:  # noqa: ANN401
+        """Whether it is a recompilation, and the guard failure that caused it.
 
-        Before torch 2.7 the reason is not in the record, but among the guards that failed.
+        Before torch 2.7 the reason is not in the record, but in ``guard_failures``.
         """
         if hasattr(metric, "recompile_reason"):
             return metric.recompile_reason is not None, _text(metric.recompile_reason)
@@ -121,7 +122,7 @@ class _Reader:
         return True, ""
 
     def _caller(self, calls: Iterable[str], code: CodePlace) -> CodePlace | None:
-        """The user's innermost line around a call, without what is compiled there itself."""
+        """The innermost user line of a stack, except in the compiled function itself."""
         places = [_place(call) for call in calls]
         if places and places[-1] is not None and places[-1][0] == code[0]:
             places.pop()
@@ -131,9 +132,11 @@ class _Reader:
         return None
 
     def graph_break(self, reason: Any) -> GraphBreak | None:  # noqa: ANN401
-        """One end of a graph; None for one within profkit itself."""
+        """One graph break; None for one inside profkit itself."""
         frames = reversed(reason.user_stack)
-        stack = [(_text(f.filename), int(f.lineno or 0), _text(f.name)) for f in frames][:_DEEPEST]
+        stack = [(_text(f.filename), int(f.lineno or 0), _text(f.name)) for f in frames][
+            :_MAX_DEPTH
+        ]
         if not stack or stack[0][0].startswith(PROFKIT_FOLDER):
             return None
         user = next((i for i, place in enumerate(stack) if self._code.is_user_file(place[0])), -1)
@@ -141,18 +144,18 @@ class _Reader:
 
 
 def _place(call: str) -> CodePlace | None:
-    """A call as torch writes it, ``Line: 46, Name: main, Filename: /home/ann/train.py``."""
+    """A frame in torch's notation: ``Line: 46, Name: main, Filename: /home/ann/train.py``."""
     match = _CALL.match(call)
     return None if match is None else (match[3], int(match[1]), match[2])
 
 
 def _is_resumed(place: CodePlace) -> bool:
-    """Whether torch made a function: what is left of one behind the end of a graph."""
+    """Whether torch generated the function, as the remainder of one after a graph break."""
     return place[2].startswith(RESUMED)
 
 
-def _together(breaks: list[GraphBreak]) -> list[GraphBreak]:
-    """Each place and reason once, with how often it was met."""
+def _merged(breaks: list[GraphBreak]) -> list[GraphBreak]:
+    """Each place and reason once, with its count."""
     counts: dict[tuple[str, tuple[CodePlace, ...]], tuple[GraphBreak, int]] = {}
     for one in breaks:
         key = one.reason, tuple(one.stack)
@@ -161,8 +164,7 @@ def _together(breaks: list[GraphBreak]) -> list[GraphBreak]:
 
 
 def _text(value: object) -> str:
-    """A text of bounded length; empty for None."""
-    return "" if value is None else str(value)[:_LONGEST]
+    return "" if value is None else str(value)[:_MAX_CHARS]
 
 
 def _count(value: object) -> int | None:
@@ -170,7 +172,7 @@ def _count(value: object) -> int | None:
 
 
 def _ns(metric: Any, in_us: str, in_s: str) -> int | None:  # noqa: ANN401
-    """A time in nanoseconds from microseconds, else from seconds, which older versions have."""
+    """A time in nanoseconds from one in microseconds, else (older versions) in seconds."""
     us = getattr(metric, in_us, None)
     if isinstance(us, int):
         return us * 1000

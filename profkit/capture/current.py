@@ -1,7 +1,7 @@
-"""The one capture that a process can have at a time, and how often each name was recorded.
+"""The one capture that a process can have open, and how often each name was recorded.
 
-torch allows one profiler a process. The outermost block records; a block within it, on the same
-thread, is a named region; a block on another thread meanwhile is passed over.
+torch allows one profiler per process. The outermost block records; a block inside it, on the same
+thread, is a named region; a block on another thread meanwhile is not recorded.
 """
 
 import atexit
@@ -19,55 +19,45 @@ from profkit.capture.session import Session, forget_lines
 from profkit.model.capture_info import StepKind
 
 is_on: bool = os.environ.get("PROFKIT", "1").strip().lower() not in {"0", "off", "false", "no"}
-"""Whether anything is recorded at all: ``PROFKIT=0`` in the environment says no."""
+"""Whether anything is recorded: ``PROFKIT=0`` in the environment turns it off."""
 
 session: Session | None = None
-"""The capture that is open now."""
+"""The open capture."""
 
-when_killed: Callable[[str], object] | None = None
-"""Called after a capture that SIGTERM ended early has been written."""
+on_killed: Callable[[str], object] | None = None
+"""Called after a capture that SIGTERM ended early was written."""
 
 step_listeners: Final[list[Callable[[], None]]] = []
-"""Told of every ``step()`` of every ``profkit.trace``, whether it is recorded or not."""
+"""Called at every ``step()`` of every ``profkit.trace``, recorded or not."""
 
 n_recorded: Final[dict[str, int]] = {}
-"""How often each name was recorded; one more than its limit once that has been said."""
+"""How often each name was recorded; one more than its limit once that was printed."""
 
 _lock: Final = threading.RLock()
-_present: Final[dict[OnlyDevice, bool]] = {}
+_is_present: Final[dict[OnlyDevice, bool]] = {}
 
 
 def is_absent(device: OnlyDevice) -> bool:
-    """Whether a device is not there, as far as it is known without importing torch.
-
-    Args:
-        device: The kind of device.
-    """
-    if device not in _present:
+    """Whether a kind of device is missing, as far as known without importing torch."""
+    if device not in _is_present:
         if "torch" not in sys.modules:
             return True
-        _present[device] = devices.is_present(device)
-    return not _present[device]
+        _is_present[device] = devices.is_present(device)
+    return not _is_present[device]
 
 
 def is_known(device: OnlyDevice) -> bool:
-    """Whether torch has been asked for a device.
-
-    Args:
-        device: The kind of device.
-    """
-    return device in _present
+    """Whether :func:`is_absent` is final for a device, because torch was asked."""
+    return device in _is_present
 
 
 def enter(
     name: str, limit: int, options: Options, schedule: Schedule | None, steps: StepKind
 ) -> Session | contextlib.AbstractContextManager[Any] | None:
-    """Open a block: as the capture, as a region of the one that is open, or not at all.
+    """Open a block: as the capture, as a region of the open one, or (None) not at all.
 
     Args:
-        name: The block's name.
         limit: How often the name is recorded in this process.
-        options: What to record.
         schedule: Which steps to record, or None for the whole block.
     """
     global session  # noqa: PLW0603  (the one capture of the process is this module's purpose)
@@ -75,7 +65,7 @@ def enter(
         if session is not None:
             return _region_in(session, name)
         if n_recorded.get(name, 0) >= limit:
-            _say_limit(name, limit, quiet=options.quiet)
+            _note_limit(name, limit, quiet=options.quiet)
             return None
         n_recorded[name] = n_recorded.get(name, 0) + 1
         session = opened = Session(name, options, schedule, steps)
@@ -85,10 +75,9 @@ def enter(
 
 
 def leave(entered: Session, stopped_by: str = "") -> None:
-    """Close a capture. In a forked child this only forgets it.
+    """Close a capture. In a forked child it is only forgotten.
 
     Args:
-        entered: What :func:`enter` returned.
         stopped_by: The exception that ended the block, or empty.
     """
     global session  # noqa: PLW0603
@@ -101,16 +90,16 @@ def leave(entered: Session, stopped_by: str = "") -> None:
 
 
 def reset_limits() -> None:
-    """Let every name be recorded as if for the first time: up to its limit, with its own lines.
+    """Record every name up to its limit again, with new source lines.
 
-    A notebook runs the same names again, after their code was changed.
+    A notebook runs the same names again after their code was changed.
     """
     n_recorded.clear()
     forget_lines()
 
 
 def step_ended() -> None:
-    """Tell those who listen that a step has ended."""
+    """Call the step listeners."""
     for listener in step_listeners:
         listener()
 
@@ -123,32 +112,30 @@ def _region_in(outer: Session, name: str) -> contextlib.AbstractContextManager[A
     return region
 
 
-def _say_limit(name: str, limit: int, *, quiet: bool) -> None:
+def _note_limit(name: str, limit: int, *, quiet: bool) -> None:
     if n_recorded.get(name, 0) <= limit:
         n_recorded[name] = limit + 1
         times = "once" if limit == 1 else f"{limit} times"
-        console.note(f"recorded “{name}” {times}, its limit; from here on it is not.", quiet=quiet)
+        console.note(
+            f"recorded “{name}” {times}, its limit; later blocks are not recorded.", quiet=quiet
+        )
 
 
 def _finish_early(stopped_by: str) -> bool:
-    """End the open capture now, because the process is about to end.
-
-    Returns:
-        False when the capture is at work itself and has to be waited for.
-    """
+    """End the open capture because the process is about to end; False if it is busy."""
     opened = session
     if opened is None or opened.pid != os.getpid():
         return True
     if opened.is_busy:
         return False
     leave(opened, stopped_by)
-    if when_killed is not None and stopped_by == "SIGTERM":
-        when_killed(stopped_by)
+    if on_killed is not None and stopped_by == "SIGTERM":
+        on_killed(stopped_by)
     return True
 
 
 def _forget_in_child() -> None:
-    """A forked child has its parent's profiler in memory, but not the threads that serve it."""
+    """Switch off in a forked child: it has the profiler's memory, but none of its threads."""
     global session, is_on  # noqa: PLW0603
     if not n_recorded:
         return

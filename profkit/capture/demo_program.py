@@ -1,6 +1,6 @@
-"""A small training program with three planted faults.
+"""A small training program with three deliberate faults.
 
-`profkit demo` runs it. Cure a fault, run it again, and see the report change:
+`profkit demo` runs it. Fix a fault, run it again, and see how the report changes:
 
     python profkit_demo.py
 """
@@ -17,7 +17,7 @@ import profkit
 
 
 class Pictures(Dataset[tuple[Tensor, int]], Sized):
-    """Pictures that are prepared anew each time that one is asked for."""
+    """Pictures that are generated again on each access."""
 
     def __len__(self) -> int:
         return 32 * 16
@@ -29,7 +29,7 @@ class Pictures(Dataset[tuple[Tensor, int]], Sized):
 
 
 def main(folder: str | None = None) -> str | None:
-    """Train a few steps; returns the path of the trace."""
+    """Train a few steps and return the path of the trace."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     features = nn.Sequential(nn.Conv2d(1, 16, 3, stride=2), nn.ReLU(), nn.Flatten())
@@ -47,8 +47,10 @@ def main(folder: str | None = None) -> str | None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        train_losses.append(loss.item())  # fault 2: the program waits for the GPU in every step
-        test_losses.append(criterion(model(held_out), answers))  # fault 3: keeps every graph alive
+        train_losses.append(loss.item())  # fault 2: waits for the GPU in every step
+        test_losses.append(
+            criterion(model(held_out), answers)
+        )  # fault 3: keeps every graph alive
     return steps.path
 
 

@@ -1,7 +1,6 @@
-"""Whether a machine is ready to train and to profile, judged from facts alone.
+"""Whether a machine is ready to train and to profile, from facts about it alone.
 
-:mod:`profkit.capture.machine` looks at the machine; nothing here touches it, so that every machine
-can be judged on any other.
+:mod:`profkit.capture.machine` collects the facts, so that any machine can be checked on any other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,19 +13,18 @@ Status = Literal["ok", "note", "problem"]
 
 _MIN_PYTHON: Final = (3, 10)
 _MIN_FREE_BYTES: Final = 1 << 30
-"""A trace of a few steps takes some 10 MB, its uncompressed text some 200 MB."""
+"""A trace of a few steps takes about 10 MB, its uncompressed text about 200 MB."""
 _KNOWN_VARIABLES: Final = frozenset({"PROFKIT", "PROFKIT_DIR", "PROFKIT_QUIET", "PROFKIT_DEBUG"})
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A device as torch sees it.
+    """A device as torch reports it.
 
     Attributes:
         name: Such as ``NVIDIA H200``.
         total_bytes: Its memory.
-        arch: Its architecture as builds are named, such as ``sm_90`` or ``gfx942``.
-        current: Whether it is the current device.
+        arch: Its architecture, such as ``sm_90`` or ``gfx942``.
     """
 
     name: str
@@ -37,30 +35,25 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was found on a machine.
+    """Facts about a machine.
 
     Attributes:
-        python: Python's version.
-        system: The operating system.
         torch: PyTorch's version, or None when it cannot be imported.
-        torch_error: Why it cannot be imported.
-        built_for: ``CUDA 12.8``, ``ROCm 6.4``, or None for a build for the CPU alone.
+        built_for: ``CUDA 12.8``, ``ROCm 6.4``, or None for a CPU-only build.
         archs: Architectures that the build has kernels for.
-        device_error: What torch says when it looks for devices and finds none.
-        devices: The devices that it finds.
+        device_error: torch's error when it finds no device.
         cudnn: Version of cuDNN or MIOpen.
-        gpus: GPUs that the operating system sees, by name.
-        driver: Version of the GPU's driver.
-        driver_cuda: The newest CUDA that the driver runs, as (major, minor).
+        gpus: Names of the GPUs that the operating system lists.
+        driver_cuda: The newest CUDA that the driver supports, as (major, minor).
         visible: ``CUDA_VISIBLE_DEVICES`` or ``HIP_VISIBLE_DEVICES``: its name and value.
         kineto: Whether torch's profiler can record.
         records_devices: Whether it can record devices.
-        injectors: Tools that are loaded into CUDA, by their variable.
-        folder: Where traces are written.
-        folder_error: Why nothing can be written there.
-        free_bytes: Space there.
+        injectors: Environment variables by which CUDA loads another tool.
+        folder: The folder for traces.
+        folder_error: Why it is not writable.
+        free_bytes: Free space there.
         n_cores: Cores that this process may use.
-        n_threads: Threads that torch's operators use.
+        n_threads: Threads of torch's operators.
         omp_threads: ``OMP_NUM_THREADS``.
         packages: Versions of tensorboard and torch-tb-profiler; None for a missing one.
         plugin_error: Why TensorBoard cannot load the profiler's plugin.
@@ -98,13 +91,12 @@ class Facts:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the page.
+    """The result of one check.
 
     Attributes:
-        topic: What was looked at, in a word or two.
-        status: ``ok``, ``note`` (worth knowing), or ``problem``.
-        text: What was found.
-        fix: What to do about it; empty when nothing is to be done.
+        topic: What was checked.
+        text: The result.
+        fix: The remedy, or empty.
     """
 
     topic: str
@@ -114,27 +106,22 @@ class Line:
 
 
 def examine(facts: Facts) -> tuple[Line, ...]:
-    """Judge a machine.
-
-    Args:
-        facts: What was found on it.
-
-    Returns:
-        The lines of the page, in the order in which they should be read.
-    """
+    """Check a machine; the results are in the order of the page."""
     return (*_basics(facts), *_devices(facts), *_profiling(facts), *_surroundings(facts))
 
 
 def _basics(facts: Facts) -> Iterator[Line]:
     python = ".".join(map(str, facts.python))
     if facts.python < _MIN_PYTHON:
-        yield Line("Python", "problem", f"{python} is too old.", "Install Python 3.10 or newer.")
+        yield Line(
+            "Python", "problem", f"Python {python} is too old.", "Install Python 3.10 or newer."
+        )
     else:
         yield Line("Python", "ok", " on ".join(filter(None, (python, facts.system))))
     if facts.torch is None:
         yield Line(
-            "PyTorch", "problem", f"It cannot be imported: {facts.torch_error}",
-            "Install it as https://pytorch.org/get-started/locally says for this machine.",
+            "PyTorch", "problem", f"PyTorch cannot be imported: {facts.torch_error}",
+            "Install it as shown at https://pytorch.org/get-started/locally.",
         )  # fmt: skip
     else:
         yield Line("PyTorch", "ok", f"{facts.torch}, built for {facts.built_for or 'the CPU'}")
@@ -164,8 +151,8 @@ def _one_device(facts: Facts, number: int, device: DeviceFacts) -> Line:
     if facts.archs and not _runs_on(device.arch, facts.archs):
         return Line(
             topic, "problem",
-            f"{text}: this PyTorch has kernels for {', '.join(facts.archs)} only.",
-            "Install a build of PyTorch that names this architecture, usually a newer one.",
+            f"{text}: this PyTorch build has kernels for {', '.join(facts.archs)} only.",
+            "Install a build of PyTorch for this architecture, usually a newer one.",
         )  # fmt: skip
     return Line(topic, "ok", text)
 
@@ -173,8 +160,8 @@ def _one_device(facts: Facts, number: int, device: DeviceFacts) -> Line:
 def _runs_on(arch: str, archs: tuple[str, ...]) -> bool:
     """Whether a build has code for a device.
 
-    Binary code runs on its own major architecture and higher minors; ``compute_`` code is
-    compiled for anything newer. A letter at the end (``sm_90a``) ties code to that one device.
+    Binary code runs on its own major architecture and higher minor versions; ``compute_`` code is
+    compiled for anything newer. Code with a letter at the end (``sm_90a``) runs on that one only.
 
     Source: "Binary Compatibility" and "PTX Compatibility" in the CUDA C++ Programming Guide.
     """
@@ -183,8 +170,8 @@ def _runs_on(arch: str, archs: tuple[str, ...]) -> bool:
     wanted = _number(arch)
     for each in archs:
         has = _number(each)
-        for_this_alone = not each[-1].isdigit()
-        if for_this_alone or has > wanted:
+        is_specific = not each[-1].isdigit()
+        if is_specific or has > wanted:
             fits = has == wanted
         else:
             fits = each.startswith("compute_") or has // 10 == wanted // 10
@@ -198,14 +185,14 @@ def _number(arch: str) -> int:
 
 
 def _why_no_device(facts: Facts) -> Line:
-    """Why torch finds no GPU, the most certain cause first."""
+    """Why torch finds no GPU: the most certain cause."""
     gpus = ", ".join(facts.gpus)
     if not facts.gpus and not facts.driver:
-        return Line("GPU", "ok", "There is none in this machine; programs run on the CPU.")
+        return Line("GPU", "ok", "No GPU found; programs run on the CPU.")
     if facts.built_for is None:
         return Line(
-            "GPU", "problem", f"There is a GPU ({gpus}), but this PyTorch is built for the CPU.",
-            "Install a build for it: https://pytorch.org/get-started/locally shows the command.",
+            "GPU", "problem", f"This machine has a GPU ({gpus}), but PyTorch is built for the CPU.",
+            "Install a CUDA or ROCm build: see https://pytorch.org/get-started/locally.",
         )  # fmt: skip
     if facts.visible is not None:
         name, value = facts.visible
@@ -213,7 +200,7 @@ def _why_no_device(facts: Facts) -> Line:
             return Line("GPU", "problem", f"{name}={value!r} hides every GPU.", f"Unset {name}.")
         return Line(
             "GPU", "problem", f"{name}={value!r} names no GPU of this machine ({gpus}).",
-            f"Unset {name}, or name one that `nvidia-smi -L` or `rocm-smi` lists.",
+            f"Unset {name}, or use one that `nvidia-smi -L` or `rocm-smi` lists.",
         )  # fmt: skip
     built = facts.built_for.partition(" ")[2].partition(".")[0]
     if facts.driver_cuda and built.isdecimal() and facts.driver_cuda[0] < int(built):
@@ -224,10 +211,10 @@ def _why_no_device(facts: Facts) -> Line:
             f"{facts.built_for}.",
             f"Update the driver, or install a build of PyTorch for CUDA {facts.driver_cuda[0]}.",
         )  # fmt: skip
-    said = f" It says: {facts.device_error}" if facts.device_error else ""
+    error = f" Its error: {facts.device_error}" if facts.device_error else ""
     return Line(
-        "GPU", "problem", f"There is a GPU ({gpus}), but PyTorch cannot use it.{said}",
-        "See whether `nvidia-smi` or `rocm-smi` works, and restart the machine after an update.",
+        "GPU", "problem", f"This machine has a GPU ({gpus}), but PyTorch cannot use it.{error}",
+        "Check that `nvidia-smi` or `rocm-smi` works, and restart after a driver update.",
     )  # fmt: skip
 
 
@@ -236,20 +223,20 @@ def _profiling(facts: Facts) -> Iterator[Line]:
         return
     if not facts.kineto:
         yield Line(
-            "profiler", "problem", "This PyTorch is built without Kineto and cannot record.",
+            "profiler", "problem", "This PyTorch is built without Kineto: it cannot record.",
             "Install an official build.",
         )  # fmt: skip
     elif facts.devices and not facts.records_devices:
         yield Line(
-            "profiler", "problem", "It records the CPU, but no work of the GPU.",
+            "profiler", "problem", "torch.profiler records the CPU, but not the GPU.",
             "Install a build of PyTorch with CUPTI (CUDA) or roctracer (ROCm).",
         )  # fmt: skip
     else:
         yield Line("profiler", "ok", f"records the CPU{' and the GPU' if facts.devices else ''}")
     for name in facts.injectors:
         yield Line(
-            "profiler", "note", f"{name} is set: another tool may hold the GPU's profiler.",
-            "Run without it, or only one of the two records the GPU.",
+            "profiler", "note", f"{name} is set: another tool may be using the GPU's profiler.",
+            "Run without it: only one of the two can record the GPU.",
         )  # fmt: skip
 
 
@@ -258,20 +245,25 @@ def _surroundings(facts: Facts) -> Iterator[Line]:
     if facts.folder_error:
         yield Line(
             "traces", "problem", f"{facts.folder} cannot be written: {facts.folder_error}.",
-            "Set PROFKIT_DIR to a folder that can.",
+            "Set PROFKIT_DIR to a writable folder.",
         )  # fmt: skip
     elif facts.free_bytes < _MIN_FREE_BYTES:
         free = format_bytes(facts.free_bytes)
         yield Line(
             "traces", "note", f"Only {free} is free in {facts.folder}.",
-            "Free some, or set PROFKIT_DIR to a folder with more.",
+            "Free some space, or set PROFKIT_DIR to another folder.",
         )  # fmt: skip
     else:
         yield Line("traces", "ok", f"{facts.folder}, {format_bytes(facts.free_bytes)} free")
     yield _tensorboard(facts)
     for name, value in sorted(facts.variables.items()):
         if name not in _KNOWN_VARIABLES:
-            yield Line("environment", "note", f"{name} is set and means nothing.", "Misspelt?")
+            yield Line(
+                "environment",
+                "note",
+                f"{name} is set, but profkit has no such setting.",
+                "Check the spelling.",
+            )
         elif name == "PROFKIT" and value == "0":
             yield Line("environment", "note", "PROFKIT=0: nothing is recorded.", "Unset PROFKIT.")
         else:
@@ -282,7 +274,7 @@ def _threads(facts: Facts) -> Line:
     threads = facts.n_threads
     text = f"{facts.n_cores} for this process" + (f", {threads} used by PyTorch" if threads else "")
     if threads and threads > facts.n_cores:
-        fix = f"Set OMP_NUM_THREADS={facts.n_cores}: more threads than cores wait for each other."
+        fix = f"Set OMP_NUM_THREADS={facts.n_cores}: more threads than cores slow each other down."
         return Line("cores", "note", text, fix)
     if facts.omp_threads == "1" and facts.n_cores > 1:
         fix = "Unset it, unless several processes share this machine (torchrun sets it)."
@@ -294,12 +286,17 @@ def _tensorboard(facts: Facts) -> Line:
     missing = [name for name, found in facts.packages.items() if found is None]
     if missing:
         fix = f"pip install {' '.join(missing)}"
-        return Line("TensorBoard", "note", f"{' and '.join(missing)} missing: no timeline.", fix)
+        return Line(
+            "TensorBoard",
+            "note",
+            f"{' and '.join(missing)} missing: no timeline in TensorBoard.",
+            fix,
+        )
     if facts.plugin_error:
-        text = f"Its profiler plugin cannot be loaded: {facts.plugin_error}."
+        text = f"Its profiler plugin fails to load: {facts.plugin_error}."
         return Line("TensorBoard", "note", text, "pip install --upgrade torch-tb-profiler")
     found = ", ".join(f"{name} {number}" for name, number in facts.packages.items())
     if facts.tab_error:
-        text = f"{found}, but without the tab Profkit: {facts.tab_error}."
-        return Line("TensorBoard", "note", text, "Install profkit anew, where TensorBoard is.")
-    return Line("TensorBoard", "ok", f"{found}, with the tab Profkit")
+        text = f"{found}, but without the Profkit tab: {facts.tab_error}."
+        return Line("TensorBoard", "note", text, "Reinstall profkit in TensorBoard's environment.")
+    return Line("TensorBoard", "ok", f"{found}, with the Profkit tab")

@@ -16,11 +16,7 @@ _AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
 
 
 def describe(name: str, steps: StepKind) -> CaptureInfo:
-    """What is known of this process, its machine and its torch.
-
-    Args:
-        name: The capture's name.
-    """
+    """This process, its machine and its torch, for the capture of that name."""
     import torch
 
     rank, world_size = ranks()
@@ -31,7 +27,7 @@ def describe(name: str, steps: StepKind) -> CaptureInfo:
         torch=str(torch.__version__),
         python=platform.python_version(),
         cuda=torch.version.cuda or getattr(torch.version, "hip", None),
-        driver=_driver(),
+        driver=driver_version(),
         devices=devices(torch),
         rank=rank,
         world_size=world_size,
@@ -56,7 +52,7 @@ def ranks() -> tuple[int | None, int | None]:
 
 
 def devices(torch: Any) -> list[str]:  # noqa: ANN401  (the module)
-    """Names of the devices, without waking a runtime that the program does not use."""
+    """Names of the devices, without initializing a runtime that the program does not use."""
     found: list[str] = []
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)
@@ -66,8 +62,8 @@ def devices(torch: Any) -> list[str]:  # noqa: ANN401  (the module)
     return found
 
 
-def _driver() -> str | None:
-    """Version of the kernel's driver, as the kernel tells it."""
+def driver_version() -> str | None:
+    """Version of the GPU's kernel driver, or None."""
     for path in (_NVIDIA_VERSION, _AMD_VERSION):
         with contextlib.suppress(OSError):
             return path.read_text().strip() or None

@@ -1,11 +1,11 @@
-r"""Where a trace goes and how it gets there.
+r"""Names of trace files, and writing them.
 
-``<folder>/<name>/<host>_<pid>[_rank<r>].<ns>.pt.trace.json.gz``: one folder a name, so that the
-folder above is a logdir of TensorBoard and this one a folder of ranks.
+``<folder>/<name>/<host>_<pid>[_rank<r>].<ns>.pt.trace.json.gz``: one folder per name, so that the
+folder above is a TensorBoard logdir and this one a folder of ranks.
 
 Source: torch-tb-profiler takes the worker and the span from file names that match
-``^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$`` (``consts.WORKER_PATTERN``). What was watched of a
-program's memory lies beside its trace under another ending, which that passes over.
+``^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$`` (``consts.WORKER_PATTERN``). A program's monitored
+memory is written beside its trace with another suffix, which that pattern does not match.
 """
 
 import codecs
@@ -29,37 +29,28 @@ from profkit.readers.live_memory import encode
 
 SUFFIX: Final = ".pt.trace.json.gz"
 _CHUNK: Final = 1 << 20
-_LONGEST_NAME: Final = 100
-_ODD: Final = re.compile(r"[^\w.+-]+")
+_MAX_NAME_LENGTH: Final = 100
+_UNSAFE: Final = re.compile(r"[^\w.+-]+")
 _EVENT: Final = b'"ph": "X"'
 
 
 def safe_name(name: str) -> str:
-    """A name as one part of a path: letters, digits, ``_``, ``.``, ``+`` and ``-`` only.
-
-    Args:
-        name: Any text; slashes and odd characters become ``_``.
-    """
-    plain = _ODD.sub("_", name).strip("._")
-    return plain[:_LONGEST_NAME] or "trace"
+    """A name as one part of a path: letters, digits, ``_``, ``.``, ``+`` and ``-`` only."""
+    safe = _UNSAFE.sub("_", name).strip("._")
+    return safe[:_MAX_NAME_LENGTH] or "trace"
 
 
 def trace_folder(folder: str | None, name: str) -> Path:
     """The folder for the traces of one name.
 
     Args:
-        folder: The folder asked for, or None for ``$PROFKIT_DIR``, else ``traces``.
-        name: The capture's name.
+        folder: The folder given by the user, or None for ``$PROFKIT_DIR``, else ``traces``.
     """
     return Path(folder or os.environ.get("PROFKIT_DIR") or "traces") / safe_name(name)
 
 
 def trace_file(folder: Path, rank: int | None) -> Path:
-    """A file name that no other capture has: by machine, process, rank and time.
-
-    Args:
-        rank: The rank in a distributed job, or None.
-    """
+    """A file name that no other capture has: by machine, process, rank and time."""
     worker = f"{safe_name(socket.gethostname())}_{os.getpid()}"
     if rank is not None:
         worker += f"_rank{rank}"
@@ -67,24 +58,20 @@ def trace_file(folder: Path, rank: int | None) -> Path:
 
 
 def memory_file(trace: str | Path) -> Path:
-    """The file for what was watched of a program's memory, beside its trace.
-
-    Args:
-        trace: The trace's file, whether there is one or not.
-    """
+    """The file for a program's monitored memory, beside its trace, which need not exist."""
     path = Path(trace)
     return path.with_name(path.name.removesuffix(SUFFIX) + MEMORY_SUFFIX)
 
 
 @contextlib.contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
-    """A temporary name in the target's folder, renamed to it at the end or removed on failure.
+    """A temporary path that is renamed to the target at the end, or removed on failure.
 
     Args:
-        target: The file to be; its folder is made if it is not there.
+        target: The file; its folder is created if needed.
 
     Raises:
-        OSError: If the folder or the file cannot be made.
+        OSError: If the folder or the file cannot be created.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.part")
@@ -96,70 +83,62 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
 
 def count_events(exported: Path) -> int:
-    """Complete events in a trace that torch exported as text.
-
-    Args:
-        exported: The file.
+    """The number of complete events in a trace that torch exported as text.
 
     Raises:
-        CaptureError: If the text stops before its end, as it does on a full disk.
+        CaptureError: If the text is truncated, as it is on a full disk.
     """
-    found, tail = 0, b""
+    n_events, tail = 0, b""
     with exported.open("rb") as source:
         while chunk := source.read(_CHUNK):
-            found += (tail + chunk).count(_EVENT)
+            n_events += (tail + chunk).count(_EVENT)
             tail = (tail + chunk)[-len(_EVENT) + 1 :]
     if not tail.rstrip().endswith(b"}"):
         raise CaptureError(
             f"torch wrote an incomplete trace to {exported.parent}.",
-            "Is the disk full? TMPDIR chooses another folder for it.",
+            "Is the disk full? Set TMPDIR to another folder.",
         )
-    return found
+    return n_events
 
 
 def write_trace(exported: Path, target: Path, info: CaptureInfo) -> None:
-    """Compress an exported trace into place, with what profkit knows about it as its first key.
+    """Compress a trace that torch exported, and add profkit's own data as its first key.
 
     Args:
         exported: The trace as JSON text, written by torch.
-        target: The file to be, ending in ``.json.gz``.
+        target: The file to write, ending in ``.json.gz``.
         info: Stored under the key ``profkit``.
 
     Raises:
-        OSError: If it cannot be written; nothing is left behind then.
-        CaptureError: If ``exported`` is no JSON object.
+        OSError: If it cannot be written; no partial file remains.
+        CaptureError: If ``exported`` is not a JSON object.
     """
     with exported.open("rb") as source, atomic_path(target) as partial:
-        first = source.read(_CHUNK)
-        head, brace, rest = first.partition(b"{")
+        head, brace, rest = source.read(_CHUNK).partition(b"{")
         if not brace or head.strip():
-            raise CaptureError(f"torch exported something else than a trace to {exported}.")
-        clean = _Utf8()
+            raise CaptureError(f"torch did not export a trace to {exported}.")
+        repair = _Utf8Repair()
         with _gzip_writer(partial) as sink:
             sink.write(b'{"profkit": ' + msgspec.json.encode(info) + b",")
-            sink.write(clean(rest))
+            sink.write(repair(rest))
             while chunk := source.read(_CHUNK):
-                sink.write(clean(chunk))
+                sink.write(repair(chunk))
 
 
 def write_memory(live: LiveMemory, target: Path) -> None:
-    """Compress what was watched of a program's memory into place.
-
-    Args:
-        target: The file to be.
+    """Compress a program's monitored memory into a file.
 
     Raises:
-        OSError: If it cannot be written; nothing is left behind then.
+        OSError: If it cannot be written; no partial file remains.
     """
     with atomic_path(target) as partial, _gzip_writer(partial) as sink:
         sink.write(encode(live))
 
 
-class _Utf8:
-    """Makes chunks of text valid UTF-8, which JSON must be.
+class _Utf8Repair:
+    """Makes chunks of text valid UTF-8, as JSON requires.
 
-    torch 2.13 now and then writes a Python function's name after its memory was used for
-    something else.
+    torch 2.13 sometimes writes a Python function's name after its memory was reused.
     """
 
     def __init__(self) -> None:
@@ -173,6 +152,6 @@ class _Utf8:
 
 
 def _gzip_writer(path: Path) -> IO[bytes]:
-    """A compressing file: one thread beside this one compresses, at isal's usual level."""
+    """A file that one more thread compresses, at isal's default level."""
     writer: IO[bytes] = igzip_threaded.open(path, "wb", threads=1)
     return writer

@@ -1,4 +1,4 @@
-"""The facts about this machine that :mod:`profkit.capture.doctor` judges."""
+"""Collects the facts about this machine that :mod:`profkit.capture.doctor` evaluates."""
 
 import contextlib
 import ctypes
@@ -12,30 +12,29 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any, Final
 
+from profkit.capture import environment
 from profkit.capture.doctor import DeviceFacts, Facts
 
 _INJECTORS: Final = ("NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH")
-"""Set by Nsight and by other tools that load themselves into CUDA."""
+"""Set by Nsight Systems and by other tools that CUDA loads."""
 _VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _NVIDIA: Final = Path("/proc/driver/nvidia")
-_NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
 _AMD: Final = Path("/dev/kfd")
-_AMD_VERSION: Final = Path("/sys/module/amdgpu/version")
 
 
 def gather() -> Facts:
-    """Look at this machine. torch is imported; nothing is allocated on a device."""
+    """The facts about this machine. Imports torch; nothing is allocated on a device."""
     folder, folder_error, free_bytes = _folder()
     packages = {name: _version(name) for name in ("tensorboard", "torch-tb-profiler")}
     try:
-        from_torch = _ask_torch()
+        torch_facts = _torch_facts()
     except Exception as error:  # noqa: BLE001  (a broken install raises anything)
-        from_torch = {"torch_error": _said(error)}
+        torch_facts = {"torch_error": _one_line(error)}
     return Facts(
         python=sys.version_info[:3],
         system=f"{platform.system()} {platform.machine()}",
         gpus=_gpus(),
-        driver=_driver(),
+        driver=environment.driver_version(),
         driver_cuda=_driver_cuda(),
         visible=next(((name, os.environ[name]) for name in _VISIBLE if name in os.environ), None),
         injectors=tuple(name for name in _INJECTORS if os.environ.get(name)),
@@ -48,12 +47,12 @@ def gather() -> Facts:
         plugin_error=_plugin_error() if all(packages.values()) else "",
         tab_error=_tab_error() if packages["tensorboard"] else "",
         variables={key: os.environ[key] for key in os.environ if key.startswith("PROFKIT")},
-        **from_torch,
+        **torch_facts,
     )
 
 
-def _ask_torch() -> dict[str, Any]:
-    """What torch knows, by the names of :class:`~profkit.capture.doctor.Facts`."""
+def _torch_facts() -> dict[str, Any]:
+    """The attributes of :class:`~profkit.capture.doctor.Facts` that come from torch."""
     import torch
     from torch.profiler import ProfilerActivity, supported_activities
 
@@ -69,7 +68,7 @@ def _ask_torch() -> dict[str, Any]:
         elif built_for:
             torch.cuda.init()
     except Exception as error:  # noqa: BLE001  (a driver fails in many ways)
-        device_error = _said(error)
+        device_error = _one_line(error)
     cudnn = torch.backends.cudnn.version() if built_for else None
     return {
         "torch": str(torch.__version__),
@@ -94,7 +93,7 @@ def _device(torch: Any, number: int) -> DeviceFacts:  # noqa: ANN401  (the modul
 
 
 def _gpus() -> tuple[str, ...]:
-    """GPUs by what their kernel drivers show, whatever torch can do with them."""
+    """GPUs as their kernel drivers list them, whether torch can use them or not."""
     found: list[str] = []
     for path in sorted(_NVIDIA.glob("gpus/*/information")):
         with contextlib.suppress(OSError):
@@ -108,15 +107,8 @@ def _gpus() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _driver() -> str | None:
-    for path in (_NVIDIA_VERSION, _AMD_VERSION):
-        with contextlib.suppress(OSError):
-            return path.read_text().strip() or None
-    return None
-
-
 def _driver_cuda() -> tuple[int, int] | None:
-    """The newest CUDA that the driver runs.
+    """The newest CUDA version that the driver supports.
 
     Source: ``cuDriverGetVersion`` in the CUDA Driver API reference: 1000 * major + 10 * minor.
     """
@@ -129,21 +121,20 @@ def _driver_cuda() -> tuple[int, int] | None:
 
 
 def _folder() -> tuple[str, str, int]:
-    """Where traces go, why nothing can be written there (or nothing), and the space left."""
+    """The folder for traces, why it is not writable (or an empty text), and its free bytes."""
     folder = os.environ.get("PROFKIT_DIR") or "traces"
-    place = Path(folder).absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    existing = Path(folder).absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
     try:
-        with tempfile.TemporaryFile(dir=place):
+        with tempfile.TemporaryFile(dir=existing):
             pass
-        return folder, "", shutil.disk_usage(place).free
+        return folder, "", shutil.disk_usage(existing).free
     except OSError as error:
         return folder, error.strerror or str(error), 0
 
 
 def _n_cores() -> int:
-    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -157,28 +148,28 @@ def _version(package: str) -> str | None:
 
 
 def _plugin_error() -> str:
-    """Why TensorBoard could not load the profiler's plugin, or nothing."""
+    """Why TensorBoard cannot load the profiler's plugin, or an empty text."""
     try:
         importlib.import_module("torch_tb_profiler.plugin")
-    except Exception as error:  # noqa: BLE001  (whatever it is, TensorBoard would meet it too)
-        return _said(error)
+    except Exception as error:  # noqa: BLE001  (TensorBoard would get the same)
+        return _one_line(error)
     return ""
 
 
 def _tab_error() -> str:
-    """Why TensorBoard does not show profkit's own tab, or nothing: asked as it asks."""
+    """Why TensorBoard does not show profkit's own tab, or an empty text."""
     found = entry_points(group="tensorboard_plugins", name="profkit")
     if not found:
-        return "no installed package offers it"
+        return "no installed package provides it"
     try:
         for entry in found:
             entry.load()
-    except Exception as error:  # noqa: BLE001  (whatever it is, TensorBoard would meet it too)
-        return _said(error)
+    except Exception as error:  # noqa: BLE001  (TensorBoard would get the same)
+        return _one_line(error)
     return ""
 
 
-def _said(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     """An error in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

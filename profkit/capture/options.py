@@ -1,4 +1,4 @@
-"""What a capture is asked to record."""
+"""What a capture records."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,22 +6,22 @@ from typing import Literal
 from profkit.errors import UsageError
 
 OnlyDevice = Literal["cuda", "xpu"]
-"""A kind of device without which nothing is to be recorded. ROCm's is ``cuda``, as in torch."""
+"""A kind of device that recording can be restricted to. ROCm's is ``cuda``, as in torch."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to record, and where to put it.
+    """What to record, and where to write it.
 
     Attributes:
         ops: Operators on the host.
         device: Kernels, copies, fills and runtime calls of CUDA, ROCm or XPU.
-        stacks: The user's lines. Where steps repeat they come from a step of their own.
-        shapes: Shapes of the operators' inputs.
+        stacks: Source lines. In a loop they come from one step that is recorded for them alone.
+        shapes: Input shapes of the operators.
         memory: Allocations and frees.
         flops: Floating point operations, as torch estimates them.
         folder: The folder for traces, or None for ``$PROFKIT_DIR``, else ``traces``.
-        quiet: Say nothing but warnings.
+        quiet: Print warnings only.
     """
 
     ops: bool = True
@@ -36,7 +36,7 @@ class Options:
     def __post_init__(self) -> None:
         if not (self.ops or self.device):
             raise UsageError(
-                "A trace of neither operators nor device work would be empty.",
+                "A trace with neither operators nor device work would be empty.",
                 "Leave ops or device on.",
             )
 

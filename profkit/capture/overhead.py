@@ -1,7 +1,7 @@
-"""By how much a recording stretched what it recorded.
+"""The recording overhead: by how much recording slowed down the program.
 
-Where steps ran unrecorded beside the recorded ones, the two are compared. Otherwise what an event
-costs is measured on this machine after the window, and multiplied by how many there were.
+If a loop has unrecorded steps too, they are compared with the recorded ones. Otherwise the cost of
+one event is measured on this machine after the window, and multiplied by the number of events.
 """
 
 import statistics
@@ -15,108 +15,96 @@ from profkit.capture.options import Options
 from profkit.capture.schedule import Phase
 from profkit.units import format_count, format_ns
 
-Work = Callable[[], None]
-"""Something to time."""
-
-_KEPT_STEPS: Final = 64
-_ENOUGH_BARE_STEPS: Final = 2
-_TURNS: Final = 3
-_PASSES: Final = 5
-_LEAST_PLAIN_SHARE: Final = 0.1
-"""An estimate never says that less than this share of the window was the program itself."""
+_MAX_STEPS: Final = 64
+_MIN_UNRECORDED_STEPS: Final = 2
+_N_RUNS: Final = 3
+_N_PASSES: Final = 5
+_MIN_PROGRAM_SHARE: Final = 0.1
+"""An estimate never attributes less than this share of the window to the program itself."""
 
 _costs: dict[Options, tuple[float, float]] = {}
 
 
-class Overhead:
-    """The lengths of the steps of one capture, recorded and not."""
+class StepTimes:
+    """The durations of a capture's steps, recorded and unrecorded."""
 
     def __init__(self) -> None:
         self._began_ns = 0
         self._n_steps = 0
-        self._bare: deque[int] = deque(maxlen=_KEPT_STEPS)
-        self._recorded: deque[int] = deque(maxlen=_KEPT_STEPS)
+        self._unrecorded_ns: deque[int] = deque(maxlen=_MAX_STEPS)
+        self._recorded_ns: deque[int] = deque(maxlen=_MAX_STEPS)
 
     def begin(self) -> None:
         """A step begins now."""
         self._began_ns = time.perf_counter_ns()
 
-    def step(self, phase: Phase) -> None:
-        """The step ends now.
-
-        Args:
-            phase: What it was. The very first step is left out: it makes what others reuse.
-        """
+    def end(self, phase: Phase) -> None:
+        """The step of that phase ends now. The first one is ignored: it includes one-time work."""
         took_ns = time.perf_counter_ns() - self._began_ns
         self._n_steps += 1
         if phase is Phase.RECORD:
-            self._recorded.append(took_ns)
-        elif phase is not Phase.LEND and self._n_steps > 1:
-            self._bare.append(took_ns)
+            self._recorded_ns.append(took_ns)
+        elif phase is not Phase.LINES and self._n_steps > 1:
+            self._unrecorded_ns.append(took_ns)
 
-    def compared(self) -> tuple[float, str] | None:
-        """Recorded steps against unrecorded ones, or None when there are too few of them.
+    def overhead(self) -> tuple[float, str] | None:
+        """Recorded against unrecorded steps, or None if there are too few.
 
         Returns:
-            The share by which they were longer, and how that is known.
+            The overhead ratio (0.8: a step took 1.8 times as long), and how it is known.
         """
-        if not self._recorded or len(self._bare) < _ENOUGH_BARE_STEPS:
+        if not self._recorded_ns or len(self._unrecorded_ns) < _MIN_UNRECORDED_STEPS:
             return None
-        bare_ns = statistics.median(self._bare)
-        share = max(statistics.median(self._recorded) / bare_ns - 1, 0.0) if bare_ns else 0.0
-        basis = (
-            f"measured: {len(self._recorded)} recorded steps "
-            f"against {len(self._bare)} unrecorded ones"
-        )
-        return share, basis
+        plain_ns = statistics.median(self._unrecorded_ns)
+        recorded_ns = statistics.median(self._recorded_ns)
+        ratio = max(recorded_ns / plain_ns - 1, 0.0) if plain_ns else 0.0
+        n_recorded, n_unrecorded = len(self._recorded_ns), len(self._unrecorded_ns)
+        return ratio, f"measured: {n_recorded} recorded steps against {n_unrecorded} unrecorded"
 
 
 def estimated(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tuple[float, str]:
-    """What the events of a window cost, from what they cost on this machine.
+    """The overhead of a window, from the cost of each event on this machine.
 
     Args:
-        options: What was recorded.
-        window_ns: Length of the window.
-        n_calls: Python calls in it.
+        n_calls: Python calls in the window.
         n_ops: Other events in it.
 
     Returns:
-        The share by which they made it longer, and how that is known.
+        The overhead ratio, and how it is known.
 
     Raises:
         CaptureError: If a profiler is running.
     """
     if options not in _costs:
-        _costs[options] = _measured_costs(options)
+        _costs[options] = _measure_costs(options)
     call_ns, op_ns = _costs[options]
     cost_ns = n_calls * call_ns + n_ops * op_ns
-    plain_ns = max(window_ns - cost_ns, window_ns * _LEAST_PLAIN_SHARE, 1)
+    plain_ns = max(window_ns - cost_ns, window_ns * _MIN_PROGRAM_SHARE, 1)
     basis = f"estimated: {format_count(n_ops)} events at {format_ns(op_ns)}"
     if n_calls:
         basis += f" and {format_count(n_calls)} Python calls at {format_ns(call_ns)}"
     return cost_ns / plain_ns, basis
 
 
-def _measured_costs(options: Options) -> tuple[float, float]:
-    """What recording a Python call and another event costs, in nanoseconds.
+def _measure_costs(options: Options) -> tuple[float, float]:
+    """The cost of recording a Python call and any other event, in nanoseconds.
 
-    A small network, forward and backward, runs without a profiler, with one, and with stacks. The
-    quickest of several turns is taken, which is the one that the machine disturbed least.
+    A small network runs forward and backward without a profiler, with one, and with stacks. The
+    fastest of several runs is used, as it was disturbed least.
     """
     work = _small_network()
     work()
-    plain_ns = min(_length_ns(work) for _ in range(_TURNS))
-    ops = [_recorded(options, work, stacks=False) for _ in range(_TURNS)]
-    ops_ns, n_ops = min(ops)
+    plain_ns = min(_timed_ns(work) for _ in range(_N_RUNS))
+    ops_ns, n_ops = min(_recorded(options, work, stacks=False) for _ in range(_N_RUNS))
     op_ns = max(ops_ns - plain_ns, 0) / max(n_ops, 1)
     if not options.stacks:
         return 0.0, op_ns
-    stacks_ns, n_all = min(_recorded(options, work, stacks=True) for _ in range(_TURNS))
+    stacks_ns, n_all = min(_recorded(options, work, stacks=True) for _ in range(_N_RUNS))
     return max(stacks_ns - ops_ns, 0) / max(n_all - n_ops, 1), op_ns
 
 
-def _small_network() -> Work:
-    """Operators with gradients on the CPU, which leave the program's random numbers alone."""
+def _small_network() -> Callable[[], None]:
+    """Operators with gradients on the CPU that do not use the program's random numbers."""
     import torch
     from torch.nn import functional
 
@@ -125,7 +113,7 @@ def _small_network() -> Work:
 
     def work() -> None:
         with torch.enable_grad():
-            for _ in range(_PASSES):
+            for _ in range(_N_PASSES):
                 values = batch
                 for weight in weights:
                     values = functional.relu(functional.linear(values, weight))
@@ -134,18 +122,18 @@ def _small_network() -> Work:
     return work
 
 
-def _recorded(options: Options, work: Work, *, stacks: bool) -> tuple[int, int]:
-    """How long some work takes under the profiler, in nanoseconds, and its events."""
+def _recorded(options: Options, work: Callable[[], None], *, stacks: bool) -> tuple[int, int]:
+    """The duration of some work under the profiler, in nanoseconds, and its number of events."""
     recording = profiler.ProfilerRecording(options, stacks=stacks, device=False)
     recording.start()
     try:
-        took_ns = _length_ns(work)
+        took_ns = _timed_ns(work)
     finally:
         recording.stop()
     return took_ns, recording.n_events()
 
 
-def _length_ns(work: Work) -> int:
+def _timed_ns(work: Callable[[], None]) -> int:
     began_ns = time.perf_counter_ns()
     work()
     return time.perf_counter_ns() - began_ns

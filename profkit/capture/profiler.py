@@ -1,6 +1,6 @@
-"""A thin door to torch.profiler: one recording that starts, stops and is exported.
+"""torch.profiler: one recording that starts, stops and is exported.
 
-Nothing else in this package calls torch's profiler.
+The only module that uses torch's profiler.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from profkit.capture.options import Options
 from profkit.errors import CaptureError
 
 _SILENT: Final = "6"
-"""Above Kineto's highest level, which torch 2.13 uses for two lines of debugging a recording."""
+"""Above Kineto's highest level, at which torch 2.13 prints two debug lines per recording."""
 
 
 class ProfilerRecording:
@@ -27,15 +27,13 @@ class ProfilerRecording:
     Args:
         options: What to record.
         stacks: Whether to record every Python call too.
-        device: Whether devices may be recorded at all, if the options ask for it.
-        make_way: Called when the program starts a profiler of its own; must stop this one.
+        device: Whether devices are recorded, if the options say so.
+        on_other_profiler: Called before the program starts a profiler; must stop this one.
 
     Attributes:
-        start_ns: What starting cost.
-        stop_ns: What stopping cost.
+        start_ns: Time that starting took.
+        stop_ns: Time that stopping took.
         window_ns: Time between the two.
-        is_started: Whether it has begun to record.
-        is_stopped: Whether it has ended.
     """
 
     def __init__(
@@ -44,7 +42,7 @@ class ProfilerRecording:
         *,
         stacks: bool,
         device: bool = True,
-        make_way: Callable[[], None] | None = None,
+        on_other_profiler: Callable[[], None] | None = None,
     ) -> None:
         import torch
 
@@ -55,8 +53,8 @@ class ProfilerRecording:
         self.is_started = False
         self.is_stopped = False
         self._began_ns = 0
-        self._prepared = False
-        self._way = _Way(make_way)
+        self._is_prepared = False
+        self._other_profilers = _OtherProfilers(on_other_profiler)
         self._profile: Any = torch.profiler.profile(
             activities=_activities(ops=options.ops, device=options.device and device),
             record_shapes=options.shapes,
@@ -66,22 +64,22 @@ class ProfilerRecording:
         )
 
     def prepare(self) -> None:
-        """Get ready without recording yet, so that the start itself is quick."""
-        _refuse_second_profiler()
+        """Prepare the profiler without recording, so that :meth:`start` is quick."""
+        _require_no_profiler()
         began_ns = time.perf_counter_ns()
         with _kineto_silent():
             self._profile.prepare_trace()
-        self._prepared = True
-        self._way.watch()
+        self._is_prepared = True
+        self._other_profilers.watch()
         self.start_ns += time.perf_counter_ns() - began_ns
 
     def start(self) -> None:
-        """Record from here on.
+        """Begin to record.
 
         Raises:
-            CaptureError: If another profiler runs.
+            CaptureError: If another profiler is running.
         """
-        if not self._prepared:
+        if not self._is_prepared:
             self.prepare()
         began_ns = time.perf_counter_ns()
         self._profile.start_trace()
@@ -94,7 +92,7 @@ class ProfilerRecording:
         devices.synchronize()
         ended_ns = time.perf_counter_ns()
         self.is_stopped = True
-        self._way.close()
+        self._other_profilers.close()
         self._profile.stop_trace()
         self.window_ns = ended_ns - self._began_ns
         self.stop_ns = time.perf_counter_ns() - ended_ns
@@ -109,62 +107,62 @@ class ProfilerRecording:
         if not path.is_file():
             raise CaptureError(
                 f"torch could not write its trace to {path.parent}.",
-                "Is the disk full? TMPDIR chooses another folder for it.",
+                "Is the disk full? Set TMPDIR to another folder.",
             )
 
-    def forget(self) -> None:
-        """Give the events' memory back: hundreds of megabytes, which torch's own cycles would keep.
+    def release(self) -> None:
+        """Free the events: hundreds of MiB, which torch's reference cycles would retain.
 
-        Source: ``torch.profiler.profile`` holds methods of its own in ``action_map``.
+        Source: ``torch.profiler.profile`` has bound methods of itself in ``action_map``.
         """
         self._profile.profiler = None
 
     def tree(self) -> list[Any]:
-        """The events as torch's tree of calls, every call below its caller."""
+        """The roots of torch's event tree, with every call below its caller."""
         roots: list[Any] = self._profile.profiler.kineto_results.experimental_event_tree()
         return roots
 
     def n_events(self) -> int:
-        """How many events were recorded."""
+        """The number of recorded events."""
         return len(self._profile.profiler.kineto_results.events())
 
     def thread_ids(self) -> dict[int, int]:
-        """From torch's own numbers of threads to the operating system's."""
+        """From torch's own thread numbers to those of the operating system."""
         events = self._profile.profiler.kineto_results.events()
         return {event.start_thread_id(): event.device_resource_id() for event in events}
 
 
-class _Way:
-    """Lets a profiler that the program starts itself have the only place there is.
+class _OtherProfilers:
+    """Reports when the program starts a profiler itself: torch allows one per process.
 
     Args:
-        make_way: Called before it starts.
+        on_start: Called before the other one starts.
     """
 
-    def __init__(self, make_way: Callable[[], None] | None) -> None:
-        self._make_way = make_way
+    def __init__(self, on_start: Callable[[], None] | None) -> None:
+        self._on_start = on_start
         self._thread = threading.get_ident()
         self._prepare: Any = None
 
     def watch(self) -> None:
-        """Wait for another profiler from now on."""
+        """Wrap the function through which every profiler starts."""
         import torch
 
         kind: Any = torch.autograd.profiler.profile
-        if self._make_way is None or not hasattr(kind, "_prepare_trace"):
+        if self._on_start is None or not hasattr(kind, "_prepare_trace"):
             return
         prepare = self._prepare = kind._prepare_trace  # noqa: SLF001  (all starts go through it)
 
         def prepare_trace(other: Any) -> Any:  # noqa: ANN401
-            if threading.get_ident() == self._thread and self._make_way is not None:
+            if threading.get_ident() == self._thread and self._on_start is not None:
                 self.close()
-                self._make_way()
+                self._on_start()
             return prepare(other)
 
         kind._prepare_trace = prepare_trace  # noqa: SLF001
 
     def close(self) -> None:
-        """Wait no longer."""
+        """Restore the function."""
         import torch
 
         if self._prepare is not None:
@@ -174,11 +172,7 @@ class _Way:
 
 
 def region(name: str) -> contextlib.AbstractContextManager[Any]:
-    """A named stretch of the recording.
-
-    Args:
-        name: Its name in the trace.
-    """
+    """A region of that name in the recording."""
     import torch
 
     context: contextlib.AbstractContextManager[Any] = torch.profiler.record_function(name)
@@ -186,12 +180,12 @@ def region(name: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def is_running() -> bool:
-    """Whether a profiler of torch's records now, in whatever thread."""
+    """Whether a torch profiler is recording, in any thread."""
     import torch
 
     return bool(
         getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
-        or torch._C._autograd._profiler_enabled()  # noqa: SLF001  (torch has no public question)
+        or torch._C._autograd._profiler_enabled()  # noqa: SLF001  (torch has no public function)
     )
 
 
@@ -199,18 +193,18 @@ def _activities(*, ops: bool, device: bool) -> list[Any]:
     from torch.profiler import ProfilerActivity, supported_activities
 
     supported = supported_activities()
-    wanted: list[Any] = [ProfilerActivity.CPU] if ops else []
+    found: list[Any] = [ProfilerActivity.CPU] if ops else []
     if device:
         for name in ("CUDA", "XPU", "MTIA", "HPU", "PrivateUse1"):
             activity = getattr(ProfilerActivity, name, None)
             if activity in supported and _is_usable(name.lower()):
-                wanted.append(activity)
-    if not wanted:
+                found.append(activity)
+    if not found:
         raise CaptureError(
-            "Only device work was to be recorded, and torch sees no device here.",
-            "Record operators too, or see what torch sees with: profkit doctor",
+            "ops=False records device work only, and torch finds no device.",
+            "Record operators too, or run: profkit doctor",
         )
-    return wanted
+    return found
 
 
 def _is_usable(device: str) -> bool:
@@ -220,20 +214,19 @@ def _is_usable(device: str) -> bool:
     return module is None or bool(module.is_available())
 
 
-def _refuse_second_profiler() -> None:
+def _require_no_profiler() -> None:
     if is_running():
         raise CaptureError(
             "Another torch profiler is running, and torch allows one at a time.",
-            "End it first, or leave one of the two out.",
+            "Stop it first, or use only one of the two.",
         )
 
 
 @contextlib.contextmanager
 def _kineto_silent() -> Iterator[None]:
-    """Keep Kineto's own lines of debugging off stderr.
+    """Keep Kineto's debug lines off stderr, unless the user has set a log level.
 
-    It reads its level once, when the first profiler of the process is prepared. A level that the
-    user has set stays.
+    Kineto reads its level once, when the first profiler of the process is prepared.
 
     Source: libkineto reads ``KINETO_LOG_LEVEL`` in ``libkineto_init``.
     """
@@ -251,7 +244,7 @@ def disable_in_child(*, recording: bool) -> None:
     """Disable the copied profiler in a forked child, and let the child exit without destructors.
 
     The child has a copy of the profiler's state but none of its threads. Its operators and calls
-    would be recorded for ever, and libkineto's destructors would wait for those threads at a normal
+    would be recorded forever, and libkineto's destructors would wait for those threads at a normal
     exit, as they do after any use of torch's profiler.
 
     Args:

@@ -1,4 +1,4 @@
-"""``profkit run``: an unmodified program, recorded, up to its own end."""
+"""``profkit run``: records an unmodified program until it ends."""
 
 import importlib.machinery
 import os
@@ -20,7 +20,7 @@ DEFAULT_SCHEDULE = Schedule(DEFAULT_WAIT, DEFAULT_WARMUP, DEFAULT_ACTIVE)
 
 @dataclass(frozen=True)
 class ProgramTarget:
-    """What to run.
+    """The program to run.
 
     Attributes:
         name: A script's path, or a module's name.
@@ -34,14 +34,14 @@ class ProgramTarget:
 
     @property
     def title(self) -> str:
-        """The name of the trace: the script's without its folder and ending, or the module's."""
+        """The name of the trace: the module's, or the script's without folder and suffix."""
         return self.name if self.is_module else Path(self.name).stem
 
     def run(self) -> BaseException | None:
-        """Run it and return what it raised, or None.
+        """Run it and return the exception that it raised, or None.
 
         Raises:
-            UsageError: If it is not there.
+            UsageError: If it does not exist.
         """
         start = program.run_module if self.is_module else program.run_script
         return start(self.name, self.args)
@@ -52,13 +52,13 @@ class RunResult:
     """How a run ended.
 
     Attributes:
-        error: What the program raised, with its own frames alone, or None.
+        error: The exception that the program raised, with its own frames only, or None.
         path: The trace file, or None.
-        why_not: Why there is neither trace nor memory, in a sentence.
-        memory: The file of what was watched of the program's memory, or None.
-        snapshot: The snapshot of CUDA's memory from when it ran out, or None.
-        is_of_child: Whether it is a child that the program has forked which ended here. What there
-            is to report is its parent's.
+        why_not: Why there is neither a trace nor monitored memory, in one sentence.
+        memory: The file of the program's monitored memory, or None.
+        snapshot: The snapshot of CUDA memory from an out-of-memory error, or None.
+        is_of_child: Whether this process is a child that the program forked. The files are its
+            parent's.
     """
 
     error: BaseException | None
@@ -70,7 +70,7 @@ class RunResult:
 
     @property
     def files(self) -> list[str]:
-        """What there is to report on."""
+        """The files to report on."""
         return [file for file in (self.path, self.memory, self.snapshot) if file is not None]
 
 
@@ -79,116 +79,102 @@ def run(
     plan: Plan,
     killed: Callable[[RunResult], None] | None = None,
 ) -> RunResult:
-    """Run a program in this process, record some of its steps and watch its memory.
+    """Run a program in this process, record some of its steps and monitor its memory.
 
     Args:
         target: The program.
         plan: What to record.
-        killed: Called when SIGTERM is about to end the process, after everything is written.
+        killed: Called when SIGTERM is about to end the process, after all files are written.
 
     Raises:
-        UsageError: If the program is not there.
+        UsageError: If the program does not exist.
     """
     running = _Run(plan)
 
-    def ended_early(_by: str) -> bool:
-        if killed is not None and running.is_home:
-            killed(running.outcome(None))
+    def on_sigterm(_signal: str) -> bool:
+        if killed is not None and running.is_parent:
+            killed(running.result(None))
         return True
 
     if current.is_on:
-        running.imports.watch()
-        current.when_killed = ended_early
+        running.torch_import.watch()
+        current.on_killed = on_sigterm
         if plan.watches and not plan.traces:
-            signals.on_sigterm(ended_early)
+            signals.on_sigterm(on_sigterm)
     try:
         error = target.run()
-        running.finder.finish(_reason(error))
+        # sys.exit is a normal end.
+        is_normal = error is None or isinstance(error, SystemExit)
+        running.finder.finish("" if is_normal else type(error).__name__)
     except UsageError:
         running.finder.drop()
         raise
     finally:
-        running.imports.stop()
-        running.shortage.__exit__(None, None, None)
-        current.when_killed = None
-        signals.remove(ended_early)
-    return running.outcome(error)
+        running.torch_import.stop()
+        running.oom_capture.__exit__(None, None, None)
+        current.on_killed = None
+        signals.remove(on_sigterm)
+    return running.result(error)
 
 
 class _Run:
-    """One run and what it leaves.
-
-    Args:
-        plan: What to record.
-    """
+    """One run and the files that it writes."""
 
     def __init__(self, plan: Plan) -> None:
         self.finder = StepFinder(plan)
-        self.imports = TorchImport(self._torch_is_there)
+        self.torch_import = TorchImport(self._on_torch_import)
         self._plan = plan
         self._pid = os.getpid()
-        self._began_in = Path.cwd()
-        folder = self._began_in / files.trace_folder(plan.options.folder, plan.name).parent
-        self.shortage = oom.watch(
-            str(folder), plan.name, quiet=plan.options.quiet, stacks_of="alloc"
+        self._cwd = Path.cwd()
+        self._folder = self._cwd / files.trace_folder(plan.options.folder, plan.name)
+        self.oom_capture = oom.watch(
+            str(self._folder.parent), plan.name, quiet=plan.options.quiet, stacks_of="alloc"
         )
 
     @property
-    def is_home(self) -> bool:
-        """Whether this is the process that began, and no child that the program has forked."""
+    def is_parent(self) -> bool:
+        """Whether this is the process that began the run, and not a forked child."""
         return self._pid == os.getpid()
 
-    def _torch_is_there(self) -> None:
-        self.finder.torch_is_there()
+    def _on_torch_import(self) -> None:
+        self.finder.on_torch_import()
         if self._plan.watches:
-            self.shortage.__enter__()
+            self.oom_capture.__enter__()
 
-    def outcome(self, error: BaseException | None) -> RunResult:
-        """How it ended; what was seen of memory is written now.
+    def result(self, error: BaseException | None) -> RunResult:
+        """How the run ended. Writes the monitored memory.
 
         Args:
-            error: What the program raised, or None.
+            error: The exception that the program raised, or None.
         """
-        if not self.is_home:
+        if not self.is_parent:
             return RunResult(error, None, is_of_child=True)
-        path = _found(self.finder.path, self._began_in)
+        path = self.finder.path
+        if path is not None and not Path(path).exists():  # the program has changed its folder
+            path = str(self._cwd / path)
         memory = self._write_memory(path)
-        why_not = "" if path or memory else _why_not(self.finder)
-        return RunResult(error, path, why_not, memory, self.shortage.path)
+        why_not = "" if path or memory else self._why_not()
+        return RunResult(error, path, why_not, memory, self.oom_capture.path)
 
     def _write_memory(self, path: str | None) -> str | None:
         live = self.finder.memory()
         if live is None:
             return None
-        folder = self._began_in / files.trace_folder(self._plan.options.folder, self._plan.name)
-        trace = path or files.trace_file(folder, environment.ranks()[0])
+        trace = path or files.trace_file(self._folder, environment.ranks()[0])
         target = files.memory_file(trace)
         try:
             files.write_memory(live, target)
         except OSError as error:
-            console.warn("what was seen of the program's memory could not be written.", error)
+            console.warn("the program's monitored memory could not be written.", error)
             return None
         return str(target)
 
-
-def _found(path: str | None, began_in: Path) -> str | None:
-    """The trace's path, from wherever the program has gone since."""
-    return path if path is None or Path(path).exists() else str(began_in / path)
-
-
-def _reason(error: BaseException | None) -> str:
-    """What ended a program early; leaving by ``sys.exit`` is its usual end."""
-    return "" if error is None or isinstance(error, SystemExit) else type(error).__name__
-
-
-def _why_not(finder: StepFinder) -> str:
-    if finder.path is not None:
-        return ""
-    if not current.is_on:
-        return "PROFKIT=0 turns recording off."
-    if not finder.saw_torch:
-        return "The program did not import torch, so there is nothing to report."
-    return "No trace was written."
+    def _why_not(self) -> str:
+        if not current.is_on:
+            return "PROFKIT=0 turns recording off."
+        if not self.finder.saw_torch:
+            return "The program did not import torch, so there is nothing to report."
+        return "No trace was written."
 
 
 class TorchImport:
@@ -202,7 +188,7 @@ class TorchImport:
         self._on_import = on_import
 
     def watch(self) -> None:
-        """Begin to wait; if torch is imported already, the function is called at once."""
+        """Add the entry; if torch is imported already, the function is called at once."""
         if "torch" in sys.modules:
             self._on_import()
         else:
@@ -216,7 +202,7 @@ class TorchImport:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find torch as Python would, with a call at the end of its import."""
+        """Find torch as Python would, and call the function at the end of its import."""
         if fullname != "torch":
             return None
         self.stop()

@@ -1,10 +1,10 @@
-"""Finds the steps of a program that knows nothing of profkit, and records some of them.
+"""Finds the steps of an unmodified program, and records some of them.
 
-A step is what lies between the ends of two calls of an optimizer's ``step()``; with gradient
-accumulation that is several batches, and of several optimizers the first one counts. Without an
-optimizer it is a turn of a DataLoader's loop. Without both, the run is recorded as a whole: first
-operators alone, and from the first call of a module on with stacks, so that imports and the
-reading of data are not stretched; either for a bounded time.
+A step ends with a call of an optimizer's ``step()``: with gradient accumulation it has several
+batches, and of several optimizers the first one counts. Without an optimizer, a step is one
+iteration over a DataLoader. Without both, the whole run is recorded for a limited time: first
+operators only, and from the first call of a module on with stacks, so that imports and reading of
+data are not slowed down.
 
 Source: ``torch.optim.optimizer.register_optimizer_step_post_hook``,
 ``torch.nn.modules.module.register_module_forward_pre_hook``.
@@ -30,12 +30,12 @@ from profkit.model.capture_info import StepKind
 from profkit.model.live_memory import LiveMemory
 
 LOADER_PATIENCE: Final = 3
-"""Batches without an optimizer's step after which the loader's turns are the steps."""
+"""Batches without an optimizer step after which the loader's iterations are the steps."""
 OPS_SECONDS: Final = 10.0
-"""How long a run without steps is recorded: a busy one makes some 100,000 events a second."""
+"""How long a run without steps is recorded: a busy one makes some 100,000 events per second."""
 STACKS_SECONDS: Final = 3.0
 """The same with stacks, which make ten times as many."""
-_ABOUT_HOOKS: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
+_HOOKS_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Plan:
     Attributes:
         name: The name of the trace.
         options: What to record.
-        schedule: Which steps.
+        schedule: Which steps to record.
         traces: Whether steps are recorded.
-        watches: Whether memory is watched over all steps.
-        lines_of_python: Whether Python notes the lines that make its objects meanwhile.
+        watches: Whether memory is monitored over all steps.
+        lines_of_python: Whether ``tracemalloc`` records allocation sites of Python objects.
     """
 
     name: str
@@ -60,10 +60,7 @@ class Plan:
 
 
 class StepFinder:
-    """Watches a program's optimizers, loaders and modules, and keeps one session accordingly.
-
-    Args:
-        plan: What to record.
+    """Hooks a program's optimizers, loaders and modules, and runs one session accordingly.
 
     Attributes:
         saw_torch: Whether the program has imported torch.
@@ -74,10 +71,10 @@ class StepFinder:
         self._kind: StepKind | None = None
         self._session: Session | None = None
         self._deadline: Deadline | None = None
-        self._undo: dict[str, Callable[[], None]] = {}
+        self._unhook: dict[str, Callable[[], None]] = {}
         self._n_batches = 0
-        self._boundaries = StepBoundaries(self._watcher) if plan.watches else None
-        self._home = (os.getpid(), threading.get_ident())
+        self._boundaries = StepBoundaries(self._leak_monitor) if plan.watches else None
+        self._main_thread = (os.getpid(), threading.get_ident())
         self._saw_module = False
         self.saw_torch = False
 
@@ -86,160 +83,163 @@ class StepFinder:
         """The trace file, once the program has ended."""
         return None if self._session is None else self._session.path
 
-    def torch_is_there(self) -> None:
-        """Begin to watch: the program has imported torch."""
+    def on_torch_import(self) -> None:
+        """Install the hooks and begin to record."""
         self.saw_torch = True
         try:
-            self._watch()
+            self._install_hooks()
         except (ImportError, AttributeError) as error:
-            console.warn("this torch does not let its steps be watched.", error)
+            console.warn("steps cannot be detected with this version of torch.", error)
         if self._plan.traces:
             self._restart("whole", replace(self._plan.options, stacks=False), OPS_SECONDS)
 
     def memory(self) -> LiveMemory | None:
-        """What was seen of the program's memory; it is watched no longer. None without steps."""
-        watcher = None if self._boundaries is None else self._boundaries.watcher
+        """The program's monitored memory, or None without steps. Ends the monitoring."""
+        monitor = None if self._boundaries is None else self._boundaries.watcher
         self._boundaries = None
-        return None if watcher is None or self._home[0] != os.getpid() else watcher.finish()
+        if monitor is None or self._main_thread[0] != os.getpid():
+            return None
+        return monitor.finish()
 
     def finish(self, stopped_by: str = "") -> None:
-        """End the recording with the program, and put everything back that was watched.
+        """End the recording with the program, and remove the hooks.
 
         Args:
-            stopped_by: What ended the program early, or empty.
+            stopped_by: The exception that ended the program early, or empty.
         """
-        self._call_off()
-        for name in list(self._undo):
-            self._unwatch(name, at_end=True)
+        self._cancel_deadline()
+        for name in list(self._unhook):
+            self._remove_hook(name, at_end=True)
         if self._session is not None:
             current.leave(self._session, stopped_by)
 
     def drop(self) -> None:
-        """Put everything back, and write nothing: there is no program to record."""
+        """Remove the hooks and write nothing: the program does not exist."""
         if self._session is not None:
             self._session.abandon()
         self.memory()
         self.finish()
 
-    def _watch(self) -> None:
+    def _install_hooks(self) -> None:
         from torch.nn.modules.module import register_module_forward_pre_hook
         from torch.optim.optimizer import register_optimizer_step_post_hook
         from torch.utils.data import dataloader
 
         on_module, on_optimizer = _uncompiled(self._on_module), _uncompiled(self._on_optimizer)
-        self._undo["modules"] = _quietly(register_module_forward_pre_hook(on_module).remove)
-        self._undo["optimizers"] = register_optimizer_step_post_hook(on_optimizer).remove
-        loader: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  (torch has no hook for it)
-        turn = loader.__next__
+        self._unhook["modules"] = _without_warning(
+            register_module_forward_pre_hook(on_module).remove
+        )
+        self._unhook["optimizers"] = register_optimizer_step_post_hook(on_optimizer).remove
+        iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  (torch has no hook for it)
+        original = iterator.__next__
 
         def next_batch(batches: Any) -> Any:  # noqa: ANN401
             self._on_batch()
-            return turn(batches)
+            return original(batches)
 
-        def put_back() -> None:
-            loader.__next__ = turn
+        def restore() -> None:
+            iterator.__next__ = original
 
-        loader.__next__ = next_batch
-        self._undo["loaders"] = put_back
+        iterator.__next__ = next_batch
+        self._unhook["loaders"] = restore
 
-    def _unwatch(self, name: str, *, at_end: bool = False) -> None:
+    def _remove_hook(self, name: str, *, at_end: bool = False) -> None:
         if name == "modules" and not at_end and has_compiled():
-            # What was compiled holds for so many hooks as there were: it would be compiled anew.
+            # torch.compile guards on the number of hooks: removing one causes a recompilation.
             return
-        undo = self._undo.pop(name, None)
-        if undo is not None:
+        unhook = self._unhook.pop(name, None)
+        if unhook is not None:
             with contextlib.suppress(Exception):
-                undo()
+                unhook()
 
-    def _is_home(self) -> bool:
-        """Whether this is the thread that began: other threads and forked workers are let be."""
-        return self._home == (os.getpid(), threading.get_ident())
+    def _in_main_thread(self) -> bool:
+        """Whether this is the thread that began: other threads and forked workers are ignored."""
+        return self._main_thread == (os.getpid(), threading.get_ident())
 
     def _on_module(self, module: object, _inputs: object) -> None:
-        """The first call of a module: what comes now is the program's own work."""
-        if not self._is_home():
+        """A module is called. With the first call, the program's own work begins."""
+        if not self._in_main_thread():
             return
         if not self._saw_module:
             self._saw_module = True
             if self._kind == "whole" and self._plan.options.stacks:
                 self._restart("whole", self._plan.options, STACKS_SECONDS)
         if self._boundaries is None:
-            self._unwatch("modules")
+            self._remove_hook("modules")
         else:
-            self._boundaries.module_called(module, recorded=self._is_recorded())
+            self._boundaries.module_called(module, recorded=self._is_step_recorded())
 
     def _on_optimizer(self, optimizer: Any, _args: object, _kwargs: object) -> None:  # noqa: ANN401
-        """An optimizer has stepped; from the first time on its steps are the steps."""
-        if not self._is_home():
+        """An optimizer has stepped; from the first time on, its steps are the steps."""
+        if not self._in_main_thread():
             return
         if self._boundaries is not None:
-            self._boundaries.optimizer_stepped(optimizer, recorded=self._is_recorded())
-        self._unwatch("loaders")
-        self._unwatch("modules")
+            self._boundaries.optimizer_stepped(optimizer, recorded=self._is_step_recorded())
+        self._remove_hook("loaders")
+        self._remove_hook("modules")
         if self._kind != "optimizer":
             self._on_first_step(optimizer)
         elif self._boundaries is not None and self._boundaries.is_any_optimizer:
             self._on_step()
         if self._boundaries is None:
-            self._unwatch("optimizers")
+            self._remove_hook("optimizers")
 
     def _on_first_step(self, optimizer: Any) -> None:  # noqa: ANN401
         """Follow the first optimizer.
 
-        torch calls this within its own annotation of the step. The steps that follow end outside
-        of it, after the optimizer's ``step()`` has returned.
+        torch calls the hook inside its own annotation of the step. Later steps end outside of it,
+        after the optimizer's ``step()`` has returned.
         """
         if self._session is None or self._session.is_done:
             return
-        whole_step, on_step = optimizer.step, _uncompiled(self._on_step)
+        original, on_step = optimizer.step, _uncompiled(self._on_step)
 
         def step(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            outcome = whole_step(*args, **kwargs)
+            result = original(*args, **kwargs)
             on_step()
-            return outcome
+            return result
 
-        def put_back() -> None:
+        def restore() -> None:
             if optimizer.__dict__.get("step") is step:
                 del optimizer.step
 
-        step.__dict__.update(getattr(whole_step, "__dict__", {}))
+        step.__dict__.update(getattr(original, "__dict__", {}))
         optimizer.step = step
-        self._undo["optimizer"] = put_back
+        self._unhook["optimizer"] = restore
         self._restart("optimizer", self._plan.options)
 
     def _on_batch(self) -> None:
-        """A loader is asked for a batch."""
-        if not self._is_home():
+        """A loader is about to return a batch."""
+        if not self._in_main_thread():
             return
         if self._boundaries is not None:
-            self._boundaries.batch_asked(recorded=self._is_recorded())
+            self._boundaries.batch_asked(recorded=self._is_step_recorded())
         self._n_batches += 1
         if self._kind == "loader":
             self._on_step()
         elif self._n_batches > LOADER_PATIENCE:
-            self._unwatch("modules")
+            self._remove_hook("modules")
             if self._session is not None:
                 self._restart("loader", self._plan.options)
 
-    def _is_recorded(self) -> bool:
-        """Whether a step is being recorded. A run without steps is, as a whole, for a while."""
+    def _is_step_recorded(self) -> bool:
         session = self._session
         return session is not None and session.is_recording and self._kind != "whole"
 
     def _may_sample(self) -> bool:
-        """Whether lines may be sampled, which a recording would be full of.
+        """Whether allocation sites may be sampled, which would fill a recording with events.
 
-        A run without steps has been recorded long enough when its memory is seen to grow.
+        Once the memory of a run without steps is known to grow, its recording is long enough.
         """
         if self._session is None or self._session.is_done:
             return True
         if self._kind == "whole":
-            self._call_off()
+            self._cancel_deadline()
             self._session.freeze()
             return True
         return False
 
-    def _watcher(self, turn: Turn) -> LeakMonitor:
+    def _leak_monitor(self, turn: Turn) -> LeakMonitor:
         return LeakMonitor(
             self._plan.name,
             turn,
@@ -254,71 +254,69 @@ class StepFinder:
         return self._kind == "whole" and not self._session.is_recording
 
     def _on_step(self) -> None:
-        if self._session is None or not self._is_home():
+        if self._session is None or not self._in_main_thread():
             return
         self._session.step()
         if self._session.is_done:
-            for name in list(self._undo):
+            for name in list(self._unhook):
                 if self._boundaries is None or name == "optimizer":
-                    self._unwatch(name)
+                    self._remove_hook(name)
 
     def _restart(self, kind: StepKind, options: Options, seconds: float | None = None) -> None:
-        """Record anew, now that more is known; what was recorded before is dropped."""
-        self._call_off()
+        """Record again, now that the kind of step is known; drop the earlier recording."""
+        self._cancel_deadline()
         if self._session is not None:
             self._session.abandon()
             current.leave(self._session)
         self._kind = kind
-        schedule = None if kind == "whole" else self._without_seen()
+        schedule = None
+        if kind != "whole":  # one step has passed already
+            schedule = replace(self._plan.schedule, wait=max(self._plan.schedule.wait - 1, 0))
         opened = current.enter(self._plan.name, 1 << 30, options, schedule, kind)
         self._session = opened if isinstance(opened, Session) else None
         if seconds is not None and self._session is not None:
             self._deadline = Deadline(seconds, self._session.freeze)
 
-    def _without_seen(self) -> Schedule:
-        """The schedule without the step that it took to find out what a step is."""
-        return replace(self._plan.schedule, wait=max(self._plan.schedule.wait - 1, 0))
-
-    def _call_off(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
 
-def _uncompiled(called: Callable[..., None]) -> Callable[..., None]:
-    """The same, passed over where ``torch.compile`` follows the program.
+def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
+    """A hook that is skipped while ``torch.compile`` traces the program.
 
-    A compiler puts hooks into what it compiles, and whatever it cannot follow there ends a graph,
-    which is slower, and with ``fullgraph=True`` an error of the program's.
+    torch.compile traces hooks too, and a hook that it cannot trace is a graph break: slower, and
+    with ``fullgraph=True`` an error in the program.
     """
     import torch
 
-    # The second is where torch 2.1 and 2.2 have it. Dynamo knows what both will say.
+    # The second is for torch 2.1 and 2.2. Dynamo knows the value of both as it traces.
     places = (getattr(torch, "compiler", None), torch._utils)  # noqa: SLF001
     found = (getattr(place, "is_compiling", None) for place in places)
     is_compiling = next((each for each in found if each is not None), None)
     if is_compiling is None:
-        return called
+        return hook
 
     def unless_compiling(*args: Any) -> None:  # noqa: ANN401
         if not is_compiling():
-            called(*args)
+            hook(*args)
 
     return unless_compiling
 
 
-def _quietly(remove: Callable[[], None]) -> Callable[[], None]:
-    """Keep torch from warning the program of a hook that is not its own, until it is removed.
+def _without_warning(remove: Callable[[], None]) -> Callable[[], None]:
+    """Suppress torch's warning about a global hook, which is ours, until the hook is removed.
 
     Args:
         remove: Removes the hook.
     """
-    warnings.filterwarnings("ignore", message=_ABOUT_HOOKS)
-    ours = warnings.filters[0]
+    warnings.filterwarnings("ignore", message=_HOOKS_WARNING)
+    entry = warnings.filters[0]
 
     def remove_both() -> None:
         remove()
-        with contextlib.suppress(ValueError):  # the program may set its filters anew
-            cast("list[object]", warnings.filters).remove(ours)
+        with contextlib.suppress(ValueError):  # the program may have reset its filters
+            cast("list[object]", warnings.filters).remove(entry)
 
     return remove_both

@@ -1,4 +1,4 @@
-"""``profkit.steps``: a loop over batches, each turn of which is a step."""
+"""``profkit.steps``: a loop over batches, each iteration of which is a step."""
 
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, Final, Generic, TypeVar
@@ -15,7 +15,7 @@ DEFAULT_ACTIVE: Final = 3
 
 
 class StepLoop(Generic[Batch]):
-    """A loop's batches, with its steps recorded and the wait for each batch measured.
+    """The batches of a loop whose steps are recorded, with the wait for each batch.
 
     Args:
         batches: What to loop over.
@@ -23,7 +23,7 @@ class StepLoop(Generic[Batch]):
         options: The arguments of :func:`profkit.trace`.
 
     Attributes:
-        path: The trace file written last, or None.
+        path: The last trace file, or None.
     """
 
     def __init__(self, batches: Iterable[Batch], name: str, options: dict[str, Any]) -> None:
@@ -33,30 +33,33 @@ class StepLoop(Generic[Batch]):
         self.path: str | None = None
 
     def __len__(self) -> int:
-        """How many batches there are.
+        """The number of batches.
 
         Raises:
-            TypeError: If what is looped over does not tell.
+            TypeError: If the batches have no length.
         """
         if isinstance(self._batches, Sized):
             return len(self._batches)
         raise TypeError(f"{type(self._batches).__name__} has no length")
 
     def __iter__(self) -> Iterator[Batch]:
-        """Each batch once; a step lasts from the wait for it to the next one's."""
+        """The batches. A step begins with the wait for its batch."""
         block = trace(self._name, **self._options)
         if not isinstance(block, TraceCapture):
             yield from self._batches
             return
-        block.step_definition("loader")
+        block.set_step_kind("loader")
         try:
             with block:
                 batches = iter(self._batches)
-                measure = not _is_loader(batches)
+                measure_wait = not _is_loader(batches)
                 while True:
                     try:
-                        recording = measure and block.is_recording
-                        batch = _next(batches) if recording else next(batches)
+                        if measure_wait and block.is_recording:
+                            with profiler.region(DATA_WAIT):
+                                batch = next(batches)
+                        else:
+                            batch = next(batches)
                     except StopIteration:
                         return
                     yield batch
@@ -82,10 +85,10 @@ def steps(
             train_step(batch)
 
     Args:
-        batches: A DataLoader or anything else to loop over.
+        batches: A DataLoader or any other iterable.
         name: A name for the folder and the report.
-        wait: Steps to leave alone first.
-        warmup: Steps that follow; one of them lends its lines.
+        wait: Steps at the start that are not recorded.
+        warmup: Steps after those; source lines come from one of them.
         active: Steps to record; None for all.
         **options: As for :func:`profkit.trace`.
 
@@ -94,18 +97,13 @@ def steps(
         has ended.
 
     Raises:
-        UsageError: If an argument makes no sense.
+        UsageError: If an argument is invalid.
     """
-    asked = {"wait": wait, "warmup": warmup, "active": active, **options}
-    trace(name, **asked)
-    return StepLoop(batches, name, asked)
+    arguments = {"wait": wait, "warmup": warmup, "active": active, **options}
+    trace(name, **arguments)
+    return StepLoop(batches, name, arguments)
 
 
 def _is_loader(batches: object) -> bool:
-    """Whether torch marks the wait for these batches itself, as its DataLoader does."""
+    """Whether torch annotates the wait for these batches itself, as its DataLoader does."""
     return any(kind.__module__ == "torch.utils.data.dataloader" for kind in type(batches).__mro__)
-
-
-def _next(batches: Iterator[Batch]) -> Batch:
-    with profiler.region(DATA_WAIT):
-        return next(batches)

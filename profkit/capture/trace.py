@@ -23,7 +23,7 @@ _DEFAULT_NAME = "trace"
 
 
 class Idle:
-    """A ``profkit.trace`` that records nothing, at next to no cost; all share one object."""
+    """A ``profkit.trace`` that records nothing, at almost no cost; all share one object."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class Idle:
     report: None = None
 
     def __repr__(self) -> str:
-        return reporting.as_text("profkit.trace", None, "nothing is recorded")
+        return reporting.as_text("profkit.trace", None, "recording is off")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the report, or why there is none."""
@@ -44,11 +44,11 @@ class Idle:
         return None
 
     def __call__(self, function: Function) -> Function:
-        """Leave a function as it is."""
+        """Return a function unchanged."""
         return function
 
     def step(self) -> None:
-        """Tell those who watch memory; nothing is recorded."""
+        """Only call the step listeners, which monitor memory."""
         if current.step_listeners:
             current.step_ended()
 
@@ -57,10 +57,10 @@ IDLE = Idle()
 
 
 class Ended(Idle):
-    """What stands for the blocks of a name beyond its limit: they point to its last recording.
+    """A block of a name beyond its limit: it is not recorded, and has the last recording's report.
 
     Attributes:
-        path: The trace file of the last block of the name that was recorded.
+        path: The trace file of the last recorded block of the name.
     """
 
     __slots__ = ("_report", "path")
@@ -76,7 +76,7 @@ class Ended(Idle):
 
     @property
     def report(self) -> Report:  # type: ignore[override]  # here there is one
-        """The report of that file, made when it is first asked for.
+        """The report of that file, created on first access.
 
         Raises:
             LoadError: If the file cannot be read any more.
@@ -87,20 +87,20 @@ class Ended(Idle):
 
 
 _ended: Final[dict[str | None, Ended]] = {}
-"""By name, what its blocks beyond the limit are."""
+"""For each name, the object for its blocks beyond the limit."""
 
 
 class TraceCapture:
     """One use of ``profkit.trace``, as a context manager or a decorator.
 
-    The outermost block of a thread records; one within it is a named region of that recording.
+    The outermost block of a thread records; a block inside it is a named region of that recording.
 
     Args:
         name: The name, or None: then a decorated function's own.
         limit: How often the name is recorded in this process.
         options: What to record.
         schedule: Which steps to record, or None for the whole block.
-        only: Record only where this device is.
+        only: Record only if this device is present.
         steps: What a step is.
 
     Attributes:
@@ -108,16 +108,9 @@ class TraceCapture:
     """
 
     __slots__ = (
-        "_entered",
-        "_limit",
-        "_name",
-        "_only",
-        "_options",
-        "_report",
-        "_schedule",
-        "_steps",
+        "_entered", "_limit", "_name", "_only", "_options", "_report", "_schedule", "_steps",
         "path",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -149,18 +142,11 @@ class TraceCapture:
         return reporting.as_html(self)
 
     def __enter__(self) -> "Self":
-        if self._only is not None and current.is_absent(self._only):
-            self._entered.append(None)
-        else:
-            self._entered.append(
-                current.enter(
-                    self._name or _DEFAULT_NAME,
-                    self._limit,
-                    self._options,
-                    self._schedule,
-                    self._steps,
-                )
-            )
+        entered = None
+        if self._only is None or not current.is_absent(self._only):
+            name = self._name or _DEFAULT_NAME
+            entered = current.enter(name, self._limit, self._options, self._schedule, self._steps)
+        self._entered.append(entered)
         return self
 
     def __exit__(
@@ -171,7 +157,7 @@ class TraceCapture:
     ) -> None:
         entered = self._entered.pop()
         if isinstance(entered, Session):
-            # A generator that is closed early ends its block in the usual way.
+            # Closing a generator early is a normal end of its block.
             early = kind is not None and kind is not GeneratorExit
             current.leave(entered, kind.__name__ if kind is not None and early else "")
             self.path = entered.path
@@ -182,42 +168,34 @@ class TraceCapture:
             entered.__exit__(kind, error, traceback)
 
     def __call__(self, function: Function) -> Function:
-        """Record every call of a function, as long as the limit lasts.
+        """Record every call of a function, up to the limit.
 
-        Functions, methods, and what ``staticmethod`` and ``classmethod`` make of them are recorded
-        from call to return, async functions from the first await to the last; of generators and
-        async generators, each making of an item is one entry.
-
-        Args:
-            function: The function to decorate.
+        Functions, methods, static and class methods are recorded from call to return, async
+        functions from the first await to the last, generators and async generators item by item.
 
         Raises:
-            UsageError: If it is no function.
+            UsageError: If it is not a function.
         """
         given: Any = function
         if isinstance(given, (staticmethod, classmethod)):
             return cast("Function", type(given)(self(given.__func__)))
         if not callable(given) or inspect.isclass(given):
             raise UsageError(
-                f"profkit.trace decorates functions, and {given!r} is none.",
+                f"profkit.trace decorates functions; {given!r} is not one.",
                 "Decorate the class's methods." if inspect.isclass(given) else "",
             )
         name = self._name or _name_of(given)
-        fresh = functools.partial(
-            _again, name, self._limit, self._options, self._schedule, self._only
+        new_context = functools.partial(
+            _new_capture, name, self._limit, self._options, self._schedule, self._only
         )
-        return cast("Function", wrappers.wrap(function, fresh))
+        return cast("Function", wrappers.wrap(function, new_context))
 
-    def step_definition(self, steps: StepKind) -> None:
-        """Say what a step is in this recording.
-
-        Args:
-            steps: What :meth:`step` is called after.
-        """
+    def set_step_kind(self, steps: StepKind) -> None:
+        """Set what a step is in this recording."""
         self._steps = steps
 
     def step(self) -> None:
-        """Say that a step of the loop has ended. Does nothing outside the recording block."""
+        """Mark the end of a step of the loop. Does nothing outside the recorded block."""
         entered = self._entered[-1] if self._entered else None
         if isinstance(entered, Session):
             entered.step()
@@ -226,13 +204,13 @@ class TraceCapture:
 
     @property
     def is_recording(self) -> bool:
-        """Whether a profiler of this block records now."""
+        """Whether a profiler of this block is recording."""
         entered = self._entered[-1] if self._entered else None
         return isinstance(entered, Session) and entered.is_recording
 
     @property
     def report(self) -> Report | None:
-        """The report of the trace file, made when it is first asked for; None without a file.
+        """The report of the trace file, created on first access; None without a file.
 
         Raises:
             LoadError: If the file cannot be read any more.
@@ -280,7 +258,7 @@ def trace(
     only: OnlyDevice | None = None,
     **recording: Any,
 ) -> Any:
-    """Record a block, or a function's calls, into a trace that TensorBoard opens too.
+    """Record a block, or a function's calls, into a trace that TensorBoard can open too.
 
     ::
 
@@ -295,35 +273,34 @@ def trace(
                 train_step(batch)
                 t.step()
 
-    The first ``limit`` blocks of a name are recorded, the rest cost next to nothing and point to
-    the last recording. Within another block of the same thread it is a named region. Whatever goes
-    wrong in the recording is one warning on stderr; the program runs on, and its exceptions pass
-    through.
+    The first ``limit`` blocks of a name are recorded; later ones cost almost nothing and have the
+    report of the last recording. A block inside another one of the same thread is a named region.
+    An error of the recording becomes one warning on stderr: the program continues, and its own
+    exceptions are raised as usual.
 
-    With ``wait``, ``warmup`` or ``active`` it follows a loop whose steps end with ``t.step()``, in
-    the words of ``torch.profiler.schedule``. Python stacks make small steps about twice as long,
-    so the ``active`` steps are recorded without them, and one step of the ``warmup`` lends its
-    lines. A block without steps has stacks in its first recording, and the trace says by how much
-    they stretched it.
+    ``wait``, ``warmup`` and ``active`` select steps of a loop, as in ``torch.profiler.schedule``;
+    each step ends with ``t.step()``. Python stacks make short steps about twice as long, so the
+    ``active`` steps are recorded without them, and source lines come from one ``warmup`` step. A
+    block without steps is recorded with stacks the first time, and its trace has the overhead.
 
     Args:
-        name: A name for the folder and the report. A decorated function's own if left out.
-        wait: Steps to leave alone first.
-        warmup: Steps that follow; one of them lends its lines.
+        name: A name for the folder and the report; by default that of the decorated function.
+        wait: Steps at the start that are not recorded.
+        warmup: Steps after those; source lines come from one of them.
         active: Steps to record; None for all until the block ends.
-        repeat: How often to do so; 0 for as long as the loop goes on.
+        repeat: How many such cycles; 0 for no limit.
         limit: How many blocks of this name are recorded in this process.
-        only: Record only where this kind of device is (``"cuda"``, ``"xpu"``).
+        only: Record only if this kind of device is present (``"cuda"``, ``"xpu"``).
         **recording: ``dir``: folder for traces (default ``$PROFKIT_DIR``, else ``traces``).
             ``ops``, ``device``, ``stacks``, ``shapes``, ``memory`` (all True), ``flops`` (False):
-            what to record. ``quiet`` (False): no line on stderr about where the trace is.
+            what to record. ``quiet`` (False): do not print the trace's path to stderr.
 
     Returns:
         A context manager and decorator with ``step()``, and with ``path`` and ``report`` once the
         block has ended. A bare ``@profkit.trace`` returns the decorated function.
 
     Raises:
-        UsageError: If an argument makes no sense.
+        UsageError: If an argument is invalid.
     """
     if not current.is_on:
         return name if _is_function(name) else IDLE
@@ -339,7 +316,7 @@ def trace(
     if _is_function(name):
         return TraceCapture(None, limit, options, schedule, only, "entry")(name)
     if name is not None and not isinstance(name, str):
-        raise UsageError(f"The name of a trace is a text, and {name!r} is none.")
+        raise UsageError(f"The name of a trace must be a string, not {name!r}.")
     return TraceCapture(name, limit, options, schedule, only, "user" if schedule else "entry")
 
 
@@ -348,14 +325,10 @@ def _is_function(name: object) -> bool:
     return callable(name) or isinstance(name, (staticmethod, classmethod))
 
 
-def _again(
-    name: str,
-    limit: int,
-    options: Options,
-    schedule: Schedule | None,
-    only: OnlyDevice | None,
+def _new_capture(
+    name: str, limit: int, options: Options, schedule: Schedule | None, only: OnlyDevice | None
 ) -> TraceCapture | None:
-    """A trace for one more call of a decorated function, or None when there is to be none."""
+    """The capture for one more call of a decorated function, or None if it is not recorded."""
     if current.session is None and (
         current.n_recorded.get(name, 0) > limit or (only is not None and current.is_absent(only))
     ):
@@ -364,21 +337,20 @@ def _again(
 
 
 def _options(recording: dict[str, Any]) -> Options:
-    """The options in the words of :func:`trace`."""
-    words = dict(recording)
-    if "dir" in words:
-        words["folder"] = words.pop("dir")
+    arguments = dict(recording)
+    if "dir" in arguments:
+        arguments["folder"] = arguments.pop("dir")
     try:
-        return Options(**words)
+        return Options(**arguments)
     except TypeError:
-        odd = sorted(set(recording) - {"dir", *Options.__dataclass_fields__})
+        unknown = sorted(set(recording) - {"dir", *Options.__dataclass_fields__})
         raise UsageError(
-            f"profkit.trace has no argument {', '.join(odd)}.",
+            f"profkit.trace has no argument {', '.join(unknown)}.",
             "It takes dir, ops, device, stacks, shapes, memory, flops and quiet.",
         ) from None
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """A function's name with its class, without the functions that it was made in."""
+    """A function's name with its class, without enclosing functions."""
     name = getattr(function, "__qualname__", type(function).__name__)
     return str(name).rsplit("<locals>.", 1)[-1]

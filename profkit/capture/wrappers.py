@@ -1,5 +1,5 @@
-# ruff: noqa: ANN401  (a wrapper passes on whatever its function takes and gives)
-"""Functions of every kind with a recording around each of their entries."""
+# ruff: noqa: ANN401  (a wrapper passes on the arguments and results of its function)
+"""Wraps functions of every kind so that each call enters a context manager."""
 
 import contextlib
 import functools
@@ -9,71 +9,66 @@ from typing import Any, Final
 
 from profkit.errors import UsageError
 
-Fresh = Callable[[], Any]
-"""Makes the context manager for one entry, or None when it is not to be recorded."""
+NewContext = Callable[[], Any]
+"""Creates the context manager for one call, or None when it is not recorded."""
 
-_NOTHING: Final = contextlib.nullcontext()
+_NO_CONTEXT: Final = contextlib.nullcontext()
 
 
 def require_function(given: object, decorator: str) -> None:
-    """Refuse what is no function.
-
-    Args:
-        given: What is to be decorated.
-        decorator: The decorator's name, such as ``profkit.memory``.
+    """Check the argument of a decorator, such as ``profkit.memory``.
 
     Raises:
-        UsageError: If it is no function.
+        UsageError: If it is not a function.
     """
     if not callable(given):
-        raise UsageError(f"{decorator} decorates functions, and {given!r} is none.")
+        raise UsageError(f"{decorator} decorates functions; {given!r} is not one.")
 
 
-def wrap(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
-    """A function that enters a context around each entry into another.
+def wrap(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
+    """Enter a context in each call of a function, and for each item of a generator.
 
     Args:
         function: A function, async function, generator function or async generator function.
-        fresh: Makes the context of one entry.
     """
     if inspect.isasyncgenfunction(function):
-        return _async_generator(function, fresh)
+        return _async_generator(function, new_context)
     if inspect.iscoroutinefunction(function):
-        return _coroutine(function, fresh)
+        return _coroutine(function, new_context)
     if inspect.isgeneratorfunction(function):
-        return _generator(function, fresh)
-    return _function(function, fresh)
+        return _generator(function, new_context)
+    return _function(function, new_context)
 
 
-def _function(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
+def _function(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
     @functools.wraps(function)
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        entry = fresh()
-        if entry is None:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        context = new_context()
+        if context is None:
             return function(*args, **kwargs)
-        with entry:
+        with context:
             return function(*args, **kwargs)
 
-    return recorded
+    return wrapper
 
 
-def _coroutine(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
+def _coroutine(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
     @functools.wraps(function)
-    async def recorded(*args: Any, **kwargs: Any) -> Any:
-        with fresh() or _NOTHING:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with new_context() or _NO_CONTEXT:
             return await function(*args, **kwargs)
 
-    return recorded
+    return wrapper
 
 
-def _generator(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
+def _generator(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
     @functools.wraps(function)
-    def recorded(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         inner = function(*args, **kwargs)
         resume, value = inner.send, None
         try:
             while True:
-                with fresh() or _NOTHING:
+                with new_context() or _NO_CONTEXT:
                     try:
                         item = resume(value)
                     except StopIteration as end:
@@ -82,22 +77,22 @@ def _generator(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]
                     resume, value = inner.send, (yield item)
                 except GeneratorExit:
                     raise
-                except BaseException as error:  # noqa: BLE001  (thrown in: the generator's to handle)
+                except BaseException as error:  # noqa: BLE001  (thrown in, for the inner one)
                     resume, value = inner.throw, error
         finally:
             inner.close()
 
-    return recorded
+    return wrapper
 
 
-def _async_generator(function: Callable[..., Any], fresh: Fresh) -> Callable[..., Any]:
+def _async_generator(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
     @functools.wraps(function)
-    async def recorded(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         inner = function(*args, **kwargs)
         resume, value = inner.asend, None
         try:
             while True:
-                with fresh() or _NOTHING:
+                with new_context() or _NO_CONTEXT:
                     try:
                         item = await resume(value)
                     except StopAsyncIteration:
@@ -106,9 +101,9 @@ def _async_generator(function: Callable[..., Any], fresh: Fresh) -> Callable[...
                     resume, value = inner.asend, (yield item)
                 except GeneratorExit:
                     raise
-                except BaseException as error:  # noqa: BLE001  (thrown in: the generator's to handle)
+                except BaseException as error:  # noqa: BLE001  (thrown in, for the inner one)
                     resume, value = inner.athrow, error
         finally:
             await inner.aclose()
 
-    return recorded
+    return wrapper

@@ -1,4 +1,4 @@
-"""Each test begins as a fresh process would: nothing recorded, nothing said."""
+"""Each test begins as a fresh process would: nothing recorded, no warning printed."""
 
 import gzip
 import json
@@ -17,8 +17,8 @@ Opened = Callable[[str | None], dict[str, Any]]
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PROFKIT_DIR", str(tmp_path / "traces"))
     monkeypatch.setattr(current, "is_on", True)
-    for kept in (current.n_recorded, current._present, session._known_lines, console._said):
-        kept.clear()
+    for cache in (current.n_recorded, current._is_present, session._known_lines, console._printed):
+        cache.clear()
     yield
     assert current.session is None, "a test left a capture open"
 

@@ -1,4 +1,4 @@
-"""What bounds the recording of a run whose steps are not known."""
+"""Limits on the recording of a run without known steps."""
 
 import signal
 import sys
@@ -15,6 +15,9 @@ from profkit.capture.run import TorchImport
 from profkit.capture.session import Session
 from profkit.capture.signals import Deadline
 
+has_spare_signal = pytest.mark.skipif(
+    not hasattr(signal, "SIGRTMAX"), reason="this system has no real-time signals"
+)
 Opened = Callable[[str | None], dict[str, Any]]
 
 
@@ -24,9 +27,8 @@ def opened_session(options: Options) -> Session:
     return session
 
 
-def test_a_deadline_acts_on_the_main_thread_and_puts_the_signal_back() -> None:
-    if not hasattr(signal, "SIGRTMAX"):
-        pytest.skip("this system has no spare signal")
+@has_spare_signal
+def test_a_deadline_acts_on_the_main_thread_and_restores_the_signal() -> None:
     acted: list[threading.Thread] = []
     Deadline(0.001, lambda: acted.append(threading.current_thread()))
     while not acted:
@@ -35,9 +37,8 @@ def test_a_deadline_acts_on_the_main_thread_and_puts_the_signal_back() -> None:
     assert signal.getsignal(signal.SIGRTMAX) is signal.SIG_DFL
 
 
-def test_a_deadline_that_is_called_off_never_acts() -> None:
-    if not hasattr(signal, "SIGRTMAX"):
-        pytest.skip("this system has no spare signal")
+@has_spare_signal
+def test_a_cancelled_deadline_never_acts() -> None:
     acted: list[int] = []
     deadline = Deadline(3600, lambda: acted.append(1))
     timer = deadline._timer
@@ -48,7 +49,7 @@ def test_a_deadline_that_is_called_off_never_acts() -> None:
     assert acted == []
 
 
-def test_what_comes_after_a_freeze_is_not_recorded(opened: Opened) -> None:
+def test_nothing_is_recorded_after_a_freeze(opened: Opened) -> None:
     session = opened_session(Options(quiet=True))
     torch.ones(3).exp()
     session.freeze()
@@ -59,7 +60,7 @@ def test_what_comes_after_a_freeze_is_not_recorded(opened: Opened) -> None:
     assert "aten::cos" not in names
 
 
-def test_an_abandoned_session_leaves_nothing_and_lets_the_next_one_record(
+def test_an_abandoned_session_writes_no_file_and_the_next_one_records(
     opened: Opened,
 ) -> None:
     session = opened_session(Options(quiet=True))
@@ -74,13 +75,13 @@ def test_an_abandoned_session_leaves_nothing_and_lets_the_next_one_record(
     assert opened(again.path)["profkit"]["steps"] == "whole"
 
 
-def test_torch_that_is_there_already_is_noticed_at_once() -> None:
-    noticed: list[bool] = []
-    TorchImport(lambda: noticed.append("torch" in sys.modules)).watch()
-    assert noticed == [True]
+def test_an_earlier_import_of_torch_is_reported_at_once() -> None:
+    calls: list[bool] = []
+    TorchImport(lambda: calls.append("torch" in sys.modules)).watch()
+    assert calls == [True]
 
 
-def test_other_imports_are_none_of_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_imports_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch")
     watcher = TorchImport(lambda: None)
     watcher.watch()

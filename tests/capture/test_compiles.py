@@ -1,4 +1,4 @@
-"""What torch remembers of compiling is read whatever its version keeps, and harms no program."""
+"""Dynamo's records are read in every version of torch, and reading never raises."""
 
 import sys
 from types import SimpleNamespace
@@ -14,14 +14,14 @@ TRAIN, NET = "/home/me/train.py", "/home/me/net.py"
 LIBRARY = "/lib/site-packages/them/modeling.py"
 
 
-def dynamo(monkeypatch: pytest.MonkeyPatch, **kept: object) -> None:
-    """A torch of some version that has compiled."""
-    monkeypatch.setitem(sys.modules, UTILS, SimpleNamespace(**kept))
+def dynamo(monkeypatch: pytest.MonkeyPatch, **attributes: object) -> None:
+    """Replace ``torch._dynamo.utils`` by one with these attributes."""
+    monkeypatch.setitem(sys.modules, UTILS, SimpleNamespace(**attributes))
 
 
 def metric(**changes: object) -> SimpleNamespace:
-    """What torch 2.13 keeps of one compilation."""
-    plain: dict[str, object] = {
+    """The record of one compilation in torch 2.13."""
+    defaults: dict[str, object] = {
         "compile_id": "1/2",
         "co_filename": NET,
         "co_firstlineno": 36,
@@ -39,7 +39,7 @@ def metric(**changes: object) -> SimpleNamespace:
             f"Line: 36, Name: forward, Filename: {NET}",
         ],
     }
-    return SimpleNamespace(**(plain | changes))
+    return SimpleNamespace(**(defaults | changes))
 
 
 def frame(file: str, line: int, name: str) -> SimpleNamespace:
@@ -50,7 +50,7 @@ def only(*metrics: SimpleNamespace) -> dict[str, Any]:
     return {"get_compilation_metrics": lambda: list(metrics), "graph_break_reasons": []}
 
 
-def test_a_program_that_does_not_compile_has_nothing_and_imports_nothing(
+def test_nothing_is_read_or_imported_in_a_program_that_does_not_compile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, UTILS, raising=False)
@@ -62,7 +62,7 @@ def test_a_program_that_does_not_compile_has_nothing_and_imports_nothing(
     assert not compiles.has_compiled()
 
 
-def test_all_that_torch_keeps_of_a_recompile_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_field_of_a_recompilation_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     dynamo(monkeypatch, **only(metric()), counters={"frames": {"total": 1}})
     assert compiles.has_compiled()
     found = compiles.read()
@@ -80,7 +80,7 @@ def test_all_that_torch_keeps_of_a_recompile_is_read(monkeypatch: pytest.MonkeyP
     assert not one.failure
 
 
-def test_a_first_time_is_no_recompile_and_a_backward_pass_no_function(
+def test_a_first_compilation_is_no_recompilation_and_backward_passes_are_excluded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, backward = metric(recompile_reason=None), metric(is_forward=False)
@@ -90,7 +90,7 @@ def test_a_first_time_is_no_recompile_and_a_backward_pass_no_function(
     assert [(one.again, one.reason) for one in found.compiled] == [(False, "")]
 
 
-def test_before_torch_2_7_the_reason_is_that_of_the_guard_that_failed_last(
+def test_before_torch_2_7_the_reason_is_the_last_guard_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old = SimpleNamespace(
@@ -112,7 +112,7 @@ def test_before_torch_2_7_the_reason_is_that_of_the_guard_that_failed_last(
     assert found.compiled[1].dur_ns == 250_000_000
 
 
-def test_a_function_that_torch_made_itself_is_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_torch_generated_is_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = [
         f"Line: 12, Name: main, Filename: {TRAIN}",
         f"Line: 40, Name: torch_dynamo_resume_in_forward_at_40, Filename: {NET}",
@@ -124,7 +124,7 @@ def test_a_function_that_torch_made_itself_is_no_caller(monkeypatch: pytest.Monk
     assert [one.caller for one in found.compiled] == [(TRAIN, 12, "main"), None]
 
 
-def test_a_break_is_kept_once_with_the_users_innermost_call(
+def test_a_graph_break_is_listed_once_with_its_innermost_user_frame(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     deep = [frame(TRAIN, 12, "main"), frame(NET, 40, "forward"), frame(LIBRARY, 99, "attend")]
@@ -146,13 +146,13 @@ def test_a_break_is_kept_once_with_the_users_innermost_call(
 
 
 class Hostile:
-    """Whatever it is asked for, it raises."""
+    """Raises on every attribute access."""
 
     def __getattr__(self, name: str) -> object:
         raise RuntimeError(name)
 
 
-def test_what_a_version_has_otherwise_costs_that_entry_alone(
+def test_an_unreadable_record_is_skipped_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     odd = [Hostile(), None, metric(co_firstlineno="x"), metric(stack_trace=[3]), metric()]
@@ -171,7 +171,7 @@ def test_what_a_version_has_otherwise_costs_that_entry_alone(
     assert compiles.read() is None
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_and_length_of_entries_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [metric(compile_id=f"{i}/0", recompile_reason="x" * 10**6) for i in range(1_000)]
     breaks = [
         SimpleNamespace(reason="y" * 10**5, user_stack=[frame(NET, i, "forward")] * 50)

@@ -32,7 +32,7 @@ def ops(trace: dict[str, Any]) -> list[str]:
     return [e["name"] for e in trace["traceEvents"] if e.get("cat") == "cpu_op"]
 
 
-def test_a_bare_decorator_takes_the_functions_name(tmp_path: Path) -> None:
+def test_a_bare_decorator_uses_the_functions_name(tmp_path: Path) -> None:
     @profkit.trace
     def train_step(x: int, *, y: int = 1) -> int:
         """Docs."""
@@ -45,7 +45,7 @@ def test_a_bare_decorator_takes_the_functions_name(tmp_path: Path) -> None:
     assert [path.parent.name for path in written(tmp_path)] == ["train_step"] * 3
 
 
-def test_methods_keep_their_class_in_the_name(tmp_path: Path) -> None:
+def test_the_name_of_a_method_has_its_class(tmp_path: Path) -> None:
     class Model:
         @profkit.trace()
         def forward(self) -> "Model":
@@ -103,7 +103,7 @@ def test_an_async_function_is_recorded_over_its_awaits(opened: Opened) -> None:
     assert annotations(trace).count("waits") == 2
 
 
-def test_of_a_generator_each_making_of_an_item_is_an_entry(tmp_path: Path, opened: Opened) -> None:
+def test_each_item_of_a_generator_is_recorded(tmp_path: Path, opened: Opened) -> None:
     @profkit.trace("items")
     def items() -> Generator[int, str, str]:
         got = []
@@ -115,14 +115,14 @@ def test_of_a_generator_each_making_of_an_item_is_an_entry(tmp_path: Path, opene
                 got.append("thrown")
         return "".join(got)
 
-    made = items()
-    assert next(made) == 0
+    generator = items()
+    assert next(generator) == 0
     torch.ones(2).exp()
-    assert made.send("a") == 1
-    assert made.throw(KeyError()) == 2
-    assert made.send("b") == 3
+    assert generator.send("a") == 1
+    assert generator.throw(KeyError()) == 2
+    assert generator.send("b") == 3
     with pytest.raises(StopIteration) as end:
-        made.send("c")
+        generator.send("c")
     assert end.value.value == "athrownbc"
     traces = [opened(str(path)) for path in written(tmp_path)]
     assert len(traces) == 3
@@ -131,7 +131,7 @@ def test_of_a_generator_each_making_of_an_item_is_an_entry(tmp_path: Path, opene
     assert all(trace["profkit"]["stopped_by"] == "" for trace in traces)
 
 
-def test_a_generator_that_is_closed_early_cleans_up() -> None:
+def test_a_generator_that_is_closed_early_runs_its_finally() -> None:
     cleaned = []
 
     @profkit.trace("items", limit=1)
@@ -147,7 +147,7 @@ def test_a_generator_that_is_closed_early_cleans_up() -> None:
     assert cleaned == ["yes"]
 
 
-def test_of_an_async_generator_each_making_of_an_item_is_an_entry(tmp_path: Path) -> None:
+def test_each_item_of_an_async_generator_is_recorded(tmp_path: Path) -> None:
     @profkit.trace("items", limit=2)
     async def items() -> AsyncGenerator[int, None]:
         for i in range(3):
@@ -162,6 +162,6 @@ def test_of_an_async_generator_each_making_of_an_item_is_an_entry(tmp_path: Path
     assert len(written(tmp_path)) == 2
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_a_class_cannot_be_decorated() -> None:
     with pytest.raises(UsageError, match="functions"):
         profkit.trace("x")(type("Model", (), {}))

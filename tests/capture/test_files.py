@@ -1,4 +1,4 @@
-"""Names of trace files, and how they get onto the disk."""
+"""Names of trace files, and writing them."""
 
 import gzip
 import json
@@ -34,7 +34,7 @@ def test_slashes_and_odd_characters_become_underscores(name: str, safe: str) -> 
     assert files.safe_name(name) == safe
 
 
-def test_tensorboard_takes_worker_and_time_from_the_file_name(tmp_path: Path) -> None:
+def test_tensorboard_reads_worker_and_time_from_the_file_name(tmp_path: Path) -> None:
     first, second = (files.trace_file(tmp_path, rank=3) for _ in range(2))
     match = TENSORBOARD.match(first.name)
     assert match is not None
@@ -59,7 +59,7 @@ def exported(folder: Path, text: bytes) -> Path:
     return path
 
 
-def test_what_profkit_knows_is_the_first_key_and_the_rest_is_untouched(tmp_path: Path) -> None:
+def test_profkits_data_is_the_first_key_and_the_rest_is_unchanged(tmp_path: Path) -> None:
     target = tmp_path / "new" / "t.pt.trace.json.gz"
     events = [{"ph": "X", "name": "a" * 100, "ts": i} for i in range(30_000)]
     source = exported(tmp_path, b" \n" + json.dumps({"traceEvents": events}).encode())
@@ -71,10 +71,10 @@ def test_what_profkit_knows_is_the_first_key_and_the_rest_is_untouched(tmp_path:
     assert files.count_events(source) == len(events)
 
 
-def test_bytes_that_are_no_text_become_marks_and_the_json_stays_valid(tmp_path: Path) -> None:
+def test_invalid_utf8_is_replaced_so_that_the_json_is_valid(tmp_path: Path) -> None:
     target = tmp_path / "t.pt.trace.json.gz"
     good = "é".encode()
-    # The letter of two bytes lies across the border of two chunks.
+    # The two-byte letter spans two chunks.
     padding = b"x" * ((1 << 20) - len(b'{"a": "') - 1)
     source = exported(tmp_path, b'{"a": "' + padding + good + b'", "b": "\xf0\xff"}')
     files.write_trace(source, target, INFO)
@@ -83,7 +83,7 @@ def test_bytes_that_are_no_text_become_marks_and_the_json_stays_valid(tmp_path: 
     assert set(trace["b"]) == {"\ufffd"}
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("this system has no device that is always full")
@@ -94,14 +94,14 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     assert list(target.parent.iterdir()) == []
 
 
-def test_text_that_stops_short_is_told_from_a_whole_trace(tmp_path: Path) -> None:
+def test_truncated_text_is_an_error(tmp_path: Path) -> None:
     source = exported(tmp_path, b'{"traceEvents": [{"ph": "X"')
     with pytest.raises(CaptureError, match="incomplete"):
         files.count_events(source)
 
 
-def test_something_else_than_an_object_is_refused(tmp_path: Path) -> None:
+def test_anything_but_a_json_object_is_rejected(tmp_path: Path) -> None:
     target = tmp_path / "t.pt.trace.json.gz"
-    with pytest.raises(CaptureError, match="something else"):
+    with pytest.raises(CaptureError, match="did not export a trace"):
         files.write_trace(exported(tmp_path, b"[1, 2]"), target, INFO)
     assert not target.exists()

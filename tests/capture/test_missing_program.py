@@ -1,3 +1,5 @@
+"""A missing program is a usage error, and leaves no hooks or files."""
+
 from pathlib import Path
 
 import pytest
@@ -14,14 +16,14 @@ from profkit.errors import UsageError
 @pytest.mark.parametrize(
     "target", [ProgramTarget("no/such.py"), ProgramTarget("no.such", is_module=True)]
 )
-def test_a_program_that_is_not_there_leaves_nothing_behind(
+def test_a_missing_program_leaves_no_hooks_or_files(
     target: ProgramTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    turn = dataloader._BaseDataLoaderIter.__next__
-    with pytest.raises(UsageError, match="There is no"):
+    before = dataloader._BaseDataLoaderIter.__next__
+    with pytest.raises(UsageError, match="does not exist"):
         run(target, Plan(target.title, DEFAULTS, DEFAULT_SCHEDULE))
-    assert dataloader._BaseDataLoaderIter.__next__ is turn
+    assert dataloader._BaseDataLoaderIter.__next__ is before
     assert not torch.autograd.profiler._is_profiler_enabled
     assert list(tmp_path.rglob("*")) == []
     with profkit.trace(f"after {target.title}", quiet=True) as after:

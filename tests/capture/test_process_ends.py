@@ -1,4 +1,4 @@
-"""Programs that end in the middle of a block, each in a process of its own."""
+"""Programs that end inside a block, each in its own process."""
 
 import concurrent.futures
 import gzip
@@ -20,7 +20,7 @@ import os, signal, sys
 import torch
 import profkit
 
-# A test run that was started in the background ignores Ctrl-C, and so would its children.
+# A test run in the background ignores Ctrl-C, and its child processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def work():
@@ -48,7 +48,7 @@ with profkit.trace("step", warmup=1, active=1) as t:
         t.step()
 print("never", flush=True)
 """,
-    "elsewhere": """
+    "chdir": """
 with profkit.trace("step", dir="here-traces"):
     work()
     os.chdir("/")
@@ -60,7 +60,7 @@ signal.signal(signal.SIGTERM, handler)
 with profkit.trace("step"):
     work()
     os.kill(os.getpid(), signal.SIGTERM)
-    print("goes on", flush=True)
+    print("continues", flush=True)
 assert signal.getsignal(signal.SIGTERM) is handler
 """,
     "sigterm-ignored": """
@@ -68,7 +68,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with profkit.trace("step"):
     work()
     os.kill(os.getpid(), signal.SIGTERM)
-print("goes on", flush=True)
+print("continues", flush=True)
 """,
     "interrupt": """
 with profkit.trace("step"):
@@ -115,7 +115,7 @@ with profkit.trace("step"):
 """,
 }
 
-SWITCHED_OFF = """\
+RECORDING_OFF = """\
 import sys
 import profkit
 
@@ -128,13 +128,13 @@ with profkit.trace("block", wait=1, active=1) as t:
     t.step()
 for _ in profkit.steps(range(3), "loop"):
     pass
-assert not {"torch", "pandas"} & set(sys.modules), "switched off, and it imported them"
+assert not {"torch", "pandas"} & set(sys.modules), "imported although recording is off"
 """
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended and the traces that it left."""
+    """How a program ended, and its traces."""
 
     code: int
     out: str
@@ -183,14 +183,12 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
             name: pool.submit(run, folder, name, START + program)
             for name, program in PROGRAMS.items()
         }
-        futures["off"] = pool.submit(run, folder, "off", SWITCHED_OFF, PROFKIT="0")
+        futures["off"] = pool.submit(run, folder, "off", RECORDING_OFF, PROFKIT="0")
         return {name: future.result() for name, future in futures.items()}
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in {"fork", "elsewhere"}])
-def test_what_was_recorded_is_written_however_the_program_ends(
-    ended: dict[str, Ended], name: str
-) -> None:
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in {"fork", "chdir"}])
+def test_the_trace_is_written_however_the_program_ends(ended: dict[str, Ended], name: str) -> None:
     one = ended[name]
     assert list(one.traces) == ["step"], one.err
     (trace,) = one.traces["step"]
@@ -205,35 +203,35 @@ def test_sigterm_ends_the_program_with_its_own_wait_status(ended: dict[str, Ende
     assert one.traces["step"][0]["profkit"]["stopped_by"] == "SIGTERM"
 
 
-def test_sigterm_that_comes_while_a_trace_is_written_waits_for_no_more_than_that(
+def test_sigterm_while_a_trace_is_written_is_deferred_until_it_is_written(
     ended: dict[str, Ended],
 ) -> None:
     one = ended["sigterm-while-writing"]
     assert (one.code, one.out) == (-signal.SIGTERM, "")
 
 
-def test_a_program_that_goes_elsewhere_leaves_its_trace_where_it_began(
+def test_a_relative_folder_is_that_of_the_start_of_the_block(
     ended: dict[str, Ended],
 ) -> None:
-    one = ended["elsewhere"]
+    one = ended["chdir"]
     assert one.code == 0, one.err
     assert list((one.folder / "here-traces" / "step").iterdir())
 
 
-def test_the_programs_own_handler_of_sigterm_is_called_and_put_back(
+def test_the_programs_own_sigterm_handler_is_called_and_restored(
     ended: dict[str, Ended],
 ) -> None:
     one = ended["sigterm-own-handler"]
-    assert (one.code, one.out) == (0, "own handler\ngoes on\n"), one.err
+    assert (one.code, one.out) == (0, "own handler\ncontinues\n"), one.err
 
 
 def test_a_program_that_ignores_sigterm_is_recorded_to_its_end(ended: dict[str, Ended]) -> None:
     one = ended["sigterm-ignored"]
-    assert (one.code, one.out) == (0, "goes on\n"), one.err
+    assert (one.code, one.out) == (0, "continues\n"), one.err
     assert one.traces["step"][0]["profkit"]["stopped_by"] == ""
 
 
-def test_ctrl_c_passes_through(ended: dict[str, Ended]) -> None:
+def test_ctrl_c_ends_the_program(ended: dict[str, Ended]) -> None:
     one = ended["interrupt"]
     assert one.code == -signal.SIGINT
     assert one.out == ""
@@ -241,11 +239,11 @@ def test_ctrl_c_passes_through(ended: dict[str, Ended]) -> None:
     assert one.traces["step"][0]["profkit"]["stopped_by"] == "KeyboardInterrupt"
 
 
-def test_leaving_by_sys_exit_keeps_its_code(ended: dict[str, Ended]) -> None:
+def test_sys_exit_has_its_exit_code(ended: dict[str, Ended]) -> None:
     assert ended["exit"].code == 7
 
 
-def test_a_block_that_never_ends_is_written_when_the_program_does(
+def test_a_block_without_an_end_is_written_at_exit(
     ended: dict[str, Ended],
 ) -> None:
     one = ended["never-ended"]
@@ -253,7 +251,7 @@ def test_a_block_that_never_ends_is_written_when_the_program_does(
     assert one.traces["step"][0]["profkit"]["stopped_by"] == "exit"
 
 
-def test_a_forked_child_neither_writes_nor_stops_the_parents_recording(
+def test_a_forked_child_does_not_write_or_stop_the_parents_recording(
     ended: dict[str, Ended],
 ) -> None:
     one = ended["fork"]
@@ -271,7 +269,7 @@ def test_a_loaders_forked_workers_do_not_disturb_the_recording(
     assert ended["loader-workers"].code == 0, ended["loader-workers"].err
 
 
-def test_switched_off_nothing_is_imported_or_written(ended: dict[str, Ended]) -> None:
+def test_with_recording_off_nothing_is_imported_or_written(ended: dict[str, Ended]) -> None:
     one = ended["off"]
     assert (one.code, one.out, one.err) == (0, "", "")
     assert one.traces == {}

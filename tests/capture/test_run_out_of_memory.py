@@ -1,4 +1,4 @@
-"""``profkit run`` of a program whose CUDA memory runs out: its own error, and a snapshot."""
+"""``profkit run`` of a program that runs out of CUDA memory: its own error, and a snapshot."""
 
 import sys
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_the_error_is_the_program_s_and_the_snapshot_is_in_the_report(
     assert cuda.asked[0][1] == "alloc"
 
 
-def test_a_program_that_goes_on_is_told_of_all_the_same(
+def test_a_program_that_handles_the_error_has_a_snapshot_too(
     cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -75,7 +75,7 @@ def test_a_program_that_goes_on_is_told_of_all_the_same(
     assert not cuda.is_on
 
 
-def test_without_watching_memory_no_history_is_kept(
+def test_without_memory_monitoring_no_history_is_recorded(
     cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

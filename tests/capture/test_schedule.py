@@ -1,4 +1,4 @@
-"""Which step is recorded and which lends its lines."""
+"""Which steps are recorded, and which one is recorded for source lines."""
 
 import pytest
 from hypothesis import given
@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from profkit.capture.schedule import Phase, Schedule
 from profkit.errors import UsageError
 
-LETTERS = {Phase.OFF: ".", Phase.LEND: "L", Phase.READY: "r", Phase.RECORD: "#"}
+LETTERS = {Phase.OFF: ".", Phase.LINES: "L", Phase.READY: "r", Phase.RECORD: "#"}
 
 
-def drawn(schedule: Schedule, n: int, *, lend: bool = True) -> str:
-    """The first steps of a schedule, a letter each."""
-    return "".join(LETTERS[schedule.place(step, lend=lend)[1]] for step in range(n))
+def phases(schedule: Schedule, n: int, *, lines: bool = True) -> str:
+    """The first steps of a schedule, one letter each."""
+    return "".join(LETTERS[schedule.phase_of(step, lines=lines)[1]] for step in range(n))
 
 
 @pytest.mark.parametrize(
@@ -26,29 +26,29 @@ def drawn(schedule: Schedule, n: int, *, lend: bool = True) -> str:
         (Schedule(wait=2, warmup=0, active=None), "..######"),
     ],
 )
-def test_one_step_beside_the_recorded_ones_lends_its_lines(
+def test_source_lines_come_from_one_step_beside_the_active_ones(
     schedule: Schedule, expected: str
 ) -> None:
-    assert drawn(schedule, 8) == expected
+    assert phases(schedule, 8) == expected
 
 
-def test_only_the_first_cycle_lends_its_lines() -> None:
-    assert drawn(Schedule(1, 2, 2, repeat=2), 12) == ".Lr##..r##.."
+def test_source_lines_come_from_the_first_cycle_only() -> None:
+    assert phases(Schedule(1, 2, 2, repeat=2), 12) == ".Lr##..r##.."
 
 
-def test_without_stacks_no_step_lends_its_lines() -> None:
-    assert drawn(Schedule(1, 2, 2), 7, lend=False) == "..r##.."
+def test_without_stacks_no_step_is_recorded_for_source_lines() -> None:
+    assert phases(Schedule(1, 2, 2), 7, lines=False) == "..r##.."
 
 
-def test_repeat_zero_goes_on_for_ever() -> None:
+def test_repeat_zero_repeats_without_limit() -> None:
     schedule = Schedule(wait=1, warmup=0, active=1, repeat=0)
-    assert drawn(schedule, 101, lend=False).count("#") == 50
+    assert phases(schedule, 101, lines=False).count("#") == 50
 
 
-@pytest.mark.parametrize("words", [{"wait": -1}, {"warmup": -1}, {"active": 0}, {"repeat": -2}])
-def test_numbers_that_make_no_sense_are_refused(words: dict[str, int]) -> None:
+@pytest.mark.parametrize("numbers", [{"wait": -1}, {"warmup": -1}, {"active": 0}, {"repeat": -2}])
+def test_invalid_numbers_are_rejected(numbers: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="or more"):
-        Schedule(**words)
+        Schedule(**numbers)
 
 
 @given(
@@ -61,14 +61,14 @@ def test_numbers_that_make_no_sense_are_refused(words: dict[str, int]) -> None:
     ),
     st.booleans(),
 )
-def test_every_cycle_records_as_many_steps_as_asked_and_one_lends_at_most(
+def test_every_cycle_records_its_active_steps_and_one_step_is_recorded_for_lines(
     schedule: Schedule,
-    lend: bool,  # noqa: FBT001  (drawn by name, not passed by hand)
+    lines: bool,  # noqa: FBT001  (drawn by name)
 ) -> None:
-    places = [schedule.place(step, lend=lend) for step in range(60)]
+    places = [schedule.phase_of(step, lines=lines) for step in range(60)]
     assert schedule.active is not None
-    phases = [phase for _, phase in places]
-    assert phases.count(Phase.RECORD) == schedule.active * schedule.repeat
-    assert phases.count(Phase.LEND) == int(lend)
+    found = [phase for _, phase in places]
+    assert found.count(Phase.RECORD) == schedule.active * schedule.repeat
+    assert found.count(Phase.LINES) == int(lines)
     assert [cycle for cycle, _ in places] == sorted(cycle for cycle, _ in places)
     assert schedule.is_over(places[-1][0])

@@ -27,7 +27,7 @@ def n_ops(trace: dict[str, Any], name: str = "aten::exp") -> int:
     return sum(e.get("cat") == "cpu_op" and e["name"] == name for e in trace["traceEvents"])
 
 
-def test_the_active_steps_are_recorded_without_stacks_and_a_warm_up_step_lends_its_lines(
+def test_active_steps_have_no_stacks_and_source_lines_come_from_a_warm_up_step(
     opened: Opened,
 ) -> None:
     with profkit.trace("train", wait=3, warmup=2, active=2) as t:
@@ -47,7 +47,7 @@ def test_the_active_steps_are_recorded_without_stacks_and_a_warm_up_step_lends_i
     assert "unrecorded" in about["cost"]["overhead_basis"]
 
 
-def test_the_trace_is_there_as_soon_as_its_steps_are_over(tmp_path: Path) -> None:
+def test_the_trace_is_written_right_after_its_last_step(tmp_path: Path) -> None:
     with profkit.trace("train", warmup=1, active=1) as t:
         for i in range(4):
             work()
@@ -55,7 +55,7 @@ def test_the_trace_is_there_as_soon_as_its_steps_are_over(tmp_path: Path) -> Non
             assert len(list(tmp_path.rglob("*.gz"))) == int(i >= 1)
 
 
-def test_without_a_warm_up_the_step_after_the_active_ones_lends_its_lines(
+def test_without_a_warm_up_source_lines_come_from_the_step_after_the_active_ones(
     opened: Opened,
 ) -> None:
     with profkit.trace("train", active=2) as t:
@@ -73,12 +73,14 @@ def test_each_cycle_is_a_file(tmp_path: Path, opened: Opened) -> None:
             work()
             t.step()
     paths = sorted(tmp_path.rglob("*.gz"))
-    marks = [annotations(opened(str(path))) for path in paths]
-    assert marks == [["ProfilerStep#2"], ["ProfilerStep#5"]]
+    assert [annotations(opened(str(path))) for path in paths] == [
+        ["ProfilerStep#2"],
+        ["ProfilerStep#5"],
+    ]
     assert t.path == str(paths[1])
 
 
-def test_a_loop_that_ends_during_the_warm_up_still_leaves_a_trace(opened: Opened) -> None:
+def test_a_loop_that_ends_during_the_warm_up_has_a_trace(opened: Opened) -> None:
     with profkit.trace("train", wait=1, warmup=2, active=3) as t:
         for _ in range(2):
             work()
@@ -88,7 +90,7 @@ def test_a_loop_that_ends_during_the_warm_up_still_leaves_a_trace(opened: Opened
     assert trace["profkit"]["lines"]["same_window"] is True
 
 
-def test_a_loop_that_is_too_short_for_anything_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_loop_that_ends_before_the_warm_up_has_no_trace(tmp_path: Path) -> None:
     with profkit.trace("train", wait=5, warmup=2, active=3) as t:
         work()
         t.step()
@@ -96,7 +98,7 @@ def test_a_loop_that_is_too_short_for_anything_leaves_no_trace(tmp_path: Path) -
     assert list(tmp_path.rglob("*")) == []
 
 
-def test_a_step_that_never_ended_is_named(opened: Opened) -> None:
+def test_a_step_that_did_not_end_is_named(opened: Opened) -> None:
     block = profkit.trace("train", warmup=1, active=3)
 
     def loop() -> None:
@@ -114,7 +116,7 @@ def test_a_step_that_never_ended_is_named(opened: Opened) -> None:
     assert about["open_step"] == "ProfilerStep#2"
 
 
-def test_steps_without_a_schedule_mark_the_whole_block(opened: Opened) -> None:
+def test_steps_without_a_schedule_are_all_recorded(opened: Opened) -> None:
     with profkit.trace("train") as t:
         for _ in range(3):
             work()
@@ -144,7 +146,7 @@ def test_steps_of_a_plain_iterable_measure_the_wait_for_data(opened: Opened) -> 
     assert trace["profkit"]["steps"] == "loader"
 
 
-def test_steps_of_a_data_loader_use_torchs_own_mark_for_the_wait(opened: Opened) -> None:
+def test_steps_of_a_data_loader_use_torchs_own_annotation_of_the_wait(opened: Opened) -> None:
     loader = DataLoader(TensorDataset(torch.arange(8)))
     loop = profkit.steps(loader, "train", wait=0, warmup=1, active=2)
     assert len(loop) == 8
@@ -155,7 +157,7 @@ def test_steps_of_a_data_loader_use_torchs_own_mark_for_the_wait(opened: Opened)
     assert annotations(trace, "profkit.data_wait") == []
 
 
-def test_leaving_the_loop_early_writes_what_there_is(opened: Opened) -> None:
+def test_a_loop_that_is_left_early_has_a_trace(opened: Opened) -> None:
     loop = profkit.steps(range(100), "train", wait=0, warmup=1, active=10)
     for batch in loop:
         work()
@@ -166,11 +168,11 @@ def test_leaving_the_loop_early_writes_what_there_is(opened: Opened) -> None:
     assert trace["profkit"]["open_step"] == "ProfilerStep#4"
 
 
-def test_a_loop_without_length_has_none() -> None:
+def test_a_loop_over_an_iterator_has_no_length() -> None:
     with pytest.raises(TypeError, match="no length"):
         len(profkit.steps(iter([]), "train"))
 
 
-def test_a_schedule_that_makes_no_sense_is_refused_before_the_loop() -> None:
+def test_an_invalid_schedule_is_rejected_before_the_loop() -> None:
     with pytest.raises(UsageError, match="or more"):
         profkit.steps([], "train", wait=-1)

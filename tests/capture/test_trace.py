@@ -36,7 +36,7 @@ def ops(trace: dict[str, Any]) -> list[str]:
     return [e["name"] for e in trace["traceEvents"] if e.get("cat") == "cpu_op"]
 
 
-def test_a_block_becomes_a_trace_that_names_it_and_knows_its_cost(
+def test_the_trace_of_a_block_has_its_name_and_the_cost_of_recording(
     tmp_path: Path, opened: Opened, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with profkit.trace("a step") as t:
@@ -54,13 +54,13 @@ def test_a_block_becomes_a_trace_that_names_it_and_knows_its_cost(
     assert min(about["cost"][key] for key in ("start_ns", "stop_ns", "write_ns")) > 0
     assert about["cost"]["overhead_ratio"] > 0
     assert "Python calls" in about["cost"]["overhead_basis"]
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert f"profkit analyze {t.path}" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert f"profkit analyze {t.path}" in printed.err
 
 
-def test_quiet_says_nothing(
+def test_quiet_prints_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with profkit.trace("one", quiet=True):
@@ -80,7 +80,7 @@ def test_each_part_can_be_turned_off(opened: Opened) -> None:
     assert "aten::matmul" in ops(trace)
 
 
-def test_the_first_entries_of_a_name_are_recorded_and_one_line_says_when_it_ends(
+def test_a_name_is_recorded_up_to_its_limit_and_one_line_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(100_000):
@@ -97,7 +97,7 @@ def test_the_first_entries_of_a_name_are_recorded_and_one_line_says_when_it_ends
     assert profkit.trace("other") is not IDLE
 
 
-def test_later_entries_have_no_stacks_and_borrow_the_lines_of_the_first(opened: Opened) -> None:
+def test_later_recordings_have_no_stacks_and_the_source_lines_of_the_first(opened: Opened) -> None:
     traces = []
     for _ in range(2):
         with profkit.trace("step") as t:
@@ -110,9 +110,7 @@ def test_later_entries_have_no_stacks_and_borrow_the_lines_of_the_first(opened: 
     assert not any(e.get("cat") == "python_function" for e in second["traceEvents"])
 
 
-def test_a_block_in_a_block_is_a_region_and_no_file_of_its_own(
-    tmp_path: Path, opened: Opened
-) -> None:
+def test_a_nested_block_is_a_region_without_a_file(tmp_path: Path, opened: Opened) -> None:
     with profkit.trace("outer") as outer, profkit.trace("inner") as inner:
         work()
     assert inner.path is None
@@ -121,7 +119,7 @@ def test_a_block_in_a_block_is_a_region_and_no_file_of_its_own(
     assert "inner" not in current.n_recorded
 
 
-def test_an_exhausted_name_is_still_a_region_in_another_block(opened: Opened) -> None:
+def test_a_name_beyond_its_limit_is_still_a_region_in_another_block(opened: Opened) -> None:
     for _ in range(3):
         with profkit.trace("inner", limit=1):
             work()
@@ -130,7 +128,7 @@ def test_an_exhausted_name_is_still_a_region_in_another_block(opened: Opened) ->
     assert "inner" in annotations(opened(outer.path))
 
 
-def test_the_users_exception_passes_through_and_the_trace_is_written(opened: Opened) -> None:
+def test_the_users_exception_is_raised_and_the_trace_is_written(opened: Opened) -> None:
     error = ValueError("mine")
     block = profkit.trace("fails")
 
@@ -147,7 +145,7 @@ def test_the_users_exception_passes_through_and_the_trace_is_written(opened: Ope
     assert "aten::matmul" in ops(trace)
 
 
-def test_another_thread_meanwhile_is_passed_over(tmp_path: Path) -> None:
+def test_another_thread_is_not_recorded_meanwhile(tmp_path: Path) -> None:
     paths: list[str | None] = []
 
     def other() -> None:
@@ -168,7 +166,7 @@ def test_another_thread_meanwhile_is_passed_over(tmp_path: Path) -> None:
     assert paths[1] is not None, "a thread records when no other does"
 
 
-def test_many_threads_at_once_make_at_most_one_trace_at_a_time(tmp_path: Path) -> None:
+def test_concurrent_threads_record_one_trace_at_a_time(tmp_path: Path) -> None:
     start = threading.Barrier(4)
     errors: list[BaseException] = []
 
@@ -190,7 +188,7 @@ def test_many_threads_at_once_make_at_most_one_trace_at_a_time(tmp_path: Path) -
     assert 1 <= len(written(tmp_path)) <= 2
 
 
-def test_a_profiler_that_already_runs_is_left_alone(
+def test_a_profiler_that_is_already_running_is_not_disturbed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with torch.profiler.profile() as users:
@@ -200,12 +198,12 @@ def test_a_profiler_that_already_runs_is_left_alone(
     assert t.path is None
     assert written(tmp_path) == []
     assert any(event.key == "aten::matmul" for event in users.key_averages())
-    said = capsys.readouterr().err
-    assert said.count("warning") == 1
-    assert "Another torch profiler is running" in said
+    printed = capsys.readouterr().err
+    assert printed.count("warning") == 1
+    assert "Another torch profiler is running" in printed
 
 
-def test_a_profiler_that_the_program_starts_within_has_its_way(
+def test_a_profiler_that_the_program_starts_inside_ends_the_recording(
     opened: Opened, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with profkit.trace("step") as t:
@@ -217,13 +215,13 @@ def test_a_profiler_that_the_program_starts_within_has_its_way(
     assert trace["profkit"]["stopped_by"] == "another profiler"
     assert "aten::matmul" in ops(trace)
     assert "aten::exp" not in ops(trace)
-    assert "Leave one of the two out" in capsys.readouterr().err
+    assert "Use only one of the two" in capsys.readouterr().err
     with torch.profiler.profile() as again:
         work()
     assert again.key_averages()
 
 
-def test_a_full_disk_is_one_warning_and_leaves_nothing_behind(
+def test_a_full_disk_is_one_warning_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
@@ -234,12 +232,12 @@ def test_a_full_disk_is_one_warning_and_leaves_nothing_behind(
     assert outcome.item() == 64
     assert t.path is None
     assert written(tmp_path) == []
-    said = capsys.readouterr().err
-    assert "No space left on device" in said
-    assert "dir= or PROFKIT_DIR" in said
+    printed = capsys.readouterr().err
+    assert "No space left on device" in printed
+    assert "dir= or PROFKIT_DIR" in printed
 
 
-def test_a_folder_that_may_not_be_written_is_one_warning(
+def test_a_folder_without_write_permission_is_one_warning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(self: Path, *_args: object, **_kwargs: object) -> None:
@@ -250,9 +248,9 @@ def test_a_folder_that_may_not_be_written_is_one_warning(
         with profkit.trace("step") as t:
             work()
     assert t.path is None
-    said = capsys.readouterr().err
-    assert said.count("warning") == 1
-    assert "Permission denied" in said
+    printed = capsys.readouterr().err
+    assert printed.count("warning") == 1
+    assert "Permission denied" in printed
 
 
 def test_a_folder_that_is_a_file_is_one_warning(
@@ -265,7 +263,7 @@ def test_a_folder_that_is_a_file_is_one_warning(
     assert "warning" in capsys.readouterr().err
 
 
-def test_a_block_can_be_used_again(opened: Opened) -> None:
+def test_a_block_can_be_reused(opened: Opened) -> None:
     block = profkit.trace("again")
     paths = []
     for _ in range(2):
@@ -276,7 +274,7 @@ def test_a_block_can_be_used_again(opened: Opened) -> None:
     assert all(opened(path)["profkit"]["name"] == "again" for path in paths)
 
 
-def test_the_report_is_made_of_the_file() -> None:
+def test_the_report_is_created_from_the_file() -> None:
     with profkit.trace("step") as t:
         work()
     assert t.report is not None
@@ -285,18 +283,18 @@ def test_the_report_is_made_of_the_file() -> None:
     assert [step.name for step in t.report.summary.steps] == ["step"]
 
 
-def test_arguments_that_make_no_sense_are_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(UsageError, match="no argument dri"):
         profkit.trace("x", dri="typo")  # type: ignore[call-overload]
-    with pytest.raises(UsageError, match="is a text"):
+    with pytest.raises(UsageError, match="must be a string"):
         profkit.trace(3)  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="empty"):
         profkit.trace("x", ops=False, device=False)
 
 
-def test_without_the_device_that_it_needs_nothing_is_recorded(tmp_path: Path) -> None:
+def test_nothing_is_recorded_without_the_required_device(tmp_path: Path) -> None:
     if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device here")
+        pytest.skip("this machine has a CUDA device")
     with profkit.trace("step", only="cuda") as t:
         work()
     assert t.path is None
@@ -304,7 +302,9 @@ def test_without_the_device_that_it_needs_nothing_is_recorded(tmp_path: Path) ->
     assert written(tmp_path) == []
 
 
-def test_switched_off_a_function_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_recording_off_a_function_is_returned_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(current, "is_on", False)
     assert profkit.trace(work) is work
     assert profkit.trace("step")(work) is work

@@ -122,7 +122,7 @@ def test_a_missing_torch_is_a_problem_and_the_only_one() -> None:
         ({"n_threads": 1, "omp_threads": "1"}, "cores", "note"),
         ({"packages": {"tensorboard": None}}, "TensorBoard", "note"),
         ({"plugin_error": "ImportError: pkg_resources"}, "TensorBoard", "note"),
-        ({"tab_error": "no installed package offers it"}, "TensorBoard", "note"),
+        ({"tab_error": "no installed package provides it"}, "TensorBoard", "note"),
         ({"variables": {"PROFKIT_DRI": "x"}}, "environment", "note"),
         ({"variables": {"PROFKIT": "0"}}, "environment", "note"),
     ],
@@ -139,7 +139,7 @@ def test_the_page_says_what_to_do_and_counts_the_problems() -> None:
     lines = examine(replace(HEALTHY, kineto=False, folder_error="Permission denied"))
     shown = page(lines, look)
     assert "2 problems to solve." in shown
-    assert "→ Set PROFKIT_DIR to a folder that can." in shown
+    assert "→ Set PROFKIT_DIR to a writable folder." in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
     assert "Ready. Next: profkit demo" in page(examine(HEALTHY), look)
 
@@ -168,4 +168,4 @@ def test_the_tab_is_asked_for_as_tensorboard_asks(monkeypatch: pytest.MonkeyPatc
 
     assert machine._tab_error() == ""
     monkeypatch.setattr(machine, "entry_points", lambda **_: ())
-    assert machine._tab_error() == "no installed package offers it"
+    assert machine._tab_error() == "no installed package provides it"

@@ -1,4 +1,4 @@
-"""Runs a program with the first CUDA device as the place of all that it makes.
+"""Runs a program with CUDA as the default device.
 
 Run: ``python tests/gpu/on_cuda.py PROGRAM [ARGUMENT…]``
 """

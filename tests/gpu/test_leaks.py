@@ -1,4 +1,4 @@
-"""On a real device: the leaking programs leak there too, and are told with line and holder."""
+"""On a real device: the leaking programs leak there too, with source line and holder."""
 
 import json
 import subprocess
@@ -23,17 +23,15 @@ pytestmark = pytest.mark.gpu
 
 ON_CUDA = Path(__file__).with_name("on_cuda.py")
 BOUND_TO_THE_HOST = ("DataLoader", "numpy", ".to(", "device")
-"""What is in the text of programs that say themselves where their tensors are."""
+"""Text of programs that choose the device of their tensors themselves."""
 
 
-def moves(name: str) -> bool:
-    """Whether a program does its work wherever torch's default device is."""
+def uses_default_device(name: str) -> bool:
     text = (PROGRAMS / f"{name}.py").read_text()
     return not any(word in text for word in BOUND_TO_THE_HOST)
 
 
 def report_on(name: str, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The report on a program that runs on the device."""
     command = [sys.executable, "-m", "profkit", "run", "--dir", "out", "--json", "report.json"]
     program = [str(ON_CUDA), str(PROGRAMS / f"{name}.py"), *facts["arguments"]]
     visible = {key: value for key, value in ALONE.items() if key != "CUDA_VISIBLE_DEVICES"}
@@ -42,8 +40,8 @@ def report_on(name: str, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("name", [name for name in LEAKS if moves(name)])
-def test_a_leak_on_the_device_is_told_with_line_and_holder(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in LEAKS if uses_default_device(name)])
+def test_a_leak_on_the_device_has_its_line_and_holder(name: str, tmp_path: Path) -> None:
     facts = LEAKS[name]
     report = report_on(name, facts, tmp_path)
     leaks = [one for one in report["findings"] if one["name"] in facts["rules"]]
@@ -53,6 +51,6 @@ def test_a_leak_on_the_device_is_told_with_line_and_holder(name: str, tmp_path: 
     assert is_held_as_stated(leaks[0], facts), leaks[0]["holders"]
 
 
-@pytest.mark.parametrize("name", [name for name in CLEAN if moves(name)])
-def test_nothing_is_told_of_a_clean_program_on_the_device(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in CLEAN if uses_default_device(name)])
+def test_a_clean_program_has_no_finding_on_the_device(name: str, tmp_path: Path) -> None:
     assert on_memory(report_on(name, CLEAN[name], tmp_path)) == []

@@ -1,4 +1,4 @@
-"""On a real device: snapshots, the peak, running out, and who else has memory."""
+"""On a real device: snapshots, the peak, out-of-memory errors, and memory of other processes."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ STEPS = 12
 
 @pytest.fixture(autouse=True)
 def _empty() -> Iterator[None]:
-    """Nothing of an earlier test stands on the device."""
+    """No memory of an earlier test is reserved."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     yield
@@ -37,11 +37,11 @@ def device_of(report: profkit.Report | None) -> SnapshotDevice:
     return device
 
 
-def test_the_peak_and_what_stands_are_what_torch_says(tmp_path: Path) -> None:
-    kept = []
+def test_peak_allocated_and_reserved_bytes_are_those_of_torch(tmp_path: Path) -> None:
+    retained = []
     with profkit.memory("steps", dir=str(tmp_path), quiet=True) as m:
         for _ in range(STEPS):
-            kept.append(torch.empty(MIB, device="cuda", dtype=torch.uint8))
+            retained.append(torch.empty(MIB, device="cuda", dtype=torch.uint8))
             torch.empty(64 * MIB, device="cuda", dtype=torch.uint8).add_(1)
             m.step()
         allocated, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
@@ -50,14 +50,14 @@ def test_the_peak_and_what_stands_are_what_torch_says(tmp_path: Path) -> None:
     assert device.allocated_bytes == allocated
     assert device.reserved_bytes == reserved
     assert device.at_peak_bytes == peak
-    (most, *_) = device.top_sites
-    assert most.bytes == STEPS * MIB
-    assert most.location.file is not None
-    assert Path(most.location.file).name == Path(__file__).name
-    del kept
+    (first, *_) = device.top_sites
+    assert first.bytes == STEPS * MIB
+    assert first.location.file is not None
+    assert Path(first.location.file).name == Path(__file__).name
+    del retained
 
 
-def test_the_history_is_off_again(tmp_path: Path) -> None:
+def test_the_history_is_off_after_the_block(tmp_path: Path) -> None:
     with profkit.memory(dir=str(tmp_path), quiet=True) as m:
         torch.empty(MIB, device="cuda")
         m.step()
@@ -66,42 +66,42 @@ def test_the_history_is_off_again(tmp_path: Path) -> None:
     assert len(torch.cuda.memory._snapshot()["device_traces"][0]) == n_entries
 
 
-def test_running_out_is_explained_and_the_error_is_torchs_own(tmp_path: Path) -> None:
+def test_an_out_of_memory_error_is_torchs_own_and_has_a_finding(tmp_path: Path) -> None:
     total = torch.cuda.get_device_properties(0).total_memory
-    standing = torch.empty(512 * MIB, device="cuda", dtype=torch.uint8)
+    filler = torch.empty(512 * MIB, device="cuda", dtype=torch.uint8)
     torch.cuda.set_per_process_memory_fraction(2048 * MIB / total)
-    kept = []
+    retained = []
 
     @profkit.memory("train", dir=str(tmp_path), quiet=True)
     def train() -> None:
-        kept.append(torch.empty(1024 * MIB, device="cuda", dtype=torch.uint8))
-        kept.append(torch.empty(1024 * MIB, device="cuda", dtype=torch.uint8))
+        retained.append(torch.empty(1024 * MIB, device="cuda", dtype=torch.uint8))
+        retained.append(torch.empty(1024 * MIB, device="cuda", dtype=torch.uint8))
 
     with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
         train()
     (path,) = (tmp_path / "train").glob("*.snapshot.pickle.gz")
     report = profkit.analyze(path)
-    (asked,) = device_of(report).oom
-    assert asked.bytes == 1024 * MIB
-    assert asked.location is not None
-    assert asked.location.function == "train"
+    (failed,) = device_of(report).oom
+    assert failed.bytes == 1024 * MIB
+    assert failed.location is not None
+    assert failed.location.function == "train"
     assert any(finding.name == "out-of-memory" for finding in report.findings)
-    assert len(kept) == 1
-    del standing
+    assert len(retained) == 1
+    del filler
 
 
-def test_the_bytes_of_each_owner_are_what_the_driver_says() -> None:
-    held = torch.empty(256 * MIB, device="cuda", dtype=torch.uint8)
+def test_the_bytes_of_each_process_are_those_of_the_driver() -> None:
+    tensor = torch.empty(256 * MIB, device="cuda", dtype=torch.uint8)
     (found,) = (each for each in device_bytes() if each.device == torch.cuda.current_device())
     free, total = torch.cuda.mem_get_info()
     assert (found.total_bytes, found.torch_bytes) == (total, torch.cuda.memory_reserved())
     assert found.free_bytes == pytest.approx(free, abs=64 * MIB)
     smi = shutil.which("nvidia-smi")
     if smi is None or found.process_bytes is None:
-        pytest.skip("neither nvidia-smi nor NVML tells of processes here")
+        pytest.skip("neither nvidia-smi nor NVML lists processes here")
     query = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     listed = subprocess.run([smi, *query], capture_output=True, text=True, check=True).stdout
     known = [line.split(",") for line in listed.splitlines() if "N/A" not in line]
     used = {int(pid): int(mib) for pid, mib in known}
     assert found.process_bytes == pytest.approx(used[os.getpid()] * MIB, abs=2 * MIB)
-    del held
+    del tensor

@@ -1,4 +1,4 @@
-"""On a real device: what other settings would reserve is what they do reserve."""
+"""On a real device: simulated allocator settings reserve as predicted."""
 
 import os
 import subprocess
@@ -17,33 +17,33 @@ pytestmark = pytest.mark.gpu
 PROGRAM = """
 import sys, torch
 
-def made(mebibytes):
+def tensor(mebibytes):
     return torch.empty(mebibytes << 20, dtype=torch.uint8, device="cuda")
 
 torch.cuda.memory._record_memory_history(max_entries=100_000)
-held = [made(200) for _ in range(10)]
-del held
-kept = []
+batch = [tensor(200) for _ in range(10)]
+del batch
+retained = []
 for n in range(10):
-    work = made(182 + n)
-    kept.append(made(120))
+    work = tensor(182 + n)
+    retained.append(tensor(120))
     del work
     small = [torch.empty(size * 700, device="cuda") for size in range(1, 400)]
     del small
-held = [made(200) for _ in range(10)]
+batch = [tensor(200) for _ in range(10)]
 torch.cuda.memory._dump_snapshot(sys.argv[1])
 """
 
 
 def recorded(folder: Path, settings: str) -> DeviceMemory:
-    """What the program's history tells, under some settings."""
+    """The program's device memory under some allocator settings."""
     path = folder / "snapshot.pickle"
-    # The second name is that of torch before 2.9.
+    # The second is for torch before 2.9.
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-    own = {key: value for key, value in os.environ.items() if key not in names}
-    set_so = dict.fromkeys(names, settings) if settings else {}
+    inherited = {key: value for key, value in os.environ.items() if key not in names}
+    setting = dict.fromkeys(names, settings) if settings else {}
     command = [sys.executable, "-c", PROGRAM, str(path)]
-    subprocess.run(command, env=own | set_so, check=True)
+    subprocess.run(command, env=inherited | setting, check=True)
     snapshot = load(path)
     assert isinstance(snapshot, MemorySnapshot)
     memories = Context(snapshot=snapshot).device_memories
@@ -51,7 +51,7 @@ def recorded(folder: Path, settings: str) -> DeviceMemory:
     return memory
 
 
-def test_what_is_said_of_other_settings_comes_true(tmp_path: Path) -> None:
+def test_predicted_peaks_are_those_of_a_run_with_the_settings(tmp_path: Path) -> None:
     other = recorded(tmp_path, "").what_if
     assert other.max_error_bytes == 0
     expandable, split = other.expandable, other.best_split
@@ -61,5 +61,5 @@ def test_what_is_said_of_other_settings_comes_true(tmp_path: Path) -> None:
     for outcome in (expandable, split):
         then = recorded(tmp_path, outcome.alloc_conf)
         assert int(then.reserved_bytes.max()) == outcome.peak_bytes
-        # And the history that comes of it follows the rules as well.
+        # The simulation reproduces that history, too.
         assert then.what_if.max_error_bytes == 0

@@ -1,4 +1,4 @@
-"""On a real device: a trace has all that the device did, and figures as torch's own."""
+"""On a real device: a trace has all device work, and its figures agree with torch's."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ STEPS = 6
 
 
 def products(a: torch.Tensor) -> torch.Tensor:
-    """Work that the device is still at when the host has long gone on."""
+    """Work that runs on the device long after the host has enqueued it."""
     for _ in range(N_PRODUCTS):
         a = torch.mm(a, a).clamp(-1, 1)
     return a
@@ -23,7 +23,7 @@ def products(a: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> profkit.Report:
-    """Steps of known work, the last of which the block does not wait for."""
+    """Steps of known work; the block does not synchronize after the last one."""
     a = torch.randn(SIZE, SIZE, device="cuda")
     products(a)
     with profkit.trace("products", dir=str(tmp_path_factory.mktemp("traces")), quiet=True) as t:
@@ -44,13 +44,13 @@ def test_no_kernel_of_the_last_step_is_missing(recorded: profkit.Report) -> None
     assert recorded.summary.n_gpu_events_without_launch == 0
 
 
-def test_the_device_is_known_by_its_name(recorded: profkit.Report) -> None:
+def test_the_device_has_its_name(recorded: profkit.Report) -> None:
     (device,) = recorded.summary.devices
     assert device.device == f"cuda:{torch.cuda.current_device()}"
     assert device.name == torch.cuda.get_device_name()
 
 
-def test_busy_time_is_what_events_of_the_device_measure(recorded: profkit.Report) -> None:
+def test_busy_time_agrees_with_cuda_events(recorded: profkit.Report) -> None:
     a = torch.randn(SIZE, SIZE, device="cuda")
     products(a)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -60,11 +60,11 @@ def test_busy_time_is_what_events_of_the_device_measure(recorded: profkit.Report
     end.synchronize()
     (device,) = recorded.summary.devices
     per_step_ms = device.busy_ns / len(recorded.summary.steps) / 1e6
-    # Clocks go up and down between the two; the same work takes about the same time.
+    # Clock rates change between the two.
     assert per_step_ms == pytest.approx(begin.elapsed_time(end), rel=0.25)
 
 
-def test_a_line_is_named_for_the_kernels_that_take_longest(recorded: profkit.Report) -> None:
+def test_the_kernels_that_take_longest_have_a_source_line(recorded: profkit.Report) -> None:
     first = recorded.summary.top_kernels[0]
     assert first.location is not None
     assert first.location.file is not None

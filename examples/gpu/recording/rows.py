@@ -1,4 +1,4 @@
-"""What is known of each run, kept in ``rows.json`` atomic_path the recordings."""
+"""What is known of each run, stored in ``rows.json`` beside the recordings."""
 
 import datetime as dt
 import importlib.util

@@ -1,8 +1,7 @@
-"""Where in a function an operator can run that no call leads to.
+"""The places in a function's source that run operators without a call.
 
 torch records the line of every call, but ``a + b``, ``x[mask]``, ``if loss > 1`` and
-``float(loss)`` run operators without one. Here the function's source is read for such places, in
-the order in which they run.
+``float(loss)`` run operators without one. Such places are listed in execution order.
 """
 
 import ast
@@ -32,7 +31,7 @@ _OPERATORS: Final[dict[type[ast.AST], frozenset[str]]] = {
     ast.Invert: frozenset({"bitwise_not"}),
     ast.Eq: frozenset({"eq"}),
     ast.NotEq: frozenset({"ne"}),
-    # Python turns the comparison round when the tensor stands on the right.
+    # Python swaps the operands when the tensor is on the right.
     ast.Lt: frozenset({"lt", "gt"}),
     ast.LtE: frozenset({"le", "ge"}),
     ast.Gt: frozenset({"gt", "lt"}),
@@ -44,21 +43,16 @@ _PLAIN_INDEX: Final = frozenset(
     {"select", "slice", "unsqueeze", "alias", "copy", "fill", "lift_fresh", "expand", "view", "to"}
 )
 _INDEX: Final = _PLAIN_INDEX | {"index", "item", "index_put", "masked_fill", "nonzero"}
-"""What an index that may be a tensor can run besides."""
-_WRITTEN_OUT: Final = (
-    ast.Constant,
-    ast.Slice,
-    ast.Tuple,
-    ast.UnaryOp,
-    ast.unaryop,
-    ast.expr_context,
-)
-"""What an index of written numbers, slices and their signs is made of."""
-_CONVERSIONS: Final = {"float": _NUMBER, "int": _NUMBER, "complex": _NUMBER, "bool": _TRUTH} | {
-    "range": _NUMBER,
-    "slice": _NUMBER,
+"""What an index that may be a tensor can run."""
+_LITERAL_INDEX: Final = (
+    ast.Constant, ast.Slice, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.expr_context
+)  # fmt: skip
+"""The nodes of an index that consists of literal numbers and slices."""
+_CONVERSIONS: Final = {
+    **dict.fromkeys(("float", "int", "complex", "range", "slice"), _NUMBER),
+    "bool": _TRUTH,
 }
-"""Types whose call on a tensor reads its value; calls of types leave no event."""
+"""Types whose call on a tensor reads its value; torch records no event for calls of types."""
 _SPECIFIC: Final = frozenset().union(*_OPERATORS.values(), _TRUTH, _NUMBER, _INDEX)
 _OWN_FRAMES: Final[tuple[type[ast.AST], ...]] = (
     ast.FunctionDef,
@@ -67,7 +61,7 @@ _OWN_FRAMES: Final[tuple[type[ast.AST], ...]] = (
     ast.ClassDef,
     ast.GeneratorExp,
 ) + ((ast.ListComp, ast.SetComp, ast.DictComp) if sys.version_info < (3, 12) else ())
-"""What runs in a frame of its own. Source: PEP 709 for comprehensions from Python 3.12 on."""
+"""Nodes with their own frame. Source: PEP 709 for comprehensions from Python 3.12 on."""
 _COMPREHENSIONS: Final = {
     "<listcomp>": ast.ListComp,
     "<setcomp>": ast.SetComp,
@@ -82,9 +76,8 @@ class Point:
     """A place that can run an operator without a call.
 
     Attributes:
-        line: Its line.
         ops: Names of the operators that it can run, without ``aten::`` and a last ``_``.
-        single: It runs one operator at most each time that it is passed.
+        single: Whether it runs at most one operator each time.
         loop: First and last line of the innermost loop around it, or None.
     """
 
@@ -94,21 +87,17 @@ class Point:
     loop: tuple[int, int] | None
 
     def can_run(self, op: str) -> bool:
-        """Whether an operator can have run here.
-
-        Args:
-            op: Its name without ``aten::`` and a last ``_``.
-        """
+        """Whether an operator, named as in ``ops``, can have run here."""
         return op in self.ops or op not in _SPECIFIC
 
 
 @dataclass(frozen=True)
 class Function:
-    """The source of a function, as far as it matters here.
+    """The source of a function.
 
     Attributes:
-        line: Where it begins.
-        points: Where it can run operators without a call, in the order in which they run.
+        line: Its first line.
+        points: Where it can run operators without a call, in execution order.
         loops: First and last lines of its loops, outer ones first.
         withs: First and last lines of its ``with`` blocks.
     """
@@ -126,7 +115,7 @@ class Function:
         return max(around, default=None)
 
     def end_of_with(self, line: int | None, inside: int | None) -> int | None:
-        """Last line of a ``with`` block that begins at ``line`` and holds ``inside``, or None.
+        """Last line of a ``with`` block that begins at ``line`` and contains ``inside``, or None.
 
         Python calls ``__exit__`` from the line of the ``with`` itself.
         """
@@ -138,12 +127,11 @@ class Function:
 
 @functools.lru_cache(maxsize=512)
 def function_at(file: str, line: int, name: str) -> Function:
-    """The function that a frame belongs to; one without points where the source is not to be had.
+    """The function of a frame; without points if the source is not available.
 
     Args:
-        file: Path of its source.
-        line: The line of its ``def``, of its first decorator, or one within it.
-        name: Its name: ``<module>``, ``<lambda>``, ``<listcomp>`` and the like included.
+        line: The line of its ``def``, of its first decorator, or one inside it.
+        name: Its name, such as ``forward``, ``<module>`` or ``<listcomp>``.
     """
     tree = _tree(file)
     node = None if tree is None else _find(tree, line, name)
@@ -165,7 +153,7 @@ def _tree(file: str) -> ast.Module | None:
 
 
 def _find(tree: ast.Module, line: int, name: str) -> ast.AST | None:
-    """The innermost node of that name around that line."""
+    """The innermost node of a name around a line."""
     if name == "<module>":
         return tree
     found: ast.AST | None = None
@@ -198,7 +186,7 @@ def _last_line(node: ast.AST) -> int:
 
 
 class _Reader:
-    """Walks a function in the order in which it runs and notes its points."""
+    """Walks a function in execution order and lists its points."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
@@ -207,7 +195,7 @@ class _Reader:
         self._around: list[tuple[int, int]] = []
 
     def read(self, function: ast.AST) -> None:
-        """Note everything in a function's own frame."""
+        """List the points of a function's own frame."""
         if isinstance(function, ast.Lambda):
             self._visit(function.body)
             return
@@ -256,7 +244,7 @@ class _Reader:
                 self._add(child, _TRUTH)
 
     def _point(self, node: ast.AST) -> None:
-        """Note what a node itself can run, after what is within it."""
+        """Add what a node itself can run, after its children."""
         if isinstance(node, (ast.BinOp, ast.AugAssign)):
             self._add(node, _OPERATORS.get(type(node.op), frozenset()))
         elif isinstance(node, ast.UnaryOp):
@@ -283,9 +271,9 @@ class _Reader:
 
 
 def _ops_of_index(index: ast.AST) -> frozenset[str]:
-    """What a subscript can run: numbers written out are no tensors, and a mask is no number."""
+    """What a subscript can run: literal numbers are not tensors, and a mask is not a number."""
     parts = list(ast.walk(index))
-    if all(isinstance(part, _WRITTEN_OUT) for part in parts):
+    if all(isinstance(part, _LITERAL_INDEX) for part in parts):
         return _PLAIN_INDEX
     if any(isinstance(part, (ast.Compare, ast.Invert, ast.BitAnd, ast.BitOr)) for part in parts):
         return _INDEX - _NUMBER
@@ -293,7 +281,7 @@ def _ops_of_index(index: ast.AST) -> frozenset[str]:
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """A node's children in the order in which they run: values before what they are put into."""
+    """A node's children in execution order: values before their targets."""
     if isinstance(node, ast.Assign):
         yield node.value
         yield from node.targets

@@ -1,7 +1,7 @@
-"""Which line of a function an operator ran on, when no call tells.
+"""Finds the line of an operator that a function ran without a call.
 
 Between two calls whose lines are known, the operators ran in order on places between those lines.
-A line is given as exact only when it is the single one that fits.
+A line is exact only if no other place is possible.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from profkit.capture.source.functions import Function, Point
 def lines_between(
     function: Function, before: int | None, after: int | None, ops: Sequence[str]
 ) -> list[int | None]:
-    """The line of each of some operators that ran in a function between two of its calls.
+    """The line of each operator that ran in a function between two of its calls.
 
     Args:
-        before: Line of its last call before them, or None.
-        after: Line of its next call after them, or None.
+        before: Line of the last call before them, or None.
+        after: Line of the next call after them, or None.
         ops: The operators' names in order.
 
     Returns:
-        For each operator its line, or None where several fit.
+        For each operator its line, or None if several are possible.
     """
     names = [op.removeprefix("aten::").removesuffix("_") for op in ops]
     points = _points_between(function, before, after)
@@ -37,7 +37,7 @@ def lines_between(
 
 
 def _points_between(function: Function, before: int | None, after: int | None) -> list[Point]:
-    """The points that can have been passed, in order."""
+    """The points that can have run, in order."""
     end = function.end_of_with(after, before)
     if end is not None:
         after = end
@@ -47,18 +47,18 @@ def _points_between(function: Function, before: int | None, after: int | None) -
     if first <= last:
         straight = [p for p in function.points if first <= p.line <= last]
         if end is None and after is not None:
-            return [_within(p, before, after) for p in straight]
+            return [_repeated(p, before, after) for p in straight]
         again = [p for p in function.points if loop and loop[0] <= p.line < first]
-        return [_within(p, before, after) for p in straight + again]
-    # The loop has gone round: from the line before to its end, and from its start to the next.
+        return [_repeated(p, before, after) for p in straight + again]
+    # A new iteration: from the line before to the end of the loop, and from its start to the next.
     around = [one for one in function.loops if one[0] <= last and first <= one[1]]
     start, stop = max(around, default=(0, 1 << 62))
     rest = [p for p in function.points if first <= p.line <= stop]
     return rest + [p for p in function.points if start <= p.line <= last]
 
 
-def _within(point: Point, before: int | None, after: int | None) -> Point:
-    """The point, passed any number of times if its loop lies wholly between the two calls."""
+def _repeated(point: Point, before: int | None, after: int | None) -> Point:
+    """The point, as one that runs many times if its whole loop is between the two calls."""
     if point.loop is None or not point.single:
         return point
     first, last = point.loop
@@ -68,16 +68,16 @@ def _within(point: Point, before: int | None, after: int | None) -> Point:
 
 
 def _first_fit(points: Sequence[Point], names: Sequence[str]) -> list[int] | None:
-    """Each operator's first possible line, given that they run in order; None if they do not."""
+    """Each operator's first possible line, if they ran in order; None if that is impossible."""
     lines: list[int] = []
-    place = 0
+    index = 0
     for name in names:
-        while place < len(points) and not points[place].can_run(name):
-            place += 1
-        if place == len(points):
+        while index < len(points) and not points[index].can_run(name):
+            index += 1
+        if index == len(points):
             return None
-        lines.append(points[place].line)
-        place += points[place].single
+        lines.append(points[index].line)
+        index += points[index].single
     return lines
 
 

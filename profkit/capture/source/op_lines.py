@@ -1,10 +1,10 @@
-"""From torch's tree of calls to the line of the user's code that each operator came from.
+"""The source line of each operator, from torch's event tree.
 
-A call's own record tells the caller's file and line, so an operator below a call from the user's
-code has that line. One that a function ran without a call lies between two calls of that function
-(:mod:`profkit.capture.source.narrowing`). Backward operators on autograd's threads have no Python above
-them: they take their forward operator's line, joined by sequence number, else that of the call of
-``backward()``.
+Each call is recorded with the caller's file and line, so an operator below a call from the user's
+code has that line. One that a function ran without a call is between two calls of that function
+(:mod:`profkit.capture.source.narrowing`). Backward operators on autograd's threads are below no
+Python call: they get their forward operator's line, joined by sequence number, else that of the
+call of ``backward()``.
 
 Source: ``experimental_event_tree`` of torch's Kineto results; ``caller`` of its Python events is
 the frame that called, with the line of the call.
@@ -28,12 +28,11 @@ UserFrame = tuple[str, int, str, int]
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of a window.
+    """The source lines of a window.
 
     Attributes:
-        ops: The operators and their lines.
-        paths: From shortened to absolute paths of the user's files.
-        libraries: First parts of shortened paths that are not the user's.
+        paths: From shortened to absolute paths of user files.
+        libraries: First parts of the shortened paths of other files.
         n_calls: Python calls that were recorded in the window.
     """
 
@@ -42,13 +41,13 @@ class Lines:
     libraries: list[str]
     n_calls: int
 
-    def lent(self) -> "Lines":
-        """The same lines for another window of the same loop."""
+    def for_other_window(self) -> "Lines":
+        """The same lines, for another window of the same loop."""
         return replace(self, ops=replace(self.ops, same_window=False), n_calls=0)
 
 
 class _Site(NamedTuple):
-    """What is known of the place of a node: passed down from callers to what they call."""
+    """The place of a node, passed down from callers to callees."""
 
     frame: UserFrame | None
     module: str
@@ -58,7 +57,7 @@ class _Site(NamedTuple):
 
 @dataclass
 class _Entry:
-    """A host event that is no Python call."""
+    """A host event other than a Python call."""
 
     start_ns: int
     end_ns: int
@@ -74,7 +73,7 @@ class _Entry:
 
 @dataclass
 class _Walk:
-    """What a walk over the tree has found so far."""
+    """The state of a walk over the tree."""
 
     files: SourceFiles
     entries: list[_Entry] = field(default_factory=list)
@@ -83,12 +82,12 @@ class _Walk:
 
 
 def lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
-    """The lines of every operator in a stopped recording with stacks.
+    """The source lines of all operators in a stopped recording with stacks.
 
-    The annotations that mark the steps are left out: they differ from step to step.
+    Annotations of steps are excluded: their names differ from step to step.
 
     Args:
-        name: The capture's name, which is also that of the mark around an entry.
+        name: The capture's name, which is also that of the annotation around an entry.
     """
     walk = _Walk(SourceFiles())
     nowhere = _Site(None, "", -1)
@@ -97,7 +96,7 @@ def lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
         node, site = pending.pop()
         children = _visit(walk, node, site)
         pending.extend(reversed(children))
-    entries = [one for one in walk.entries if not _is_mark(one, name)]
+    entries = [one for one in walk.entries if not _is_step(one, name)]
     entries.sort(key=lambda entry: (entry.thread, entry.start_ns, -entry.end_ns))
     _nest(entries)
     _place_backward(entries, walk.backward_calls)
@@ -106,40 +105,35 @@ def lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
 
 
 def _visit(walk: _Walk, node: Any, site: _Site) -> list[tuple[Any, _Site]]:  # noqa: ANN401
-    """Note one node of the tree, and say where its children are.
-
-    ``site`` is where the node itself was called from.
-    """
+    """Add one node, called from ``site``, and return the places of its children."""
     kind = _kind_of(node.extra_fields)
-    children = node.children
     if kind == "call":
         walk.n_calls += 1
-        return _below_call(walk, node, children, site)
+        return _below_call(walk, node, site)
     if kind == "op":
-        site = _note_op(walk, node, site)
+        site = _add_op(walk, node, site)
     elif kind == "runtime" and _name_of(node).startswith(_RUNTIME_PREFIXES):
-        _note(walk, node, site)
-    return [(child, _called_from(walk, child, site)) for child in children]
+        _add(walk, node, site)
+    return [(child, _called_from(walk, child, site)) for child in node.children]
 
 
 def _name_of(node: Any) -> str:  # noqa: ANN401
-    """A node's name."""
     return _text(node, "name")
 
 
-def _text(thing: Any, key: str) -> str:  # noqa: ANN401
-    """A name of torch's, or an empty one where it holds bytes that are no text.
+def _text(record: Any, key: str) -> str:  # noqa: ANN401
+    """A name in torch's record, or an empty one if it is not valid text.
 
-    It keeps where the name was, also of code that is gone, as is much of what a compiler makes.
+    torch stores a pointer to the name, whose code may be freed by now, as compiled code often is.
     """
     try:
-        return str(getattr(thing, key))
+        return str(getattr(record, key))
     except UnicodeDecodeError:
         return ""
 
 
 def _kind_of(fields: Any) -> str:  # noqa: ANN401  (one of torch's classes of extra fields)
-    """Whether a node is a Python call, an operator, a runtime call or something else."""
+    """``call`` (of Python), ``op``, ``runtime``, or empty for any other node."""
     return _KINDS.get(type(fields).__name__, "")
 
 
@@ -151,13 +145,9 @@ _KINDS: Final = {
 }
 
 
-def _below_call(
-    walk: _Walk,
-    node: Any,  # noqa: ANN401
-    children: list[Any],
-    site: _Site,
-) -> list[tuple[Any, _Site]]:
-    """Where the children of a Python call are."""
+def _below_call(walk: _Walk, node: Any, site: _Site) -> list[tuple[Any, _Site]]:  # noqa: ANN401
+    """The places of the children of a Python call."""
+    children = node.children
     name = _name_of(node)
     if name.startswith(MODULE_PREFIX):
         site = site._replace(module=name.removeprefix(MODULE_PREFIX))
@@ -167,22 +157,19 @@ def _below_call(
     file = None if own is None else walk.files.user_file(_text(own, "file_name"))
     if own is None or file is None:
         return [(child, _called_from(walk, child, site)) for child in children]
-    named = _text(own, "function_name")
-    function = function_at(file, own.line_number, named)
-    return _in_user_function((file, named, function), children, site)
+    function_name = _text(own, "function_name")
+    function = function_at(file, own.line_number, function_name)
+    return _in_user_function(file, function_name, function, children, site)
 
 
 def _in_user_function(
-    user: tuple[str, str, Function],
-    children: list[Any],
-    site: _Site,
+    file: str, name: str, function: Function, children: list[Any], site: _Site
 ) -> list[tuple[Any, _Site]]:
-    """Where the children of a call of the user's own function are.
+    """The places of the children of a user function.
 
-    Calls tell their line. What ran without one is narrowed down between the calls around it.
+    Calls are recorded with their line. Other children ran between the calls around them.
     """
-    file, name, function = user
-    somewhere = (file, function.line, name, 0)
+    function_only = (file, function.line, name, 0)
     placed: list[tuple[Any, _Site]] = []
     between: list[Any] = []
     before: int | None = None
@@ -192,7 +179,7 @@ def _in_user_function(
             return
         lines = lines_between(function, before, after, [_name_of(child) for child in between])
         for child, line in zip(between, lines, strict=True):
-            frame = somewhere if line is None else (file, line, name, 1)
+            frame = function_only if line is None else (file, line, name, 1)
             placed.append((child, site._replace(frame=frame)))
         between.clear()
 
@@ -210,7 +197,7 @@ def _in_user_function(
 
 
 def _called_from(walk: _Walk, child: Any, site: _Site) -> _Site:  # noqa: ANN401
-    """Where a child was called from: its caller if that is the user's code, else as its parent."""
+    """A child's place: its caller if that is user code, else that of its parent."""
     caller = getattr(child.extra_fields, "caller", None)
     if caller is None:
         return site
@@ -220,13 +207,13 @@ def _called_from(walk: _Walk, child: Any, site: _Site) -> _Site:  # noqa: ANN401
     return site._replace(frame=(file, caller.line_number, _text(caller, "function_name"), 1))
 
 
-def _note_op(walk: _Walk, node: Any, site: _Site) -> _Site:  # noqa: ANN401
-    """Note an operator or annotation; what is below it is in the same backward operator."""
+def _add_op(walk: _Walk, node: Any, site: _Site) -> _Site:  # noqa: ANN401
+    """Add an operator or annotation; events below it are in the same backward operator."""
     sequence = node.extra_fields.sequence_number
     name = _name_of(node)
     if sequence >= 0 and (name.startswith(EVALUATE_FUNCTION) or _is_backward(node)):
         site = site._replace(backward=sequence)
-    entry = _note(walk, node, site)
+    entry = _add(walk, node, site)
     entry.sequence = sequence
     return site
 
@@ -235,7 +222,7 @@ def _is_backward(node: Any) -> bool:  # noqa: ANN401
     return str(node.extra_fields.scope).endswith("BACKWARD_FUNCTION")
 
 
-def _note(walk: _Walk, node: Any, site: _Site) -> _Entry:  # noqa: ANN401
+def _add(walk: _Walk, node: Any, site: _Site) -> _Entry:  # noqa: ANN401
     external_id = node.correlation_id
     entry = _Entry(
         node.start_time_ns,
@@ -251,14 +238,14 @@ def _note(walk: _Walk, node: Any, site: _Site) -> _Entry:  # noqa: ANN401
     return entry
 
 
-def _is_mark(entry: _Entry, name: str) -> bool:
+def _is_step(entry: _Entry, name: str) -> bool:
     return entry.name.startswith(STEP_PREFIX) or entry.name == name
 
 
 def _nest(entries: list[_Entry]) -> None:
-    """Set every entry's parent: the innermost one of its thread that holds it.
+    """Set every entry's parent: the innermost enclosing entry of its thread.
 
-    Entries are sorted by thread, start, and the longer first.
+    Entries are sorted by thread and start, longer ones first.
     """
     around: list[int] = []
     for place, entry in enumerate(entries):
@@ -274,12 +261,12 @@ def _nest(entries: list[_Entry]) -> None:
 def _place_backward(
     entries: list[_Entry], backward_calls: list[tuple[int, int, UserFrame]]
 ) -> None:
-    """Give backward operators the line of their forward operator, or else of ``backward()``."""
+    """Set the lines of backward operators: of the forward operator, else of ``backward()``."""
     forward: dict[int, _Entry] = {}
     for entry in sorted(entries, key=lambda one: one.start_ns):
         if entry.sequence >= 0 and entry.backward < 0:
-            # Operators without gradients carry the number of the next one that has them, so the
-            # last of a number is the one that made the node.
+            # Operators without gradients have the number of the next one with gradients, so the
+            # last one of a number created the autograd node.
             forward[entry.sequence] = entry
     for entry in entries:
         origin = forward.get(entry.backward)

@@ -1,4 +1,4 @@
-"""The line of what runs without a call, from the calls around it and the function's source."""
+"""Lines of operators without a call, from the calls around them and the function's source."""
 
 import textwrap
 from pathlib import Path
@@ -31,38 +31,38 @@ def train(tmp_path: Path) -> Function:
     return function_at(str(file), 1, "train")
 
 
-def test_a_comparison_and_the_truth_test_of_its_result_are_on_the_line_of_the_if(
+def test_a_comparison_and_its_truth_test_are_on_the_line_of_the_if(
     train: Function,
 ) -> None:
     assert lines_between(train, 4, 6, ["aten::gt", "aten::is_nonzero"]) == [5, 5]
 
 
-def test_several_operators_in_order_each_find_their_own_line(train: Function) -> None:
+def test_operators_in_order_have_their_own_lines(train: Function) -> None:
     ops = ["aten::gt", "aten::is_nonzero", "aten::gt", "aten::index", "aten::item"]
     assert lines_between(train, 4, 11, ops) == [5, 5, 7, 7, 8]
 
 
-def test_of_two_products_one_alone_is_not_placed(train: Function) -> None:
+def test_one_product_with_two_possible_lines_has_no_line(train: Function) -> None:
     assert lines_between(train, 4, 11, ["aten::mul"]) == [None]
 
 
-def test_two_products_in_order_are_placed(train: Function) -> None:
+def test_two_products_in_order_have_their_lines(train: Function) -> None:
     assert lines_between(train, 4, 11, ["aten::mul", "aten::mul"]) == [9, 10]
 
 
-def test_after_the_last_call_a_loop_may_have_gone_round(train: Function) -> None:
+def test_after_the_last_call_of_a_loop_the_next_iteration_is_possible(train: Function) -> None:
     assert lines_between(train, 11, 4, ["aten::item"]) == [None]
     assert lines_between(train, 11, 4, []) == []
 
 
-def test_an_operator_of_no_known_syntax_is_placed_only_where_one_line_is_left(
+def test_an_operator_of_unknown_syntax_has_a_line_only_if_one_is_possible(
     train: Function,
 ) -> None:
     assert lines_between(train, 4, 4, ["aten::strange"]) == [None]
     assert lines_between(train, 11, None, ["aten::add_"]) == [None]
 
 
-def test_of_a_loop_without_calls_and_what_follows_only_the_sure_ones_are_placed(
+def test_of_a_loop_without_calls_and_later_lines_only_certain_ones_are_given(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "loop.py"
@@ -78,7 +78,7 @@ def test_of_a_loop_without_calls_and_what_follows_only_the_sure_ones_are_placed(
     assert lines_between(function, 2, 6, ["aten::add"] * 3) == [4, 4, None]
 
 
-def test_what_follows_the_last_call_in_a_with_block_is_before_its_exit(tmp_path: Path) -> None:
+def test_operators_after_the_last_call_of_a_with_block_run_before_its_exit(tmp_path: Path) -> None:
     file = tmp_path / "block.py"
     file.write_text(
         "def run(model, x, profile):\n"
@@ -99,7 +99,7 @@ def test_a_function_without_source_has_no_points() -> None:
     assert lines_between(function, 8, 9, ["aten::add"]) == [None]
 
 
-def test_a_source_that_is_no_python_has_no_points(tmp_path: Path) -> None:
+def test_a_source_that_is_not_python_has_no_points(tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     file.write_text("def f(:\n")
     assert function_at(str(file), 1, "f").points == ()

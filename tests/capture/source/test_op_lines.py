@@ -1,4 +1,4 @@
-"""The user's line of each operator, against a program whose lines are known."""
+"""The source line of each operator, in a program with known lines."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ import pytest
 
 import profkit
 from profkit.capture.profiler import ProfilerRecording
-from profkit.capture.source import op_lines as recorded_lines
+from profkit.capture.source import op_lines
 from profkit.capture.source.files import SourceFiles, in_library, library_roots
 
 Opened = Callable[[str | None], dict[str, Any]]
@@ -74,7 +74,7 @@ def program(tmp_path: Path) -> Iterator[ModuleType]:
 
 @pytest.fixture
 def places(program: ModuleType, opened: Opened) -> list[tuple[str, str, str, int]]:
-    """Of each operator: its name, its parent's, the comment on its line, and if it is exact."""
+    """For each operator its name, its parent's name, the comment on its line, and ``exact``."""
     import torch
 
     x = torch.tensor([[1.0, -2.0, 3.0, 4.0]] * 3)
@@ -88,17 +88,19 @@ def places(program: ModuleType, opened: Opened) -> list[tuple[str, str, str, int
         file, line, _function, exact = lines["frames"][frame]
         assert Path(file).is_absolute()
         comment = text[line - 1].partition("# ")[2] if file.endswith("user_program.py") else file
-        above = lines["names"][lines["name"][parent]] if parent >= 0 else ""
-        found.append((lines["names"][name], above, comment, exact))
+        parent_name = lines["names"][lines["name"][parent]] if parent >= 0 else ""
+        found.append((lines["names"][name], parent_name, comment, exact))
     return found
 
 
 def lines_of(places: list[tuple[str, str, str, int]], op: str) -> set[tuple[str, int]]:
-    """Comments on the lines of an operator that no operator called."""
-    return {(comment, exact) for name, above, comment, exact in places if name == op and not above}
+    """Comments on the lines of an operator that was not called by another."""
+    return {
+        (comment, exact) for name, parent, comment, exact in places if name == op and not parent
+    }
 
 
-def test_every_operator_is_on_the_line_that_ran_it(
+def test_every_operator_has_the_line_that_ran_it(
     places: list[tuple[str, str, str, int]],
 ) -> None:
     assert lines_of(places, "aten::linear") == {("linear", 1), ("model", 1)}
@@ -125,7 +127,7 @@ def test_backward_operators_have_the_line_of_their_forward_operator(
     assert by_name["torch::autograd::AccumulateGrad"] == "backward"
 
 
-def test_python_within_an_operator_has_its_own_line(
+def test_python_inside_an_operator_has_its_own_line(
     places: list[tuple[str, str, str, int]],
 ) -> None:
     comments = {(name, comment) for name, _, comment, _ in places}
@@ -133,7 +135,7 @@ def test_python_within_an_operator_has_its_own_line(
     assert ("DoubleBackward", "loss") in comments
 
 
-def test_modules_are_named_innermost(program: ModuleType, opened: Opened) -> None:
+def test_each_operator_has_its_innermost_module(program: ModuleType, opened: Opened) -> None:
     import torch
 
     with profkit.trace("modules") as t:
@@ -147,7 +149,7 @@ def test_modules_are_named_innermost(program: ModuleType, opened: Opened) -> Non
     assert of_linear == ["Linear_0", "Linear_1"]
 
 
-def test_columns_are_of_one_length_and_threads_are_those_of_the_trace(opened: Opened) -> None:
+def test_columns_have_one_length_and_threads_are_those_of_the_trace(opened: Opened) -> None:
     import torch
 
     with profkit.trace("columns") as t:
@@ -163,7 +165,7 @@ def test_columns_are_of_one_length_and_threads_are_those_of_the_trace(opened: Op
         assert by_id[external_id] == lines["names"][name]
 
 
-def test_the_users_files_are_told_from_libraries_by_where_they_are(tmp_path: Path) -> None:
+def test_user_files_are_those_outside_libraries(tmp_path: Path) -> None:
     import torch
 
     files = SourceFiles()
@@ -193,7 +195,7 @@ def test_a_shortened_name_is_resolved_to_the_users_file(
     assert files.paths == {"project/model.py": str(own)}
 
 
-def test_code_that_a_compiler_wrote_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_generated_code_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/home/me/cache")
     files = SourceFiles()
     for name in (
@@ -205,8 +207,8 @@ def test_code_that_a_compiler_wrote_is_not_the_users(monkeypatch: pytest.MonkeyP
     assert files.user_file("/home/me/train.py") == "/home/me/train.py"
 
 
-class _Gone:
-    """What torch holds of a function whose code is gone: its names are other bytes by now."""
+class _FreedCode:
+    """torch's record of a function whose code was freed: its names are invalid bytes."""
 
     line_number = 3
 
@@ -217,17 +219,17 @@ class _Gone:
     function_name = file_name
 
 
-def test_a_function_whose_code_is_gone_costs_its_own_line_and_no_recording() -> None:
+def test_a_function_whose_code_was_freed_loses_only_its_own_line() -> None:
     op = SimpleNamespace(
         name="aten::mm", children=[], start_time_ns=2, end_time_ns=3, start_tid=1, correlation_id=7,
         extra_fields=_ExtraFields_TorchOp(sequence_number=-1, scope="FUNCTION", caller=None),
     )  # fmt: skip
     call = SimpleNamespace(
         name="gone", children=[op], start_time_ns=1, end_time_ns=4, start_tid=1,
-        extra_fields=_ExtraFields_PyCall(callsite=_Gone(), caller=_Gone()),
+        extra_fields=_ExtraFields_PyCall(callsite=_FreedCode(), caller=_FreedCode()),
     )  # fmt: skip
     recording = SimpleNamespace(tree=lambda: [call], thread_ids=dict)
-    lines = recorded_lines.lines_of(cast("ProfilerRecording", recording), "run")
+    lines = op_lines.lines_of(cast("ProfilerRecording", recording), "run")
     assert lines.ops.name == [0]
     assert lines.ops.frame == [-1]
     assert lines.n_calls == 1

@@ -1,9 +1,9 @@
-"""A torch that tells of waits as one with CUDA does."""
+"""A torch that reports syncs as one with CUDA does."""
 
 import functools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,11 +14,11 @@ from profkit.capture.syncs import sync_monitor
 
 
 @dataclass
-class Waits:
-    """Stands for CUDA's part in torch's sync debug mode.
+class FakeSyncMode:
+    """Replaces CUDA's part of torch's sync debug mode.
 
-    The warning is one of torch's own, made in C++ and carried to Python as the mode's is:
-    ``torch.std`` of one number warns each time. Only its words differ.
+    The warning is another one that torch raises in C++ each time, like the mode's: that of
+    ``torch.std`` of one number. Only its text differs.
 
     Attributes:
         mode: The debug mode.
@@ -26,7 +26,7 @@ class Waits:
     """
 
     mode: int = 0
-    n_traced: int = field(default=0)
+    n_traced: int = 0
 
     def set_mode(self, mode: int) -> None:
         """As ``_cuda_set_sync_debug_mode``."""
@@ -41,18 +41,18 @@ ONE = torch.ones(1)
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
-    """A torch that can be asked to tell of waits."""
-    waits = Waits()
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSyncMode]:
+    """A torch with sync debug mode."""
+    fake = FakeSyncMode()
     c: Any = torch._C
-    monkeypatch.setattr(c, "_cuda_set_sync_debug_mode", waits.set_mode, raising=False)
-    monkeypatch.setattr(c, "_cuda_get_sync_debug_mode", lambda: waits.mode, raising=False)
-    monkeypatch.setattr(c, "_activate_gpu_trace", waits.activate, raising=False)
+    monkeypatch.setattr(c, "_cuda_set_sync_debug_mode", fake.set_mode, raising=False)
+    monkeypatch.setattr(c, "_cuda_get_sync_debug_mode", lambda: fake.mode, raising=False)
+    monkeypatch.setattr(c, "_activate_gpu_trace", fake.activate, raising=False)
     monkeypatch.setattr(sync_monitor, "SYNC_WARNING", re.compile(r"std\(\): degrees of freedom"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    yield waits
-    assert not sync_monitor._listeners, "a test left somebody listening"
-    assert waits.mode == 0
+    yield fake
+    assert not sync_monitor._listeners, "a test left a listener subscribed"
+    assert fake.mode == 0
     assert not _gpu_trace.StreamSynchronizationCallbacks.callback_list
 
 
@@ -60,6 +60,6 @@ Fires = Callable[[], None]
 
 
 @pytest.fixture
-def stream_waits() -> Fires:
-    """What torch calls, from C++, before it waits for a stream."""
+def stream_sync() -> Fires:
+    """The function that torch calls, from C++, before it synchronizes a stream."""
     return functools.partial(_gpu_trace.StreamSynchronizationCallbacks.fire_callbacks, 7)

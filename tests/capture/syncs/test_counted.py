@@ -1,4 +1,4 @@
-"""``profkit.memory`` counts what waits for the device, and the report tells it."""
+"""``profkit.memory`` counts host-device syncs, and the report has them."""
 
 from pathlib import Path
 
@@ -9,23 +9,23 @@ import profkit
 from profkit.model.live_memory import SyncSite
 from profkit.model.location import Frame
 from profkit.testing import LiveBuilder
-from tests.capture.syncs.conftest import ONE, Waits
+from tests.capture.syncs.conftest import ONE, FakeSyncMode
 
 STEPS = 12
 
 
-def wait() -> float:
+def sync() -> float:
     return float(torch.std(ONE))
 
 
 @pytest.mark.usefixtures("cuda")
-def test_the_report_on_a_watched_block_has_the_lines_that_waited(tmp_path: Path) -> None:
+def test_the_report_of_a_monitored_block_has_the_lines_that_synchronized(tmp_path: Path) -> None:
     with profkit.memory("train", dir=str(tmp_path), quiet=True) as m:
         for step in range(STEPS):
-            wait()
+            sync()
             if step % 4 == 0:
                 with profkit.allow_sync("to log"):
-                    wait()
+                    sync()
             m.step()
     assert [(line.n_calls, line.allowed_reason) for line in m.sync_sites] == [
         (STEPS, None),
@@ -35,15 +35,15 @@ def test_the_report_on_a_watched_block_has_the_lines_that_waited(tmp_path: Path)
     assert m.report.summary.sync_sites is not None
     (most, allowed) = m.report.summary.sync_sites
     assert most.location is not None
-    assert (most.location.file, most.location.function) == (__file__, "wait")
+    assert (most.location.file, most.location.function) == (__file__, "sync")
     assert (most.n_calls, allowed.n_calls) == (STEPS, 3)
     text = " ".join(str(m.report).split())
-    line = wait.__code__.co_firstlineno + 1
+    line = sync.__code__.co_firstlineno + 1
     assert f"test_counted.py:{line} waited for the device 12 times" in text
     assert "3 times: synchronizing operation, allowed: to log" in text
 
 
-def test_a_torch_without_cuda_is_not_said_to_have_waited_never(tmp_path: Path) -> None:
+def test_syncs_are_unknown_with_a_torch_without_cuda(tmp_path: Path) -> None:
     if hasattr(torch._C, "_cuda_set_sync_debug_mode"):
         pytest.skip("this torch is built with CUDA")
     with profkit.memory("train", dir=str(tmp_path), quiet=True) as m:
@@ -53,7 +53,7 @@ def test_a_torch_without_cuda_is_not_said_to_have_waited_never(tmp_path: Path) -
     assert m.report.summary.sync_sites is None
 
 
-def test_the_most_calls_are_told_first_and_the_rest_together(tmp_path: Path) -> None:
+def test_lines_with_most_calls_are_listed_first_and_the_rest_together(tmp_path: Path) -> None:
     lines = tuple(
         SyncSite("synchronizing operation", Frame("train.py", n, "step"), 100 - n)
         for n in range(1, 9)
@@ -70,7 +70,7 @@ def test_the_most_calls_are_told_first_and_the_rest_together(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("cuda")
-def test_the_mode_is_off_again_when_nothing_is_watched(cuda: Waits, tmp_path: Path) -> None:
+def test_the_mode_is_off_again_after_the_block(cuda: FakeSyncMode, tmp_path: Path) -> None:
     with profkit.memory(dir=str(tmp_path), quiet=True) as m:
         assert cuda.mode == 1
         m.step()

@@ -1,4 +1,4 @@
-"""``profkit.no_sync`` names the line that waits, and leaves everything else as it was."""
+"""``profkit.no_sync`` reports the line that synchronizes, and changes nothing else."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ from profkit.capture.syncs.guard import NoSync
 from profkit.errors import UsageError
 from profkit.model.live_memory import SyncSite
 from profkit.model.location import Frame
-from tests.capture.syncs.conftest import ONE, Fires, Waits
+from tests.capture.syncs.conftest import ONE, FakeSyncMode, Fires
 
 pytestmark = pytest.mark.usefixtures("cuda")
 
@@ -27,51 +27,51 @@ def line_of(function: object) -> int:
     return int(function.__code__.co_firstlineno) + 1  # type: ignore[attr-defined]
 
 
-def waits() -> float:
+def syncs() -> float:
     return float(torch.std(ONE))
 
 
-def test_the_error_comes_from_the_waiting_line_and_names_it() -> None:
+def test_the_error_is_raised_at_the_line_that_synchronizes() -> None:
     after: list[float] = []
     with pytest.raises(profkit.HostSyncError) as caught, profkit.no_sync():
-        after.append(waits())
+        after.append(syncs())
     assert not after
-    assert f"test_no_sync.py:{line_of(waits)} in waits: `return float(torch.std(ONE))`" in str(
+    assert f"test_no_sync.py:{line_of(syncs)} in syncs: `return float(torch.std(ONE))`" in str(
         caught.value
     )
     (line,) = caught.value.lines
-    assert line == SyncSite(sync_monitor.OPERATION, Frame(__file__, line_of(waits), "waits"), 1)
-    assert caught.traceback[-1].name == "waits"
+    assert line == SyncSite(sync_monitor.OPERATION, Frame(__file__, line_of(syncs), "syncs"), 1)
+    assert caught.traceback[-1].name == "syncs"
 
 
-def test_what_does_not_wait_passes() -> None:
+def test_work_without_a_sync_passes() -> None:
     with profkit.no_sync() as guard:
         torch.ones(3).add_(1)
     assert guard.lines == ()
 
 
-def test_an_allowed_wait_passes_and_is_counted_with_its_reason() -> None:
+def test_an_allowed_sync_passes_and_is_counted_with_its_reason() -> None:
     with profkit.no_sync() as guard, profkit.allow_sync("to log it"):
         for _ in range(3):
-            waits()
+            syncs()
     (line,) = guard.lines
     assert (line.n_calls, line.allowed_reason) == (3, "to log it")
     assert line.frame is not None
-    assert line.frame.line == line_of(waits)
+    assert line.frame.line == line_of(syncs)
 
 
-def test_what_comes_after_an_allowed_block_is_forbidden_again() -> None:
+def test_a_sync_after_an_allowed_block_is_an_error() -> None:
     with profkit.no_sync():
         with profkit.allow_sync("once"):
-            waits()
+            syncs()
         with pytest.raises(profkit.HostSyncError):
-            waits()
+            syncs()
 
 
-def test_counting_has_one_entry_a_line_however_often_it_waits() -> None:
+def test_counts_have_one_entry_per_line() -> None:
     with profkit.no_sync(raises=False) as guard:
         for _ in range(50):
-            waits()
+            syncs()
         torch.std(ONE)
     assert [line.n_calls for line in guard.lines] == [50, 1]
 
@@ -79,17 +79,17 @@ def test_counting_has_one_entry_a_line_however_often_it_waits() -> None:
 def test_functions_of_every_kind_are_guarded() -> None:
     @profkit.no_sync()
     def function() -> None:
-        waits()
+        syncs()
 
     @profkit.no_sync()
     async def coroutine() -> None:
         await asyncio.sleep(0)
-        waits()
+        syncs()
 
     @profkit.no_sync()
     def generator() -> Iterator[int]:
         yield 1
-        waits()
+        syncs()
 
     with pytest.raises(profkit.HostSyncError):
         function()
@@ -97,28 +97,28 @@ def test_functions_of_every_kind_are_guarded() -> None:
         asyncio.run(coroutine())
     values = generator()
     assert next(values) == 1
-    waits()  # between two values the program is outside the generator
+    syncs()  # between two values the program is outside the generator
     with pytest.raises(profkit.HostSyncError):
         next(values)
 
 
-def test_a_function_may_be_allowed_to_wait() -> None:
+def test_a_function_can_be_allowed_to_synchronize() -> None:
     @profkit.allow_sync("reads the number of boxes")
     def boxes() -> float:
-        return waits()
+        return syncs()
 
     with profkit.no_sync():
         boxes()
         with pytest.raises(profkit.HostSyncError):
-            waits()
+            syncs()
 
 
-def test_another_thread_goes_on_as_it_is() -> None:
+def test_other_threads_are_not_guarded() -> None:
     errors: list[BaseException] = []
 
     def other() -> None:
         try:
-            waits()
+            syncs()
         except profkit.HostSyncError as error:
             errors.append(error)
 
@@ -130,9 +130,9 @@ def test_another_thread_goes_on_as_it_is() -> None:
     assert guard.lines == ()
 
 
-def test_another_task_goes_on_as_it_is() -> None:
+def test_other_tasks_are_not_guarded() -> None:
     async def other() -> None:
-        waits()
+        syncs()
 
     async def guarded(started: asyncio.Event) -> None:
         with profkit.no_sync() as guard:
@@ -150,41 +150,41 @@ def test_another_task_goes_on_as_it_is() -> None:
     asyncio.run(both())
 
 
-def test_a_wait_in_the_backward_pass_is_charged_to_who_called_it() -> None:
-    class Waits(torch.autograd.Function):
+def test_a_sync_in_the_backward_pass_is_that_of_its_caller() -> None:
+    class Syncs(torch.autograd.Function):
         @staticmethod
         def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
             return x.clone()
 
         @staticmethod
         def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-            waits()
+            syncs()
             return grad
 
-    loss = Waits.apply(torch.ones(1, requires_grad=True)).sum()
-    with profkit.no_sync(), pytest.raises(profkit.HostSyncError, match="in waits"):
+    loss = Syncs.apply(torch.ones(1, requires_grad=True)).sum()
+    with profkit.no_sync(), pytest.raises(profkit.HostSyncError, match="in syncs"):
         loss.backward()
 
 
-def test_a_thread_that_is_none_of_pythons_is_charged_to_the_only_guard(
+def test_a_sync_in_a_native_thread_is_that_of_the_only_guard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sync_monitor, "_in_native_thread", lambda: True)
-    heard = threading.Event()
+    raised = threading.Event()
 
     def other() -> None:
         with pytest.raises(profkit.HostSyncError):
-            waits()
-        heard.set()
+            syncs()
+        raised.set()
 
     with profkit.no_sync():
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-    assert heard.is_set()
+    assert raised.is_set()
 
 
-def test_explicit_waits_are_heard_before_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_calls_are_reported_before_they_block(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *args: calls.append(args))
     before = torch.cuda.synchronize
@@ -200,18 +200,18 @@ def test_explicit_waits_are_heard_before_they_wait(monkeypatch: pytest.MonkeyPat
     assert torch.cuda.synchronize is before
 
 
-def test_the_waits_of_profkit_itself_are_not_told() -> None:
+def test_profkits_own_syncs_are_not_reported() -> None:
     with profkit.no_sync() as guard:
         with pytest.raises(profkit.HostSyncError):
             torch.cuda.synchronize()
         devices.synchronize()
         with devices.profkit_sync():
-            waits()
+            syncs()
             torch.cuda.synchronize()
     assert sum(line.n_calls for line in guard.lines) == 1
 
 
-def test_everything_is_as_before_when_nobody_listens_any_more(cuda: Waits) -> None:
+def test_the_last_guard_restores_everything(cuda: FakeSyncMode) -> None:
     filters, shown, call = list(warnings.filters), warnings.showwarning, torch.cuda.synchronize
     with profkit.no_sync(), profkit.no_sync():
         assert cuda.mode == 1
@@ -222,53 +222,53 @@ def test_everything_is_as_before_when_nobody_listens_any_more(cuda: Waits) -> No
     assert cuda.mode == 0
 
 
-def test_a_mode_that_the_program_sets_meanwhile_stays(cuda: Waits) -> None:
+def test_a_mode_that_the_program_sets_meanwhile_is_not_changed(cuda: FakeSyncMode) -> None:
     with profkit.no_sync():
         cuda.mode = 2
     assert cuda.mode == 2
     cuda.mode = 0
 
 
-def test_a_program_that_asked_for_the_warnings_keeps_them(cuda: Waits) -> None:
+def test_a_program_that_set_the_mode_still_gets_its_warnings(cuda: FakeSyncMode) -> None:
     cuda.mode = 1
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("default")
-        waits()
+        syncs()
         with profkit.no_sync(raises=False) as guard:
-            waits()
+            syncs()
     assert [line.n_calls for line in guard.lines] == [1]
     assert [str(one.message)[:5] for one in seen] == ["std()", "std()"]
     assert cuda.mode == 1
     cuda.mode = 0
 
 
-def test_warnings_that_are_errors_do_not_come_before_the_guard() -> None:
+def test_the_guard_comes_before_filters_that_raise() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with profkit.no_sync(), profkit.allow_sync("why not"):
-            waits()
+            syncs()
         with pytest.raises(UserWarning, match="std"):
-            waits()
+            syncs()
 
 
-def test_other_warnings_are_shown_as_ever() -> None:
+def test_other_warnings_are_shown() -> None:
     with pytest.warns(UserWarning, match="mine"), profkit.no_sync():
         warnings.warn("mine", stacklevel=1)
 
 
-def test_an_error_of_the_block_goes_first() -> None:
+def test_an_exception_of_the_block_is_raised_unchanged() -> None:
     with pytest.raises(KeyError), profkit.no_sync():
         raise KeyError
 
 
-def test_a_wait_that_only_the_trace_knows_of_is_told_at_the_end(
-    cuda: Waits, stream_waits: Fires
+def test_a_sync_that_only_the_gpu_trace_reports_is_raised_at_the_end(
+    cuda: FakeSyncMode, stream_sync: Fires
 ) -> None:
     after: list[str] = []
 
     def step() -> None:
         with profkit.no_sync(extensions=True):
-            stream_waits()
+            stream_syncs()
             after.append("the operator is done")
 
     with pytest.raises(profkit.HostSyncError, match="stream synchronization") as caught:
@@ -278,26 +278,26 @@ def test_a_wait_that_only_the_trace_knows_of_is_told_at_the_end(
     assert cuda.n_traced == 1
 
 
-def test_a_wait_that_the_mode_and_the_trace_tell_of_is_counted_once(stream_waits: Fires) -> None:
-    # As in C++: within one call the trace is told, and then comes the warning.
+def test_a_sync_that_the_mode_and_the_gpu_trace_report_is_counted_once(stream_sync: Fires) -> None:
+    # As in C++: inside one call the trace reports first, and then the warning comes.
     one_call = methodcaller("__call__")
     with profkit.no_sync(raises=False, extensions=True) as guard:
         for _ in range(4):
-            list(map(one_call, [stream_waits, partial(torch.std, ONE)]))
-        list(map(one_call, [stream_waits]))
+            list(map(one_call, [stream_sync, partial(torch.std, ONE)]))
+        list(map(one_call, [stream_sync]))
         list(map(one_call, [partial(torch.std, ONE)]))
     assert sorted(line.n_calls for line in guard.lines) == [1, 1, 4]
 
 
-def test_nothing_is_looked_at_where_profkit_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_monitored_with_recording_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current, "is_on", False)
     with profkit.no_sync() as guard:
-        waits()
+        syncs()
     assert guard.lines == ()
     assert not isinstance(guard, NoSync)
 
 
 @pytest.mark.parametrize("why", ["", "  ", len])
-def test_a_wait_is_allowed_only_with_a_reason(why: str) -> None:
+def test_a_sync_is_allowed_only_with_a_reason(why: str) -> None:
     with pytest.raises(UsageError):
         profkit.allow_sync(why)
