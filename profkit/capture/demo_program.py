@@ -48,9 +48,7 @@ def main(folder: str | None = None) -> str | None:
         loss.backward()
         optimizer.step()
         train_losses.append(loss.item())  # fault 2: waits for the GPU in every step
-        test_losses.append(
-            criterion(model(held_out), answers)
-        )  # fault 3: keeps every graph alive
+        test_losses.append(criterion(model(held_out), answers))  # fault 3: keeps every graph alive
     return steps.path
 
 

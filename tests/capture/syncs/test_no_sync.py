@@ -268,7 +268,7 @@ def test_a_sync_that_only_the_gpu_trace_reports_is_raised_at_the_end(
 
     def step() -> None:
         with profkit.no_sync(extensions=True):
-            stream_syncs()
+            stream_sync()
             after.append("the operator is done")
 
     with pytest.raises(profkit.HostSyncError, match="stream synchronization") as caught:
