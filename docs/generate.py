@@ -114,13 +114,14 @@ def _thresholds(kind: type[Any]) -> Iterator[str]:
 
 
 def attributes(kind: type[Any]) -> dict[str, str]:
-    """What a dataclass's docstring says of each field, under ``Attributes:``."""
-    _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
-    _, *found = _FIELD.split(section)
-    return {
-        name: " ".join(markdown(textwrap.dedent(text)).split())
-        for name, text in zip(found[::2], found[1::2], strict=True)
-    }
+    """The descriptions of a dataclass's fields, from its docstring and those of its bases."""
+    described: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        _, _, section = inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")
+        _, *found = _FIELD.split(section)
+        for name, text in zip(found[::2], found[1::2], strict=True):
+            described[name] = " ".join(markdown(textwrap.dedent(text)).split())
+    return described
 
 
 def catalogue() -> str:

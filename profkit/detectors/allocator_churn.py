@@ -1,19 +1,19 @@
-"""MEM002 allocator-churn: device memory is asked of the driver again in later steps.
+"""MEM002 allocator-churn: CUDA memory is freed and re-allocated in later steps.
 
 What it finds:
-    ``cudaMalloc`` and ``cudaFree`` (HIP's likewise, and the driver calls behind expandable
-    segments) in most of the steps after the first. In a snapshot's history: requests that again and
-    again find no room, so that the allocator gives its cache back to the driver and asks anew.
+    ``cudaMalloc`` and ``cudaFree`` (or HIP's, or the driver calls behind expandable segments) in
+    most steps after the first. In a snapshot's history: allocations that repeatedly do not fit, so
+    that the allocator frees its cache and allocates from the driver again.
 
 Why it matters:
-    PyTorch keeps freed memory and hands it out again without asking the driver. A call of the
-    driver takes up to a millisecond, and ``cudaFree`` waits until the device is done. In the first
-    step they are how the cache fills; in later ones something empties it, such as
-    ``torch.cuda.empty_cache()``, or tensors of ever new sizes find no block that fits. The cost is
-    at most the time in these calls and at most the time that the device was idle.
+    PyTorch caches freed memory and reuses it without calling the driver. A driver call takes up to
+    a millisecond, and ``cudaFree`` waits until the GPU has finished. In the first step such calls
+    fill the cache. In later steps something empties it, such as ``torch.cuda.empty_cache()``, or
+    tensors of changing sizes do not fit the cached blocks. The cost is at most the time in these
+    calls and at most the time that the GPU is idle.
 
 How to fix it:
-    Take ``torch.cuda.empty_cache()`` out of the loop: it never lets a program use more memory. For
+    Remove ``torch.cuda.empty_cache()`` from the loop: it never lets a program use more memory. For
     changing sizes set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, or pad batches to a few
     sizes.
 
@@ -31,13 +31,13 @@ Use instead:
             train_step(batch)
 
 Reads:
-    Runtime and driver calls (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the steps, the
-    devices' busy time in nanoseconds, the user's lines; or the frees and allocations of segments in
-    a snapshot's history (lengths in bytes) and their stacks.
+    Runtime and driver calls (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the steps, GPU
+    busy time in nanoseconds, source lines; or the segments allocated and freed in a snapshot's
+    history (sizes in bytes) and their stacks.
 
 When to ignore this:
-    A program whose inputs grow from step to step needs more memory each time. Libraries with
-    allocators of their own may have to call the driver.
+    Inputs grow from step to step, so each step needs more memory. Libraries with their own
+    allocators may have to call the driver.
 
 Source:
     "Memory management" in PyTorch's CUDA semantics (caching allocator, ``empty_cache``,
@@ -57,7 +57,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.oom_messages import flush_fix, flush_message
 from profkit.engine.needs import Need
-from profkit.engine.windows import MAX_EVENT_IDS, costly_wait, event_ids
+from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, costly_wait, event_ids
 from profkit.engine.wording import known_locations, time_per_step
 from profkit.index.runtime_calls import ALLOCATOR, names_matching
 from profkit.index.snapshot.cache_flushes import FlushCause
@@ -76,7 +76,7 @@ DRIVER_CALLS: Final = Need(
 INFO = RuleInfo(
     id="MEM002",
     name="allocator-churn",
-    title="Device memory is asked of the driver again and again",
+    title="CUDA memory is freed and re-allocated in every step",
     severity="warning",
     needs=(DRIVER_CALLS,),
     since="0.1.0",
@@ -84,42 +84,37 @@ INFO = RuleInfo(
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """When calls of the driver are churn.
+class Thresholds(WaitThresholds):
+    """When driver calls are a finding.
 
     Attributes:
-        min_later_steps_count: Steps after the first that must be recorded: the cache may take two
-            steps to fill.
-        min_steps_share: Share of the later steps with such a call. Now and then a new size needs
-            new memory; in half of the steps it is a habit.
-        min_wait_share: Share of the steps that must pass in the calls.
-        warning_share: Share of the steps that can be given back from which it is a warning.
-        min_flushes_count: Times in a snapshot's history that a request found no room. Once or
-            twice the largest batch may have come, or the first evaluation.
+        min_later_steps_count: Minimum steps after the first: the cache may take two steps to fill.
+        min_steps_share: Minimum share of later steps with such a call. Occasionally a new size
+            needs new memory.
+        min_flushes_count: Minimum times in a snapshot's history that an allocation did not fit.
+            Once or twice may be the largest batch, or the first evaluation.
     """
 
     min_later_steps_count: int = 2
     min_steps_share: float = 0.5
-    min_wait_share: float = 0.001
-    warning_share: float = 0.01
     min_flushes_count: int = 3
 
 
 _DEVICE_MEMORY: Final = re.compile(
     r"^(cuda|hip)(Malloc|Free)(_v\d+)?$|^cuMem(Create|Map|Unmap|Release)$"
 )
-_GIVES_BACK: Final = re.compile(r"Free|Unmap|Release")
+_FREE: Final = re.compile(r"Free|Unmap|Release")
 MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for later steps that call the driver, and for a device without room."""
+    """Yield a finding for later steps that call the driver, and for a GPU whose cache is freed."""
     if len(ctx.steps) and ctx.has_device_work:
         yield from _in_steps(ctx, thresholds)
     for memory in ctx.device_memories:
         full = np.flatnonzero(memory.flushes.cause == FlushCause.RETRY)
         if len(full) >= thresholds.min_flushes_count:
-            yield _for_want_of_room(memory, full)
+            yield _flushed_cache(memory, full)
 
 
 def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -129,20 +124,20 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
     if len(np.unique(ctx.step_of(calls))) < thresholds.min_steps_share * n_later:
         return
-    judged = costly_wait(ctx, calls, thresholds.min_wait_share, thresholds.warning_share)
+    judged = costly_wait(ctx, calls, thresholds)
     if judged is None:
         return
-    gives_back = names_matching(ctx.events.names, _GIVES_BACK)[ctx.events.name[calls]]
-    n_frees = int(gives_back.sum())
-    telling = calls[gives_back] if n_frees else calls
-    lines = sorted(ctx.by_line(telling), key=lambda each: -int(ctx.events.dur_ns[each[1]].sum()))
+    is_free = names_matching(ctx.events.names, _FREE)[ctx.events.name[calls]]
+    n_frees = int(is_free.sum())
+    main_calls = calls[is_free] if n_frees else calls
+    lines = sorted(ctx.by_line(main_calls), key=lambda each: -int(ctx.events.dur_ns[each[1]].sum()))
     yield INFO.finding(
         severity=judged.severity,
         confidence=judged.confidence,
         message=(
-            f"After the first step the program still asks the driver for memory "
-            f"{format_count(len(calls) - n_frees)} times and gives it back "
-            f"{format_count(n_frees)} times: {time_per_step(ctx, judged.wait.blocked_ns)}."
+            f"After the first step the program still allocates CUDA memory "
+            f"{format_count(len(calls) - n_frees)} times and frees it {format_count(n_frees)} "
+            f"times, which takes {time_per_step(ctx, judged.wait.blocked_ns)}."
         ),
         fix=_fix(n_frees),
         locations=known_locations(*(location for location, _ in lines[:MAX_LINES])),
@@ -168,16 +163,16 @@ def _calls_in_later_steps(ctx: Context) -> Rows:
 def _fix(n_frees: int) -> str:
     if n_frees:
         return (
-            "Take `torch.cuda.empty_cache()` out of the loop. If there is none, the device is "
-            "nearly full and PyTorch empties its cache to go on: use a smaller batch."
+            "Remove `torch.cuda.empty_cache()` from the loop. If there is none, the GPU is nearly "
+            "full and PyTorch frees its cache to continue: use a smaller batch."
         )
     return (
-        "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or pad the batches to a few "
-        "sizes, so that freed blocks fit again."
+        "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or pad batches to a few sizes, so "
+        "that cached blocks fit."
     )
 
 
-def _for_want_of_room(memory: DeviceMemory, full: Rows) -> Finding:
+def _flushed_cache(memory: DeviceMemory, full: Rows) -> Finding:
     flushes, replay = memory.flushes, memory.replay
     given, again = int(flushes.n_bytes[full].sum()), int(flushes.reallocated_bytes[full].sum())
     following = np.minimum(flushes.last[full] + 1, replay.end - 1)

@@ -1,21 +1,20 @@
 """COM002 data-parallel: a model is wrapped in ``nn.DataParallel``.
 
 What it finds:
-    Calls of ``torch.nn.DataParallel`` in a program that uses a device: by the name that its
-    ``forward`` gives itself in a recording, or by its Python frames. On a CPU alone it does nothing
-    but call the module, so there is nothing to find.
+    Calls of ``torch.nn.DataParallel`` in a program that uses a GPU: by the annotation of its
+    ``forward``, or by its Python frames. On a CPU alone it only calls the module.
 
 Why it matters:
-    On several devices it copies the whole model to each of them in every step, hands out inputs,
-    gathers outputs on the first device and adds up gradients there; one process launches the work
-    of all devices, by threads that wait for each other. On one device it goes through all
-    parameters and inputs in each call, for nothing. A device suffers from that as far as it has
-    nothing else to compute: in each step the smaller of the two times is the cost.
+    On several GPUs it copies the whole model to each of them in every step, scatters inputs,
+    gathers outputs on the first GPU and sums gradients there; one process launches the work of all
+    GPUs from threads that wait for each other. On one GPU it still traverses all parameters and
+    inputs in each call. The cost in each step is this time or the time in which no GPU computes
+    anything else, whichever is smaller.
 
 How to fix it:
-    On one device call the module itself. On several start one process a device, and use
-    ``DistributedDataParallel``: it copies the model once, and sends gradients while the backward
-    pass is at work. PyTorch recommends it for a single machine too.
+    On one GPU call the module itself. On several start one process per GPU and use
+    ``DistributedDataParallel``: it copies the model once, and overlaps the all-reduce of gradients
+    with the backward pass. PyTorch recommends it for a single machine too.
 
 Example:
     ::
@@ -33,14 +32,13 @@ Use instead:
             loss = loss_fn(model(x), y)
 
 Reads:
-    The annotation ``DataParallel.forward``, operators and launches in and after it, device work
-    (all ``ts_ns`` and ``dur_ns`` in nanoseconds), the user's lines.
+    The annotation ``DataParallel.forward``, operators and launches in and after it, kernels and
+    copies (all ``ts_ns`` and ``dur_ns`` in nanoseconds), source lines.
 
 When to ignore this:
-    What threads lose that wait for each other is not in the cost, nor what the first device does
-    alone with the outputs of all; what the host does early while devices still have work is in it
-    up to the time in which they have none. A subclass with a ``forward`` of its own has no such
-    name in the recording.
+    The cost is approximate: it leaves out the time that threads wait for each other and what the
+    first GPU does alone with all outputs; it includes host work that overlaps with kernels, up to
+    the time in which no GPU computes. A subclass with its own ``forward`` is not found.
 
 Source:
     ``torch.nn.DataParallel`` in PyTorch's documentation (its warning), and "Use
@@ -73,7 +71,7 @@ from profkit.units import format_count
 INFO = RuleInfo(
     id="COM002",
     name="data-parallel",
-    title="A model is wrapped in DataParallel",
+    title="Model wrapped in DataParallel",
     severity="warning",
     needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
@@ -87,23 +85,22 @@ class Thresholds:
     """When it is a warning.
 
     Attributes:
-        warning_share: Share of the steps that can be given back from which it is a warning: one
-            percent is where a change pays for the edit. Below it is a note: what it costs shows
-            on a faster device.
+        warning_share: Share of the steps that a fix can save from which it is a warning: from one
+            percent on, a change is worth the edit. Below it is a note: a faster GPU may show it.
     """
 
     warning_share: float = 0.01
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding if a model is called by way of ``DataParallel``."""
+    """Yield a finding if a model is called through ``DataParallel``."""
     calls = data_parallel_calls(ctx.events, ctx.tree)
     calls = calls[in_windows(ctx, calls)]
     if not len(calls):
         return
     wrapper = data_parallel_overhead(ctx.events, ctx.tree, ctx.launches, calls)
     busy = covered_by(ctx.events, wrapper.work)
-    cost = blocking_cost(unite(wrapper.on_host, busy), _nothing_else(ctx, wrapper), *windows(ctx))
+    cost = blocking_cost(unite(wrapper.on_host, busy), _idle_otherwise(ctx, wrapper), *windows(ctx))
     lines = costliest_lines(ctx, calls, ctx.events.dur_ns[calls], MAX_LINES)
     yield INFO.finding(
         severity=(
@@ -119,15 +116,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
             "n_devices": wrapper.n_devices,
             "host_ns": wrapper.on_host.total_ns,
             "device_ns": busy.total_ns,
-            "nothing_else_ns": cost.idle_ns,
+            "device_idle_otherwise_ns": cost.idle_ns,
             "events": event_ids(ctx, calls),
         },
         claims=cost.claims,
     )
 
 
-def _nothing_else(ctx: Context, wrapper: DataParallelOverhead) -> Intervals:
-    """Time in which no device does anything but what the wrapper asks for."""
+def _idle_otherwise(ctx: Context, wrapper: DataParallelOverhead) -> Intervals:
+    """Time in which no device does work other than the wrapper's."""
     work = ctx.launches.work
     starts, ends = windows(ctx)
     others = covered_by(ctx.events, work[~np.isin(work, wrapper.work)])
@@ -142,29 +139,28 @@ def _message(
     idle = time_per_step(ctx, cost.idle_ns)
     if wrapper.n_devices <= 1:
         return (
-            f"`DataParallel` around the model called{place} runs it on one GPU, {often}: to go "
-            f"through parameters and inputs takes the host {on_host}, for nothing; the GPU was "
+            f"`DataParallel` around the model called{place} runs it on one GPU, {often}, and "
+            f"takes the host {on_host} to traverse parameters and inputs for nothing. The GPU is "
             f"idle for {idle}."
         )
     return (
         f"`DataParallel` around the model called{place} copies it to "
-        f"{format_count(wrapper.n_devices)} GPUs {often}: taking apart and putting together takes "
-        f"the host {on_host} and the GPUs {time_per_step(ctx, busy.total_ns)}; for {idle} they "
-        "compute nothing."
+        f"{format_count(wrapper.n_devices)} GPUs {often}, which takes the host {on_host} and the "
+        f"GPUs {time_per_step(ctx, busy.total_ns)}. They compute nothing else for {idle}."
     )
 
 
 def _fix(n_devices: int, *, trains: bool) -> str:
     if n_devices <= 1:
         return (
-            "Call the module itself: take `DataParallel(...)` away from around it, or use "
-            "`model.module`, which is what it wraps."
+            "Remove `DataParallel(...)` around the module, or call `model.module`, the module "
+            "that it wraps."
         )
-    start = f"Start one process a GPU, `torchrun --nproc-per-node={n_devices}`"
+    start = f"Start one process per GPU, `torchrun --nproc-per-node={n_devices}`"
     if trains:
         return (
             f"{start}, and wrap the model in `DistributedDataParallel(model, device_ids="
-            "[local_rank])`: it copies parameters once, and sends gradients while the backward "
-            "pass is at work."
+            "[local_rank])`: it copies parameters once, and overlaps the all-reduce of gradients "
+            "with the backward pass."
         )
-    return f"{start}, and give each its share of the data: they have nothing to exchange."
+    return f"{start}, and give each its share of the data: inference needs no communication."

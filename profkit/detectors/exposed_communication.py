@@ -1,22 +1,22 @@
-"""COM001 exposed-communication: nothing is computed while ranks exchange data.
+"""COM001 exposed-communication: collectives run while nothing is computed.
 
 What it finds:
-    Steps of a distributed job that pass in exchanges between ranks (all-reduce, all-gather,
-    all-to-all and so on) while nothing is computed. Where a device runs the exchange, as with
-    NCCL, that is time in which its communication kernels run and no other kernel does. Where
-    threads of the host run it (gloo, MPI), it is time in which the exchange runs, neither a device
-    nor an operator on the host computes, and work goes on only when the exchange is done.
+    Steps of a distributed job in which collectives (all-reduce, all-gather, all-to-all and so on)
+    run while nothing is computed. Where a GPU runs the collective, as with NCCL, that is time in
+    which its communication kernels run and no other kernel does. Where host threads run it (gloo,
+    MPI), it is time in which the collective runs, no GPU and no operator on the host computes, and
+    the program continues only when the collective is done.
 
 Why it matters:
-    An exchange beside computation costs next to nothing; one alone makes the step longer by all of
-    its length, and the more ranks, the longer. Exchanges during which the host had simply launched
-    nothing else are left out, since shorter ones would not help there: the cost is the rest, the
-    most that can be given back.
+    A collective that overlaps with computation costs almost nothing; an exposed one makes the step
+    longer by all of its duration, and the more ranks, the longer. Collectives during which the
+    host had simply launched nothing else are left out, since shorter ones would not help: the cost
+    is the rest, an upper bound of what can be saved.
 
 How to fix it:
-    Send gradients while the backward pass is still at work, which ``DistributedDataParallel`` does;
-    exchange tensors of a GPU by NCCL; send fewer bytes; compute more between two exchanges. Other
-    exchanges are started early with ``async_op=True``, and awaited where the result is needed.
+    Overlap the all-reduce of gradients with the backward pass, as ``DistributedDataParallel`` does;
+    use NCCL for tensors on a GPU; send fewer bytes; compute more between two collectives. Start
+    other collectives early with ``async_op=True``, and wait where the result is needed.
 
 Example:
     ::
@@ -34,21 +34,21 @@ Use instead:
 
 Reads:
     Communication kernels and other kernels, their launches, annotations of gloo and MPI, operators
-    (all ``ts_ns`` and ``dur_ns`` in nanoseconds), the user's lines.
+    (all ``ts_ns`` and ``dur_ns`` in nanoseconds), source lines.
 
 When to ignore this:
-    An exchange also lasts while a slower rank is waited for, and the recording of one rank cannot
-    tell that from the transfer: compare the ranks. Inference that splits layers over devices
-    exchanges between them by design; it gets a note. Python that runs beside an exchange on the
-    host and calls no operator looks like a wait for it. Where the host itself polls for NCCL
-    (``TORCH_NCCL_BLOCKING_WAIT``), it looks late, and less is found.
+    A slower rank is the cause: a collective lasts until the last rank has joined, and the trace of
+    one rank cannot tell that from the transfer, so compare the ranks. Inference that splits layers
+    over GPUs communicates by design; it gets a note. Python that runs in parallel to a collective
+    on the host and calls no operator is taken for a wait. Where the host polls for NCCL
+    (``TORCH_NCCL_BLOCKING_WAIT``), less is found.
 
 Source:
     "Distributed Data Parallel" in PyTorch's notes (gradient bucketing and overlap);
     ``torch.distributed`` in PyTorch's documentation (which backend to use, ``async_op``);
     ``torch/csrc/distributed/c10d/Work.cpp`` and ``ProcessGroupGloo.cpp``;
     ``communication_analysis.py`` of Holistic Trace Analysis for the share that overlaps, and
-    ``torch_tb_profiler``, which speaks from a tenth of the step on.
+    ``torch_tb_profiler``, which reports it from a tenth of the step on.
 """
 
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ DEVICE_COLLECTIVES: Final = Need(
 INFO = RuleInfo(
     id="COM001",
     name="exposed-communication",
-    title="Nothing is computed while ranks exchange data",
+    title="Exposed communication",
     severity="warning",
     needs=(needs.OPERATORS, DEVICE_COLLECTIVES),
     since="0.1.0",
@@ -102,13 +102,13 @@ MAX_LINES = 3
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When waiting for exchanges is a finding.
+    """When waiting for collectives is a finding.
 
     Attributes:
-        min_step_share: Share of a step that must be waited. What is below a tenth is the end of
-            the last bucket and other small change of any distributed job.
-        min_steps_share: Share of the steps in which that must be so: a rank may be late once, such
-            as when it begins to record.
+        min_step_share: Minimum share of a step that is exposed communication. Any distributed job
+            has some of it, such as the end of the last bucket, below a tenth.
+        min_steps_share: Minimum share of steps for which that holds: a rank may be late once, such
+            as when recording begins.
     """
 
     min_step_share: float = 0.1
@@ -116,27 +116,27 @@ class Thresholds:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for exchanges that a device runs, and one for those that the host runs."""
+    """Yield a finding for collectives on a device, and one for those on host threads."""
     if ctx.trace.world_size == 1:
         return
-    # What DataParallel sends between the devices of one process is another rule's matter.
+    # Copies of DataParallel between the GPUs of one process are reported by data-parallel.
     by_devices = None if len(data_parallel_calls(ctx.events, ctx.tree)) else waits_of_devices(ctx)
     for waits in (by_devices, waits_of_host(ctx)):
-        if waits is not None and _is_habit(ctx, waits, thresholds):
+        if waits is not None and _is_frequent(ctx, waits, thresholds):
             yield _finding(ctx, waits, distributed_program(ctx))
 
 
-def _is_habit(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -> bool:
-    """Whether enough of enough steps is waited, and not of the first alone."""
+def _is_frequent(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -> bool:
+    """Whether enough of enough steps is exposed, and not only of the first step."""
     starts, ends = windows(ctx)
     waited_ns = covered_within(waits.waited, starts, ends)
-    hit = (waited_ns > 0) & (waited_ns >= thresholds.min_step_share * (ends - starts))
-    later = bool(hit[1:].any()) or len(hit) == 1
-    return later and bool(hit.mean() >= thresholds.min_steps_share)
+    is_exposed = (waited_ns > 0) & (waited_ns >= thresholds.min_step_share * (ends - starts))
+    later = bool(is_exposed[1:].any()) or len(is_exposed) == 1
+    return later and bool(is_exposed.mean() >= thresholds.min_steps_share)
 
 
 def _finding(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> Finding:
-    lines = collective_sites(ctx, waits)
+    sites = collective_sites(ctx, waits)
     counted = waits.rows[waits.share_ns > 0]
     costliest = waits.rows[np.argsort(-waits.share_ns, kind="stable")]
     kinds = waits.by_kind
@@ -144,10 +144,10 @@ def _finding(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) 
     return INFO.finding(
         severity="warning" if program.trains else "note",
         confidence=confidence,
-        message=_message(ctx, waits, _mostly(lines, waits.waited.total_ns), len(counted)),
+        message=_message(ctx, waits, _mostly(sites, waits.waited.total_ns), len(counted)),
         fix=collective_fix(ctx, waits, program),
         locations=known_locations(
-            *(line.location for line in lines[:MAX_LINES] if 10 * line.ns >= lines[0].ns)
+            *(site.location for site in sites[:MAX_LINES] if 10 * site.ns >= sites[0].ns)
         ),
         n=len(counted),
         cost=ctx.cost(waits.waited.total_ns, basis="upper-bound"),
@@ -164,24 +164,24 @@ def _finding(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) 
     )
 
 
-def _mostly(lines: list[CollectiveSite], total_ns: int) -> str:
-    """What most of the waiting was for, as far as it is known."""
-    if not lines:
+def _mostly(sites: list[CollectiveSite], total_ns: int) -> str:
+    """The collective with most of the exposed time, as far as it is known."""
+    if not sites:
         return ""
-    first = lines[0]
-    word = "mostly" if 2 * first.ns >= total_ns else "among others"
+    first = sites[0]
+    rank = "mostly" if 2 * first.ns >= total_ns else "among others"
     region = f" in `{first.region}`" if first.region else ""
-    return f", {word} for {first.kind}{at(first.location) or region}"
+    return f", {rank} {first.kind}{at(first.location) or region}"
 
 
 def _message(ctx: Context, waits: CollectiveWaits, mostly: str, n: int) -> str:
     total_ns = waits.waited.total_ns
     share = format_share(total_ns / windows_ns(ctx))
     longest = format_ns(int(waits.share_ns.max()))
-    who = "nothing is computed" if waits.device is None else "the GPU computes nothing"
-    how = "threads of the host exchange data" if waits.device is None else "it exchanges data"
+    who = "Nothing is computed" if waits.device is None else "The GPU computes nothing"
+    where = " on host threads" if waits.device is None else ""
     return (
-        f"For {time_per_step(ctx, total_ns)} ({share}) {who} while {how} with other ranks: "
-        f"{times_per_step(ctx, n)}{mostly}; the longest wait is {longest}. Waiting for slower ranks is "
-        "in it, which the recording of one rank cannot tell from the transfer."
+        f"{who} for {time_per_step(ctx, total_ns)} ({share}) while collectives run{where}, "
+        f"{times_per_step(ctx, n)}{mostly}; the longest wait is {longest}. Waiting for slower "
+        "ranks is included: the trace of one rank cannot tell it from the transfer."
     )

@@ -1,26 +1,26 @@
-"""KER002 float32-matmul: matrices are multiplied in full float32, past the tensor cores.
+"""KER002 float32-matmul: matrix products run in full float32 on CUDA cores, not on tensor cores.
 
 What it finds:
     Kernels of cuBLAS, cuDNN and CUTLASS that multiply matrices, or convolve, in full float32 on the
-    ordinary cores of a device that has tensor cores for TF32: NVIDIA's since Ampere (compute
-    capability 8.0). Where other products of the recording do use TF32 it is allowed, and the
-    library has its reasons for the rest: that is not told.
+    CUDA cores of a GPU whose tensor cores support TF32: NVIDIA GPUs since Ampere (compute
+    capability 8.0). If other products of the recording use TF32, it is allowed, and the library
+    has chosen float32 for the rest: those are not reported.
 
 Why it matters:
-    TF32 keeps float32's range and adds up in float32, but rounds the factors to 10 bits of mantissa
-    instead of 23. Tensor cores multiply it 8 times as fast as float32 on an A100, 7.4 times on an
-    H100 or H200, nearly 15 times on a B200; since version 1.12 PyTorch does not use it for products
-    unless it is told to. On these devices the cost is an estimate: the kernels' time less what the
-    smallest of these ratios leaves of it. On those of compute capability 8.6, 8.7, 8.9, 11 and 12
-    the ratio is one or two, by the board: there the cost is an upper bound, all of the kernels'
-    time, and the finding is a note.
+    TF32 has float32's range and accumulates in float32, but rounds the inputs to 10 bits of
+    mantissa instead of 23. Tensor cores multiply it 8 times as fast as float32 on an A100, 7.4
+    times on an H100 or H200, nearly 15 times on a B200. Since version 1.12 PyTorch does not use it
+    for matrix products by default. On these GPUs the cost is an estimate: the kernels' time minus
+    what the smallest of these ratios leaves. On GPUs of compute capability 8.6, 8.7, 8.9, 11 and
+    12 the ratio is one or two, depending on the board: there the cost is an upper bound, all of the
+    kernels' time, and the finding is a note.
 
 How to fix it:
-    ``torch.set_float32_matmul_precision("high")``, once, before the first product; or in newer
-    versions ``torch.backends.cuda.matmul.fp32_precision = "tf32"``. Further goes
+    Call ``torch.set_float32_matmul_precision("high")`` once before the first product; in newer
+    versions also ``torch.backends.cuda.matmul.fp32_precision = "tf32"``. Faster still is
     ``torch.autocast("cuda", dtype=torch.bfloat16)`` around the forward pass and the loss: products
-    in bfloat16 are twice as fast again, and activations take half the memory. It costs precision:
-    bfloat16 has 7 bits of mantissa.
+    in bfloat16 are twice as fast again, and activations take half the memory, but bfloat16 has
+    only 7 bits of mantissa.
 
 Example:
     ::
@@ -37,13 +37,13 @@ Use instead:
 
 Reads:
     Kernels (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the operators that launched them,
-    the devices' compute capability and busy time in nanoseconds, the user's lines.
+    the GPUs' compute capability and busy time in nanoseconds, source lines.
 
 When to ignore this:
-    Where the result needs float32: solvers, simulations, some losses. A product of few rows waits
-    for memory, and TF32 does not make it faster. Convolutions may use TF32 unless it is forbidden;
-    where none of many does, cuDNN may still have chosen so itself, and the confidence is low.
-    Kernels whose names do not tell their arithmetic are not seen.
+    The result needs float32, as in solvers, simulations and some losses. Matmuls with few rows
+    are limited by memory bandwidth, and TF32 does not make them faster. Convolutions may use TF32
+    by default; where none of many does, cuDNN may have chosen float32 itself, and the confidence
+    is low. Kernels whose names do not tell their precision are not found.
 
 Source:
     "TensorFloat-32 (TF32) on Ampere (and later) devices" in PyTorch's CUDA semantics;
@@ -90,7 +90,7 @@ COMPUTE_CAPABILITY: Final = Need(
 INFO = RuleInfo(
     id="KER002",
     name="float32-matmul",
-    title="Matrices are multiplied in full float32",
+    title="Matrix products in float32 on CUDA cores",
     severity="warning",
     needs=(needs.DEVICE_WORK, COMPUTE_CAPABILITY),
     since="0.1.0",
@@ -102,13 +102,13 @@ class Thresholds:
     """When products in float32 are a finding.
 
     Attributes:
-        min_kernel_ns: Shorter kernels do not count: in 10 microseconds ordinary cores multiply
-            matrices of some 400 rows, with which tensor cores are hardly quicker.
-        min_layer_kernels_count: Kernels a step that convolve or belong to recurrent layers. Of a
-            few layers cuDNN may well have found each quicker in float32; of many, none.
-        min_busy_share: Share of the devices' busy time that they must take. With less to gain,
-            precision is not worth giving up.
-        warning_share: Share of the steps that can be given back from which it is a warning.
+        min_kernel_ns: Shorter kernels do not count: in 10 microseconds CUDA cores multiply
+            matrices of some 400 rows, with which tensor cores are hardly faster.
+        min_layer_kernels_count: Minimum kernels per step of convolutions or recurrent layers. For
+            a few layers cuDNN may have found float32 faster each time; for many it has not.
+        min_busy_share: Minimum share of the GPU's busy time. With less to save, precision is not
+            worth giving up.
+        warning_share: Share of the steps that a fix can save from which it is a warning.
     """
 
     min_kernel_ns: int = 10_000
@@ -117,24 +117,24 @@ class Thresholds:
     warning_share: float = 0.01
 
 
-_FIRST: Final = (8, 0)
-"""Compute capability of the first devices with tensor cores for TF32."""
+_MIN_CAPABILITY: Final = (8, 0)
+"""Compute capability of the first GPUs whose tensor cores support TF32."""
 _RATIO: Final = 7.4
-"""So many times as fast as ordinary cores are tensor cores with TF32 at least on these:"""
-_QUICK: Final = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
+"""Minimum speed-up of TF32 on tensor cores over float32 on CUDA cores for these GPUs:"""
+_FAST_TF32: Final = frozenset({(8, 0), (9, 0), (10, 0), (10, 3)})
 _MAX_LINES: Final = 3
 _ALLOW: Final = (
-    'Allow TF32 once, at the start: `torch.set_float32_matmul_precision("high")` rounds the '
-    "factors to 10 bits of mantissa, and keeps float32's range and sums. Further goes "
-    '`torch.autocast("cuda", dtype=torch.bfloat16)`: 7 bits, and half the memory to move.'
+    'Call `torch.set_float32_matmul_precision("high")` once at the start (TF32: 10 bits of '
+    'mantissa), or use `torch.autocast("cuda", dtype=torch.bfloat16)` (7 bits, half the memory).'
 )
-_AUTOCAST: Final = (
-    'Run the forward pass under `torch.autocast("cuda", dtype=torch.bfloat16)`, which has 7 bits '
-    "of mantissa where float32 has 23."
+_UNDER_AUTOCAST: Final = (
+    '`torch.autocast("cuda", dtype=torch.bfloat16)`, which has 7 bits of mantissa where float32 '
+    "has 23."
 )
-_FORBIDDEN: Final = (
-    "PyTorch lets convolutions and recurrent layers use TF32 unless it is forbidden: look for "
-    "`torch.backends.cudnn.allow_tf32 = False`. If there is none, cuDNN chose these kernels: "
+_AUTOCAST: Final = f"Run the forward pass under {_UNDER_AUTOCAST}"
+_ALLOW_CUDNN: Final = (
+    "Remove `torch.backends.cudnn.allow_tf32 = False`; if it is not set, cuDNN chose these "
+    f"kernels, so run the forward pass under {_UNDER_AUTOCAST}"
 )
 
 
@@ -143,64 +143,64 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     every = float32_matmuls(ctx.events, ctx.launches)
     for by_cudnn in (False, True):
         found = every.select(every.by_cudnn == by_cudnn)
-        kept = found.select(_avoidable(ctx, found, thresholds.min_kernel_ns))
-        least = thresholds.min_layer_kernels_count * max(1, len(ctx.steps)) if by_cudnn else 1
-        if len(kept.rows) >= least:
-            yield from _judged(ctx, thresholds, kept, by_cudnn=by_cudnn)
+        avoidable = found.select(_avoidable(ctx, found, thresholds.min_kernel_ns))
+        min_count = thresholds.min_layer_kernels_count * max(1, len(ctx.steps)) if by_cudnn else 1
+        if len(avoidable.rows) >= min_count:
+            yield from _findings(ctx, thresholds, avoidable, by_cudnn=by_cudnn)
 
 
 def _avoidable(ctx: Context, found: Matmuls, min_kernel_ns: int) -> Mask:
-    """Which kernels could run on tensor cores, and are worth it."""
+    """Which kernels could run on tensor cores and are long enough to matter."""
     device = ctx.events.device.at(found.rows)
-    able = [
+    capable = [
         ordinal
         for ordinal, info in ctx.trace.devices.items()
-        if info.compute_capability is not None and info.compute_capability >= _FIRST
+        if info.compute_capability is not None and info.compute_capability >= _MIN_CAPABILITY
     ]
     allowed = np.unique(device[found.is_tf32])
     return np.asarray(
-        np.isin(device, able)
+        np.isin(device, capable)
         & ~np.isin(device, allowed)
         & (ctx.events.dur_ns[found.rows] >= min_kernel_ns)
         & in_windows(ctx, found.rows)
     )
 
 
-def _judged(
-    ctx: Context, thresholds: Thresholds, kept: Matmuls, *, by_cudnn: bool
+def _findings(
+    ctx: Context, thresholds: Thresholds, found: Matmuls, *, by_cudnn: bool
 ) -> Iterator[Finding]:
     events, (starts, ends) = ctx.events, windows(ctx)
-    spent = union(events.ts_ns[kept.rows], events.end_ns[kept.rows])
+    spent = union(events.ts_ns[found.rows], events.end_ns[found.rows])
     spent_ns = covered_within(spent, starts, ends)
     share = spent_ns.sum() / max(1, covered_within(ctx.busy, starts, ends).sum())
     if share < thresholds.min_busy_share:
         return
-    devices = np.unique(events.device.at(kept.rows)).tolist()
-    capable = {ctx.trace.devices[ordinal].compute_capability for ordinal in devices}
-    is_quick = capable <= _QUICK and not by_cudnn
-    saved_ns = (spent_ns * (1 - 1 / _RATIO)).astype(np.int64) if is_quick else spent_ns
+    devices = np.unique(events.device.at(found.rows)).tolist()
+    capabilities = {ctx.trace.devices[ordinal].compute_capability for ordinal in devices}
+    is_fast = capabilities <= _FAST_TF32 and not by_cudnn
+    saved_ns = (spent_ns * (1 - 1 / _RATIO)).astype(np.int64) if is_fast else spent_ns
     total_ns = int(saved_ns.sum())
-    is_warning = is_quick and total_ns >= thresholds.warning_share * windows_ns(ctx)
-    known = kept.op != NO_ROW
-    locations = costliest_lines(ctx, kept.op[known], events.dur_ns[kept.rows[known]], _MAX_LINES)
-    what = "Layers of cuDNN compute" if by_cudnn else "Matrices are multiplied"
+    is_warning = is_fast and total_ns >= thresholds.warning_share * windows_ns(ctx)
+    known = found.op != NO_ROW
+    locations = costliest_lines(ctx, found.op[known], events.dur_ns[found.rows[known]], _MAX_LINES)
+    what = "cuDNN layers compute" if by_cudnn else "Matrices are multiplied"
     yield INFO.finding(
         severity="warning" if is_warning else "note",
-        confidence="low" if by_cudnn else "high" if is_quick else "medium",
+        confidence="low" if by_cudnn else "high" if is_fast else "medium",
         message=(
             f"{what} in full float32{at(locations[0]) if locations else ''}, "
-            f"{times_per_step(ctx, len(kept.rows))}: {time_per_step(ctx, int(spent_ns.sum()))} "
-            f"({format_share(float(share))} of the GPU's busy time) on its ordinary cores, past "
-            "its tensor cores."
+            f"{times_per_step(ctx, len(found.rows))}, on CUDA cores instead of tensor cores. This "
+            f"takes {time_per_step(ctx, int(spent_ns.sum()))} ({format_share(float(share))} of the "
+            "GPU's busy time)."
         ),
-        fix=_FORBIDDEN + _AUTOCAST if by_cudnn else _ALLOW if is_quick else _AUTOCAST,
+        fix=_ALLOW_CUDNN if by_cudnn else _ALLOW if is_fast else _AUTOCAST,
         locations=locations,
-        n=len(kept.rows),
-        cost=ctx.cost(total_ns, basis="estimate" if is_quick else "upper-bound"),
+        n=len(found.rows),
+        cost=ctx.cost(total_ns, basis="estimate" if is_fast else "upper-bound"),
         evidence={
             "kernel_ns": int(spent_ns.sum()),
             "busy_share": round(float(share), 4),
-            "events": event_ids(ctx, kept.rows),
+            "events": event_ids(ctx, found.rows),
         },
         claims=take_from_start(spent, starts, ends, saved_ns),
     )

@@ -1,21 +1,21 @@
-"""KER001 launch-bound: the device waits for launches between many small kernels.
+"""KER001 launch-bound: the GPU is idle between many small kernels, waiting for launches.
 
 What it finds:
-    Devices that are idle again and again for a moment, because the host had not launched the next
-    kernel yet, while it waited for nothing, not for other ranks either, and loaded no data. Long
-    pauses are left out: they have another reason than the cost of a launch.
+    GPUs with many short idle gaps because the host has not launched the next kernel yet, although
+    it neither waits (for the GPU or other ranks) nor loads data. Long gaps are left out: they have
+    another cause than the cost of a launch.
 
 Why it matters:
-    To PyTorch an operator costs some microseconds on the host, whatever its size. Where kernels
-    are shorter than that, the device is done before the next one arrives, and a faster device
-    changes nothing. The cost is the idle time of these moments, the most that can be given back.
-    Recording Python stacks makes the host slower, so from a recording with stacks as much idle
-    time is taken off as the stacks can explain.
+    An operator costs PyTorch some microseconds on the host, whatever its size. Where kernels are
+    shorter than that, the GPU finishes before the next one is launched, and a faster GPU changes
+    nothing. The cost is the idle time in these gaps, an upper bound of what can be saved.
+    Recording Python stacks slows down the host; the idle time that stacks can explain is
+    subtracted.
 
 How to fix it:
     Launch less: ``torch.compile(model, mode="reduce-overhead")`` fuses kernels and replays them as
     one CUDA graph; ``torch.cuda.CUDAGraph`` does so by hand; a larger batch makes each kernel
-    longer; ``fused=True`` makes an optimizer's step a few kernels.
+    longer; ``fused=True`` runs an optimizer's step in a few kernels.
 
 Example:
     ::
@@ -31,17 +31,17 @@ Use instead:
             loss = step(x, y)
 
 Reads:
-    Kernels (``ts_ns`` and ``dur_ns`` in nanoseconds), their launches, the devices' idle time by
-    cause in nanoseconds, how much the recording stretched the program.
+    Kernels (``ts_ns`` and ``dur_ns`` in nanoseconds), their launches, GPU idle time by cause in
+    nanoseconds, the recording's overhead.
 
 When to ignore this:
-    On a host that others use too, or where the recording slowed it more than is known. A graph
-    needs fixed shapes and addresses, which not every program has.
+    The host is shared with other programs, or the recording's overhead is larger than known. CUDA
+    graphs need fixed shapes and addresses, which not every program has.
 
 Source:
     "Accelerating PyTorch with CUDA Graphs" on PyTorch's blog; ``torch.compile`` (``mode``) and
-    ``torch.cuda.CUDAGraph`` in PyTorch's documentation; the stretch was measured: a small
-    transformer's step took 4.6 ms without stacks and 10 ms with them.
+    ``torch.cuda.CUDAGraph`` in PyTorch's documentation; the overhead of stacks was measured: a
+    small transformer's step took 4.6 ms without and 10 ms with them.
 """
 
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ from profkit.units import format_count, format_ns, format_share
 INFO = RuleInfo(
     id="KER001",
     name="launch-bound",
-    title="The GPU waits for launches",
+    title="GPU idle waiting for kernel launches",
     severity="warning",
     needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
@@ -85,18 +85,18 @@ MAX_LINES = 3
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a device is launch-bound.
+    """When a GPU is launch-bound.
 
     Attributes:
-        min_idle_share: Share of the steps that must be idle for want of launches: with that much
-            to gain a graph or a compiler is worth its trouble.
-        max_gap_ns: Longest pause that counts. A slow operator takes up to a millisecond on the
-            host; what takes longer is other work.
-        max_median_kernel_ns: Median length of the kernels: an operator takes the host 10 to 20
-            microseconds, so that it can keep ahead of longer ones.
-        min_kernels_count: Kernels in a step; a handful is no stream of launches.
-        assumed_stretch_share: By how much stacks are taken to slow the host where the recording
-            does not tell: 4.6 ms became 10 ms.
+        min_idle_share: Minimum share of the steps that is idle for want of launches: with that
+            much to save, CUDA graphs or a compiler are worth the effort.
+        max_gap_ns: Longest gap that counts. A slow operator takes up to a millisecond on the
+            host; longer gaps are other work.
+        max_median_kernel_ns: Maximum of the kernels' median duration: an operator takes 10 to 20
+            microseconds on the host, so the host stays ahead of longer kernels.
+        min_kernels_count: Minimum kernels per step.
+        assumed_stretch_share: Overhead of stacks on the host where it was not recorded: 4.6 ms
+            became 10 ms.
     """
 
     min_idle_share: float = 0.15
@@ -107,8 +107,8 @@ class Thresholds:
 
 
 @dataclass(frozen=True)
-class _Waits:
-    """How a device waits for launches: when, and how much of it is not the recording's doing."""
+class _LaunchWaits:
+    """When a device waits for launches, and how long without the recording's overhead."""
 
     device: DeviceActivity
     idle: Intervals
@@ -120,19 +120,19 @@ class _Waits:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding, for the device that waits most for launches."""
+    """Yield a finding for the device that waits longest for launches."""
     starts, ends = windows(ctx)
-    stretch, is_known = _stretch(ctx, thresholds)
-    exchanges = waits_of_host(ctx)
+    overhead, is_known = _overhead_ratio(ctx, thresholds)
+    collectives = waits_of_host(ctx)
     found = []
     for device, causes in zip(ctx.devices, ctx.idle_causes, strict=True):
         idle = intersect(
             short_launch_gaps(device, causes, thresholds.max_gap_ns), union(starts, ends)
         )
-        idle = subtract(idle, exchanges.waited) if exchanges else idle
-        by_recording_ns = ((ends - starts) * stretch / (1 + stretch)).astype(np.int64)
-        own_ns = np.maximum(0, covered_within(idle, starts, ends) - by_recording_ns)
-        found.append(_Waits(device, idle, own_ns))
+        idle = subtract(idle, collectives.waited) if collectives else idle
+        overhead_ns = ((ends - starts) * overhead / (1 + overhead)).astype(np.int64)
+        own_ns = np.maximum(0, covered_within(idle, starts, ends) - overhead_ns)
+        found.append(_LaunchWaits(device, idle, own_ns))
     waits = max(found, key=lambda each: each.total_ns)
     kernels = _kernels(ctx, waits.device)
     if (
@@ -141,11 +141,11 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         and np.median(ctx.events.dur_ns[kernels]) <= thresholds.max_median_kernel_ns
     ):
         confidence: Confidence = "medium" if is_known else "low"
-        yield _finding(ctx, waits, kernels, stretch, confidence if stretch else "high")
+        yield _finding(ctx, waits, kernels, overhead, confidence if overhead else "high")
 
 
 def _finding(
-    ctx: Context, waits: _Waits, kernels: Rows, stretch: float, confidence: Confidence
+    ctx: Context, waits: _LaunchWaits, kernels: Rows, overhead: float, confidence: Confidence
 ) -> Finding:
     starts, ends = windows(ctx)
     saved_ns, n_each = waits.total_ns, round(len(kernels) / len(starts))
@@ -154,31 +154,31 @@ def _finding(
         severity="warning",
         confidence=confidence,
         message=(
-            f"The GPU runs {format_count(n_each)} kernels{' a step' if len(ctx.steps) else ''}, "
-            f"half of them shorter than {format_ns(median_ns)}, and stands idle for "
-            f"{time_per_step(ctx, saved_ns)} ({format_share(saved_ns / windows_ns(ctx))}) because "
-            "the next one is not launched yet."
+            f"The GPU is idle for {time_per_step(ctx, saved_ns)} "
+            f"({format_share(saved_ns / windows_ns(ctx))}) because the next kernel is not launched "
+            f"yet. It runs {format_count(n_each)} kernels{' per step' if len(ctx.steps) else ''}, "
+            f"half of them shorter than {format_ns(median_ns)}."
         ),
         fix=(
-            'Launch less: try `torch.compile(model, mode="reduce-overhead")`, which replays the '
-            "step as a CUDA graph, a larger batch, and `fused=True` for the optimizer."
+            'Try `torch.compile(model, mode="reduce-overhead")`, which replays the step as a CUDA '
+            "graph, a larger batch, or `fused=True` for the optimizer."
         ),
         locations=_busiest_lines(ctx, waits.device),
         n=len(kernels),
-        cost=ctx.cost(saved_ns, basis="estimate" if stretch else "upper-bound"),
+        cost=ctx.cost(saved_ns, basis="estimate" if overhead else "upper-bound"),
         evidence={
             "device": waits.device.device,
             "n_kernels_per_step": n_each,
             "median_kernel_ns": round(median_ns),
             "launch_idle_ns": waits.idle.total_ns,
-            "overhead_ratio": round(stretch, 3),
+            "overhead_ratio": round(overhead, 3),
         },
         claims=take_from_start(waits.idle, starts, ends, waits.own_ns),
     )
 
 
-def _stretch(ctx: Context, thresholds: Thresholds) -> tuple[float, bool]:
-    """By how much the recording slowed the host, and whether that is known."""
+def _overhead_ratio(ctx: Context, thresholds: Thresholds) -> tuple[float, bool]:
+    """By how much the recording slowed down the host, and whether that is known."""
     capture = ctx.trace.capture
     if capture is not None and capture.cost.overhead_ratio is not None:
         return max(0.0, capture.cost.overhead_ratio), True
@@ -194,7 +194,7 @@ def _kernels(ctx: Context, device: DeviceActivity) -> Rows:
 
 
 def _busiest_lines(ctx: Context, device: DeviceActivity) -> tuple[Location, ...]:
-    """The lines that launch most."""
+    """The lines that launch the most work."""
     own = np.isin(ctx.launches.work, device.rows) & (ctx.launches.op != NO_ROW)
     ops = ctx.launches.op[own]
     lines = sorted(ctx.by_line(ops[in_windows(ctx, ops)]), key=lambda each: -len(each[1]))

@@ -1,18 +1,17 @@
-"""SYN003 pageable-copy-to-host: the host waits until a tensor has been copied to it.
+"""SYN003 pageable-copy-to-host: the host waits until a tensor has been copied from the GPU.
 
 What it finds:
-    Copies from a device into pageable host memory inside the steps: ``.cpu()``, ``.numpy()`` after
-    it, ``.to("cpu")``, ``.tolist()``. What reads single values is left to item-sync.
+    Copies from a GPU to pageable host memory inside the steps: ``.cpu()``, ``.to("cpu")``,
+    ``.tolist()``. Reads of single values are reported by item-sync.
 
 Why it matters:
-    A copy into pageable memory returns only when it is done, and it is done only after all work
-    that the device was given before. Meanwhile the host launches nothing, so the device runs dry.
-    The cost is at most the time that the host waited and at most the time that the device was
-    idle in the steps concerned.
+    A copy to pageable memory returns only when it is done, and it starts only after all work that
+    was launched before. Meanwhile the host launches nothing, so the GPU becomes idle. The cost is
+    at most the time that the host waits and at most the time that the GPU is idle in those steps.
 
 How to fix it:
-    Copy less often; or copy into pinned memory with ``non_blocking=True``, go on, and read the
-    values a step later, after an event that was recorded behind the copy.
+    Copy less often. Or copy to pinned memory with ``non_blocking=True``, record an event behind
+    the copy, and read the values one step later.
 
 Example:
     ::
@@ -28,11 +27,11 @@ Use instead:
 
 Reads:
     Copies (``name``, ``n_bytes`` in bytes), the runtime calls that wait for them (``ts_ns`` and
-    ``dur_ns`` in nanoseconds), the devices' busy time in nanoseconds, the user's lines.
+    ``dur_ns`` in nanoseconds), GPU busy time in nanoseconds, source lines.
 
 When to ignore this:
-    A result that the program needs at once has to be waited for. What is idle for another reason
-    stays idle: the cost is an upper bound.
+    The program needs the result immediately. The cost is an upper bound: idle time with another
+    cause remains.
 
 Source:
     "API synchronization behavior" in the CUDA Runtime API reference (device memory to pageable
@@ -41,15 +40,14 @@ Source:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import costly_wait, in_windows
-from profkit.engine.wording import at, tensor_method, time_per_step, times_per_step
+from profkit.engine.windows import WaitThresholds, costly_wait, in_windows
+from profkit.engine.wording import at, tensor_method, times_per_step
 from profkit.index.device.syncs import SyncKind, bytes_of, is_pageable
 from profkit.model.finding import Finding
 from profkit.units import format_bytes
@@ -57,26 +55,13 @@ from profkit.units import format_bytes
 INFO = RuleInfo(
     id="SYN003",
     name="pageable-copy-to-host",
-    title="The host waits for a copy from the GPU",
+    title="Host blocked by a copy from the GPU",
     severity="warning",
     needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
 )
 
-
-@dataclass(frozen=True)
-class Thresholds:
-    """When a copy is worth a word.
-
-    Attributes:
-        min_wait_share: Share of the steps that the host must have waited. Below a thousandth no
-            step gets measurably shorter, and recordings differ more than that between runs.
-        warning_share: Share of the steps that can be given back from which it is a warning: one
-            percent is where a change pays for the edit.
-    """
-
-    min_wait_share: float = 0.001
-    warning_share: float = 0.01
+Thresholds = WaitThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -85,24 +70,22 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     waits = waits.select(in_windows(ctx, waits.rows) & is_pageable(ctx.events, waits.copy))
     for location, owners in ctx.by_line(np.unique(waits.owner)):
         here = waits.select(np.isin(waits.owner, owners))
-        judged = costly_wait(ctx, here.rows, thresholds.min_wait_share, thresholds.warning_share)
-        if judged is None:
+        wait = costly_wait(ctx, here.rows, thresholds)
+        if wait is None:
             continue
         copies = np.unique(here.copy)
         n_bytes = bytes_of(ctx.events, copies)
         method = tensor_method(ctx, int(owners[0])) or "cpu"
-        yield judged.finding(
+        yield wait.finding(
             ctx,
             INFO,
             message=(
                 f"`.{method}()`{at(location)} copies {format_bytes(n_bytes / len(copies))} to the "
-                f"host {times_per_step(ctx, len(owners))}, and the host waits "
-                f"{time_per_step(ctx, judged.wait.blocked_ns)}; the GPU was idle for "
-                f"{time_per_step(ctx, judged.wait.idle_ns)}."
+                f"host {times_per_step(ctx, len(owners))} and {wait.text(ctx)}"
             ),
             fix=(
-                f'Copy less often, or write `.to("cpu", non_blocking=True)` instead of '
-                f"`.{method}()` and read the values only after a later synchronization."
+                f'Copy less often, or use `.to("cpu", non_blocking=True)` instead of '
+                f"`.{method}()` and read the values after a later synchronization."
             ),
             locations=(location,),
             n=len(owners),

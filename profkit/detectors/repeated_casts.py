@@ -1,22 +1,21 @@
 """KER003 repeated-casts: tensors are cast to float32 and back again, layer after layer.
 
 What it finds:
-    Conversions that the program writes itself (``.float()``, ``.bfloat16()``, ``.half()``,
-    ``.to(dtype)``), several times a step to float32 and back, with nothing between the two that
-    needs float32. Casts around a norm, a softmax, a sum, a loss or a product of matrices are meant
-    so and do not count, nor do those of ``torch.autocast``.
+    Casts that the program itself writes (``.float()``, ``.bfloat16()``, ``.half()``,
+    ``.to(dtype)``), several times per step to float32 and back, with nothing in between that needs
+    float32. Casts around a norm, a softmax, a sum, a loss or a matrix product are intended and do
+    not count, nor do casts by ``torch.autocast``.
 
 Why it matters:
-    A cast computes nothing: it reads all of a tensor and writes all of it, and what lies between
-    works on four bytes a number instead of two. The cost is the time of these casts and of their
-    gradients' on the device. It is an upper bound: a cast of a weight, or at the ends of the
-    network, has to be done once all the same. What lies between gets quicker too; that is not in
-    the figure.
+    A cast computes nothing: it reads and writes the whole tensor, and operators in between move
+    four bytes per element instead of two. The cost is the GPU time of these casts and of their
+    backward passes. It is an upper bound, since a cast of a weight or at the ends of the network is
+    needed once in any case. Operators in between become faster too; that is not in the figure.
 
 How to fix it:
-    Run the forward pass and the loss under ``torch.autocast`` without casts of your own: it casts
-    a weight once and leaves activations as they came out. Or keep the whole network in one type.
-    Where single casts must stay, ``torch.compile`` does them within the kernels beside them.
+    Run the forward pass and the loss under ``torch.autocast`` without your own casts: it casts a
+    weight once and leaves activations as they are. Or use one dtype for the whole network. Where
+    single casts must stay, ``torch.compile`` fuses them into the neighboring kernels.
 
 Example:
     ::
@@ -35,19 +34,18 @@ Use instead:
 
 Reads:
     Kernels (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the operators that launched them
-    and those around these, sequence numbers, the devices' busy time in nanoseconds, the user's
-    lines.
+    and those around these, sequence numbers, GPU busy time in nanoseconds, source lines.
 
 When to ignore this:
-    Where precision is wanted between the casts for a reason that operators do not tell. A kernel
-    that casts to float32 says not from what on NVIDIA's devices, so integers that become numbers
-    may be among them. Casts in functions of your own for autograd, and what activation
-    checkpointing computes again, are not seen.
+    The precision between the casts is wanted for a reason that operators do not show. On NVIDIA
+    GPUs the name of a kernel that casts to float32 does not tell the source dtype, so casts of
+    integers may be counted. Casts in custom autograd functions, and those that activation
+    checkpointing repeats, are not found.
 
 Source:
     "Autocast Op Reference" in PyTorch's documentation of ``torch.amp``; ``ATen/autocast_mode.h``;
     ``aten/src/ATen/native/cuda/Copy.cu``; nesting of casts as recorded with torch 2.13: autocast's
-    ``aten::to`` is within the operator that wanted it, one that the program wrote is within none.
+    ``aten::to`` is within the operator that needs it, one that the program wrote is within none.
 """
 
 from collections.abc import Iterator
@@ -79,7 +77,7 @@ CUDA_OR_ROCM: Final = Need(
 INFO = RuleInfo(
     id="KER003",
     name="repeated-casts",
-    title="Tensors are cast back and forth",
+    title="Repeated casts to float32 and back",
     severity="warning",
     needs=(needs.OPERATORS, needs.DEVICE_WORK, CUDA_OR_ROCM, needs.STEPS),
     since="0.1.0",
@@ -91,10 +89,10 @@ class Thresholds:
     """When casts are a finding.
 
     Attributes:
-        min_round_trips_count: Times that a step goes to float32 and back: the input's cast and the
-            output's are one, an island in float32 a second.
-        min_busy_share: Share of the devices' busy time that the casts must take.
-        warning_share: Share of the steps that they must take to be a warning.
+        min_round_trips_count: Minimum round trips to float32 and back per step: the casts of input
+            and output are one, a float32 section of the network a second.
+        min_busy_share: Minimum share of the GPU's busy time that the casts take.
+        warning_share: Share of the steps that they take from which it is a warning.
     """
 
     min_round_trips_count: int = 3
@@ -107,7 +105,7 @@ _MAX_METHODS: Final = 100
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding for all casts that go back and forth."""
+    """Yield a finding for all casts that go back and forth."""
     trips = round_trips(ctx.events, ctx.tree, ctx.launches, ctx.steps)
     if trips is None or trips.n < thresholds.min_round_trips_count * len(ctx.steps):
         return
@@ -125,14 +123,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         confidence="high" if locations and locations[0].file else "medium",
         message=(
             f"Tensors are cast to float32 and back to {trips.half}"
-            f"{at(locations[0]) if locations else ''}, {times_per_step(ctx, trips.n)}, with nothing "
-            f"between that needs float32: the casts take {time_per_step(ctx, spent.total_ns)} "
+            f"{at(locations[0]) if locations else ''}, {times_per_step(ctx, trips.n)}, and nothing "
+            f"in between needs float32. The casts take {time_per_step(ctx, spent.total_ns)} "
             f"({format_share(share)} of the GPU's busy time)."
         ),
         fix=(
-            f"{_written(ctx, trips)} and run the forward pass and the loss under "
-            f'`torch.autocast("cuda", dtype=torch.{trips.half})`, which casts a weight once a step '
-            "and leaves activations as they came out."
+            f"Remove {_casts(ctx, trips)} from the layers and run the forward pass and the loss "
+            f'under `torch.autocast("cuda", dtype=torch.{trips.half})`, which casts a weight once '
+            "per step and leaves activations as they are."
         ),
         locations=locations,
         n=trips.n,
@@ -146,9 +144,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _written(ctx: Context, trips: RoundTrips) -> str:
-    """What to take out, as the user wrote it where that is known."""
+def _casts(ctx: Context, trips: RoundTrips) -> str:
+    """The casts as the user wrote them, where that is known."""
     rows = np.unique(trips.owner)[:_MAX_METHODS].tolist()
     methods = sorted({tensor_method(ctx, row) or "" for row in rows} - {""})
-    named = " and ".join(f"`.{method}()`" for method in methods)
-    return f"Take {named} out of the layers" if named else "Take the casts out of the layers"
+    return " and ".join(f"`.{method}()`" for method in methods) or "the casts"

@@ -1,21 +1,20 @@
-"""DAT001 starved-by-loader: the program waits for its next batch while the device has no work.
+"""DAT001 starved-by-loader: the loop waits for its next batch while the GPU has no work.
 
 What it finds:
     Steps that spend a large part of their time in a loader's ``__next__`` (or in the wait that
-    ``profkit.steps`` measures), while no device works. The wait of the first step alone, when
-    workers start, is not counted against a program.
+    ``profkit.steps`` measures) while no GPU works. A wait in the first step alone, when workers
+    start, is not reported.
 
 Why it matters:
-    With ``num_workers=0`` each batch is read and put together in the main process, between two
-    steps, and nothing is launched meanwhile. With too few workers, or slow ones, the program waits
-    for them. All of that time is missing in the step. The cost is the time of the loader in the
-    steps; where the device still had work, only the idle part of it comes back, which the message
-    gives too.
+    With ``num_workers=0`` the main process reads and collates each batch between two steps, and
+    launches nothing meanwhile. With too few or slow workers the loop waits for them. The cost is
+    the time in the loader; where the GPU still has work, only the idle part of it can be saved,
+    which the message states too.
 
 How to fix it:
-    Give the loader workers, so that the next batches are made while the device works, and let them
-    live on and pin their memory. If it has workers already: more of them, a larger
-    ``prefetch_factor``, or less work for each sample.
+    Give the loader workers, so that batches are prepared while the GPU works; make them persistent
+    and pin their memory. If it has workers already: use more of them, a larger
+    ``prefetch_factor``, or do less work per sample.
 
 Example:
     ::
@@ -29,12 +28,12 @@ Use instead:
                             pin_memory=True)
 
 Reads:
-    Annotations of the loader (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the steps, the
-    devices' busy time in nanoseconds, the user's lines.
+    Annotations of the loader (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the steps, GPU
+    busy time in nanoseconds, source lines.
 
 When to ignore this:
-    On a machine without spare cores workers take time from the main process. Where the data cannot
-    be read any faster, workers only hide a part of the wait.
+    The machine has no spare cores, so workers take time from the main process; or the storage
+    cannot be read faster, so workers hide only a part of the wait.
 
 Source:
     ``torch.utils.data.DataLoader`` (``num_workers``, ``prefetch_factor``, ``persistent_workers``)
@@ -59,7 +58,7 @@ from profkit.units import format_ns, format_share
 INFO = RuleInfo(
     id="DAT001",
     name="starved-by-loader",
-    title="The program waits for its next batch",
+    title="Loop waits for the data loader",
     severity="warning",
     needs=(needs.STEPS,),
     since="0.1.0",
@@ -71,11 +70,10 @@ class Thresholds:
     """When a wait for data is a finding.
 
     Attributes:
-        min_step_share: Share of a step that must pass in the loader with every device idle. A
-            loader without workers that only has to copy a small batch stays below a tenth; what is
-            above it is worth the workers.
-        min_steps_share: Share of the steps in which that must be so. One step in six is a hiccup,
-            such as workers that start; half of them is a habit.
+        min_step_share: Minimum share of a step in the loader with every GPU idle. A loader without
+            workers that only copies a small batch stays below a tenth.
+        min_steps_share: Minimum share of steps for which that holds. One step in six is an
+            outlier, such as the start of workers.
     """
 
     min_step_share: float = 0.1
@@ -83,7 +81,7 @@ class Thresholds:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding if the steps wait for data."""
+    """Yield a finding if the steps wait for data."""
     steps = ctx.steps
     rows = ctx.data_waits[ctx.step_of(ctx.data_waits) >= 0]
     if not len(rows):
@@ -92,8 +90,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     starved = intersect(waiting, idle_in_windows(ctx)) if ctx.has_device_work else waiting
     starved_ns = covered_within(starved, steps.starts_ns, steps.ends_ns)
     length_ns = np.maximum(steps.ends_ns - steps.starts_ns, 1)
-    hit = starved_ns >= thresholds.min_step_share * length_ns
-    if hit.mean() < thresholds.min_steps_share or not _more_than_the_first(hit):
+    is_starved = starved_ns >= thresholds.min_step_share * length_ns
+    if is_starved.mean() < thresholds.min_steps_share or not (
+        is_starved[1:].any() or len(steps) == 1
+    ):
         return
     waited_ns = covered_within(waiting, steps.starts_ns, steps.ends_ns)
     total_ns, idle_ns = int(waited_ns.sum()), int(starved_ns.sum())
@@ -117,32 +117,27 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     )
 
 
-def _more_than_the_first(hit: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> bool:
-    """Whether a later step waits too, or there is no later step."""
-    return bool(hit[1:].any()) or len(hit) == 1
-
-
 def _message(ctx: Context, place: str, total_ns: int, idle_ns: int) -> str:
     share = format_share(total_ns / windows_ns(ctx))
-    text = f"The loop{place} waits {time_per_step(ctx, total_ns)} for its next batch ({share})"
+    text = f"The loop{place} waits {time_per_step(ctx, total_ns)} ({share}) for its next batch."
     if ctx.has_device_work:
-        return f"{text}; during {format_ns(idle_ns / len(ctx.steps))} of it the GPU has no work."
-    return f"{text}."
+        return f"{text} The GPU is idle for {format_ns(idle_ns / len(ctx.steps))} of it."
+    return text
 
 
 def _fix(loader: str) -> str:
     if "MultiProcessing" in loader:
         return (
-            "The loader's workers are too slow: raise `num_workers` or `prefetch_factor`, or do "
-            "less for each sample in the dataset's `__getitem__`."
+            "Raise `num_workers` or `prefetch_factor`, or do less per sample in the dataset's "
+            "`__getitem__`: the loader's workers are too slow."
         )
     if "SingleProcess" in loader:
         return (
-            "The batches are made in the main process: write `DataLoader(..., num_workers=4, "
-            "persistent_workers=True, pin_memory=True)`, so that they are made while the model "
-            "works, or do less for each sample in the dataset's `__getitem__`."
+            "Use `DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)`, so "
+            "that batches are prepared in parallel with the model, or do less per sample in the "
+            "dataset's `__getitem__`."
         )
     return (
-        "Make the next batch while the model works: in a `DataLoader` with `num_workers`, or in a "
-        "thread that fills a queue."
+        "Prepare the next batch in parallel with the model: in a `DataLoader` with `num_workers`, "
+        "or in a thread that fills a queue."
     )

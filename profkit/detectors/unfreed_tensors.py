@@ -1,18 +1,18 @@
-"""MEM001 unfreed-tensors: every step takes memory that is never given back.
+"""MEM001 unfreed-tensors: tensors that every step allocates are never freed.
 
 What it finds:
     Lines whose tensors stay allocated: every step of the recording leaves some of them unfreed at
-    its end. What only the first step leaves (an optimizer's state) or only the last (what
-    variables still hold) does not count.
+    its end. Tensors that only the first step leaves (an optimizer's state) or only the last
+    (those that variables still refer to) do not count.
 
 Why it matters:
-    Memory that grows with every step ends in an out-of-memory error, hours later. The usual reason
-    is a list, an attribute or a sum that keeps tensors together with the autograd graph behind
-    them, and so all that the graph saved for its backward pass.
+    Memory that grows with every step ends in an out-of-memory error hours later. The usual cause
+    is a list, an attribute or a running sum that keeps tensors together with their autograd graph,
+    and with it all that the graph saved for its backward pass.
 
 How to fix it:
-    Keep values without their graph: ``.detach()`` them, or compute them under
-    ``torch.no_grad()``; keep numbers instead of tensors; empty the list when its values are used.
+    Store values without their graph: ``.detach()`` them, or compute them under
+    ``torch.no_grad()``; store numbers instead of tensors; clear the list after its values are used.
 
 Example:
     ::
@@ -27,13 +27,13 @@ Use instead:
 
 Reads:
     ``[memory]`` events (``ts_ns`` in nanoseconds, ``n_bytes`` in bytes, ``address``), the steps,
-    operators and user's lines around them.
+    operators and source lines around them.
 
 When to ignore this:
-    Three steps look the same for a list that grows for ever and for one that is emptied every
-    hundred steps: the longer the recording, the surer the finding. Memory that no tensor of
-    PyTorch holds is not seen. Where the program's memory was watched over at least as many steps,
-    the rules on what was seen there tell of growth, and this one is silent.
+    The list is emptied regularly, but less often than the recording is long: the more steps are
+    recorded, the surer the finding. Memory that PyTorch did not allocate is not found. Where the
+    program's memory was monitored over at least as many steps, the rules on monitored memory
+    report leaks instead of this one.
 
 Source:
     "My model reports cuda runtime error: out of memory" in PyTorch's FAQ (history that is
@@ -71,25 +71,24 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-
 MAX_OPS: Final = 2
-"""So many operators of a line are named in a message."""
+"""Operators of a line that a message names."""
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When memory that stays is a finding.
+    """When unfreed memory is a finding.
 
     Attributes:
-        min_steps_count: Steps to compare. Two cannot tell the first step from the last.
-        sure_steps_count: Steps from which the confidence is high: caches that hold the last few
-            batches have filled by then.
-        min_step_bytes: Growth from one line in a step. A program that keeps its losses on purpose
-            keeps a block or two of 512 bytes: 40 MB in ten thousand steps at most.
-        warning_step_bytes: Growth from which it is a warning: 64 KiB a step is 640 MB in ten
+        min_steps_count: Minimum steps. With two, every step is either the first or the last.
+        sure_steps_count: Steps from which the confidence is high: caches of the last few batches
+            are full by then.
+        min_step_bytes: Minimum growth per step from one line. A program that stores its losses on
+            purpose retains a block or two of 512 bytes: at most 40 MB in ten thousand steps.
+        warning_step_bytes: Growth per step from which it is a warning: 64 KiB are 640 MB in ten
             thousand steps.
-        max_lines_apart_count: With more growing lines than this it is one finding: so many lines
-            together are the operators of one graph that something keeps.
+        max_lines_apart_count: More growing lines than this are one finding: they are the operators
+            of one retained graph.
     """
 
     min_steps_count: int = 3
@@ -101,7 +100,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class _Growth:
-    """What one line keeps in every step, and the operators that made it."""
+    """What one line leaves unfreed in every step, and the operators that allocated it."""
 
     location: Location
     ops: tuple[str, ...]
@@ -112,7 +111,7 @@ class _Growth:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line whose memory grows, or one for a whole graph."""
-    if len(ctx.steps) < thresholds.min_steps_count or _was_watched(ctx):
+    if len(ctx.steps) < thresholds.min_steps_count or _was_monitored(ctx):
         return
     growing = sorted(_growing(ctx), key=lambda each: -each.step_bytes)
     for device in sorted({each.device for each in growing}):
@@ -127,8 +126,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 yield _finding(ctx, thresholds, [each])
 
 
-def _was_watched(ctx: Context) -> bool:
-    """Whether other rules have judged the same growth, over more steps and by who holds it."""
+def _was_monitored(ctx: Context) -> bool:
+    """Whether the rules on monitored memory report the same leaks, with their holders."""
     return ctx.live is not None and ctx.live.n_evaluated_steps >= len(ctx.steps)
 
 
@@ -161,9 +160,8 @@ def _finding(ctx: Context, thresholds: Thresholds, growing: list[_Growth]) -> Fi
         confidence="high" if len(ctx.steps) >= thresholds.sure_steps_count else "medium",
         message=_message(ctx, growing, step_bytes, n_blocks),
         fix=(
-            "See what keeps them: a list, an attribute or a running sum. Keep `.detach()`ed values "
-            "or plain numbers, compute what needs no gradient under `torch.no_grad()`, or empty "
-            "the list once it is used."
+            "Find the list, attribute or running sum that keeps them, and store `.detach()`ed "
+            "values or numbers, or clear it after use."
         ),
         locations=tuple(each.location for each in growing),
         n=n_blocks,
@@ -178,16 +176,19 @@ def _finding(ctx: Context, thresholds: Thresholds, growing: list[_Growth]) -> Fi
 
 def _message(ctx: Context, growing: list[_Growth], step_bytes: int, n_blocks: int) -> str:
     where = "in host memory" if growing[0].device == "cpu" else f"on {growing[0].device}"
-    text = (
-        f"{format_bytes(step_bytes)} a step {where} {{}} never freed: {format_count(n_blocks)} "
-        f"blocks are left from {format_count(len(ctx.steps))} steps."
-    )
+    left = f"{format_count(n_blocks)} blocks are left from {format_count(len(ctx.steps))} steps"
     if len(growing) == 1:
-        made = " and ".join(f"`{op}`" for op in growing[0].ops[:MAX_OPS])
-        more = f" and {len(growing[0].ops) - MAX_OPS} more" if len(growing[0].ops) > MAX_OPS else ""
-        by = f" by {made}{more}" if made else ""
-        return text.format(f"allocated{at(growing[0].location)}{by} are")
+        ops = growing[0].ops
+        named = " and ".join(f"`{op}`" for op in ops[:MAX_OPS])
+        more = f" and {len(ops) - MAX_OPS} more" if len(ops) > MAX_OPS else ""
+        by = f" by {named}{more}" if named else ""
+        return (
+            f"{format_bytes(step_bytes)} per step {where}, allocated{at(growing[0].location)}{by}, "
+            f"are never freed: {left}."
+        )
     last = max(growing, key=lambda each: int(each.kept.place.max())).location
-    return text.format(f"from {len(growing)} lines are") + (
-        f" So many lines together are one kept graph; its last tensor is made at {last.place}."
+    return (
+        f"{format_bytes(step_bytes)} per step {where}, allocated by {len(growing)} lines, are "
+        f"never freed: {left}. So many lines are one retained autograd graph, whose last tensor is "
+        f"allocated at {last.place}."
     )

@@ -8,11 +8,13 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.wording import time_per_step
 from profkit.index.device.idle import BlockingCost, blocking_cost
 from profkit.index.intervals import Intervals, clip, complement, covered_by
 from profkit.model.events import Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.location import Location
+from profkit.units import format_share
 
 MAX_EVENT_IDS = 20
 """So many event ids are enough to find a finding in the trace, and keep a report readable."""
@@ -73,6 +75,14 @@ class CostlyWait:
     confidence: Confidence
     cost: Cost
 
+    def text(self, ctx: Context) -> str:
+        """``blocks the host for 206 µs per step (12%). The GPU is idle for 60.0 µs per step.``."""
+        share = format_share(self.wait.blocked_ns / windows_ns(ctx))
+        return (
+            f"blocks the host for {time_per_step(ctx, self.wait.blocked_ns)} ({share}). The GPU is "
+            f"idle for {time_per_step(ctx, self.wait.idle_ns)}."
+        )
+
     def finding(  # noqa: PLR0913  (the fields of a Finding that waits do not decide)
         self,
         ctx: Context,
@@ -116,29 +126,38 @@ class CostlyWait:
         )
 
 
-def costly_wait(
-    ctx: Context, calls: Rows, min_wait_share: float, warning_share: float
-) -> CostlyWait | None:
-    """Judge waiting calls by what they cost.
+@dataclass(frozen=True)
+class WaitThresholds:
+    """When waits of the host are a finding.
+
+    Attributes:
+        min_wait_share: Minimum share of the steps that the host waits. Below a thousandth no
+            step gets measurably shorter, and recordings differ more than that between runs.
+        warning_share: Share of the steps that a fix can save from which it is a warning: from one
+            percent on, a change is worth the edit.
+    """
+
+    min_wait_share: float = 0.001
+    warning_share: float = 0.01
+
+
+def costly_wait(ctx: Context, calls: Rows, thresholds: WaitThresholds) -> CostlyWait | None:
+    """What waiting calls cost; None if the host hardly waited.
 
     Args:
         calls: Rows of the calls in which the host waits.
-        min_wait_share: Share of the windows that the host must have waited.
-        warning_share: Share of the windows that can be saved from which it is a warning.
-
-    Returns:
-        None if the host hardly waited.
     """
     wait = blocking_cost(covered_by(ctx.events, calls), idle_in_windows(ctx), *windows(ctx))
-    whole_ns = windows_ns(ctx)
-    if not wait.blocked_ns or wait.blocked_ns < min_wait_share * whole_ns:
+    total_ns = windows_ns(ctx)
+    if not wait.blocked_ns or wait.blocked_ns < thresholds.min_wait_share * total_ns:
         return None
-    saved = wait.saving_ns if ctx.has_device_work else None
+    saved_ns = wait.saving_ns if ctx.has_device_work else None
+    is_warning = saved_ns and saved_ns >= thresholds.warning_share * total_ns
     return CostlyWait(
         wait=wait,
-        severity="warning" if saved and saved >= warning_share * whole_ns else "note",
+        severity="warning" if is_warning else "note",
         confidence="high" if wait.n_windows > 1 else "medium",
-        cost=ctx.cost(saved, basis="upper-bound"),
+        cost=ctx.cost(saved_ns, basis="upper-bound"),
     )
 
 

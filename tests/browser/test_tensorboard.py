@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 TAB = "data/plugin/profkit/index.html"
 HOSTILE = "<img src=x onerror=document.title='taken'>"
 VIEWS = {
-    "Findings": "the program waits for its next batch",
+    "Findings": "loop waits for the data loader",
     "Operators": "aten::conv2d",
     "Kernels": "No device worked in this recording.",
     "Memory": "Allocations by operator",

@@ -144,11 +144,12 @@ def test_page_states_the_units_of_the_columns_it_reads(rule: Rule) -> None:
 @each_rule
 def test_thresholds_are_frozen_numbers_with_defaults_units_and_reasons(rule: Rule) -> None:
     thresholds = rule.Thresholds()
+    described = "".join(base.__doc__ or "" for base in rule.Thresholds.__mro__)
     assert thresholds.__dataclass_params__.frozen
     for field in dataclasses.fields(rule.Thresholds):
         assert isinstance(getattr(thresholds, field.name), (int, float))
         assert field.name.endswith(UNITS), field.name
-        assert f"{field.name}: " in (rule.Thresholds.__doc__ or ""), field.name
+        assert f"{field.name}: " in described, field.name
 
 
 @each_rule

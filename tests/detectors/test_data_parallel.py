@@ -62,10 +62,10 @@ def test_on_one_device_it_costs_what_comes_before_the_model(found: Found) -> Non
     assert (location.file, location.line) == ("train.py", 10)
     assert finding.message == (
         "`DataParallel` around the model called in train_step (train.py:10) runs it on one GPU, "
-        "once per step: to go through parameters and inputs takes the host 50.0 µs per step, for "
-        "nothing; the GPU was idle for 70.0 µs per step."
+        "once per step, and takes the host 50.0 µs per step to traverse parameters and inputs for "
+        "nothing. The GPU is idle for 70.0 µs per step."
     )
-    assert finding.fix.startswith("Call the module itself")
+    assert finding.fix.startswith("Remove `DataParallel(...)`")
 
 
 def test_the_module_itself_is_the_cure(found: Found) -> None:
@@ -183,14 +183,14 @@ def test_on_several_devices_it_costs_copies_and_gradients_put_together(found: Fo
     # both compute until 300; the copy of outputs and the sum of gradients take 35 more.
     assert finding.evidence["device_ns"] == 3 * (10 + 60 + 35) * US
     # Nothing is computed from 0 to 100 and from 300 to 335: as the wrapper has its hand in it.
-    assert finding.evidence["nothing_else_ns"] == 3 * 135 * US
+    assert finding.evidence["device_idle_otherwise_ns"] == 3 * 135 * US
     assert finding.cost.per_step_ns == 135 * US
     assert sum(end - start for start, end in finding.claims) == finding.cost.ns
     assert finding.severity == "warning"
     assert finding.message == (
         "`DataParallel` around the model called in train_step (train.py:10) copies it to 2 GPUs "
-        "once per step: taking apart and putting together takes the host 70.0 µs per step and the "
-        "GPUs 105 µs per step; for 135 µs per step they compute nothing."
+        "once per step, which takes the host 70.0 µs per step and the GPUs 105 µs per step. They "
+        "compute nothing else for 135 µs per step."
     )
     assert "torchrun --nproc-per-node=2" in finding.fix
     assert "`DistributedDataParallel(model, device_ids=[local_rank])`" in finding.fix
@@ -257,7 +257,7 @@ def test_without_steps_the_recording_is_judged_as_a_whole(found: Found) -> None:
             b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=20 * US)
     (finding,) = found(b, RULE)
     # From the first kernel's start to the last one's end: 50 + 20 µs, of which 30 idle.
-    assert finding.evidence["nothing_else_ns"] == 30 * US
+    assert finding.evidence["device_idle_otherwise_ns"] == 30 * US
     assert (finding.cost.ns, finding.cost.per_step_ns) == (30 * US, None)
     assert finding.locations == ()
 

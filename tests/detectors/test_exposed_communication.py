@@ -67,10 +67,9 @@ def test_it_names_the_line_and_what_sends_gradients_earlier(found: Found) -> Non
     assert (location.file, location.line, location.function) == ("train.py", 30, "average")
     assert location.op == "c10d::allreduce_"
     assert finding.message == (
-        "For 150 µs per step (29%) the GPU computes nothing while it exchanges data with other "
-        "ranks: once per step, mostly for all-reduce in average (train.py:30); the longest wait is "
-        "150 µs. Waiting for slower ranks is in it, which the recording of one rank cannot tell "
-        "from the transfer."
+        "The GPU computes nothing for 150 µs per step (29%) while collectives run, once per step, "
+        "mostly all-reduce in average (train.py:30); the longest wait is 150 µs. Waiting for "
+        "slower ranks is included: the trace of one rank cannot tell it from the transfer."
     )
     assert "`DistributedDataParallel`" in finding.fix
     assert "`async_op=True`" in finding.fix
@@ -294,7 +293,7 @@ def test_an_exchange_in_the_forward_pass_is_started_earlier(found: Found) -> Non
             b.synchronize()
     (finding,) = found(b, RULE)
     assert finding.fix.startswith("Start it with `async_op=True`")
-    assert "mostly for all-reduce in `## embeddings ##`;" in finding.message
+    assert "mostly all-reduce in `## embeddings ##`;" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -368,7 +367,5 @@ def test_exchanges_of_devices_that_were_not_recorded_are_unchecked(analyzed: Ana
     with b.step(), b.op("c10d::allreduce_"), b.annotation("nccl:all_reduce"):
         b.advance(10 * US)
     (unchecked,) = analyzed(b, RULE).unchecked
-    assert (
-        unchecked.reason == "Collectives of a GPU were started, but no work of a GPU was recorded."
-    )
+    assert unchecked.reason.startswith("Collectives of a GPU were started, but no work")
     assert "ProfilerActivity.CUDA" in unchecked.remedy

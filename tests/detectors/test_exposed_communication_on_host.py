@@ -52,10 +52,10 @@ def test_on_a_cpu_the_wait_for_gloo_is_charged_to_the_line_that_started_it(found
     assert (location.file, location.line, location.op) == ("train.py", 40, "c10d::allreduce_")
     assert finding.n == 8
     assert finding.message == (
-        "For 100 µs per step (31%) nothing is computed while threads of the host exchange data with "
-        "other ranks: twice per step, mostly for all-reduce in average (train.py:40); the longest "
-        "wait is 50.0 µs. Waiting for slower ranks is in it, which the recording of one rank "
-        "cannot tell from the transfer."
+        "Nothing is computed for 100 µs per step (31%) while collectives run on host threads, "
+        "twice per step, mostly all-reduce in average (train.py:40); the longest wait is 50.0 µs. "
+        "Waiting for slower ranks is included: the trace of one rank cannot tell it from the "
+        "transfer."
     )
     assert finding.fix.startswith("Wrap the model in `DistributedDataParallel`")
     assert "nccl" not in finding.fix

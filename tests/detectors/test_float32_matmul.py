@@ -67,8 +67,8 @@ def test_it_costs_what_the_ratio_of_the_peaks_leaves_of_the_kernels_time(found: 
     (location,) = finding.locations
     assert (location.file, location.line, location.op) == ("train.py", 12, "aten::addmm")
     assert finding.message == (
-        "Matrices are multiplied in full float32 in main (train.py:12), once per step: 800 µs per step "
-        "(80% of the GPU's busy time) on its ordinary cores, past its tensor cores."
+        "Matrices are multiplied in full float32 in main (train.py:12), once per step, on CUDA "
+        "cores instead of tensor cores. This takes 800 µs per step (80% of the GPU's busy time)."
     )
     assert 'torch.set_float32_matmul_precision("high")' in finding.fix
     assert sum(end - start for start, end in finding.claims) == finding.cost.ns
@@ -126,7 +126,7 @@ def test_convolutions_that_cudnn_may_have_chosen_itself_are_a_note_of_low_confid
     (finding,) = found(b, RULE)
     assert (finding.severity, finding.confidence) == ("note", "low")
     assert (finding.cost.ns, finding.cost.basis) == (3 * 500_000, "upper-bound")
-    assert finding.fix.startswith("PyTorch lets convolutions and recurrent layers use TF32 unless")
+    assert finding.fix.startswith("Remove `torch.backends.cudnn.allow_tf32 = False`")
     with b.step():
         b.launch("aten::cudnn_convolution", kernel=CONVOLVED_TF32, host_ns=9_000, device_ns=20_000)
     assert found(b, RULE) == ()
@@ -246,7 +246,10 @@ def test_without_stacks_the_operator_is_named_and_without_steps_the_whole_counts
     (finding,) = found(b, RULE)
     assert finding.locations[0].op == "aten::mm"
     assert finding.cost.per_step_ns is None
-    assert finding.message.startswith("Matrices are multiplied in full float32, 4 times: 400 µs (")
+    assert finding.message.startswith(
+        "Matrices are multiplied in full float32, 4 times, on CUDA cores instead of tensor cores. "
+        "This takes 400 µs ("
+    )
 
 
 def test_kernels_of_a_graph_have_a_cost_and_no_line(found: Found) -> None:

@@ -34,8 +34,9 @@ def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
     assert finding.evidence["made_by"] == "aten::zeros"
     assert finding.confidence == "high"
     assert finding.message == (
-        "A tensor of 32 B is made on the host in train_step (train.py:10) and copied to the GPU "
-        "once per step: the host waits 203 µs per step, and the GPU was idle for 44.0 µs per step."
+        "A tensor of 32 B is created on the host in train_step (train.py:10) and copied to the GPU "
+        "once per step, which blocks the host for 203 µs per step (83%). The GPU is idle for 44.0 "
+        "µs per step."
     )
 
 

@@ -49,8 +49,8 @@ def test_it_names_the_line_the_call_and_the_figures(found: Found) -> None:
     assert (location.file, location.line, location.function) == ("train.py", 10, "train_step")
     assert location.op == "aten::item"
     assert finding.message == (
-        "`.item()` in train_step (train.py:10) runs once per step and makes the host wait 206 µs per "
-        "step; the GPU was idle for 60.0 µs per step."
+        "`.item()` in train_step (train.py:10) runs once per step and blocks the host for 206 µs "
+        "per step (57%). The GPU is idle for 60.0 µs per step."
     )
     assert ".detach()" in finding.fix
 
@@ -121,10 +121,10 @@ def test_without_steps_the_whole_recording_counts(found: Found) -> None:
 @pytest.mark.parametrize(
     ("ops", "said", "advice"),
     [
-        (["aten::is_nonzero", "aten::item"], "A condition on a tensor", "Let the GPU decide"),
+        (["aten::is_nonzero", "aten::item"], "A condition on a tensor", "Use `torch.where"),
         (["aten::index", "aten::nonzero"], "Indexing with a mask", "Keep the shape"),
-        (["aten::_unique2"], "`unique()`", "The size of the result"),
-        (["aten::equal"], "`torch.equal()`", "Let the GPU decide"),
+        (["aten::_unique2"], "`unique()`", "Keep the full shape"),
+        (["aten::equal"], "`torch.equal()`", "Use `torch.where"),
     ],
 )
 def test_each_kind_of_read_is_named_as_it_was_written(

@@ -36,8 +36,8 @@ def test_it_costs_the_idle_time_between_the_kernels(found: Found) -> None:
     assert finding.evidence["median_kernel_ns"] == 5_000
     assert finding.locations[0].op == "aten::add"
     assert finding.message == (
-        "The GPU runs 50 kernels a step, half of them shorter than 5.00 µs, and stands idle for "
-        "745 µs per step (74%) because the next one is not launched yet."
+        "The GPU is idle for 745 µs per step (74%) because the next kernel is not launched yet. It "
+        "runs 50 kernels per step, half of them shorter than 5.00 µs."
     )
     assert sum(end - start for start, end in finding.claims) == finding.cost.ns
 

@@ -32,8 +32,8 @@ def test_it_costs_the_idle_time_of_the_steps_at_most(found: Found) -> None:
     assert finding.cost.per_step_ns == 4_000 + 14_000 + 50_000
     assert finding.n == 3
     assert finding.message == (
-        "The copy to the GPU in main (train.py:8) runs once per step, 8.00 MiB each, from memory "
-        "that is not pinned: the host waits 408 µs per step, and the GPU was idle for 68.0 µs per step."
+        "The copy of 8.00 MiB from pageable memory to the GPU in main (train.py:8) runs once per "
+        "step and blocks the host for 408 µs per step (61%). The GPU is idle for 68.0 µs per step."
     )
     assert "pin_memory=True" in finding.fix
 

@@ -33,8 +33,8 @@ def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
     assert finding.cost.per_step_ns == 44_000
     assert finding.n == 3
     assert finding.message == (
-        "`.cpu()` in predict (evaluate.py:7) copies 1.00 MiB to the host once per step, and the "
-        "host waits 224 µs per step; the GPU was idle for 44.0 µs per step."
+        "`.cpu()` in predict (evaluate.py:7) copies 1.00 MiB to the host once per step and blocks "
+        "the host for 224 µs per step (85%). The GPU is idle for 44.0 µs per step."
     )
 
 

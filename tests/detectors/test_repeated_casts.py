@@ -45,10 +45,10 @@ def test_it_costs_the_casts_that_come_back_for_nothing(found: Found) -> None:
     assert finding.evidence["busy_share"] == round(per_step_ns / busy_ns, 4)
     assert finding.message == (
         "Tensors are cast to float32 and back to bfloat16 in forward (net.py:8), 3 times per step, "
-        "with nothing between that needs float32: the casts take 150 µs per step (23% of the GPU's "
+        "and nothing in between needs float32. The casts take 150 µs per step (23% of the GPU's "
         "busy time)."
     )
-    assert finding.fix.startswith("Take `.bfloat16()` and `.float()` out of the layers and run")
+    assert finding.fix.startswith("Remove `.bfloat16()` and `.float()` from the layers and run")
     assert "dtype=torch.bfloat16" in finding.fix
     assert sum(end - start for start, end in finding.claims) == finding.cost.ns
 
@@ -154,7 +154,7 @@ def test_without_stacks_the_operator_is_named(found: Found) -> None:
     (finding,) = found(b, RULE)
     assert {place.op for place in finding.locations} == {"aten::to", "aten::type_as"}
     assert finding.confidence == "medium"
-    assert finding.fix.startswith("Take the casts out of the layers")
+    assert finding.fix.startswith("Remove the casts from the layers")
 
 
 def test_half_is_named_where_it_is_half(found: Found) -> None:

@@ -49,8 +49,8 @@ def test_it_names_the_loop_and_what_to_write(found: Found) -> None:
     (finding,) = found(training([500_000] * 2, stacks=True), RULE)
     assert (finding.locations[0].file, finding.locations[0].line) == ("train.py", 5)
     assert finding.message == (
-        "The loop in main (train.py:5) waits 500 µs per step for its next batch (98%); during "
-        "450 µs of it the GPU has no work."
+        "The loop in main (train.py:5) waits 500 µs per step (98%) for its next batch. The GPU is "
+        "idle for 450 µs of it."
     )
     assert "num_workers=4" in finding.fix
 

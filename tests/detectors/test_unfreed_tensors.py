@@ -58,8 +58,8 @@ def test_it_states_the_growth_of_a_line_in_every_step(
     assert finding.evidence["bytes_by_step"] == [80 * KIB] * 4
     assert (finding.locations[0].line, finding.locations[0].op) == (20, "aten::nll_loss")
     assert finding.message == (
-        f"80.0 KiB a step {where} allocated in line_20 (train.py:20) by `aten::nll_loss` are never "
-        "freed: 4 blocks are left from 4 steps."
+        f"80.0 KiB per step {where}, allocated in line_20 (train.py:20) by `aten::nll_loss`, are "
+        "never freed: 4 blocks are left from 4 steps."
     )
 
 
@@ -154,7 +154,7 @@ def test_many_lines_together_are_one_kept_graph(found: Found) -> None:
     (finding,) = found(program.steps(4, body), RULE)
     assert finding.cost.per_step_bytes == (20 + 21 + 22 + 23 + 24) * KIB
     assert [location.line for location in finding.locations] == [24, 23, 22, 21, 20]
-    assert finding.message.endswith("its last tensor is made at line_20 (train.py:20).")
+    assert finding.message.endswith("whose last tensor is allocated at line_20 (train.py:20).")
 
 
 def test_each_device_is_judged_by_itself(found: Found) -> None:
@@ -179,7 +179,7 @@ def test_the_operators_of_a_line_are_named_two_at_most(found: Found) -> None:
             program.line(20, op, 16 * KIB)
 
     (finding,) = found(program.steps(4, body), RULE)
-    assert "by `aten::addmm` and `aten::mul` and 2 more are never freed" in finding.message
+    assert "by `aten::addmm` and `aten::mul` and 2 more, are never freed" in finding.message
 
 
 @pytest.mark.parametrize(("n_evaluated_steps", "n_found"), [(300, 0), (4, 0), (3, 1), (0, 1)])

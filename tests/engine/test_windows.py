@@ -73,16 +73,19 @@ def test_waits_are_judged_by_shares_of_the_windows(
 ) -> None:
     ctx = context(waiting(steps=2), tmp_path)
     calls = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
-    judged = windows.costly_wait(ctx, calls, min_wait_share, warning_share)
-    assert (judged.severity if judged else None) == severity
-    if judged:
-        assert judged.cost.ns == 80_000
-        assert judged.confidence == "high"
+    thresholds = windows.WaitThresholds(min_wait_share, warning_share)
+    wait = windows.costly_wait(ctx, calls, thresholds)
+    assert (wait.severity if wait else None) == severity
+    if wait:
+        assert wait.cost.ns == 80_000
+        assert wait.confidence == "high"
 
 
 def test_no_calls_are_no_wait(tmp_path: Path) -> None:
     ctx = context(waiting(steps=2), tmp_path)
-    assert windows.costly_wait(ctx, np.zeros(0, dtype=np.intp), 0.0, 0.0) is None
+    assert windows.costly_wait(
+        ctx, np.zeros(0, dtype=np.intp), windows.WaitThresholds(0.0, 0.0)
+    ) is None
 
 
 def test_a_device_is_in_use_even_where_its_work_is_lost(tmp_path: Path) -> None:

@@ -34,5 +34,5 @@ def test_paragraphs_are_one_line_and_code_keeps_its_own() -> None:
     )
     (reason,) = page["Why it matters"]
     assert not reason.is_code
-    assert reason.text.startswith("The host normally runs ahead of the device. To read a number it")
+    assert reason.text.startswith("Normally the host runs ahead of the GPU. To read a value it waits")
     assert "\n" not in reason.text
