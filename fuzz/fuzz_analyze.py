@@ -1,8 +1,8 @@
-"""Search, guided by coverage, for bytes that an analysis stumbles over.
+"""Fuzz the analysis of traces, guided by coverage.
 
-Run it as ``python fuzz/fuzz_analyze.py FOLDER SECONDS``, or by ``make fuzz SECONDS=60``. Any end
-but a report or a LoadError is a find, and so is an input that takes longer than ten seconds: it
-is written to FOLDER, and belongs into tests/readers/test_finds.py.
+Run ``python fuzz/fuzz_analyze.py FOLDER SECONDS``, or ``make fuzz SECONDS=60``. Any result other
+than a report or a LoadError is a bug, and so is an input that takes longer than ten seconds. The
+input is written to FOLDER; add a test for it to tests/readers/test_fuzzer_findings.py.
 """
 
 import gzip
@@ -18,20 +18,20 @@ with atheris.instrument_imports(include=["profkit"]):
 from profkit.testing import Format, TraceBuilder
 
 LIMIT_S = 10
-LONGEST_BYTES = 32768
-UNPACKED_BYTES = 16 << 20
+MAX_BYTES = 32768
+MAX_DECOMPRESSED_BYTES = 16 << 20
 FORMATS = (
     Format(),
     Format(layout="kineto", extras=True),
-    Format(layout="lines", edges=True, times="string"),
+    Format(layout="lines", begin_end=True, times="string"),
     Format(array=True, absolute=True),
     Format(old=True, absolute=True, events_first=True),
     Format(vendor="rocm-7.1"),
     Format(vendor="xpu", extras=True),
-    Format(vendor="xpu", edges=True, moments="I"),
-    Format(vendor="privateuse1", moments="X", text_ids=True),
+    Format(vendor="xpu", begin_end=True, instants="I"),
+    Format(vendor="privateuse1", instants="X", text_ids=True),
     Format(vendor="mtia", extras=True, layout="kineto"),
-    Format(vendor="hpu", edges=True),
+    Format(vendor="hpu", begin_end=True),
 )
 WORDS = (
     '"traceEvents":', '"ph":"X"', '"ph":"B"', '"ph":"E"', '"ph":"i"', '"ph":"I"', '"ph":"M"',
@@ -44,7 +44,7 @@ WORDS = (
 
 
 def program() -> TraceBuilder:
-    """A short program that has a bit of everything."""
+    """A short program with events of most kinds."""
     b = TraceBuilder(memory=True, stacks=True)
     for number in range(2):
         with b.step(), b.frame("train.py", number, "f"):
@@ -56,10 +56,10 @@ def program() -> TraceBuilder:
 
 
 def prepare(folder: Path) -> tuple[Path, Path]:
-    """Write the files to begin with, and the dictionary.
+    """Write the seed files and the dictionary.
 
     Returns:
-        The folder of the corpus, and the dictionary.
+        The folder of the seed files, and the dictionary.
     """
     corpus = folder / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
@@ -67,39 +67,39 @@ def prepare(folder: Path) -> tuple[Path, Path]:
     for number, form in enumerate(FORMATS):
         b.write(corpus / f"seed-{number}.json", form)
     (corpus / "seed.gz").write_bytes(gzip.compress(b.to_bytes(), mtime=0))
-    words = folder / "words.dict"
+    dictionary = folder / "words.dict"
     lines = (word.replace("\\", "\\\\").replace('"', '\\"') for word in WORDS)
-    words.write_text("".join(f'"{line}"\n' for line in lines))
-    return corpus, words
+    dictionary.write_text("".join(f'"{line}"\n' for line in lines))
+    return corpus, dictionary
 
 
 def main(folder: str, seconds: str) -> None:
-    """Search for so many seconds.
+    """Fuzz for a number of seconds.
 
     Args:
-        folder: Holds the corpus from one run to the next, and finds.
-        seconds: How long.
+        folder: Stores the corpus between runs, and inputs that show bugs.
+        seconds: The time limit.
     """
-    corpus, words = prepare(Path(folder))
+    corpus, dictionary = prepare(Path(folder))
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         place = Path(file.name)
 
-        def judge(data: bytes) -> None:
+        def check(data: bytes) -> None:
             place.write_bytes(data)
             try:
-                analyze(place, strict=True, limit_bytes=UNPACKED_BYTES)
+                analyze(place, strict=True, limit_bytes=MAX_DECOMPRESSED_BYTES)
             except LoadError:
                 return
 
         options = [
             f"-max_total_time={seconds}",
             f"-timeout={LIMIT_S}",
-            f"-max_len={LONGEST_BYTES}",
-            f"-dict={words}",
-            f"-artifact_prefix={folder}/find-",
+            f"-max_len={MAX_BYTES}",
+            f"-dict={dictionary}",
+            f"-artifact_prefix={folder}/bug-",
             str(corpus),
         ]
-        atheris.Setup([sys.argv[0], *options], judge)
+        atheris.Setup([sys.argv[0], *options], check)
         atheris.Fuzz()
 
 

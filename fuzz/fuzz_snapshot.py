@@ -1,9 +1,9 @@
-"""Search, guided by coverage, for pickles that reading a snapshot stumbles over.
+"""Fuzz the reading of snapshots, guided by coverage.
 
-Run it as ``python fuzz/fuzz_snapshot.py FOLDER SECONDS``, or by ``make fuzz SECONDS=60``. The
-pickle is read in this very process, so that its coverage is seen. Any end but a report or a
-LoadError is a find, and so is an input that takes longer than ten seconds or a gigabyte: it is
-written to FOLDER, and belongs into tests/readers/test_refused_pickle.py.
+Run ``python fuzz/fuzz_snapshot.py FOLDER SECONDS``, or ``make fuzz SECONDS=60``. The pickle is
+unpickled in this process, so that its coverage is measured. Any result other than a report or a
+LoadError is a bug, and so is an input that takes longer than ten seconds or a gigabyte. The input
+is written to FOLDER; add a test for it to tests/readers/test_restricted_unpickler.py.
 """
 
 import io
@@ -17,15 +17,15 @@ import atheris
 with atheris.instrument_imports(include=["profkit"]):
     from profkit.api import analyze
     from profkit.errors import LoadError
+    from profkit.readers.progress import Stages
     from profkit.readers.snapshot import read
     from profkit.readers.snapshot.restricted_unpickler import MemoryLimit
-    from profkit.readers.snapshot.worker_result import WorkerResult, answer
-    from profkit.readers.stages import Stages
+    from profkit.readers.snapshot.worker import WorkerResult, unpickled
     from profkit.readers.stream import Chunks
 
 LIMIT_S = 10
-LONGEST_BYTES = 16384
-UNPACKED_BYTES = 16 << 20
+MAX_BYTES = 16384
+MAX_DECOMPRESSED_BYTES = 16 << 20
 FRAMES = [{"filename": "train.py", "line": 3, "name": "step"}]
 SNAPSHOT = {
     "segments": [
@@ -56,10 +56,10 @@ SNAPSHOT = {
 
 
 def prepare(folder: Path) -> Path:
-    """Write the pickles to begin with.
+    """Write the seed files.
 
     Returns:
-        The folder of the corpus.
+        The folder of the seed files.
     """
     corpus = folder / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
@@ -70,37 +70,37 @@ def prepare(folder: Path) -> Path:
 
 
 def main(folder: str, seconds: str) -> None:
-    """Search for so many seconds.
+    """Fuzz for a number of seconds.
 
     Args:
-        folder: Holds the corpus from one run to the next, and finds.
-        seconds: How long.
+        folder: Stores the corpus between runs, and inputs that show bugs.
+        seconds: The time limit.
     """
     corpus = prepare(Path(folder))
 
-    def unpickled(chunks: Chunks, stages: Stages) -> WorkerResult:
+    def in_process(chunks: Chunks, stages: Stages) -> WorkerResult:
         with stages.stage("unpickle"):
-            return answer(io.BytesIO(b"".join(chunks)), MemoryLimit().allow)
+            return unpickled(io.BytesIO(b"".join(chunks)), MemoryLimit().allow)
 
-    read._handed_over = unpickled  # noqa: SLF001  (in this process, so that its coverage is seen)
+    read._sent_to_worker = in_process  # noqa: SLF001  (so that its coverage is measured)
     with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
         place = Path(file.name)
 
-        def judge(data: bytes) -> None:
+        def check(data: bytes) -> None:
             place.write_bytes(b"\x80" + data[1:])
             try:
-                analyze(place, strict=True, limit_bytes=UNPACKED_BYTES)
+                analyze(place, strict=True, limit_bytes=MAX_DECOMPRESSED_BYTES)
             except LoadError:
                 return
 
         options = [
             f"-max_total_time={seconds}",
             f"-timeout={LIMIT_S}",
-            f"-max_len={LONGEST_BYTES}",
-            f"-artifact_prefix={folder}/find-",
+            f"-max_len={MAX_BYTES}",
+            f"-artifact_prefix={folder}/bug-",
             str(corpus),
         ]
-        atheris.Setup([sys.argv[0], *options], judge)
+        atheris.Setup([sys.argv[0], *options], check)
         atheris.Fuzz()
 
 

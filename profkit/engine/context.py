@@ -30,7 +30,7 @@ from profkit.model.live_memory import LiveMemory
 from profkit.model.location import Location
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import NO_TRACE, Trace
-from profkit.readers.malloc_trim import give_back
+from profkit.readers.process_memory import release_free_memory
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Context:
             "device_memories",
         ):
             getattr(self, relation)
-            give_back()
+            release_free_memory()
 
     @property
     def has_device_work(self) -> bool:

@@ -1,1 +1,1 @@
-"""Files to model: read once, check once, integers in nanoseconds and bytes."""
+"""Readers: files to the model. Checked once; times are integer nanoseconds, sizes bytes."""

@@ -1,4 +1,4 @@
-"""What packs a trace: gzip, Zstandard, zip, tar, one within another."""
+"""Decompresses files: gzip, Zstandard, zip and tar, also nested."""
 
 import tarfile
 import zipfile
@@ -22,32 +22,32 @@ _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _ZIP: Final = b"PK\x03\x04"
 _TAR: Final = b"ustar"
 _TAR_AT: Final = 257
-_LOOK_BYTES: Final = 512
+_MAGIC_BYTES: Final = 512
 _GZIP_WBITS: Final = 31
 MEMBER: Final = "!"
-"""Stands between an archive's path and what it holds: ``ranks.tar!rank0.json``."""
+"""Separates an archive's path from a member: ``ranks.tar!rank0.json``."""
 _ENDINGS: Final = (".json", ".json.gz", ".json.zst", ".pickle", ".pickle.gz", ".pkl")
-_DEEPEST: Final = 4
-"""A gzipped tar of gzipped files is three deep; what is deeper was packed to be a nuisance."""
+_MAX_DEPTH: Final = 4
+"""A gzipped tar of gzipped files has depth 3."""
 _BROKEN: Final[tuple[Any, ...]] = (EOFError, isal_zlib.error, tarfile.TarError, zipfile.BadZipFile)
 
 
 class Readable(Protocol):
-    """What bytes can be read from.
+    """A stream of bytes.
 
     Attributes:
-        broken: Reading ended because what packs the bytes is cut off or damaged.
+        broken: Whether reading ended because compressed data is truncated or damaged.
     """
 
     broken: bool
 
     def read(self, n_bytes: int, /) -> bytes:
-        """Up to so many bytes; none at the end."""
+        """Up to this many bytes; none at the end."""
         ...
 
 
 class _Plain:
-    """Bytes that nothing packs."""
+    """Bytes that are not compressed."""
 
     def __init__(self, raw: Any, first: bytes = b"") -> None:  # noqa: ANN401  (anything with read)
         self._raw = raw
@@ -64,7 +64,7 @@ class _Plain:
 
 
 class _Gunzip:
-    """A gzip stream of one or several members, read to where it breaks."""
+    """A gzip stream of one or several members, read up to where it is damaged."""
 
     def __init__(self, raw: Readable) -> None:
         self._raw = raw
@@ -86,37 +86,37 @@ class _Gunzip:
     def _inflated(self, n_bytes: int) -> bytes:
         while True:
             if self._inflate.eof:
-                packed = self._next_member()
-                if not packed:
+                block = self._next_member()
+                if not block:
                     return b""
             else:
-                packed = self._inflate.unconsumed_tail or self._raw.read(_BLOCK_BYTES)
-            chunk = self._inflate.decompress(packed, n_bytes)
+                block = self._inflate.unconsumed_tail or self._raw.read(_BLOCK_BYTES)
+            chunk = self._inflate.decompress(block, n_bytes)
             if chunk:
                 return bytes(chunk)
-            if not packed and not self._inflate.eof:
-                raise EOFError("the data ends in the middle")
+            if not block and not self._inflate.eof:
+                raise EOFError("the data is truncated")
 
     def _next_member(self) -> bytes:
-        """Begin the next member, if there is one; what else follows is padding."""
-        packed = self._inflate.unused_data.lstrip(b"\0")
-        while not packed and (block := self._raw.read(_BLOCK_BYTES)):
-            packed = block.lstrip(b"\0")
-        if not packed.startswith(_GZIP):
+        """Begin the next member, if there is one; anything else that follows is padding."""
+        first = self._inflate.unused_data.lstrip(b"\0")
+        while not first and (block := self._raw.read(_BLOCK_BYTES)):
+            first = block.lstrip(b"\0")
+        if not first.startswith(_GZIP):
             return b""
         self._inflate = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
-        return bytes(packed)
+        return bytes(first)
 
 
 class _Unzstd:
-    """A Zstandard stream, read to where it breaks."""
+    """A Zstandard stream, read up to where it is damaged."""
 
     def __init__(self, raw: Readable) -> None:
         try:
-            import zstandard  # noqa: PLC0415  (an extra, needed for such files alone)
+            import zstandard  # noqa: PLC0415  (an extra, needed for such files only)
         except ImportError:
             raise UnreadableFileError(
-                "The file is packed with Zstandard, which needs a package that is not installed.",
+                "The file is compressed by Zstandard, which needs a package that is not installed.",
                 "pip install 'profkit[zstd]'",
             ) from None
         self._error = zstandard.ZstdError
@@ -134,45 +134,47 @@ class _Unzstd:
 
 @contextmanager
 def unpacked(raw: BinaryIO, path: str, member: str | None = None) -> Iterator[Readable]:
-    """What a file holds once everything around it is unpacked.
+    """The decompressed bytes of a file.
 
     Args:
         raw: The file.
         path: Its path or URL, for messages.
-        member: What to take of an archive; None for the one trace in it.
+        member: The member of an archive; None for the only trace in it.
 
     Raises:
-        DamagedFileError: What packs it is broken from the start.
-        MissingFileError: It has no such member, or is no archive.
+        DamagedFileError: Its compressed data is broken from the start.
+        MissingFileError: It has no such member, or is not an archive.
         NotATraceError: It is an archive without a trace.
-        SeveralTracesError: It is an archive of several.
-        UnreadableFileError: It is packed in a way that needs a package that is not installed.
+        SeveralTracesError: It is an archive of several traces.
+        UnreadableFileError: Decompressing it needs a package that is not installed.
     """
     with ExitStack() as stack:
         try:
-            yield _unwrapped(raw, path, stack, member)
+            yield _decompressed(raw, path, stack, member)
         except _BROKEN as error:
-            message = f"{path} cannot be unpacked: {error}."
+            message = f"{path} cannot be decompressed: {error}."
             raise DamagedFileError(message, "Copy the file again.") from error
 
 
-def _unwrapped(raw: BinaryIO, path: str, stack: ExitStack, member: str | None = None) -> Readable:
-    """Take off one wrapping after another.
+def _decompressed(
+    raw: BinaryIO, path: str, stack: ExitStack, member: str | None = None
+) -> Readable:
+    """Remove one layer of compression or archive after another.
 
     Args:
         raw: The file, at its beginning.
         stack: Closes what is opened on the way.
-        member: Of a tar, the member to take; None when the tar has not been looked through yet.
-            It is a stream: to see all its members and to come back to one takes two passes.
+        member: The member of a tar; None if its members have not been listed yet. A tar is read as
+            a stream, so listing the members and reading one of them takes two passes.
     """
     plain: Readable = _Plain(raw)
-    for depth in range(_DEEPEST):
+    for depth in range(_MAX_DEPTH):
         first = _first_bytes(plain)
-        again = _Plain(plain, first)
+        whole = _Plain(plain, first)
         if first.startswith(_GZIP):
-            plain = _Gunzip(again)
+            plain = _Gunzip(whole)
         elif first.startswith(_ZSTD):
-            plain = _Unzstd(again)
+            plain = _Unzstd(whole)
         elif first.startswith(_ZIP) and depth == 0:
             archive = stack.enter_context(zipfile.ZipFile(raw))
             names = [info.filename for info in archive.infolist()]
@@ -183,32 +185,33 @@ def _unwrapped(raw: BinaryIO, path: str, stack: ExitStack, member: str | None = 
             member = None
         elif first[_TAR_AT:].startswith(_TAR):
             if member is None:
-                names = [info.name for info in _members(again)]
+                names = _members(whole)
                 raw.seek(0)
-                return _unwrapped(raw, path, stack, _only_trace(names, path))
-            plain = _Plain(_extracted(again, path, member))
+                return _decompressed(raw, path, stack, _only_trace(names, path))
+            plain = _Plain(_extracted(whole, path, member))
             member = None
         elif member is not None:
             raise _no_member(path, member)
         else:
-            return again
-    raise DamagedFileError(f"{path} is packed more than {_DEEPEST} times.", "Unpack it first.")
+            return whole
+    message = f"{path} is compressed more than {_MAX_DEPTH} times."
+    raise DamagedFileError(message, "Decompress it first.")
 
 
 def _first_bytes(plain: Readable) -> bytes:
     first = b""
-    while len(first) < _LOOK_BYTES and (block := plain.read(_LOOK_BYTES - len(first))):
+    while len(first) < _MAGIC_BYTES and (block := plain.read(_MAGIC_BYTES - len(first))):
         first += block
     return first
 
 
-def _members(again: _Plain) -> Iterator[tarfile.TarInfo]:
-    with tarfile.open(fileobj=again, mode="r|") as archive:  # type: ignore[call-overload]
-        yield from (info for info in archive if info.isreg())
+def _members(tar: _Plain) -> list[str]:
+    with tarfile.open(fileobj=tar, mode="r|") as archive:  # type: ignore[call-overload]
+        return [info.name for info in archive if info.isreg()]
 
 
-def _extracted(again: _Plain, path: str, member: str) -> Any:  # noqa: ANN401  (what tarfile gives)
-    archive = tarfile.open(fileobj=again, mode="r|")  # type: ignore[call-overload]  # noqa: SIM115
+def _extracted(tar: _Plain, path: str, member: str) -> Any:  # noqa: ANN401  (a file of tarfile)
+    archive = tarfile.open(fileobj=tar, mode="r|")  # type: ignore[call-overload]  # noqa: SIM115
     for info in archive:
         if info.name == member:
             return archive.extractfile(info)
@@ -220,14 +223,14 @@ def _no_member(path: str, member: str) -> MissingFileError:
 
 
 def _only_trace(names: list[str], path: str) -> str:
-    """The one member that is a trace."""
+    """The only member that is a trace."""
     traces = [name for name in names if name.endswith(_ENDINGS)]
     if len(traces) == 1:
         return traces[0]
     if not traces:
         raise NotATraceError(
             f"{path} is an archive without a trace.",
-            "A trace ends in .json, a snapshot in .pickle.",
+            "The name of a trace ends in .json, that of a snapshot in .pickle.",
         )
     members = [f"{path}{MEMBER}{name}" for name in sorted(traces)]
     message = f"{path} is an archive of {len(traces)} traces."

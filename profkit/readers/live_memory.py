@@ -1,4 +1,4 @@
-"""Files of what was watched of a program's memory: written and read here, so that both agree."""
+"""Writes and reads the memory records of ``profkit run``."""
 
 from typing import Final
 
@@ -7,47 +7,37 @@ import msgspec
 from profkit.errors import DamagedFileError
 from profkit.model.live_memory import SCHEMA, LiveMemory
 from profkit.readers.older_layouts import upgrade_memory
-from profkit.readers.stream import Chunks, Place, default_limit_bytes, open_plain
+from profkit.readers.stream import Place, read_whole
 
 SUFFIX: Final = ".memory.json.gz"
-_FIRST: Final = "profkit.memory/1"
 _FAMILY: Final = SCHEMA.partition("/")[0]
 
 
 def encode(live: LiveMemory) -> bytes:
-    """As JSON in UTF-8, the schema first, so that the start of a file tells what it is."""
+    """The record as JSON in UTF-8, with the schema first so that :func:`is_live` recognizes it."""
     fields: dict[str, object] = msgspec.to_builtins(live)
     return msgspec.json.encode({"schema": fields.pop("schema"), **fields})
 
 
 def is_live(start: bytes) -> bool:
-    """Whether a file begins as one of these does.
-
-    Args:
-        start: Its first bytes, unpacked.
-    """
+    """Whether decompressed bytes are the start of a memory record."""
     return start.startswith(f'{{"schema":"{_FAMILY}/'.encode())
 
 
 def read_live(place: Place, limit_bytes: int | None = None) -> LiveMemory:
-    """Read such a file.
+    """Read a memory record, also of the older layout ``profkit.memory/1``.
 
     Args:
-        place: The file, packed or not.
-        limit_bytes: How large it may be unpacked; by default 4 GiB, or 200 times its size.
+        place: The file, compressed or not.
+        limit_bytes: Maximum decompressed size; by default 4 GiB, or 200 times the file's size.
 
     Raises:
-        DamagedFileError: It is not whole, or of a layout that this version does not know.
+        DamagedFileError: It is incomplete, or of a layout that this version does not know.
         LoadError: It cannot be read.
     """
-    with open_plain(place) as stream:
-        limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
-        text = b"".join(Chunks(stream, limit))
+    text = read_whole(place, limit_bytes)
     try:
-        tree = msgspec.json.decode(text)
-        if tree.get("schema") == _FIRST:
-            tree = {**upgrade_memory(tree), "schema": SCHEMA}
-        return msgspec.convert(tree, LiveMemory)
+        return msgspec.convert(upgrade_memory(msgspec.json.decode(text)), LiveMemory)
     except (msgspec.DecodeError, RecursionError) as error:
-        message = f"{place} is not a whole record of a program's memory: {error}."
+        message = f"{place} is not a complete memory record: {error}."
         raise DamagedFileError(message, "Run the program again with profkit run.") from error

@@ -1,11 +1,12 @@
-"""Reports, memory records and capture metadata in layouts that earlier versions wrote.
+"""Converts reports, memory records and capture metadata of older layouts to the current one.
 
-Each function turns decoded JSON of an older layout into that of today, in place: names alone have
-changed, never a value's meaning.
+Layout 2 differs from layout 1 in the names of keys, not in the meaning of values.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
+
+from profkit.model import live_memory, report
 
 _RENAMED_IN_REPORT: Final = {
     "stretch_share": "overhead_ratio",
@@ -48,51 +49,44 @@ _RENAMED_IN_CAPTURE: Final = {
     "stretch_basis": "overhead_basis",
 }
 _EVIDENCE: Final = "evidence"
-"""A finding's evidence has keys of its rule's own, which stay as they were written."""
+"""A finding's evidence has the keys that its rule chose; they stay as they were written."""
 
 
-def upgrade_report(report: dict[str, Any]) -> dict[str, Any]:
-    """A report of the layout ``profkit.report/1`` as one of ``profkit.report/2``.
-
-    Args:
-        report: The decoded JSON; it is changed.
-    """
-    _rename(report, _RENAMED_IN_REPORT)
-    return report
+def upgrade_report(tree: Any) -> Any:  # noqa: ANN401  (any JSON value)
+    """Convert decoded JSON of the layout ``profkit.report/1``; other values are returned as is."""
+    return _upgraded(tree, "profkit.report/1", report.SCHEMA, _RENAMED_IN_REPORT)
 
 
-def upgrade_memory(record: dict[str, Any]) -> dict[str, Any]:
-    """A memory record of the layout ``profkit.memory/1`` as one of ``profkit.memory/2``.
-
-    Args:
-        record: The decoded JSON; it is changed.
-    """
-    _rename(record, _RENAMED_IN_MEMORY)
-    return record
+def upgrade_memory(tree: Any) -> Any:  # noqa: ANN401  (any JSON value)
+    """Convert decoded JSON of the layout ``profkit.memory/1``; other values are returned as is."""
+    return _upgraded(tree, "profkit.memory/1", live_memory.SCHEMA, _RENAMED_IN_MEMORY)
 
 
 def upgrade_capture(info: dict[str, Any]) -> dict[str, Any]:
-    """The key ``profkit`` of a trace that an earlier version recorded, in today's names.
-
-    Args:
-        info: The decoded JSON; its ``cost`` is changed.
-    """
+    """Convert the key ``profkit`` of a trace that an earlier version recorded, in place."""
     if isinstance(cost := info.get("cost"), dict):
         _rename(cost, _RENAMED_IN_CAPTURE)
     return info
 
 
-def _rename(node: object, names: Mapping[str, str]) -> None:
-    """Rename keys of a JSON tree, at every depth but within evidence."""
-    nodes = [node]
-    for each in nodes:
-        if isinstance(each, list):
-            nodes += each
-        elif isinstance(each, dict):
+def _upgraded(tree: Any, old: str, new: str, names: Mapping[str, str]) -> Any:  # noqa: ANN401
+    if isinstance(tree, dict) and tree.get("schema") == old:
+        _rename(tree, names)
+        tree["schema"] = new
+    return tree
+
+
+def _rename(tree: object, names: Mapping[str, str]) -> None:
+    """Rename keys of a JSON tree in place, at every depth except within evidence."""
+    nodes = [tree]
+    for node in nodes:
+        if isinstance(node, list):
+            nodes += node
+        elif isinstance(node, dict):
             for old, new in names.items():
-                if old in each:
-                    each[new] = each.pop(old)
-            if isinstance(sites := each.get("sync_sites"), list):
+                if old in node:
+                    node[new] = node.pop(old)
+            if isinstance(sites := node.get("sync_sites"), list):
                 for site in sites:
                     _rename(site, _RENAMED_IN_SYNC_SITES)
-            nodes += [value for key, value in each.items() if key != _EVIDENCE]
+            nodes += [value for key, value in node.items() if key != _EVIDENCE]

@@ -1,4 +1,4 @@
-"""One door for every file: it looks what the file is, and hands it to the reader of that kind."""
+"""Loads any recording: detects the kind of a file and calls the reader for it."""
 
 import os
 from pathlib import Path
@@ -16,11 +16,11 @@ from profkit.readers.snapshot.worker_process import PICKLE_MAGIC
 from profkit.readers.stream import open_plain, place_of
 
 _START_BYTES: Final = 256
-_NAMES: Final = (
+_PATTERNS: Final = (
     ("*.pt.trace.json", "*.pt.trace.json.gz", "*.snapshot.pickle", "*.snapshot.pickle.gz"),
     ("*.json", "*.json.gz", "*.pickle", "*.pickle.gz"),
 )
-"""What files are called in a folder: as profilers name them, or else anything that may be one."""
+"""Names of recordings in a folder: as profilers name them, or else anything that may be one."""
 
 
 def load(
@@ -29,25 +29,26 @@ def load(
     limit_bytes: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Trace | MemorySnapshot | LiveMemory:
-    """Read a file, whatever wrote it.
+    """Load a recording of any kind.
 
     Args:
-        path: A Kineto trace, an autograd profiler's array, a snapshot of the allocator's memory,
-            or what ``profkit run`` wrote of a program's memory: a file, or a URL (with the extra
-            ``remote``); packed by gzip, Zstandard (with the extra ``zstd``), zip or tar, or not.
-            Of an archive of several, one is ``ranks.tar!rank0.json``.
-        limit_bytes: How large it may be unpacked; by default 4 GiB, or 200 times the packed file.
-        on_progress: Is told, while a trace or a snapshot is read, how many of the file's bytes have been
-            read and how many it has (0 where that is not known).
+        path: A Kineto trace, an autograd profiler's array, a snapshot of the CUDA caching
+            allocator, or a memory record of ``profkit run``. A file, or a URL (with the extra
+            ``remote``); uncompressed, or compressed by gzip or Zstandard (with the extra
+            ``zstd``), or in a zip or tar archive. One member of an archive of several is
+            ``ranks.tar!rank0.json``.
+        limit_bytes: Maximum decompressed size; by default 4 GiB, or 200 times the file's size.
+        on_progress: Called while a trace or a snapshot is read, with the number of bytes read and
+            the file's size (0 if not known).
 
     Raises:
-        SeveralTracesError: It is a folder, or an archive of several; the error names them.
-        LoadError: There is no such file, it cannot be read, or it is none of these. Each kind has
+        SeveralTracesError: It is a folder, or an archive of several; the error lists them.
+        LoadError: There is no such file, it cannot be read, or it is none of these. Each case has
             its own class in :mod:`profkit.errors`.
     """
     place = place_of(path)
     if isinstance(place, Path) and place.is_dir():
-        raise _folder(place)
+        raise _folder_error(place)
     with open_plain(place) as stream:
         start = stream.read(_START_BYTES)
     if start.startswith(PICKLE_MAGIC):
@@ -58,11 +59,7 @@ def load(
 
 
 def load_trace(path: str | os.PathLike[str], *, limit_bytes: int | None = None) -> Trace:
-    """Read a trace.
-
-    Args:
-        path: As for :func:`load`.
-        limit_bytes: Likewise.
+    """Load a trace; arguments as for :func:`load`.
 
     Raises:
         NotATraceError: It is another kind of file.
@@ -70,16 +67,16 @@ def load_trace(path: str | os.PathLike[str], *, limit_bytes: int | None = None) 
     """
     loaded = load(path, limit_bytes=limit_bytes)
     if not isinstance(loaded, Trace):
-        kind = "a memory snapshot" if isinstance(loaded, MemorySnapshot) else "a record of memory"
-        raise NotATraceError(f"{path} is {kind}, and no trace.", "profkit analyze reports on it.")
+        kind = "memory snapshot" if isinstance(loaded, MemorySnapshot) else "memory record"
+        raise NotATraceError(f"{path} is a {kind}, not a trace.", "Use profkit analyze for it.")
     return loaded
 
 
-def _folder(folder: Path) -> LoadError:
-    for endings in _NAMES:
-        found = sorted(path for end in endings for path in folder.rglob(end))
+def _folder_error(folder: Path) -> LoadError:
+    for patterns in _PATTERNS:
+        found = sorted(path for pattern in patterns for path in folder.rglob(pattern))
         if found:
-            message = f"{folder} is a folder; {len(found)} of its files look like recordings."
+            message = f"{folder} is a folder with {len(found)} possible recordings."
             hint = f"Give one of them, such as {found[-1]}."
             return SeveralTracesError(message, hint, [str(path) for path in found])
     return MissingFileError(f"{folder} is a folder without traces.", "Give a trace file.")

@@ -1,46 +1,86 @@
-"""How far a file has been read, for whoever waits for it."""
+"""How much of a file has been read, and how long each stage of reading takes."""
 
 import os
-from collections.abc import Callable
-from typing import Any, BinaryIO
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Protocol
 
 OnProgress = Callable[[int, int], None]
-"""Is told how many bytes of a file have been read, as it is packed, and how many it has.
+"""Called with the bytes read from a file as stored, and the file's size (0 if not known).
 
-The second is 0 where that is not known. An archive may be read twice, so the first can go back.
+An archive may be read twice, so the first number can decrease.
 """
 
 
-class ProgressReads:
-    """A file that tells after each read how far it has come.
+class _Reads(Protocol):
+    def read(self, n_bytes: int, /) -> Any: ...  # noqa: ANN401  (bytes-like)
 
-    Args:
-        raw: The file.
-        seen: Whom to tell.
-    """
+
+class ProgressReads:
+    """A file that reports after each read how much of it has been read."""
 
     def __init__(self, raw: BinaryIO, on_progress: OnProgress) -> None:
         self._raw = raw
-        self._seen = on_progress
+        self._on_progress = on_progress
         self._n_bytes = n_bytes_of(raw)
 
-    def read(self, n_bytes: int = -1) -> Any:  # noqa: ANN401  (bytes, of whatever class)
+    def read(self, n_bytes: int = -1) -> Any:  # noqa: ANN401  (bytes-like)
         """Read bytes."""
         chunk = self._raw.read(n_bytes)
-        self._seen(self._raw.tell(), self._n_bytes)
+        self._on_progress(self._raw.tell(), self._n_bytes)
         return chunk
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (as the file has it)
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (an attribute of the file)
         return getattr(self._raw, name)
 
 
 def n_bytes_of(raw: BinaryIO) -> int:
-    """How many bytes an open file has; 0 where that is not known, as on some servers.
-
-    Args:
-        raw: The file, or what stands for one that is not on this machine.
-    """
+    """The size of an open local or remote file; 0 if not known, as on some servers."""
     try:
         return os.fstat(raw.fileno()).st_size
-    except (OSError, AttributeError):  # it is no file of this machine
+    except (OSError, AttributeError):  # not a local file
         return int(getattr(raw, "size", None) or 0)
+
+
+class Stages:
+    """Stopwatches for the stages of reading.
+
+    Attributes:
+        ns: Nanoseconds by stage, without those of stages inside it.
+    """
+
+    def __init__(self) -> None:
+        self.ns: dict[str, int] = {}
+        self._inner: list[int] = []
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a block."""
+        began = time.perf_counter_ns()
+        self._inner.append(0)
+        try:
+            yield
+        finally:
+            took = time.perf_counter_ns() - began
+            inner = self._inner.pop()
+            self.ns[name] = self.ns.get(name, 0) + took - inner
+            if self._inner:
+                self._inner[-1] += took
+
+
+class TimedReads:
+    """A file whose reads are measured as a stage."""
+
+    def __init__(self, raw: _Reads, stages: Stages, name: str) -> None:
+        self._raw = raw
+        self._stages = stages
+        self._name = name
+
+    def read(self, n_bytes: int = -1) -> Any:  # noqa: ANN401  (bytes-like)
+        """Read bytes."""
+        with self._stages.stage(self._name):
+            return self._raw.read(n_bytes)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (an attribute of the file)
+        return getattr(self._raw, name)

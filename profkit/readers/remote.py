@@ -1,14 +1,14 @@
-"""Traces that are not on this machine: any URL that ``fsspec`` opens."""
+"""Opens files on other machines: any URL that ``fsspec`` supports."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Final, cast
 
 from profkit.errors import LoadError, MissingFileError, UnreadableFileError
 
-_BLOCK_BYTES = 4 << 20
-_STREAMED = ("http://", "https://")
-"""Servers that may not know ranges of bytes: a block size of 0 asks for one stream."""
+_BLOCK_BYTES: Final = 4 << 20
+_STREAMED: Final = ("http://", "https://")
+"""Servers that may not support range requests: a block size of 0 requests one stream."""
 
 
 def is_url(path: str) -> bool:
@@ -18,17 +18,14 @@ def is_url(path: str) -> bool:
 
 @contextmanager
 def open_url(url: str) -> Iterator[BinaryIO]:
-    """Open a URL for reading bytes, as a stream: no copy of the whole is made.
-
-    Args:
-        url: Whatever ``fsspec`` understands.
+    """Open a URL for reading bytes as a stream, without downloading a copy first.
 
     Raises:
-        MissingFileError: There is nothing at the URL.
+        MissingFileError: There is no file at the URL.
         UnreadableFileError: It cannot be reached, or the package for its protocol is missing.
     """
     try:
-        import fsspec  # noqa: PLC0415  (an extra, needed for URLs alone)
+        import fsspec  # noqa: PLC0415  (an extra, needed for URLs only)
     except ImportError:
         raise UnreadableFileError(
             f"{url} is a URL, and reading URLs needs a package that is not installed.",
@@ -39,26 +36,26 @@ def open_url(url: str) -> Iterator[BinaryIO]:
         block_bytes = 0 if url.startswith(_STREAMED) else _BLOCK_BYTES
         opened = filesystem.open(path, "rb", block_size=block_bytes)
     except Exception as error:
-        raise _refused(url, error) from error
+        raise _load_error(url, error) from error
     with opened as raw:
-        yield cast("BinaryIO", _Guarded(raw, url))
+        yield cast("BinaryIO", _RemoteFile(raw, url))
 
 
 def url_n_bytes(url: str) -> int:
-    """The size of what is at a URL as it is told there; 0 where it is not told."""
+    """The size of the file at a URL; 0 if the server does not report it."""
     import fsspec  # noqa: PLC0415
 
     try:
         filesystem, path = fsspec.core.url_to_fs(url)
         return int(filesystem.size(path) or 0)
     except Exception as error:
-        raise _refused(url, error) from error
+        raise _load_error(url, error) from error
 
 
-class _Guarded:
-    """A remote file whose failures are ours: every protocol has exceptions of its own."""
+class _RemoteFile:
+    """A remote file that raises our errors: every protocol has exceptions of its own."""
 
-    def __init__(self, raw: Any, url: str) -> None:  # noqa: ANN401  (what fsspec opens)
+    def __init__(self, raw: Any, url: str) -> None:  # noqa: ANN401  (opened by fsspec)
         self._raw = raw
         self._url = url
 
@@ -66,35 +63,36 @@ class _Guarded:
         try:
             return bytes(self._raw.read(n_bytes))
         except Exception as error:
-            raise _refused(self._url, error) from error
+            raise _load_error(self._url, error) from error
 
     def seek(self, offset: int, whence: int = 0) -> int:
         try:
             return int(self._raw.seek(offset, whence))
         except Exception as error:
-            raise _refused(self._url, error) from error
+            raise _load_error(self._url, error) from error
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (as the file has it)
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (an attribute of the file)
         return getattr(self._raw, name)
 
 
-def _behind(error: BaseException) -> BaseException:
-    """The reason behind an error: fsspec says "not found" of servers that cannot be reached too."""
+def _cause_of(error: BaseException) -> BaseException:
+    """The original error: fsspec raises FileNotFoundError for unreachable servers as well."""
     cause = error.__cause__
     if isinstance(error, FileNotFoundError) and isinstance(cause, OSError):
-        return _behind(cause)
+        return _cause_of(cause)
     return error
 
 
-def _refused(url: str, raised: Exception) -> LoadError:
-    error = _behind(raised)
+def _load_error(url: str, raised: Exception) -> LoadError:
+    error = _cause_of(raised)
     if isinstance(error, FileNotFoundError):
-        return MissingFileError(f"There is nothing at {url}.", "Check the URL.")
+        return MissingFileError(f"There is no file at {url}.", "Check the URL.")
     if isinstance(error, ImportError):
         return UnreadableFileError(
             f"{url} needs a package that is not installed: {error}.", "Install it with pip."
         )
-    said = str(error) or type(error).__name__
+    reason = str(error) or type(error).__name__
     return UnreadableFileError(
-        f"{url} cannot be read: {said.rstrip('.')}.", "Check the URL, the network, your rights."
+        f"{url} cannot be read: {reason.rstrip('.')}.",
+        "Check the URL, the network and your permissions.",
     )

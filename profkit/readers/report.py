@@ -1,4 +1,4 @@
-"""Reports that were saved as JSON, read again."""
+"""Reads reports that were saved as JSON."""
 
 import re
 from typing import Final
@@ -8,9 +8,8 @@ import msgspec
 from profkit.errors import DamagedFileError
 from profkit.model.report import SCHEMA, Report
 from profkit.readers.older_layouts import upgrade_report
-from profkit.readers.stream import Chunks, Place, default_limit_bytes, open_plain
+from profkit.readers.stream import Place, open_plain, read_whole
 
-_FIRST: Final = "profkit.report/1"
 _START: Final = re.compile(rb'\s*\{\s*"profkit"\s*:\s*"[^"]*"\s*,\s*"source"\s*:\s*\{')
 _START_BYTES: Final = 256
 
@@ -19,27 +18,22 @@ def read_report(place: Place, limit_bytes: int | None = None) -> Report | None:
     """Read what ``profkit analyze --format json`` wrote; None if a file is something else.
 
     Args:
-        place: The file, packed or not.
-        limit_bytes: How large it may be unpacked; by default 4 GiB, or 200 times its size.
+        place: The file, compressed or not.
+        limit_bytes: Maximum decompressed size; by default 4 GiB, or 200 times the file's size.
 
     Raises:
-        DamagedFileError: It is not whole, or of a layout that this version does not know.
+        DamagedFileError: It is incomplete, or of a layout that this version does not know.
         LoadError: It cannot be read.
     """
     with open_plain(place) as stream:
         if not _START.match(stream.read(_START_BYTES)):
             return None
-    with open_plain(place) as stream:
-        limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
-        text = b"".join(Chunks(stream, limit))
+    text = read_whole(place, limit_bytes)
     try:
-        tree = msgspec.json.decode(text)
-        if tree.get("schema") == _FIRST:
-            tree = {**upgrade_report(tree), "schema": SCHEMA}
-        report = msgspec.convert(tree, Report)
+        report = msgspec.convert(upgrade_report(msgspec.json.decode(text)), Report)
     except (msgspec.DecodeError, RecursionError) as error:
-        message = f"{place} is not a whole report, or not one of this version: {error}."
-        raise DamagedFileError(message, "Write the report again, or compare the traces.") from error
+        message = f"{place} is incomplete, or not a report of this version: {error}."
+        raise DamagedFileError(message, "Save the report again, or compare the traces.") from error
     if report.schema != SCHEMA:
         message = f"{place} is a report of the layout {report.schema}, not {SCHEMA}."
         raise DamagedFileError(message, "Compare the traces themselves.")

@@ -1,7 +1,6 @@
-"""Ten-line synthetic recordings, for profkit's own tests and the authors of rules and renderers.
+"""Builders of synthetic recordings, for profkit's tests and for authors of rules and renderers.
 
-Traces by ``TraceBuilder``, snapshots of an allocator by ``SnapshotBuilder``, the watched memory of
-a program by ``LiveBuilder``; each writes the file that a reader finds.
+``TraceBuilder`` builds traces, ``SnapshotBuilder`` snapshots, ``LiveBuilder`` memory records.
 
 Example:
     >>> from profkit.testing import TraceBuilder

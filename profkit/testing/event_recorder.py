@@ -1,8 +1,7 @@
-"""Events one by one: a clock, threads, streams and ids, as the profiler would have kept them.
+"""Records single events with the clock, threads, streams and ids that the profiler would write.
 
-:class:`EventRecorder` knows how an event is written and how its ids join it to others. What a program
-does (an operator that launches a kernel, a copy that makes the host wait) is built on it in
-:mod:`profkit.testing.trace_builder`.
+What a program does (an operator that launches a kernel, a copy that blocks the host) is built on
+:class:`EventRecorder` in :mod:`profkit.testing.trace_builder`.
 
 Source: field names and their spelling follow ``libkineto/src/output_json.cpp`` of pytorch/kineto
 and traces written by torch 2.13.
@@ -16,24 +15,23 @@ from typing import Any
 from profkit.model.torch_names import BUILTIN_PREFIX, MODULE_PREFIX
 
 DEFAULT_STREAM = 7
-"""The number that CUPTI gives the default stream of a context."""
+"""CUPTI's number of a context's default stream."""
 
 MAIN_THREAD = 1000
 
 
 @dataclass
 class Event:
-    """One entry of ``traceEvents`` with its times still in nanoseconds.
+    """One entry of ``traceEvents``, with times in nanoseconds.
 
     Attributes:
         ph: The phase: ``X`` complete, ``i`` instant, ``M`` metadata.
-        name: The event's name.
-        cat: Its category as written, or None.
+        cat: The category as written, or None.
         pid: Process, or a device's ordinal.
         tid: Thread, or a stream.
-        ts_ns: Start in nanoseconds from the trace's start.
-        dur_ns: Length in nanoseconds; None for an instant.
-        args: The ``args`` object; None when the event has none.
+        ts_ns: Start, from the trace's start.
+        dur_ns: Duration; None for an instant.
+        args: The ``args`` object, or None.
     """
 
     ph: str
@@ -48,19 +46,19 @@ class Event:
 
 @dataclass
 class EventRecorder:
-    """A list of events and the state that gives the next one its place and its ids.
+    """A list of events, and the state that determines times and ids of the next one.
 
-    Every ``*_ns`` is an integer number of nanoseconds from the trace's start. A method that takes
-    ``at_ns`` places its event there and leaves the clock alone; without it the event starts now,
-    and host events move the clock to their end.
+    Times are integer nanoseconds from the trace's start. A method with ``at_ns`` places its event
+    there and does not change the clock; without it the event starts now, and host events advance
+    the clock to their end.
 
     Attributes:
         now_ns: The host's clock.
         pid: The process's id.
-        tid: The thread that host events are written to.
+        tid: The thread of host events.
         runtime: Prefix of the runtime's calls: ``cuda`` or ``hip``.
-        latency_ns: From the end of a launching call to the earliest start of its device work.
-        events: What was recorded so far.
+        latency_ns: From the end of a launch to the earliest start of its device work.
+        events: The events recorded so far.
     """
 
     now_ns: int = 0
@@ -79,12 +77,12 @@ class EventRecorder:
         return self._last_id
 
     def advance(self, ns: int) -> None:
-        """Let the host do something that leaves no event, for ``ns`` nanoseconds."""
+        """Advance the host's clock without an event."""
         self.now_ns += ns
 
     @contextmanager
     def thread(self, tid: int) -> Iterator[None]:
-        """Write the host events of the block to another thread. The clock is shared."""
+        """Record the host events of the block on another thread, with the same clock."""
         before, self.tid = self.tid, tid
         try:
             yield
@@ -93,7 +91,7 @@ class EventRecorder:
 
     @contextmanager
     def _span(self, cat: str, name: str, args: dict[str, Any]) -> Iterator[Event]:
-        """A host event that lasts as long as its block."""
+        """Record a host event around a block."""
         event = Event("X", name, cat, self.pid, self.tid, self.now_ns, 0, args)
         self.events.append(event)
         try:
@@ -103,11 +101,11 @@ class EventRecorder:
 
     @contextmanager
     def op(self, name: str, *, self_ns: int = 0, sequence: int | None = None) -> Iterator[Event]:
-        """An operator around a block.
+        """Record an operator around a block.
 
         Args:
             name: Such as ``aten::linear``.
-            self_ns: Host time that it spends before the block.
+            self_ns: Its host time before the block.
             sequence: ``Sequence number``, which joins it to its backward operator.
         """
         ident = self._next_id()
@@ -125,7 +123,7 @@ class EventRecorder:
 
     @contextmanager
     def annotation(self, name: str) -> Iterator[Event]:
-        """A ``user_annotation`` around a block: what ``record_function`` writes."""
+        """Record a ``user_annotation`` around a block, as ``record_function`` does."""
         with self._span("user_annotation", name, {"External id": self._next_id()}) as event:
             yield event
 
@@ -143,25 +141,24 @@ class EventRecorder:
 
     @contextmanager
     def frame(self, file: str, line: int, function: str) -> Iterator[Event]:
-        """A call of a Python function around a block.
+        """Record a call of a Python function around a block.
 
         Args:
-            file: The path as the recording has it.
-            line: The line where the function begins, as in torch's own stacks.
-            function: The function's name.
+            file: The path as recorded.
+            line: The function's first line, as in torch's stacks.
         """
         with self._python_call(f"{file}({line}): {function}", {}) as event:
             yield event
 
     @contextmanager
     def builtin(self, name: str) -> Iterator[Event]:
-        """A call of a builtin around a block, such as ``method 'item' of Tensor object``."""
+        """Record a call of a builtin around a block, such as ``method 'item' of Tensor object``."""
         with self._python_call(f"{BUILTIN_PREFIX}{name}>", {}) as event:
             yield event
 
     @contextmanager
     def module(self, name: str, ident: int = 0) -> Iterator[Event]:
-        """A call of an ``nn.Module`` around a block: ``nn.Module: Linear_0``."""
+        """Record a call of an ``nn.Module`` around a block: ``nn.Module: Linear_0``."""
         extra = {"Python module id": ident}
         with self._python_call(f"{MODULE_PREFIX}{name}_{ident}", extra) as event:
             yield event
@@ -179,11 +176,10 @@ class EventRecorder:
         correlation: int | None = None,
         cat: str = "cuda_runtime",
     ) -> int:
-        """A call of the runtime or the driver.
+        """Record a call of the runtime or the driver.
 
         Args:
-            name: Without the runtime's prefix when it begins with a capital: ``LaunchKernel``.
-            dur_ns: How long the host was in it.
+            name: The runtime's prefix is added if it begins with a capital: ``LaunchKernel``.
             at_ns: Its start; by default now.
             correlation: Its correlation id; by default a new one.
             cat: ``cuda_runtime`` or ``cuda_driver``.
@@ -212,17 +208,16 @@ class EventRecorder:
         stream: int = DEFAULT_STREAM,
         **args: object,
     ) -> Event:
-        """Work of a device: a kernel, a copy or a fill.
+        """Record device work: a kernel, a copy or a fill.
 
         Args:
             cat: ``kernel``, ``gpu_memcpy`` or ``gpu_memset``.
-            dur_ns: Its length.
-            at_ns: Its start. By default it begins when its launch is through (plus
-                ``latency_ns``) and the stream has done what it was given before.
-            correlation: Of the call that launched it. By default a new id that no call has: work
-                carried in from before the window.
+            at_ns: Its start. By default it starts when its launch has ended (plus ``latency_ns``)
+                and the stream is free.
+            correlation: That of its launch. By default a new id without a launch: work that was
+                launched before recording began.
             device: The device's ordinal.
-            args: More of ``args``, such as ``bytes``.
+            args: More ``args``, such as ``bytes``.
         """
         lane = (device, stream)
         ready = max(self.now_ns + self.latency_ns, self._stream_free_ns.get(lane, 0))
@@ -236,7 +231,7 @@ class EventRecorder:
         return event
 
     def free_at_ns(self, device: int = 0, stream: int | None = None) -> int:
-        """When a stream has done all that it was given so far; without one, the whole device."""
+        """When a stream, or without one the whole device, has finished all work so far."""
         ends = [
             end
             for (at_device, at_stream), end in self._stream_free_ns.items()

@@ -1,10 +1,10 @@
-"""An honest little caching allocator: what torch's does with segments, splits, streams and pools.
+"""A simple model of torch's caching allocator: segments, splits, streams and pools.
 
 Source: ``c10/cuda/CUDACachingAllocator.cpp`` (``DeviceCachingAllocator``): ``malloc``,
 ``get_free_block``, ``should_split``, ``alloc_block``, ``free_block``,
 ``release_available_cached_blocks``, ``release_cached_blocks``, ``try_allocate_expandable_block``.
-It is written for itself, by searching through lists, and so can prove
-``profkit.index.snapshot.allocator`` right or wrong, which does the same quickly.
+It is independent of ``profkit.index.snapshot.allocator`` and uses linear searches: the reference
+that tests compare that faster model with.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,25 +21,23 @@ ROUND_BYTES: Final = 2 * MIB
 _FIRST_ADDRESS: Final = 0x7F00_0000_0000
 _FIRST_LONG_ADDRESS: Final = 0x7E00_0000_0000
 _EXPANDABLE_SPACE: Final = 1 << 42
-"""Room for one expandable segment: it never meets the next."""
+"""Address space of one expandable segment, so that it never overlaps the next."""
 
 Pool = tuple[int, int]
 COMMON_POOL: Final[Pool] = (0, 0)
 
 
 class OutOfDeviceMemoryError(RuntimeError):
-    """The simulated device has no room for a request, as ``torch.OutOfMemoryError``."""
+    """The simulated device is out of memory, as ``torch.OutOfMemoryError``."""
 
 
 @dataclass(eq=False)
 class ReferenceBlock:
-    """A part of a segment.
+    """A block of a segment.
 
     Attributes:
-        segment: Its segment.
-        address: Where it begins.
-        n_bytes: Its length.
-        requested_bytes: What was asked for.
+        n_bytes: Its size, rounded.
+        requested_bytes: The requested size.
         state: ``inactive``, ``active_allocated`` or ``active_pending_free``.
         stack: Number of the stack that allocated it, or None.
         streams: Other streams that use it.
@@ -56,16 +54,13 @@ class ReferenceBlock:
 
 @dataclass(eq=False)
 class Segment:
-    """Memory from the driver.
+    """A segment of memory from the driver.
 
     Attributes:
-        address: Where it begins.
-        stream: The stream that it serves.
-        pool: Id of its pool.
-        is_small: Whether it serves requests up to 1 MiB.
+        is_small: Whether it is for requests up to 1 MiB.
         is_expandable: Whether it grows and shrinks.
-        stack: Number of the stack that took it.
-        blocks: Its parts by address, without gaps.
+        stack: Number of the stack that requested it, or None.
+        blocks: Its blocks by address, without gaps.
     """
 
     address: int
@@ -78,12 +73,12 @@ class Segment:
 
     @property
     def n_bytes(self) -> int:
-        """Its length."""
+        """Its size."""
         return sum(block.n_bytes for block in self.blocks)
 
 
 OnHistoryEntry = Callable[[str, int, int, int, int | None, Pool], None]
-"""Is told what the allocator does: action, address, bytes, stream, stack, pool."""
+"""Called for every action of the allocator: action, address, bytes, stream, stack, pool."""
 
 
 @dataclass
@@ -91,15 +86,15 @@ class ReferenceAllocator:
     """One device's allocator.
 
     Attributes:
-        told: Is told everything it does.
-        total_bytes: What the device has for it.
-        outside_bytes: What others hold of that.
+        on_entry: Called for every action.
+        total_bytes: The device's memory.
+        outside_bytes: Memory used by others.
         expandable: ``expandable_segments``.
         max_split_bytes: ``max_split_size``, or None.
-        segments: What it has from the driver, in the order in which it came.
+        segments: Segments in the order of their allocation.
     """
 
-    told: OnHistoryEntry
+    on_entry: OnHistoryEntry
     total_bytes: int
     outside_bytes: int = 0
     expandable: bool = False
@@ -110,42 +105,42 @@ class ReferenceAllocator:
 
     @property
     def reserved_bytes(self) -> int:
-        """What it has from the driver."""
+        """Memory obtained from the driver."""
         return sum(segment.n_bytes for segment in self.segments)
 
     @property
     def free_bytes(self) -> int:
-        """What the driver has left."""
+        """Memory that the driver still has."""
         return self.total_bytes - self.outside_bytes - self.reserved_bytes
 
     def malloc(self, n_bytes: int, *, stream: int, pool: Pool, stack: int | None) -> ReferenceBlock:
-        """Find a block, or ask the driver; give cached memory back to it if it has none.
+        """Find a cached block, or get memory from the driver, after releasing the cache if needed.
 
         Raises:
-            OutOfDeviceMemoryError: There is no room even then.
+            OutOfDeviceMemoryError: The driver has not enough memory even then.
         """
         size = max(BLOCK_BYTES, -(-n_bytes // BLOCK_BYTES) * BLOCK_BYTES)
         is_small = size <= SMALL_BYTES
         block = self._best_fit(size, stream, pool, is_small=is_small)
         if block is None:
             block = self._from_driver(size, stream, pool, stack, is_small=is_small)
-        if block is None and self._release_long(size, stream, pool, stack):
+        if block is None and self._release_oversized(size, stream, pool, stack):
             block = self._from_driver(size, stream, pool, stack, is_small=is_small)
         if block is None and self.release(stack, pool):
             block = self._from_driver(size, stream, pool, stack, is_small=is_small)
         if block is None:
-            self.told("oom", self.free_bytes, size, stream, stack, pool)
+            self.on_entry("oom", self.free_bytes, size, stream, stack, pool)
             raise OutOfDeviceMemoryError(f"{size} bytes")
         if self._splits(block, size):
-            self._cut(block, size)
+            self._split(block, size)
         block.state, block.requested_bytes, block.stack = "active_allocated", n_bytes, stack
-        self.told("alloc", block.address, n_bytes, stream, stack, pool)
+        self.on_entry("alloc", block.address, n_bytes, stream, stack, pool)
         return block
 
     def free(self, block: ReferenceBlock, stack: int | None) -> None:
         """Free a block; it stays active while other streams use it."""
         segment = block.segment
-        self.told("free_requested", block.address, block.requested_bytes, segment.stream, stack,
+        self.on_entry("free_requested", block.address, block.requested_bytes, segment.stream, stack,
                   segment.pool)  # fmt: skip
         if block.streams:
             block.state = "active_pending_free"
@@ -153,9 +148,9 @@ class ReferenceAllocator:
             self.complete(block, stack)
 
     def complete(self, block: ReferenceBlock, stack: int | None) -> None:
-        """End a block that no stream uses any more, and merge it with its free neighbours."""
+        """Complete the free of a block, and merge it with its free neighbours."""
         segment = block.segment
-        self.told("free_completed", block.address, block.requested_bytes, segment.stream, stack,
+        self.on_entry("free_completed", block.address, block.requested_bytes, segment.stream, stack,
                   segment.pool)  # fmt: skip
         block.state, block.requested_bytes, block.stack = "inactive", 0, None
         place = segment.blocks.index(block)
@@ -167,17 +162,17 @@ class ReferenceAllocator:
                 block.n_bytes += neighbour.n_bytes
                 segment.blocks.remove(neighbour)
 
-    def release(self, stack: int | None, asking: Pool = COMMON_POOL) -> bool:
-        """Give back all segments that are wholly free, or the free pages of those that can shrink.
+    def release(self, stack: int | None, requester: Pool = COMMON_POOL) -> bool:
+        """Release all free segments, or the free pages at the end of expandable ones.
 
-        Before, it waits for all streams, and what they still used is complete.
+        All streams are synchronized first, which completes pending frees.
 
         Args:
-            stack: The stack that makes it do so.
-            asking: A private pool keeps its memory, unless it is the one that asks.
+            stack: The stack that releases them.
+            requester: Private pools other than this one keep their memory.
 
         Returns:
-            Whether anything was given back.
+            Whether anything was released.
         """
         before = self.reserved_bytes
         for block in [each for segment in self.segments for each in segment.blocks]:
@@ -185,21 +180,21 @@ class ReferenceAllocator:
                 block.streams.clear()
                 self.complete(block, stack)
         for segment in list(self.segments):
-            if segment.pool not in {COMMON_POOL, asking}:
+            if segment.pool not in {COMMON_POOL, requester}:
                 continue
             if segment.is_expandable:
                 self._unmap(segment, stack)
             elif all(block.state == "inactive" for block in segment.blocks):
-                self._give_back(segment, stack)
+                self._release(segment, stack)
         return self.reserved_bytes < before
 
-    def _give_back(self, segment: Segment, stack: int | None) -> None:
-        self.told("segment_free", segment.address, segment.n_bytes, segment.stream, stack,
+    def _release(self, segment: Segment, stack: int | None) -> None:
+        self.on_entry("segment_free", segment.address, segment.n_bytes, segment.stream, stack,
                   segment.pool)  # fmt: skip
         self.segments.remove(segment)
 
-    def _release_long(self, n_bytes: int, stream: int, pool: Pool, stack: int | None) -> bool:
-        """Give back segments beyond ``max_split_size``, as few as the request needs."""
+    def _release_oversized(self, n_bytes: int, stream: int, pool: Pool, stack: int | None) -> bool:
+        """Release segments larger than ``max_split_size``, as few as the request needs."""
         limit = self.max_split_bytes
         if limit is None:
             return False
@@ -212,12 +207,12 @@ class ReferenceAllocator:
         ]
         own.sort(key=lambda segment: (segment.n_bytes, segment.address))
         enough = [segment for segment in own if segment.n_bytes >= max(n_bytes, limit)]
-        given = 0
+        released = 0
         for segment in enough[:1] or reversed(own):
-            if given < max(n_bytes, limit):
-                given += segment.n_bytes
-                self._give_back(segment, stack)
-        return given >= max(n_bytes, limit)
+            if released < max(n_bytes, limit):
+                released += segment.n_bytes
+                self._release(segment, stack)
+        return released >= max(n_bytes, limit)
 
     def _blocks(self, stream: int, pool: Pool, *, is_small: bool) -> Iterator[ReferenceBlock]:
         for segment in self.segments:
@@ -227,9 +222,9 @@ class ReferenceAllocator:
     def _best_fit(
         self, n_bytes: int, stream: int, pool: Pool, *, is_small: bool
     ) -> ReferenceBlock | None:
-        """The shortest free block that is long enough, the first of several.
+        """The smallest free block that is large enough, at the lowest address.
 
-        The end of a segment that grows comes last: it is as long as it can become.
+        The free end of an expandable segment comes last, since it can grow to any size.
         """
         fitting = (
             block
@@ -248,11 +243,11 @@ class ReferenceAllocator:
         limit = self.max_split_bytes
         if best is None or limit is None or is_small:
             return best
-        # A block beyond the limit is for requests beyond it, and for those of nearly its length.
+        # A block above the limit is used only for requests above it and close to its size.
         if n_bytes < limit <= best.n_bytes:
             return None
-        too_long = n_bytes >= limit and best.n_bytes >= n_bytes + LARGE_SEGMENT_BYTES
-        return None if too_long else best
+        too_large = n_bytes >= limit and best.n_bytes >= n_bytes + LARGE_SEGMENT_BYTES
+        return None if too_large else best
 
     def _splits(self, block: ReferenceBlock, n_bytes: int) -> bool:
         rest = block.n_bytes - n_bytes
@@ -261,7 +256,7 @@ class ReferenceAllocator:
         below = self.max_split_bytes is None or n_bytes < self.max_split_bytes
         return below and rest > SMALL_BYTES
 
-    def _cut(self, block: ReferenceBlock, n_bytes: int) -> None:
+    def _split(self, block: ReferenceBlock, n_bytes: int) -> None:
         rest = ReferenceBlock(block.segment, block.address + n_bytes, block.n_bytes - n_bytes)
         block.n_bytes = n_bytes
         block.segment.blocks.insert(block.segment.blocks.index(block) + 1, rest)
@@ -277,11 +272,11 @@ class ReferenceAllocator:
         segment = Segment(self._address(length), stream, pool, is_small, False, stack)  # noqa: FBT003
         segment.blocks.append(ReferenceBlock(segment, segment.address, length))
         self.segments.append(segment)
-        self.told("segment_alloc", segment.address, length, stream, stack, pool)
+        self.on_entry("segment_alloc", segment.address, length, stream, stack, pool)
         return segment.blocks[0]
 
     def _address(self, length: int) -> int:
-        """Where the driver puts a segment: short ones at ever higher addresses, long ones lower."""
+        """The address of a new segment: ascending for small sizes, descending for large ones."""
         if length > LARGE_SEGMENT_BYTES:
             self._last_long_address -= length + ROUND_BYTES
             return self._last_long_address
@@ -291,7 +286,7 @@ class ReferenceAllocator:
     def _map(
         self, n_bytes: int, stream: int, pool: Pool, stack: int | None, *, is_small: bool
     ) -> ReferenceBlock | None:
-        """Grow the expandable segment of a pool by pages until its last free block is enough."""
+        """Grow a pool's expandable segment by pages until its last free block is large enough."""
         found = [
             each
             for each in self.segments
@@ -314,21 +309,21 @@ class ReferenceAllocator:
         address = (
             segment.blocks[-1].address + segment.blocks[-1].n_bytes if last else segment.address
         )
-        self.told("segment_map", address, length, stream, stack, pool)
+        self.on_entry("segment_map", address, length, stream, stack, pool)
         if last is None or last.state != "inactive":
             segment.blocks.append(ReferenceBlock(segment, address, 0))
         segment.blocks[-1].n_bytes += length
         return segment.blocks[-1]
 
     def _unmap(self, segment: Segment, stack: int | None) -> None:
-        """Give back whole free pages at the end of an expandable segment."""
+        """Release whole free pages at the end of an expandable segment."""
         page = SMALL_SEGMENT_BYTES if segment.is_small else LARGE_SEGMENT_BYTES
         last = segment.blocks[-1]
         length = last.n_bytes // page * page if last.state == "inactive" else 0
         if not length:
             return
         last.n_bytes -= length
-        self.told("segment_unmap", last.address + last.n_bytes, length, segment.stream, stack,
+        self.on_entry("segment_unmap", last.address + last.n_bytes, length, segment.stream, stack,
                   segment.pool)  # fmt: skip
         if not last.n_bytes:
             segment.blocks.pop()
@@ -337,11 +332,7 @@ class ReferenceAllocator:
 
 
 def segment_bytes(n_bytes: int) -> int:
-    """What is asked of the driver for a request that no block can serve.
-
-    Args:
-        n_bytes: The request, rounded as a block is.
-    """
+    """The size of the segment for a request of ``n_bytes``, which is rounded to blocks."""
     if n_bytes <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if n_bytes < OWN_SEGMENT_BYTES:

@@ -1,10 +1,11 @@
-"""A program's use of device memory as a snapshot of torch's allocator, with the exact truth."""
+"""Builds allocator snapshots from a program's allocations, with the exact expected state."""
 
 import gzip
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -27,15 +28,15 @@ _DIVISIONS: Final = {str(1 << power): 0 for power in range(16)}
 
 @dataclass(frozen=True)
 class Moment:
-    """What stood on a device at one moment: the truth that a reader has to find again.
+    """The exact state of a device's memory at one moment, to compare a reconstruction with.
 
     Attributes:
-        n_entries: Entries of its history up to then, those that are lost since included.
-        active_bytes: Lengths of the active blocks.
-        reserved_bytes: What the allocator had from the driver.
-        blocks: Address, length, requested length and stack (innermost frame first) of every
-            active block, by address.
-        holes: Address and length of every free block, by address.
+        n_entries: Entries of its history up to then, including those that were overwritten since.
+        active_bytes: Size of the active blocks.
+        reserved_bytes: Memory that the allocator had obtained from the driver.
+        blocks: Address, size, requested size and stack (innermost frame first) of every active
+            block, by address.
+        holes: Address and size of every free block, by address.
     """
 
     n_entries: int
@@ -47,18 +48,16 @@ class Moment:
 
 @dataclass
 class SnapshotBuilder:
-    """Builds a snapshot by letting a program allocate and free.
-
-    Every call is one of the allocator, as torch's own would do it.
+    """Builds a snapshot from allocations and frees.
 
     Attributes:
-        total_bytes: What each device has.
-        outside_bytes: What of it other programs and libraries hold.
+        total_bytes: Memory of each device.
+        outside_bytes: Memory of it that other programs and libraries use.
         expandable: ``expandable_segments``.
         max_split_bytes: ``max_split_size``, or None.
-        max_entries: How many entries a device's history keeps, the latest ones.
-        with_stacks: Whether stacks are kept.
-        device: The device that calls are for.
+        max_entries: Size of a device's history buffer; older entries are overwritten.
+        with_stacks: Whether stacks are recorded.
+        device: The current device.
     """
 
     total_bytes: int = 80 << 30
@@ -78,7 +77,7 @@ class SnapshotBuilder:
 
     @contextmanager
     def frame(self, file: str, line: int, function: str) -> Iterator[None]:
-        """A call of a function around a block; the innermost one comes first in stacks."""
+        """Call a function around a block; stacks have the innermost frame first."""
         self._frames.insert(0, (file, line, function))
         try:
             yield
@@ -87,7 +86,7 @@ class SnapshotBuilder:
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """A block that runs before history is recorded: no entries, and blocks without stacks."""
+        """Run a block before history is recorded: no entries, and allocations without stacks."""
         self._recording, before = False, self._recording
         try:
             yield
@@ -96,7 +95,7 @@ class SnapshotBuilder:
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
-        """A named region, as ``record_function`` tells the allocator."""
+        """Annotate a block with a region, as ``record_function`` does."""
         self._annotate(name, "START")
         try:
             yield
@@ -107,16 +106,16 @@ class SnapshotBuilder:
         """Allocate a tensor.
 
         Args:
-            n_bytes: Its length.
+            n_bytes: Its size.
             pool: Id of a memory pool; a private one for a CUDA graph.
 
         Raises:
-            OutOfDeviceMemoryError: The device has no room for it; the history says so.
+            OutOfDeviceMemoryError: The device is out of memory; the history has the OOM event.
         """
         return self._of_device().malloc(n_bytes, stream=stream, pool=pool, stack=self._stack())
 
     def alloc_or_none(self, n_bytes: int, *, stream: int = 0) -> ReferenceBlock | None:
-        """The same, or None where the device has no room."""
+        """Allocate a tensor, or return None if the device is out of memory."""
         try:
             return self.alloc(n_bytes, stream=stream)
         except OutOfDeviceMemoryError:
@@ -128,11 +127,11 @@ class SnapshotBuilder:
             self._of_device().free(block, self._stack())
 
     def record_stream(self, block: ReferenceBlock, stream: int) -> None:
-        """``tensor.record_stream(stream)``: after its free a block stays active until then."""
+        """``tensor.record_stream(stream)``: a freed block stays active until the stream is done."""
         block.streams.add(stream)
 
     def finish(self, stream: int) -> None:
-        """Let the work of a stream be done: what was freed and only waited for it ends."""
+        """Finish the work of a stream, which completes frees that are pending only on it."""
         for segment in self._of_device().segments:
             for block in [each for each in segment.blocks if stream in each.streams]:
                 block.streams.discard(stream)
@@ -141,7 +140,7 @@ class SnapshotBuilder:
 
     @property
     def now_us(self) -> int:
-        """The clock of the history, in microseconds since 1970, at its latest entry."""
+        """The time of the latest history entry, in microseconds since 1970."""
         return self._now_us
 
     def empty_cache(self) -> None:
@@ -152,7 +151,7 @@ class SnapshotBuilder:
             self._of_device().release(self._stack())
 
     def moment(self) -> Moment:
-        """What stands on the current device now."""
+        """The current state of the current device."""
         memory = self._of_device()
         blocks = sorted(
             (block for segment in memory.segments for block in segment.blocks),
@@ -180,13 +179,10 @@ class SnapshotBuilder:
         if device not in self._memory:
             self._entries[device] = []
 
-            def told(action: str, address: int, n_bytes: int, stream: int, stack: int | None,
-                     pool: Pool) -> None:  # fmt: skip
-                self._tell(device, action, address, n_bytes, stream, stack, pool)
-
             self._memory[device] = ReferenceAllocator(
-                told, self.total_bytes, self.outside_bytes, self.expandable, self.max_split_bytes
-            )
+                partial(self._add_entry, device), self.total_bytes, self.outside_bytes,
+                self.expandable, self.max_split_bytes,
+            )  # fmt: skip
         return self._memory[device]
 
     def _stack(self) -> int | None:
@@ -201,7 +197,7 @@ class SnapshotBuilder:
             {"name": name, "stage": stage, "device": self.device, "time_us": self._now_us}
         )
 
-    def _tell(
+    def _add_entry(
         self, device: int, action: str, address: int, n_bytes: int, stream: int,
         stack: int | None, pool: Pool,
     ) -> None:  # fmt: skip
@@ -217,10 +213,10 @@ class SnapshotBuilder:
         self._entries[device].append(entry)
 
     def to_dict(self, layout: Layout = "2.8") -> Any:  # noqa: ANN401  (a list or a dictionary)
-        """The snapshot as ``torch.cuda.memory._snapshot()`` gives it.
+        """The snapshot as ``torch.cuda.memory._snapshot()`` returns it.
 
         Args:
-            layout: Of which age: ``segments``, a bare list before 2.0; ``2.0`` with traces;
+            layout: torch's version: ``segments``, a bare list before 2.0; ``2.0`` with traces;
                 ``2.3`` with settings and times; ``2.8`` with annotations and pools.
         """
         shared = [[_frame(each) for each in stack] for stack in self._stacks]
@@ -233,7 +229,7 @@ class SnapshotBuilder:
             return segments
         n_devices = max(self._memory, default=-1) + 1
         traces = [
-            [self._entry(each, shared, layout) for each in self._kept(device)]
+            [self._entry(each, shared, layout) for each in self._buffered(device)]
             for device in range(n_devices)
         ]
         whole: dict[str, Any] = {"segments": segments, "device_traces": traces}
@@ -244,20 +240,16 @@ class SnapshotBuilder:
         return whole
 
     def to_bytes(self, layout: Layout = "2.8") -> bytes:
-        """The same as a pickle of protocol 4, as torch dumps it."""
+        """The snapshot as a pickle of protocol 4, as torch dumps it."""
         return pickle.dumps(self.to_dict(layout), protocol=4)
 
     def write(self, path: str | Path, layout: Layout = "2.8") -> Path:
-        """Write the snapshot to a file, gzipped when the name ends in ``.gz``.
-
-        Returns:
-            The path.
-        """
+        """Write the snapshot to a file, gzipped when the name ends in ``.gz``; return the path."""
         place, raw = Path(path), self.to_bytes(layout)
         place.write_bytes(gzip.compress(raw, mtime=0) if place.suffix == ".gz" else raw)
         return place
 
-    def _kept(self, device: int) -> Iterable[Mapping[str, Any]]:
+    def _buffered(self, device: int) -> Iterable[Mapping[str, Any]]:
         entries = self._entries.get(device, [])
         return entries[max(0, len(entries) - self.max_entries) :]
 

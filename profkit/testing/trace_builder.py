@@ -1,4 +1,4 @@
-"""A program's behaviour as a trace: operators that launch, copies that block, tensors that stay."""
+"""Builds traces from a program's actions: launches, blocking copies, allocations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,30 +13,30 @@ from profkit.testing.event_recorder import DEFAULT_STREAM, Event, EventRecorder
 from profkit.testing.trace_format import Format
 
 CALL_NS = 4_000
-"""How long the host is in a call that waits for nothing."""
+"""The duration of a call that does not block."""
 
 _FIRST_ADDRESS = 0x7F00_0000_0000
 _DEVICE_TYPES = {"cuda": 1, "hip": 1}
-"""PyTorch built for ROCm calls its devices CUDA in ``Device Type`` too."""
+"""PyTorch built for ROCm writes the ``Device Type`` of CUDA."""
 
 
 @dataclass
 class TraceBuilder(EventRecorder):
     """Builds a Kineto trace.
 
-    The host's clock moves with what is added; device work queues on its stream and starts when
-    its launch is through and the stream is free; a call that waits lasts until the stream is
-    done. So a ten-line program has the gaps and waits that it would have.
+    Host events advance the host's clock. Device work starts when its launch has ended and the
+    stream is free. A blocking call lasts until the stream has finished. So a ten-line program has
+    realistic gaps and waits.
 
     Attributes:
         stacks: Written as ``with_stack``.
         memory: Written as ``profile_memory``.
         shapes: Written as ``record_shapes``.
-        device_names: One entry of ``deviceProperties`` each.
+        device_names: The names in ``deviceProperties``.
         absolute: Timestamps since 1970, as older versions of torch write them.
         first_step: Number of the first ``ProfilerStep#``.
-        capture: What profkit itself writes into a trace, or None for a trace of another program.
-        head: More keys at the top of the JSON, such as ``distributedInfo`` or ``WARNING``.
+        capture: The metadata of a trace that profkit recorded; None for other traces.
+        head: More top-level keys, such as ``distributedInfo`` or ``WARNING``.
     """
 
     stacks: bool = False
@@ -54,18 +54,18 @@ class TraceBuilder(EventRecorder):
 
     @contextmanager
     def step(self, name: str | None = None) -> Iterator[Event]:
-        """A step around a block: ``ProfilerStep#0``, ``ProfilerStep#1`` and so on."""
+        """Record a step around a block: ``ProfilerStep#0``, ``ProfilerStep#1`` and so on."""
         number, self._n_steps = self.first_step + self._n_steps, self._n_steps + 1
         with self.annotation(name or f"{STEP_PREFIX}{number}") as event:
             yield event
 
     def compute(self, name: str, dur_ns: int) -> None:
-        """An operator that works on the host alone."""
+        """Record an operator without device work."""
         with self.op(name, self_ns=dur_ns):
             pass
 
     def load(self, dur_ns: int, *, workers: bool = False) -> None:
-        """The wait for the next batch, as ``torch.utils.data.DataLoader`` records it."""
+        """Record the wait for the next batch, as ``torch.utils.data.DataLoader`` does."""
         kind = "MultiProcessing" if workers else "SingleProcess"
         with self.annotation(f"{DATA_LOADER}#_{kind}DataLoaderIter.__next__"):
             self.advance(dur_ns)
@@ -80,13 +80,12 @@ class TraceBuilder(EventRecorder):
         device: int = 0,
         stream: int = DEFAULT_STREAM,
     ) -> Event:
-        """An operator that launches one kernel.
+        """Record an operator that launches one kernel.
 
         Args:
-            op: The operator.
-            host_ns: Length of the operator on the host, of which the last ``CALL_NS`` (or all, if
-                it is shorter) are the launching call.
-            device_ns: Length of the kernel.
+            host_ns: Duration of the operator, whose last ``CALL_NS`` (or all, if it is shorter)
+                are the launch.
+            device_ns: Duration of the kernel.
             device: The device's ordinal.
         """
         call_ns = min(CALL_NS, host_ns)
@@ -94,12 +93,12 @@ class TraceBuilder(EventRecorder):
             ident = self.call("LaunchKernel", call_ns)
             return self.kernel(kernel, device_ns, correlation=ident, device=device, stream=stream)
 
-    def kernel(self, name: str, dur_ns: int, **place: Any) -> Event:  # noqa: ANN401  (handed on)
-        """A kernel; ``place`` as in :meth:`EventRecorder.work`."""
+    def kernel(self, name: str, dur_ns: int, **place: Any) -> Event:  # noqa: ANN401  (passed on)
+        """Record a kernel; ``place`` as in :meth:`EventRecorder.work`."""
         return self.work("kernel", name, dur_ns, **place)
 
     def graph_launch(self, kernels: Sequence[tuple[str, int]], *, host_ns: int = CALL_NS) -> int:
-        """One launch of a CUDA graph: many kernels ``(name, dur_ns)`` that share a correlation."""
+        """Record the launch of a CUDA graph: kernels ``(name, dur_ns)`` with one correlation."""
         ident = self.call("GraphLaunch", host_ns)
         for node, (name, dur_ns) in enumerate(kernels):
             self.kernel(name, dur_ns, correlation=ident, **{"graph id": 1, "graph node id": node})
@@ -115,13 +114,12 @@ class TraceBuilder(EventRecorder):
         stream: int = DEFAULT_STREAM,
         device: int = 0,
     ) -> Event:
-        """A copy and the call that asks for it.
+        """Record a copy and its call.
 
         Args:
             kind: ``HtoD (Pageable -> Device)``, ``DtoH (Device -> Pinned)`` and so on.
-            n_bytes: Bytes moved.
-            dur_ns: Length on the device.
-            blocking: The call returns when the copy is done; otherwise after ``CALL_NS``.
+            dur_ns: Duration on the device.
+            blocking: The call returns when the copy has ended; otherwise after ``CALL_NS``.
             device: The device's ordinal.
         """
         start = self.now_ns
@@ -142,25 +140,21 @@ class TraceBuilder(EventRecorder):
         return event
 
     def fill(self, n_bytes: int, dur_ns: int) -> Event:
-        """A fill of device memory and its call."""
+        """Record a fill of device memory and its call."""
         ident = self.call("MemsetAsync", CALL_NS)
         return self.work("gpu_memset", "Memset (Device)", dur_ns, correlation=ident, bytes=n_bytes)
 
     def synchronize(self, call: str = "DeviceSynchronize", *, device: int = 0) -> int:
-        """A call that waits until the device has nothing left to do.
-
-        Returns:
-            How long the host was in it.
-        """
+        """Record a call that blocks until the device is idle, and return its duration in ns."""
         wait_ns = max(CALL_NS, self.free_at_ns(device) - self.now_ns)
         self.call(call, wait_ns)
         return wait_ns
 
     def item(self, *, copy_ns: int = 1_000, on_device: bool = True) -> None:
-        """``tensor.item()``: on a device a copy of one number that the host waits for.
+        """Record ``tensor.item()``: for a tensor on a device a copy that the host waits for.
 
         Args:
-            copy_ns: Length of the copy.
+            copy_ns: Duration of the copy.
             on_device: Whether the tensor is on a device.
 
         Source: ``aten/src/ATen/native/cuda/CUDAScalar.cu``: the number is copied into pinned
@@ -172,7 +166,7 @@ class TraceBuilder(EventRecorder):
                 self.call("StreamSynchronize", max(CALL_NS, self.free_at_ns() - self.now_ns))
 
     def to_host(self, n_bytes: int, copy_ns: int, *, pinned: bool = False) -> None:
-        """``tensor.cpu()``, or with ``pinned`` a copy into pinned memory that does not wait."""
+        """Record ``tensor.cpu()``, or with ``pinned`` a non-blocking copy into pinned memory."""
         with self.op("aten::to"), self.op("aten::_to_copy"), self.op("aten::copy_"):
             kind = "Pinned" if pinned else "Pageable"
             self.copy(f"DtoH (Device -> {kind})", n_bytes, copy_ns, blocking=not pinned)
@@ -180,7 +174,7 @@ class TraceBuilder(EventRecorder):
                 self.call("StreamSynchronize", CALL_NS)
 
     def to_device(self, n_bytes: int, copy_ns: int, *, pinned: bool = False) -> None:
-        """``tensor.to("cuda")``, or with ``pinned`` one with ``non_blocking=True``."""
+        """Record ``tensor.to("cuda")``, or with ``pinned`` one with ``non_blocking=True``."""
         with self.op("aten::to"), self.op("aten::_to_copy"), self.op("aten::copy_"):
             kind = "Pinned" if pinned else "Pageable"
             self.copy(f"HtoD ({kind} -> Device)", n_bytes, copy_ns, blocking=not pinned)
@@ -188,12 +182,12 @@ class TraceBuilder(EventRecorder):
                 self.call("StreamSynchronize", CALL_NS)
 
     def overhead(self, name: str, dur_ns: int) -> None:
-        """What the profiler itself cost, such as ``Buffer Flush``."""
+        """Record overhead of the profiler, such as ``Buffer Flush``."""
         with self._span("overhead", name, {}):
             self.advance(dur_ns)
 
     def alloc(self, n_bytes: int, *, device: int | None = 0) -> int:
-        """A ``[memory]`` event of an allocation; ``device`` None is the host.
+        """Record the ``[memory]`` event of an allocation, on the host if ``device`` is None.
 
         Returns:
             The block's address, for :meth:`free`.
@@ -205,12 +199,12 @@ class TraceBuilder(EventRecorder):
         return address
 
     def free(self, address: int) -> None:
-        """The ``[memory]`` event that frees a block."""
+        """Record the ``[memory]`` event of a free."""
         n_bytes, device = self._blocks.pop(address)
         self._memory_event(address, -n_bytes, device)
 
     def free_earlier(self, n_bytes: int, *, device: int | None = 0) -> None:
-        """Free a block that was allocated before the window."""
+        """Record the free of a block that was allocated before recording."""
         self._n_blocks += 1
         address = _FIRST_ADDRESS + self._n_blocks * 0x1000_0000
         self._memory_event(address, -n_bytes, device)
@@ -246,29 +240,22 @@ class TraceBuilder(EventRecorder):
         return head | self.head
 
     def to_dict(self) -> dict[str, Any]:
-        """The trace as ``json.load`` would give it."""
+        """The trace as ``json.load`` returns it."""
         return trace_file.to_dict(self.events, self._head(), absolute=self.absolute)
 
     def to_bytes(self, form: Format | None = None) -> bytes:
-        """The trace as JSON text, exact to the nanosecond.
-
-        Args:
-            form: How to write it; by default as torch does today.
-        """
+        """The trace as JSON text, exact to the nanosecond; by default in torch's current format."""
         if form is not None:
             return form.to_bytes(self.events, self._head())
         return trace_file.to_bytes(self.events, self._head(), absolute=self.absolute)
 
     def write(self, path: str | Path, form: Format | None = None, *, n_members: int = 1) -> Path:
-        """Write the trace to a file, packed as its name says.
+        """Write the trace to a file, compressed according to its name, and return the path.
 
         Args:
             path: The file: plain, or ``.gz``, ``.zst``, ``.zip``, ``.tar``, ``.tar.gz``.
             form: As in :meth:`to_bytes`.
-            n_members: Of a gzip stream, how many members it has.
-
-        Returns:
-            The path.
+            n_members: Number of members of a gzip stream.
         """
         place = Path(path)
         trace_file.write(place, self.to_bytes(form), n_members)

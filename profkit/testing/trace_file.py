@@ -1,4 +1,4 @@
-"""Events as the JSON of a Kineto trace: a dictionary, bytes or a file."""
+"""Writes events as a Kineto trace: a dictionary, JSON text or a file."""
 
 import gzip
 import io
@@ -17,7 +17,7 @@ BASE_NS = 1_790_857_026_000_000_000
 
 
 def _microseconds_text(ns: int) -> msgspec.Raw:
-    """Nanoseconds as microseconds with three decimals, exact at any size."""
+    """Microseconds with three decimals, exact at any size."""
     sign, ns = ("-", -ns) if ns < 0 else ("", ns)
     return msgspec.Raw(f"{sign}{ns // 1000}.{ns % 1000:03d}".encode())
 
@@ -59,12 +59,12 @@ def _document(
 def to_dict(
     events: Iterable[Event], head: Mapping[str, object], *, absolute: bool
 ) -> dict[str, Any]:
-    """The trace as ``json.load`` would give it, with times as floats of microseconds.
+    """The trace as ``json.load`` returns it, with times as floats of microseconds.
 
     Args:
         head: The keys beside ``traceEvents``.
-        absolute: Timestamps since 1970 instead of since ``baseTimeNanoseconds``, as traces before
-            torch 2.4 have them. As floats those lose their nanoseconds; the bytes keep them.
+        absolute: Timestamps since 1970 instead of since ``baseTimeNanoseconds``, as before torch
+            2.4. Floats lose their nanoseconds; :func:`to_bytes` is exact.
     """
     document = _document(events, head, absolute=absolute, number=_microseconds_number)
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))
@@ -78,21 +78,20 @@ def to_bytes(events: Iterable[Event], head: Mapping[str, object], *, absolute: b
 
 
 def write(path: Path, text: bytes, n_members: int = 1) -> None:
-    """Write a trace, packed as its name says.
+    """Write a trace, compressed according to its name.
 
     Args:
-        path: A name that ends in ``.gz``, ``.zst``, ``.zip`` or ``.tar`` has it packed, several
-            such endings one within another (``.tar.gz``). What an archive holds is called
-            ``trace.json``, or ``trace.json.gz`` and so on.
+        path: The suffixes ``.gz``, ``.zst``, ``.zip`` and ``.tar`` are applied in their order
+            (``.tar.gz``). The member of an archive is ``trace.json``, ``trace.json.gz`` and so on.
         text: The trace.
-        n_members: Of a gzip stream, how many members: some programs compress piece by piece.
+        n_members: Number of members of a gzip stream: some programs compress piece by piece.
     """
     name = "trace.json"
     for suffix in path.suffixes:
         if suffix == ".gz":
             text = _gzip(text, n_members)
-        elif suffix in _PACKS:
-            text = _PACKS[suffix](text, name)
+        elif suffix in _COMPRESSORS:
+            text = _COMPRESSORS[suffix](text, name)
         else:
             continue
         name += suffix
@@ -106,7 +105,7 @@ def _gzip(text: bytes, n_members: int) -> bytes:
 
 
 def _zstd(text: bytes, _: str) -> bytes:
-    import zstandard  # noqa: PLC0415  (an extra, needed for such files alone)
+    import zstandard  # noqa: PLC0415  (an extra, needed for such files only)
 
     return bytes(zstandard.compress(text))
 
@@ -127,7 +126,7 @@ def _tar(text: bytes, name: str) -> bytes:
     return packed.getvalue()
 
 
-_PACKS: Final[dict[str, Callable[[bytes, str], bytes]]] = {
+_COMPRESSORS: Final[dict[str, Callable[[bytes, str], bytes]]] = {
     ".zst": _zstd,
     ".zip": _zip,
     ".tar": _tar,

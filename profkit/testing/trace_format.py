@@ -1,4 +1,4 @@
-"""One program in the many spellings that traces have had: makers, ages, layouts.
+"""Writes a trace in the formats of other vendors, older versions of torch, and other exporters.
 
 Source: the categories of ``libkineto/include/ActivityType.h``, the fields of
 ``libkineto/src/output_json.cpp``, and the Trace Event Format of Chromium.
@@ -11,14 +11,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from profkit.model.torch_names import MEMORY
-from profkit.testing.begin_end_events import as_edges
 from profkit.testing.event_recorder import Event
 from profkit.testing.trace_file import BASE_NS
 from profkit.testing.trace_vendors import DEVICE_WORK, Vendor, beside, of_vendor
 
 Layout = Literal["kineto", "compact", "lines"]
 Times = Literal["decimal", "string", "integer"]
-Moment = Literal["i", "I", "X"]
+InstantPhase = Literal["i", "I", "X"]
 
 _BEFORE_1_11: Final = {
     "cpu_op": "Operator",
@@ -28,29 +27,29 @@ _BEFORE_1_11: Final = {
     "gpu_memset": "Memset",
 }
 _ON_DEVICE: Final = DEVICE_WORK | {"memcpy", "memset", "mtia_ccp_events"}
-_LONG_NS: Final = 10**9
+_TO_END_NS: Final = 10**9
 _MICROSECOND: Final = 1000
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a trace is written. The defaults are what torch writes today.
+    """How a trace is written. The defaults are those of the current torch.
 
     Attributes:
-        vendor: Whose names calls, categories and fields have.
+        vendor: The vendor whose names calls, categories and fields have.
         old: Categories, ids and streams as torch wrote them before 1.11.
-        layout: Kineto's lines for a reader's eye, no spaces at all, or one event a line.
-        array: The events alone, without an object around them.
-        events_first: The other keys stand behind ``traceEvents``.
-        edges: Every event that lasts as a begin (``B``) and an end (``E``).
+        layout: Kineto's indented lines, no white space, or one event per line.
+        array: Only the events, without an object around them.
+        events_first: The other keys come after ``traceEvents``.
+        begin_end: Complete events are written as begin (``B``) and end (``E``) events.
         extras: Also flows, asynchronous spans, counters, names and marks (``s t f b n e C M I``),
-            and what a vendor's profiler writes that no figure counts.
-        times: Exact decimals, the same as strings, or whole microseconds.
+            and a vendor's events that no figure includes.
+        times: Exact decimals, decimals as strings, or whole microseconds.
         absolute: Times since 1970.
-        moments: Instants by either letter; or allocations as complete events, which torch's Python
-            exporter lets last to the end of the trace.
+        instants: The phase of instants; with ``X`` allocations are complete events that last to
+            the end of the trace, as torch's Python exporter writes them.
         text_ids: Processes and threads as strings.
-        unit: ``displayTimeUnit``: what a viewer shows. Times are microseconds all the same.
+        unit: ``displayTimeUnit``, for viewers. Times are microseconds with either value.
     """
 
     vendor: Vendor = "cuda"
@@ -58,27 +57,27 @@ class Format:
     layout: Layout = "compact"
     array: bool = False
     events_first: bool = False
-    edges: bool = False
+    begin_end: bool = False
     extras: bool = False
     times: Times = "decimal"
     absolute: bool = False
-    moments: Moment = "i"
+    instants: InstantPhase = "i"
     text_ids: bool = False
     unit: Literal["ms", "ns"] = "ms"
 
     def to_bytes(self, events: Iterable[Event], head: Mapping[str, object]) -> bytes:
-        """Write a trace.
+        """The trace as JSON text.
 
         Args:
-            events: Its events, as CUDA's are.
+            events: CUDA events.
             head: The keys beside ``traceEvents``.
 
         Raises:
-            ValueError: Times shall be whole microseconds, and one is not; or events that overlap
-                shall be begins and ends.
+            ValueError: A time is not a whole microsecond with ``times="integer"``, or events
+                overlap without nesting with ``begin_end=True``.
         """
-        spelled = [self._spelled(event) for event in events]
-        written = as_edges(spelled) if self.edges else spelled
+        converted = [self._converted(event) for event in events]
+        written = _as_begin_end(converted) if self.begin_end else converted
         entries = [
             msgspec.json.encode(entry) for event in written for entry in self._entries(event)
         ]
@@ -92,12 +91,12 @@ class Format:
         body = b'"traceEvents":' + listed
         return b"{" + b",".join((body, top) if self.events_first else (top, body)) + b"}"
 
-    def _spelled(self, event: Event) -> Event:
+    def _converted(self, event: Event) -> Event:
         event = of_vendor(event, self.vendor)
         if event.ph == "i":
-            lasts = self.moments == "X" and event.name == MEMORY
-            letter = "X" if lasts else self.moments.replace("X", "i")
-            event = replace(event, ph=letter, dur_ns=_LONG_NS if lasts else None)
+            is_complete = self.instants == "X" and event.name == MEMORY
+            phase = "X" if is_complete else self.instants.replace("X", "i")
+            event = replace(event, ph=phase, dur_ns=_TO_END_NS if is_complete else None)
         return _before_1_11(event) if self.old else event
 
     def _entries(self, event: Event) -> Iterator[dict[str, Any]]:
@@ -119,7 +118,7 @@ class Format:
         return entry
 
     def _extras(self, event: Event) -> Iterator[dict[str, Any]]:
-        """What stands beside an event in one file or another and holds no figure of ours."""
+        """Events that some traces have beside this one, and that profkit does not use."""
         ident = (event.args or {}).get("correlation")
         if ident is None:
             return
@@ -137,7 +136,7 @@ class Format:
         whole, rest = divmod(ns, _MICROSECOND)
         if self.times == "integer":
             if rest:
-                raise ValueError(f"{ns} ns is no whole microsecond.")
+                raise ValueError(f"{ns} ns is not a whole number of microseconds.")
             return msgspec.Raw(b"%d" % whole)
         if ns < 0:
             whole, rest = divmod(-ns, _MICROSECOND)
@@ -146,13 +145,59 @@ class Format:
 
 
 def _before_1_11(event: Event) -> Event:
-    """An event as torch wrote it before 1.11."""
     cat = event.cat or ""
     args = None
     if event.args is not None:
         args = {("external id" if k == "External id" else k): v for k, v in event.args.items()}
     tid = f"stream {event.tid}" if cat in DEVICE_WORK else event.tid
     return replace(event, cat=_BEFORE_1_11.get(cat, cat), tid=tid, args=args)
+
+
+def _as_begin_end(events: Iterable[Event]) -> list[Event]:
+    """Split every event with a duration into a begin (``B``) and an end (``E``) event.
+
+    The events of a thread are ordered by time, as the format requires. Begin and end alternately
+    get one of the event's arguments.
+
+    Raises:
+        ValueError: Two events of one thread overlap without nesting.
+
+    Source: Trace Event Format, "Duration Events".
+    """
+    written: list[Event] = []
+    lanes: dict[tuple[object, object], list[Event]] = {}
+    for event in events:
+        if event.dur_ns is None or event.name == MEMORY:
+            written.append(event)
+        else:
+            lanes.setdefault((event.pid, event.tid), []).append(event)
+    for complete in lanes.values():
+        written += _nested(sorted(complete, key=lambda e: (e.ts_ns, -_end_ns(e))))
+    return written
+
+
+def _nested(events: list[Event]) -> Iterator[Event]:
+    """The begin and end events of one thread, whose events are ordered by start, longest first."""
+    begun: list[Event] = []
+    for event in events:
+        while begun and _end_ns(begun[-1]) <= event.ts_ns:
+            yield _begin_or_end(begun.pop(), "E")
+        if begun and _end_ns(event) > _end_ns(begun[-1]):
+            raise ValueError(f"{event.name!r} begins within {begun[-1].name!r} and ends after it.")
+        yield _begin_or_end(event, "B")
+        begun.append(event)
+    while begun:
+        yield _begin_or_end(begun.pop(), "E")
+
+
+def _end_ns(event: Event) -> int:
+    return event.ts_ns + (event.dur_ns or 0)
+
+
+def _begin_or_end(event: Event, ph: str) -> Event:
+    args = list((event.args or {}).items())[0 if ph == "B" else 1 :: 2]
+    ts_ns = event.ts_ns if ph == "B" else _end_ns(event)
+    return replace(event, ph=ph, ts_ns=ts_ns, dur_ns=None, args=dict(args))
 
 
 def _listed(entries: list[bytes], layout: Layout) -> bytes:

@@ -1,9 +1,9 @@
-"""What the parts of the profiler that other vendors wrote make of a CUDA event.
+"""Converts CUDA events to those that other vendors' profiler backends write.
 
 Source: ``libkineto/include/ActivityType.h`` for the categories; ``libkineto/src/plugin/xpupti``
-and PTI-GPU for an XPU's names and fields; ``torch_openreg``, PyTorch's own example of a backend
-that is none of its own, for PrivateUse1; the Gaudi bridge's ``KinetoActivityProfiler`` and the
-Synapse API for HPU; traces that MTIA's users published.
+and PTI-GPU for an XPU's names and fields; ``torch_openreg``, PyTorch's example of an out-of-tree
+backend, for PrivateUse1; the Gaudi bridge's ``KinetoActivityProfiler`` and the Synapse API for
+HPU; traces that MTIA's users published.
 """
 
 import re
@@ -18,7 +18,7 @@ Vendor = Literal["cuda", "rocm", "rocm-7.1", "xpu", "privateuse1", "mtia", "hpu"
 
 DEVICE_WORK: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 NO_PROCESS: Final = -1
-"""The process that waits on an XPU, and what a profiler costs, are written with."""
+"""The process of XPU syncs and of profiler overhead."""
 
 _CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
 _CATEGORIES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -51,7 +51,7 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "hpu": {"LaunchKernel": "synLaunchExt", "MemcpyAsync": "synMemCopyAsync"},
 }
-_XPU_WAITS: Final = {
+_XPU_SYNCS: Final = {
     "zeDeviceSynchronize": "HOST_COMMAND_QUEUE",
     "zeCommandListHostSynchronize": "HOST_COMMAND_LIST",
     "zeEventHostSynchronize": "HOST_EVENT",
@@ -74,11 +74,7 @@ _HANDLE: Final = "0x{:016x}"
 
 
 def of_vendor(event: Event, vendor: Vendor) -> Event:
-    """A CUDA event as another vendor's part of the profiler writes it.
-
-    Args:
-        vendor: Whose part.
-    """
+    """A CUDA event as a vendor's profiler backend writes it."""
     if vendor == "cuda":
         return event
     if event.name == MEMORY:
@@ -91,11 +87,10 @@ def of_vendor(event: Event, vendor: Vendor) -> Event:
 
 
 def beside(event: Event, vendor: Vendor) -> Iterator[Event]:
-    """What a vendor's profiler writes beside device work, and no figure counts.
+    """Events that a vendor's profiler writes beside device work, and that no figure includes.
 
     Args:
         event: The work, as :func:`of_vendor` returned it.
-        vendor: Whose profiler.
     """
     if vendor == "mtia":
         for cat in ("mtia_insight", "mtia_workloadd"):
@@ -119,8 +114,9 @@ def _call(event: Event, vendor: Vendor) -> Event:
     plain = _CUDA_NAME.sub("", event.name)
     name = _NAMES.get(vendor, {}).get(plain, _PREFIX[vendor] + plain)
     cat = _CATEGORIES.get(vendor, {}).get(cat, cat)
-    if name in _XPU_WAITS:
-        return replace(event, cat="xpu_sync", name=name, pid=NO_PROCESS, args=args | _waited(name))
+    if name in _XPU_SYNCS:
+        args |= _sync_args(name)
+        return replace(event, cat="xpu_sync", name=name, pid=NO_PROCESS, args=args)
     if vendor == "mtia":
         args = {"correlation": args["correlation"], "device": 0, "stream_id": 1}
     elif vendor == "hpu":
@@ -128,9 +124,9 @@ def _call(event: Event, vendor: Vendor) -> Event:
     return replace(event, cat=cat, name=name, args=args)
 
 
-def _waited(name: str) -> dict[str, Any]:
+def _sync_args(name: str) -> dict[str, Any]:
     handles = {f"{kind}_handle": _HANDLE.format(1) for kind in ("Context", "Queue", "Event")}
-    return {"Type": _XPU_WAITS[name], **handles, "Number_wait_events": 0, "Return_code": 0}
+    return {"Type": _XPU_SYNCS[name], **handles, "Number_wait_events": 0, "Return_code": 0}
 
 
 def _work(event: Event, vendor: Vendor) -> Event:

@@ -32,7 +32,7 @@ def kernel(dur: float) -> dict[str, Any]:
 def test_a_kernel_of_years_is_told_and_in_no_figure(tmp_path: Path) -> None:
     sane, odd = report(tmp_path), report(tmp_path, kernel(1.8e16))
     (finding,) = odd.health
-    assert "1 with odd times, such as endless (its time is no time)" in finding.message
+    assert "1 with odd times, such as endless (its start or duration is not a valid number)" in finding.message
     assert finding.evidence["events"] == [odd.source.n_events - 1]
     assert odd.summary.devices == sane.summary.devices
     assert odd.summary.window_ns == sane.summary.window_ns
@@ -43,7 +43,7 @@ def test_a_kernel_of_years_is_told_and_in_no_figure(tmp_path: Path) -> None:
     [
         (["x", None, 7], "3 that are no events"),
         ([{"ph": "B", "name": "x", "pid": 1, "tid": 1, "ts": 1}], "1 that begin without an end"),
-        ([kernel(-4.0)], "its length is negative"),
+        ([kernel(-4.0)], "its duration is negative"),
     ],
 )
 def test_each_kind_is_told(more: list[Any], said: str, tmp_path: Path) -> None:

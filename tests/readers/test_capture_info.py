@@ -1,4 +1,4 @@
-"""What profkit wrote into its traces of compiling comes back as it was, or costs nothing else."""
+"""The record of compilations in profkit's traces is read back; an invalid one is dropped."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from profkit.model.capture_info import CaptureInfo, Compiled, Compiles, GraphBre
 from profkit.readers.open import load_trace
 from profkit.testing import TraceBuilder
 
-TOLD = Compiles(
+COMPILES = Compiles(
     [Compiled("0/1", ("/a.py", 3, "f"), caller=("/b.py", 4, "g"), again=True, reason="n == 3")],
     [GraphBreak("print", [("/a.py", 3, "f")], user=0, n=2)],
     n_left_out=1,
@@ -19,7 +19,7 @@ HUGE = 10**40
 
 
 def written(path: Path, compiles: object) -> Path:
-    b = TraceBuilder(capture=CaptureInfo(version="1", name="run", compiles=TOLD))
+    b = TraceBuilder(capture=CaptureInfo(version="1", name="run", compiles=COMPILES))
     for _ in range(2):
         with b.step(), b.op("Torch-Compiled Region: 0/1"):
             with b.op("dynamo"):
@@ -34,31 +34,33 @@ def written(path: Path, compiles: object) -> Path:
     return file
 
 
-def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
-    b = TraceBuilder(capture=CaptureInfo(version="1", name="run", compiles=TOLD))
+def test_the_record_is_read_back_unchanged(tmp_path: Path) -> None:
+    b = TraceBuilder(capture=CaptureInfo(version="1", name="run", compiles=COMPILES))
     b.compute("aten::mm", 1_000)
     capture = load_trace(b.write(tmp_path / "t.json")).capture
     assert capture is not None
-    assert capture.compiles == TOLD
+    assert capture.compiles == COMPILES
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "compiles",
     [
         3, "x", [], {"compiled": 3}, {"compiled": [3]}, {"compiled": [{"number": []}]},
         {"breaks": [{"reason": "x"}]}, {"breaks": [{"reason": "x", "stack": [["a"]]}]},
         {"compiled": [{"code": ["a", "b", "c"]}]},
     ],
 )  # fmt: skip
-def test_what_is_not_as_it_should_be_costs_nothing_else(tmp_path: Path, odd: object) -> None:
-    capture = load_trace(written(tmp_path / "t.json", odd)).capture
+def test_an_invalid_record_is_dropped_and_the_rest_is_used(
+    tmp_path: Path, compiles: object
+) -> None:
+    capture = load_trace(written(tmp_path / "t.json", compiles)).capture
     assert capture is not None
     assert capture.name == "run"
     assert capture.compiles is None
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "compiles",
     [
         {"compiled": [{"number": "0/1", "start_ns": HUGE, "dur_ns": -HUGE, "again": True}]},
         {"compiled": [{"number": "////", "again": True}, {"number": "-1/-1"}, {"number": "0/²"}]},
@@ -71,7 +73,9 @@ def test_what_is_not_as_it_should_be_costs_nothing_else(tmp_path: Path, odd: obj
         {"compiled": [{"number": "0/9", "failure": "recompile_limit", "reason": "\n\n"}]},
     ],
 )  # fmt: skip
-def test_no_rule_crashes_on_what_no_torch_would_say(tmp_path: Path, odd: object) -> None:
-    path = written(tmp_path / "t.json", odd)
+def test_no_rule_crashes_on_values_that_torch_would_not_write(
+    tmp_path: Path, compiles: object
+) -> None:
+    path = written(tmp_path / "t.json", compiles)
     report = analyze(path, select=["recompiles", "graph-breaks"], strict=True)
     assert not report.unchecked

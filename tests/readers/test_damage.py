@@ -1,4 +1,4 @@
-"""Files that are broken, hostile or packed in some way end in a trace or in one clear error."""
+"""Damaged, hostile and compressed files give a trace or one clear error."""
 
 import gzip
 import io
@@ -63,13 +63,11 @@ REAL = real_trace()
 N_REAL = REAL.count(b'"ph":"X"')
 
 
-# -------------------------------------------------------------------------------------- cut off
+# ------------------------------------------------------------------------------------ truncated
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_a_file_cut_off_anywhere_gives_everything_before_the_cut(
-    pack: Callable[[bytes], bytes], read: Read
-) -> None:
+def test_a_truncated_file_is_read_up_to_its_end(pack: Callable[[bytes], bytes], read: Read) -> None:
     whole, data = read(pack(REAL)), pack(REAL)
     n_before = 0
     for at in range(len(data) // 2, len(data), max(1, len(data) // 40)):
@@ -91,7 +89,7 @@ def test_events_after_a_broken_one_are_read(read: Read) -> None:
     assert not trace.notes.truncated
 
 
-# ------------------------------------------------------------------------------------- odd text
+# --------------------------------------------------------------------------------- invalid text
 
 
 @pytest.mark.parametrize(
@@ -106,7 +104,9 @@ def test_events_after_a_broken_one_are_read(read: Read) -> None:
         (r"quoted \" name", 'quoted " name'),
     ],
 )
-def test_names_come_out_as_they_were_meant(written: str, meant: str, read: Read) -> None:
+def test_unescaped_backslashes_and_control_characters_in_names_are_restored(
+    written: str, meant: str, read: Read
+) -> None:
     text = json.dumps([event(name="NAME"), event(2.0)]).replace("NAME", written)
     trace = read(text.encode("utf-8", "surrogatepass"))
     assert trace.events.name_of(0) == meant
@@ -119,7 +119,7 @@ def test_bytes_that_are_not_utf8_are_replaced(read: Read) -> None:
     assert read(text).events.name_of(0) == "caf\ufffd"
 
 
-def test_numbers_that_are_none_are_set_aside(read: Read) -> None:
+def test_events_with_nan_or_infinite_times_are_excluded(read: Read) -> None:
     text = json.dumps([event(float("nan")), event(2.0, dur=float("inf")), event(3.0)])
     trace = read(text.encode())
     assert (len(trace.events), trace.notes.n_odd) == (1, 2)
@@ -130,12 +130,12 @@ def test_ids_beyond_64_bits_are_read(read: Read) -> None:
     assert trace.events.external_id.values.tolist() == [5]
 
 
-def test_of_duplicate_keys_the_last_counts(read: Read) -> None:
+def test_the_last_of_duplicate_keys_is_used(read: Read) -> None:
     text = json.dumps([event()]).replace('"name": "op"', '"name": "first", "name": "last"')
     assert read(text.encode()).events.name_of(0) == "last"
 
 
-def test_sixty_two_thousand_process_names_are_no_burden(read: Read) -> None:
+def test_62_000_process_names_are_read(read: Read) -> None:
     names = [
         {"ph": "M", "name": "process_name", "pid": i, "tid": 0, "args": {"name": f"p{i}"}}
         for i in range(62_000)
@@ -147,7 +147,7 @@ def test_sixty_two_thousand_process_names_are_no_burden(read: Read) -> None:
 # -------------------------------------------------------------------------------------- hostile
 
 
-def test_deep_nesting_is_passed_over(read: Read) -> None:
+def test_an_event_nested_too_deeply_is_skipped(read: Read) -> None:
     deep = '{"ph": "X", "ts": 1, "args": {"x": ' + "[" * 100_000 + "]" * 100_000 + "}}"
     trace = read(
         ("[" + ", ".join([json.dumps(event()), deep, json.dumps(event(2.0))]) + "]").encode()
@@ -155,14 +155,14 @@ def test_deep_nesting_is_passed_over(read: Read) -> None:
     assert trace.notes.n_complete >= 2
 
 
-def test_a_very_long_string_is_read_once(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_very_long_string_is_searched_once(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     searched = 0
     search = split._last_boundary
 
-    def counting(pending: bytearray, looked: int) -> object:
+    def counting(pending: bytearray, start: int) -> object:
         nonlocal searched
-        searched += len(pending) - looked
-        return search(pending, looked)
+        searched += len(pending) - start
+        return search(pending, start)
 
     monkeypatch.setattr(split, "_last_boundary", counting)
     text = json.dumps([event(name="x" * 20_000_000), event(2.0)]).encode()
@@ -171,15 +171,15 @@ def test_a_very_long_string_is_read_once(read: Read, monkeypatch: pytest.MonkeyP
     assert searched < 2 * len(text)
 
 
-def test_a_text_without_an_end_is_not_gathered_in_memory(
+def test_text_without_an_event_boundary_is_not_accumulated_in_memory(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(split, "LONGEST_EVENT_BYTES", 5 << 20)
+    monkeypatch.setattr(split, "MAX_EVENT_BYTES", 5 << 20)
     with pytest.raises(TooLargeError, match=r"5\.00 MiB"):
         read(b'[{"ph": "X", "name": "' + b"x" * (20 << 20))
 
 
-def test_a_file_that_unpacks_to_more_than_is_allowed_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_decompresses_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (64 << 20)))
     with pytest.raises(TooLargeError, match=r"more than 8\.00 MiB") as refused:
@@ -187,7 +187,7 @@ def test_a_file_that_unpacks_to_more_than_is_allowed_is_refused(tmp_path: Path) 
     assert "--max-bytes" in refused.value.hint
 
 
-def test_pipes_devices_and_links_that_lead_nowhere_are_refused_at_once(tmp_path: Path) -> None:
+def test_pipes_devices_and_broken_links_are_refused_at_once(tmp_path: Path) -> None:
     pipe, loop, dangling = tmp_path / "pipe", tmp_path / "loop", tmp_path / "dangling"
     os.mkfifo(pipe)
     loop.symlink_to(loop)
@@ -206,7 +206,7 @@ def test_a_path_below_a_file_does_not_exist(tmp_path: Path) -> None:
         load(tmp_path / "no" / "t.json")
 
 
-# --------------------------------------------------------------------------------------- packed
+# ----------------------------------------------------------------------------------- compressed
 
 
 def _zip(data: bytes, *names: str) -> bytes:
@@ -247,7 +247,7 @@ PACKS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("pack", PACKS.values(), ids=PACKS)
-def test_what_packs_a_trace_changes_nothing(pack: Callable[[bytes], bytes], read: Read) -> None:
+def test_compression_does_not_change_a_trace(pack: Callable[[bytes], bytes], read: Read) -> None:
     plain, packed = read(REAL), read(pack(REAL))
     assert packed.events.ts_ns.tolist() == plain.events.ts_ns.tolist()
     assert packed.notes.uncompressed_bytes == len(REAL)
@@ -264,7 +264,7 @@ ARCHIVES = pytest.mark.parametrize(
 
 
 @ARCHIVES
-def test_an_archive_of_several_traces_names_them_and_gives_each(
+def test_an_archive_of_several_traces_lists_them_and_each_can_be_read(
     pack: Callable[..., bytes], tmp_path: Path
 ) -> None:
     path = tmp_path / "ranks.archive"
@@ -283,7 +283,7 @@ def test_an_archive_without_a_trace_says_so(pack: Callable[..., bytes], read: Re
         read(pack(REAL, "c.txt"))
 
 
-def test_a_file_with_a_mark_in_its_name_is_itself(tmp_path: Path) -> None:
+def test_a_file_with_an_exclamation_mark_in_its_name_is_not_an_archive(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(REAL)
     (tmp_path / "a!b.json").write_bytes(REAL)
     assert len(load(tmp_path / "a!b.json").events) == N_REAL
@@ -291,18 +291,18 @@ def test_a_file_with_a_mark_in_its_name_is_itself(tmp_path: Path) -> None:
         load(tmp_path / "a!c.json")
 
 
-def test_what_is_packed_again_and_again_is_refused(read: Read) -> None:
+def test_a_file_compressed_too_many_times_is_refused(read: Read) -> None:
     data = REAL
     for _ in range(5):
         data = gzip.compress(data)
-    with pytest.raises(DamagedFileError, match="packed more than"):
+    with pytest.raises(DamagedFileError, match="compressed more than"):
         read(data)
 
 
 # ----------------------------------------------------------------------------------- properties
 
 
-def ends_well(data: bytes, path: Path) -> Trace | None:
+def load_or_none(data: bytes, path: Path) -> Trace | None:
     path.write_bytes(data)
     try:
         return load(path, limit_bytes=64 << 20)
@@ -319,9 +319,9 @@ quick = settings(
 
 @quick
 @given(data=st.binary(max_size=400))
-def test_any_bytes_end_in_a_trace_or_an_error_of_ours(data: bytes, tmp_path: Path) -> None:
-    for begun in (b"", b'{"traceEvents": [', b"\x1f\x8b\x08"):
-        trace = ends_well(begun + data, tmp_path / "t.json")
+def test_any_bytes_give_a_trace_or_a_load_error(data: bytes, tmp_path: Path) -> None:
+    for start in (b"", b'{"traceEvents": [', b"\x1f\x8b\x08"):
+        trace = load_or_none(start + data, tmp_path / "t.json")
         assert trace is None or len(trace.events) <= trace.notes.n_events
 
 
@@ -347,10 +347,8 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 @quick
 @given(data=mutated())
-def test_any_mutation_of_a_trace_ends_in_a_trace_or_an_error_of_ours(
-    data: bytes, tmp_path: Path
-) -> None:
-    trace = ends_well(data, tmp_path / "t.json")
+def test_any_mutation_of_a_trace_gives_a_trace_or_a_load_error(data: bytes, tmp_path: Path) -> None:
+    trace = load_or_none(data, tmp_path / "t.json")
     if trace is not None:
         assert len(trace.events) <= trace.notes.n_events
         assert (trace.events.dur_ns >= 0).all()
@@ -358,15 +356,17 @@ def test_any_mutation_of_a_trace_ends_in_a_trace_or_an_error_of_ours(
 
 @quick
 @given(seed=st.integers(0, 10**6), chunk=st.sampled_from([64, 1000, 1 << 20]))
-def test_the_order_of_the_events_changes_no_event(seed: int, chunk: int, tmp_path: Path) -> None:
+def test_the_order_of_events_in_the_file_does_not_matter(
+    seed: int, chunk: int, tmp_path: Path
+) -> None:
     document = json.loads(REAL)
     random.Random(seed).shuffle(document["traceEvents"])  # noqa: S311  (no secret)
     before, stream.CHUNK_BYTES = stream.CHUNK_BYTES, chunk  # type: ignore[misc]
     try:
-        shuffled = ends_well(json.dumps(document).encode(), tmp_path / "t.json")
+        shuffled = load_or_none(json.dumps(document).encode(), tmp_path / "t.json")
     finally:
         stream.CHUNK_BYTES = before  # type: ignore[misc]
-    original = ends_well(REAL, tmp_path / "t.json")
+    original = load_or_none(REAL, tmp_path / "t.json")
     assert shuffled is not None
     assert original is not None
     assert shuffled.base_ns == original.base_ns

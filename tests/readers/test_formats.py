@@ -1,4 +1,4 @@
-"""Whatever the format, the same program gives the same figures."""
+"""The same program gives the same figures in every format of a trace."""
 
 import random
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from profkit.testing.trace_vendors import Vendor
 
 
 def program(b: TraceBuilder, n_steps: int = 3) -> TraceBuilder:
-    """Whole microseconds throughout, so that every format can hold it exactly."""
+    """Use whole microseconds only, which every format represents exactly."""
     for _ in range(n_steps):
         with b.step():
             b.alloc(512)
@@ -34,7 +34,7 @@ def program(b: TraceBuilder, n_steps: int = 3) -> TraceBuilder:
     return b
 
 
-XPU_WAITS = {
+XPU_SYNCS = {
     "zeDeviceSynchronize": "DeviceSynchronize",
     "zeCommandListHostSynchronize": "StreamSynchronize",
     "zeEventHostSynchronize": "EventSynchronize",
@@ -42,11 +42,11 @@ XPU_WAITS = {
 
 
 def plain_call(name: str) -> str:
-    """A call by the name that CUDA's has behind its prefix."""
+    """The name of the equivalent CUDA call without its prefix."""
     for prefix in ("cuda", "hip", "or", "syn"):
         if name.startswith(prefix):
             return name.removeprefix(prefix)
-    return XPU_WAITS[name]
+    return XPU_SYNCS[name]
 
 
 def figures(report: Report) -> dict[str, Any]:
@@ -65,35 +65,35 @@ def figures(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def told_by(vendor: str, b: TraceBuilder) -> TraceBuilder:
-    """The part of a program that a vendor's profiler tells of, as CUDA's would have told it.
+def recorded_by(vendor: str, b: TraceBuilder) -> TraceBuilder:
+    """The events of a program that a vendor's profiler records.
 
-    MTIA's tells what its device did in words of its own, and of no calls that are known; HPU's
-    knows kernels, not which call they came from, and copies only as something that happened.
+    MTIA's profiler records device work and calls in categories that are not read. HPU's records
+    kernels without their launches, and copies as host calls.
     """
     if vendor not in ("mtia", "hpu"):
         return b
     dropped = {"gpu_memcpy", "gpu_memset"}
     if vendor == "mtia":
         dropped |= {"kernel", "cuda_runtime"}
-    kept = [event for event in b.events if event.cat not in dropped]
-    return replace(b, events=[_unjoined(e) if e.cat == "kernel" else e for e in kept])
+    recorded = [event for event in b.events if event.cat not in dropped]
+    return replace(b, events=[_without_launch(e) if e.cat == "kernel" else e for e in recorded])
 
 
-def _unjoined(kernel: Event) -> Event:
+def _without_launch(kernel: Event) -> Event:
     args = {k: v for k, v in (kernel.args or {}).items() if k == "device"}
     return replace(kernel, args=args)
 
 
 FORMATS = {
     "kineto's lines": Format(layout="kineto"),
-    "one event a line": Format(layout="lines"),
+    "one event per line": Format(layout="lines"),
     "keys after the events": Format(events_first=True),
     "a bare array": Format(array=True),
-    "begins and ends": Format(edges=True),
-    "begins and ends, since 1970": Format(edges=True, absolute=True),
-    "instants by their older letter": Format(moments="I"),
-    "allocations that last": Format(moments="X"),
+    "begin and end events": Format(begin_end=True),
+    "begin and end events, since 1970": Format(begin_end=True, absolute=True),
+    "older phase of instants": Format(instants="I"),
+    "allocations as complete events": Format(instants="X"),
     "processes and threads as strings": Format(text_ids=True),
     "displayed in nanoseconds": Format(unit="ns"),
     "flows, spans, counters, names and marks": Format(extras=True),
@@ -118,8 +118,8 @@ PACKED = ("t.json.gz", "t.json.zst", "t.json.zip", "t.json.tar", "t.tar.gz", "t.
 @pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 def test_a_program_has_the_same_figures_in_every_format(form: Format, tmp_path: Path) -> None:
     b = program(TraceBuilder(memory=True))
-    told = told_by(form.vendor, b)
-    today = figures(analyze(told.write(tmp_path / "today.json"), strict=True))
+    recorded = recorded_by(form.vendor, b)
+    today = figures(analyze(recorded.write(tmp_path / "today.json"), strict=True))
     other = b.write(tmp_path / "other.json", form)
     if form.vendor not in ("mtia", "hpu"):
         assert today["devices"][0][1:4] == (6, 3, 3)
@@ -130,11 +130,11 @@ def test_a_program_has_the_same_figures_in_every_format(form: Format, tmp_path: 
     assert memory.ts_ns.tolist() == load(tmp_path / "today.json").memory.ts_ns.tolist()
 
 
-@pytest.mark.parametrize("edges", [False, True])
+@pytest.mark.parametrize("begin_end", [False, True])
 @pytest.mark.parametrize("vendor", ["rocm", "rocm-7.1", "xpu", "privateuse1"])
-def test_rules_judge_the_waits_of_every_vendor_as_they_do_cuda_s(
+def test_rules_report_the_syncs_of_every_vendor_as_those_of_cuda(
     vendor: Vendor,
-    edges: bool,  # noqa: FBT001
+    begin_end: bool,  # noqa: FBT001
     tmp_path: Path,
 ) -> None:
     b = TraceBuilder()
@@ -146,7 +146,7 @@ def test_rules_judge_the_waits_of_every_vendor_as_they_do_cuda_s(
             b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=400_000)
             b.synchronize()
             b.advance(200_000)
-    form = Format(vendor=vendor, edges=edges)
+    form = Format(vendor=vendor, begin_end=begin_end)
     cuda, other = (
         analyze(b.write(tmp_path / "t.json", each), strict=True) for each in (Format(), form)
     )
@@ -160,9 +160,7 @@ def test_rules_judge_the_waits_of_every_vendor_as_they_do_cuda_s(
     [("cuda", "cuda:0"), ("rocm", "cuda:0"), ("xpu", "xpu:0"), ("hpu", "hpu:0"),
      ("privateuse1", "privateuseone:0")],
 )  # fmt: skip
-def test_a_device_is_called_what_pytorch_calls_it(
-    vendor: Vendor, label: str, tmp_path: Path
-) -> None:
+def test_devices_have_pytorch_s_names(vendor: Vendor, label: str, tmp_path: Path) -> None:
     b = program(TraceBuilder(memory=True))
     summary = analyze(b.write(tmp_path / "t.json", Format(vendor=vendor)), strict=True).summary
     assert [device.device for device in summary.devices] == [label]
@@ -170,7 +168,7 @@ def test_a_device_is_called_what_pytorch_calls_it(
     assert [peak.device for peak in summary.memory.peak] == [label]
 
 
-def test_of_hpu_kernels_are_known_and_of_mtia_the_host_alone(tmp_path: Path) -> None:
+def test_hpu_traces_have_kernels_and_mtia_traces_only_the_host(tmp_path: Path) -> None:
     b = program(TraceBuilder())
     hpu = analyze(b.write(tmp_path / "hpu.json", Format(vendor="hpu")), strict=True).summary
     assert [(d.n_kernels, d.n_memcpy) for d in hpu.devices] == [(6, 0)]
@@ -181,7 +179,7 @@ def test_of_hpu_kernels_are_known_and_of_mtia_the_host_alone(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("n_members", [1, 7])
 @pytest.mark.parametrize("name", PACKED)
-def test_a_program_has_the_same_columns_however_it_is_packed(
+def test_a_program_has_the_same_columns_with_every_compression(
     name: str, n_members: int, tmp_path: Path
 ) -> None:
     if ".zst" in name:
@@ -192,13 +190,13 @@ def test_a_program_has_the_same_columns_however_it_is_packed(
     assert read_back(load(packed).events) == written(b)
 
 
-def test_the_queues_of_an_xpu_are_its_streams(tmp_path: Path) -> None:
+def test_xpu_queues_are_read_as_streams(tmp_path: Path) -> None:
     path = program(TraceBuilder()).write(tmp_path / "t.json", Format(vendor="xpu"))
     events = load(path).events
     assert set(events.stream.values.tolist()) == {7, 13}
 
 
-def test_times_that_are_no_whole_microseconds_are_not_written_as_such() -> None:
+def test_integer_times_reject_fractions_of_a_microsecond() -> None:
     b = TraceBuilder()
     b.compute("aten::zeros", 1_500)
     with pytest.raises(ValueError, match="1500 ns"):
@@ -217,22 +215,22 @@ ACTIONS: tuple[Callable[[TraceBuilder], object], ...] = (
     lambda b: b.advance(250_000),
 )
 bodies = st.lists(st.integers(0, len(ACTIONS) - 1), min_size=1, max_size=12)
-looks = st.builds(
+layouts = st.builds(
     Format,
     old=st.booleans(),
     layout=st.sampled_from(["kineto", "compact", "lines"]),
     array=st.booleans(),
     events_first=st.booleans(),
-    edges=st.booleans(),
+    begin_end=st.booleans(),
     extras=st.booleans(),
     times=st.sampled_from(["decimal", "string", "integer"]),
     absolute=st.booleans(),
-    moments=st.sampled_from(["i", "I", "X"]),
+    instants=st.sampled_from(["i", "I", "X"]),
     text_ids=st.booleans(),
     unit=st.sampled_from(["ms", "ns"]),
 )
 vendors = st.sampled_from(["cuda", "rocm", "rocm-7.1", "xpu", "privateuse1", "mtia", "hpu"])
-formats = st.builds(replace, looks, vendor=vendors)
+formats = st.builds(replace, layouts, vendor=vendors)
 quick = settings(
     max_examples=40,
     deadline=None,
@@ -261,7 +259,7 @@ Row = tuple[str, str, str, int, int, tuple[int, ...]]
 
 
 def written(b: TraceBuilder) -> list[Row]:
-    """What was built: name, process, thread, start, length and the ids of each event."""
+    """Name, process, thread, start, duration and ids of each event that was built."""
     start_ns = min(event.ts_ns for event in b.events)
     return sorted(
         (e.name, str(e.pid), str(e.tid), e.ts_ns - start_ns, e.dur_ns,
@@ -271,7 +269,7 @@ def written(b: TraceBuilder) -> list[Row]:
 
 
 def read_back(events: EventTable) -> list[Row]:
-    """The same of what was read."""
+    """The same for the events that were read."""
     rows = np.arange(len(events))
     lanes = [events.lanes[number] for number in events.lane.tolist()]
     ids = zip(*(getattr(events, key).at(rows).tolist() for key in KEYS), strict=True)
@@ -285,15 +283,15 @@ def read_back(events: EventTable) -> list[Row]:
 @quick
 @given(
     body=bodies,
-    look=looks,
+    layout=layouts,
     packing=st.sampled_from([".json", *PACKED]),
     idle_ns=st.integers(0, 2000),
 )
-def test_any_program_survives_being_written_and_read(
-    body: list[int], look: Format, packing: str, idle_ns: int, tmp_path: Path
+def test_any_program_is_read_back_as_written(
+    body: list[int], layout: Format, packing: str, idle_ns: int, tmp_path: Path
 ) -> None:
-    b = built(body, 0 if look.times == "integer" else idle_ns)
-    form = replace(look, old=False, extras=False)
+    b = built(body, 0 if layout.times == "integer" else idle_ns)
+    form = replace(layout, old=False, extras=False)
     trace = load(b.write(tmp_path / f"t{packing}", form, n_members=3))
     assert read_back(trace.events) == written(b)
     allocations = [event for event in b.events if event.name == "[memory]"]
@@ -304,12 +302,12 @@ def test_any_program_survives_being_written_and_read(
 
 @quick
 @given(body=bodies, form=formats, seed=st.integers(0, 1000), packing=st.sampled_from(PACKED))
-def test_any_program_has_the_same_figures_in_any_format_and_packing(
+def test_any_program_has_the_same_figures_in_any_format_and_compression(
     body: list[int], form: Format, seed: int, packing: str, tmp_path: Path
 ) -> None:
     b = built(body)
-    told = told_by(form.vendor, b)
-    today = figures(analyze(told.write(tmp_path / "today.json"), strict=True))
+    recorded = recorded_by(form.vendor, b)
+    today = figures(analyze(recorded.write(tmp_path / "today.json"), strict=True))
     assert figures(analyze(b.write(tmp_path / packing, form), strict=True)) == today
     random.Random(seed).shuffle(b.events)  # noqa: S311  (no secret)
     shuffled = figures(analyze(b.write(tmp_path / "shuffled.json", form), strict=True))
@@ -320,7 +318,7 @@ def test_any_program_has_the_same_figures_in_any_format_and_packing(
 
 @quick
 @given(form=formats, cuts=st.lists(st.tuples(st.integers(0, 9000), st.binary(max_size=4))))
-def test_any_damage_in_any_format_ends_in_a_report_or_an_error_of_ours(
+def test_any_damage_in_any_format_gives_a_report_or_a_load_error(
     form: Format, cuts: list[tuple[int, bytes]], tmp_path: Path
 ) -> None:
     data = bytearray(program(TraceBuilder(), n_steps=1).to_bytes(form))

@@ -1,4 +1,4 @@
-"""Kineto traces into columns, whatever their layout."""
+"""Kineto traces of every layout are converted to columns."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ from profkit.model.events import MISSING, Category
 from profkit.model.trace import Trace
 from profkit.readers import stream
 from profkit.readers.kineto.batch import to_int64, to_ns
-from profkit.readers.kineto.split import Text, cut
+from profkit.readers.kineto.split import TraceText, split_batches
 from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
 
@@ -71,7 +71,7 @@ def test_whole_microseconds_since_1970_are_exact(write: Write) -> None:
 
 
 @given(st.lists(st.integers(0, 7_800_000_000_000_000), min_size=1, max_size=20))
-def test_three_decimals_survive_the_float_that_they_are_read_as(nanoseconds: list[int]) -> None:
+def test_floats_with_three_decimals_are_converted_exactly(nanoseconds: list[int]) -> None:
     as_read = [float(f"{ns // 1000}.{ns % 1000:03d}") for ns in nanoseconds]
     assert to_ns(as_read).tolist() == nanoseconds
 
@@ -86,7 +86,7 @@ def test_three_decimals_survive_the_float_that_they_are_read_as(nanoseconds: lis
         max_size=8,
     )
 )
-def test_decimals_become_the_nearest_nanosecond_and_what_is_no_time_is_missing(
+def test_decimals_are_rounded_to_nanoseconds_and_invalid_times_are_missing(
     microseconds: list[Decimal | None],
 ) -> None:
     for us, found in zip(microseconds, to_ns(microseconds).tolist(), strict=True):
@@ -96,7 +96,7 @@ def test_decimals_become_the_nearest_nanosecond_and_what_is_no_time_is_missing(
             assert abs(Fraction(found) - Fraction(us) * 1000) <= Fraction(1, 2)
 
 
-def test_ids_beyond_63_bits_still_join() -> None:
+def test_ids_beyond_63_bits_stay_distinct() -> None:
     assert to_int64([2**64 - 1, 5]).tolist() == [-1, 5]
     assert len(set(to_int64([2**64 - 1, 2**64 - 2, 2**63]).tolist())) == 3
 
@@ -105,7 +105,7 @@ LAYOUTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "compact": lambda d: json.dumps(d, separators=(",", ":")),
     "default": json.dumps,
     "pretty": lambda d: json.dumps(d, indent=4),
-    "a line an event": lambda d: (
+    "one event per line": lambda d: (
         '{"schemaVersion": 1, "traceEvents": [\n'
         + ",\n".join(json.dumps(e) for e in d["traceEvents"])
         + '\n], "traceName": "x"}'
@@ -130,7 +130,7 @@ def built() -> dict[str, Any]:
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("chunk_bytes", [97, 1000, 1 << 20])
-def test_the_layout_of_the_text_and_the_size_of_chunks_change_nothing(
+def test_text_layout_and_chunk_size_do_not_matter(
     layout: Callable[[dict[str, Any]], str],
     chunk_bytes: int,
     write: Write,
@@ -157,12 +157,14 @@ def test_gzip_changes_nothing(write: Write, tmp_path: Path) -> None:
     assert load(packed).events.ts_ns.tolist() == plain.events.ts_ns.tolist()
 
 
-def test_an_event_that_holds_a_list_of_events_is_one_event(
+def test_an_event_that_contains_a_list_of_events_is_one_event(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "CHUNK_BYTES", 64)
-    odd = event(args={"list": [{"ph": "X", "name": "in"}, {"ph": "X", "name": "ner"}] * 9})
-    trace = load(write({"traceEvents": [event(), odd, event(7.0)], "z": [{"name": 1}, {"ph": 2}]}))
+    nested = event(args={"list": [{"ph": "X", "name": "in"}, {"ph": "X", "name": "ner"}] * 9})
+    trace = load(
+        write({"traceEvents": [event(), nested, event(7.0)], "z": [{"name": 1}, {"ph": 2}]})
+    )
     assert trace.notes.n_events == 3
     assert [trace.events.name_of(i) for i in range(3)] == ["aten::mm"] * 3
 
@@ -175,14 +177,14 @@ def test_old_and_new_category_names_mean_the_same(write: Write) -> None:
         "Runtime": Category.RUNTIME,
         "cuda_runtime": Category.RUNTIME,
         "gpu_user_annotation": Category.DEVICE_ANNOTATION,
-        "nobody knows": Category.OTHER,
+        "unknown category": Category.OTHER,
     }
     trace = load(write([event(cat=cat) for cat in pairs]))
     assert trace.events.category.tolist() == list(pairs.values())
-    assert trace.notes.categories["nobody knows"] == 1
+    assert trace.notes.categories["unknown category"] == 1
 
 
-def test_one_thread_that_is_written_as_a_number_and_as_a_string_is_one_lane(write: Write) -> None:
+def test_a_thread_written_as_a_number_and_as_a_string_is_one_lane(write: Write) -> None:
     trace = load(write([event(tid=7), event(tid="7"), event(tid="stream 7")]))
     assert trace.events.lane[0] == trace.events.lane[1] != trace.events.lane[2]
 
@@ -195,9 +197,9 @@ def test_numbers_written_as_strings_are_numbers(write: Write) -> None:
     assert events.correlation.at(row)[0] == 77
 
 
-def test_a_field_of_the_wrong_kind_is_dropped_and_its_event_kept(write: Write) -> None:
-    odd = event(args={"External id": {"a": 1}, "Sequence number": 12})
-    trace = load(write([event(), odd, "no event", None, {"ph": "X"}]))
+def test_an_argument_of_the_wrong_type_is_dropped_but_not_its_event(write: Write) -> None:
+    invalid = event(args={"External id": {"a": 1}, "Sequence number": 12})
+    trace = load(write([event(), invalid, "no event", None, {"ph": "X"}]))
     assert trace.notes.n_complete == 2
     assert trace.notes.n_skipped == 3
     rows = np.array([0, 1])
@@ -219,7 +221,7 @@ def test_windows_paths_that_were_written_unescaped_are_read(write: Write) -> Non
     assert trace.events.names[0] == r"C:\Users\py torch\x.py(3): f"
 
 
-def test_what_the_file_says_of_itself_is_kept(write: Write) -> None:
+def test_metadata_beside_the_events_is_read(write: Write) -> None:
     head = {
         "deviceProperties": [{"id": 1, "name": "H200", "totalGlobalMem": 9, "numSms": 132,
                               "computeMajor": 9, "computeMinor": 0}],
@@ -242,22 +244,22 @@ def test_a_trace_without_events_is_a_trace(write: Write) -> None:
     assert (len(trace.events), trace.notes.n_events, trace.notes.truncated) == (0, 0, False)
 
 
-def test_of_a_file_that_was_cut_off_everything_before_the_cut_is_read(write: Write) -> None:
+def test_a_truncated_file_is_read_up_to_its_end(write: Write) -> None:
     text = json.dumps({"traceEvents": [event(float(i)) for i in range(100)]})
     trace = load(write(text[:2000]))
     assert trace.notes.truncated
     assert trace.notes.n_complete == text[:2000].count("}")
 
 
-def test_a_missing_file_is_named_with_what_stands_beside_it(tmp_path: Path) -> None:
+def test_a_missing_file_gives_a_hint_at_the_only_trace_beside_it(tmp_path: Path) -> None:
     (tmp_path / "real.json").write_text("[]")
     with pytest.raises(MissingFileError) as missing:
         load(tmp_path / "trace.json")
     assert "trace.json" in missing.value.message
-    assert "real.json" in missing.value.hint
+    assert missing.value.hint == "Did you mean real.json?"
 
 
-def test_a_device_is_no_trace(tmp_path: Path) -> None:
+def test_devices_and_folders_are_not_traces(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFileError):
         load("/dev/null")
     with pytest.raises(MissingFileError, match="folder without traces"):
@@ -265,7 +267,7 @@ def test_a_device_is_no_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "empty"),
         (b"{}", "no traceEvents"),
@@ -275,14 +277,14 @@ def test_a_device_is_no_trace(tmp_path: Path) -> None:
         (b'["a", "b"]', "none of them"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_a_sentence(
-    content: bytes, said: str, write: Write
+def test_other_content_is_refused_with_a_message_that_says_what_it_is(
+    content: bytes, message: str, write: Write
 ) -> None:
-    with pytest.raises(NotATraceError, match=said):
+    with pytest.raises(NotATraceError, match=message):
         load(write(content))
 
 
-def test_gzip_that_breaks_at_once_is_damaged(write: Write) -> None:
+def test_gzip_data_broken_from_the_start_is_damaged(write: Write) -> None:
     with pytest.raises(DamagedFileError):
         load(write(gzip.compress(b"x" * 1000)[:10] + b"\xff" * 50))
 
@@ -295,14 +297,14 @@ def test_gzip_that_breaks_at_once_is_damaged(write: Write) -> None:
     ),
     st.integers(1, 200),
 )
-def test_batches_hold_every_event_once_and_in_order(
+def test_batches_contain_every_event_once_and_in_order(
     payloads: list[dict[str, str]], chunk: int
 ) -> None:
     events = [event(float(i), args=payload) for i, payload in enumerate(payloads)]
     data = json.dumps({"traceEvents": events, "after": 1}).encode()
-    text = Text()
+    text = TraceText()
     chunks = [data[i : i + chunk] for i in range(0, len(data), chunk)]
-    found = [e for batch in cut(chunks, text) for e in json.loads(batch)]
+    found = [e for batch in split_batches(chunks, text) for e in json.loads(batch)]
     assert found == events
     assert text.complete
     assert bytes(text.tail).endswith(b'"after": 1}')

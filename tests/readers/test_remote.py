@@ -1,4 +1,4 @@
-"""Traces behind URLs: in memory, on a web server and in an S3-compatible store on loopback."""
+"""Traces are read from URLs: in memory, on a web server and in an S3-compatible store."""
 
 import gzip
 import os
@@ -41,7 +41,7 @@ def plain(tmp_path: Path) -> list[int]:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def web(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """The endpoint of a real server that speaks S3's protocol."""
+    """The endpoint of a local server with the S3 protocol."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -138,7 +138,7 @@ def test_a_trace_in_an_s3_bucket_is_read(s3: str, plain: list[int]) -> None:
         load("s3://bucket/run/no.json")
 
 
-def test_what_is_not_there_or_cannot_be_reached_is_said(web: str) -> None:
+def test_missing_files_unreachable_servers_and_unknown_protocols_are_reported(web: str) -> None:
     with pytest.raises(MissingFileError, match=r"no\.json"):
         load(f"{web}/no.json")
     with pytest.raises(UnreadableFileError, match="cannot be read"):

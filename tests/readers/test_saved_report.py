@@ -1,4 +1,4 @@
-"""Reports that were saved as JSON are read again as they were."""
+"""Reports that were saved as JSON are read back unchanged."""
 
 import gzip
 import json
@@ -23,14 +23,14 @@ def saved(folder: Path, report: Report) -> Path:
 @pytest.mark.parametrize(
     "report", [reports.gpu_report(), reports.cpu_report(), reports.unchecked_report()]
 )
-def test_a_report_comes_back_as_it_was(tmp_path: Path, report: Report) -> None:
+def test_a_report_is_read_back_unchanged(tmp_path: Path, report: Report) -> None:
     found = read_report(saved(tmp_path, report))
     bare = tuple(replace(each, claims=()) for each in report.findings)
     assert found is not None
     assert profkit.render(found, "json") == profkit.render(replace(report, findings=bare), "json")
 
 
-def test_on_one_line_and_packed_it_is_the_same(tmp_path: Path) -> None:
+def test_a_compressed_report_without_indentation_is_the_same(tmp_path: Path) -> None:
     text = profkit.render(reports.gpu_report(), "json", indent=0)
     path = tmp_path / "report.json.gz"
     path.write_bytes(gzip.compress(text))
@@ -47,20 +47,20 @@ def test_on_one_line_and_packed_it_is_the_same(tmp_path: Path) -> None:
         b"\x80\x04]q\x00.",
     ],
 )
-def test_what_is_no_report_is_none(tmp_path: Path, text: bytes) -> None:
+def test_other_files_are_not_reports(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "other"
     path.write_bytes(text)
     assert read_report(path) is None
 
 
-def test_a_report_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_report_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, reports.gpu_report())
     path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(DamagedFileError, match="not a whole report"):
+    with pytest.raises(DamagedFileError, match="is incomplete"):
         read_report(path)
 
 
-def test_a_report_of_another_layout_is_refused(tmp_path: Path) -> None:
+def test_a_report_of_an_unknown_layout_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, reports.gpu_report())
     tree = json.loads(path.read_text())
     path.write_text(json.dumps({**tree, "schema": "profkit.report/99"}))

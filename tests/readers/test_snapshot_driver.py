@@ -1,4 +1,4 @@
-"""What a snapshot of profkit's says of the driver's figures; nothing there is trusted."""
+"""The driver's memory figures in profkit's snapshots are read and validated."""
 
 import pickle
 from pathlib import Path
@@ -21,7 +21,7 @@ def driver_of(folder: Path, own: object) -> tuple[DeviceBytes, ...]:
     return snapshot.driver
 
 
-def test_whose_the_memory_is_comes_with_the_snapshot(tmp_path: Path) -> None:
+def test_driver_figures_are_read(tmp_path: Path) -> None:
     own = {"devices": [{**WHOLE, "process_bytes": 63, "others_bytes": None, "later": "?"}]}
     (found,) = driver_of(tmp_path, own)
     assert found == DeviceBytes(1, 80, 5, 60, process_bytes=63)
@@ -43,5 +43,5 @@ def test_whose_the_memory_is_comes_with_the_snapshot(tmp_path: Path) -> None:
         {"devices": [{key: WHOLE[key] for key in ("device", "total_bytes")}]},
     ],
 )
-def test_figures_that_are_none_are_passed_over(tmp_path: Path, own: Any) -> None:  # noqa: ANN401
+def test_invalid_driver_figures_are_ignored(tmp_path: Path, own: Any) -> None:  # noqa: ANN401
     assert driver_of(tmp_path, own) == ()

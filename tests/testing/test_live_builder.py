@@ -1,4 +1,4 @@
-"""What the builder of watched memory writes is what a reader reads, and adds up."""
+"""LiveBuilder writes consistent memory records that the reader accepts."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from profkit.testing import LiveBuilder
 KIB = 1024
 
 
-def growing(**changes: object) -> LiveBuilder:
+def leaking(**changes: object) -> LiveBuilder:
     facts: dict[str, object] = {
         "kind": "tensors", "device": "cpu", "per_step_bytes": 64 * KIB, "bytes": 64 * KIB * 100,
         "n": 100, "first_step": 101, "last_step": 200,
@@ -20,35 +20,35 @@ def growing(**changes: object) -> LiveBuilder:
 
 
 @pytest.mark.parametrize("name", ["t.memory.json", "t.memory.json.gz"])
-def test_it_is_read_as_it_was_built(tmp_path: Path, name: str) -> None:
-    builder = growing()
+def test_a_record_is_read_back_as_built(tmp_path: Path, name: str) -> None:
+    builder = leaking()
     assert load(builder.write(tmp_path / name)) == builder.build()
 
 
-def test_the_figures_follow_from_what_grows() -> None:
-    looks = growing().build().samples
-    assert (looks[0].step, looks[-1].step) == (1, 200)
-    assert [look.step for look in looks] == sorted({look.step for look in looks})
-    assert looks[0].tensor_bytes == {"cpu": 1 << 20}
-    assert looks[-1].tensor_bytes == {"cpu": (1 << 20) + 100 * 64 * KIB}
-    assert looks[-1].host_rss_bytes == (1 << 20) + 100 * 64 * KIB
+def test_samples_follow_from_the_leaks() -> None:
+    samples = leaking().build().samples
+    assert (samples[0].step, samples[-1].step) == (1, 200)
+    assert [each.step for each in samples] == sorted({each.step for each in samples})
+    assert samples[0].tensor_bytes == {"cpu": 1 << 20}
+    assert samples[-1].tensor_bytes == {"cpu": (1 << 20) + 100 * 64 * KIB}
+    assert samples[-1].host_rss_bytes == (1 << 20) + 100 * 64 * KIB
 
 
-def test_what_grows_on_a_device_takes_no_host_memory() -> None:
-    last = growing(device="cuda:0").build().samples[-1]
+def test_a_leak_on_a_device_does_not_grow_resident_memory() -> None:
+    last = leaking(device="cuda:0").build().samples[-1]
     assert last.host_rss_bytes == 1 << 20
     assert last.allocated_bytes == 100 * 64 * KIB
 
 
-def test_a_graph_is_kept_for_backward() -> None:
-    assert growing(kind="graph").build().samples[-1].graph_bytes == 100 * 64 * KIB
+def test_a_leaked_graph_grows_graph_bytes() -> None:
+    assert leaking(kind="graph").build().samples[-1].graph_bytes == 100 * 64 * KIB
 
 
-def test_the_largest_growth_comes_first() -> None:
-    builder = growing().add(Leak("host", "host", 1 << 20, 1 << 30, 3, 1, 200))
-    assert [growth.kind for growth in builder.build().leaks] == ["host", "tensors"]
+def test_the_largest_leak_comes_first() -> None:
+    builder = leaking().add(Leak("host", "host", 1 << 20, 1 << 30, 3, 1, 200))
+    assert [leak.kind for leak in builder.build().leaks] == ["host", "tensors"]
 
 
-def test_steps_may_be_too_few_to_judge() -> None:
+def test_the_number_of_evaluated_steps_defaults_to_all() -> None:
     assert LiveBuilder(n_steps=3, n_evaluated_steps=0).build().n_evaluated_steps == 0
     assert LiveBuilder(n_steps=3).build().n_evaluated_steps == 3

@@ -1,4 +1,4 @@
-"""SnapshotBuilder allocates as torch's caching allocator does, and writes what torch writes."""
+"""SnapshotBuilder behaves as torch's caching allocator, and writes the same snapshots."""
 
 import gzip
 import pickle
@@ -17,7 +17,7 @@ def actions(b: SnapshotBuilder, device: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("requested", "given"),
+    ("requested", "segment"),
     [
         (1, 2 * MIB),
         (MIB, 2 * MIB),
@@ -27,8 +27,8 @@ def actions(b: SnapshotBuilder, device: int = 0) -> list[str]:
         (10 * MIB + 1, 12 * MIB),
     ],
 )
-def test_the_driver_gives_what_torch_asks_for(requested: int, given: int) -> None:
-    assert segment_bytes(requested) == given
+def test_segments_have_the_sizes_that_torch_requests(requested: int, segment: int) -> None:
+    assert segment_bytes(requested) == segment
 
 
 def test_small_requests_share_a_segment_and_are_rounded_to_512_bytes() -> None:
@@ -43,7 +43,7 @@ def test_small_requests_share_a_segment_and_are_rounded_to_512_bytes() -> None:
     assert [each["requested_size"] for each in segment["blocks"]] == [1, 513, 0]
 
 
-def test_freed_neighbours_merge_and_their_room_is_given_away_again() -> None:
+def test_freed_neighbours_merge_and_are_reused() -> None:
     b = SnapshotBuilder()
     first, second, third = b.alloc(3 * MIB), b.alloc(4 * MIB), b.alloc(5 * MIB)
     b.free(first, second)
@@ -53,12 +53,12 @@ def test_freed_neighbours_merge_and_their_room_is_given_away_again() -> None:
     assert b.moment().reserved_bytes == 20 * MIB
 
 
-def test_a_rest_of_a_mebibyte_or_less_is_not_split_off_a_large_block() -> None:
+def test_a_large_block_is_not_split_for_a_remainder_of_1_mib_or_less() -> None:
     b = SnapshotBuilder()
     b.free(b.alloc(16 * MIB))
-    kept = b.alloc(15 * MIB)
-    assert kept.n_bytes == 16 * MIB
-    assert kept.requested_bytes == 15 * MIB
+    block = b.alloc(15 * MIB)
+    assert block.n_bytes == 16 * MIB
+    assert block.requested_bytes == 15 * MIB
 
 
 def test_streams_and_private_pools_do_not_share_memory() -> None:
@@ -70,7 +70,7 @@ def test_streams_and_private_pools_do_not_share_memory() -> None:
     assert [s["segment_pool_id"] for s in b.to_dict()["segments"]] == [(0, 0), (0, 0), (0, 1)]
 
 
-def test_a_block_that_another_stream_uses_stays_active_until_that_is_done() -> None:
+def test_a_freed_block_stays_active_until_other_streams_have_finished() -> None:
     b = SnapshotBuilder()
     block = b.alloc(12 * MIB)
     b.record_stream(block, 7)
@@ -83,7 +83,7 @@ def test_a_block_that_another_stream_uses_stays_active_until_that_is_done() -> N
     assert b.moment().active_bytes == 0
 
 
-def test_an_emptied_cache_gives_back_whole_segments_alone() -> None:
+def test_empty_cache_releases_only_whole_segments() -> None:
     b = SnapshotBuilder()
     b.alloc(3 * MIB)
     b.free(b.alloc(3 * MIB), b.alloc(30 * MIB))
@@ -94,7 +94,7 @@ def test_an_emptied_cache_gives_back_whole_segments_alone() -> None:
     assert entry["frames"][0]["name"] == "empty_cache"
 
 
-def test_before_it_gives_up_it_gives_back_what_is_cached() -> None:
+def test_the_cache_is_released_before_an_allocation_fails() -> None:
     b = SnapshotBuilder(total_bytes=100 * MIB, outside_bytes=20 * MIB)
     b.free(b.alloc(50 * MIB))
     b.alloc(60 * MIB)
@@ -121,7 +121,7 @@ def test_expandable_segments_grow_and_shrink_by_pages() -> None:
     assert b.to_dict()["segments"] == []
 
 
-def test_a_block_beyond_max_split_size_is_not_for_a_smaller_request() -> None:
+def test_a_block_above_max_split_size_is_not_used_for_a_smaller_request() -> None:
     b = SnapshotBuilder(max_split_bytes=64 * MIB)
     b.free(b.alloc(100 * MIB))
     b.alloc(32 * MIB)
@@ -130,7 +130,7 @@ def test_a_block_beyond_max_split_size_is_not_for_a_smaller_request() -> None:
     assert b.moment().reserved_bytes == 132 * MIB
 
 
-def test_the_ring_keeps_the_latest_entries_and_blocks_of_before_have_no_stack() -> None:
+def test_the_history_has_the_latest_entries_and_earlier_blocks_have_no_stack() -> None:
     b = SnapshotBuilder(max_entries=2)
     with b.frame("train.py", 3, "main"):
         with b.unrecorded():
@@ -142,7 +142,7 @@ def test_the_ring_keeps_the_latest_entries_and_blocks_of_before_have_no_stack() 
     assert frames == [(), *[(("train.py", 3, "main"),)] * 3]
 
 
-def test_layouts_differ_as_the_versions_of_torch_did() -> None:
+def test_layouts_are_those_of_the_versions_of_torch() -> None:
     b = SnapshotBuilder()
     with b.region("step"), b.frame("train.py", 3, "main"):
         b.alloc(5)
@@ -157,7 +157,7 @@ def test_layouts_differ_as_the_versions_of_torch_did() -> None:
     assert [(each["name"], each["stage"]) for each in notes] == [("step", "START"), ("step", "END")]
 
 
-def test_it_is_written_as_a_pickle_of_protocol_4_packed_or_not(tmp_path: Path) -> None:
+def test_it_is_written_as_a_pickle_of_protocol_4_also_compressed(tmp_path: Path) -> None:
     b = SnapshotBuilder()
     b.alloc(5)
     plain = b.write(tmp_path / "a.pickle").read_bytes()

@@ -1,4 +1,4 @@
-"""The builder writes what the profiler would have written."""
+"""TraceBuilder writes the same events as the profiler."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ def rows(b: TraceBuilder, name: str) -> list[dict[str, Any]]:
     return [event for event in b.to_dict()["traceEvents"] if event["name"] == name]
 
 
-def test_a_kernel_starts_when_its_launch_is_through_and_the_stream_is_free() -> None:
+def test_a_kernel_starts_when_its_launch_has_ended_and_the_stream_is_free() -> None:
     b = TraceBuilder()
     b.launch("aten::mm", kernel="first", host_ns=10_000, device_ns=50_000)
     b.launch("aten::mm", kernel="second", host_ns=10_000, device_ns=5_000)
@@ -37,7 +37,7 @@ def test_streams_do_not_wait_for_each_other() -> None:
     assert b.free_at_ns(stream=DEFAULT_STREAM) == 62_000
 
 
-def test_an_item_makes_the_host_wait_until_the_device_is_done() -> None:
+def test_item_blocks_the_host_until_the_device_is_done() -> None:
     b = TraceBuilder()
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=500_000)
     b.item(copy_ns=1_000)
@@ -64,7 +64,7 @@ def test_a_copy_from_pinned_memory_does_not_wait() -> None:
     assert not rows(b, "cudaStreamSynchronize")
 
 
-def test_device_work_carries_the_ids_of_its_call_and_its_innermost_operator() -> None:
+def test_device_work_has_the_ids_of_its_call_and_its_innermost_operator() -> None:
     b = TraceBuilder()
     with b.op("aten::linear"):
         b.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=1_000)
@@ -86,7 +86,7 @@ def test_all_kernels_of_a_graph_share_one_correlation() -> None:
     assert [k["args"]["graph node id"] for k in kernels] == [0, 1]
 
 
-def test_a_kernel_without_a_launch_is_work_from_before_the_window() -> None:
+def test_a_kernel_without_a_launch_is_work_from_before_recording() -> None:
     b = TraceBuilder()
     kernel = b.kernel("gemm", 1_000)
     calls = [e for e in b.to_dict()["traceEvents"] if e.get("cat") == "cuda_runtime"]
@@ -96,7 +96,7 @@ def test_a_kernel_without_a_launch_is_work_from_before_the_window() -> None:
     assert not calls
 
 
-def test_python_calls_know_their_callers_on_each_thread() -> None:
+def test_python_calls_have_the_ids_of_their_callers_on_the_same_thread() -> None:
     b = TraceBuilder(stacks=True)
     with b.frame("train.py", 3, "main"), b.module("Linear"):
         with b.builtin("function linear"):
@@ -119,7 +119,7 @@ def test_python_calls_know_their_callers_on_each_thread() -> None:
     assert worker["tid"] == 2000
 
 
-def test_steps_are_numbered_and_a_loader_wait_lies_inside() -> None:
+def test_steps_are_numbered_and_contain_the_wait_for_data() -> None:
     b = TraceBuilder(first_step=4)
     for _ in range(2):
         with b.step():
@@ -129,7 +129,7 @@ def test_steps_are_numbered_and_a_loader_wait_lies_inside() -> None:
     assert len(rows(b, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")) == 2
 
 
-def test_a_free_carries_the_address_and_size_of_its_allocation() -> None:
+def test_a_free_has_the_address_and_size_of_its_allocation() -> None:
     b = TraceBuilder(memory=True)
     first = b.alloc(300)
     b.alloc(50, device=None)
@@ -153,7 +153,7 @@ def test_the_bytes_are_exact_to_the_nanosecond(absolute: bool) -> None:  # noqa:
     assert ("baseTimeNanoseconds" in text) is not absolute
 
 
-def test_what_was_recorded_stands_at_the_top() -> None:
+def test_options_and_metadata_are_top_level_keys() -> None:
     b = TraceBuilder(
         stacks=True,
         memory=True,
@@ -169,7 +169,7 @@ def test_what_was_recorded_stands_at_the_top() -> None:
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.pt.trace.json.gz"])
-def test_a_file_holds_the_same_as_the_bytes(tmp_path: Path, name: str) -> None:
+def test_a_file_has_the_same_content_as_the_bytes(tmp_path: Path, name: str) -> None:
     b = TraceBuilder(runtime="hip")
     b.synchronize()
     path = b.write(tmp_path / name)

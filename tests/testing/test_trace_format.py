@@ -1,4 +1,4 @@
-"""Formats are written as the programs that they stand for write them."""
+"""Formats are written as the exporters that they imitate write them."""
 
 import gzip
 import io
@@ -50,7 +50,7 @@ def named(b: TraceBuilder, vendor: Vendor, name: str) -> dict[str, Any]:
         ("hpu", {"synMemCopyAsync": "hpu_op", "synStreamSynchronize": "hpu_op"}),
     ],
 )  # fmt: skip
-def test_calls_have_the_names_and_the_category_of_their_vendor(
+def test_calls_have_the_names_and_categories_of_their_vendor(
     vendor: Vendor, calls: dict[str, str], b: TraceBuilder
 ) -> None:
     found = {e["name"]: e.get("cat") for e in events(b, Format(vendor=vendor))}
@@ -59,7 +59,7 @@ def test_calls_have_the_names_and_the_category_of_their_vendor(
         assert not [name for name in found if name.startswith("cuda")]
 
 
-def test_a_wait_on_an_xpu_is_of_process_minus_one_and_says_what_was_waited_for(
+def test_an_xpu_sync_has_process_minus_one_and_its_type(
     b: TraceBuilder,
 ) -> None:
     wait = named(b, "xpu", "zeCommandListHostSynchronize")
@@ -91,7 +91,7 @@ def test_allocations_have_pytorch_s_number_of_the_device(
     assert [mark["args"]["Device Type"] for mark in marks] == [number, 0]
 
 
-def test_extras_are_of_every_other_phase_and_of_the_vendor_s_own_categories(
+def test_extras_have_every_other_phase_and_the_vendor_s_own_categories(
     b: TraceBuilder,
 ) -> None:
     found = events(b, Format(vendor="mtia", extras=True))
@@ -102,54 +102,54 @@ def test_extras_are_of_every_other_phase_and_of_the_vendor_s_own_categories(
     assert sorted(set(types)) == ["GPU_BARRIER_EXECUTION", "HOST_COMMAND_LIST"]
 
 
-# ------------------------------------------------------------------------------- begins and ends
+# -------------------------------------------------------------------------- begin and end events
 
 
-def test_begins_and_ends_nest_on_each_thread_in_the_order_of_time(b: TraceBuilder) -> None:
-    found = events(b, Format(edges=True))
+def test_begin_and_end_events_nest_on_each_thread_and_are_ordered_by_time(b: TraceBuilder) -> None:
+    found = events(b, Format(begin_end=True))
     assert not [e for e in found if e["ph"] == "X"]
     lanes: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for edge in found:
-        if edge["ph"] in "BE":
-            lanes.setdefault((edge["pid"], edge["tid"]), []).append(edge)
+    for each in found:
+        if each["ph"] in "BE":
+            lanes.setdefault((each["pid"], each["tid"]), []).append(each)
     assert len(lanes) == 2
-    for edges in lanes.values():
-        assert [e["ts"] for e in edges] == sorted(e["ts"] for e in edges)
+    for listed in lanes.values():
+        assert [e["ts"] for e in listed] == sorted(e["ts"] for e in listed)
         begun: list[str] = []
-        for edge in edges:
-            if edge["ph"] == "B":
-                begun.append(edge["name"])
+        for each in listed:
+            if each["ph"] == "B":
+                begun.append(each["name"])
             else:
-                assert begun.pop() == edge["name"]
+                assert begun.pop() == each["name"]
         assert not begun
 
 
-def test_a_begin_and_its_end_carry_the_arguments_of_their_event_between_them(
+def test_begin_and_end_share_the_arguments_of_their_event(
     b: TraceBuilder,
 ) -> None:
     (whole,) = (e for e in events(b, Format()) if e["name"] == "gemm")
-    begin, end = (e for e in events(b, Format(edges=True)) if e["name"] == "gemm")
+    begin, end = (e for e in events(b, Format(begin_end=True)) if e["name"] == "gemm")
     assert begin["args"].keys() & end["args"].keys() == set()
     assert begin["args"] | end["args"] == whole["args"]
     assert (begin["ts"], end["ts"]) == (whole["ts"], whole["ts"] + whole["dur"])
 
 
-def test_events_that_overlap_cannot_be_begins_and_ends() -> None:
+def test_overlapping_events_cannot_be_written_as_begin_and_end() -> None:
     b = TraceBuilder()
     b.call("LaunchKernel", 5_000, at_ns=0)
     b.call("LaunchKernel", 5_000, at_ns=3_000)
     with pytest.raises(ValueError, match="ends after it"):
-        b.to_bytes(Format(edges=True))
+        b.to_bytes(Format(begin_end=True))
 
 
 # ----------------------------------------------------------------------------------- the file
 
 
-@pytest.mark.parametrize("letter", ["i", "I", "X"])
-def test_an_allocation_is_of_the_phase_that_was_asked_for(letter: Any, b: TraceBuilder) -> None:  # noqa: ANN401
-    (mark,) = (e for e in events(b, Format(moments=letter)) if e["name"] == "[memory]")
-    assert mark["ph"] == letter
-    assert ("dur" in mark) is (letter == "X")
+@pytest.mark.parametrize("phase", ["i", "I", "X"])
+def test_an_allocation_has_the_chosen_phase(phase: Any, b: TraceBuilder) -> None:  # noqa: ANN401
+    (mark,) = (e for e in events(b, Format(instants=phase)) if e["name"] == "[memory]")
+    assert mark["ph"] == phase
+    assert ("dur" in mark) is (phase == "X")
 
 
 def test_text_ids_and_the_displayed_unit_are_written(b: TraceBuilder) -> None:
@@ -159,7 +159,7 @@ def test_text_ids_and_the_displayed_unit_are_written(b: TraceBuilder) -> None:
     assert all(isinstance(ident, str) for ident in ids)
 
 
-def test_a_name_says_how_a_file_is_packed(b: TraceBuilder, tmp_path: Path) -> None:
+def test_a_file_is_compressed_according_to_its_name(b: TraceBuilder, tmp_path: Path) -> None:
     text = b.to_bytes()
     assert gzip.decompress(b.write(tmp_path / "t.json.gz").read_bytes()) == text
     with zipfile.ZipFile(b.write(tmp_path / "t.zip")) as archive:
@@ -175,15 +175,13 @@ def test_a_name_says_how_a_file_is_packed(b: TraceBuilder, tmp_path: Path) -> No
         assert tar.getnames() == ["trace.json"]
 
 
-def test_a_zstandard_file_is_one(b: TraceBuilder, tmp_path: Path) -> None:
+def test_a_zstandard_file_can_be_decompressed(b: TraceBuilder, tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
     packed = b.write(tmp_path / "t.json.zst").read_bytes()
     assert zstandard.decompress(packed) == b.to_bytes()
 
 
-def test_a_gzip_stream_has_as_many_members_as_were_asked_for(
-    b: TraceBuilder, tmp_path: Path
-) -> None:
+def test_a_gzip_stream_has_the_given_number_of_members(b: TraceBuilder, tmp_path: Path) -> None:
     data = b.write(tmp_path / "t.json.gz", n_members=5).read_bytes()
     assert gzip.decompress(data) == b.to_bytes()
     assert data.count(b"\x1f\x8b\x08") >= 5

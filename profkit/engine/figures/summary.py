@@ -36,7 +36,7 @@ from profkit.model.report import (
     SyncSummary,
 )
 from profkit.model.trace import RecordedWith
-from profkit.readers.malloc_trim import give_back
+from profkit.readers.process_memory import release_free_memory
 
 _STEPS_ARE = {
     "user": "the steps that the program marked",
@@ -109,7 +109,7 @@ def summarize(ctx: Context, recoverable_ns: int) -> Summary:
     """
     if not ctx.has_trace:
         return Summary(window_ns=0, memory=memory_summary(ctx), sync_sites=_sync_sites(ctx))
-    give_back()  # what the rules held
+    release_free_memory()  # what the rules held
     window = union(*windows(ctx))
     parts = _parts(ctx, window)
     return Summary(

@@ -1,1 +1,1 @@
-"""Kineto traces of any age, and the autograd profiler's arrays before them."""
+"""Readers for Kineto traces of any version, and for the autograd profiler's arrays."""

@@ -1,5 +1,6 @@
-"""The batches of a trace, put together: one table of events, one of allocations."""
+"""Joins the batches of a trace: one table of events, one of allocations."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 from profkit.model.events import (
     MISSING,
+    Category,
     EventTable,
     Int32s,
     Int64s,
@@ -15,33 +17,44 @@ from profkit.model.events import (
     SparseColumn,
 )
 from profkit.model.trace import OddEvent
-from profkit.readers.kineto.batch import MEMORY, NAMES, SPARSE, WANTED, Batch, Columns, Vocabulary
-from profkit.readers.kineto.begin_end import pair_edges
-from profkit.readers.kineto.invalid_times import set_aside
-from profkit.readers.kineto.threads import lanes_of_callers
-from profkit.readers.malloc_trim import give_back
+from profkit.readers.kineto.batch import (
+    COLUMNS_OF_CATEGORY,
+    INTERNED,
+    MEMORY,
+    SPARSE,
+    Batch,
+    Columns,
+    InternTables,
+)
+from profkit.readers.kineto.invalid_times import find_invalid_times
+from profkit.readers.process_memory import release_free_memory
 
 _HOST_TYPE: Final = 0
 _HOST_DEVICE: Final = -1
-_PLACED: Final = ("position", "lane", "ts_ns")
-_EDGES: Final = (*_PLACED, "category", "name")
-_COMPLETE: Final = (*_EDGES, "dur_ns")
+_NO_PROCESS: Final = "-1"
+_CALLS: Final = (Category.RUNTIME, Category.DRIVER)
+_COMMON: Final = ("position", "lane", "ts_ns")
+_BEGIN_END: Final = (*_COMMON, "category", "name")
+_COMPLETE: Final = (*_BEGIN_END, "dur_ns")
+_MAX_LISTED: Final = 20
 
-Share = dict[int, Batch]
-"""Batches by their place in the file: all of them, or those that one process read."""
+Batches = dict[int, Batch]
+"""Batches by their position in the file: all of them, or those that one process read."""
+_Sparse = dict[str, tuple[Int32s, npt.NDArray[Any]]]
+"""By column, the rows that have a value, and the values."""
 
 
 @dataclass(frozen=True)
-class Tables:
+class TraceTables:
     """A trace's events.
 
     Attributes:
-        events: Its complete events.
-        memory: Its ``[memory]`` events.
-        start_ns: Its start on the file's own clock: 0 in both tables.
-        odd: Events whose times make no sense, which are in neither.
-        n_odd: How many of them there are; ``odd`` names the first.
-        n_unpaired: Begins without an end, and ends without a begin.
+        events: Complete events.
+        memory: ``[memory]`` events.
+        start_ns: The trace's start on the file's clock; it is 0 in both tables.
+        odd: The first events with invalid times, which are in neither table.
+        n_odd: Number of events with invalid times.
+        n_unpaired: Number of begin events without an end, and end events without a begin.
     """
 
     events: EventTable
@@ -52,79 +65,76 @@ class Tables:
     n_unpaired: int
 
 
-def adopt(share: Share, theirs: Vocabulary, ours: Vocabulary) -> None:
-    """Renumber the batches that another process read by our own vocabulary.
+def renumber(batches: Batches, theirs: InternTables, ours: InternTables) -> None:
+    """Renumber interned names and lanes of batches that another process read.
 
     Args:
-        share: The batches, changed in place.
-        theirs: What their numbers mean.
-        ours: What they shall mean. It grows.
+        batches: Changed in place.
+        theirs: The tables that the numbers refer to.
+        ours: The tables that they are to refer to; extended with what is new.
     """
     names = np.array([ours.names[text] for text in theirs.names.texts], dtype=np.int32)
     lanes = np.array([ours.lanes[pair] for pair in theirs.lanes.pairs()], dtype=np.int32)
-    ours.lanes.learn(theirs.lanes)
+    ours.lanes.add_names(theirs.lanes)
     for text, count in theirs.category_counts.items():
         ours.category_counts[text] = ours.category_counts.get(text, 0) + count
-    for batch in share.values():
-        for columns in (batch.complete, batch.memory, batch.edges):
+    for batch in batches.values():
+        for columns in (batch.complete, batch.memory, batch.begin_end):
             for key, numbers in (("name", names), ("lane", lanes)):
                 if key in columns:
                     columns[key] = numbers[columns[key]]
-        for key in NAMES & batch.sparse.keys():
+        for key in INTERNED & batch.sparse.keys():
             rows, values = batch.sparse[key]
             batch.sparse[key] = (rows, names[values])
-        for key in NAMES & batch.edges.keys():
-            numbers = batch.edges[key]
+        for key in INTERNED & batch.begin_end.keys():
+            numbers = batch.begin_end[key]
             has = numbers != MISSING
             numbers[has] = names[numbers[has]]
 
 
-def assemble(share: Share, words: Vocabulary) -> Tables:
-    """Put all batches of a trace together.
+def assemble(batches: Batches, interned: InternTables) -> TraceTables:
+    """Join all batches of a trace.
 
     Args:
-        share: Every batch. It is emptied on the way, so that nothing is in memory twice.
-        words: What their numbers mean.
+        batches: Emptied on the way, so that nothing is in memory twice.
+        interned: The tables that their numbers refer to.
     """
-    batches = [share[place] for place in sorted(share)]
-    share.clear()
-    first = np.cumsum([0, *(batch.n_events for batch in batches)])
-    first_row = np.cumsum([0, *(batch.n_complete for batch in batches)])
-    for batch, base in zip(batches, first.tolist(), strict=False):
-        for columns in (batch.complete, batch.memory, batch.edges):
+    ordered = [batches[position] for position in sorted(batches)]
+    batches.clear()
+    first = np.cumsum([0, *(batch.n_events for batch in ordered)])
+    first_row = np.cumsum([0, *(batch.n_complete for batch in ordered)])
+    for batch, base in zip(ordered, first.tolist(), strict=False):
+        for columns in (batch.complete, batch.memory, batch.begin_end):
             if columns:
                 columns["position"] += np.int32(base)
-    sparse = {key: _sparse(batches, first_row, key) for key in SPARSE}
-    complete = {key: _taken([b.complete for b in batches], key) for key in _COMPLETE}
-    memory = {key: _taken([b.memory for b in batches], key) for key in (*_PLACED, *MEMORY)}
-    edges = {key: _taken([b.edges for b in batches], key) for key in (*_EDGES, "begins", *SPARSE)}
-    tables = _tables(complete, sparse, memory, edges, words)
-    give_back()
+    sparse = {key: _pop_sparse(ordered, first_row, key) for key in SPARSE}
+    complete = {key: _pop([b.complete for b in ordered], key) for key in _COMPLETE}
+    memory = {key: _pop([b.memory for b in ordered], key) for key in (*_COMMON, *MEMORY)}
+    parts = [b.begin_end for b in ordered]
+    begin_end = {key: _pop(parts, key) for key in (*_BEGIN_END, "begins", *SPARSE)}
+    tables = _tables(complete, sparse, memory, begin_end, interned)
+    release_free_memory()
     return tables
 
 
 def _tables(
-    columns: Columns,
-    sparse: dict[str, tuple[Int32s, npt.NDArray[Any]]],
-    memory: Columns,
-    edges: Columns,
-    words: Vocabulary,
-) -> Tables:
+    columns: Columns, sparse: _Sparse, memory: Columns, begin_end: Columns, interned: InternTables
+) -> TraceTables:
     n_unpaired = 0
-    if len(edges["ts_ns"]):
-        paired, n_unpaired = pair_edges(edges)
+    if len(begin_end["ts_ns"]):
+        paired, n_unpaired = _pair_begin_end(begin_end)
         sparse = _with_paired(sparse, paired, len(columns["ts_ns"]))
         columns = {key: np.concatenate((columns[key], paired[key])) for key in columns}
-    columns["lane"] = lanes_of_callers(columns, words.lanes.pairs())
-    odd, kept = set_aside(columns, words.names.texts)
+    columns["lane"] = _lanes_of_callers(columns, interned.lanes.pairs())
+    odd, valid = find_invalid_times(columns, interned.names.texts)
     if odd:
-        rows = np.cumsum(kept) - 1
-        columns = {key: column[kept] for key, column in columns.items()}
+        rows = np.cumsum(valid) - 1
+        columns = {key: column[valid] for key, column in columns.items()}
         for key, (at, values) in sparse.items():
-            stays = kept[at]
+            stays = valid[at]
             sparse[key] = (rows[at[stays]], values[stays])
-    known = memory["ts_ns"] != MISSING
-    memory = {key: column[known] for key, column in memory.items()}
+    timed = memory["ts_ns"] != MISSING
+    memory = {key: column[timed] for key, column in memory.items()}
     starts = [column.min() for column in (columns["ts_ns"], memory["ts_ns"]) if len(column)]
     start_ns = int(min(starts, default=0))
     columns["ts_ns"] -= start_ns
@@ -136,48 +146,129 @@ def _tables(
         lane=_frozen(columns["lane"], np.int32),
         ts_ns=_frozen(columns["ts_ns"], np.int64),
         dur_ns=_frozen(columns["dur_ns"], np.int64),
-        names=tuple(words.names.texts),
-        lanes=words.lanes.lanes(),
-        **{key: _column(*sparse.pop(key)) for key in SPARSE},
+        names=tuple(interned.names.texts),
+        lanes=interned.lanes.lanes(),
+        **{key: _sparse_column(*sparse.pop(key)) for key in SPARSE},
     )
-    most = 20
-    return Tables(events, _memory_table(memory), start_ns, odd[:most], len(odd), n_unpaired)
+    listed = odd[:_MAX_LISTED]
+    return TraceTables(events, _memory_table(memory), start_ns, listed, len(odd), n_unpaired)
 
 
-def _with_paired(
-    sparse: dict[str, tuple[Int32s, npt.NDArray[Any]]], paired: Columns, first_row: int
-) -> dict[str, tuple[Int32s, npt.NDArray[Any]]]:
-    """Add what paired edges carry, each what events of its category can have.
+def _pair_begin_end(events: Columns) -> tuple[Columns, int]:
+    """Pair every end event with the last unpaired begin event before it on its lane.
 
     Args:
-        sparse: Rows that have a value, and their values.
-        paired: The events that edges became.
+        events: Begin and end events, as :class:`~profkit.readers.kineto.batch.Batch` has them.
+
+    Source: Trace Event Format, "Duration Events": begins and ends of a thread nest, and of the
+    arguments of both the end's win where the two have the same key.
+
+    Returns:
+        The columns of complete events, with those of :data:`SPARSE` dense, and the number of
+        unpaired events.
+    """
+    starts, lanes, begins = events["ts_ns"], events["lane"], events["begins"]
+    timed = starts != MISSING
+    order = np.lexsort((events["position"], starts, lanes))
+    begun: list[int] = []
+    pairs: list[tuple[int, int]] = []
+    lane = None
+    for i in order[timed[order]].tolist():
+        if lanes[i] != lane:
+            lane = lanes[i]
+            begun.clear()
+        if begins[i]:
+            begun.append(i)
+        elif begun:
+            pairs.append((begun.pop(), i))
+    pairs.sort()
+    first = np.array([begin for begin, _ in pairs], dtype=np.intp)
+    last = np.array([end for _, end in pairs], dtype=np.intp)
+    columns = {key: events[key][first] for key in events if key != "begins"}
+    columns["dur_ns"] = starts[last] - starts[first]
+    # Whether the host made an XPU sync is in an argument, which may be the end's.
+    is_call = (columns["category"] == Category.DEVICE_SYNC) & (
+        events["category"][last] == Category.DRIVER
+    )
+    columns["category"] = np.where(is_call, Category.DRIVER, columns["category"])
+    for key in SPARSE:
+        later = events[key][last]
+        columns[key] = np.where(later == MISSING, columns[key], later)
+    return columns, len(starts) - 2 * len(pairs)
+
+
+def _with_paired(sparse: _Sparse, paired: Columns, first_row: int) -> _Sparse:
+    """Add the sparse values of paired events, as far as their category can have them.
+
+    Args:
+        sparse: The sparse columns of the complete events.
+        paired: Complete events from begin and end events.
+        first_row: The row of the first of them.
     """
     joined = {}
     for key, (rows, values) in sparse.items():
-        able = [category for category, wanted in WANTED.items() if key in wanted]
-        has = (paired[key] != MISSING) & np.isin(paired["category"], able)
+        categories = [each for each, keys in COLUMNS_OF_CATEGORY.items() if key in keys]
+        has = (paired[key] != MISSING) & np.isin(paired["category"], categories)
         more = np.flatnonzero(has).astype(np.int32) + np.int32(first_row)
-        joined[key] = (
-            np.concatenate((rows, more)),
-            np.concatenate((values, paired[key][has])),
-        )
+        joined[key] = (np.concatenate((rows, more)), np.concatenate((values, paired[key][has])))
     return joined
 
 
-def _taken(parts: list[Columns], key: str) -> npt.NDArray[Any]:
-    """A column of all batches, taken out of them."""
+def _lanes_of_callers(columns: Columns, lanes: Sequence[tuple[str, str]]) -> Int32s:
+    """The lane of every event, with calls of process -1 on the lane of the calling thread.
+
+    An XPU sync is written with its calling thread but with process -1. On a lane of that process
+    it would not be inside any operator.
+
+    Args:
+        columns: ``lane`` and ``category``, each of shape ``(n,)``.
+        lanes: Process and thread of each lane, by number.
+
+    Source: ``libkineto/src/plugin/xpupti/XpuptiActivityHandlers.cpp``, which gives such an
+    activity the device -1.
+
+    Returns:
+        Shape ``(n,)``. A call stays where it is if its thread's number occurs in several processes
+        or in none.
+    """
+    found: Int32s = columns["lane"]
+    misplaced = [number for number, (process, _) in enumerate(lanes) if process == _NO_PROCESS]
+    if not misplaced:
+        return found
+    calls = np.flatnonzero(np.isin(columns["category"], _CALLS))
+    rows = calls[np.isin(found[calls], misplaced)]
+    if not len(rows):
+        return found
+    host = np.isin(columns["category"], (Category.OP, Category.ANNOTATION, *_CALLS))
+    by_thread: dict[str, list[int]] = {}
+    for number in np.unique(found[host]).tolist():
+        if lanes[number][0] != _NO_PROCESS:
+            by_thread.setdefault(lanes[number][1], []).append(number)
+    moved = np.arange(len(lanes), dtype=np.int32)
+    for number in misplaced:
+        candidates = by_thread.get(lanes[number][1], [])
+        if len(candidates) == 1:
+            moved[number] = candidates[0]
+    found = found.copy()
+    found[rows] = moved[found[rows]]
+    return found
+
+
+def _pop(parts: list[Columns], key: str) -> npt.NDArray[Any]:
+    """Remove a column from all batches and join it."""
     found = [columns.pop(key) for columns in parts if key in columns]
     if not found:
         return np.zeros(0, dtype=np.int64)
     column = np.concatenate(found)
     found.clear()
-    give_back()
+    release_free_memory()
     return column
 
 
-def _sparse(batches: list[Batch], first_row: Int64s, key: str) -> tuple[Int32s, npt.NDArray[Any]]:
-    """Rows that have a value, and their values, of all batches, taken out of them."""
+def _pop_sparse(
+    batches: list[Batch], first_row: Int64s, key: str
+) -> tuple[Int32s, npt.NDArray[Any]]:
+    """Remove a sparse column from all batches and join its rows and values."""
     rows, values = [], []
     for batch, base in zip(batches, first_row.tolist(), strict=False):
         if key in batch.sparse:
@@ -189,7 +280,7 @@ def _sparse(batches: list[Batch], first_row: Int64s, key: str) -> tuple[Int32s, 
     return np.concatenate(rows), np.concatenate(values)
 
 
-def _column(rows: Int32s, values: npt.NDArray[Any]) -> SparseColumn:
+def _sparse_column(rows: Int32s, values: npt.NDArray[Any]) -> SparseColumn:
     rows.flags.writeable = values.flags.writeable = False
     return SparseColumn(rows, values)
 
@@ -200,21 +291,19 @@ def _frozen(column: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[An
     return column
 
 
-def _or(column: npt.NDArray[Any], default: int) -> npt.NDArray[Any]:
-    return np.where(column == MISSING, default, column)
-
-
 def _memory_table(columns: Columns) -> MemoryTable:
     order = np.argsort(columns["ts_ns"], kind="stable")
     ordered = {key: column[order] for key, column in columns.items()}
+    for key, default in (("memory_device_type", _HOST_TYPE), ("memory_device", _HOST_DEVICE)):
+        ordered[key] = np.where(ordered[key] == MISSING, default, ordered[key])
     return MemoryTable(
         position=_frozen(ordered["position"], np.int32),
         lane=_frozen(ordered["lane"], np.int32),
         ts_ns=_frozen(ordered["ts_ns"], np.int64),
         n_bytes=_frozen(ordered["memory_bytes"], np.int64),
         address=_frozen(ordered["memory_address"], np.int64),
-        device_type=_frozen(_or(ordered["memory_device_type"], _HOST_TYPE), np.int32),
-        device=_frozen(_or(ordered["memory_device"], _HOST_DEVICE), np.int32),
+        device_type=_frozen(ordered["memory_device_type"], np.int32),
+        device=_frozen(ordered["memory_device"], np.int32),
         total_allocated=_frozen(ordered["total_allocated"], np.int64),
         total_reserved=_frozen(ordered["total_reserved"], np.int64),
     )

@@ -1,4 +1,4 @@
-"""One batch of events as columns: what can be worked out without knowing the others."""
+"""Converts one batch of events to columns, as far as that needs no other batch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,13 +11,19 @@ import numpy.typing as npt
 
 from profkit.model.events import MISSING, Category, Float64s, Int32s, Int64s
 from profkit.model.torch_names import MEMORY as MEMORY_EVENT
-from profkit.readers.kineto.interning import CATEGORIES, Interned, LaneTable, plain_name, plain_text
+from profkit.readers.kineto.interning import (
+    CATEGORIES,
+    InternTable,
+    LaneTable,
+    plain_name,
+    plain_text,
+)
 from profkit.readers.kineto.schema import (
     NO_ARGS,
     Args,
     Begin,
+    BeginEnd,
     Complete,
-    Edge,
     End,
     ExactBegin,
     ExactComplete,
@@ -28,25 +34,25 @@ from profkit.readers.kineto.schema import (
 
 _HOST: Final = ("external_id", "sequence", "forward_thread", "call_stack")
 _CALL: Final = ("correlation", "external_id")
-_WORK: Final = (
+_DEVICE: Final = (
     "correlation", "external_id", "device", "stream", "n_bytes", "collective",
 )  # fmt: skip
-_FILL: Final = ("blocks_per_sm", "occupancy_percent")
+_OCCUPANCY: Final = ("blocks_per_sm", "occupancy_percent")
 
-WANTED: Final = {
+COLUMNS_OF_CATEGORY: Final = {
     Category.OP: _HOST,
     Category.ANNOTATION: _HOST,
     Category.RUNTIME: _CALL,
     Category.DRIVER: _CALL,
-    Category.KERNEL: (*_WORK, *_FILL),
-    Category.MEMCPY: _WORK,
-    Category.MEMSET: _WORK,
+    Category.KERNEL: (*_DEVICE, *_OCCUPANCY),
+    Category.MEMCPY: _DEVICE,
+    Category.MEMSET: _DEVICE,
 }
-"""The columns that the events of a category can have."""
+"""The sparse columns that events of a category can have."""
 
-SPARSE: Final = tuple(dict.fromkeys((*_HOST, *_WORK, *_FILL)))
-NAMES: Final = frozenset({"call_stack", "collective"})
-"""Those of them that are numbers of names."""
+SPARSE: Final = tuple(dict.fromkeys((*_HOST, *_DEVICE, *_OCCUPANCY)))
+INTERNED: Final = frozenset({"call_stack", "collective"})
+"""The sparse columns whose values are numbers of interned names."""
 MEMORY: Final = (
     "memory_bytes", "memory_address", "memory_device_type", "memory_device", "total_allocated",
     "total_reserved",
@@ -54,12 +60,19 @@ MEMORY: Final = (
 _NO_NUMBER: Final = -1
 _MICROSECOND: Final = 1000
 _EXACT_MICROSECOND: Final = Decimal(_MICROSECOND)
+_MAX_US: Final = 4.6e15
+"""Half the range of int64 nanoseconds, so that a start and a duration can be added."""
 _NAME: Final = attrgetter("name")
 _CATEGORY: Final = attrgetter("cat")
 _LANE: Final = attrgetter("pid", "tid")
 _START: Final = attrgetter("ts")
-_LENGTH: Final = attrgetter("dur")
-_SMALL: Final = np.iinfo(np.int32)
+_DURATION: Final = attrgetter("dur")
+_INT32: Final = np.iinfo(np.int32)
+_ROUNDS_TO_0: Final = 0.32
+"""0.5% of the 64 warps of the largest multiprocessors; an occupancy above it is written as 1."""
+_ROCM_COPY_KERNELS: Final = {"copyBuffer": Category.MEMCPY, "fillBuffer": Category.MEMSET}
+"""Source: ``rocclr/device/rocm/rocblit.cpp``: HIP copies and fills with kernels of its own where no
+DMA engine does it. From ROCm 7.1 on the profiler reports these kernels."""
 
 Columns = dict[str, npt.NDArray[Any]]
 """Columns of equal length by name."""
@@ -67,18 +80,17 @@ Columns = dict[str, npt.NDArray[Any]]
 
 @dataclass
 class Batch:
-    """The columns of one batch. Kinds of events that it does not hold have no columns at all.
+    """The columns of one batch. A kind of event that does not occur in it has no columns.
 
     Attributes:
-        n_events: Entries, of every kind.
-        n_skipped: Those that are no events.
-        complete: Of complete events: ``position`` in the batch, ``category``, numbers of ``name``
-            and ``lane``, ``ts_ns`` on the file's own clock, ``dur_ns``.
+        n_events: Entries of every kind.
+        n_skipped: Entries that are not events.
+        complete: Of complete events: ``position`` in the batch, ``category``, interned ``name``
+            and ``lane``, ``ts_ns`` on the file's clock, ``dur_ns``.
         sparse: By column, the rows of ``complete`` that have a value, and the values.
         memory: Of ``[memory]`` events: ``position``, ``lane``, ``ts_ns``, and :data:`MEMORY`.
-        edges: Of begin and end events (``B``, ``E``): ``position``, ``category``, ``name``,
-            ``lane``, ``ts_ns``, ``begins``, and :data:`SPARSE`, :data:`MISSING` where there is
-            no such value.
+        begin_end: Of begin and end events (``B``, ``E``): ``position``, ``category``, ``name``,
+            ``lane``, ``ts_ns``, ``begins``, and :data:`SPARSE` with :data:`MISSING` for no value.
     """
 
     n_events: int = 0
@@ -86,123 +98,115 @@ class Batch:
     complete: Columns = field(default_factory=dict)
     sparse: dict[str, tuple[Int32s, npt.NDArray[Any]]] = field(default_factory=dict)
     memory: Columns = field(default_factory=dict)
-    edges: Columns = field(default_factory=dict)
+    begin_end: Columns = field(default_factory=dict)
 
     @property
     def n_complete(self) -> int:
-        """How many complete events it holds."""
+        """Number of complete events."""
         return len(self.complete.get("position", ()))
 
 
 def to_ns(microseconds: list[Any]) -> Int64s:
-    """Microseconds as integer nanoseconds, exactly.
+    """Convert microseconds to integer nanoseconds exactly.
 
-    Floats are split before they are scaled: up to 2**43 µs they hold three decimals, and above
-    that whole microseconds. ``Decimal`` values are exact at any size. What is no time at all (not
-    a number, beyond the years that nanoseconds count) becomes :data:`MISSING`.
+    Floats are split before they are scaled: they represent three decimals up to 2**43 µs, and
+    whole microseconds above. ``Decimal`` values are exact at any size. NaN, infinity and values
+    outside the range of int64 nanoseconds become :data:`MISSING`.
     """
     if microseconds and not isinstance(microseconds[0], (int, float)):
         return _exact_times_ns(microseconds)
     values = np.array(microseconds, dtype=np.float64)
-    sane = np.abs(values) < _LONGEST_US
-    values = np.where(sane, values, 0.0)
+    valid = np.abs(values) < _MAX_US
+    values = np.where(valid, values, 0.0)
     whole = np.floor(values)
     decimals = np.rint((values - whole) * _MICROSECOND)
     times = whole.astype(np.int64) * _MICROSECOND + decimals.astype(np.int64)
-    return np.where(sane, times, MISSING)
-
-
-_LONGEST_US: Final = 4.6e15
-"""Half of what an integer of nanoseconds counts, so that a start and a length can be added."""
+    return np.where(valid, times, MISSING)
 
 
 def _exact_times_ns(microseconds: list[Any]) -> Int64s:
-    """Decimals as integer nanoseconds: all at once where all are times, else one by one."""
+    """Convert decimals in one pass if all are valid, else one by one."""
     try:
         scaled = map(_EXACT_MICROSECOND.__mul__, microseconds)
         times = np.array(list(map(int, map(Decimal.to_integral_value, scaled))), dtype=np.int64)
     except (ArithmeticError, TypeError, ValueError):
         pass
     else:
-        if (np.abs(times) < _LONGEST_US * _MICROSECOND).all():
+        if (np.abs(times) < _MAX_US * _MICROSECOND).all():
             return times
     return np.array([_exact_ns(us) for us in microseconds], dtype=np.int64)
 
 
 def _exact_ns(us: Any) -> int:  # noqa: ANN401  (a Decimal, or None)
     if isinstance(us, (int, float)):
-        us = Decimal(us)  # of a batch that was read event by event, each as well as it could be
-    if us is None or not us.is_finite() or abs(us) >= _LONGEST_US:
+        us = Decimal(us)  # from a batch that was salvaged event by event
+    if us is None or not us.is_finite() or abs(us) >= _MAX_US:
         return MISSING
     return int((us * _MICROSECOND).to_integral_value())
 
 
 def to_int64(values: list[Any]) -> Int64s:
-    """Integers as a column; unsigned ones beyond 2**63 keep their bits, so that ids still join."""
+    """Integers as a column; unsigned ones above 2**63 wrap around, so that ids still join."""
     try:
-        # Twice as quick as numpy.array, which looks at every value before it takes the first.
+        # Twice as fast as numpy.array, which inspects all values for a common type first.
         return np.fromiter(values, dtype=np.int64, count=len(values))
     except OverflowError:
         wrapped = [(v + (1 << 63)) % (1 << 64) - (1 << 63) for v in values]
         return np.array(wrapped, dtype=np.int64)
 
 
-_MOVES: Final = {"copyBuffer": Category.MEMCPY, "fillBuffer": Category.MEMSET}
-"""Source: ``rocclr/device/rocm/rocblit.cpp``: HIP copies and fills by kernels of its own where no
-engine does it. From ROCm 7.1 on the profiler shows these kernels."""
-
-
-class Vocabulary:
-    """Every name, category and lane that was met, by number.
+class InternTables:
+    """All names, categories and lanes so far, each with a number.
 
     Attributes:
         names: Names of events, call stacks, collectives.
-        written: Categories as written.
-        category_counts: How many complete events have each of them.
+        written_categories: Categories as the file spells them.
+        category_counts: Number of complete events by written category.
         lanes: Lanes.
     """
 
     def __init__(self) -> None:
-        self.names = Interned(plain_name)
-        self.written = Interned(plain_text)
+        self.names = InternTable(plain_name)
+        self.written_categories = InternTable(plain_text)
         self.category_counts: dict[str, int] = {}
         self.lanes = LaneTable()
-        self._moves: dict[int, Category] = {}
-        self._n_looked_at = 0
+        self._copy_kernels: dict[int, Category] = {}
+        self._n_checked = 0
 
-    def tell_moves(self, names: Int32s, category: npt.NDArray[np.uint8]) -> None:
-        """Make ROCm's own kernels that copy and fill what they are: copies and fills.
+    def recategorize_copy_kernels(self, names: Int32s, category: npt.NDArray[np.uint8]) -> None:
+        """Categorize ROCm's internal copy and fill kernels as copies and fills.
 
         Args:
             names: The number of each event's name. Shape ``(n,)``.
-            category: Their categories, changed in place.
+            category: Their categories, changed in place. Shape ``(n,)``.
         """
         texts = self.names.texts
-        for number in range(self._n_looked_at, len(texts)):
+        for number in range(self._n_checked, len(texts)):
             if texts[number].startswith("__amd_rocclr_"):
-                move = next((kind for part, kind in _MOVES.items() if part in texts[number]), None)
-                if move is not None:
-                    self._moves[number] = move
-        self._n_looked_at = len(texts)
-        for number, kind in self._moves.items():
+                for part, kind in _ROCM_COPY_KERNELS.items():
+                    if part in texts[number]:
+                        self._copy_kernels[number] = kind
+        self._n_checked = len(texts)
+        for number, kind in self._copy_kernels.items():
             category[(names == number) & (category == Category.KERNEL)] = kind
 
     def categories(self, events: list[Any]) -> npt.NDArray[np.uint8]:
         """The :class:`Category` of each event. Shape ``(n,)``."""
-        written = _numbers(self.written, map(_CATEGORY, events), len(events))
-        texts = self.written.texts
+        written = _intern(self.written_categories, map(_CATEGORY, events), len(events))
+        texts = self.written_categories.texts
         counts = np.bincount(written, minlength=len(texts)).tolist()
         for text, count in zip(texts, counts, strict=True):
             self.category_counts[text] = self.category_counts.get(text, 0) + count
         by_text = [CATEGORIES.get(text.lower(), Category.OTHER) for text in texts]
         codes = np.array(by_text, dtype=np.uint8)[written]
-        for text, tell in _TOLD_BY_EVENT.items():
-            for i in np.flatnonzero(written == self.written.get(text, _NO_NUMBER)).tolist():
-                codes[i] = tell(events[i])
+        for text, category_of in _AMBIGUOUS_CATEGORIES.items():
+            number = self.written_categories.get(text, _NO_NUMBER)
+            for i in np.flatnonzero(written == number).tolist():
+                codes[i] = category_of(events[i])
         return codes
 
     def name_lanes(self, events: list[Any]) -> None:
-        """Remember what metadata events call processes and threads."""
+        """Store the names of processes and threads that metadata events give."""
         for event in events:
             name = str(event.args.name) if event.args else ""
             if event.name == "process_name":
@@ -212,7 +216,7 @@ class Vocabulary:
 
 
 def _category_by_process(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
-    """The category of an event that has none: the autograd profiler's arrays tell by process.
+    """The category of an event of an autograd profiler's array, which has no ``cat``.
 
     Source: ``torch/autograd/profiler_util.py`` (``EventList.export_chrome_trace``), which names
     the process ``CPU functions`` or, for device work, ``CUDA functions``.
@@ -223,8 +227,8 @@ def _category_by_process(event: Any) -> int:  # noqa: ANN401  (a struct of one o
     return Category.KERNEL if process == "CUDA functions" else Category.OTHER
 
 
-def _category_by_waiter(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
-    """The category of a wait on an XPU: the host's are calls, a barrier on the device is none.
+def _category_of_xpu_sync(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
+    """The category of an XPU sync: a driver call on the host, or a barrier on the device.
 
     Source: ``libkineto/src/plugin/xpupti/XpuptiActivityHandlers.cpp``
     (``handleSynchronizationActivity``): named after the Level Zero call, with its ``Type``.
@@ -233,16 +237,17 @@ def _category_by_waiter(event: Any) -> int:  # noqa: ANN401  (a struct of one of
     return Category.DRIVER if kind.startswith("HOST_") else Category.DEVICE_SYNC
 
 
-_TOLD_BY_EVENT: Final = {"": _category_by_process, "xpu_sync": _category_by_waiter}
-"""Categories as written that do not tell by themselves what an event is."""
+_AMBIGUOUS_CATEGORIES: Final = {"": _category_by_process, "xpu_sync": _category_of_xpu_sync}
+"""Written categories for which the event itself decides."""
 
 
-def to_columns(events: list[Any], words: Vocabulary) -> Batch:
-    """Turn decoded events into columns.
+def to_columns(events: list[Any], interned: InternTables) -> Batch:
+    """Convert decoded events to columns.
 
     Args:
-        events: Structs of :mod:`profkit.readers.kineto.schema`; None stands for what is no event.
-        words: The vocabulary, which grows.
+        events: Structs of :mod:`profkit.readers.kineto.schema`, or None for entries that are not
+            events.
+        interned: Extended with new names, categories and lanes.
     """
     kinds = list(map(type, events))
     batch = Batch(n_events=len(events), n_skipped=kinds.count(type(None)))
@@ -251,19 +256,19 @@ def to_columns(events: list[Any], words: Vocabulary) -> Batch:
     allocations: list[int] = []
     if complete in present:
         at = [i for i, kind in enumerate(kinds) if kind is complete]
-        allocations += _add_complete(batch, [events[i] for i in at], at, words)
+        allocations += _add_complete(batch, [events[i] for i in at], at, interned)
     instants = {kind for kind in present if issubclass(kind, Instant)}
     if instants:
         at = [i for i, kind in enumerate(kinds) if kind in instants]
         allocations += [i for i in at if _is_allocation(events[i])]
     if allocations:
         allocations.sort()
-        _add_memory(batch, [events[i] for i in allocations], allocations, words)
+        _add_memory(batch, [events[i] for i in allocations], allocations, interned)
     if present & {Begin, End, ExactBegin, ExactEnd}:
-        at = [i for i, event in enumerate(events) if isinstance(event, Edge)]
-        _add_edges(batch, [events[i] for i in at], at, words)
+        at = [i for i, event in enumerate(events) if isinstance(event, BeginEnd)]
+        _add_begin_end(batch, [events[i] for i in at], at, interned)
     if Naming in present:
-        words.name_lanes([event for event in events if type(event) is Naming])
+        interned.name_lanes([event for event in events if type(event) is Naming])
     return batch
 
 
@@ -271,37 +276,39 @@ def _is_allocation(event: Any) -> bool:  # noqa: ANN401  (an instant or a comple
     return event.name == MEMORY_EVENT and (event.args or NO_ARGS).memory_bytes != MISSING
 
 
-def _add_complete(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> list[int]:
-    """Add complete events, all but allocations.
+def _add_complete(
+    batch: Batch, events: list[Any], at: list[int], interned: InternTables
+) -> list[int]:
+    """Add complete events, except allocations.
 
     torch's Python exporter (``use_python_export``) writes an allocation as a complete event that
-    lasts to the end of the trace. It is a moment all the same.
+    lasts to the end of the trace; it is read as an instant.
 
     Returns:
-        Places of the allocations, which are not added.
+        Positions of the allocations, which are not added.
     """
-    names = _numbers(words.names, map(_NAME, events), len(events))
-    named = np.flatnonzero(names == words.names.get(MEMORY_EVENT, _NO_NUMBER)).tolist()
+    names = _intern(interned.names, map(_NAME, events), len(events))
+    named = np.flatnonzero(names == interned.names.get(MEMORY_EVENT, _NO_NUMBER)).tolist()
     allocations = {i for i in named if _is_allocation(events[i])}
     if allocations:
         rest = [i for i in range(len(events)) if i not in allocations]
-        _add_complete(batch, [events[i] for i in rest], [at[i] for i in rest], words)
+        _add_complete(batch, [events[i] for i in rest], [at[i] for i in rest], interned)
         return [at[i] for i in allocations]
-    category = words.categories(events)
-    words.tell_moves(names, category)
+    category = interned.categories(events)
+    interned.recategorize_copy_kernels(names, category)
     batch.complete = {
-        **_placed(events, at, words),
+        **_common_columns(events, at, interned),
         "category": category,
         "name": names,
-        "dur_ns": to_ns(list(map(_LENGTH, events))),
+        "dur_ns": to_ns(list(map(_DURATION, events))),
     }
     parts: dict[str, list[tuple[Int32s, npt.NDArray[Any]]]] = {}
-    for kind, wanted in WANTED.items():
+    for kind, keys in COLUMNS_OF_CATEGORY.items():
         rows = np.flatnonzero(category == kind).astype(np.int32)
         if len(rows):
-            found = [events[i].args or NO_ARGS for i in rows.tolist()]
-            for key in wanted:
-                values = _values(key, found, words)
+            args = [events[i].args or NO_ARGS for i in rows.tolist()]
+            for key in keys:
+                values = _values(key, args, interned)
                 has = values != MISSING
                 if has.any():
                     parts.setdefault(key, []).append((rows[has], values[has]))
@@ -309,42 +316,42 @@ def _add_complete(batch: Batch, events: list[Any], at: list[int], words: Vocabul
         rows = np.concatenate([rows for rows, _ in listed])
         values = np.concatenate([values for _, values in listed])
         order = np.argsort(rows, kind="stable")
-        batch.sparse[key] = (rows[order], _smaller(values[order]))
+        batch.sparse[key] = (rows[order], _narrowed(values[order]))
     return []
 
 
-def _smaller(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The values in 32 bits where they fit: ids mostly do, and there are many of them."""
+def _narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The values as int32 where they fit: most ids do, and there are many of them."""
     if values.dtype != np.int64:
         return values
-    fits = values.min() > _SMALL.min and values.max() <= _SMALL.max
+    fits = values.min() > _INT32.min and values.max() <= _INT32.max
     return values.astype(np.int32) if fits else values
 
 
-def _values(key: str, found: list[Args], words: Vocabulary) -> npt.NDArray[Any]:
-    """What some events carry under one key, or :data:`MISSING`. Shape ``(k,)``."""
-    given = list(map(attrgetter(key), found))
-    if key in _FILL:
-        return _figures(key, given, found)
-    if key in NAMES:
-        names = words.names
+def _values(key: str, args: list[Args], interned: InternTables) -> npt.NDArray[Any]:
+    """The values of one sparse column, :data:`MISSING` where an event has none. Shape ``(k,)``."""
+    given = list(map(attrgetter(key), args))
+    if key in _OCCUPANCY:
+        return _occupancy(key, given, args)
+    if key in INTERNED:
+        names = interned.names
         given = [names[text] if text else MISSING for text in given]
     values = to_int64(given)
     if key == "external_id" and (values == MISSING).any():
-        old = to_int64([args.external_id_before_1_11 for args in found])
+        old = to_int64([each.external_id_before_1_11 for each in args])
         return np.where(values == MISSING, old, values)
     if key == "stream" and (values == MISSING).any():
-        queues = to_int64([args.sycl_queue for args in found])
+        queues = to_int64([each.sycl_queue for each in args])
         return np.where(values == MISSING, queues, values)
     return values
 
 
-def _figures(key: str, given: list[Any], found: list[Args]) -> Float64s:
-    """How full kernels make a device, or :data:`MISSING` where the profiler could not tell.
+def _occupancy(key: str, given: list[Any], args: list[Args]) -> Float64s:
+    """Blocks per SM or achieved occupancy, :data:`MISSING` where Kineto's value is not usable.
 
-    It has no figure of blocks where it does not know the device (``inf``, -1). It works the
-    occupancy out for 48 KiB of shared memory a block: of a kernel that asked for more it says 0,
-    whatever its size. A 0 that the kernel's own warps rule out is no figure either.
+    Kineto writes ``inf`` or -1 blocks where it does not know the device. It computes occupancy for
+    at most 48 KiB of shared memory per block and writes 0 for a kernel that requests more; a 0
+    that contradicts the kernel's number of warps is therefore missing as well.
 
     Source: ``libkineto/src/DeviceProperties.cpp`` (``kernelOccupancy``, whose
     ``maxDynamicSharedSizeBytes`` is 0).
@@ -353,44 +360,40 @@ def _figures(key: str, given: list[Any], found: list[Args]) -> Float64s:
     known = np.isfinite(values) & (values >= 0)
     if key == "occupancy_percent":
         zeros = np.flatnonzero(values == 0)
-        warps = np.array([found[i].warps_per_sm for i in zeros.tolist()], dtype=np.float64)
-        known[zeros] = ~(warps > _ROUNDED_TO_0)
+        warps = np.array([args[i].warps_per_sm for i in zeros.tolist()], dtype=np.float64)
+        known[zeros] = ~(warps > _ROUNDS_TO_0)
     return np.where(known, values, float(MISSING))
 
 
-_ROUNDED_TO_0: Final = 0.32
-"""Half a hundredth of the 64 warps that the largest multiprocessors hold; more is written as 1."""
-
-
-def _add_memory(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> None:
-    batch.memory = _placed(events, at, words)
+def _add_memory(batch: Batch, events: list[Any], at: list[int], interned: InternTables) -> None:
+    batch.memory = _common_columns(events, at, interned)
     for key in MEMORY:
         batch.memory[key] = to_int64(list(map(attrgetter(f"args.{key}"), events)))
 
 
-def _add_edges(batch: Batch, events: list[Any], at: list[int], words: Vocabulary) -> None:
-    category = words.categories(events)
-    names = _numbers(words.names, map(_NAME, events), len(events))
-    words.tell_moves(names, category)
-    found = [event.args or NO_ARGS for event in events]
-    batch.edges = {
-        **_placed(events, at, words),
+def _add_begin_end(batch: Batch, events: list[Any], at: list[int], interned: InternTables) -> None:
+    category = interned.categories(events)
+    names = _intern(interned.names, map(_NAME, events), len(events))
+    interned.recategorize_copy_kernels(names, category)
+    args = [event.args or NO_ARGS for event in events]
+    batch.begin_end = {
+        **_common_columns(events, at, interned),
         "category": category,
         "name": names,
         "begins": np.array([event.begins for event in events], dtype=np.bool_),
-        **{key: _values(key, found, words) for key in SPARSE},
+        **{key: _values(key, args, interned) for key in SPARSE},
     }
 
 
-def _placed(events: list[Any], at: list[int], words: Vocabulary) -> Columns:
-    """What events of every kind have."""
+def _common_columns(events: list[Any], at: list[int], interned: InternTables) -> Columns:
+    """The columns that events of every kind have."""
     return {
         "position": np.array(at, dtype=np.int32),
-        "lane": _numbers(words.lanes, map(_LANE, events), len(events)),
+        "lane": _intern(interned.lanes, map(_LANE, events), len(events)),
         "ts_ns": to_ns(list(map(_START, events))),
     }
 
 
-def _numbers(known: Interned | LaneTable, things: Iterator[Any], count: int) -> Int32s:
-    """The number of each thing, new ones numbered on the way. Shape ``(count,)``."""
-    return np.fromiter(map(known.__getitem__, things), dtype=np.int32, count=count)
+def _intern(table: InternTable | LaneTable, values: Iterator[Any], count: int) -> Int32s:
+    """The number of each value; new values get the next number. Shape ``(count,)``."""
+    return np.fromiter(map(table.__getitem__, values), dtype=np.int32, count=count)

@@ -1,4 +1,4 @@
-"""Names that repeat are kept once: events, categories, threads and streams."""
+"""Interns what repeats in a trace: names of events, categories, threads and streams."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from profkit.model.events import Category, Lane
 from profkit.model.torch_names import BUILTIN_PREFIX
 
 OURS: Final = "profkit"
-"""The category of what profkit itself adds to a trace for viewers: findings, counters, gaps."""
+"""The category of events that profkit adds to a trace for viewers: findings, counters, gaps."""
 
 CATEGORIES: Final = {
     "cpu_op": Category.OP,
@@ -40,10 +40,12 @@ CATEGORIES: Final = {
 
 Source: ``libkineto/include/ActivityType.h``; the capitalized names are those of torch 1.8 to 1.10.
 """
+_UNESCAPED_PATH: Final = re.compile(r"[\b\f\n\r\t].*\.py\(\d+\): ", re.DOTALL)
+_ESCAPES: Final = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
 def plain_text(text: str) -> str:
-    """A text that can be written again: halves of surrogate pairs are spelled out."""
+    """The text with unpaired surrogates escaped, so that it can be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -52,27 +54,23 @@ def plain_text(text: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    r"""A name as its producer meant it.
+    r"""A name without object addresses, and with the backslashes of Windows paths restored.
 
-    torch names a call of a builtin ``<built-in method item of Tensor object at 0x7f0c…>``:
-    thousands of names for one thing, so the address goes. And paths that were written unescaped
-    were unescaped by whoever read them: the line break in ``torch\nn`` was none.
+    torch names a call of a builtin ``<built-in method item of Tensor object at 0x7f0c…>``, which
+    gives thousands of names to one function. A path that was written without escaping its
+    backslashes decodes to control characters: the line feed in ``torch\nn`` was a backslash.
     """
     if name.startswith(BUILTIN_PREFIX):
         head, at, tail = name.partition(" at 0x")
         if at:
             return head + tail[tail.find(">") :]
-    if _FRAME.search(name):
-        name = name.translate(_UNESCAPED)
+    if _UNESCAPED_PATH.search(name):
+        name = name.translate(_ESCAPES)
     return plain_text(name)
 
 
-_FRAME: Final = re.compile(r"[\b\f\n\r\t].*\.py\(\d+\): ", re.DOTALL)
-_UNESCAPED: Final = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
-
-
-class Interned(dict[str, int]):
-    """A number for every text, given out in order of appearance.
+class InternTable(dict[str, int]):
+    """Numbers texts in order of appearance.
 
     Attributes:
         texts: The texts, by number.
@@ -84,30 +82,30 @@ class Interned(dict[str, int]):
         self._plain = plain
 
     def __reduce__(self) -> tuple[object, ...]:
-        """How to make it again in another process: by its texts, in their order."""
-        return _interned, (self._plain, self.texts)
+        """Pickle the texts in their order; the numbers follow from it."""
+        return _restored, (self._plain, self.texts)
 
     def __missing__(self, text: str) -> int:
         plain = self._plain(text)
         if plain != text:
-            # The text itself is not kept: where addresses differ there may be one for each event.
+            # The text itself is not stored: with addresses there may be one per event.
             return self[plain]
         number = self[text] = len(self.texts)
         self.texts.append(text)
         return number
 
 
-def _interned(plain: Callable[[str], str], texts: list[str]) -> Interned:
-    known = Interned(plain)
+def _restored(plain: Callable[[str], str], texts: list[str]) -> InternTable:
+    table = InternTable(plain)
     for text in texts:
-        known[text]
-    return known
+        table[text]
+    return table
 
 
 class LaneTable(dict[tuple[object, object], int]):
-    """A number for every (process, thread) pair, given out in order of appearance.
+    """Numbers (process, thread) pairs in order of appearance.
 
-    Old traces write one thread as ``25738`` here and ``"25738"`` there; both are one lane.
+    Old traces write the same thread both as ``25738`` and as ``"25738"``; both are one lane.
 
     Attributes:
         processes: Names of processes.
@@ -129,27 +127,22 @@ class LaneTable(dict[tuple[object, object], int]):
         """Process and thread of each lane, by number."""
         return list(self._numbers)
 
-    def learn(self, other: "LaneTable") -> None:
-        """Take over the names that another table was told."""
+    def add_names(self, other: "LaneTable") -> None:
+        """Add the names of processes and threads of another table."""
         self.processes.update(other.processes)
         self.threads.update(other.threads)
 
     def name_process(self, pid: object, name: str) -> None:
-        """Remember a process's name."""
+        """Store a process's name."""
         self.processes[plain_text(str(pid))] = plain_text(name)
 
     def name_thread(self, pid: object, tid: object, name: str) -> None:
-        """Remember a thread's name."""
+        """Store a thread's name."""
         self.threads[plain_text(str(pid)), plain_text(str(tid))] = plain_text(name)
 
     def lanes(self) -> tuple[Lane, ...]:
-        """All pairs by number, with the names that were told."""
+        """All lanes by number, with their names where known."""
         return tuple(
-            Lane(
-                pid=pid,
-                tid=tid,
-                process=self.processes.get(pid, ""),
-                thread=self.threads.get((pid, tid), ""),
-            )
+            Lane(pid, tid, self.processes.get(pid, ""), self.threads.get((pid, tid), ""))
             for pid, tid in self._numbers
         )

@@ -1,4 +1,4 @@
-"""Events whose times make no sense, set aside before they become the total."""
+"""Finds events with invalid times, so that no total includes them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,43 +9,42 @@ from profkit.model.events import MISSING, Int64s, Mask
 from profkit.model.trace import OddEvent
 from profkit.readers.kineto.batch import Columns
 
-_LONGEST_NS: Final = 366 * 24 * 3600 * 10**9
-"""No recording lasts a year; a length beyond it is an overflow."""
-_FEWEST_EVENTS: Final = 20
-"""With fewer events there is no telling which of them is out of place."""
-_TIMES_THE_WINDOW: Final = 10
-_FARTHEST_NS: Final = 600 * 10**9
-"""An event that alone makes a recording ten times as long, and by more than ten minutes, did not
-happen like that: no kernel runs so long, and the callers of everything are several events that end
-together."""
+_MAX_NS: Final = 366 * 24 * 3600 * 10**9
+"""No recording lasts a year; a longer duration is an overflow."""
+_MIN_EVENTS: Final = 20
+"""With fewer events it is not clear which of them is the outlier."""
+_MAX_RATIO: Final = 10
+_MAX_DISTANCE_NS: Final = 600 * 10**9
+"""A single event that makes a recording more than ten times and ten minutes longer has an invalid
+time: no kernel takes that long, and a real outermost call comes with others that end with it."""
 _REASONS: Final = (
     "",
-    "its time is no time",
-    "its length is negative",
-    "it is longer than a year",
-    "alone it makes the recording many times as long",
+    "its start or duration is not a valid number",
+    "its duration is negative",
+    "it lasts more than a year",
+    "it alone makes the recording more than ten times as long",
 )
 
 
-def set_aside(columns: Columns, names: Sequence[str]) -> tuple[tuple[OddEvent, ...], Mask]:
-    """Find events whose times make no sense.
+def find_invalid_times(columns: Columns, names: Sequence[str]) -> tuple[tuple[OddEvent, ...], Mask]:
+    """Find events with invalid times.
 
     Args:
         columns: ``ts_ns``, ``dur_ns``, ``name`` and ``position``, each of shape ``(n,)``.
         names: Names by number.
 
     Returns:
-        The odd events, and which events stay. Shape ``(n,)``.
+        The invalid events, and a mask of the valid ones, of shape ``(n,)``.
     """
     starts, lengths = columns["ts_ns"], columns["dur_ns"]
     reason = np.zeros(len(starts), dtype=np.uint8)
-    reason[lengths > _LONGEST_NS] = 3
+    reason[lengths > _MAX_NS] = 3
     reason[lengths < 0] = 2
     reason[(starts == MISSING) | (lengths == MISSING)] = 1
     outlier = _outlier(starts, lengths, reason == 0)
     if outlier is not None:
         reason[outlier] = 4
-    odd = tuple(
+    invalid = tuple(
         OddEvent(
             position=int(columns["position"][row]),
             name=names[columns["name"][row]],
@@ -54,29 +53,28 @@ def set_aside(columns: Columns, names: Sequence[str]) -> tuple[tuple[OddEvent, .
         )
         for row in np.flatnonzero(reason).tolist()
     )
-    return odd, np.asarray(reason == 0)
+    return invalid, np.asarray(reason == 0)
 
 
-def _outlier(starts: Int64s, lengths: Int64s, sane: Mask) -> int | None:
-    """The one event that begins or ends far away from all others, if there is one.
+def _outlier(starts: Int64s, lengths: Int64s, valid: Mask) -> int | None:
+    """The row of the one event that begins or ends far from all others, or None.
 
     Args:
         starts: Shape ``(n,)``.
         lengths: Shape ``(n,)``.
-        sane: Which events count. Shape ``(n,)``.
+        valid: Events to consider. Shape ``(n,)``.
     """
-    if np.count_nonzero(sane) < _FEWEST_EVENTS:
+    if np.count_nonzero(valid) < _MIN_EVENTS:
         return None
-    # The columns of a large trace are large: they are not copied where all events count.
-    all_count = bool(sane.all())
-    rows = None if all_count else np.flatnonzero(sane)
+    # Columns of large traces are large: no copy where all events are valid.
+    rows = None if valid.all() else np.flatnonzero(valid)
     starts = starts if rows is None else starts[rows]
     ends = starts + (lengths if rows is None else lengths[rows])
     for candidate in (int(np.argmax(ends)), int(np.argmin(starts))):
         others = (slice(0, candidate), slice(candidate + 1, None))
         first = min(int(starts[part].min()) for part in others if len(starts[part]))
         last = max(int(ends[part].max()) for part in others if len(ends[part]))
-        beyond = max(int(ends[candidate]) - last, first - int(starts[candidate]))
-        if beyond > max(_TIMES_THE_WINDOW * (last - first), _FARTHEST_NS):
+        distance = max(int(ends[candidate]) - last, first - int(starts[candidate]))
+        if distance > max(_MAX_RATIO * (last - first), _MAX_DISTANCE_NS):
             return candidate if rows is None else int(rows[candidate])
     return None

@@ -1,7 +1,6 @@
-"""What stands around the events: devices, ranks, versions, what was recorded."""
+"""Reads the keys beside the events: devices, ranks, versions, what was recorded."""
 
 import contextlib
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,10 +9,9 @@ import msgspec
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.trace import DeviceInfo, RecordedWith
 from profkit.readers.kineto.schema import DeviceProperties, DistributedInfo
-from profkit.readers.kineto.split import UNREADABLE, Text
+from profkit.readers.kineto.split import BAD_ESCAPE_BYTES, UNREADABLE, TraceText
 from profkit.readers.older_layouts import upgrade_capture
 
-_BAD_ESCAPE: Final = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _VERSIONS: Final = (
     "cupti_version",
     "cuda_runtime_version",
@@ -25,21 +23,20 @@ _VERSIONS: Final = (
 )
 _LEVELS: Final = ("INFO", "WARNING", "ERROR")
 _COMPILES: Final = "compiles"
-"""What ``torch.compile`` did, within what profkit wrote."""
-
+"""The record of ``torch.compile``'s compilations in the key ``profkit``."""
 _OLDER_KEY: Final = b'"stretch_share"'
-"""A key that captures of earlier versions have in their cost."""
+"""A key of the capture's cost in earlier versions."""
 
 Header = Mapping[str, msgspec.Raw]
 
 
-def header_of(text: Text) -> Header | None:
-    """The top-level keys of a trace, without its events; None where they cannot be read."""
+def header_of(text: TraceText) -> Header | None:
+    """The top-level keys of a trace without its events; None if they cannot be decoded."""
     if text.bare:
         return {}
     joined = text.head + b"]" + bytes(text.tail)
     closed = joined if text.complete else joined + b"}"
-    candidates = (closed, _BAD_ESCAPE.sub(rb"\\\\", closed), text.head + b"]}")
+    candidates = (closed, BAD_ESCAPE_BYTES.sub(rb"\\\\", closed), text.head + b"]}")
     return next((found for c in candidates if (found := _decoded(c)) is not None), None)
 
 
@@ -50,8 +47,8 @@ def _decoded(text: bytes) -> Header | None:
         return None
 
 
-def _value(header: Header, key: str, kind: Any, default: Any) -> Any:  # noqa: ANN401  (as the key has it)
-    """A key's value, or the default where it is missing or of another kind."""
+def _value(header: Header, key: str, kind: Any, default: Any) -> Any:  # noqa: ANN401  (of that kind)
+    """A key's value, or the default if it is missing or of another type."""
     raw = header.get(key)
     if raw is None:
         return default
@@ -62,16 +59,12 @@ def _value(header: Header, key: str, kind: Any, default: Any) -> Any:  # noqa: A
 
 
 def devices(header: Header) -> dict[int, DeviceInfo]:
-    """What ``deviceProperties`` says, by ordinal."""
-    described = {}
-    for properties in _value(header, "deviceProperties", list[Any], []):
-        found = _device(properties)
-        if found is not None:
-            described[found.index] = found
-    return described
+    """``deviceProperties``, by ordinal."""
+    found = map(_device, _value(header, "deviceProperties", list[Any], []))
+    return {device.index: device for device in found if device is not None}
 
 
-def _device(properties: Any) -> DeviceInfo | None:  # noqa: ANN401  (whatever the file has there)
+def _device(properties: Any) -> DeviceInfo | None:  # noqa: ANN401  (any JSON value)
     try:
         found = msgspec.convert(properties, DeviceProperties)
     except msgspec.ValidationError:
@@ -88,18 +81,15 @@ def _device(properties: Any) -> DeviceInfo | None:  # noqa: ANN401  (whatever th
 
 
 def recorded_with(header: Header, *, has_stacks: bool, has_memory: bool) -> RecordedWith:
-    """What the recording was asked to keep.
+    """The profiler's options.
 
-    Kineto writes a flag only where it is set, so a flag that is missing from a file with others
-    was off; and what is in the events was recorded whatever the flags say.
+    Kineto writes a flag only if it is set, so a flag that is missing from a file with others was
+    off. Stacks or memory found in the events were recorded whatever the flags say.
     """
-    flags = {
-        "stacks": _flag(header, "with_stack"),
-        "shapes": _flag(header, "record_shapes"),
-        "memory": _flag(header, "profile_memory"),
-        "modules": _flag(header, "with_modules"),
-        "flops": _flag(header, "with_flops"),
-    }
+    names = {"stacks": "with_stack", "shapes": "record_shapes", "memory": "profile_memory",
+             "modules": "with_modules", "flops": "with_flops"}  # fmt: skip
+    values = {name: _value(header, key, int, None) for name, key in names.items()}
+    flags = {name: None if value is None else bool(value) for name, value in values.items()}
     if any(flags.values()):
         flags = {key: bool(value) for key, value in flags.items()}
     if has_stacks:
@@ -109,45 +99,40 @@ def recorded_with(header: Header, *, has_stacks: bool, has_memory: bool) -> Reco
     return RecordedWith(**flags)
 
 
-def _flag(header: Header, key: str) -> bool | None:
-    value = _value(header, key, int, None)
-    return None if value is None else bool(value)
-
-
 def distributed(header: Header) -> tuple[int | None, int | None]:
-    """Rank and world size, or None each."""
+    """Rank and world size, each None if not recorded."""
     found = _value(header, "distributedInfo", DistributedInfo, DistributedInfo())
     return found.rank, found.world_size
 
 
 def versions(header: Header) -> dict[str, str]:
-    """Versions of the driver's and the vendor's libraries, as the file has them."""
+    """Versions of the driver and the vendor's libraries."""
     found = {key: _value(header, key, Any, None) for key in _VERSIONS}
     return {key: str(value) for key, value in found.items() if value is not None}
 
 
 def messages(header: Header) -> dict[str, tuple[str, ...]]:
-    """What Kineto wrote into the trace of its own troubles, by level."""
+    """Kineto's own log messages in the trace, by level."""
     found = {level: _value(header, level, list[Any], []) for level in _LEVELS}
     return {level: tuple(str(m) for m in listed) for level, listed in found.items() if listed}
 
 
 def host(header: Header) -> str | None:
-    """The machine's name, or None."""
+    """The machine's name, or None if not recorded."""
     name: str | None = _value(header, "host_name", str, None)
     return name
 
 
 def base_time_ns(header: Header) -> int:
-    """Nanoseconds since 1970 that every time of the file is relative to; 0 where absolute."""
+    """The base that times in the file are relative to, in ns since 1970; 0 if they are absolute."""
     base: int = _value(header, "baseTimeNanoseconds", int, 0)
     return base
 
 
 def capture(header: Header) -> CaptureInfo | None:
-    """What profkit wrote when it recorded the trace, or None.
+    """The metadata of a trace that profkit recorded, or None.
 
-    What is said of compiling is passed over where it is not as it should be; the rest holds.
+    Its record of compilations is dropped if it is invalid; the rest is still used.
     """
     found: CaptureInfo | None = _value(header, "profkit", CaptureInfo, None)
     if found is None or _OLDER_KEY in bytes(header["profkit"]):

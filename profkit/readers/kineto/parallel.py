@@ -1,9 +1,9 @@
-"""A large trace read by several processes.
+"""Reads a large trace in several processes.
 
-Every process unpacks and cuts the whole file, which is cheap, and decodes every n-th batch, which
-is not; so no text goes from one process to another, only columns come back. Processes are started
-as programs, not forked: a fork of a program that uses torch may hang, and a spawn would run the
-user's own script again.
+Every process decompresses and splits the whole file, which is cheap, and decodes every n-th batch,
+which is not. Only columns are sent between processes, never text. Worker processes are started as
+programs, not forked: a fork of a program that uses torch may hang, and multiprocessing's spawn
+would run the user's script again.
 """
 
 import os
@@ -14,89 +14,97 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from profkit.readers.kineto.assemble import Share, adopt
-from profkit.readers.kineto.batch import Vocabulary
-from profkit.readers.kineto.decode import Reader
-from profkit.readers.kineto.split import Text, cut
-from profkit.readers.stages import Stages
-from profkit.readers.stream import Chunks, Place
+from profkit.readers.kineto.assemble import Batches, renumber
+from profkit.readers.kineto.batch import InternTables
+from profkit.readers.kineto.decode import BatchReader
+from profkit.readers.kineto.split import TraceText, split_batches
+from profkit.readers.progress import Stages
+from profkit.readers.stream import Chunks, Place, open_plain
 
-_WORTH_A_PROCESS_BYTES: Final = 100 << 20
-"""Text below this is read before a second process has started (about 0.25 s)."""
-_TEXT_PER_PACKED_BYTE: Final = 12
-"""About how much traces shrink in gzip."""
-_MOST_PROCESSES: Final = 8
-"""Beyond it unpacking and cutting, which every process does, take as long as decoding."""
-
-
-_WORKER: Final = "profkit.readers.kineto.worker"
+_BYTES_PER_PROCESS: Final = 100 << 20
+"""Less text than this is read before a second process has started (about 0.25 s)."""
+_COMPRESSION_RATIO: Final = 12
+"""The typical ratio of gzip for traces."""
+_MAX_PROCESSES: Final = 8
+"""With more, decompressing and splitting, which every process does, take as long as decoding."""
+_WORKER: Final = "from profkit.readers.kineto.parallel import worker; worker()"
 
 
 @dataclass
 class PartialRead:
-    """What one process read.
+    """The batches that one process read.
 
     Attributes:
-        share: Its batches.
-        words: What the numbers in them mean.
+        batches: The batches.
+        interned: The tables that their numbers refer to.
         n_events: Entries of ``traceEvents`` in them.
-        n_skipped: Those that are no events.
-        clean: Every batch was as it should be. Otherwise where one ends is not known before it
-            is read, and the batches of several processes do not fit together.
+        n_skipped: Entries that are not events.
+        clean: Whether every batch could be decoded without salvaging. If not, batch boundaries
+            depend on what was read before, and the batches of several processes do not match.
     """
 
-    share: Share
-    words: Vocabulary
+    batches: Batches
+    interned: InternTables
     n_events: int
     n_skipped: int
     clean: bool
 
 
 def processes_for(place: Place) -> int:
-    """How many processes a file is worth; what is not on this machine is read by one."""
+    """The number of processes to read a file with; 1 for files on other machines."""
     if not isinstance(place, Path) or not place.is_file():
         return 1
-    n_bytes = place.stat().st_size * (1 if _is_plain(place) else _TEXT_PER_PACKED_BYTE)
+    n_bytes = place.stat().st_size * (1 if _is_plain(place) else _COMPRESSION_RATIO)
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    worth = n_bytes // _WORTH_A_PROCESS_BYTES
-    return max(1, min(processors, worth, _MOST_PROCESSES) if sys.executable else 1)
+    useful = n_bytes // _BYTES_PER_PROCESS
+    return max(1, min(processors, useful, _MAX_PROCESSES) if sys.executable else 1)
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether a file begins as JSON does, and so is not packed."""
+    """Whether a file begins as JSON does, and so is not compressed."""
     with path.open("rb") as raw:
         return raw.read(1)[:1] in (b"{", b"[", b" ", b"\n")
 
 
 def read_part(
-    chunks: Chunks, text: Text, stages: Stages, number: int, n_processes: int
+    chunks: Chunks, text: TraceText, stages: Stages, number: int, n_processes: int
 ) -> PartialRead:
-    """Read every n-th batch, beginning with the given one.
+    """Read every n-th batch, starting with the given one.
 
     Args:
         chunks: The whole text.
-        text: Filled in on the way.
-        stages: Is told how long cutting and decoding take.
-        number: Which share, from 0.
-        n_processes: Of how many.
+        text: Filled in while reading.
+        stages: Records how long splitting and decoding take.
+        number: The number of this process, from 0.
     """
-    reader = Reader(text, stages)
-    share: Share = {}
-    with stages.stage("cut"):
-        for place, batch in enumerate(cut(chunks, text)):
-            if place % n_processes == number:
-                share[place] = reader.columns(batch)
+    reader = BatchReader(text, stages)
+    batches: Batches = {}
+    with stages.stage("split"):
+        for position, batch in enumerate(split_batches(chunks, text)):
+            if position % n_processes == number:
+                batches[position] = reader.columns(batch)
                 if n_processes > 1 and not reader.clean:
                     break
-    return PartialRead(share, reader.words, reader.n_events, reader.n_skipped, reader.clean)
+    return PartialRead(batches, reader.interned, reader.n_events, reader.n_skipped, reader.clean)
 
 
-def start_others(place: Place, limit: int, n_processes: int) -> list["subprocess.Popen[bytes]"]:
-    """Start the processes that read the other shares."""
+def worker() -> None:
+    """Read one part in a worker process and write its :class:`PartialRead` to stdout."""
+    path, limit, number, n_processes = sys.argv[1:]
+    with open_plain(Path(path)) as stream:
+        chunks = Chunks(stream, int(limit))
+        part = read_part(chunks, TraceText(), Stages(), int(number), int(n_processes))
+    if not part.clean:
+        part.batches.clear()
+    pickle.dump(part, sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def start_workers(place: Place, limit: int, n_processes: int) -> list["subprocess.Popen[bytes]"]:
+    """Start the worker processes: all parts but the first."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return [
         subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
-            [sys.executable, "-m", _WORKER, str(place), str(limit), str(number), str(n_processes)],
+            [sys.executable, "-c", _WORKER, str(place), str(limit), str(number), str(n_processes)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -106,33 +114,33 @@ def start_others(place: Place, limit: int, n_processes: int) -> list["subprocess
     ]
 
 
-def join_others(ours: PartialRead, others: list["subprocess.Popen[bytes]"]) -> bool:
-    """Add what the other processes read to our own reading.
+def join_workers(ours: PartialRead, workers: list["subprocess.Popen[bytes]"]) -> bool:
+    """Add the parts that worker processes read to our own.
 
     Returns:
-        Whether all is there. If not (a process died, or a batch was not clean), the file has to be
-        read by one process.
+        Whether the result is complete. If not (a process died, or a batch had to be salvaged), the
+        file has to be read by a single process.
     """
-    whole = ours.clean or not others
-    for process in others:
+    complete = ours.clean or not workers
+    for process in workers:
         with process:
-            theirs = _received(process) if whole else None
+            theirs = _received(process) if complete else None
             if theirs is None:
                 process.kill()
-                whole = False
+                complete = False
                 continue
-        adopt(theirs.share, theirs.words, ours.words)
-        ours.share.update(theirs.share)
+        renumber(theirs.batches, theirs.interned, ours.interned)
+        ours.batches.update(theirs.batches)
         ours.n_events += theirs.n_events
         ours.n_skipped += theirs.n_skipped
-    return whole
+    return complete
 
 
 def _received(process: "subprocess.Popen[bytes]") -> PartialRead | None:
     if process.stdout is None:
         return None
     try:
-        theirs = pickle.load(process.stdout)  # noqa: S301  (of a process that we started ourselves)
+        theirs = pickle.load(process.stdout)  # noqa: S301  (from a process that we started)
     except (EOFError, pickle.UnpicklingError):
         return None
     return theirs if isinstance(theirs, PartialRead) and theirs.clean else None

@@ -1,7 +1,7 @@
-"""How an event of ``traceEvents`` looks, for msgspec to decode: only the fields that are needed.
+"""The layout of ``traceEvents`` for msgspec, with only the fields that are needed.
 
-Numbers that an event does not carry become :data:`MISSING`, so that a list of them is a column at
-once. Events of kinds that hold nothing for us are decoded to empty structs.
+A number that an event does not have is decoded to :data:`MISSING`, so that a list of values is
+directly a column. Kinds of events that are not used are decoded to empty structs.
 
 Source: ``libkineto/src/output_json.cpp``, and the Trace Event Format of Chromium.
 """
@@ -13,13 +13,13 @@ import msgspec
 
 from profkit.model.events import MISSING
 
-_NO_FIGURE: Final = float(MISSING)
+_NO_FLOAT: Final = float(MISSING)
 
 
 class Args(msgspec.Struct, gc=False):
     """The ``args`` of complete and instant events.
 
-    In about the order in which they are written, in which msgspec finds them soonest.
+    The fields are in about the order in which Kineto writes them: msgspec finds them fastest so.
     """
 
     external_id: int = msgspec.field(default=MISSING, name="External id")
@@ -27,9 +27,9 @@ class Args(msgspec.Struct, gc=False):
     stream: int = MISSING
     correlation: int = MISSING
     external_id_before_1_11: int = msgspec.field(default=MISSING, name="external id")
-    blocks_per_sm: float = msgspec.field(default=_NO_FIGURE, name="blocks per SM")
-    warps_per_sm: float = msgspec.field(default=_NO_FIGURE, name="warps per SM")
-    occupancy_percent: float = msgspec.field(default=_NO_FIGURE, name="est. achieved occupancy %")
+    blocks_per_sm: float = msgspec.field(default=_NO_FLOAT, name="blocks per SM")
+    warps_per_sm: float = msgspec.field(default=_NO_FLOAT, name="warps per SM")
+    occupancy_percent: float = msgspec.field(default=_NO_FLOAT, name="est. achieved occupancy %")
     n_bytes: int = msgspec.field(default=MISSING, name="bytes")
     collective: str = msgspec.field(default="", name="Collective name")
     sequence: int = msgspec.field(default=MISSING, name="Sequence number")
@@ -67,9 +67,9 @@ class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
 
 
 class ExactComplete(Complete, tag_field="ph", tag="X", gc=False):
-    """A complete event whose start has more digits than a float holds."""
+    """A complete event whose start has more digits than a float."""
 
-    ts: Decimal  # type: ignore[assignment]  # the same field, read otherwise
+    ts: Decimal  # type: ignore[assignment]  # the same field, decoded otherwise
 
 
 class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
@@ -83,21 +83,21 @@ class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
 
 
 class ExactInstant(Instant, tag_field="ph", tag="i", gc=False):
-    """An instant event whose time has more digits than a float holds."""
+    """An instant event whose time has more digits than a float."""
 
-    ts: Decimal | None = None  # type: ignore[assignment]  # the same field, read otherwise
+    ts: Decimal | None = None  # type: ignore[assignment]  # the same field, decoded otherwise
 
 
 class OldInstant(Instant, tag_field="ph", tag="I", gc=False):
-    """An instant event by its older letter."""
+    """An instant event with the older phase letter."""
 
 
 class ExactOldInstant(ExactInstant, tag_field="ph", tag="I", gc=False):
-    """The same, its time with more digits than a float holds."""
+    """The same, with a time of more digits than a float."""
 
 
-class Edge(msgspec.Struct, gc=False):
-    """The begin or the end of an event that is written as two."""
+class BeginEnd(msgspec.Struct, gc=False):
+    """The begin or the end of an event that is written as two events."""
 
     ts: float
     name: str = ""
@@ -108,32 +108,32 @@ class Edge(msgspec.Struct, gc=False):
 
     @property
     def begins(self) -> bool:
-        """Whether it is the begin."""
+        """Whether it is a begin event."""
         return isinstance(self, (Begin, ExactBegin))
 
 
-class Begin(Edge, tag_field="ph", tag="B", gc=False):
-    """The begin of an event."""
+class Begin(BeginEnd, tag_field="ph", tag="B", gc=False):
+    """A begin event."""
 
 
-class End(Edge, tag_field="ph", tag="E", gc=False):
+class End(BeginEnd, tag_field="ph", tag="E", gc=False):
     """The end of the last event that began on its thread. Its name may be missing."""
 
 
-class ExactBegin(Edge, tag_field="ph", tag="B", gc=False):
-    """A begin whose time has more digits than a float holds."""
+class ExactBegin(BeginEnd, tag_field="ph", tag="B", gc=False):
+    """A begin event whose time has more digits than a float."""
 
-    ts: Decimal  # type: ignore[assignment]  # the same field, read otherwise
+    ts: Decimal  # type: ignore[assignment]  # the same field, decoded otherwise
 
 
-class ExactEnd(Edge, tag_field="ph", tag="E", gc=False):
-    """An end whose time has more digits than a float holds."""
+class ExactEnd(BeginEnd, tag_field="ph", tag="E", gc=False):
+    """An end event whose time has more digits than a float."""
 
-    ts: Decimal  # type: ignore[assignment]  # the same field, read otherwise
+    ts: Decimal  # type: ignore[assignment]  # the same field, decoded otherwise
 
 
 class Naming(msgspec.Struct, tag_field="ph", tag="M", gc=False):
-    """A metadata event: the name of a process or a thread, its place in a viewer."""
+    """A metadata event, such as the name of a process or a thread."""
 
     name: str = ""
     pid: int | str | None = None
@@ -163,12 +163,12 @@ EXACT_EVENT: Any = _union(
 )
 
 BATCH: Final = msgspec.json.Decoder(list[EVENT], strict=False)
-"""Not strict: ROCm writes the bytes of its copies as strings."""
+"""Not strict, because ROCm writes the bytes of copies as strings."""
 EXACT_BATCH: Final = msgspec.json.Decoder(list[EXACT_EVENT], strict=False)
 
 
 class CategoryOnly(msgspec.Struct, gc=False):
-    """An event of any kind, of which only the category is wanted."""
+    """An event of any kind, decoded only for its category."""
 
     cat: Any = ""
 

@@ -1,7 +1,7 @@
-"""A trace's JSON text, cut at event boundaries while it streams by.
+"""Splits a trace's JSON text at event boundaries while it is read.
 
-What comes before the events and what comes after them is small and is kept; the events themselves
-are handed on in batches of a few MiB, so that memory stays bounded.
+The text before and after the events is small and is stored; the events are yielded in batches of a
+few MiB, so that memory stays bounded.
 """
 
 import json
@@ -16,40 +16,41 @@ from profkit.errors import TooLargeError
 from profkit.units import format_bytes
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BETWEEN_EVENTS: Final = re.compile(
+_BOUNDARY: Final = re.compile(
     rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp|args)"\s*:)'
 )
-_BETWEEN_TEXT: Final = re.compile(_BETWEEN_EVENTS.pattern.decode())
-_AFTER_EVENTS: Final = re.compile(rb"\}(?=\s*\])")
-_BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_LONGEST_HEAD: Final = 64 << 20
-LONGEST_EVENT_BYTES: Final = 256 << 20
-"""A string of 100 MB is read; a text without any end is not gathered in memory."""
-_LONGEST_BOUNDARY: Final = 4 << 10
-"""White space between two events that is longer than this is looked at twice, or not found."""
-_LONGEST_BROKEN: Final = 8 << 20
-"""An event that does not end within so much text is broken, and what follows it is read."""
-_FIRST_LOOK_BACK: Final = 64 << 10
-_END_CANDIDATES: Final = 16
+_BOUNDARY_TEXT: Final = re.compile(_BOUNDARY.pattern.decode())
+_EVENTS_END: Final = re.compile(rb"\}(?=\s*\])")
+BAD_ESCAPE_BYTES: Final = re.compile(rb'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_BAD_ESCAPE: Final = re.compile(BAD_ESCAPE_BYTES.pattern.decode())
+_MAX_HEAD_BYTES: Final = 64 << 20
+MAX_EVENT_BYTES: Final = 256 << 20
+"""A string of 100 MB is read; text without any event boundary is not accumulated in memory."""
+_MAX_BOUNDARY_BYTES: Final = 4 << 10
+"""A boundary with more white space than this is missed if it spans two chunks."""
+_MAX_BROKEN_CHARS: Final = 8 << 20
+"""An event that does not end within this length is broken; reading continues after it."""
+_FIRST_SEARCH_BYTES: Final = 64 << 10
+_MAX_END_CANDIDATES: Final = 16
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for text that is no JSON, is not UTF-8, or nests too deep."""
+"""Raised when decoding text that is not JSON, is not UTF-8, or is nested too deeply."""
 _DECODER: Final = json.JSONDecoder(strict=False)
 _EXACT_DECODER: Final = json.JSONDecoder(strict=False, parse_float=str)
-"""It leaves numbers with decimals as they are written."""
+"""Returns numbers with decimals as strings."""
 
 
 @dataclass
-class Text:
-    """The parts of a trace's text.
+class TraceText:
+    """The parts of a trace's text around its events.
 
     Attributes:
-        head: What precedes the events, to the opening bracket; ``b"["`` for a bare array.
-        tail: What follows the closing bracket.
-        found_events: There is a list of events at all.
-        complete: Its closing bracket was there.
-        bare: The file is the list itself.
-        rest: What the reader of a batch could not use of its end.
+        head: The text before the events, up to the opening bracket; ``b"["`` for a bare array.
+        tail: The text after the closing bracket.
+        found_events: Whether there is a list of events.
+        complete: Whether its closing bracket was found.
+        bare: Whether the file is only the list.
+        rest: The end of a batch that its reader could not decode yet.
     """
 
     head: bytes = b""
@@ -60,39 +61,43 @@ class Text:
     rest: bytes = b""
 
     def has_ended(self) -> bool:
-        """Whether the closing bracket was met, by whoever came to it."""
+        """Whether the closing bracket was found, here or by the reader of a batch."""
         return self.complete
 
 
-def cut(chunks: Iterable[bytes], text: Text) -> Iterator[bytes]:
+def split_batches(chunks: Iterable[bytes], text: TraceText) -> Iterator[bytes]:
     """Yield batches of whole events, each a JSON list.
 
-    Where an event holds a list of objects that look like events, a batch may end within it. Whoever
-    reads the batches then puts what is left of one into ``text.rest``, and it precedes the next.
+    Where an event contains a list of objects that resemble events, a batch may end inside it. The
+    reader of the batch then stores the undecoded end in ``text.rest``, and the next batch begins
+    with it.
 
     Args:
-        chunks: The text, in pieces of any length.
-        text: Filled in on the way.
+        chunks: The text, in chunks of any length.
+        text: Filled in while reading.
+
+    Raises:
+        TooLargeError: There is no event boundary within :data:`MAX_EVENT_BYTES`.
     """
-    pieces = iter(chunks)
-    pending = _find_events(pieces, text)
+    remaining = iter(chunks)
+    pending = _find_events(remaining, text)
     if not text.found_events:
         return
-    for chunk in pieces:
+    for chunk in remaining:
         if text.has_ended():
             text.tail += chunk
             continue
-        looked = max(0, len(pending) - _LONGEST_BOUNDARY)
+        searched = max(0, len(pending) - _MAX_BOUNDARY_BYTES)
         pending += chunk
-        boundary = _last_boundary(pending, looked)
+        boundary = _last_boundary(pending, searched)
         if boundary is None:
-            if len(pending) > LONGEST_EVENT_BYTES:
+            if len(pending) > MAX_EVENT_BYTES:
                 raise TooLargeError(
-                    f"An event of the trace has more than {format_bytes(LONGEST_EVENT_BYTES)}.",
-                    "No event of a profiler is so long; the file may be something else.",
+                    f"An event of the trace is larger than {format_bytes(MAX_EVENT_BYTES)}.",
+                    "Profilers write no events of this size; the file may be of another kind.",
                 )
             continue
-        yield _listed(pending, boundary.start() + 1)
+        yield _as_list(pending, boundary.start() + 1)
         if text.has_ended():
             text.tail += pending[boundary.start() + 1 :]
             pending = bytearray()
@@ -105,10 +110,10 @@ def cut(chunks: Iterable[bytes], text: Text) -> Iterator[bytes]:
         yield from _last_batches(bytes(pending), text)
 
 
-def _find_events(pieces: Iterator[bytes], text: Text) -> bytearray:
-    """Read up to the opening bracket of the events; what follows it is returned."""
+def _find_events(chunks: Iterator[bytes], text: TraceText) -> bytearray:
+    """Read up to the opening bracket of the events; return the text after it."""
     pending = bytearray()
-    for chunk in pieces:
+    for chunk in chunks:
         pending += chunk
         stripped = bytes(pending[:64]).lstrip(b"\xef\xbb\xbf \t\r\n")
         if stripped.startswith(b"["):
@@ -118,57 +123,57 @@ def _find_events(pieces: Iterator[bytes], text: Text) -> bytearray:
         if begin is not None:
             text.found_events, text.head = True, bytes(pending[: begin.end()])
             return pending[begin.end() :]
-        if len(pending) > _LONGEST_HEAD:
+        if len(pending) > _MAX_HEAD_BYTES:
             break
     text.head = bytes(pending)
     return bytearray()
 
 
-def _last_boundary(pending: bytearray, looked: int) -> re.Match[bytes] | None:
-    """The last place between two events, looked for from the end.
+def _last_boundary(pending: bytearray, searched: int) -> re.Match[bytes] | None:
+    """The last boundary between two events, searched for backwards.
 
     Args:
         pending: The text.
-        looked: Where earlier looks, which found none, began: so that a long event is not searched
+        searched: There is no boundary before this position, so that a long event is not searched
             again with every chunk.
     """
-    look_back = _FIRST_LOOK_BACK
+    search_bytes = _FIRST_SEARCH_BYTES
     while True:
-        begin = max(looked, len(pending) - look_back)
+        begin = max(searched, len(pending) - search_bytes)
         last = None
-        for last in _BETWEEN_EVENTS.finditer(pending, begin):  # noqa: B007  (the last one is wanted)
+        for last in _BOUNDARY.finditer(pending, begin):  # noqa: B007  (the last one is wanted)
             pass
-        if last is not None or begin == looked:
+        if last is not None or begin == searched:
             return last
-        look_back *= 8
+        search_bytes *= 8
 
 
-def _last_batches(pending: bytes, text: Text) -> Iterator[bytes]:
-    """The last events of the text: those before the closing bracket, if it can be told at once."""
+def _last_batches(pending: bytes, text: TraceText) -> Iterator[bytes]:
+    """The events at the end of the text, up to the closing bracket if its position is clear."""
     if pending.lstrip().startswith(b"]"):
         text.complete = True
         text.tail += pending.lstrip()[1:]
         return
-    ends = [m.end() for m in _AFTER_EVENTS.finditer(pending)]
-    # The first that fits: a list among the keys that follow ends like the list of events does, and
-    # from within an event the rest of the text closes more than it opens.
-    for end in ends[-_END_CANDIDATES:]:
+    ends = [m.end() for m in _EVENTS_END.finditer(pending)]
+    # The first candidate that fits: a list in a later key ends like the list of events, and from
+    # inside an event the rest of the text closes more brackets than it opens.
+    for end in ends[-_MAX_END_CANDIDATES:]:
         after = pending[end:].lstrip()[1:]
         if _is_tail(after, bare=text.bare):
             text.complete = True
             text.tail += after
-            yield _listed(pending, end)
+            yield _as_list(pending, end)
             return
-    yield _listed(pending, len(pending))
+    yield _as_list(pending, len(pending))
 
 
-def _listed(pending: bytes | bytearray, end: int) -> bytes:
-    """The text up to some place as a JSON list; copied once, since batches are large."""
+def _as_list(pending: bytes | bytearray, end: int) -> bytes:
+    """The text up to a position as a JSON list, copied only once since batches are large."""
     return b"".join((b"[", memoryview(pending)[:end], b"]"))
 
 
 def _is_tail(after: bytes, *, bare: bool) -> bool:
-    """Whether this text may follow the list of events."""
+    """Whether this text can follow the list of events."""
     after = after.strip()
     if bare or after in (b"", b"}"):
         return after == b"" if bare else after == b"}"
@@ -181,58 +186,59 @@ def _is_tail(after: bytes, *, bare: bool) -> bool:
 
 @dataclass(frozen=True)
 class Salvaged:
-    """What could be read of a batch that cannot be decoded in one go.
+    """The readable events of a batch that cannot be decoded as a whole.
 
     Attributes:
-        events: Its events as dictionaries; None stands for text that is no event.
-        texts: The text of each of them, its escapes repaired; empty for what is no event.
-        rest: The text after the last whole event, to be continued by the next batch.
-        ended: The list's closing bracket was met; ``rest`` is what follows it.
+        events: Decoded events; None for text that is not an event.
+        texts: The text of each event with its escapes repaired; empty where it is not an event.
     """
 
     events: list[Any]
     texts: list[str]
-    rest: bytes
-    ended: bool
 
 
-def salvage(batch: bytes, *, exact: bool = False) -> Salvaged:
-    """Read a batch (a JSON list that may end too early) event by event: slower, and forgiving.
+def salvage(batch: bytes, text: TraceText, *, exact: bool = False) -> Salvaged:
+    """Decode a batch (a JSON list that may end too early) event by event, which is slower.
+
+    Invalid escapes (Windows paths written without escaping) are taken literally, bytes that are
+    not UTF-8 are replaced, control characters within strings are accepted, and a broken event is
+    skipped.
 
     Args:
-        batch: The text.
-        exact: Numbers with decimals shall be strings, and so keep their digits.
-
-    Invalid escapes (Windows paths that were written unescaped) are taken literally, bytes that
-    are not UTF-8 are replaced, control characters within strings are let through, and an event
-    that is broken is passed over.
+        batch: The batch.
+        text: Its ``rest`` becomes the text after the last whole event. If the list's closing
+            bracket is in the batch, the text is ``complete`` and what follows is in ``tail``.
+        exact: Return numbers with decimals as strings, so that no digit is lost.
     """
     decoder = _EXACT_DECODER if exact else _DECODER
-    text = _BAD_ESCAPE.sub(r"\\\\", batch[1:-1].decode("utf-8", "replace"))
-    events: list[Any] = []
-    texts: list[str] = []
+    plain = _BAD_ESCAPE.sub(r"\\\\", batch[1:-1].decode("utf-8", "replace"))
+    salvaged = Salvaged([], [])
     at = 0
     while True:
-        while at < len(text) and text[at] in " \t\r\n,":
+        while at < len(plain) and plain[at] in " \t\r\n,":
             at += 1
-        if at >= len(text):
-            return Salvaged(events, texts, b"", ended=False)
-        if text[at] == "]":
-            return Salvaged(events, texts, text[at + 1 :].encode("utf-8", "replace"), ended=True)
-        began = at
+        if at >= len(plain):
+            text.rest = b""
+            return salvaged
+        if plain[at] == "]":
+            text.complete = True
+            text.tail += plain[at + 1 :].encode("utf-8", "replace")
+            return salvaged
+        begin = at
         try:
-            event, at = decoder.raw_decode(text, at)
+            event, at = decoder.raw_decode(plain, at)
         except (ValueError, RecursionError) as error:
-            following = _BETWEEN_TEXT.search(text, at)
-            if _ran_out(error, text, at) or following is None:
-                return Salvaged(events, texts, text[at:].encode("utf-8", "replace"), ended=False)
+            following = _BOUNDARY_TEXT.search(plain, at)
+            if _is_cut_off(error, plain, at) or following is None:
+                text.rest = plain[at:].encode("utf-8", "replace")
+                return salvaged
             event, at = None, following.end()
-        events.append(event)
-        texts.append(text[began:at] if event is not None else "")
+        salvaged.events.append(event)
+        salvaged.texts.append(plain[begin:at] if event is not None else "")
 
 
-def _ran_out(error: Exception, text: str, at: int) -> bool:
-    """Whether an event cannot be read because the text ends within it."""
-    if not isinstance(error, json.JSONDecodeError) or len(text) - at > _LONGEST_BROKEN:
+def _is_cut_off(error: Exception, text: str, at: int) -> bool:
+    """Whether an event cannot be decoded because the text ends inside it."""
+    if not isinstance(error, json.JSONDecodeError) or len(text) - at > _MAX_BROKEN_CHARS:
         return False
     return error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")

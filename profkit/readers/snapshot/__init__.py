@@ -1,1 +1,1 @@
-"""Snapshots of the allocator's memory: pickles, unpickled where they can do no harm."""
+"""Reads snapshots of the CUDA caching allocator: pickles, unpickled without running code."""

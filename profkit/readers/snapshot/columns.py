@@ -1,8 +1,8 @@
-"""From a snapshot's lists and dictionaries to columns.
+"""Converts a snapshot's lists and dictionaries to columns.
 
-Nothing here trusts what it is given: what is not as torch writes it is passed over and counted,
-numbers that are none become 0 or :data:`~profkit.model.events.MISSING`. Rows are counted before
-they are walked, since a pickle of a few bytes can refer to one list a million times.
+The input is not trusted: entries that are not as torch writes them are skipped and counted, and
+invalid numbers become 0 or :data:`~profkit.model.events.MISSING`. Rows are counted before they are
+read, since a pickle of a few bytes can refer to one list a million times.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,8 +32,8 @@ from profkit.readers.snapshot.stacks import StackNumbers
 Entry = dict[str, Any]
 
 _INT64: Final = np.iinfo(np.int64)
-_MOST_BYTES: Final = 1 << 48
-"""More than any device has, and little enough for a few thousand of them to be added up."""
+_MAX_BYTES: Final = 1 << 48
+"""More than any device has, and small enough for a sum of thousands to fit into int64."""
 _STATES: Final = {
     "active_allocated": State.ALLOCATED,
     "inactive": State.INACTIVE,
@@ -43,7 +43,7 @@ _STATES: Final = {
 _ACTIONS: Final = {
     action.name.lower(): int(action) for action in Action if action is not Action.OTHER
 }
-_COMMON_POOL: Final = (0, 0)
+_DEFAULT_POOL: Final = (0, 0)
 
 
 @dataclass
@@ -62,22 +62,22 @@ class Columns:
     stages_ns: dict[str, int] = field(default_factory=dict)
 
 
-def is_snapshot(data: Any) -> bool:  # noqa: ANN401  (whatever a pickle holds)
+def is_snapshot(data: Any) -> bool:  # noqa: ANN401  (any unpickled data)
     """Whether plain data has the shape of a snapshot."""
     if type(data) is dict:
         return type(data.get("segments")) is list
     return type(data) is list and all(type(each) is dict and "blocks" in each for each in data)
 
 
-def columns_of(data: Any, n_bytes: int) -> Columns:  # noqa: ANN401  (whatever a pickle holds)
-    """The columns of a snapshot. What is in ``data`` is taken out of it on the way.
+def columns_of(data: Any, n_bytes: int) -> Columns:  # noqa: ANN401  (any unpickled data)
+    """The columns of a snapshot.
 
     Args:
-        data: What :func:`is_snapshot` recognised.
+        data: Unpickled data for which :func:`is_snapshot` is true.
         n_bytes: Size of its pickle.
 
     Raises:
-        Broken: It refers to the same lists over and over, to have more rows than bytes.
+        Broken: It has more rows than bytes, because it refers to the same lists repeatedly.
     """
     whole: Entry = data if type(data) is dict else {"segments": data}
     numbers = StackNumbers()
@@ -88,8 +88,8 @@ def columns_of(data: Any, n_bytes: int) -> Columns:  # noqa: ANN401  (whatever a
     listed_annotations = _list(whole, "external_annotations")
     n_rows = len(listed) + n_blocks + sum(map(len, traces)) + len(listed_annotations)
     if n_rows > n_bytes:
-        raise Broken("refers to the same entries over and over")
-    pools: dict[tuple[int, int], int] = {_COMMON_POOL: 0}
+        raise Broken("refers to the same entries repeatedly")
+    pools: dict[tuple[int, int], int] = {_DEFAULT_POOL: 0}
     segment_table = _segments(segments, pools, numbers)
     block_table, n_odd_blocks = _blocks(segments, segment_table, numbers)
     history, n_odd_events = _history(traces, numbers)
@@ -113,7 +113,7 @@ def _list(entry: Entry, key: str) -> list[Any]:
 
 
 def _entries(values: list[Any]) -> list[Entry]:
-    """Those that are dictionaries; the list itself where all are."""
+    """Those values that are dictionaries; the list itself if all are."""
     if set(map(type, values)) <= {dict}:
         return values
     return [value for value in values if type(value) is dict]
@@ -124,12 +124,12 @@ def _integers(entries: Sequence[Entry], key: str, missing: int = 0) -> npt.NDArr
     try:
         return np.fromiter(map(itemgetter(key), entries), np.int64, len(entries))
     except (KeyError, TypeError, ValueError, OverflowError):
-        read = (_integer(each.get(key, missing), missing) for each in entries)
-        return np.fromiter(read, np.int64, len(entries))
+        checked = (_integer(each.get(key, missing), missing) for each in entries)
+        return np.fromiter(checked, np.int64, len(entries))
 
 
-def _integer(value: Any, missing: int) -> int:  # noqa: ANN401  (whatever a pickle holds)
-    """A value as an integer of 64 bits; unsigned ones keep their bits, as addresses do."""
+def _integer(value: Any, missing: int) -> int:  # noqa: ANN401  (any unpickled data)
+    """A value as a signed integer of 64 bits; larger unsigned values, such as addresses, wrap."""
     if type(value) is float and abs(value) < float(_INT64.max):
         return int(value)
     if type(value) not in {int, bool}:
@@ -140,8 +140,8 @@ def _integer(value: Any, missing: int) -> int:  # noqa: ANN401  (whatever a pick
 
 
 def _lengths(entries: Sequence[Entry], key: str) -> npt.NDArray[np.int64]:
-    """A column of lengths in bytes; what no memory can have is cut to the nearest that it can."""
-    return np.clip(_integers(entries, key), 0, _MOST_BYTES)
+    """A column of lengths in bytes, clipped to the range of plausible values."""
+    return np.clip(_integers(entries, key), 0, _MAX_BYTES)
 
 
 def _small(entries: Sequence[Entry], key: str) -> npt.NDArray[np.int32]:
@@ -151,17 +151,17 @@ def _small(entries: Sequence[Entry], key: str) -> npt.NDArray[np.int32]:
     return np.clip(wide, narrow.min, narrow.max).astype(np.int32)
 
 
-def _words(
-    entries: Sequence[Entry], key: str, numbers: dict[str, int], other: int
+def _codes(
+    entries: Sequence[Entry], key: str, codes: dict[str, int], other: int
 ) -> npt.NDArray[np.uint8]:
-    """A column of words as numbers."""
+    """A column of names as codes; ``other`` for a name that is not known."""
     try:
-        words = map(itemgetter(key), entries)
-        return np.fromiter(map(numbers.__getitem__, words), np.uint8, len(entries))
+        names = map(itemgetter(key), entries)
+        return np.fromiter(map(codes.__getitem__, names), np.uint8, len(entries))
     except (KeyError, TypeError):
-        read = (numbers.get(word, other) if type(word := each.get(key)) is str else other
-                for each in entries)  # fmt: skip
-        return np.fromiter(read, np.uint8, len(entries))
+        checked = (codes.get(name, other) if type(name := each.get(key)) is str else other
+                   for each in entries)  # fmt: skip
+        return np.fromiter(checked, np.uint8, len(entries))
 
 
 def _flags(entries: Sequence[Entry], test: Callable[[Entry], bool]) -> npt.NDArray[np.bool_]:
@@ -188,10 +188,10 @@ def _segments(
 
 
 def _pool(entry: Entry) -> tuple[int, int]:
-    value = entry.get("segment_pool_id", _COMMON_POOL)
+    value = entry.get("segment_pool_id", _DEFAULT_POOL)
     if type(value) in {tuple, list} and [type(part) for part in value[:3]] == [int, int]:
         return (value[0], value[1])
-    return _COMMON_POOL
+    return _DEFAULT_POOL
 
 
 def _blocks(
@@ -207,10 +207,10 @@ def _blocks(
     first = np.repeat(np.cumsum(n_blocks, dtype=np.int64) - n_blocks, n_blocks)
     follows = segments.address[segment] + before - (before[first] if len(first) else 0)
     address = _integers(blocks, "address", MISSING)
-    # Before torch 2.0 what a block was asked for, and by whom, is in its history, latest first.
+    # Before torch 2.0 a block's requested size and stack are in its history, latest first.
     history = [_latest(each) for each in blocks]
     requested = _integers(blocks, "requested_size", MISSING)
-    kept = _integers(history, "real_size", MISSING)
+    real = _integers(history, "real_size", MISSING)
     frames = [
         each["frames"] if "frames" in each else last.get("frames")
         for each, last in zip(blocks, history, strict=True)
@@ -219,8 +219,8 @@ def _blocks(
         segment=segment,
         address=np.where(address == MISSING, follows, address),
         n_bytes=n_bytes,
-        requested_bytes=np.where(kept == MISSING, requested, kept),
-        state=_words(blocks, "state", {k: int(v) for k, v in _STATES.items()}, int(State.UNKNOWN)),
+        requested_bytes=np.where(real == MISSING, requested, real),
+        state=_codes(blocks, "state", {k: int(v) for k, v in _STATES.items()}, int(State.UNKNOWN)),
         stack=numbers.of(frames),
     )
     return table, n_odd
@@ -234,25 +234,25 @@ def _latest(block: Entry) -> Entry:
 
 
 def _history(traces: list[list[Any]], numbers: StackNumbers) -> tuple[HistoryTable, int]:
-    events = traces[0] if len(traces) == 1 else list(chain.from_iterable(traces))
+    listed = traces[0] if len(traces) == 1 else list(chain.from_iterable(traces))
     device = np.repeat(np.arange(len(traces), dtype=np.int32), list(map(len, traces)))
-    kept = _entries(events)
-    n_odd = len(events) - len(kept)
+    entries = _entries(listed)
+    n_odd = len(listed) - len(entries)
     if n_odd:
-        device = device[[type(each) is dict for each in events]]
-    action = _words(kept, "action", _ACTIONS, int(Action.OTHER))
-    address = _integers(kept, "addr", MISSING)
+        device = device[[type(each) is dict for each in listed]]
+    action = _codes(entries, "action", _ACTIONS, int(Action.OTHER))
+    address = _integers(entries, "addr", MISSING)
     at_oom = np.flatnonzero(action == Action.OOM).astype(np.int32)
     address[at_oom] = MISSING
-    free = _integers([kept[row] for row in at_oom.tolist()], "device_free", MISSING)
+    free = _integers([entries[row] for row in at_oom.tolist()], "device_free", MISSING)
     table = HistoryTable(
         device=device,
         action=action,
         address=address,
-        n_bytes=_lengths(kept, "size"),
-        stream=_integers(kept, "stream"),
-        time_us=_integers(kept, "time_us", MISSING),
-        stack=numbers.of(each.get("frames") for each in kept),
+        n_bytes=_lengths(entries, "size"),
+        stream=_integers(entries, "stream"),
+        time_us=_integers(entries, "time_us", MISSING),
+        stack=numbers.of(each.get("frames") for each in entries),
         free_bytes=SparseColumn(at_oom[free != MISSING], free[free != MISSING]),
     )
     return table, n_odd
@@ -270,8 +270,8 @@ def _annotation(entry: Entry) -> Annotation | None:
     )
 
 
-def _settings(value: Any) -> dict[str, str | int | float | bool]:  # noqa: ANN401  (whatever)
-    """The settings, what is nested among them as ``1:0 2:0``."""
+def _settings(value: Any) -> dict[str, str | int | float | bool]:  # noqa: ANN401  (any data)
+    """The allocator's settings, with nested ones as ``1:0 2:0``."""
     if type(value) is not dict:
         return {}
     flat: dict[str, str | int | float | bool] = {}
@@ -284,8 +284,8 @@ def _settings(value: Any) -> dict[str, str | int | float | bool]:  # noqa: ANN40
     return flat
 
 
-def _driver(own: Any) -> tuple[DeviceBytes, ...]:  # noqa: ANN401  (whatever a pickle holds)
-    """Whose the devices' memory is, of those whose figures are whole."""
+def _driver(own: Any) -> tuple[DeviceBytes, ...]:  # noqa: ANN401  (any unpickled data)
+    """Which processes use the devices' memory, where all required figures are present."""
     found = []
     for entry in _entries(_list(own, "devices")) if type(own) is dict else ():
         figures: dict[str, Any] = {each.name: entry.get(each.name) for each in fields(DeviceBytes)}

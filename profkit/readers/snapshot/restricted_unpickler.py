@@ -1,10 +1,9 @@
-"""Unpickle plain data: numbers, text, lists, tuples and dictionaries, and nothing else.
+"""Unpickles plain data only: numbers, text, lists, tuples and dictionaries.
 
-A pickle is a program. What makes it dangerous is that it can name any function of any module and
-have it called; here every way to name one is refused, so there is nothing that it could call.
-It can also claim to hold more than there is memory for. So it is unpickled in a process of its
-own (:mod:`profkit.readers.snapshot.worker`), whose memory grows with the bytes that came, and not with
-what they claim.
+A pickle is a program that can call any function of any module by its name. Here every way to name
+one is refused, so that there is nothing to call. A pickle can also declare sizes that exceed the
+machine's memory. It is therefore unpickled in a process of its own
+(:mod:`profkit.readers.snapshot.worker`), whose memory limit grows with the bytes that were read.
 """
 
 import contextlib
@@ -16,18 +15,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
 BUFFER_BYTES: Final = 1 << 17
-"""As far as the unpickler looks ahead: it copies all that is buffered for each frame of 64 KiB."""
+"""A small buffer: the unpickler copies everything buffered for each frame of 64 KiB."""
 _BYTES_PER_BYTE: Final = 32
-"""What a snapshot becomes in memory is six to twelve times its pickle."""
-_ROOM_BYTES: Final = 1 << 30
-"""For what does not grow with the pickle."""
+"""A snapshot takes six to twelve times the memory of its pickle."""
+_BASE_BYTES: Final = 1 << 30
+"""Memory that does not depend on the pickle's size."""
 
 
-class Refused(Exception):  # noqa: N818  (it becomes a RefusedPickleError where errors are told)
-    """The pickle names something that is no plain data; the message says what."""
+class Refused(Exception):  # noqa: N818  (raised to the user as RefusedPickleError)
+    """The pickle names something other than plain data; the message says what."""
 
 
-class Broken(Exception):  # noqa: N818  (it becomes a DamagedFileError where errors are told)
+class Broken(Exception):  # noqa: N818  (raised to the user as DamagedFileError)
     """The pickle cannot be read to its end; the message says why."""
 
 
@@ -36,22 +35,22 @@ def plain_data(raw: BinaryIO, allow: Callable[[int], None]) -> tuple[Any, int]:
 
     Args:
         raw: The pickle's bytes.
-        allow: Is told how many bytes of memory what has been read so far may take.
+        allow: Called before each read with the bytes of memory that the process may use.
 
     Returns:
-        The data, and how many bytes were read.
+        The data, and the number of bytes read.
 
     Raises:
-        Refused: It names a class, a function or an object outside of it.
-        Broken: It is broken, cut off or made to fill memory.
+        Refused: It names a class, a function or an external object.
+        Broken: It is invalid, truncated, or declares sizes that fill the memory.
     """
-    counted = _Counted(raw, allow)
+    counted = _CountedReads(raw, allow)
     try:
         data = _PlainUnpickler(io.BufferedReader(counted, BUFFER_BYTES)).load()
     except MemoryError:
-        raise Broken("claims to hold more than its size allows") from None
+        raise Broken("needs more memory than its size allows") from None
     except EOFError:
-        raise Broken("is cut off") from None
+        raise Broken("is truncated") from None
     except RecursionError:
         raise Broken("is nested too deeply") from None
     except ValueError as error:
@@ -59,26 +58,26 @@ def plain_data(raw: BinaryIO, allow: Callable[[int], None]) -> tuple[Any, int]:
             raise Refused(f"an {str(error)[str(error).index('extension code') :]}") from None
         raise Broken("is a broken pickle") from None
     except (pickle.UnpicklingError, TypeError, AttributeError, LookupError, OverflowError) as error:
-        said = "is cut off" if "truncated" in str(error) else "is a broken pickle"
-        raise Broken(said) from None
+        reason = "is truncated" if "truncated" in str(error) else "is a broken pickle"
+        raise Broken(reason) from None
     return data, counted.n_bytes
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Refuses whatever is not plain data."""
+    """Refuses everything that is not plain data."""
 
     def find_class(self, module: str, name: str, /) -> NoReturn:
-        """Refuse a class or a function. Extension codes come here too."""
+        """Refuse a class or a function, also by extension code."""
         raise Refused(f"{module}.{name}")
 
     def persistent_load(self, pid: object, /) -> NoReturn:
-        """Refuse an object that is kept outside of the pickle."""
-        said = pid if isinstance(pid, str | int) else type(pid).__name__
-        raise Refused(f"an object outside of it ({said!s:.80})")
+        """Refuse an object that is stored outside of the pickle."""
+        name = pid if isinstance(pid, str | int) else type(pid).__name__
+        raise Refused(f"an external object ({name!s:.80})")
 
 
-class _Counted(io.RawIOBase):
-    """Bytes that are counted, and that memory may grow with."""
+class _CountedReads(io.RawIOBase):
+    """Counts the bytes read and raises the memory limit accordingly."""
 
     def __init__(self, raw: BinaryIO, allow: Callable[[int], None]) -> None:
         self._raw = raw
@@ -86,21 +85,21 @@ class _Counted(io.RawIOBase):
         self.n_bytes = 0
 
     def readable(self) -> bool:
-        """Whether it can be read: yes."""
+        """Return True, which ``BufferedReader`` requires."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401  (anything with a buffer)
         """Read some bytes."""
         n_bytes: int = self._raw.readinto(buffer)  # type: ignore[attr-defined]
         self.n_bytes += n_bytes
-        self._allow(_ROOM_BYTES + _BYTES_PER_BYTE * self.n_bytes)
+        self._allow(_BASE_BYTES + _BYTES_PER_BYTE * self.n_bytes)
         return n_bytes
 
 
 class MemoryLimit:
-    """How large this process may become, beyond what it is now.
+    """Limits this process's address space, relative to its current size.
 
-    Only Linux keeps to it; elsewhere what asks for more than there is fails by itself, later.
+    Only Linux enforces it; elsewhere an allocation that is too large fails later.
 
     Source: setrlimit(2) (``RLIMIT_AS``), proc_pid_statm(5).
     """
@@ -115,7 +114,7 @@ class MemoryLimit:
                 self._base_bytes = pages * resource.getpagesize()
 
     def allow(self, n_bytes: int) -> None:
-        """Let the process grow by so many bytes since it began."""
+        """Set the limit to this many bytes above the size at the start."""
         if self._base_bytes is None:
             return
         import resource  # noqa: PLC0415

@@ -1,8 +1,8 @@
-"""The process that unpickles a snapshot.
+"""Starts the process that unpickles a snapshot.
 
-It takes as long to start as all that is imported to make a report, so a command that was given a
-plain pickle starts it first, at the very file, and imports the rest meanwhile. Nothing heavy is
-imported here.
+It takes as long to start as importing everything that a report needs. A command that was given an
+uncompressed pickle therefore starts it first, with the file as its stdin, and imports the rest
+meanwhile. Nothing heavy is imported here.
 """
 
 import atexit
@@ -17,21 +17,20 @@ from typing import IO, Final
 
 PICKLE_MAGIC: Final = b"\x80"
 """The first byte of every pickle that torch writes."""
-
-_WORKER: Final = "profkit.readers.snapshot.worker"
+_WORKER: Final = "from profkit.readers.snapshot.worker import main; main()"
 _PIPE_BYTES: Final = 1 << 20
-"""What Linux lets any user ask for; a pipe as small as it comes stops both sides all the time."""
+"""The largest that Linux allows any user; with the default size both sides block all the time."""
 
 
 @dataclass(frozen=True)
-class Early:
-    """A process that reads a file already.
+class EarlyWorker:
+    """A worker process that is already reading a file.
 
     Attributes:
         process: The process.
         n_bytes: The file's size.
-        identity: What tells the file from every other one, and from itself once it was changed.
-        file: The file as the process has it: both are at one place.
+        identity: Device, inode, size and time of modification, which change with the file.
+        file: A descriptor that shares its position with the process's stdin.
     """
 
     process: "subprocess.Popen[bytes]"
@@ -40,26 +39,22 @@ class Early:
     file: int
 
     def n_read(self) -> int:
-        """How many of the file's bytes the process has read so far."""
+        """The number of bytes that the process has read so far."""
         return os.lseek(self.file, 0, os.SEEK_CUR)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the descriptor."""
         os.close(self.file)
 
 
-_early: dict[str, Early] = {}
+_early: dict[str, EarlyWorker] = {}
 
 
 def start(stdin: int | IO[bytes] = subprocess.PIPE) -> "subprocess.Popen[bytes]":
-    """Start the process.
-
-    Args:
-        stdin: Where it reads the pickle; by default what is written to it.
-    """
+    """Start a worker process that reads the pickle from ``stdin``, by default a pipe."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
-        [sys.executable, "-m", _WORKER],
+        [sys.executable, "-c", _WORKER],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -69,13 +64,13 @@ def start(stdin: int | IO[bytes] = subprocess.PIPE) -> "subprocess.Popen[bytes]"
 
 
 def start_early(path: str) -> None:
-    """Begin to read a file if it is a plain pickle; whatever else it is, reading it will say.
+    """Start reading a file if it is an uncompressed pickle; errors are left to the later read.
 
     Args:
-        path: Anything that a command was given.
+        path: Any argument of a command.
     """
     try:
-        # To open a pipe would wait for a writer, and a device may have no end.
+        # Opening a pipe would block until there is a writer, and a device may have no end.
         if not stat.S_ISREG(Path(path).stat().st_mode):
             return
         with Path(path).open("rb", buffering=0) as file:
@@ -85,18 +80,19 @@ def start_early(path: str) -> None:
             status = os.fstat(file.fileno())
             if not _early:
                 atexit.register(_stop_all)
-            _early[_key(path)] = Early(
+            _early[_key(path)] = EarlyWorker(
                 start(file), status.st_size, _identity(status), os.dup(file.fileno())
             )
     except (OSError, ValueError):
         return
 
 
-def taken(path: Path, limit_bytes: int) -> Early | None:
-    """The process that reads a file already; None if there is none, or the file has changed.
+def take_early(path: Path, limit_bytes: int) -> EarlyWorker | None:
+    """The process that already reads a file; None without one, or if the file has changed.
 
     Args:
-        limit_bytes: How large it may be.
+        path: The file.
+        limit_bytes: None is returned for a larger file as well.
     """
     early = _early.pop(_key(path), None)
     if early is None:
@@ -109,21 +105,21 @@ def taken(path: Path, limit_bytes: int) -> Early | None:
 
 
 def _key(path: str | Path) -> str:
-    return os.path.abspath(path)  # noqa: PTH100  (a Path keeps its dots, and has no abspath)
+    return os.path.abspath(path)  # noqa: PTH100  (Path.absolute does not remove "..")
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _stop(early: Early) -> None:
+def _stop(early: EarlyWorker) -> None:
     early.process.kill()
     early.process.communicate()
     early.close()
 
 
 def _stop_all() -> None:
-    """Nobody came for them: the command ended before it read anything."""
+    """Stop the processes of a command that ended before it read its files."""
     for early in _early.values():
         _stop(early)
     _early.clear()

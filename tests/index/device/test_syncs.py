@@ -132,7 +132,7 @@ def test_launches_and_pinned_copies_do_not_wait(b: TraceBuilder, tmp_path: Path)
         (Format(vendor="rocm"), "hipStreamSynchronize"),
         (Format(vendor="privateuse1"), "orStreamSynchronize"),
         (Format(vendor="xpu"), "zeCommandListHostSynchronize"),
-        (Format(vendor="xpu", edges=True), "zeCommandListHostSynchronize"),
+        (Format(vendor="xpu", begin_end=True), "zeCommandListHostSynchronize"),
     ],
 )
 def test_waits_of_other_vendors_are_told_apart_likewise(

@@ -1,4 +1,4 @@
-"""A trace's text with more events: its own as they are written, what is broken repaired."""
+"""Events are added to a trace's text: recorded ones stay as written, broken JSON is repaired."""
 
 import json
 from pathlib import Path
@@ -26,19 +26,19 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "kept"), BROKEN.values(), ids=BROKEN)
-def test_what_is_broken_becomes_whole_json(text: bytes, kept: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "n_recorded"), BROKEN.values(), ids=BROKEN)
+def test_broken_text_becomes_valid_json(text: bytes, n_recorded: int, tmp_path: Path) -> None:
     path = tmp_path / "broken.json"
     path.write_bytes(text)
     added = b'{"ph":"C","cat":"profkit","name":"x","pid":1,"ts":1,"args":{"n":1}}'
     product = b"".join(with_events(path, lambda _: [added]))
     events = events_of(product)
-    assert len(events) == kept + 1
+    assert len(events) == n_recorded + 1
     assert events[-1] == json.loads(added)
     assert [e["ph"] for e in events[:-1]].count("X") == text.count(b'"X"') - text.count(b"profkit")
 
 
-def test_what_was_added_is_no_part_of_the_recording(tmp_path: Path) -> None:
+def test_added_events_are_not_read_as_recorded_ones(tmp_path: Path) -> None:
     path, more = tmp_path / "trace.json", tmp_path / "more.json"
     path.write_bytes(b'{"traceEvents":[' + ONE + b"," + ONE + b"]}")
     added = [ONE[:-1] + b',"cat":"profkit"}', b'{"ph":"M","cat":"profkit","name":"x","pid":9}']
@@ -51,20 +51,20 @@ def test_what_was_added_is_no_part_of_the_recording(tmp_path: Path) -> None:
     assert json.loads(again) == json.loads(more.read_bytes())
 
 
-def test_whoever_adds_is_told_the_clock_of_the_file(tmp_path: Path) -> None:
+def test_the_base_time_of_the_file_is_passed_to_the_callback(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(b'{"traceEvents":[' + ONE + b'],"baseTimeNanoseconds":1700000000000000123}')
-    told: list[int] = []
+    bases: list[int] = []
 
     def added(base_ns: int) -> list[bytes]:
-        told.append(base_ns)
+        bases.append(base_ns)
         return []
 
     assert b"".join(with_events(path, added)) == path.read_bytes()
-    assert told == [1_700_000_000_000_000_123]
+    assert bases == [1_700_000_000_000_000_123]
 
 
-def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+def test_other_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text('{"nodes": []}')
     with pytest.raises(NotATraceError):

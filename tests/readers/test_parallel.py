@@ -1,4 +1,4 @@
-"""A file read by several processes gives what one process gives."""
+"""A file read by several processes gives the same trace as one read by a single process."""
 
 import gzip
 import json
@@ -24,9 +24,9 @@ def builder() -> TraceBuilder:
 
 @pytest.fixture(scope="module")
 def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("shares") / "t.json"
+    path = tmp_path_factory.mktemp("parallel") / "t.json"
     path.write_bytes(builder().to_bytes())
-    # Several batches for each process, of the real chunk size.
+    # Several batches per process with the real chunk size.
     assert path.stat().st_size > 1.5 * stream.CHUNK_BYTES
     return path
 
@@ -48,7 +48,7 @@ def plain(trace: Trace) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_several_processes_read_what_one_reads(
+def test_several_processes_read_the_same_as_one(
     n: int, trace_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone, together = (read_by(trace_file, k, monkeypatch) for k in (1, n))
@@ -57,7 +57,7 @@ def test_several_processes_read_what_one_reads(
     assert together.memory.ts_ns.tolist() == alone.memory.ts_ns.tolist()
 
 
-def test_a_packed_file_is_shared_likewise(
+def test_a_compressed_file_is_read_in_parallel(
     trace_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = tmp_path / "t.json.gz"
@@ -65,11 +65,11 @@ def test_a_packed_file_is_shared_likewise(
     assert plain(read_by(packed, 2, monkeypatch)) == plain(read_by(trace_file, 1, monkeypatch))
 
 
-def test_events_written_as_two_are_shared_likewise(
+def test_begin_and_end_events_are_read_in_parallel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = TraceBuilder(memory=True)
-    # A name that the first process alone meets, so that the numbers of the others' differ.
+    # A name that only the first process reads, so that the others number names differently.
     built.compute("aten::zeros", 1_000)
     for number in range(6_000):
         args = {"Collective name": f"collective {number % 40}"}
@@ -77,7 +77,7 @@ def test_events_written_as_two_are_shared_likewise(
         built.kernel(f"k{number % 90}", 1_000, correlation=ident, **args)
         built.alloc(64)
     path = tmp_path / "t.json"
-    path.write_bytes(built.to_bytes(Format(edges=True, moments="I")))
+    path.write_bytes(built.to_bytes(Format(begin_end=True, instants="I")))
     assert path.stat().st_size > 1.1 * stream.CHUNK_BYTES
     alone, together = (read_by(path, n, monkeypatch) for n in (1, 3))
     assert plain(together) == plain(alone)
@@ -92,34 +92,34 @@ def test_events_written_as_two_are_shared_likewise(
     assert together.memory.ts_ns.tolist() == alone.memory.ts_ns.tolist()
 
 
-def test_a_file_with_an_odd_batch_is_read_by_one_process(
+def test_a_file_that_needs_salvaging_is_read_by_one_process(
     trace_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = json.loads(trace_file.read_bytes())
     for place in (3, len(document["traceEvents"]) // 2):
         document["traceEvents"][place]["args"] = {"External id": {"no": "number"}}
-    odd = tmp_path / "odd.json"
-    odd.write_text(json.dumps(document))
-    alone, together = (read_by(odd, k, monkeypatch) for k in (1, 2))
+    invalid = tmp_path / "invalid.json"
+    invalid.write_text(json.dumps(document))
+    alone, together = (read_by(invalid, k, monkeypatch) for k in (1, 2))
     assert plain(together) == plain(alone)
     assert together.notes.n_complete == alone.notes.n_complete > 0
 
 
-def test_a_process_that_dies_costs_nothing_but_time(
+def test_a_file_is_read_again_if_a_worker_process_dies(
     trace_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = plain(read_by(trace_file, 1, monkeypatch))
-    start = parallel.start_others
+    start = parallel.start_workers
 
     def start_and_kill(path: Path, limit: int, n: int) -> object:
-        others = start(path, limit, n)
-        for process in others:
+        workers = start(path, limit, n)
+        for process in workers:
             process.kill()
-        return others
+        return workers
 
-    monkeypatch.setattr(read, "start_others", start_and_kill)
+    monkeypatch.setattr(read, "start_workers", start_and_kill)
     assert plain(read_by(trace_file, 2, monkeypatch)) == expected
 
 
-def test_a_small_file_is_not_worth_a_second_process(trace_file: Path) -> None:
+def test_a_small_file_is_read_by_one_process(trace_file: Path) -> None:
     assert parallel.processes_for(trace_file) == 1

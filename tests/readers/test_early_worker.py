@@ -1,4 +1,4 @@
-"""A plain pickle is read while the command still starts, and nothing else is."""
+"""A worker process reads an uncompressed pickle while the command still starts."""
 
 import os
 import pickle
@@ -24,7 +24,7 @@ def snapshot(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The processes that were started, in order."""
+    """The worker processes in order of their start."""
     real, all_of_them = worker_process.start, []
 
     def start(*args: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -35,7 +35,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return all_of_them
 
 
-def test_a_file_that_is_read_already_is_not_read_again(snapshot: Path, started: list[Any]) -> None:
+def test_a_file_is_read_by_the_worker_that_was_started_early(
+    snapshot: Path, started: list[Any]
+) -> None:
     alone = read_snapshot(snapshot)
     worker_process.start_early(os.path.relpath(snapshot))
     early = read_snapshot(snapshot)
@@ -47,7 +49,7 @@ def test_a_file_that_is_read_already_is_not_read_again(snapshot: Path, started: 
 
 
 @pytest.mark.parametrize("is_early", [False, True])
-def test_it_is_told_how_far_a_file_has_been_read(
+def test_progress_is_reported_while_a_snapshot_is_read(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     is_early: bool,  # noqa: FBT001
@@ -56,33 +58,33 @@ def test_it_is_told_how_far_a_file_has_been_read(
     # Small strings, each of which takes the unpickler a while.
     padding = [str(n) for n in range(600_000)]
     path.write_bytes(pickle.dumps({"segments": [], "padding": padding}, protocol=4))
-    monkeypatch.setattr(read, "_TOLD_EVERY_S", 0.001)
-    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(read, "_REPORT_EVERY_S", 0.001)
+    reports: list[tuple[int, int]] = []
     if is_early:
         worker_process.start_early(str(path))
     n_open = _n_open()
-    read_snapshot(path, on_progress=lambda n_bytes, of_bytes: told.append((n_bytes, of_bytes)))
+    read_snapshot(path, on_progress=lambda n_bytes, of_bytes: reports.append((n_bytes, of_bytes)))
     size = path.stat().st_size
-    assert {of_bytes for _, of_bytes in told} == {size}
-    come = [n_bytes for n_bytes, _ in told]
-    assert come == sorted(come)
-    assert 0 < come[-1] <= size
+    assert {of_bytes for _, of_bytes in reports} == {size}
+    positions = [n_bytes for n_bytes, _ in reports]
+    assert positions == sorted(positions)
+    assert 0 < positions[-1] <= size
     assert _n_open() <= n_open
 
 
 def _n_open() -> int:
-    """Files that this process has open, where the system lists them."""
+    """The number of open files of this process; 0 without procfs."""
     listed = Path("/proc/self/fd")
     return len(list(listed.iterdir())) if listed.exists() else 0
 
 
-def test_who_stops_waiting_stops_the_process(
+def test_an_interrupt_kills_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[Any]
 ) -> None:
     path = tmp_path / "large.pickle"
     padding = [str(n) for n in range(600_000)]
     path.write_bytes(pickle.dumps({"segments": [], "padding": padding}, protocol=4))
-    monkeypatch.setattr(read, "_TOLD_EVERY_S", 0.001)
+    monkeypatch.setattr(read, "_REPORT_EVERY_S", 0.001)
 
     def stop(_n_bytes: int, _of_bytes: int) -> None:
         raise KeyboardInterrupt
@@ -93,7 +95,9 @@ def test_who_stops_waiting_stops_the_process(
     assert started[0].returncode == -signal.SIGKILL
 
 
-def test_a_file_that_was_changed_meanwhile_is_read_anew(snapshot: Path, started: list[Any]) -> None:
+def test_a_file_that_changed_after_the_early_start_is_read_again(
+    snapshot: Path, started: list[Any]
+) -> None:
     worker_process.start_early(str(snapshot))
     snapshot.write_bytes(pickle.dumps({"segments": [], "device_traces": [], "padding": "x" * 999}))
     assert len(read_snapshot(snapshot).segments) == 0
@@ -101,16 +105,14 @@ def test_a_file_that_was_changed_meanwhile_is_read_anew(snapshot: Path, started:
     assert started[0].returncode is not None
 
 
-def test_a_file_that_is_too_large_is_refused_all_the_same(
-    snapshot: Path, started: list[Any]
-) -> None:
+def test_the_size_limit_applies_to_early_workers(snapshot: Path, started: list[Any]) -> None:
     worker_process.start_early(str(snapshot))
     with pytest.raises(TooLargeError):
         read_snapshot(snapshot, limit_bytes=10)
     assert started[0].returncode is not None
 
 
-def test_a_pickle_that_names_code_is_refused_all_the_same(tmp_path: Path) -> None:
+def test_an_early_worker_refuses_a_pickle_that_names_code(tmp_path: Path) -> None:
     path = tmp_path / "evil.pickle"
     path.write_bytes(pickle.dumps(os.system, protocol=4))
     worker_process.start_early(str(path))
@@ -118,8 +120,8 @@ def test_a_pickle_that_names_code_is_refused_all_the_same(tmp_path: Path) -> Non
         read_snapshot(path)
 
 
-@pytest.mark.parametrize("kind", ["nothing", "folder", "pipe", "trace", "odd"])
-def test_nothing_is_started_for_what_is_no_pickle(
+@pytest.mark.parametrize("kind", ["nothing", "folder", "pipe", "trace", "invalid"])
+def test_no_worker_is_started_for_other_files(
     kind: str, tmp_path: Path, started: list[Any]
 ) -> None:
     path = tmp_path / "given"
@@ -129,11 +131,11 @@ def test_nothing_is_started_for_what_is_no_pickle(
         os.mkfifo(path)
     elif kind == "trace":
         path.write_text('{"traceEvents": []}')
-    worker_process.start_early(str(path) + ("\0" if kind == "odd" else ""))
+    worker_process.start_early(str(path) + ("\0" if kind == "invalid" else ""))
     assert not started
 
 
-def test_a_process_that_nobody_asked_for_is_stopped(snapshot: Path, started: list[Any]) -> None:
+def test_a_worker_whose_result_is_not_used_is_stopped(snapshot: Path, started: list[Any]) -> None:
     worker_process.start_early(str(snapshot))
     worker_process._stop_all()
     assert started[0].returncode is not None

@@ -1,4 +1,4 @@
-"""How full a kernel makes its device, as the profiler wrote it; what it could not tell, not."""
+"""Blocks per SM and occupancy of kernels are read; values that cannot be right are missing."""
 
 import json
 import math
@@ -16,7 +16,7 @@ OCCUPANCY = "est. achieved occupancy %"
 FULL = {"blocks per SM": 2.5, "warps per SM": 20.0, OCCUPANCY: 37}
 
 
-def kernel(number: int, **args: Any) -> dict[str, Any]:  # noqa: ANN401  (whatever a file has)
+def kernel(number: int, **args: Any) -> dict[str, Any]:  # noqa: ANN401  (any JSON value)
     given = {"device": 0, "stream": 7, "correlation": number, **args}
     return {
         "ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10.0 * number,
@@ -40,7 +40,7 @@ def figures(events: EventTable) -> tuple[list[float | None], list[float | None]]
     return blocks, occupancy
 
 
-def test_kernels_come_with_their_blocks_and_their_occupancy(tmp_path: Path) -> None:
+def test_blocks_and_occupancy_of_kernels_are_read(tmp_path: Path) -> None:
     copy = kernel(2, **FULL) | {"cat": "gpu_memcpy"}
     found = read(tmp_path / "t.json", [kernel(1, **FULL), copy, kernel(3)])
     assert figures(found) == ([2.5, None, None], [37.0, None, None])
@@ -50,7 +50,7 @@ def test_kernels_come_with_their_blocks_and_their_occupancy(tmp_path: Path) -> N
     ("warps", "recorded", "read_as"),
     [(0.3, 0, 0.0), (0.4, 0, None), (8, 0, None), (8, 12.5, 12.5), (8, -99, None)],
 )
-def test_an_occupancy_that_cannot_be_is_none(
+def test_an_occupancy_that_contradicts_the_number_of_warps_is_missing(
     tmp_path: Path, warps: float, recorded: float, read_as: float | None
 ) -> None:
     given = {"blocks per SM": warps / 8, "warps per SM": warps, OCCUPANCY: recorded}
@@ -58,18 +58,18 @@ def test_an_occupancy_that_cannot_be_is_none(
     assert occupancy == [read_as]
 
 
-def test_blocks_of_an_unknown_device_are_none(tmp_path: Path) -> None:
+def test_blocks_of_an_unknown_device_are_missing(tmp_path: Path) -> None:
     events = [kernel(1, **FULL | {"blocks per SM": each}) for each in (math.inf, -1.0, 0.25)]
     blocks, occupancy = figures(read(tmp_path / "t.json", events))
     assert (blocks, occupancy) == ([None, None, 0.25], [37.0, 37.0, 37.0])
 
 
-def test_a_figure_that_is_no_number_costs_no_event(tmp_path: Path) -> None:
+def test_an_occupancy_that_is_not_a_number_does_not_drop_the_event(tmp_path: Path) -> None:
     events = [kernel(1, **FULL | {OCCUPANCY: None}), kernel(2, **FULL | {OCCUPANCY: "25"})]
     assert figures(read(tmp_path / "t.json", events)) == ([2.5, 2.5], [None, 25.0])
 
 
-def test_kernels_written_as_begin_and_end_have_them_too(tmp_path: Path) -> None:
+def test_kernels_written_as_begin_and_end_events_have_both(tmp_path: Path) -> None:
     begin = kernel(1, **FULL) | {"ph": "B"}
     end = {"ph": "E", "pid": 0, "tid": 7, "ts": 40.0}
     assert figures(read(tmp_path / "t.json", [begin, end])) == ([2.5], [37.0])

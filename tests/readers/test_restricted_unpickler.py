@@ -1,4 +1,4 @@
-"""A pickle is read as plain data in a process of its own, and nothing that it names is run."""
+"""Pickles are read as plain data in a worker process; no code that they name is run."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from profkit.errors import DamagedFileError, LoadError, NotATraceError, RefusedPickleError
 from profkit.readers.open import load
 from profkit.readers.snapshot.restricted_unpickler import MemoryLimit, plain_data
-from profkit.readers.snapshot.worker_result import answer
+from profkit.readers.snapshot.worker import unpickled
 
 SNAPSHOT: dict[str, Any] = {
     "segments": [
@@ -56,8 +56,8 @@ def _plain(data: bytes) -> object:
 
 
 @contextlib.contextmanager
-def _as_before() -> Iterator[None]:
-    """Put this process's own limit back, which only the reading process is meant to set."""
+def _limit_restored() -> Iterator[None]:
+    """Restore this process's memory limit, which normally only the worker process sets."""
     if sys.platform == "win32":
         yield
         return
@@ -71,7 +71,7 @@ def _as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
-def test_plain_data_comes_back_as_it_was(protocol: int) -> None:
+def test_plain_data_is_unpickled_unchanged(protocol: int) -> None:
     data = {"segments": [{"address": 1 << 60, "pool": (0, 0), "name": "é" * 3_000_000}], "x": None}
     assert _plain(pickle.dumps(data, protocol)) == data
 
@@ -85,7 +85,7 @@ class _Touch:
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
-def test_a_function_is_refused_by_name_and_not_run(tmp_path: Path, protocol: int) -> None:
+def test_a_function_is_refused_and_not_run(tmp_path: Path, protocol: int) -> None:
     canary = tmp_path / "canary"
     with pytest.raises(RefusedPickleError, match=r"names (posix|nt|os)\.system") as refused:
         _load(tmp_path, pickle.dumps([_Touch(canary)], protocol))
@@ -99,15 +99,17 @@ def test_a_function_is_refused_by_name_and_not_run(tmp_path: Path, protocol: int
         (b"\x80\x02(S'touch {}'\nios\nsystem\n.", r"os\.system"),
         (b"\x80\x02(cos\nsystem\nS'touch {}'\no.", r"os\.system"),
         (b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x01x\x85R.", r"os\.system"),
-        (b"\x80\x02Pposix\n.", r"outside of it \(posix\)"),
-        (b"\x80\x02K\x01Q.", r"outside of it \(1\)"),
+        (b"\x80\x02Pposix\n.", r"external object \(posix\)"),
+        (b"\x80\x02K\x01Q.", r"external object \(1\)"),
         (b"\x80\x02\x82\x01.", "extension code 1"),
         (b"\x80\x02\x83\x01\x01.", "extension code 257"),
         (b"\x80\x02\x84\x01\x00\x00\x01.", "extension code 16777217"),
         (b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93)\x81.", r"builtins\.eval"),
     ],
 )
-def test_every_way_to_name_something_is_refused(tmp_path: Path, program: bytes, named: str) -> None:
+def test_every_opcode_that_names_code_is_refused(
+    tmp_path: Path, program: bytes, named: str
+) -> None:
     canary = tmp_path / "canary"
     with pytest.raises(RefusedPickleError, match=named):
         _load(tmp_path, program.replace(b"{}", str(canary).encode()))
@@ -122,12 +124,12 @@ def test_every_way_to_name_something_is_refused(tmp_path: Path, program: bytes, 
         pytest.param(b"\x80\x04K\x01K\x02R.", id="call-a-number"),
         pytest.param(b"\x80\x04]}b.", id="build-a-list"),
         pytest.param(b"\x80\x04\x8e\xff\xff\xff\xff\xff\x00\x00\x00abc.", id="a-terabyte"),
-        pytest.param(b"\x80\x04\x8e" + b"\xff" * 8 + b".", id="more-than-there-can-be"),
+        pytest.param(b"\x80\x04\x8e" + b"\xff" * 8 + b".", id="more-than-2-to-the-63"),
         pytest.param(b"\x80\x02\x8b\xff\xff\xff\x7f.", id="a-long-number"),
         pytest.param(b"\x80\x02\x8b\xff\xff\xff\xff.", id="a-negative-length"),
-        pytest.param(b"\x80\x04h\x07.", id="remembers-nothing"),
-        pytest.param(b"\x80\xff.", id="a-protocol-to-come"),
-        pytest.param(b"\x80\x05\x97.", id="bytes-from-elsewhere"),
+        pytest.param(b"\x80\x04h\x07.", id="missing-memo"),
+        pytest.param(b"\x80\xff.", id="future-protocol"),
+        pytest.param(b"\x80\x05\x97.", id="out-of-band-buffer"),
         pytest.param(b"\x80\x04}]K\x01s.", id="a-list-as-key"),
     ],
 )
@@ -136,7 +138,7 @@ def test_a_broken_pickle_is_a_load_error(tmp_path: Path, program: bytes) -> None
         _load(tmp_path, program)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux keeps to RLIMIT_AS")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux enforces RLIMIT_AS")
 @pytest.mark.parametrize(
     "program",
     [
@@ -148,32 +150,30 @@ def test_a_broken_pickle_is_a_load_error(tmp_path: Path, program: bytes) -> None
         ),
     ],
 )
-def test_a_claim_beyond_the_pickles_size_ends_the_reading_alone(
-    tmp_path: Path, program: bytes
-) -> None:
-    with pytest.raises(DamagedFileError, match="claims to hold more than its size allows"):
+def test_a_declared_size_beyond_the_memory_limit_is_refused(tmp_path: Path, program: bytes) -> None:
+    with pytest.raises(DamagedFileError, match="needs more memory than its size allows"):
         _load(tmp_path, program)
 
 
-def test_a_snapshot_cut_off_is_said_to_be(tmp_path: Path) -> None:
+def test_a_truncated_snapshot_is_refused(tmp_path: Path) -> None:
     whole = pickle.dumps(SNAPSHOT, 4)
-    with pytest.raises(DamagedFileError, match="is cut off"):
+    with pytest.raises(DamagedFileError, match="is truncated"):
         _load(tmp_path, whole[: len(whole) // 2])
 
 
 @pytest.mark.parametrize("data", [{"weights": [1, 2]}, 7, "text", None, [1], {"segments": 3}])
-def test_plain_data_of_another_kind_is_no_snapshot(tmp_path: Path, data: object) -> None:
-    with pytest.raises(NotATraceError, match="no memory snapshot"):
+def test_other_plain_data_is_not_a_snapshot(tmp_path: Path, data: object) -> None:
+    with pytest.raises(NotATraceError, match="not a memory snapshot"):
         _load(tmp_path, pickle.dumps(data, 4))
 
 
-def test_one_list_referred_to_a_million_times_is_not_walked(tmp_path: Path) -> None:
+def test_a_list_referred_to_a_million_times_is_refused(tmp_path: Path) -> None:
     blocks = [{"size": 1}] * 30_000
-    with pytest.raises(DamagedFileError, match="over and over"):
+    with pytest.raises(DamagedFileError, match="same entries repeatedly"):
         _load(tmp_path, pickle.dumps({"segments": [{"blocks": blocks}] * 30_000}, 4))
 
 
-def test_lists_nested_a_hundred_thousand_deep_end_in_one_sentence(tmp_path: Path) -> None:
+def test_lists_nested_100_000_deep_give_a_load_error(tmp_path: Path) -> None:
     deep = b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b"."
     with pytest.raises(LoadError):
         _load(tmp_path, deep)
@@ -182,7 +182,7 @@ def test_lists_nested_a_hundred_thousand_deep_end_in_one_sentence(tmp_path: Path
 
 
 def load_ok(folder: Path, data: bytes) -> bool:
-    """Whether it is read, or refused in a sentence."""
+    """Whether it is read, or refused with a message."""
     try:
         _load(folder, data)
     except LoadError as error:
@@ -199,7 +199,7 @@ mutations = st.tuples(
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(protocol=st.integers(2, 5), changes=st.lists(mutations, min_size=1, max_size=6))
-def test_any_mutation_of_a_snapshot_ends_in_an_answer(
+def test_any_mutation_of_a_snapshot_gives_a_result(
     protocol: int, changes: list[tuple[int, str, int]]
 ) -> None:
     data = bytearray(pickle.dumps(SNAPSHOT, protocol))
@@ -214,14 +214,14 @@ def test_any_mutation_of_a_snapshot_ends_in_an_answer(
             piece = data[other : other + byte]
             data[place : place if how == "splice" else place + len(piece)] = piece
         data = data or bytearray(b"\x80")
-    with _as_before():
-        found = answer(io.BytesIO(bytes(data)), MemoryLimit().allow)
+    with _limit_restored():
+        found = unpickled(io.BytesIO(bytes(data)), MemoryLimit().allow)
     assert (found.columns is None) == bool(found.fault)
 
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=200))
-def test_any_bytes_end_in_an_answer(data: bytes) -> None:
-    with _as_before():
-        found = answer(io.BytesIO(b"\x80\x04" + data), MemoryLimit().allow)
+def test_any_bytes_give_a_result(data: bytes) -> None:
+    with _limit_restored():
+        found = unpickled(io.BytesIO(b"\x80\x04" + data), MemoryLimit().allow)
     assert (found.columns is None) == bool(found.fault)

@@ -1,4 +1,4 @@
-"""Events that are written as two, and events whose times make no sense."""
+"""Begin and end events are paired; events with invalid times are excluded."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 
 from profkit.model.events import MISSING, Category
 from profkit.model.trace import Trace
-from profkit.readers.kineto.split import Text, cut
+from profkit.readers.kineto.split import TraceText, split_batches
 from profkit.readers.open import load_trace as load
 
 HOUR_US = 3.6e9
@@ -20,8 +20,8 @@ def event(ts: object, dur: object = 2.0, **more: object) -> dict[str, Any]:
             **more}  # fmt: skip
 
 
-def edge(ph: str, ts: float, **more: object) -> dict[str, Any]:
-    return {"ph": ph, "cat": "cpu_op", "name": "edge", "pid": 1, "tid": 2, "ts": ts, **more}
+def begin_end(ph: str, ts: float, **more: object) -> dict[str, Any]:
+    return {"ph": ph, "cat": "cpu_op", "name": "pair", "pid": 1, "tid": 2, "ts": ts, **more}
 
 
 def read(tmp_path: Path, events: list[Any]) -> Trace:
@@ -37,9 +37,10 @@ def spans(trace: Trace) -> list[tuple[str, int, int]]:
     )
 
 
-def test_begins_and_ends_pair_by_nesting_on_their_thread(tmp_path: Path) -> None:
+def test_begin_and_end_events_pair_by_nesting_on_their_thread(tmp_path: Path) -> None:
     events = [
-        edge("B", 0, name="outer"), edge("B", 1, name="inner"), edge("B", 2, name="other", tid=3),
+        begin_end("B", 0, name="outer"), begin_end("B", 1, name="inner"),
+        begin_end("B", 2, name="other", tid=3),
         {"ph": "E", "pid": 1, "tid": 2, "ts": 4}, {"ph": "E", "pid": 1, "tid": 3, "ts": 5},
         {"ph": "E", "pid": 1, "tid": 2, "ts": 9},
     ]  # fmt: skip
@@ -48,45 +49,49 @@ def test_begins_and_ends_pair_by_nesting_on_their_thread(tmp_path: Path) -> None
     assert trace.notes.n_unpaired == 0
 
 
-def test_edges_without_a_partner_are_counted_and_left_out(tmp_path: Path) -> None:
-    trace = read(tmp_path, [edge("E", 1), edge("B", 2), edge("E", 3), edge("B", 4)])
-    assert spans(trace) == [("edge", 0, 1_000)]
+def test_unpaired_begin_and_end_events_are_counted_and_excluded(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path, [begin_end("E", 1), begin_end("B", 2), begin_end("E", 3), begin_end("B", 4)]
+    )
+    assert spans(trace) == [("pair", 0, 1_000)]
     assert trace.notes.n_unpaired == 2
 
 
-def test_edges_stand_beside_complete_events(tmp_path: Path) -> None:
-    trace = read(tmp_path, [event(0.0, args={"External id": 7}), edge("B", 5), edge("E", 6)])
-    assert spans(trace) == [("edge", 5_000, 1_000), ("op", 0, 2_000)]
+def test_paired_events_are_added_to_complete_events(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path, [event(0.0, args={"External id": 7}), begin_end("B", 5), begin_end("E", 6)]
+    )
+    assert spans(trace) == [("op", 0, 2_000), ("pair", 5_000, 1_000)]
     assert trace.events.external_id.values.tolist() == [7]
 
 
 @pytest.mark.parametrize(
-    ("ts", "dur", "said"),
+    ("ts", "dur", "reason"),
     [
         (5.0, -3.0, "negative"),
-        (5.0, 1e17, "no time"),
-        (5.0, 1.8e19, "no time"),
-        (5.0, 4e13, "longer than a year"),
-        (5.0, 3 * HOUR_US, "many times as long"),
-        (-3 * HOUR_US, 1.0, "many times as long"),
+        (5.0, 1e17, "not a valid number"),
+        (5.0, 1.8e19, "not a valid number"),
+        (5.0, 4e13, "more than a year"),
+        (5.0, 3 * HOUR_US, "ten times as long"),
+        (-3 * HOUR_US, 1.0, "ten times as long"),
     ],
 )
-def test_an_event_whose_times_make_no_sense_is_set_aside_and_named(
-    ts: float, dur: float, said: str, tmp_path: Path
+def test_an_event_with_invalid_times_is_excluded_and_listed(
+    ts: float, dur: float, reason: str, tmp_path: Path
 ) -> None:
-    sane = [event(float(i), args={"External id": i}) for i in range(30)]
-    odd = event(ts, dur, name="odd", args={"External id": 99})
-    trace = read(tmp_path, [*sane[:10], odd, *sane[10:]])
+    valid = [event(float(i), args={"External id": i}) for i in range(30)]
+    invalid = event(ts, dur, name="invalid", args={"External id": 99})
+    trace = read(tmp_path, [*valid[:10], invalid, *valid[10:]])
     assert trace.notes.n_odd == 1
-    (named,) = trace.notes.odd
-    assert (named.name, named.position) == ("odd", 10)
-    assert said in named.reason
+    (listed,) = trace.notes.odd
+    assert (listed.name, listed.position) == ("invalid", 10)
+    assert reason in listed.reason
     assert len(trace.events) == 30
     assert int(trace.events.end_ns.max()) == 31_000
     assert trace.events.external_id.values.tolist() == list(range(30))
 
 
-def test_a_long_kernel_and_the_callers_of_everything_are_not_odd(tmp_path: Path) -> None:
+def test_a_long_kernel_and_several_outermost_calls_are_valid(tmp_path: Path) -> None:
     short = [event(float(i)) for i in range(40)]
     minutes = 9 * 60 * 1e6
     assert read(tmp_path, [*short, event(3.0, minutes)]).notes.n_odd == 0
@@ -94,25 +99,27 @@ def test_a_long_kernel_and_the_callers_of_everything_are_not_odd(tmp_path: Path)
     assert read(tmp_path, [*short, *callers]).notes.n_odd == 0
 
 
-def test_a_few_events_far_apart_are_all_kept(tmp_path: Path) -> None:
+def test_a_few_events_far_apart_are_all_valid(tmp_path: Path) -> None:
     assert len(read(tmp_path, [event(0.0), event(5 * HOUR_US)]).events) == 2
 
 
 # ------------------------------------------------------------------- arguments of begins and ends
 
 
-def test_the_arguments_of_a_begin_and_its_end_are_one_and_the_end_wins(tmp_path: Path) -> None:
-    begin = edge("B", 5, args={"External id": 7, "Sequence number": 3})
-    end = edge("E", 6, args={"Sequence number": 4, "Fwd thread id": 2})
+def test_arguments_of_begin_and_end_are_merged_and_the_end_wins(tmp_path: Path) -> None:
+    begin = begin_end("B", 5, args={"External id": 7, "Sequence number": 3})
+    end = begin_end("E", 6, args={"Sequence number": 4, "Fwd thread id": 2})
     trace = read(tmp_path, [event(0.0, args={"External id": 1}), begin, end, event(9.0)])
     rows = np.arange(3)
-    assert [trace.events.name_of(row) for row in range(3)] == ["op", "op", "edge"]
+    assert [trace.events.name_of(row) for row in range(3)] == ["op", "op", "pair"]
     assert trace.events.external_id.at(rows).tolist() == [1, MISSING, 7]
     assert trace.events.sequence.at(rows).tolist() == [MISSING, MISSING, 4]
     assert trace.events.forward_thread.at(rows).tolist() == [MISSING, MISSING, 2]
 
 
-def test_a_kernel_written_as_two_has_its_device_and_joins_its_launch(tmp_path: Path) -> None:
+def test_a_kernel_written_as_begin_and_end_has_its_device_and_joins_its_launch(
+    tmp_path: Path,
+) -> None:
     kernel = {"cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
     call = event(0.0, cat="cuda_runtime", name="cudaLaunchKernel", args={"correlation": 5})
     args = {"device": 1, "stream": 7, "correlation": 5, "Collective name": "allreduce"}
@@ -127,13 +134,15 @@ def test_a_kernel_written_as_two_has_its_device_and_joins_its_launch(tmp_path: P
     assert events.correlation.at(np.arange(2)).tolist() == [5, 5]
 
 
-def test_an_event_written_as_two_has_only_what_its_category_can_have(tmp_path: Path) -> None:
-    trace = read(tmp_path, [edge("B", 0, args={"stream": 7, "External id": 2}), edge("E", 1)])
+def test_a_paired_event_has_only_the_columns_of_its_category(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path, [begin_end("B", 0, args={"stream": 7, "External id": 2}), begin_end("E", 1)]
+    )
     assert trace.events.stream.rows.tolist() == []
     assert trace.events.external_id.values.tolist() == [2]
 
 
-def test_copies_by_kernels_written_as_two_are_copies(tmp_path: Path) -> None:
+def test_rocm_copy_kernels_written_as_begin_and_end_are_copies(tmp_path: Path) -> None:
     copy = {"cat": "kernel", "name": "__amd_rocclr_copyBuffer", "pid": 0, "tid": 1}
     trace = read(tmp_path, [{"ph": "B", "ts": 0, **copy}, {"ph": "E", "ts": 3, **copy}])
     assert trace.events.category.tolist() == [Category.MEMCPY]
@@ -141,13 +150,13 @@ def test_copies_by_kernels_written_as_two_are_copies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["B", "X", "i"])
 @pytest.mark.parametrize("mark", ["", '"'], ids=["numbers", "strings"])
-def test_times_since_1970_are_exact_whatever_the_events_and_the_type(
+def test_times_since_1970_are_exact_for_every_phase_and_type(
     kind: str, mark: str, tmp_path: Path
 ) -> None:
     first, last = (f"{mark}1682725898236567.{part}{mark}" for part in ("101", "999"))
     more = {"name": "[memory]", "args": {"Bytes": 1}} if kind == "i" else {"dur": 0.5}
     texts = [
-        json.dumps(edge(ph, 0.5, **more)).replace('"ts": 0.5', f'"ts": {ts}')
+        json.dumps(begin_end(ph, 0.5, **more)).replace('"ts": 0.5', f'"ts": {ts}')
         for ph, ts in ((kind, first), ("E" if kind == "B" else kind, last))
     ]
     (tmp_path / "t.json").write_text("[" + ", ".join(texts) + "]")
@@ -161,7 +170,7 @@ def test_times_since_1970_are_exact_whatever_the_events_and_the_type(
 
 
 @pytest.mark.parametrize("broken", ["", '{"ph": "X", "name": "C:\\q", "ts": 1, "dur": 1},'])
-def test_times_since_1970_are_exact_where_keys_and_lists_follow_and_where_a_batch_is_broken(
+def test_times_since_1970_are_exact_in_a_salvaged_batch_and_with_keys_after_the_events(
     broken: str, tmp_path: Path
 ) -> None:
     listed = json.dumps(event(0.5, 1.5)).replace('"ts": 0.5', '"ts": 1682725898236567.101')
@@ -170,30 +179,30 @@ def test_times_since_1970_are_exact_where_keys_and_lists_follow_and_where_a_batc
     text = f'{{"traceEvents": [{listed}, {broken} {listed}], {json.dumps(after)[1:]}'
     (tmp_path / "t.json").write_text(text)
     trace = load(tmp_path / "t.json")
-    sane = trace.events.ts_ns[trace.events.dur_ns == 1_500]
-    assert set((sane + trace.base_ns).tolist()) == {1682725898236567101}
+    valid = trace.events.ts_ns[trace.events.dur_ns == 1_500]
+    assert set((valid + trace.base_ns).tolist()) == {1682725898236567101}
     assert (trace.devices[0].name, trace.rank) == ("H200", 3)
     assert not trace.notes.truncated
 
 
-def test_a_list_of_objects_behind_the_events_is_not_taken_for_their_end() -> None:
+def test_a_list_after_the_events_is_not_mistaken_for_their_end() -> None:
     events = [event(float(i), args={"list": [{"a": 1}], "b": 2}) for i in range(40)]
     after = {"pg_config": [{"pg_name": "0"}], "z": {"y": [{"x": [{}]}]}, "w": 1}
     data = json.dumps({"traceEvents": events, **after}).encode()
-    text = Text()
-    (batch,) = cut([data], text)
+    text = TraceText()
+    (batch,) = split_batches([data], text)
     assert json.loads(batch) == events
     assert json.loads(text.head + b"]" + text.tail) == {"traceEvents": [], **after}
 
 
-def test_an_odd_event_among_those_written_as_two_takes_no_value_of_another(tmp_path: Path) -> None:
-    sane = [event(float(i), args={"External id": i}) for i in range(30)]
-    odd = event(5.0, -3.0, name="odd", args={"External id": 99})
-    pair = [edge("B", 40, args={"External id": 77}), edge("E", 41)]
-    trace = read(tmp_path, [odd, *sane, *pair])
+def test_excluding_an_event_keeps_the_values_of_paired_events(tmp_path: Path) -> None:
+    valid = [event(float(i), args={"External id": i}) for i in range(30)]
+    invalid = event(5.0, -3.0, name="invalid", args={"External id": 99})
+    pair = [begin_end("B", 40, args={"External id": 77}), begin_end("E", 41)]
+    trace = read(tmp_path, [invalid, *valid, *pair])
     assert trace.notes.n_odd == 1
     assert trace.events.external_id.values.tolist() == [*range(30), 77]
-    assert trace.events.name_of(int(trace.events.external_id.rows[-1])) == "edge"
+    assert trace.events.name_of(int(trace.events.external_id.rows[-1])) == "pair"
 
 
 # ------------------------------------------------------------------------------------ allocations
@@ -201,7 +210,7 @@ def test_an_odd_event_among_those_written_as_two_takes_no_value_of_another(tmp_p
 
 @pytest.mark.parametrize("absolute", [False, True])
 @pytest.mark.parametrize("ways", [("i",), ("I",), ("X",), ("i", "I", "X")], ids="".join)
-def test_an_allocation_is_a_moment_however_it_is_written(
+def test_an_allocation_is_an_instant_in_every_phase(
     ways: tuple[str, ...],
     absolute: bool,  # noqa: FBT001
     tmp_path: Path,
@@ -225,7 +234,7 @@ def test_an_allocation_is_a_moment_however_it_is_written(
     assert trace.recorded_with.memory is True
 
 
-def test_an_event_of_that_name_without_bytes_is_no_allocation(tmp_path: Path) -> None:
+def test_a_memory_event_without_bytes_is_not_an_allocation(tmp_path: Path) -> None:
     trace = read(tmp_path, [event(0.0, name="[memory]"), {"ph": "I", "name": "[memory]", "ts": 1}])
     assert spans(trace) == [("[memory]", 0, 2_000)]
     assert len(trace.memory) == 0
