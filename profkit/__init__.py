@@ -76,9 +76,9 @@ def _teach_captures_to_report() -> None:
 
     reporting.analyze = analyze
     if "IPython" in sys.modules:
-        from profkit.integrations.notebook import begin_anew_with_each_cell
+        from profkit.integrations.notebook import reset_limits_with_each_cell
 
-        begin_anew_with_each_cell()
+        reset_limits_with_each_cell()
 
 
 def load_ipython_extension(ipython: Any) -> None:  # noqa: ANN401  (IPython's shell)
@@ -87,7 +87,7 @@ def load_ipython_extension(ipython: Any) -> None:  # noqa: ANN401  (IPython's sh
     Args:
         ipython: The shell.
     """
-    from profkit.integrations.notebook import ProfkitMagics, begin_anew_with_each_cell
+    from profkit.integrations.notebook import ProfkitMagics, reset_limits_with_each_cell
 
-    begin_anew_with_each_cell()
+    reset_limits_with_each_cell()
     ipython.register_magics(ProfkitMagics)

@@ -1,7 +1,7 @@
-"""IPython and Jupyter: the magic ``%%profkit``, and lines of cells by the name that a reader knows.
+"""IPython and Jupyter: the magic ``%%profkit``, and source lines named by cell, as ``In [3]:5``.
 
-``%load_ext profkit`` loads it. A cell that is recorded runs as it would run without: its output,
-its last value and its errors are where they always are, and the report follows.
+``%load_ext profkit`` loads it. A recorded cell runs as it does without the magic, with the same
+output, last value and errors; the report follows.
 """
 
 import ast
@@ -34,14 +34,16 @@ class ProfkitMagics(Magics):
 
     @magic_arguments()
     @argument("-n", "--name", default=_DEFAULT_NAME, help="Name of the recording and its folder.")
-    @argument("-m", "--memory", action="store_true", help="Watch memory from step to step instead.")
-    @argument("-d", "--dir", default=None, help="Folder for files; $PROFKIT_DIR, else traces.")
+    @argument("-m", "--memory", action="store_true", help="Monitor memory over steps instead.")
+    @argument(
+        "-d", "--dir", default=None, help="Folder for files; default: $PROFKIT_DIR or traces."
+    )
     @argument("-q", "--quiet", action="store_true", help="Do not show the report.")
     @argument("-o", "--output", default=None, help="Variable for the recording: .report, .path.")
-    @argument("statement", nargs="*", help="What a line records: %%profkit model(batch)")
+    @argument("statement", nargs="*", help="The statement to record: %%profkit model(batch)")
     @line_cell_magic
     def profkit(self, line: str, cell: str | None = None) -> None:
-        """Record a cell, or a statement, and show the report.
+        """Record a cell or a statement, and show the report.
 
         ::
 
@@ -50,46 +52,46 @@ class ProfkitMagics(Magics):
                 model(batch)
         """
         __tracebackhide__ = True  # an error in the cell is the cell's
-        words = parse_argstring(self.profkit, line)
-        statement = " ".join(words.statement)
+        arguments = parse_argstring(self.profkit, line)
+        statement = " ".join(arguments.statement)
         if cell is not None and statement:
-            raise UsageError(f"%%profkit takes no {statement!r} on its line; the cell follows it.")
+            raise UsageError(f"%%profkit records the cell below it and takes no {statement!r}.")
         source = f"\n{cell}" if cell is not None else statement
         if not source.strip():
             raise UsageError("There is nothing to record: %profkit takes a statement.")
         shell: Any = self.shell
-        run = _ready(shell, source)
+        run = _compiled(shell, source)
         current.reset_limits()
-        recording = _recording(words)
+        recording = _recording(arguments)
         try:
             with recording:
                 run()
         finally:
-            if words.output:
-                shell.user_ns[words.output] = recording
-            if not words.quiet:
+            if arguments.output:
+                shell.user_ns[arguments.output] = recording
+            if not arguments.quiet:
                 _show(recording)
 
 
-def _recording(words: Any) -> TraceCapture | Idle | Memory | IdleMemory:  # noqa: ANN401  (argparse's)
-    """What records, not yet begun."""
-    # By the package's own door, which tells captures how to make their report.
-    record = profkit.memory if words.memory else profkit.trace
-    return record(words.name, limit=sys.maxsize, dir=words.dir, quiet=True)
+def _recording(arguments: Any) -> TraceCapture | Idle | Memory | IdleMemory:  # noqa: ANN401  (argparse's)
+    # Through the package, which gives captures the function that makes their report.
+    record = profkit.memory if arguments.memory else profkit.trace
+    return record(arguments.name, limit=sys.maxsize, dir=arguments.dir, quiet=True)
 
 
-def _ready(shell: Any, source: str) -> Callable[[], None]:  # noqa: ANN401  (IPython's shell)
-    """A cell made ready to run as the shell itself runs one.
+def _compiled(shell: Any, source: str) -> Callable[[], None]:  # noqa: ANN401  (IPython's shell)
+    """A function that runs a cell as the shell runs one.
 
-    The shell knows its text under the name that tracebacks and the recording have, and its last
-    expression is displayed by the shell, which keeps its value.
+    The cell's text is registered with the shell under its file name, for tracebacks and the
+    recording. The shell displays and stores the value of its last expression.
 
     Args:
-        source: The cell; its first line is the magic's, so that lines are numbered as they stand.
+        shell: IPython's shell.
+        source: The cell; its first line is the magic, so that line numbers are those of the cell.
 
     Raises:
-        SyntaxError: It is no Python.
-        UsageError: It awaits at the top, which only the shell itself can run.
+        SyntaxError: The cell is not valid Python.
+        UsageError: The cell has a top-level ``await``, which only the shell itself can run.
     """
     __tracebackhide__ = True
     text = shell.transform_cell(source)
@@ -98,26 +100,26 @@ def _ready(shell: Any, source: str) -> Callable[[], None]:  # noqa: ANN401  (IPy
     tree = shell.transform_ast(shell.compile.ast_parse(text, filename=name))
     if _awaits(tree):
         raise UsageError(
-            "A cell that awaits at its top cannot be recorded by %%profkit; "
-            "write `with profkit.trace():` around it."
+            "%%profkit cannot record a cell with a top-level `await`; "
+            "use `with profkit.trace():` in the cell."
         )
-    quiet, shown = _parts(tree.body, shell.ast_node_interactivity, text)
+    silent, displayed = _parts(tree.body, shell.ast_node_interactivity, text)
     steps = [
-        shell.compile(ast.Module(quiet, []), name, "exec"),
-        *(shell.compile(ast.Interactive([node]), name, "single") for node in shown),
+        shell.compile(ast.Module(silent, []), name, "exec"),
+        *(shell.compile(ast.Interactive([node]), name, "single") for node in displayed),
     ]
 
     def run() -> None:
         __tracebackhide__ = True
         for code in steps:
-            exec(code, shell.user_global_ns, shell.user_ns)  # noqa: S102  (it is what the user typed)
+            exec(code, shell.user_global_ns, shell.user_ns)  # noqa: S102  (the user's own cell)
 
     return run
 
 
 def _number(shell: Any) -> int:  # noqa: ANN401  (IPython's shell)
-    """The number of the cell that runs now: that of the nearest frame that is of a cell."""
-    names = shell.compile._filename_map  # noqa: SLF001  (nothing public tells)
+    """The number of the running cell: that of the innermost frame within a cell."""
+    names = shell.compile._filename_map  # noqa: SLF001  (there is no public accessor)
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_filename in names:
@@ -129,7 +131,7 @@ def _number(shell: Any) -> int:  # noqa: ANN401  (IPython's shell)
 def _parts(
     body: list[ast.stmt], interactivity: str, text: str
 ) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """The statements that run quietly, and those whose values the shell displays.
+    """The statements without displayed values, and those whose values the shell displays.
 
     Source: ``InteractiveShell.ast_node_interactivity`` in IPython's documentation.
     """
@@ -155,7 +157,7 @@ def _assigned(statement: ast.stmt) -> list[ast.stmt]:
 
 
 def _awaits(tree: ast.AST) -> bool:
-    """Whether something is awaited outside every function."""
+    """Whether there is an ``await`` outside every function."""
     if isinstance(tree, ast.Await | ast.AsyncFor | ast.AsyncWith):
         return True
     inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -165,27 +167,27 @@ def _awaits(tree: ast.AST) -> bool:
 
 
 def _show(recording: TraceCapture | Idle | Memory | IdleMemory) -> None:
-    """Show the report, where there is one; what could not be recorded has been said already."""
+    """Show the report, if there is one; capture itself warns if nothing was recorded."""
     if recording.path is None:
         return
     try:
         report = recording.report
     except ProfkitError as error:
-        print(f"profkit: {error}", file=sys.stderr)  # noqa: T201  (a notebook has no other place)
+        print(f"profkit: {error}", file=sys.stderr)  # noqa: T201  (shown below the cell)
         return
     if report is not None:
         display(report)
 
 
-def begin_anew_with_each_cell() -> None:
-    """Let names be recorded again, and with their own lines, when a cell is run again."""
+def reset_limits_with_each_cell() -> None:
+    """Record a name again, with the current source lines, when its cell is run again."""
     shell = _shell()
     events = getattr(shell, "events", None)
-    if events is not None and _begin_anew not in events.callbacks["pre_run_cell"]:
-        events.register("pre_run_cell", _begin_anew)
+    if events is not None and _reset_limits not in events.callbacks["pre_run_cell"]:
+        events.register("pre_run_cell", _reset_limits)
 
 
-def _begin_anew(*_info: object) -> None:
+def _reset_limits(*_info: object) -> None:
     current.reset_limits()
 
 
@@ -194,23 +196,15 @@ def _shell() -> Any:  # noqa: ANN401  (IPython's shell)
     return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
-def cell_names() -> dict[str, str]:
-    """The files that the shell makes of its cells, by name, and what a reader calls them.
-
-    Of ``/tmp/ipykernel_17/2563.py`` and ``<ipython-input-3-…>`` the reader knows ``In [3]``.
-    """
-    known: Mapping[str, int] = getattr(getattr(_shell(), "compile", None), "_filename_map", {})
-    return {file: f"In [{count}]" for file, count in known.items()}
-
-
 def with_cell_names(report: Report) -> Report:
-    """A report whose places in cells are named ``In [3]:5``.
-
-    Args:
-        report: The report of what was recorded in this shell.
-    """
-    names = cell_names()
-    known = {file: cell for file, cell in names.items() if not _IN_IPYTHON.fullmatch(file)}
+    """A report of this shell's recording, with source lines in cells named ``In [3]:5``."""
+    numbers: Mapping[str, int] = getattr(getattr(_shell(), "compile", None), "_filename_map", {})
+    # Such as /tmp/ipykernel_17/2563.py.
+    known = {
+        file: f"In [{number}]"
+        for file, number in numbers.items()
+        if not _IN_IPYTHON.fullmatch(file)
+    }
     short = {file.replace("\\", "/").rpartition("/")[2]: cell for file, cell in known.items()}
     files = sorted({*known, *short}, key=len, reverse=True)
     pattern = re.compile("|".join([*(rf"{re.escape(f)}(?=$|:\d)" for f in files), r"(?!)"]))

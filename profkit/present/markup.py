@@ -1,4 +1,4 @@
-"""Templates of HTML in which every value is escaped and made visible."""
+"""HTML templates whose values are all escaped, with control characters made visible."""
 
 import re
 from dataclasses import dataclass
@@ -15,36 +15,24 @@ _CODE: Final = re.compile(r"`{1,2}([^`]+)`{1,2}")
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a sentence.
-
-    Attributes:
-        text: It.
-        is_code: Whether it is a name of the program or a line of code.
-    """
+    """A piece of a sentence, which is code (a name or a line of the program) or prose."""
 
     text: str
     is_code: bool
 
 
 def marked(text: str) -> tuple[Piece, ...]:
-    """A sentence cut at its backticks, which stand around code.
-
-    Args:
-        text: Such as ``Empty `history` once``, or the same with two backticks.
-    """
+    """A sentence split into code, which is between single or double backticks, and prose."""
     parts = _CODE.split(text)
     found = (Piece(part, is_code=place % 2 == 1) for place, part in enumerate(parts))
     return tuple(each for each in found if each.text)
 
 
 def environment(package: str) -> Environment:
-    """The templates of a package, which ask for no value that they are not given.
+    """The environment of the templates in a package's folder ``templates``.
 
-    Their filters spell numbers with units (``ns``, ``bytes``, ``share``, ``count``, ``times``) and
-    cut sentences at their backticks (``marked``).
-
-    Args:
-        package: The package with the folder ``templates``.
+    Undefined values are errors. Filters format numbers with units (``ns``, ``bytes``, ``share``,
+    ``count``, ``times``) and split sentences at their backticks (``marked``).
     """
     made = Environment(
         loader=PackageLoader(package),
@@ -66,5 +54,5 @@ def environment(package: str) -> Environment:
 
 
 def _shown(value: object) -> object:
-    """A value as a page has it: of a text whatever a browser would obey is made visible."""
+    """A value with its control characters made visible, if it is text."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,11 +1,11 @@
-"""A report as tables, for formats that hold rows: a name, columns with their units, values."""
+"""A report as tables, for formats with rows: names, columns with units, values."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from profkit.errors import UsageError
-from profkit.model.finding import Finding, Unchecked
+from profkit.model.finding import Finding
 from profkit.model.location import Location
 from profkit.model.memory_summary import AllocationSite
 from profkit.model.report import Report
@@ -18,12 +18,7 @@ Value = str | int | float | None
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
-
-    Attributes:
-        name: Its name, with the unit at its end where it has one.
-        kind: What its values are; any of them may be None.
-    """
+    """A column; its name ends in its unit if it has one, and any value may be None."""
 
     name: str
     kind: ColumnKind = "text"
@@ -41,13 +36,7 @@ _UNITS: Final[dict[str, Unit]] = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        name: Its name.
-        columns: Its columns.
-        rows: Its rows, each with a value a column.
-    """
+    """A table, whose rows have a value for each column."""
 
     name: str
     columns: tuple[Column, ...]
@@ -82,7 +71,7 @@ _DEVICES: Final = _columns(
     "n_memset",
     "occupancy_share tensor_core_share",
 )
-_WATCHED: Final = _columns(
+_MEMORY_STEPS: Final = _columns(
     "",
     "step host_rss_bytes tensor_bytes graph_bytes allocated_bytes peak_bytes reserved_bytes "
     "worker_bytes",
@@ -92,32 +81,32 @@ _SITES: Final = (
     *_PLACE,
     *_columns("category size_class", "n bytes"),
 )
-_COURSE: Final = _columns("device", "entry time_us active_bytes reserved_bytes")
+_TIMELINE: Final = _columns("device", "entry time_us active_bytes reserved_bytes")
 
 
 def table(report: Report, name: str, base: str = "") -> Table:
-    """One table of a report.
-
-    Args:
-        name: One of :data:`TABLES`.
-        base: An absolute folder; paths inside are given relative to it.
+    """One of :data:`TABLES`, with paths relative to the folder ``base``.
 
     Raises:
         UsageError: There is no such table.
     """
     if name not in _MAKERS:
-        raise UsageError(f"There is no table {name!r}.", f"There are {', '.join(TABLES)}.")
+        raise UsageError(f"There is no table {name!r}.", f"The tables are {', '.join(TABLES)}.")
     columns, rows = _MAKERS[name]
     return Table(name, columns, tuple(rows(report, base)))
 
 
 def _findings(report: Report, base: str) -> Iterator[tuple[Value, ...]]:
-    """What was found, then faults of the recording, then what could not be looked for."""
+    """The findings, then faults of the recording, then skipped checks."""
     path = short_path(report.source.path, base)
     for number, finding in enumerate((*report.findings, *report.health), start=1):
         yield (number, *_finding(finding, base), path)
     for each in report.unchecked:
-        yield _unchecked(each, path)
+        values: dict[str, Value] = {
+            "rule": each.rule, "severity": "unchecked", "message": each.reason, "fix": each.remedy,
+            "recording": path,
+        }  # fmt: skip
+        yield tuple(values.get(column.name) for column in _FINDINGS)
 
 
 def _finding(finding: Finding, base: str) -> tuple[Value, ...]:
@@ -143,14 +132,6 @@ def _finding(finding: Finding, base: str) -> tuple[Value, ...]:
     )
 
 
-def _unchecked(each: Unchecked, path: str) -> tuple[Value, ...]:
-    known: dict[str, Value] = {
-        "rule": each.rule, "severity": "unchecked", "message": each.reason, "fix": each.remedy,
-        "recording": path,
-    }  # fmt: skip
-    return tuple(known.get(column.name) for column in _FINDINGS)
-
-
 def _place(where: Location | None, base: str) -> tuple[Value, ...]:
     if where is None:
         return (None,) * len(_PLACE)
@@ -158,29 +139,31 @@ def _place(where: Location | None, base: str) -> tuple[Value, ...]:
     return (file, where.line, where.function, where.op, where.module)
 
 
-def _fields(things: Iterable[object], columns: Iterable[Column]) -> Iterator[tuple[Value, ...]]:
-    """Rows of things whose fields are named like the columns."""
+def _fields(
+    summaries: Iterable[object], columns: Iterable[Column]
+) -> Iterator[tuple[Value, ...]]:
+    """Rows of objects whose fields are named like the columns."""
     names = [column.name for column in columns]
-    for thing in things:
-        yield tuple(getattr(thing, name) for name in names)
+    for summary in summaries:
+        yield tuple(getattr(summary, name) for name in names)
 
 
 def _plain(part: str, columns: tuple[Column, ...]) -> "_Maker":
-    """A table of a part of the summary whose fields are plain."""
+    """A table of a part of the summary, of values alone."""
 
-    def rows(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001  (as all have it)
+    def rows(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001  (as all makers have it)
         return _fields(getattr(report.summary, part), columns)
 
     return columns, rows
 
 
 def _located(part: str, columns: tuple[Column, ...]) -> "_Maker":
-    """The same with a line of the user's."""
+    """The same, with the source line."""
 
     def rows(report: Report, base: str) -> Iterator[tuple[Value, ...]]:
-        for thing in getattr(report.summary, part) or ():
-            file, line, function, _, _ = _place(thing.location, base)
-            yield (*next(_fields((thing,), columns)), file, line, function)
+        for summary in getattr(report.summary, part) or ():
+            file, line, function, _, _ = _place(summary.location, base)
+            yield (*next(_fields((summary,), columns)), file, line, function)
 
     return (*columns, *_PLACE[:3]), rows
 
@@ -210,7 +193,7 @@ def _site(site: AllocationSite, base: str) -> tuple[Value, ...]:
     return (*where, site.category, site.size_class, site.n, site.bytes)
 
 
-def _course(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001
+def _timeline(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001
     memory = report.summary.memory
     for device in memory.devices if memory is not None else ():
         for point in device.timeline:
@@ -218,9 +201,9 @@ def _course(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: 
             yield (device.device, *times, point.active_bytes, point.reserved_bytes)
 
 
-def _watched(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001
+def _memory_steps(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001
     memory = report.summary.memory
-    return _fields(memory.steps if memory is not None else (), _WATCHED)
+    return _fields(memory.steps if memory is not None else (), _MEMORY_STEPS)
 
 
 _Maker = tuple[tuple[Column, ...], Callable[[Report, str], Iterator[tuple[Any, ...]]]]
@@ -242,8 +225,8 @@ _MAKERS: Final[dict[str, _Maker]] = {
     "sync_sites": _located("sync_sites", _columns("operation allowed_reason", "n_calls")),
     "copies": _plain("copies", _columns("kind", "n_calls total_ns bytes")),
     "memory_sites": (_SITES, _sites),
-    "memory_course": (_COURSE, _course),
-    "memory_steps": (_WATCHED, _watched),
+    "memory_timeline": (_TIMELINE, _timeline),
+    "memory_steps": (_MEMORY_STEPS, _memory_steps),
 }  # fmt: skip
 
 TABLES: Final = tuple(_MAKERS)

@@ -1,8 +1,8 @@
-"""The report as CSV, for spreadsheets: a table of findings, or another one of its tables.
+"""The report as CSV, for spreadsheets: the findings, or another table of the report.
 
-Columns have their unit in their name: ``_ns`` are whole nanoseconds, ``_bytes`` bytes, ``_share``
-from 0 to 1. A cell that is not known is empty. Text that a spreadsheet would take for a formula has
-a quote before it, and control characters are spelled out.
+Column names end in their unit: ``_ns`` whole nanoseconds, ``_bytes`` bytes, ``_share`` from 0 to 1.
+Unknown values are empty. Text that a spreadsheet would run as a formula is prefixed with a quote,
+and control characters are escaped.
 
 Source: RFC 4180; "CSV Injection" of the OWASP Foundation.
 """
@@ -20,13 +20,13 @@ from profkit.present.tables import TABLES, Value, table
 
 INFO = RendererInfo(name="csv", suffix=".csv", media_type="text/csv")
 
-_FORMULA: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001  (their wide forms count too)
+_FORMULA: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001  (spreadsheets accept the wide forms too)
 _QUOTE: Final = "'"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Which table is shown.
+    """Which table to write.
 
     Attributes:
         table: Its name, such as ``findings`` or ``kernels``.
@@ -38,43 +38,32 @@ class Options:
 
 
 def render(report: Report, options: Options) -> bytes:
-    """A table of the report as CSV in UTF-8, its columns named in the first line.
-
-    Args:
-        options: Which table.
+    """A table of the report as CSV in UTF-8, with the column names in the first line.
 
     Raises:
         UsageError: There is no such table.
     """
-    shown = table(report, options.table, options.base)
+    chosen = table(report, options.table, options.base)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.name for column in shown.columns])
-    writer.writerows([_cell(value) for value in row] for row in shown.rows)
+    writer.writerow([column.name for column in chosen.columns])
+    writer.writerows([_cell(value) for value in row] for row in chosen.rows)
     return text.getvalue().encode()
 
 
 def table_names(report: Report, options: Options) -> tuple[str, ...]:
-    """The tables of a report that have any rows, and findings even without.
-
-    Args:
-        options: Not used.
-    """
+    """The tables of a report that have rows, and always ``findings``."""
     return tuple(name for name in TABLES if name == "findings" or table(report, name).rows)
 
 
 def together(products: Sequence[bytes]) -> bytes:
-    """Several tables as one; each finding says which recording it is of.
-
-    Args:
-        products: The tables, all with the same columns.
-    """
+    """Several tables with the same columns as one; findings have a column ``recording``."""
     first, *others = products
     return first + b"".join(product.partition(b"\n")[2] for product in others)
 
 
 def _cell(value: Value) -> Value:
-    """A value that a spreadsheet shows and does not run."""
+    """A value that a spreadsheet shows and does not run as a formula."""
     if not isinstance(value, str):
         return value
     text = visible(value)

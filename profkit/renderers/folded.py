@@ -1,10 +1,9 @@
-"""Stacks in folded lines, for flamegraph.pl, inferno and others.
+"""Stacks as folded lines, for flamegraph.pl, inferno and other flame graph tools.
 
-A line has the frames from the outside in with semicolons between, a blank, and a weight. The weight
-is time on the host, in nanoseconds, along Python's stacks and the operators within; of a recording
-without Python stacks along the operators alone. Or it is time on devices by the stack that launched
-it, or bytes at the peak of memory: see the option ``weight``. The weights add up to what the
-recording has.
+A line has the frames from the outermost to the innermost, separated by semicolons, a blank, and a
+weight. The option ``weight`` selects host time in nanoseconds by Python stack and operator (by
+operator alone where no Python stacks were recorded), device time by the stack of the launch, or
+bytes at the peak of memory. The weights add up to the recorded total.
 """
 
 from collections import Counter
@@ -25,15 +24,12 @@ INFO = RendererInfo(
     opened_by="https://www.speedscope.app, or by flamegraph.pl",
 )
 
-_BETWEEN: Final = ";"
-_INSTEAD: Final = ":"
+_SEPARATOR: Final = ";"
+_REPLACEMENT: Final = ":"
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The stacks as folded lines in UTF-8, in the order of the alphabet; nothing without any.
-
-    Args:
-        options: Which stacks.
+    """The stacks as folded lines in UTF-8, sorted; empty if there are none.
 
     Raises:
         UsageError: There are no such stacks.
@@ -41,7 +37,8 @@ def render(report: Report, options: Options) -> bytes:
     found = chosen_stacks(report, options.recording, options.weight)
     weights: Counter[str] = Counter()
     for stack, weight in found.rows if found is not None else ():
-        frames = (site_label(site, options.base).replace(_BETWEEN, _INSTEAD) for site in stack)
-        weights[_BETWEEN.join(frames)] += weight
+        frames = (site_label(site, options.base) for site in stack)
+        line = _SEPARATOR.join(each.replace(_SEPARATOR, _REPLACEMENT) for each in frames)
+        weights[line] += weight
     lines = [f"{stack} {weight}\n" for stack, weight in sorted(weights.items())]
     return "".join(lines).encode()

@@ -1,12 +1,11 @@
-"""The recording's own rows as Parquet, for data frames and databases; and the report's tables.
+"""The rows of the recording, and the tables of the report, as Parquet for data frames.
 
-Of a trace there are ``events`` and ``memory``, of an allocator's snapshot ``blocks`` and
-``history``, of a watched program ``looks``, and of all of them the tables that the CSV format has.
-Times are whole nanoseconds from the trace's start; a column's unit is in its field's metadata. What
-is not known is null. Events, blocks and allocations have the user's line beside them where one is
-known.
+A trace has the tables ``events`` and ``memory``, a CUDA memory snapshot ``blocks`` and ``history``,
+a monitored program ``samples``; all of them have the tables of the CSV format as well. Times are
+whole nanoseconds from the start of the trace; a field's metadata has its unit; unknown values are
+null. Events, blocks and history entries have their source line where it is known.
 
-Needs pyarrow, which the extra ``parquet`` brings.
+Needs pyarrow, which the extra ``parquet`` installs.
 """
 
 import io
@@ -27,7 +26,7 @@ from profkit.model.events import MISSING, Category
 from profkit.model.live_memory import MemorySample
 from profkit.model.report import Report
 from profkit.model.snapshot import NO_STACK, Action, State
-from profkit.present import tables as of_reports
+from profkit.present import tables as report_tables
 from profkit.present.renderer import LoadedRecording, RendererInfo
 
 INFO = RendererInfo(
@@ -45,17 +44,16 @@ _SPARSE: Final = (
 )  # fmt: skip
 
 Columns = Iterator[tuple[str, Any]]
-"""Columns of a table: a name, and what pyarrow makes an array of."""
+"""Columns of a table: names and pyarrow arrays."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Which table is written.
+    """Which table to write.
 
     Attributes:
-        table: Its name; empty for the first that there is: ``events``, ``blocks``, ``looks``, or
-            ``findings`` of a report alone.
-        recording: What the report was made from.
+        table: Its name; empty for the first of :func:`table_names`.
+        recording: What the report was made from; without it there are only the report's tables.
         base: An absolute folder; paths in the report's tables are given relative to it.
     """
 
@@ -65,10 +63,7 @@ class Options:
 
 
 def render(report: Report, options: Options) -> bytes:
-    """A table as Parquet, compressed by Zstandard.
-
-    Args:
-        options: Which table.
+    """A table as Parquet, compressed with Zstandard.
 
     Raises:
         OutputError: pyarrow is not installed.
@@ -82,15 +77,15 @@ def render(report: Report, options: Options) -> bytes:
             "Parquet needs a package that is not installed: pyarrow.",
             "pip install 'profkit[parquet]'",
         ) from None
-    there = table_names(report, options)
-    name = options.table or there[0]
-    if name not in there and name not in of_reports.TABLES:
-        raise UsageError(f"There is no table {name!r}.", f"There are {', '.join(there)}.")
-    maker = _OF_RECORDINGS.get(name)
+    names = table_names(report, options)
+    name = options.table or names[0]
+    if name not in names and name not in report_tables.TABLES:
+        raise UsageError(f"There is no table {name!r}.", f"The tables are {', '.join(names)}.")
+    maker = _RECORDING_TABLES.get(name)
     if maker is not None and options.recording is not None:
         columns = maker(options.recording.context, pa)
     else:
-        columns = _of_report(of_reports.table(report, name, options.base), pa)
+        columns = _of_report(report_tables.table(report, name, options.base), pa)
     arrays = dict(columns)
     schema = pa.schema(
         [pa.field(key, array.type, metadata=_metadata(key)) for key, array in arrays.items()],
@@ -102,26 +97,22 @@ def render(report: Report, options: Options) -> bytes:
 
 
 def table_names(report: Report, options: Options) -> tuple[str, ...]:
-    """The tables that there are, those of the recording first.
-
-    Args:
-        options: What it was made from.
-    """
+    """The tables of the recording, then those of the report that have rows."""
     ctx = options.recording.context if options.recording is not None else Context()
     recorded = {
         "events": ctx.has_trace,
         "memory": len(ctx.trace.memory) > 0,
         "blocks": ctx.snapshot is not None,
         "history": ctx.snapshot is not None and len(ctx.snapshot.history) > 0,
-        "looks": ctx.live is not None,
+        "samples": ctx.live is not None,
     }
-    own = (name for name, is_there in recorded.items() if is_there)
+    of_recording = (name for name, exists in recorded.items() if exists)
     of_report = (
         name
-        for name in of_reports.TABLES
-        if name == "findings" or of_reports.table(report, name).rows
+        for name in report_tables.TABLES
+        if name == "findings" or report_tables.table(report, name).rows
     )
-    return (*own, *of_report)
+    return (*of_recording, *of_report)
 
 
 def _metadata(column: str) -> Mapping[bytes, bytes]:
@@ -129,12 +120,12 @@ def _metadata(column: str) -> Mapping[bytes, bytes]:
     return {} if unit is None else {b"unit": unit}
 
 
-def _of_report(table: of_reports.Table, pa: Any) -> Columns:  # noqa: ANN401  (the module)
+def _of_report(table: report_tables.Table, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     kinds = {"text": pa.string(), "int": pa.int64(), "float": pa.float64()}
     for i, column in enumerate(table.columns):
         values = [row[i] for row in table.rows]
         if column.kind == "text":
-            values = [_whole(value) if isinstance(value, str) else None for value in values]
+            values = [_unicode(value) if isinstance(value, str) else None for value in values]
         yield column.name, pa.array(values, kinds[column.kind])
 
 
@@ -143,24 +134,24 @@ def _events(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     rows = np.arange(len(events))
     lanes = events.lanes
     yield "position", pa.array(events.position)
-    yield "category", _words([each.name.lower() for each in Category], events.category, pa)
-    yield "name", _words(events.names, events.name, pa)
+    yield "category", _categorical([each.name.lower() for each in Category], events.category, pa)
+    yield "name", _categorical(events.names, events.name, pa)
     for key in ("pid", "tid", "process", "thread"):
-        yield key, _words([getattr(lane, key) for lane in lanes], events.lane, pa)
+        yield key, _categorical([getattr(lane, key) for lane in lanes], events.lane, pa)
     yield "ts_ns", pa.array(events.ts_ns)
     yield "dur_ns", pa.array(events.dur_ns)
     for key in _SPARSE:
-        yield key, _known(getattr(events, key).at(rows), pa)
-    yield "collective", _words(events.names, events.collective.at(rows), pa, missing=MISSING)
+        yield key, _nullable(getattr(events, key).at(rows), pa)
+    yield "collective", _categorical(events.names, events.collective.at(rows), pa, missing=MISSING)
     step = ctx.step_of(rows)
-    yield "step", _words(ctx.steps.names, step, pa, missing=NO_STEP)
+    yield "step", _categorical(ctx.steps.names, step, pa, missing=NO_STEP)
     source = ctx.source
     for key in ("file", "function"):
-        words = [getattr(frame, key) for frame in source.frames]
-        yield key, _words(words, source.frame, pa, missing=NO_FRAME)
+        names = [getattr(frame, key) for frame in source.frames]
+        yield key, _categorical(names, source.frame, pa, missing=NO_FRAME)
     lines = np.array([*(frame.line for frame in source.frames), MISSING], dtype=np.int64)
-    yield "line", _known(lines[source.frame], pa)
-    yield "module", _words(source.modules, source.module, pa, missing=NO_FRAME)
+    yield "line", _nullable(lines[source.frame], pa)
+    yield "module", _categorical(source.modules, source.module, pa, missing=NO_FRAME)
 
 
 def _memory(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
@@ -170,12 +161,12 @@ def _memory(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     labels = [device_label(device_type, device) for device_type, device in kinds.tolist()]
     yield "position", pa.array(memory.position)
     yield "ts_ns", pa.array(memory.ts_ns)
-    yield "device", _words(labels, kind.ravel(), pa)
+    yield "device", _categorical(labels, kind.ravel(), pa)
     for key in ("pid", "tid"):
-        yield key, _words([getattr(lane, key) for lane in ctx.events.lanes], memory.lane, pa)
+        yield key, _categorical([getattr(lane, key) for lane in ctx.events.lanes], memory.lane, pa)
     yield "n_bytes", pa.array(memory.n_bytes)
     for key in ("address", "total_allocated", "total_reserved"):
-        yield key, _known(getattr(memory, key), pa)
+        yield key, _nullable(getattr(memory, key), pa)
 
 
 def _blocks(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
@@ -186,8 +177,8 @@ def _blocks(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     yield "device", pa.array(snapshot.segments.device[blocks.segment])
     yield "segment", pa.array(blocks.segment)
     for key in ("address", "n_bytes", "requested_bytes"):
-        yield key, _known(getattr(blocks, key), pa)
-    yield "state", _words([each.name.lower() for each in State], blocks.state, pa)
+        yield key, _nullable(getattr(blocks, key), pa)
+    yield "state", _categorical([each.name.lower() for each in State], blocks.state, pa)
     yield from _lines(ctx, blocks.stack, pa)
 
 
@@ -197,69 +188,70 @@ def _history(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
         return
     history = snapshot.history
     yield "device", pa.array(history.device)
-    yield "action", _words([each.name.lower() for each in Action], history.action, pa)
+    yield "action", _categorical([each.name.lower() for each in Action], history.action, pa)
     for key in ("address", "n_bytes", "stream", "time_us"):
-        yield key, _known(getattr(history, key), pa)
-    yield "device_free_bytes", _known(history.free_bytes.at(np.arange(len(history))), pa)
+        yield key, _nullable(getattr(history, key), pa)
+    yield "device_free_bytes", _nullable(history.free_bytes.at(np.arange(len(history))), pa)
     yield from _lines(ctx, history.stack, pa)
 
 
 def _lines(ctx: Context, stack: npt.NDArray[Any], pa: Any) -> Columns:  # noqa: ANN401
-    """The number of each stack, and the line of it that its reader can change."""
+    """The index of each stack, and its source line."""
     if ctx.snapshot is None:
         return
     yield "stack", pa.array(stack, mask=stack == NO_STACK)
     frame, frames = stack_lines(ctx.snapshot.stacks).of(stack), ctx.snapshot.stacks.frames
     for key in ("file", "function"):
-        yield key, _words([getattr(each, key) for each in frames], frame, pa, missing=NO_LINE)
+        yield key, _categorical([getattr(each, key) for each in frames], frame, pa, missing=NO_LINE)
     lines = np.array([*(each.line for each in frames), MISSING], dtype=np.int64)
-    yield "line", _known(lines[frame], pa)
+    yield "line", _nullable(lines[frame], pa)
 
 
-def _looks(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
-    looks = ctx.live.samples if ctx.live is not None else ()
+def _samples(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
+    samples = ctx.live.samples if ctx.live is not None else ()
     for each in fields(MemorySample):
-        values = [getattr(look, each.name) for look in looks]
+        values = [getattr(sample, each.name) for sample in samples]
         if each.name == "tensor_bytes":
             values = [None if value is None else sum(value.values()) for value in values]
         yield each.name, pa.array(values, pa.int64())
 
 
-def _words(
-    words: "tuple[str, ...] | list[str]",
-    number: npt.NDArray[Any],
+def _categorical(
+    values: "tuple[str, ...] | list[str]",
+    index: npt.NDArray[Any],
     pa: Any,  # noqa: ANN401  (the module)
     *,
     missing: int | None = None,
 ) -> Any:  # noqa: ANN401  (an array of pyarrow)
-    """A column of words, each stored once.
+    """A dictionary-encoded column of texts.
 
     Args:
-        number: The number of each row's.
+        values: The distinct texts.
+        index: For each row, its index into ``values``.
         pa: pyarrow.
-        missing: The number that stands for none.
+        missing: The index of rows without a value.
     """
-    absent = None if missing is None else number == missing
-    indices = np.where(absent, 0, number) if absent is not None else number
+    absent = None if missing is None else index == missing
+    indices = np.where(absent, 0, index) if absent is not None else index
     return pa.DictionaryArray.from_arrays(
         pa.array(indices.astype(np.int32), mask=absent),
-        pa.array([_whole(word) for word in words], pa.string()),
+        pa.array([_unicode(each) for each in values], pa.string()),
     )
 
 
-def _known(values: npt.NDArray[Any], pa: Any) -> Any:  # noqa: ANN401  (an array of pyarrow)
+def _nullable(values: npt.NDArray[Any], pa: Any) -> Any:  # noqa: ANN401  (an array of pyarrow)
     return pa.array(values, mask=values == MISSING)
 
 
-def _whole(text: str) -> str:
-    """A text that is valid Unicode: paths may hold bytes that are not."""
+def _unicode(text: str) -> str:
+    """A text that is valid Unicode: paths may contain bytes that are not."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-_OF_RECORDINGS: Final[dict[str, Callable[[Context, Any], Columns]]] = {
+_RECORDING_TABLES: Final[dict[str, Callable[[Context, Any], Columns]]] = {
     "events": _events,
     "memory": _memory,
     "blocks": _blocks,
     "history": _history,
-    "looks": _looks,
+    "samples": _samples,
 }

@@ -1,15 +1,14 @@
-"""The report as SARIF 2.1.0, for code hosts and editors: each finding on the line that it is about.
+"""The report as SARIF 2.1.0, for code hosts and editors: each finding on its source line.
 
-A finding's severity is its level, what it costs is among its properties, and its place comes first
-among the results by cost. Fingerprints rest on the rule, the file and the function, so a finding is
-known again when lines move. Other lines of a finding and the chains that hold an object are related
-locations; the calls that lead to its line, where they were recorded, are a code flow of the
-costliest. What was not checked, and faults of the recording, are notifications of
-the run: "clean" and "not looked at" do not look alike. Where no line is known the recording itself
-is the place.
+A finding's severity is its level, its share of the step time its rank, and its cost a property.
+Fingerprints depend on the rule, the file and the function, so a finding is recognized when lines
+move. The other lines of a finding and its reference chains are related locations; the call stack of
+its line, where it was recorded, is a code flow of the findings with the highest costs. Skipped
+checks and faults of the recording are notifications of the run. A finding without a source line is
+placed on the recording.
 
 Source: OASIS "Static Analysis Results Interchange Format (SARIF) Version 2.1.0"; "SARIF support for
-code scanning" in GitHub's documentation (at most 25,000 results, 1,000 locations a result).
+code scanning" in GitHub's documentation (at most 25,000 results, 1,000 locations per result).
 """
 
 import hashlib
@@ -24,7 +23,7 @@ import msgspec
 
 from profkit.engine.detector import Rule
 from profkit.engine.registry import rules
-from profkit.model.finding import Finding, Unchecked
+from profkit.model.finding import Finding
 from profkit.model.location import Frame, Location
 from profkit.model.report import Report
 from profkit.names import short_path, visible
@@ -36,10 +35,10 @@ from profkit.units import format_count
 
 INFO = RendererInfo(name="sarif", suffix=".sarif", media_type="application/sarif+json")
 
-MOST_RESULTS: Final = 25_000
-MOST_LOCATIONS: Final = 100
-MOST_PATHS: Final = 100
-"""Findings, the costliest first, whose calls are looked up in the recording."""
+MAX_RESULTS: Final = 25_000
+MAX_LOCATIONS: Final = 100
+MAX_CODE_FLOWS: Final = 100
+"""Findings, highest cost first, whose call stacks are searched for in the recording."""
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 _ROOT: Final = "SRCROOT"
 _SECTIONS: Final = ("What it finds", "Why it matters", "How to fix it", "Example", "Use instead")
@@ -50,13 +49,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What paths are relative to.
+    """The root of paths, and the recording.
 
     Attributes:
-        base: An absolute folder, the root of the source code; files inside are given relative to
-            it, as code hosts want them.
-        recording: What the report was made from; without it there are the calls that the report
-            has kept.
+        base: An absolute folder, the root of the source code; paths inside are given relative to
+            it, as code hosts require.
+        recording: What the report was made from; without it, code flows are the call stacks that
+            the report contains.
     """
 
     base: str = ""
@@ -64,27 +63,29 @@ class Options:
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The report as SARIF: a log of one run.
-
-    Args:
-        options: What paths are relative to, and what the report was made from.
-    """
+    """The report as SARIF: a log of one run."""
     base = options.base
-    results = [_result(report, each, base) for each in report.findings[:MOST_RESULTS]]
-    for finding, result in zip(report.findings[:MOST_PATHS], results, strict=False):
+    results = [_result(report, each, base) for each in report.findings[:MAX_RESULTS]]
+    for finding, result in zip(report.findings[:MAX_CODE_FLOWS], results, strict=False):
         path = call_path(report, options.recording, finding)
         if path:
             result["codeFlows"] = [_flow(report, path, base)]
-    told = [*(_unchecked(each) for each in report.unchecked)]
-    told += [_fault(each) for each in report.health]
+    notifications = [
+        _notification(each.rule, "note", f"Check skipped: {each.reason} {each.remedy}")
+        for each in report.unchecked
+    ]
+    notifications += [
+        _notification(each.rule, each.severity, f"{each.message} {each.fix}")
+        for each in report.health
+    ]
     n_more = len(report.findings) - len(results)
     if n_more:
-        text = f"{format_count(n_more)} more findings, each less costly, are left out."
-        told.append({"level": "note", "message": {"text": text}})
+        text = f"{format_count(n_more)} more findings with lower costs are omitted."
+        notifications.append({"level": "note", "message": {"text": text}})
     run: Json = {
         "tool": {"driver": _driver(report)},
         "columnKind": "utf16CodeUnits",
-        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": told}],
+        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": notifications}],
         "results": results,
     }
     if base:
@@ -93,11 +94,7 @@ def render(report: Report, options: Options) -> bytes:
 
 
 def together(products: Sequence[bytes]) -> bytes:
-    """The results of several reports as one run: code hosts want one run a tool.
-
-    Args:
-        products: A log each.
-    """
+    """The results of several logs as one run: code hosts expect one run per tool."""
     (run, *others) = [msgspec.json.decode(product)["runs"][0] for product in products]
     driver = run["tool"]["driver"]
     for other in others:
@@ -112,7 +109,7 @@ def together(products: Sequence[bytes]) -> bytes:
 
 
 def _log(run: Json) -> bytes:
-    """A log of one run, its fingerprints told apart where two results have the same."""
+    """A log of one run, with equal fingerprints numbered."""
     seen: Counter[str] = Counter()
     for result in run["results"]:
         prints = result["partialFingerprints"]
@@ -124,26 +121,26 @@ def _log(run: Json) -> bytes:
 
 
 def _driver(report: Report) -> Json:
-    """The tool, and every rule that the run tells of; with its page where something was found."""
-    known = {rule.INFO.id: rule for rule in rules()}
+    """The tool and every rule that the run mentions; those with findings have their pages."""
+    installed = {rule.INFO.id: rule for rule in rules()}
     found = {each.rule: each.title for each in report.findings}
     titles = {each.rule: each.title for each in report.health} | found
-    told = sorted({*titles, *(each.rule for each in report.unchecked)})
+    mentioned = sorted({*titles, *(each.rule for each in report.unchecked)})
     return {
         "name": "profkit",
         "version": report.profkit,
         "rules": [
-            _rule(known[rule], with_help=rule in found)
-            if rule in known
+            _rule(installed[rule], with_help=rule in found)
+            if rule in installed
             else _unknown_rule(rule, titles.get(rule, ""))
-            for rule in told
+            for rule in mentioned
         ],
     }
 
 
 def _rule(rule: Rule, *, with_help: bool) -> Json:
     info = rule.INFO
-    card: Json = {
+    found: Json = {
         "id": info.id,
         "name": info.name,
         "shortDescription": {"text": info.title},
@@ -154,9 +151,9 @@ def _rule(rule: Rule, *, with_help: bool) -> Json:
         page = rule_page(rule)
         sections = [(title, page[title]) for title in _SECTIONS if title in page]
         first = next(iter(page.get(_SECTIONS[0], ())), Passage(info.title, is_code=False))
-        card["fullDescription"] = {"text": _without_marks(first.text)}
-        card["help"] = {"text": _plain_page(sections), "markdown": _markdown_page(sections)}
-    return card
+        found["fullDescription"] = {"text": _without_marks(first.text)}
+        found["help"] = {"text": _plain_page(sections), "markdown": _markdown_page(sections)}
+    return found
 
 
 Sections = Sequence[tuple[str, Sequence[Passage]]]
@@ -187,19 +184,19 @@ def _without_marks(text: str) -> str:
 
 def _unknown_rule(rule: str, title: str) -> Json:
     """A rule that is not installed here."""
-    return {"id": visible(rule) or "unknown", "shortDescription": {"text": _said(title or rule)}}
+    return {"id": visible(rule) or "unknown", "shortDescription": {"text": _text(title or rule)}}
 
 
 def _result(report: Report, finding: Finding, base: str) -> Json:
     cost = cost_text(report, finding)
-    said = " ".join(part for part in (finding.message, finding.fix) if part)
-    places = finding.locations[: MOST_LOCATIONS + 1] or (Location(),)
+    message = " ".join(part for part in (finding.message, finding.fix) if part)
+    places = finding.locations[: MAX_LOCATIONS + 1] or (Location(),)
     located = [_location(report, place, base) for place in places]
     fingerprint = f"{_fingerprint(finding, base)}:1"
     result: Json = {
         "ruleId": visible(finding.rule) or "unknown",
         "level": finding.severity,
-        "message": {"text": _said(f"{said} ({cost})" if cost else said)},
+        "message": {"text": _text(f"{message} ({cost})" if cost else message)},
         "locations": located[:1],
         "partialFingerprints": {
             "primaryLocationLineHash": fingerprint,
@@ -210,7 +207,7 @@ def _result(report: Report, finding: Finding, base: str) -> Json:
     share = cost_share(report, finding)
     if share is not None:
         result["rank"] = round(min(share, 1.0) * 100, 2)
-    related = [*located[1:], *map(_holder, finding.holders[:MOST_LOCATIONS])]
+    related = [*located[1:], *map(_holder, finding.holders[:MAX_LOCATIONS])]
     if related:
         result["relatedLocations"] = [
             {**place, "id": number} for number, place in enumerate(related, start=1)
@@ -219,7 +216,7 @@ def _result(report: Report, finding: Finding, base: str) -> Json:
 
 
 def _holder(chain: Sequence[str]) -> Json:
-    """Who holds a live object: a place among the program's names, of which no line is known."""
+    """A holder of a live object: a location by name, without a source line."""
     name = visible("".join(chain)) or "(no name)"
     return {
         "logicalLocations": [{"fullyQualifiedName": name, "kind": "variable"}],
@@ -228,12 +225,12 @@ def _holder(chain: Sequence[str]) -> Json:
 
 
 def _flow(report: Report, path: Sequence[Frame], base: str) -> Json:
-    """The calls that lead to a finding, outermost first; of too many the innermost."""
+    """The call stack of a finding, outermost first; if too long, its innermost frames."""
     steps = [
         {"location": _location(report, Location(each.file, each.line, each.function), base)}
-        for each in path[-MOST_LOCATIONS:]
+        for each in path[-MAX_LOCATIONS:]
     ]
-    return {"message": {"text": "The calls that lead here"}, "threadFlows": [{"locations": steps}]}
+    return {"message": {"text": "Call stack"}, "threadFlows": [{"locations": steps}]}
 
 
 def _properties(finding: Finding) -> Json:
@@ -259,16 +256,16 @@ def _location(report: Report, where: Location, base: str) -> Json:
         if region:
             found["physicalLocation"]["region"] = region
     elif report.source.path:
-        # Code hosts refuse a result without a file; what it rests on is the recording.
+        # Code hosts refuse a result without a file.
         recording = _artifact(report.source.path, base)
         found["physicalLocation"] = {"artifactLocation": recording}
     if where.op:
-        found["message"] = {"text": _said(where.op)}
+        found["message"] = {"text": _text(where.op)}
     return found
 
 
 def _artifact(file: str, base: str) -> Json:
-    """A file by its URI, relative to the root where it is inside."""
+    """A file by its URI, relative to the root if it is inside."""
     path = short_path(file, base)
     if _is_absolute(path):
         return {"uri": _absolute(path)}
@@ -290,7 +287,7 @@ def _quoted(path: str, safe: str = "/") -> str:
 
 
 def _fingerprint(finding: Finding, base: str) -> str:
-    """What stays the same when lines move and times change."""
+    """A hash that does not change when lines move and times change."""
     where = finding.locations[0] if finding.locations else Location()
     file = short_path(where.file or "", base)
     parts = (finding.rule, file, where.function, where.op, where.module)
@@ -298,22 +295,14 @@ def _fingerprint(finding: Finding, base: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
-def _unchecked(each: Unchecked) -> Json:
-    return _notification(each.rule, "note", f"Not checked: {each.reason} {each.remedy}")
-
-
-def _fault(finding: Finding) -> Json:
-    return _notification(finding.rule, finding.severity, f"{finding.message} {finding.fix}")
-
-
 def _notification(rule: str, level: str, text: str) -> Json:
     return {
         "level": level,
-        "message": {"text": _said(text)},
+        "message": {"text": _text(text)},
         "associatedRule": {"id": visible(rule) or "unknown"},
     }
 
 
-def _said(text: str) -> str:
-    """A sentence; the standard wants at least something."""
-    return visible(" ".join(text.split())) or "(nothing said)"
+def _text(text: str) -> str:
+    """A message on one line; the standard allows no empty one."""
+    return visible(" ".join(text.split())) or "(no message)"

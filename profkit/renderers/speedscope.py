@@ -1,7 +1,7 @@
-"""Stacks for speedscope.app: time on the host and on devices, and memory at its peak.
+"""Stacks for speedscope.app: host time, device time, and memory at its peak.
 
-One file has a profile for every kind of stacks that the recording has, each with its frames' files
-and lines; the program switches between them. Weights are whole nanoseconds or bytes.
+A file has a profile for each kind of stacks in the recording, with the files and lines of their
+frames. Weights are whole nanoseconds or bytes.
 
 Source: ``src/lib/file-format-spec.ts`` of jlfwong/speedscope.
 """
@@ -32,10 +32,7 @@ _UNITS: Final = {"ns": "nanoseconds", "bytes": "bytes"}
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The stacks as a file of speedscope's own format.
-
-    Args:
-        options: Which stacks.
+    """The stacks in speedscope's file format.
 
     Raises:
         UsageError: There are no such stacks.
@@ -58,7 +55,7 @@ def render(report: Report, options: Options) -> bytes:
 
 
 def _profile(stacks: WeightedStacks, numbers: dict[FlameSite, int]) -> dict[str, Any]:
-    """One kind of stacks; its sites are numbered as they come up."""
+    """One kind of stacks; sites are numbered in the order of their first use."""
     weights = [weight for _, weight in stacks.rows]
     return {
         "type": "sampled",

@@ -1,4 +1,4 @@
-"""``%%profkit`` in a real IPython shell: cells behave as they do without it, and get a report."""
+"""``%%profkit`` in a real IPython shell: cells behave as without it, and have a report."""
 
 import re
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
 
 
 def ran(shell: InteractiveShell, cell: str) -> tuple[Any, Any]:
-    """What a cell comes to, and what it wrote and displayed."""
+    """The result of a cell, and its output."""
     with capture_output() as seen:
         result = shell.run_cell(cell, store_history=True)
     return result, seen
@@ -72,7 +72,7 @@ def test_a_cell_behaves_as_without(shell: InteractiveShell, cell: str) -> None:
         assert shell.user_ns["Out"][shell.execution_count - 1] == plain.result
 
 
-def test_an_error_is_shown_with_the_lines_of_the_cell_and_none_of_ours(
+def test_an_error_is_shown_with_the_lines_of_the_cell_alone(
     shell: InteractiveShell,
 ) -> None:
     result, seen = ran(shell, "%%profkit -q\n\ndef f():\n    return 1 / 0\n\nf()")
@@ -82,7 +82,7 @@ def test_an_error_is_shown_with_the_lines_of_the_cell_and_none_of_ours(
     assert "notebook.py" not in seen.stdout
 
 
-def test_the_report_follows_and_names_lines_as_the_notebook_does(shell: InteractiveShell) -> None:
+def test_the_report_follows_with_source_lines_named_by_cell(shell: InteractiveShell) -> None:
     result, seen = ran(
         shell, "%%profkit -o kept\n\nfor _ in range(3):\n    net(batch).sum().item()"
     )
@@ -100,7 +100,7 @@ def test_the_report_follows_and_names_lines_as_the_notebook_does(shell: Interact
     assert f"In [{number}]:4" in item.message
 
 
-def test_a_cell_that_was_run_often_is_still_recorded(shell: InteractiveShell) -> None:
+def test_a_cell_is_recorded_each_time_it_runs(shell: InteractiveShell) -> None:
     paths = set()
     for _ in range(5):
         ran(shell, "%%profkit -q -o kept --name again\nnet(batch)")
@@ -108,7 +108,7 @@ def test_a_cell_that_was_run_often_is_still_recorded(shell: InteractiveShell) ->
     assert len(paths - {None}) == 5
 
 
-def test_a_block_in_a_cell_that_was_changed_has_the_lines_of_the_new_cell(
+def test_a_block_in_a_changed_cell_has_the_lines_of_the_new_cell(
     shell: InteractiveShell,
 ) -> None:
     for blank in ("", "\n\n"):
@@ -123,7 +123,7 @@ def test_a_block_in_a_cell_that_was_changed_has_the_lines_of_the_new_cell(
         assert item.locations[0].place == f"In [{shell.execution_count - 1}]:{3 + len(blank)}"
 
 
-def test_a_block_in_a_cell_is_recorded_each_time_the_cell_is_run(shell: InteractiveShell) -> None:
+def test_a_block_in_a_cell_is_recorded_each_time_the_cell_runs(shell: InteractiveShell) -> None:
     paths = set()
     for _ in range(5):
         cell = "import profkit\nwith profkit.trace('often', quiet=True) as kept:\n    net(batch)"
@@ -132,7 +132,9 @@ def test_a_block_in_a_cell_is_recorded_each_time_the_cell_is_run(shell: Interact
     assert len(paths - {None}) == 5
 
 
-def test_a_recording_is_shown_by_its_report_or_says_why_not(shell: InteractiveShell) -> None:
+def test_a_recording_is_displayed_as_its_report_or_the_reason_for_none(
+    shell: InteractiveShell,
+) -> None:
     result, _ = ran(shell, "import profkit\nt = profkit.trace('shown', quiet=True)\nt")
     assert "“shown”: nothing recorded yet" in result.result._repr_html_()
     result, _ = ran(shell, "with t:\n    net(batch)\n    inside = t._repr_html_()\nt")
@@ -144,20 +146,20 @@ def test_a_recording_is_shown_by_its_report_or_says_why_not(shell: InteractiveSh
     assert "There is no file" in t._repr_html_()
 
 
-def test_what_a_failing_cell_did_is_recorded(shell: InteractiveShell) -> None:
+def test_a_failing_cell_is_recorded(shell: InteractiveShell) -> None:
     result, seen = ran(shell, "%%profkit -o kept\nnet(batch)\nraise ValueError('no')")
     assert isinstance(result.error_in_exec, ValueError)
     assert "aten::addmm" in seen.outputs[0].data["text/plain"]
     assert shell.user_ns["kept"].path is not None
 
 
-def test_a_line_is_recorded_too(shell: InteractiveShell) -> None:
+def test_a_statement_is_recorded(shell: InteractiveShell) -> None:
     result, seen = ran(shell, "%profkit net(batch).sum();")
     assert result.success
     assert "aten::sum" in seen.outputs[0].data["text/plain"]
 
 
-def test_memory_is_watched_from_step_to_step(shell: InteractiveShell) -> None:
+def test_memory_is_monitored_over_steps(shell: InteractiveShell) -> None:
     cell = """%%profkit --memory
 optimizer = torch.optim.SGD(net.parameters(), 1e-3)
 for _ in range(12):
@@ -169,27 +171,29 @@ for _ in range(12):
 
 
 @pytest.mark.parametrize(
-    ("cell", "said"),
+    ("cell", "message"),
     [
         ("%profkit", "nothing to record"),
-        ("%%profkit net(batch)\n1", "takes no 'net(batch)' on its line"),
+        ("%%profkit net(batch)\n1", "takes no 'net(batch)'"),
         ("%%profkit\nawait something()", "with profkit.trace()"),
         ("%%profkit --wrong\n1", "unrecognized arguments"),
     ],
 )
-def test_what_cannot_be_done_is_said(shell: InteractiveShell, cell: str, said: str) -> None:
+def test_invalid_uses_have_an_error_message(
+    shell: InteractiveShell, cell: str, message: str
+) -> None:
     result, seen = ran(shell, cell)
     assert not result.success
-    assert said in seen.stdout + seen.stderr
+    assert message in seen.stdout + seen.stderr
 
 
-def test_no_python_is_a_syntax_error_of_the_cell(shell: InteractiveShell) -> None:
+def test_invalid_python_is_a_syntax_error_of_the_cell(shell: InteractiveShell) -> None:
     result, _ = ran(shell, "%%profkit\n1 1")
     assert isinstance(result.error_in_exec, SyntaxError)
     assert result.error_in_exec.lineno == 2
 
 
-def test_an_await_within_a_function_is_no_hindrance(shell: InteractiveShell) -> None:
+def test_an_await_within_a_function_is_allowed(shell: InteractiveShell) -> None:
     cell = """%%profkit -q
 import asyncio
 async def later():
@@ -202,7 +206,7 @@ coroutine.close()
     assert result.result == 4
 
 
-def test_switched_off_it_only_runs_the_cell(
+def test_with_profiling_off_it_only_runs_the_cell(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("profkit.capture.current.is_on", False)
@@ -220,7 +224,7 @@ def test_switched_off_it_only_runs_the_cell(
         ("last_expr", "if True:\n    8", None),
     ],
 )
-def test_the_shells_way_of_showing_values_is_kept(
+def test_the_shells_setting_for_displayed_values_applies(
     shell: InteractiveShell, interactivity: str, cell: str, value: object
 ) -> None:
     before = shell.ast_node_interactivity
@@ -232,7 +236,7 @@ def test_the_shells_way_of_showing_values_is_kept(
     assert result.result == value
 
 
-def test_files_of_a_kernels_cells_are_named_as_the_notebook_names_them(
+def test_files_of_cells_are_named_by_cell(
     shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = "/tmp/ipykernel_17/2563.py"  # noqa: S108  (how a kernel names a cell; nothing is opened)
@@ -248,7 +252,7 @@ def test_files_of_a_kernels_cells_are_named_as_the_notebook_names_them(
 
 
 @pytest.mark.usefixtures("shell")
-def test_other_files_keep_their_names(tmp_path: Path) -> None:
+def test_other_files_are_unchanged(tmp_path: Path) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step(), b.frame("/home/me/train.py", 5, "loop"):
@@ -257,7 +261,7 @@ def test_other_files_keep_their_names(tmp_path: Path) -> None:
     assert notebook.with_cell_names(report) == report
 
 
-def test_the_cells_of_the_page_on_notebooks_run(shell: InteractiveShell) -> None:
+def test_the_cells_of_the_notebooks_page_run(shell: InteractiveShell) -> None:
     ran(shell, "model = net\nbatches = [batch] * 3")
     every = [block.text for block in blocks("docs/notebooks.md", "ipython")]
     assert any(cell.startswith("%%profkit") for cell in every)
@@ -268,7 +272,7 @@ def test_the_cells_of_the_page_on_notebooks_run(shell: InteractiveShell) -> None
             assert "aten::addmm" in seen.outputs[0].data["text/plain"]
 
 
-def test_every_option_of_the_magic_is_on_the_page() -> None:
+def test_every_option_of_the_magic_is_on_the_notebooks_page() -> None:
     page = (ROOT / "docs/notebooks.md").read_text()
     actions = notebook.ProfkitMagics.profkit.parser._actions
     named = {

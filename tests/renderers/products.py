@@ -1,4 +1,4 @@
-"""What a renderer's bytes say, whatever format they have: for tests that hold for every one."""
+"""The text of a renderer's product in any format, for tests that apply to all of them."""
 
 import csv
 import io
@@ -11,20 +11,14 @@ from profkit.model.report import Report
 from profkit.present.renderer import Renderer, accepted
 
 PROSE = ("text/plain", "text/markdown", "text/html")
-"""Media types that a person reads; all others are for programs."""
+"""Media types for people; all others are for programs."""
 UNSEEN = ("script", "style", "template")
 SAID = ("title", "aria-label", "alt")
 VOID = ("meta", "br", "img", "link", "input", "hr", "col")
 
 
 def made(module: Renderer, report: Report, **options: object) -> bytes:
-    """A renderer's product.
-
-    Args:
-        module: The renderer.
-        report: The report.
-        **options: Options; those that it does not have are passed over.
-    """
+    """A renderer's product; options that it does not have are ignored."""
     return module.render(report, module.Options(**accepted(module, options)))
 
 
@@ -34,7 +28,7 @@ def for_people(module: Renderer) -> bool:
 
 
 def said(module: Renderer, product: bytes) -> str:
-    """What a product says to a reader: its text, without markup, style and scripts."""
+    """The text of a product, without markup, style and scripts."""
     kind = module.INFO.media_type
     if kind == "text/html":
         page = Page()
@@ -49,7 +43,7 @@ def said(module: Renderer, product: bytes) -> str:
 
 
 def leaves(tree: Any) -> Iterator[Any]:  # noqa: ANN401  (any JSON)
-    """What stands at the ends of a JSON tree, names of members left out."""
+    """The values of a JSON tree, without keys."""
     if isinstance(tree, dict):
         for value in tree.values():
             yield from leaves(value)
@@ -61,10 +55,10 @@ def leaves(tree: Any) -> Iterator[Any]:  # noqa: ANN401  (any JSON)
 
 
 class Page(HTMLParser):
-    """A page as a browser takes it apart.
+    """A parsed page.
 
     Attributes:
-        words: What it says, attributes that are read to somebody too.
+        words: Its text, and the attributes that screen readers read.
         elements: Its elements, each with the names of its attributes.
         open: Elements that are not closed yet.
     """
@@ -76,18 +70,18 @@ class Page(HTMLParser):
         self.open: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """An element begins."""
+        """Record an element."""
         self.elements.add((tag, tuple(sorted(name for name, _ in attrs))))
         self.words += [value for name, value in attrs if name in SAID and value]
         if tag not in VOID:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """An element ends."""
+        """Close an element."""
         assert self.open, tag
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Text."""
+        """Record text."""
         if not set(self.open) & set(UNSEEN):
             self.words.append(data)

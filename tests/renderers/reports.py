@@ -1,4 +1,4 @@
-"""Reports made by hand: a GPU run, a CPU run, and the odd ones that renderers must survive."""
+"""Synthetic reports: a GPU run, a CPU run, memory, and hostile names."""
 
 from profkit.model.device_summary import DeviceSummary, IdleTime
 from profkit.model.finding import Cost, Finding, Unchecked
@@ -58,7 +58,7 @@ VECTORIZED = (
 
 
 def breakdown(n_steps: int, *, on_device: bool, **parts_ns: int) -> Breakdown:
-    """A breakdown whose parts are given by kind, with underscores for dashes."""
+    """A breakdown with parts by kind, with underscores for dashes."""
     total = sum(parts_ns.values())
     parts = tuple(
         TimePart(
@@ -73,7 +73,7 @@ def breakdown(n_steps: int, *, on_device: bool, **parts_ns: int) -> Breakdown:
 
 
 def source(**changes: object) -> Source:
-    """Where a report came from."""
+    """The source of a report."""
     facts: dict[str, object] = {
         "path": "/home/me/project/traces/train/host_1.1700000000000.pt.trace.json.gz",
         "kind": "trace",
@@ -128,7 +128,7 @@ def leak() -> Finding:
 
 
 def bare() -> Finding:
-    """A finding of which next to nothing is known: no line, no holder, no cost, no cure."""
+    """A finding without source line, holder, cost and fix."""
     return Finding(
         rule="SYN099",
         name="bare",
@@ -231,7 +231,7 @@ MIB = 1 << 20
 
 
 def grown() -> Finding:
-    """A finding on a live object, whose line is not known."""
+    """A finding on a live object, without a source line."""
     return Finding(
         rule="MEM004",
         name="growing-container",
@@ -269,7 +269,7 @@ def watched_memory(n_leaks: int | None = 1) -> MemorySummary:
 
 
 def watched_report() -> Report:
-    """A program whose memory was watched and grows, without a trace."""
+    """A monitored program whose memory grows, without a trace."""
     return Report(
         profkit="0.1.0",
         source=source(path="", kind="live", n_events=0, step_definition="optimizer steps"),
@@ -280,7 +280,7 @@ def watched_report() -> Report:
 
 
 def sites_of(*mib: int) -> tuple[AllocationSite, ...]:
-    """Allocations by one line each, of so many MiB."""
+    """Allocation sites of the given sizes in MiB."""
     uses = ("activation", "optimizer-state", "unknown")
     return tuple(
         AllocationSite(
@@ -328,12 +328,12 @@ def snapshot_report(n_devices: int = 1) -> Report:
 
 
 def empty_report() -> Report:
-    """A recording that holds nothing, and rules that found nothing."""
+    """An empty recording without findings."""
     return Report("0.1.0", source(path="", kind="live", devices=(), torch=None), Summary(0))
 
 
 def unchecked_report() -> Report:
-    """A recording that no rule could look at."""
+    """A recording for which every check was skipped."""
     return Report(
         "0.1.0",
         source(),
@@ -352,14 +352,15 @@ def many_findings() -> Report:
 
 
 def hostile_memory(text: str) -> MemorySummary:
-    """Memory whose every name is one hostile text."""
+    """Memory in which every name is a hostile text."""
     where = Location(text, 1, text)
     sites = (AllocationSite(where, (Frame(text, 1, text),), 1, 1, text),)
     nowhere = (AllocationSite(Location(function=text), (), 1, 1, text),)
     device = SnapshotDevice(
         text, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
         top_sites=sites, peak_sites=nowhere, oom=(OomSummary(1, 1, where, text, sites=sites),),
-        fragmentation_sites=(FragmentationSite(where, 1, 1, 1),), regions=(RegionMemory(text, 1, 1, 1),),
+        fragmentation_sites=(FragmentationSite(where, 1, 1, 1),),
+        regions=(RegionMemory(text, 1, 1, 1),),
         timeline=(MemoryPoint(1, 1, 1, 1), MemoryPoint(2, 1, 1, 1)),
     )  # fmt: skip
     return MemorySummary(
@@ -368,7 +369,7 @@ def hostile_memory(text: str) -> MemorySummary:
 
 
 def hostile_report(text: str) -> Report:
-    """A report in which every name and every sentence is one hostile text."""
+    """A report in which every name and sentence is a hostile text."""
     where = Location(text, 1, text, text, text, text)
     finding = Finding(
         rule=text, name=text, severity="warning", confidence="low", title=text, message=text,

@@ -1,4 +1,4 @@
-"""The trace for viewers: the recording as it was, and what profkit adds to it."""
+"""The trace for Perfetto and Chrome: the recording unchanged, and the added events."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ from profkit.errors import LoadError
 from profkit.model.report import Report
 from profkit.present.headline import part_label
 from profkit.present.renderer import pieces, renderer
-from profkit.renderers.chrome._finding_intervals import event_numbers
+from profkit.renderers.chrome._finding_intervals import event_positions
 from profkit.testing import Format, LiveBuilder, SnapshotBuilder, TraceBuilder
 from profkit.testing.trace_file import BASE_NS
 from tests.renderers import reports
@@ -49,13 +49,13 @@ def of_any_place(report: Report) -> Report:
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, list[Event], list[Event]]:
-    """What was studied, the events as they were, and as they are exported."""
+    """The study, the events of the recording, and the exported events."""
     path = gpu_program().write(tmp_path_factory.mktemp("gpu") / "gpu.json")
     studied, product = exported(path)
     return studied, events_of(path.read_bytes()), events_of(product)
 
 
-def test_the_events_stay_as_they_were_and_ours_follow(
+def test_the_events_are_unchanged_and_the_added_ones_follow(
     gpu: tuple[Study, list[Event], list[Event]],
 ) -> None:
     _, before, after = gpu
@@ -64,7 +64,7 @@ def test_the_events_stay_as_they_were_and_ours_follow(
     assert after[len(before) :] == ours(after)
 
 
-def test_the_text_of_the_events_is_handed_on_byte_for_byte(tmp_path: Path) -> None:
+def test_the_text_of_the_events_is_copied_byte_for_byte(tmp_path: Path) -> None:
     path = tmp_path / "odd layout.json"
     events = '{"ph" : "X","name":"a\\u0062", "ts":1.500, "dur":2e0,"pid":1,"tid":1 }'
     path.write_text(f'{{"one": [1],"traceEvents":[ {events},\n  {events}\n], "two" : 2}}')
@@ -74,13 +74,13 @@ def test_the_text_of_the_events_is_handed_on_byte_for_byte(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("absolute", [False, True])
-def test_viewers_can_draw_what_was_added(absolute: bool, tmp_path: Path) -> None:  # noqa: FBT001  (a parameter of the test)
+def test_viewers_can_draw_the_added_events(absolute: bool, tmp_path: Path) -> None:  # noqa: FBT001  (a parameter of the test)
     path = gpu_program(absolute=absolute).write(tmp_path / "trace.json")
     check(events_of(exported(path)[1]))
 
 
 @pytest.mark.parametrize("absolute", [False, True])
-def test_a_report_of_the_product_is_that_of_the_recording_and_it_can_be_exported_again(
+def test_the_product_has_the_same_report_and_can_be_exported_again(
     absolute: bool,  # noqa: FBT001  (a parameter of the test)
     tmp_path: Path,
 ) -> None:
@@ -93,13 +93,13 @@ def test_a_report_of_the_product_is_that_of_the_recording_and_it_can_be_exported
     assert json.loads(again) == json.loads(product)
 
 
-def test_every_finding_is_a_slice_with_its_message_and_cure(
+def test_every_finding_is_a_slice_with_its_message_and_fix(
     gpu: tuple[Study, list[Event], list[Event]],
 ) -> None:
     studied, _, after = gpu
-    slices = {e["args"]["finding"]: e for e in ours(after) if "what" in e.get("args", {})}
+    slices = {e["args"]["finding"]: e for e in ours(after) if "message" in e.get("args", {})}
     every = (*studied.report.findings, *studied.report.health)
-    assert [slices[number]["args"]["what"] for number in sorted(slices)] == [
+    assert [slices[number]["args"]["message"] for number in sorted(slices)] == [
         finding.message for finding in every
     ]
     for number, finding in enumerate(every, start=1):
@@ -107,7 +107,7 @@ def test_every_finding_is_a_slice_with_its_message_and_cure(
         assert slices[number]["args"].get("fix", "") == finding.fix
 
 
-def test_the_stretches_of_a_finding_are_those_that_its_cost_is_taken_from(
+def test_a_findings_slices_are_the_intervals_of_its_cost(
     gpu: tuple[Study, list[Event], list[Event]],
 ) -> None:
     studied, before, after = gpu
@@ -123,23 +123,25 @@ def test_the_stretches_of_a_finding_are_those_that_its_cost_is_taken_from(
     assert drawn == [(start, end - start) for start, end in found.claims]
 
 
-def test_the_events_that_a_finding_names_are_marked_and_an_arrow_leads_to_them(
+def test_the_events_that_a_finding_refers_to_have_a_marker_and_an_arrow(
     gpu: tuple[Study, list[Event], list[Event]],
 ) -> None:
     studied, before, after = gpu
     named = Counter(
         (f"{f.rule} {f.name}", before[n]["pid"], before[n]["tid"], before[n]["ts"])
         for f in studied.report.findings
-        for n in event_numbers(f)
+        for n in event_positions(f)
     )
-    marks = Counter((e["name"], e["pid"], e["tid"], e["ts"]) for e in ours(after) if e["ph"] == "i")
-    assert marks == named
+    markers = Counter(
+        (e["name"], e["pid"], e["tid"], e["ts"]) for e in ours(after) if e["ph"] == "i"
+    )
+    assert markers == named
     ends = Counter((e["pid"], e["tid"], e["ts"]) for e in ours(after) if e["ph"] == "f")
     assert ends.keys() <= {key[1:] for key in named}
     assert ends
 
 
-def test_the_idle_stretches_add_up_to_the_reports_by_cause(
+def test_the_idle_gaps_add_up_to_the_idle_time_of_the_report_by_cause(
     gpu: tuple[Study, list[Event], list[Event]],
 ) -> None:
     studied, _, after = gpu
@@ -160,7 +162,7 @@ def counter(events: list[Event], name: str) -> list[tuple[Decimal, Any]]:
     ]
 
 
-def test_the_busy_counter_covers_as_much_time_as_the_device_was_busy(
+def test_the_area_of_the_busy_counter_is_the_busy_time(
     gpu: tuple[Study, list[Event], list[Event]],
 ) -> None:
     studied, _, after = gpu
@@ -171,20 +173,20 @@ def test_the_busy_counter_covers_as_much_time_as_the_device_was_busy(
     assert points[-1][1] == 0
 
 
-def test_the_queue_is_empty_in_the_end_and_memory_is_what_the_allocator_said(
+def test_the_queue_is_empty_at_the_end_and_memory_is_that_of_the_allocator(
     gpu: tuple[Study, list[Event], list[Event]],
 ) -> None:
     _, before, after = gpu
-    assert counter(after, "cuda:0 launched, not started")[-1][1] == 0
-    said = [
+    assert counter(after, "cuda:0 queued launches")[-1][1] == 0
+    recorded = [
         (Decimal(e["ts"]), e["args"]["Total Allocated"]) for e in before if e["name"] == "[memory]"
     ]
     drawn = counter(after, "cuda:0 allocated")
-    assert drawn == said
+    assert drawn == recorded
     assert max(value for _, value in drawn) == 3 * 4096
 
 
-def test_a_trace_that_is_cut_off_is_closed(tmp_path: Path) -> None:
+def test_a_truncated_trace_is_completed(tmp_path: Path) -> None:
     whole = gpu_program().to_bytes()
     path = tmp_path / "cut.json"
     path.write_bytes(whole[: len(whole) * 2 // 3])
@@ -212,7 +214,7 @@ def test_a_trace_that_is_cut_off_is_closed(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_traces_of_every_maker_and_age_come_back_with_the_same_figures(
+def test_traces_of_every_vendor_and_version_have_the_same_figures_after_export(
     form: Format, tmp_path: Path
 ) -> None:
     path = gpu_program().write(tmp_path / "trace.json.gz", form)
@@ -222,7 +224,7 @@ def test_traces_of_every_maker_and_age_come_back_with_the_same_figures(
     assert of_any_place(analyze(tmp_path / "exported.json")) == of_any_place(studied.report)
 
 
-def test_whatever_is_damaged_becomes_whole_json_with_the_same_figures(tmp_path: Path) -> None:
+def test_damaged_traces_become_valid_json_with_the_same_figures(tmp_path: Path) -> None:
     whole = gpu_program().to_bytes()
     path, again = tmp_path / "damaged.json", tmp_path / "exported.json"
     n_read = 0
@@ -247,7 +249,7 @@ def test_whatever_is_damaged_becomes_whole_json_with_the_same_figures(tmp_path: 
     assert n_read > 10
 
 
-def test_a_large_trace_passes_through_in_pieces(tmp_path: Path) -> None:
+def test_a_large_trace_is_exported_in_pieces(tmp_path: Path) -> None:
     b = TraceBuilder()
     for _ in range(45_000):
         b.compute("aten::add", 500)
@@ -270,24 +272,24 @@ def test_a_report_alone_shows_its_steps_and_findings() -> None:
     assert names.count("ProfilerStep#0") == 1
 
 
-def test_findings_at_the_same_time_stand_in_rows_of_their_own() -> None:
+def test_overlapping_findings_have_separate_rows() -> None:
     report = reports.gpu_report()
     report = replace(report, findings=tuple(reports.starved() for _ in range(5)))
     events = events_of(render(report, "chrome"))
     check(events)
-    rows = {e["tid"] for e in events if e["ph"] == "X" and "what" in e["args"]}
+    rows = {e["tid"] for e in events if e["ph"] == "X" and "message" in e["args"]}
     assert len(rows) == 6
 
 
-def test_ten_thousand_findings_are_counted_and_the_costliest_drawn() -> None:
+def test_of_ten_thousand_findings_those_with_the_highest_cost_are_drawn() -> None:
     events = events_of(render(reports.many_findings(), "chrome"))
     check(events)
-    assert len([e for e in events if "what" in e.get("args", {})]) == 200
+    assert len([e for e in events if "message" in e.get("args", {})]) == 200
     titles = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
     assert "findings (and 9,800 more in the report)" in titles
 
 
-def test_a_snapshot_becomes_counters_of_its_history(tmp_path: Path) -> None:
+def test_a_snapshots_history_becomes_counters(tmp_path: Path) -> None:
     b = SnapshotBuilder()
     with b.frame("train.py", 7, "train"):
         kept = b.alloc(4 << 20)
@@ -300,23 +302,23 @@ def test_a_snapshot_becomes_counters_of_its_history(tmp_path: Path) -> None:
     assert max(active) == 12 << 20
 
 
-def test_watched_memory_becomes_counters_of_its_looks(tmp_path: Path) -> None:
+def test_memory_samples_become_counters(tmp_path: Path) -> None:
     studied = study(LiveBuilder().write(tmp_path / "run.memory.json.gz"))
     events = events_of(render(studied.report, "chrome", recording=studied.recording))
     check(events)
     live = studied.recording.context.live
     assert live is not None
     seen = [
-        (look.ts_ns, look.host_rss_bytes)
-        for look in live.samples
-        if look.host_rss_bytes is not None
+        (sample.ts_ns, sample.host_rss_bytes)
+        for sample in live.samples
+        if sample.host_rss_bytes is not None
     ]
     drawn = counter(events, "host memory")
     assert [(int(at * 1000), value) for at, value in drawn] == seen
     assert seen
 
 
-def test_beside_a_trace_a_snapshots_history_stands_on_the_same_clock(tmp_path: Path) -> None:
+def test_a_trace_and_a_snapshots_history_have_the_same_clock(tmp_path: Path) -> None:
     b = gpu_program()
     snapshot = SnapshotBuilder()
     snapshot._now_us = BASE_NS // 1000 + 100  # a tenth of a millisecond into the trace

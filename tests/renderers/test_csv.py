@@ -1,4 +1,4 @@
-"""CSV: rows that a spreadsheet reads as they are meant."""
+"""CSV: rows that a spreadsheet reads without running them."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ def rows(report: Report, name: str = "findings", **options: str) -> list[dict[st
     return list(csv.DictReader(io.StringIO(product), strict=True))
 
 
-def test_a_finding_is_a_row_with_its_place_its_cost_and_its_cure() -> None:
+def test_a_finding_is_a_row_with_its_source_line_cost_and_fix() -> None:
     report = reports.gpu_report()
     starved, leak, *_ = rows(report, base="/home/me/project")
     finding = report.findings[0]
@@ -36,7 +36,7 @@ def test_a_finding_is_a_row_with_its_place_its_cost_and_its_cure() -> None:
     assert leak["held_by"] == "__main__.losses[17]"
 
 
-def test_what_was_not_looked_for_and_faults_of_the_recording_are_rows_too() -> None:
+def test_skipped_checks_and_faults_of_the_recording_are_rows_too() -> None:
     report = reports.gpu_report()
     severities = [row["severity"] for row in rows(report)]
     assert severities == ["warning", "error", "note", "unchecked", "unchecked", "unchecked"]
@@ -112,7 +112,7 @@ def test_every_figure_is_in_the_json(report: Report) -> None:
     assert n_figures > 5
 
 
-def test_a_snapshots_lines_are_there_at_the_peak_and_in_the_end() -> None:
+def test_allocation_sites_are_listed_at_the_peak_and_at_the_end() -> None:
     report = reports.snapshot_report(2)
     memory = report.summary.memory
     assert memory is not None
@@ -123,7 +123,7 @@ def test_a_snapshots_lines_are_there_at_the_peak_and_in_the_end() -> None:
     assert len(rows(reports.watched_report(), "memory_steps")) == 14
 
 
-def test_every_column_but_names_says_its_unit() -> None:
+def test_column_names_end_in_their_unit() -> None:
     report = reports.gpu_report()
     for name in TABLES:
         for column in table(report, name).columns:
@@ -138,7 +138,7 @@ def test_only_tables_with_rows_are_listed() -> None:
     assert "kernels" in csv_tables.table_names(reports.gpu_report(), csv_tables.Options())
 
 
-def test_several_reports_have_one_head_and_say_which_recording_they_are_of() -> None:
+def test_several_reports_have_one_header_and_a_column_for_the_recording() -> None:
     gpu = reports.gpu_report()
     other = replace(gpu, source=replace(gpu.source, path="other.json"))
     products = [render(each, "csv") for each in (gpu, other)]
@@ -147,7 +147,7 @@ def test_several_reports_have_one_head_and_say_which_recording_they_are_of() -> 
     assert {row["recording"] for row in found} == {gpu.source.path, "other.json"}
 
 
-def test_a_table_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_an_unknown_table_is_a_usage_error_that_lists_the_tables() -> None:
     with pytest.raises(UsageError, match="There is no table 'kernel'") as refused:
         render(reports.gpu_report(), "csv", table="kernel")
     assert "kernels" in refused.value.hint

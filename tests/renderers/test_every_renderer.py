@@ -1,4 +1,4 @@
-"""What every renderer keeps, profkit's own and third parties'."""
+"""The rules that every renderer follows, profkit's own and third parties'."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ JSON = next(each for each in EVERY if each.INFO.name == "json")
 PEOPLE = tuple(each for each in EVERY if for_people(each))
 PEOPLE_IDS = [each.INFO.name for each in PEOPLE]
 REPORTING = tuple(each for each in EVERY if for_people(each) or each.INFO.shows == "report")
-"""Those that show a report; the others hand the recording on to another program."""
+"""Those that show a report; the others export the recording for another program."""
 REPORTING_IDS = [each.INFO.name for each in REPORTING]
 IN_TEXT = tuple(each for each in EVERY if re.search("text|json", each.INFO.media_type))
 IN_TEXT_IDS = [each.INFO.name for each in IN_TEXT]
@@ -61,14 +61,14 @@ ODD = REPORTS | {
 
 
 def dangerous(text: str, *, in_json: bool = False) -> list[str]:
-    """Characters that steer a terminal or a browser; JSON's readers unescape the others."""
+    """Characters that control a terminal or a browser; readers of JSON unescape the others."""
     unsafe = {"Cc", "Cf", "Zl", "Zp"}
     found = [char for char in set(text) - {"\n", "\u200d"} if unicodedata.category(char) in unsafe]
     return [char for char in found if ord(char) < ord(" ") or not in_json]
 
 
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
-def test_it_says_what_it_is_and_has_options_with_defaults(module: Renderer) -> None:
+def test_it_has_a_description_and_options_with_defaults(module: Renderer) -> None:
     assert isinstance(module.INFO, RendererInfo)
     assert module.INFO.suffix.startswith(".")
     assert "/" in module.INFO.media_type
@@ -101,7 +101,7 @@ def test_a_report_in_one_format_imports_no_other(tmp_path: Path) -> None:
         assert not others & set(imported)
 
 
-def test_a_module_that_is_not_named_after_its_format_is_found_all_the_same(
+def test_a_module_that_is_not_named_after_its_format_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = renderer("json")
@@ -127,7 +127,7 @@ def test_a_module_that_is_not_named_after_its_format_is_found_all_the_same(
         renderers.cache_clear()
 
 
-def test_the_formats_of_the_command_line_are_there() -> None:
+def test_the_formats_of_the_command_line_exist() -> None:
     assert {"text", "json", "md", "html", "csv", "sarif", "chrome", "parquet"} <= set(IDS)
 
 
@@ -157,7 +157,7 @@ def test_hostile_names_add_no_element_and_no_attribute(module: Renderer, text: s
 
 
 @pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
-def test_ten_thousand_findings_are_no_trouble(module: Renderer) -> None:
+def test_ten_thousand_findings_are_rendered(module: Renderer) -> None:
     report = reports.many_findings()
     product = made(module, report)
     shown = said(module, product)
@@ -185,7 +185,7 @@ def test_four_times_the_findings_take_about_four_times_as_long(module: Renderer)
 
 
 @pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
-def test_nothing_found_is_said(module: Renderer) -> None:
+def test_a_report_without_findings_says_so(module: Renderer) -> None:
     shown = said(module, made(module, reports.empty_report()))
     assert "DAT001" not in shown
     if for_people(module):
@@ -193,7 +193,7 @@ def test_nothing_found_is_said(module: Renderer) -> None:
 
 
 @pytest.mark.parametrize("module", REPORTING, ids=REPORTING_IDS)
-def test_not_looked_at_never_looks_clean(module: Renderer) -> None:
+def test_skipped_checks_are_not_reported_as_clean(module: Renderer) -> None:
     shown = said(module, made(module, reports.unchecked_report()))
     assert "SYN012" in shown
     assert "There are no operators." in shown
@@ -257,7 +257,7 @@ def test_every_process_makes_the_same_bytes() -> None:
 @pytest.mark.parametrize("module", EVERY, ids=IDS)
 def test_every_kind_of_report_has_a_product(module: Renderer, report: Report) -> None:
     product = made(module, report)
-    # Of a report without stacks there are no lines to hand on.
+    # A report without stacks has no folded lines.
     assert product or module.INFO.name == "folded"
     if module in PEOPLE:
         assert said(module, product).strip()
@@ -266,7 +266,7 @@ def test_every_kind_of_report_has_a_product(module: Renderer, report: Report) ->
 
 
 def known_figures(tree: dict[str, Any]) -> set[str]:
-    """Every figure of a JSON report as text, and the shares that follow from two of them."""
+    """Every figure of a JSON report as text, and the shares that two of them imply."""
     known: set[str] = set()
     shares: list[float] = []
     for leaf in leaves(tree):

@@ -1,4 +1,4 @@
-"""The JSON report keeps its schema and its contract."""
+"""The JSON report follows its schema."""
 
 import json
 from pathlib import Path
@@ -6,19 +6,18 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-import profkit
-from profkit.model.report import Report
+from profkit.model.report import SCHEMA, Report
 from profkit.renderers import json_report
 from tests.renderers import reports
 
-SHIPPED = Path(profkit.__file__).parent / "render" / "report.schema.json"
+SHIPPED = Path(json_report.__file__).parent / "report.schema.json"
 
 
 def as_json(report: Report, indent: int = 2) -> str:
     return json_report.render(report, json_report.Options(indent=indent)).decode()
 
 
-def test_the_shipped_schema_is_that_of_the_dataclasses() -> None:
+def test_the_shipped_schema_matches_the_dataclasses() -> None:
     assert SHIPPED.read_text(encoding="utf-8") == json_report.schema_text(), (
         "python -m profkit.renderers.json_report > profkit/renderers/report.schema.json"
     )
@@ -42,7 +41,7 @@ def test_every_report_validates(report: Report) -> None:
     jsonschema.validate(json.loads(as_json(report)), schema)
 
 
-def test_a_report_that_lacks_a_key_or_has_a_wrong_type_does_not_validate() -> None:
+def test_a_report_with_a_missing_key_or_a_wrong_value_does_not_validate() -> None:
     schema = json.loads(SHIPPED.read_text(encoding="utf-8"))
     tree = json.loads(as_json(reports.gpu_report()))
     del tree["summary"]["window_ns"]
@@ -54,7 +53,7 @@ def test_a_report_that_lacks_a_key_or_has_a_wrong_type_does_not_validate() -> No
         jsonschema.validate(tree, schema)
 
 
-def test_claims_stay_inside() -> None:
+def test_claims_are_not_in_the_json() -> None:
     report = reports.gpu_report()
     assert report.findings[0].claims
     assert "claims" not in as_json(report)
@@ -68,13 +67,12 @@ def test_every_field_of_the_schema_is_defined() -> None:
         for field, about in part.get("properties", {}).items()
         if not about.get("description")
     ]
-    # Location, RecordedWith and the finding's parts are the only ones that may stay undocumented.
     assert [each for each in undefined if not each.startswith("RecordedWith.")] == []
 
 
-def test_figures_are_the_reports_own() -> None:
+def test_figures_are_those_of_the_report() -> None:
     tree = json.loads(as_json(reports.gpu_report()))
-    assert tree["schema"] == "profkit.report/1"
+    assert tree["schema"] == SCHEMA
     assert tree["summary"]["devices"][0]["busy_ns"] == 640_000_000
     assert tree["findings"][0]["cost"] == {
         "ns": 390_000_000,
@@ -86,5 +84,5 @@ def test_figures_are_the_reports_own() -> None:
     assert tree["findings"][1]["holders"] == [["__main__.losses", "[17]"]]
 
 
-def test_it_fits_one_line_without_indent() -> None:
+def test_without_indent_it_is_one_line() -> None:
     assert as_json(reports.gpu_report(), indent=0).count("\n") == 1

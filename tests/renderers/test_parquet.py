@@ -1,4 +1,4 @@
-"""Parquet: the recording's rows, typed, with their units."""
+"""Parquet: the rows of the recording with types and units."""
 
 import builtins
 import io
@@ -45,7 +45,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return study(b.write(tmp_path_factory.mktemp("snap") / "memory.snapshot.pickle"))
 
 
-def test_events_are_as_the_trace_has_them(gpu: Study) -> None:
+def test_events_are_those_of_the_trace(gpu: Study) -> None:
     table = read(gpu)
     events: EventTable = gpu.recording.context.events
     frame = events.to_pandas()
@@ -54,7 +54,7 @@ def test_events_are_as_the_trace_has_them(gpu: Study) -> None:
         assert table.column(column).to_pylist() == theirs
 
 
-def test_times_are_whole_numbers_and_columns_say_their_unit(gpu: Study) -> None:
+def test_times_are_integers_and_columns_have_units(gpu: Study) -> None:
     schema = read(gpu).schema
     for name in ("ts_ns", "dur_ns"):
         assert schema.field(name).type == pa.int64()
@@ -64,7 +64,7 @@ def test_times_are_whole_numbers_and_columns_say_their_unit(gpu: Study) -> None:
     assert schema.metadata[b"table"] == b"events"
 
 
-def test_events_know_their_step_and_the_users_line(gpu: Study) -> None:
+def test_events_have_their_step_and_source_line(gpu: Study) -> None:
     found = read(gpu).to_pylist()
     ops = [row for row in found if row["name"] == "aten::mm"]
     assert [row["step"] for row in ops] == ["ProfilerStep#0", "ProfilerStep#1"]
@@ -76,14 +76,14 @@ def test_events_know_their_step_and_the_users_line(gpu: Study) -> None:
     assert all(row["correlation"] is not None and row["device"] == 0 for row in kernels)
 
 
-def test_allocations_are_a_table_of_their_own(gpu: Study) -> None:
+def test_memory_events_are_a_separate_table(gpu: Study) -> None:
     found = read(gpu, "memory").to_pylist()
     assert [row["n_bytes"] for row in found] == [4096, 4096]
     assert {row["device"] for row in found} == {"cuda:0"}
     assert [row["total_allocated"] for row in found] == [4096, 8192]
 
 
-def test_a_snapshot_has_its_blocks_and_its_history_with_lines(snapshot: Study) -> None:
+def test_a_snapshot_has_blocks_and_history_with_source_lines(snapshot: Study) -> None:
     blocks = read(snapshot).to_pylist()
     (alive,) = [row for row in blocks if row["state"] == "allocated"]
     assert alive["n_bytes"] == 4 << 20
@@ -94,7 +94,7 @@ def test_a_snapshot_has_its_blocks_and_its_history_with_lines(snapshot: Study) -
     assert read(snapshot, "history").schema.field("time_us").metadata == {b"unit": b"us"}
 
 
-def test_the_reports_tables_are_there_too(gpu: Study) -> None:
+def test_the_tables_of_the_report_are_included(gpu: Study) -> None:
     names = parquet.table_names(gpu.report, parquet.Options(recording=gpu.recording))
     assert names[:3] == ("events", "memory", "findings")
     kernels = read(gpu, "kernels").to_pylist()
@@ -103,7 +103,7 @@ def test_the_reports_tables_are_there_too(gpu: Study) -> None:
     ]
 
 
-def test_a_report_alone_gives_its_findings() -> None:
+def test_a_report_alone_has_its_findings() -> None:
     table = pq.read_table(io.BytesIO(render(reports.gpu_report(), "parquet")))
     assert table.column("rule").to_pylist()[:2] == ["DAT001", "MEM001"]
     assert table.schema.field("cost_ns").type == pa.int64()
@@ -115,18 +115,18 @@ def test_the_same_recording_gives_the_same_bytes(gpu: Study) -> None:
 
 
 @pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
-def test_hostile_names_are_kept_as_they_are(text: str) -> None:
+def test_hostile_names_are_unchanged(text: str) -> None:
     product = render(reports.hostile_report(text), "parquet", table="kernels")
     (row, *_) = pq.read_table(io.BytesIO(product)).to_pylist()
     assert row["name"] == text.encode("utf-8", "backslashreplace").decode()
 
 
-def test_a_table_that_is_not_there_is_refused(gpu: Study) -> None:
+def test_an_unknown_table_is_a_usage_error(gpu: Study) -> None:
     with pytest.raises(UsageError, match="There is no table 'blocks'"):
         read(gpu, "blocks")
 
 
-def test_without_pyarrow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def missing(name: str, *rest: Any, **more: Any) -> Any:  # noqa: ANN401  (as Python calls it)
@@ -140,10 +140,10 @@ def test_without_pyarrow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     assert "profkit[parquet]" in refused.value.hint
 
 
-def test_watched_memory_is_a_table_of_looks(tmp_path: Path) -> None:
+def test_monitored_memory_is_a_table_of_samples(tmp_path: Path) -> None:
     from profkit.testing import LiveBuilder
 
     studied = study(LiveBuilder().write(tmp_path / "run.memory.json.gz"))
     live = studied.recording.context.live
     assert live is not None
-    assert read(studied).column("step").to_pylist() == [look.step for look in live.samples]
+    assert read(studied).column("step").to_pylist() == [sample.step for sample in live.samples]

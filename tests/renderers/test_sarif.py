@@ -121,16 +121,16 @@ EVERY = {
 
 @pytest.mark.parametrize("report", EVERY.values(), ids=EVERY)
 @pytest.mark.parametrize("base", [BASE, ""])
-def test_every_log_keeps_the_rules_of_the_standard(report: Report, base: str) -> None:
+def test_every_log_follows_the_standard(report: Report, base: str) -> None:
     check(log(report, base))
 
 
 @pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
-def test_hostile_names_keep_them_too(text: str) -> None:
+def test_logs_with_hostile_names_follow_the_standard(text: str) -> None:
     check(log(reports.hostile_report(text)))
 
 
-def test_a_finding_is_a_result_on_its_line_with_level_rank_and_cost() -> None:
+def test_a_finding_is_a_result_on_its_source_line_with_level_rank_and_cost() -> None:
     report = reports.gpu_report()
     first, second = run(report)["results"]
     (place,) = first["locations"]
@@ -157,17 +157,17 @@ def test_a_finding_is_a_result_on_its_line_with_level_rank_and_cost() -> None:
     assert holder["logicalLocations"][0]["fullyQualifiedName"] == "".join(chain)
 
 
-def test_what_was_not_checked_and_faults_are_notifications_and_no_results() -> None:
+def test_skipped_checks_and_faults_are_notifications() -> None:
     found = run(reports.gpu_report())
-    told = found["invocations"][0]["toolExecutionNotifications"]
-    assert [(each["associatedRule"]["id"], each["level"]) for each in told] == [
+    notes = found["invocations"][0]["toolExecutionNotifications"]
+    assert [(each["associatedRule"]["id"], each["level"]) for each in notes] == [
         ("SYN001", "note"), ("DAT003", "note"), ("MEM002", "note"), ("PRF001", "note"),
     ]  # fmt: skip
-    assert "The recording has no stacks." in told[0]["message"]["text"]
+    assert "The recording has no stacks." in notes[0]["message"]["text"]
     assert {result["ruleId"] for result in found["results"]} == {"DAT001", "MEM001"}
 
 
-def test_rules_that_found_something_bring_their_page_and_their_title() -> None:
+def test_rules_with_findings_have_their_page_and_title() -> None:
     found = {rule["id"]: rule for rule in run(reports.gpu_report())["tool"]["driver"]["rules"]}
     info = next(rule.INFO for rule in rules() if rule.INFO.id == "DAT001")
     assert found["DAT001"]["name"] == info.name
@@ -180,7 +180,7 @@ def test_rules_that_found_something_bring_their_page_and_their_title() -> None:
     assert "help" not in found["SYN001"]
 
 
-def test_a_fingerprint_stays_when_lines_and_times_change_and_tells_two_of_a_kind_apart() -> None:
+def test_a_fingerprint_ignores_line_numbers_and_times_and_is_unique() -> None:
     def prints(*findings: Finding) -> list[str]:
         report = replace(reports.gpu_report(), findings=findings)
         return [
@@ -215,7 +215,7 @@ def test_files_are_uris(file: str, uri: str) -> None:
     assert unquote(uri).replace("file:///C:", "C:").rpartition("/")[2] in file.replace("\\", "/")
 
 
-def test_a_finding_without_a_line_is_on_the_recording() -> None:
+def test_a_finding_without_a_source_line_is_on_the_recording() -> None:
     finding = replace(reports.starved(), locations=())
     report = replace(reports.gpu_report(), findings=(finding,))
     (result,) = run(report)["results"]
@@ -223,17 +223,17 @@ def test_a_finding_without_a_line_is_on_the_recording() -> None:
     assert report.source.path.endswith(artifact["uri"])
 
 
-def test_more_than_code_hosts_take_are_left_out_and_counted(
+def test_results_above_the_limit_of_code_hosts_are_omitted_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert sarif.MOST_RESULTS == 25_000
-    monkeypatch.setattr(sarif, "MOST_RESULTS", 40)
+    assert sarif.MAX_RESULTS == 25_000
+    monkeypatch.setattr(sarif, "MAX_RESULTS", 40)
     report = reports.gpu_report()
     report = replace(report, findings=(reports.starved(),) * 50)
     found = run(report)
     assert len(found["results"]) == 40
-    told = found["invocations"][0]["toolExecutionNotifications"][-1]
-    assert told["message"]["text"] == "10 more findings, each less costly, are left out."
+    note = found["invocations"][0]["toolExecutionNotifications"][-1]
+    assert note["message"]["text"] == "10 more findings with lower costs are omitted."
 
 
 def test_several_reports_are_one_run() -> None:
@@ -280,7 +280,7 @@ def waited(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401  (a
     return json.loads(product)
 
 
-def test_the_calls_that_lead_to_a_finding_are_its_code_flow(
+def test_the_call_stack_of_a_finding_is_its_code_flow(
     waited: Any,  # noqa: ANN401  (a JSON tree)
 ) -> None:
     check(waited)
@@ -290,7 +290,7 @@ def test_the_calls_that_lead_to_a_finding_are_its_code_flow(
     ]  # fmt: skip
 
 
-def test_a_line_of_a_snapshot_has_the_stack_that_was_kept_with_it() -> None:
+def test_an_allocation_site_has_its_recorded_stack() -> None:
     report = reports.snapshot_report(1)
     memory = report.summary.memory
     assert memory is not None
@@ -304,14 +304,14 @@ def test_a_line_of_a_snapshot_has_the_stack_that_was_kept_with_it() -> None:
     assert frames(result) == [("train.py", 4, "main"), ("model.py", 9, "forward")]
 
 
-def test_holders_are_related_locations_by_their_names() -> None:
+def test_holders_are_related_locations_by_name() -> None:
     chains = (("__main__.history", "[17]"), ("train.Trainer", ".losses"))
     finding = replace(reports.starved(), holders=chains)
     report = replace(reports.gpu_report(), findings=(finding,))
     check(log(report))
     (result,) = run(report)["results"]
-    told = [each for each in result["relatedLocations"] if "physicalLocation" not in each]
-    assert [each["logicalLocations"][0] for each in told] == [
+    holders = [each for each in result["relatedLocations"] if "physicalLocation" not in each]
+    assert [each["logicalLocations"][0] for each in holders] == [
         {"fullyQualifiedName": "__main__.history[17]", "kind": "variable"},
         {"fullyQualifiedName": "train.Trainer.losses", "kind": "variable"},
     ]
@@ -322,11 +322,11 @@ def standard() -> Draft7Validator:
     """The schema of the standard."""
     path = Path(__file__).parents[2] / "build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json"
     if not path.is_file():
-        pytest.skip("SARIF's schema is not there: `make install` fetches it where there is npm")
+        pytest.skip("the SARIF schema is missing: `make install` fetches it if npm is installed")
     return Draft7Validator(json.loads(path.read_text(encoding="utf-8")))
 
 
-def test_logs_are_valid_by_the_standards_own_schema(
+def test_logs_validate_against_the_schema_of_the_standard(
     standard: Draft7Validator,
     waited: Any,  # noqa: ANN401  (a JSON tree)
 ) -> None:

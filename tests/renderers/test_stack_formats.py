@@ -1,4 +1,4 @@
-"""Folded lines and speedscope's files: stacks whose weights add up to what was recorded."""
+"""Folded lines and speedscope files: stacks whose weights add up to the recorded total."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """Two blocks that stand at the peak, of two lines."""
+    """Two blocks that are live at the peak, of two source lines."""
     b = SnapshotBuilder()
     with b.frame("/src/train.py", 3, "main"):
         kept = b.alloc(4 << 20)
@@ -73,7 +73,7 @@ def check(tree: Any) -> None:  # noqa: ANN401  (a JSON tree)
     assert 0 <= tree["activeProfileIndex"] < max(1, len(tree["profiles"]))
 
 
-def test_host_time_adds_up_to_what_the_outermost_calls_take(traced: Study) -> None:
+def test_host_time_adds_up_to_the_outermost_calls(traced: Study) -> None:
     ctx = traced.recording.context
     steps = [r for r in range(len(ctx.events)) if ctx.events.name_of(r).startswith("ProfilerStep")]
     found = folded(traced, "host")
@@ -81,7 +81,7 @@ def test_host_time_adds_up_to_what_the_outermost_calls_take(traced: Study) -> No
     assert folded(traced) == found
 
 
-def test_a_stack_goes_from_the_outside_in_and_names_files_and_lines(traced: Study) -> None:
+def test_a_stack_goes_from_the_outermost_frame_to_the_innermost(traced: Study) -> None:
     (stack,) = [
         stack for stack in folded(traced, "host", base="/src") if stack.endswith("aten::mm")
     ]
@@ -89,7 +89,7 @@ def test_a_stack_goes_from_the_outside_in_and_names_files_and_lines(traced: Stud
     assert frames[-3:] == ["main (train.py:3)", "forward:x (model.py:8)", "aten::mm"]
 
 
-def test_device_time_adds_up_to_all_work_by_the_stack_that_launched_it(traced: Study) -> None:
+def test_device_time_adds_up_by_the_stack_of_the_launch(traced: Study) -> None:
     found = folded(traced, "device")
     assert sum(found.values()) == 2 * (50_333 + 1_000)
     (gemm,) = [stack for stack in found if stack.endswith(";gemm")]
@@ -97,7 +97,7 @@ def test_device_time_adds_up_to_all_work_by_the_stack_that_launched_it(traced: S
     assert found[gemm] == 2 * 50_333
 
 
-def test_bytes_at_the_peak_are_those_of_its_blocks(snapshot: Study) -> None:
+def test_bytes_at_the_peak_add_up_to_its_blocks(snapshot: Study) -> None:
     found = folded(snapshot)
     assert sum(found.values()) == 12 << 20
     assert found[next(each for each in found if each.endswith("forward (/src/model.py:8)"))] == (
@@ -117,12 +117,12 @@ def test_speedscope_has_a_profile_for_each_kind_with_the_same_sums(traced: Study
     assert {"name": "forward;x", "file": "/src/model.py", "line": 8} in frames
 
 
-def test_one_kind_can_be_asked_for_by_its_name(traced: Study) -> None:
+def test_one_kind_is_selected_by_name(traced: Study) -> None:
     (profile,) = scopes(traced, "device-line")["profiles"]
     assert profile["name"].startswith("Device time by line")
 
 
-def test_without_stacks_operators_stand_in_their_place_and_that_is_said(tmp_path: Path) -> None:
+def test_without_stacks_there_are_operators_and_a_remark(tmp_path: Path) -> None:
     b = TraceBuilder()
     with b.step():
         b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
@@ -133,11 +133,11 @@ def test_without_stacks_operators_stand_in_their_place_and_that_is_said(tmp_path
         assert "operators stand in their place" in said
 
 
-def test_with_stacks_there_is_nothing_to_remark(traced: Study) -> None:
+def test_with_stacks_there_is_no_remark(traced: Study) -> None:
     assert remark(renderer("folded"), traced.report, {"recording": traced.recording}) == ""
 
 
-def test_a_report_alone_gives_what_it_has_kept() -> None:
+def test_a_report_alone_has_the_stacks_that_it_contains() -> None:
     report = reports.gpu_report()
     host = render(report, "folded").decode().splitlines()
     assert "no line known;aten::mm 38000000" in host
@@ -148,7 +148,7 @@ def test_a_report_alone_gives_what_it_has_kept() -> None:
     assert [profile["unit"] for profile in memory["profiles"]] == ["bytes"]
 
 
-def test_nothing_recorded_is_an_empty_product() -> None:
+def test_an_empty_recording_has_an_empty_product() -> None:
     assert render(reports.empty_report(), "folded") == b""
     check(json.loads(render(reports.empty_report(), "speedscope")))
 
@@ -164,7 +164,9 @@ def test_hostile_names_stay_in_their_line(text: str) -> None:
     check(json.loads(render(report, "speedscope")))
 
 
-def test_what_is_not_there_is_refused_with_what_is(traced: Study, snapshot: Study) -> None:
+def test_unknown_weights_are_usage_errors_that_list_the_others(
+    traced: Study, snapshot: Study
+) -> None:
     with pytest.raises(UsageError, match="no stacks weighed by 'hosts'"):
         folded(traced, "hosts")
     with pytest.raises(UsageError) as refused:

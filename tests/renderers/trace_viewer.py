@@ -1,7 +1,7 @@
-"""A trace as its viewers read it: what breaks one of these rules is dropped or drawn wrongly.
+"""The rules of trace viewers: an event that breaks one is dropped or drawn wrongly.
 
 After "Trace Event Format", and what the importers of Chrome (catapult's ``trace_event_importer``)
-and Perfetto (``json_trace_parser``) do with it: events are ordered by time, the slices of a thread
+and Perfetto (``json_trace_parser``) require: events are ordered by time, the slices of a thread
 must nest, begins and ends must balance, an arrow's ends must lie in slices, counters are numbers.
 """
 
@@ -35,7 +35,7 @@ def ours(events: Iterable[Event]) -> list[Event]:
 def slices_by_thread(events: Iterable[Event]) -> dict[tuple[str, str], list[Slice]]:
     found: dict[tuple[str, str], list[Slice]] = defaultdict(list)
     begun: dict[tuple[str, str], list[Decimal]] = defaultdict(list)
-    # What is broken in the recording itself is not ours to judge.
+    # Only complete events are checked: the recording itself may be damaged.
     timed = [event for event in events if {"ph", "ts", "pid", "tid"} <= event.keys()]
     for event in sorted(timed, key=lambda event: Decimal(event["ts"])):
         at, place = Decimal(event["ts"]), (str(event["pid"]), str(event["tid"]))

@@ -1,13 +1,12 @@
 """The recording as a trace for Perfetto and Chrome, with the findings on its timeline.
 
-The events of the recording stay as they are written. Added is a process called ``profkit``: a row
-of the steps; a slice for each finding, with the message and the cure among its details; what each
-device was idle for; counters of how busy the devices were, how much work waited in their queues and
-how much memory was in use. The events that a finding rests on carry a mark, and an arrow leads to
-them. All that is added has the category ``profkit``: profkit itself passes over it, so the product
-can be analyzed, and exported, again.
+The events of the recording are copied unchanged. A process ``profkit`` is added: a row of the
+steps; a slice for each finding, with its message, fix and cost as arguments; the idle time of each
+device by cause; counters of device utilization, queued launches and memory. The events that a
+finding refers to have a marker, and an arrow from the finding. All added events have the category
+``profkit``, which profkit ignores, so that the product can be analyzed and exported again.
 
-Without a recording, and for what is no trace, the same rows stand alone.
+Without a trace the added rows are the whole product.
 """
 
 from collections.abc import Iterator
@@ -32,10 +31,10 @@ INFO = RendererInfo(
 
 @dataclass(frozen=True)
 class Options:
-    """What the trace is made from.
+    """The recording, and the root of paths.
 
     Attributes:
-        recording: What the report was made from; without it the findings stand alone.
+        recording: What the report was made from; without it there are only the added rows.
         base: An absolute folder; paths inside are shown relative to it.
     """
 
@@ -44,28 +43,21 @@ class Options:
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The trace as JSON.
-
-    Args:
-        options: What it was made from.
-    """
+    """The trace as JSON."""
     return b"".join(pieces(report, options))
 
 
 def pieces(report: Report, options: Options) -> Iterator[bytes]:
-    """The trace as JSON, piece by piece: memory does not grow with it.
-
-    Args:
-        options: What it was made from.
+    """The trace as JSON, piece by piece, in memory that does not grow with the trace.
 
     Raises:
-        LoadError: The trace cannot be read any more.
+        LoadError: The trace can no longer be read.
     """
-    from profkit.renderers.chrome._annotations import added  # noqa: PLC0415  (other formats need none of it)
+    from profkit.renderers.chrome._annotations import annotations  # noqa: PLC0415  (loads NumPy)
 
     context = options.recording.context if options.recording is not None else None
     if context is None or not context.has_trace:
-        events = added(report, context, options.base, origin_ns=0)
+        events = annotations(report, context, options.base, origin_ns=0)
         yield b'{"displayTimeUnit":"ns","traceEvents":[\n'
         yield b",\n".join(events)
         yield b"\n]}\n"
@@ -73,11 +65,13 @@ def pieces(report: Report, options: Options) -> Iterator[bytes]:
     trace = context.trace
     yield from with_events(
         place_of(trace.path),
-        lambda base_ns: added(report, context, options.base, origin_ns=trace.base_ns - base_ns),
+        lambda base_ns: annotations(
+            report, context, options.base, origin_ns=trace.base_ns - base_ns
+        ),
         _limit_bytes(trace),
     )
 
 
 def _limit_bytes(trace: Trace) -> int:
-    """As much as was read of it, whatever limit that was allowed by; it may have grown since."""
+    """The size limit: at least what was read of the trace before."""
     return max(default_limit_bytes(place_of(trace.path)), trace.notes.uncompressed_bytes)

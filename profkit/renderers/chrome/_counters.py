@@ -1,4 +1,4 @@
-"""Counters: how busy the devices were, what waited in their queues, memory in use."""
+"""Counters: device utilization, queued launches, memory."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -19,77 +19,72 @@ from profkit.index.trace_memory.live_bytes import device_label as memory_label
 from profkit.model.events import MISSING, Int64s
 from profkit.model.live_memory import MemorySample
 from profkit.model.report import Report
-from profkit.renderers.chrome._event_writer import Pen
+from profkit.renderers.chrome._event_writer import EventWriter
 
-MOST_SAMPLES: Final = 4000
-"""So many points of a counter are more than a screen has columns."""
+MAX_POINTS: Final = 4000
+"""Points of a counter: more than a screen has columns."""
 _US: Final = 1000
-_LOOKS: Final = {
+_SAMPLES: Final = {
     "host_rss_bytes": "host memory",
-    "graph_bytes": "kept for backward",
+    "graph_bytes": "saved for backward",
     "garbage_bytes": "garbage",
     "allocated_bytes": "allocated on devices",
     "reserved_bytes": "reserved on devices",
 }
 
 
-def counters(report: Report, ctx: Context | None, pen: Pen) -> Iterator[bytes]:
-    """All counters of a recording, or what a report tells of them without one.
-
-    Args:
-        ctx: What was recorded, or None.
-        pen: Writes them.
-    """
+def counters(report: Report, ctx: Context | None, writer: EventWriter) -> Iterator[bytes]:
+    """All counters of a recording; without one, those of the report."""
     if ctx is not None and ctx.has_trace:
-        yield from _devices(ctx, pen)
-        yield from _allocators(ctx, pen)
-        yield from _snapshots(report, pen, _offsets(ctx), ctx.window_ns)
+        yield from _devices(ctx, writer)
+        yield from _allocators(ctx, writer)
+        yield from _snapshots(report, writer, _offsets(ctx), ctx.window_ns)
         return
-    yield from _snapshots(report, pen, {}, None)
+    yield from _snapshots(report, writer, {}, None)
     if ctx is not None and ctx.live is not None:
-        yield from _looks(ctx.live.samples, pen)
+        yield from _live(ctx.live.samples, writer)
 
 
-def _devices(ctx: Context, pen: Pen) -> Iterator[bytes]:
+def _devices(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
     for device in ctx.devices:
         label = device_label(ctx, device.device)
         if device.span_ns:
-            edges = bin_edges(device.start_ns, device.end_ns, MOST_SAMPLES)
+            edges = bin_edges(device.start_ns, device.end_ns, MAX_POINTS)
             shares = (covered_share(device.busy, edges) * 100).round(2)
-            yield from _samples(pen, f"{label} busy", "percent", edges[:-1], shares)
-            yield pen.counter(f"{label} busy", device.end_ns, {"percent": 0})
-        queue = downsampled(launch_queue(ctx.events, ctx.launches, device.rows), MOST_SAMPLES)
-        yield from _samples(pen, f"{label} launched, not started", "n", queue.at_ns, queue.values)
+            yield from _points(writer, f"{label} busy", "percent", edges[:-1], shares)
+            yield writer.counter(f"{label} busy", device.end_ns, {"percent": 0})
+        queue = downsampled(launch_queue(ctx.events, ctx.launches, device.rows), MAX_POINTS)
+        yield from _points(writer, f"{label} queued launches", "n", queue.at_ns, queue.values)
 
 
-def _samples(
-    pen: Pen, name: str, key: str, at_ns: Int64s, values: npt.NDArray[Any]
+def _points(
+    writer: EventWriter, name: str, key: str, at_ns: Int64s, values: npt.NDArray[Any]
 ) -> Iterator[bytes]:
     before = None
     for at, value in zip(at_ns.tolist(), values.tolist(), strict=True):
         if value != before:
-            yield pen.counter(name, at, {key: value})
+            yield writer.counter(name, at, {key: value})
             before = value
 
 
-def _allocators(ctx: Context, pen: Pen) -> Iterator[bytes]:
-    """What the allocators say after each of their events, by device."""
+def _allocators(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
+    """Allocated and reserved bytes after each memory event, by device."""
     table = ctx.trace.memory
     places = np.stack((table.device_type, table.device), axis=1)
     for device_type, device in np.unique(places, axis=0).tolist():
         here = (table.device_type == device_type) & (table.device == device)
         label = memory_label(device_type, device)
-        for word in ("allocated", "reserved"):
-            column: Int64s = getattr(table, f"total_{word}")
+        for kind in ("allocated", "reserved"):
+            column: Int64s = getattr(table, f"total_{kind}")
             known = here & (column != MISSING)
             if not column[known].any():
                 continue
-            levels = downsampled(CounterSeries(table.ts_ns[known], column[known]), MOST_SAMPLES)
-            yield from _samples(pen, f"{label} {word}", "bytes", levels.at_ns, levels.values)
+            levels = downsampled(CounterSeries(table.ts_ns[known], column[known]), MAX_POINTS)
+            yield from _points(writer, f"{label} {kind}", "bytes", levels.at_ns, levels.values)
 
 
 def _offsets(ctx: Context) -> dict[str, int]:
-    """When the first entry of each device's history was, from the trace's start."""
+    """The time of the first entry of each device's history, from the trace's start."""
     if ctx.snapshot is None:
         return {}
     times = ctx.snapshot.history.time_us
@@ -104,30 +99,31 @@ def _offsets(ctx: Context) -> dict[str, int]:
 
 
 def _snapshots(
-    report: Report, pen: Pen, offsets_ns: dict[str, int], window_ns: int | None
+    report: Report, writer: EventWriter, offsets_ns: dict[str, int], window_ns: int | None
 ) -> Iterator[bytes]:
-    """A snapshot's history; beside a trace only what lies in its window."""
+    """A snapshot's history; with a trace, only the part within its window."""
     memory = report.summary.memory
     for device in memory.devices if memory is not None else ():
         offset_ns = offsets_ns.get(device.device, 0 if window_ns is None else None)
         for point in device.timeline:
             if offset_ns is None or (point.time_us is None and window_ns is not None):
                 continue
-            # Without times the entries themselves are the clock.
+            # Without times, entries are counted.
             at_us = point.entry if point.time_us is None else point.time_us
             at_ns = offset_ns + at_us * _US
             if window_ns is None or 0 <= at_ns <= window_ns:
                 values = {"active": point.active_bytes, "reserved": point.reserved_bytes}
-                for word, n_bytes in values.items():
-                    name = f"{device.device} {word} (snapshot)"
-                    yield pen.counter(name, at_ns, {"bytes": n_bytes})
+                for kind, n_bytes in values.items():
+                    name = f"{device.device} {kind} (snapshot)"
+                    yield writer.counter(name, at_ns, {"bytes": n_bytes})
 
 
-def _looks(looks: tuple[MemorySample, ...], pen: Pen) -> Iterator[bytes]:
-    for look in looks:
-        for key, name in _LOOKS.items():
-            value = getattr(look, key)
+def _live(samples: tuple[MemorySample, ...], writer: EventWriter) -> Iterator[bytes]:
+    for sample in samples:
+        for key, name in _SAMPLES.items():
+            value = getattr(sample, key)
             if value is not None:
-                yield pen.counter(name, look.ts_ns, {"bytes": value})
-        if look.tensor_bytes is not None:
-            yield pen.counter("tensors", look.ts_ns, {"bytes": sum(look.tensor_bytes.values())})
+                yield writer.counter(name, sample.ts_ns, {"bytes": value})
+        if sample.tensor_bytes is not None:
+            n_bytes = sum(sample.tensor_bytes.values())
+            yield writer.counter("tensors", sample.ts_ns, {"bytes": n_bytes})

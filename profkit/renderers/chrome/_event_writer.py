@@ -1,7 +1,8 @@
-"""Events in the trace-event format: slices, marks, arrows, counters, names of rows.
+"""Events in the trace-event format: slices, markers, arrows, counters, names of rows.
 
-Source: "Trace Event Format" of the Chromium project. Slices of one row must nest or be apart, or
-viewers drop them; an arrow is bound by category, name and id, at its end to the slice around it.
+Source: "Trace Event Format" of the Chromium project. Slices of one row must nest or be
+disjoint, or viewers drop them; an arrow is bound by category, name and id, at its end to the slice
+around it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,21 +15,21 @@ from profkit.names import visible
 from profkit.readers.kineto.interning import OURS
 
 _FIRST_PID: Final = 1_886_547_814
-"""A process that no recording has: far above what Linux gives, and still a 32-bit number."""
+"""A process id that no recording has: far above those of Linux, and within 32 bits."""
 _FIRST_ARROW: Final = 1 << 48
-"""Above the ids of the arrows that profilers draw, and still a whole number in JavaScript."""
+"""Above the arrow ids of profilers, and exact in JavaScript."""
 _EXACT_NS: Final = 1 << 53
-"""Times beyond this lose their decimals in viewers, which hold microseconds in doubles: slices that
-touch would overlap. There ours are whole microseconds."""
+"""Beyond this, viewers, which store microseconds as doubles, round times so that adjacent slices
+overlap. The added events then begin and end at whole microseconds."""
 
-Placed = TypeVar("Placed")
+Value = TypeVar("Value")
 
 
-class Pen:
-    """Writes the events of one more process.
+class EventWriter:
+    """Encodes the events of one more process.
 
     Args:
-        lanes: The rows of the recording, among whose processes there is none of the same number.
+        lanes: The rows of the recording; the process has an id that none of them has.
         origin_ns: The recording's start on the clock of the file.
         end_ns: The recording's end, from its start.
     """
@@ -44,16 +45,16 @@ class Pen:
         self._n_arrows = 0
 
     def process(self, name: str) -> list[bytes]:
-        """The process's name, and its place above all others."""
+        """Events that name the process and sort it above all others."""
         return [
             self._event("M", "process_name", tid=0, args={"name": name}),
             self._event("M", "process_sort_index", tid=0, args={"sort_index": -1}),
         ]
 
     def row(self, name: str) -> tuple[int, list[bytes]]:
-        """A new row below those before: its number, and its name."""
+        """A new row below the earlier ones: its thread id, and the events that name it."""
         self._n_rows += 1
-        # A thread's number that no other process has: some viewers look threads up by it alone.
+        # A thread id that no other process has: some viewers identify threads by it alone.
         tid = self.pid + self._n_rows
         index = {"sort_index": self._n_rows}
         return tid, [
@@ -64,45 +65,31 @@ class Pen:
     def slice(
         self, row: int, name: str, start_ns: int, end_ns: int, args: Mapping[str, object]
     ) -> bytes:
-        """A stretch of time on a row.
-
-        Args:
-            row: The row's number.
-            start_ns: From the recording's start.
-            end_ns: Likewise.
-            args: Its details.
-        """
+        """A slice; times are from the recording's start."""
         start, end = self._on_file_ns(start_ns), self._on_file_ns(end_ns)
         length = msgspec.Raw(_microseconds(end - start))
         return self._event("X", visible(name), tid=row, at=start, dur=length, args=args)
 
-    def mark(self, lane: Lane, name: str, at_ns: int, args: Mapping[str, object]) -> bytes:
-        """A mark on an event of the recording."""
+    def marker(self, lane: Lane, name: str, at_ns: int, args: Mapping[str, object]) -> bytes:
+        """An instant event at an event of the recording."""
         place = {"pid": _number(lane.pid), "tid": _number(lane.tid)}
         at = self._origin_ns + at_ns
         return self._event("i", visible(name), at=at, s="t", args=args, **place)
 
     def arrow(self, row: int, from_ns: int, lane: Lane, to_ns: int) -> list[bytes]:
-        """An arrow from a slice of ours to an event of the recording.
-
-        Args:
-            row: The slice's row.
-            from_ns: The slice's start.
-            lane: The event's row.
-            to_ns: The event's start.
-        """
+        """An arrow from a slice on ``row`` at ``from_ns`` to an event on ``lane`` at ``to_ns``."""
         self._n_arrows += 1
         number = _FIRST_ARROW + self._n_arrows
         place = {"pid": _number(lane.pid), "tid": _number(lane.tid)}
-        # It ends at the event's very start as the file has it: before that is no slice.
+        # It ends at the exact start of the event: before that there is no slice to bind to.
         begin, end = self._on_file_ns(from_ns), self._origin_ns + to_ns
         return [
-            self._event("s", "rests on", tid=row, at=begin, id=number),
-            self._event("f", "rests on", at=end, id=number, bp="e", **place),
+            self._event("s", "refers to", tid=row, at=begin, id=number),
+            self._event("f", "refers to", at=end, id=number, bp="e", **place),
         ]
 
     def counter(self, name: str, at_ns: int, values: Mapping[str, float]) -> bytes:
-        """What some figures are from a moment on."""
+        """The values of a counter from a moment on."""
         return self._event("C", visible(name), tid=0, at=self._on_file_ns(at_ns), args=values)
 
     def _on_file_ns(self, at_ns: int) -> int:
@@ -116,25 +103,21 @@ class Pen:
 
 
 def _number(written: str) -> int | str:
-    """A process or thread as the file has it: a number, but in very old traces."""
+    """A process or thread id: a number, except in very old traces."""
     return int(written) if written.removeprefix("-").isdecimal() else written
 
 
 def _microseconds(ns: int) -> bytes:
-    """Nanoseconds as microseconds with all their digits."""
+    """Nanoseconds as microseconds with three decimals."""
     sign, ns = ("-", -ns) if ns < 0 else ("", ns)
     return f"{sign}{ns // 1000}.{ns % 1000:03d}".encode()
 
 
-def in_rows(placed: Iterable[tuple[int, int, Placed]]) -> list[list[tuple[int, int, Placed]]]:
-    """Things with a start and an end, in rows where they are apart, the first come on top.
-
-    Args:
-        placed: Start and end in nanoseconds, and the thing.
-    """
-    rows: list[list[tuple[int, int, Placed]]] = []
+def in_rows(intervals: Iterable[tuple[int, int, Value]]) -> list[list[tuple[int, int, Value]]]:
+    """Intervals with values, in rows within which none overlap, filled from the first row on."""
+    rows: list[list[tuple[int, int, Value]]] = []
     last_ends: list[int] = []
-    for one in placed:
+    for one in intervals:
         start, end, _ = one
         for i, row in enumerate(rows):
             if last_ends[i] <= start or all(end <= a or b <= start for a, b, _ in row):
