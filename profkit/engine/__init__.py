@@ -1,1 +1,1 @@
-"""Runs the rules over a trace and ranks what they find."""
+"""Runs the rules over a recording and ranks their findings."""

@@ -1,7 +1,7 @@
-"""Everything that a rule may ask about a recording, worked out when it is first asked."""
+"""Everything that a rule can read of a recording, computed on first use."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,12 +35,12 @@ from profkit.readers.process_memory import release_free_memory
 
 @dataclass(frozen=True)
 class Context:
-    """What was recorded and the relations in it. Every property is worked out once.
+    """A recording and the relations in it. Every property is computed once.
 
     Attributes:
         trace: The trace; one without events where there is none.
         snapshot: The allocator's memory snapshot, or None.
-        live: What was watched of the running program's memory, or None.
+        live: The monitored memory of the running program, or None.
     """
 
     trace: Trace = NO_TRACE
@@ -49,7 +49,7 @@ class Context:
 
     @property
     def path(self) -> str:
-        """What was analyzed; empty for a program that was only watched."""
+        """The analyzed file; empty for a program that was only monitored."""
         if self.has_trace:
             return self.trace.path
         return self.snapshot.path if self.snapshot is not None else ""
@@ -79,7 +79,7 @@ class Context:
 
     @cached_property
     def innermost_op(self) -> Int32s:
-        """For every row the innermost operator around it, itself included. Shape ``(n,)``."""
+        """The innermost operator around each row, itself included. Shape ``(n,)``."""
         return self.tree.nearest(self.events.category == Category.OP)
 
     @cached_property
@@ -89,7 +89,7 @@ class Context:
 
     @cached_property
     def source(self) -> SourceMap:
-        """Where every host event comes from in the user's code."""
+        """The source line of every host event."""
         return map_source(self.events, self.tree, self.steps, self.trace.capture)
 
     @cached_property
@@ -99,18 +99,18 @@ class Context:
 
     @cached_property
     def devices(self) -> tuple[DeviceActivity, ...]:
-        """What each device did, by ordinal."""
+        """The activity of each device, by ordinal."""
         return device_activity(self.events, self.launches, self.is_communication)
 
     @cached_property
     def busy(self) -> Intervals:
-        """Time in which any device worked."""
+        """Time in which any device was busy."""
         work = self.launches.work
         return union(self.events.ts_ns[work], self.events.end_ns[work])
 
     @cached_property
     def host_activity(self) -> dict[str, Intervals]:
-        """Time on the host by what may make a device idle, such as ``sync`` and ``data``."""
+        """Host time by what can leave a device idle, such as ``sync`` and ``data``."""
         return host_activity(self.events, self.launches)
 
     @cached_property
@@ -123,32 +123,32 @@ class Context:
 
     @cached_property
     def syncs(self) -> Syncs:
-        """Calls in which the host waits for a device."""
+        """Calls that block the host until a device has finished."""
         return find_syncs(self.events, self.tree, self.launches)
 
     @cached_property
     def data_waits(self) -> Rows:
-        """Rows in which the program waits for its next batch."""
+        """Rows in which the program waits for the next batch."""
         return data_waits(self.events)
 
     @cached_property
     def compilations(self) -> Compilations:
-        """When ``torch.compile`` compiled something."""
+        """The compilations by ``torch.compile``."""
         return compilations(self.events, self.tree)
 
     @cached_property
     def compiled_runs(self) -> CompiledRuns:
-        """Where what ``torch.compile`` had compiled ran."""
+        """The calls of compiled code."""
         return compiled_runs(self.events, self.tree)
 
     @cached_property
     def allocations(self) -> Allocations:
-        """Allocations of the window, paired with their frees."""
+        """Allocations in the window, paired with their frees."""
         return pair_allocations(self.trace.memory)
 
     @cached_property
     def device_memories(self) -> tuple[DeviceMemory, ...]:
-        """What the snapshot tells of every device; empty without one."""
+        """The snapshot's memory of each device; empty without a snapshot."""
         return (
             ()
             if self.snapshot is None
@@ -156,9 +156,9 @@ class Context:
         )
 
     def relate(self) -> None:
-        """Work out what every report needs, so that no rule is charged for it.
+        """Compute what every report needs, so that no rule's run time includes it.
 
-        What one relation needed on the way is given back to the system before the next.
+        Temporary memory is returned to the system after each relation.
         """
         for relation in (
             "launches",
@@ -173,12 +173,12 @@ class Context:
 
     @property
     def has_device_work(self) -> bool:
-        """Whether any device worked in the window."""
+        """Whether any device was busy in the window."""
         return len(self.launches.work) > 0
 
     @property
     def has_lines(self) -> bool:
-        """Whether lines of the user's code are known."""
+        """Whether source lines are known."""
         return self.source.origin is not None
 
     @cached_property
@@ -193,10 +193,9 @@ class Context:
         return self.steps.of(self.events.ts_ns[rows])
 
     def location(self, row: int) -> Location:
-        """Where a row is: the user's line, the operator and the module around it.
+        """The source line, operator and module of a host row.
 
-        Args:
-            row: A row on the host; for device work give the row of its launch or operator.
+        Device work has none of its own: pass its launch or operator.
         """
         if row == NO_ROW:
             return Location()
@@ -214,14 +213,11 @@ class Context:
         )
 
     def by_line(self, rows: Rows | Int32s) -> Iterator[tuple[Location, Rows]]:
-        """Group rows by the user's line; rows without a line by their operator.
-
-        Args:
-            rows: Rows on the host.
+        """Group host rows by source line; rows without one by their operator.
 
         Yields:
-            The location of the first of each group, and its rows in their order. A step's name is
-            in the location where all rows of the group begin in that step, of several.
+            The location of the first row of each group, and the group's rows in their order. The
+            location names a step if there are several and all rows begin in that one.
         """
         if not len(rows):
             return
@@ -234,26 +230,15 @@ class Context:
         for number in np.argsort(first, kind="stable").tolist():
             here = rows[group == number]
             location = self.location(int(here[0]))
-            yield self._with_step(location, here), here
-
-    def _with_step(self, location: Location, rows: Rows) -> Location:
-        steps = np.unique(self.step_of(rows))
-        if len(self.steps) < 2 or len(steps) != 1 or steps[0] == NO_STEP:  # noqa: PLR2004
-            return location
-        return Location(
-            file=location.file,
-            line=location.line,
-            function=location.function,
-            op=location.op,
-            module=location.module,
-            step=self.steps.names[steps[0]],
-            precision=location.precision,
-        )
+            steps = np.unique(self.step_of(here))
+            if len(self.steps) > 1 and len(steps) == 1 and steps[0] != NO_STEP:
+                location = replace(location, step=self.steps.names[steps[0]])
+            yield location, here
 
     def cost(
         self, ns: int | None = None, n_bytes: int | None = None, basis: Basis = "measured"
     ) -> Cost:
-        """A cost over the window, and per step where there are steps."""
+        """A cost in total, and per step where there are steps."""
         n_steps = len(self.steps)
         return Cost(
             ns=ns,

@@ -1,4 +1,4 @@
-"""Which finding comes first, and what all of them together can give back."""
+"""Ranks findings, and measures the time that all of them together can save."""
 
 from collections.abc import Iterable
 
@@ -7,10 +7,10 @@ from profkit.model.finding import Finding
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings by what they cost, the costliest first; notes after everything else.
+    """Findings by cost, the costliest first; notes after everything else.
 
-    Time counts before memory: a step that is slow is slow now. What costs the same stays in the
-    order of rule and line, so that two reports of one file are alike.
+    Time counts before memory: a slow step costs now, memory only when it runs out. Equal costs are
+    ordered by rule and line, so that two reports of one file are identical.
     """
     return tuple(sorted(findings, key=_rank))
 
@@ -28,5 +28,5 @@ def _rank(finding: Finding) -> tuple[bool, int, int, str, str, int]:
 
 
 def recoverable_ns(findings: Iterable[Finding]) -> int:
-    """Time that at least one finding claims; what several claim is counted once."""
+    """Time that at least one finding claims; time that several claim is counted once."""
     return of_pairs(tuple(pair for f in findings for pair in f.claims)).total_ns

@@ -1,4 +1,4 @@
-"""All rules, ours and third parties'."""
+"""All rules: those of profkit and those of plugins."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ def rules() -> tuple[Rule, ...]:
     """Every rule by id.
 
     Raises:
-        PluginError: A rule lacks a part, or two have the same id or name.
+        PluginError: A module lacks a part of a rule, or two rules have the same id or name.
     """
     found: dict[str, Rule] = {}
     for module in discover("profkit.detectors", GROUP):
@@ -36,22 +36,20 @@ def rules() -> tuple[Rule, ...]:
 
 
 def matches(info: RuleInfo, word: str) -> bool:
-    """Whether a word names a rule: its id, its name, or the beginning of its id (``SYN``)."""
+    """Whether a word selects a rule: by id, by name, or by the beginning of its id (``SYN``)."""
     return word == info.name or info.id.upper().startswith(word.upper())
 
 
 def chosen(
     known: tuple[Rule, ...], select: Iterable[str], ignore: Iterable[str]
 ) -> tuple[Rule, ...]:
-    """The rules that are selected and not ignored; all where nothing is selected.
+    """The rules that are selected and not ignored; all if nothing is selected.
 
     Args:
-        known: All rules.
-        select: Ids, names or families.
-        ignore: Likewise.
+        select: Ids, names or families, as in ``ignore``.
 
     Raises:
-        UsageError: A word names no rule.
+        UsageError: A word selects no rule.
     """
     wanted, unwanted = tuple(select), tuple(ignore)
     for word in (*wanted, *unwanted):

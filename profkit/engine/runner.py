@@ -16,16 +16,15 @@ from profkit.model.finding import Finding, Unchecked
 from profkit.model.report import Report
 
 OnStage = Callable[[str, int], None]
-"""Is told each stage's name and how long it took, in nanoseconds."""
+"""Receives the name of each stage and its duration in nanoseconds."""
 
 
 @dataclass
 class RuleResults:
-    """What the rules said.
+    """The results of all rules that ran, in the order in which they ran.
 
     Attributes:
-        findings: Of all rules, in the order in which they ran.
-        unchecked: Rules that could not look.
+        unchecked: The skipped checks.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -43,50 +42,48 @@ def run_rules(
     """Run rules over one recording.
 
     Args:
-        rules: The rules to run.
         overrides: Thresholds that the user changed.
-        strict: Raise when a rule crashes, instead of reporting it as unchecked.
-        on_stage: Is told how long each rule took.
+        strict: Raise if a rule crashes, instead of reporting it as skipped.
+        on_stage: Called with the duration of each rule.
 
     Raises:
         InternalError: A rule crashed, and ``strict`` is set.
-        UsageError: A threshold cannot be used.
+        UsageError: A threshold is invalid.
     """
-    outcome = RuleResults()
+    results = RuleResults()
     for rule in rules:
-        began = time.perf_counter_ns()
+        start_ns = time.perf_counter_ns()
         thresholds = thresholds_for(rule, overrides)
         unmet = first_unmet(ctx, rule.INFO.needs)
         try:
             if unmet is not None:
                 skipped = Unchecked(rule.INFO.id, unmet.reason, unmet.remedy)
-                outcome.unchecked.append(skipped)
+                results.unchecked.append(skipped)
             else:
-                outcome.findings.extend(rule.detect(ctx, thresholds))
+                results.findings.extend(rule.detect(ctx, thresholds))
         except Exception as error:
             message = f"The rule {rule.INFO.id} crashed on {ctx.path}: {error!r}."
             hint = "This is a bug in the rule; please report it with the file."
             if strict:
                 raise InternalError(message, hint) from error
-            outcome.unchecked.append(Unchecked(rule.INFO.id, f"The rule crashed: {error!r}.", hint))
-        on_stage(f"rule {rule.INFO.id}", time.perf_counter_ns() - began)
-    return outcome
+            results.unchecked.append(Unchecked(rule.INFO.id, f"The rule crashed: {error!r}.", hint))
+        on_stage(f"rule {rule.INFO.id}", time.perf_counter_ns() - start_ns)
+    return results
 
 
-def report_on(ctx: Context, outcome: RuleResults, health_ids: Collection[str]) -> Report:
-    """Put figures and findings together.
+def report_on(ctx: Context, results: RuleResults, health_ids: Collection[str]) -> Report:
+    """Build the report from the recording's figures and the rules' results.
 
     Args:
-        outcome: What the rules said.
-        health_ids: Rules that judge the recording instead of the program.
+        health_ids: Rules that check the recording instead of the program.
     """
-    health = [f for f in outcome.findings if f.rule in health_ids]
-    findings = [f for f in outcome.findings if f.rule not in health_ids]
+    health = [f for f in results.findings if f.rule in health_ids]
+    findings = [f for f in results.findings if f.rule not in health_ids]
     return Report(
         profkit=__version__,
         source=source_of(ctx),
         summary=summarize(ctx, recoverable_ns(findings)),
         findings=ranked(findings),
-        unchecked=tuple(outcome.unchecked),
+        unchecked=tuple(results.unchecked),
         health=ranked(health),
     )

@@ -1,4 +1,4 @@
-"""A rule's thresholds: its own, or the user's where they differ."""
+"""A rule's thresholds: its defaults, and the user's changes."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,17 +8,14 @@ from profkit.engine.detector import Rule
 from profkit.errors import UsageError
 
 Overrides = Mapping[str, Mapping[str, Any]]
-"""By the name of a rule, the names and values of the thresholds to change."""
+"""The thresholds to change: by rule name, their names and values."""
 
 
 def thresholds_for(rule: Rule, overrides: Overrides) -> Any:  # noqa: ANN401  (each rule has its own)
-    """The thresholds that a rule is run with.
-
-    Args:
-        overrides: What the user changed, over all rules.
+    """The thresholds that a rule runs with.
 
     Raises:
-        UsageError: The rule has no such threshold, or the value is of another kind.
+        UsageError: The rule has no such threshold, or the value is not a number.
     """
     changed = dict(overrides.get(rule.INFO.name, {}))
     fields = {field.name: field for field in dataclasses.fields(rule.Thresholds)}

@@ -1,4 +1,4 @@
-"""The stretches of time that are judged: the steps, or without steps the recording as a whole."""
+"""The windows that rules measure: each step, or the whole recording if it has no steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from profkit.model.location import Location
 from profkit.units import format_share
 
 MAX_EVENT_IDS = 20
-"""So many event ids are enough to find a finding in the trace, and keep a report readable."""
+"""Enough event ids to find a finding in the trace, and few enough to keep a report readable."""
 
 
 def windows(ctx: Context) -> tuple[Int64s, Int64s]:
-    """Starts and ends in nanoseconds: one of each a step, or of the recording as a whole.
+    """Starts and ends in nanoseconds: of each step, or of the whole recording.
 
-    Where devices worked that is from their first work to their last: what they did before the
-    first event that was kept of them is not known, so it is not called idle.
+    Without steps and with device work, the window is from the first device work to the last: a
+    device's activity before its first recorded event is unknown, so it does not count as idle.
     """
     if len(ctx.steps):
         return ctx.steps.starts_ns, ctx.steps.ends_ns
@@ -38,7 +38,7 @@ def windows(ctx: Context) -> tuple[Int64s, Int64s]:
 
 
 def windows_ns(ctx: Context) -> int:
-    """Length of all windows together."""
+    """Total length of the windows."""
     starts, ends = windows(ctx)
     return int((ends - starts).sum())
 
@@ -51,7 +51,7 @@ def in_windows(ctx: Context, rows: Rows) -> Mask:
 
 
 def idle_in_windows(ctx: Context) -> Intervals:
-    """Time from the first window's start to the last one's end in which no device worked."""
+    """Time without device work from the start of the first window to the end of the last."""
     starts, ends = windows(ctx)
     if not len(starts):
         return ctx.busy
@@ -61,13 +61,13 @@ def idle_in_windows(ctx: Context) -> Intervals:
 
 @dataclass(frozen=True)
 class CostlyWait:
-    """What some waiting calls amount to in a finding.
+    """Calls that block the host for longer than a rule's threshold, and what they cost.
 
     Attributes:
         wait: Blocked, idle and saved time in nanoseconds.
-        severity: ``warning`` where enough can be saved.
-        confidence: ``high`` where it happens in more than one step.
-        cost: The finding's cost; unknown where the recording has no device work.
+        severity: ``warning`` if the saving reaches the rule's threshold.
+        confidence: ``high`` if they occur in more than one step.
+        cost: The finding's cost; unknown if the recording has no device work.
     """
 
     wait: BlockingCost
@@ -83,7 +83,7 @@ class CostlyWait:
             f"idle for {time_per_step(ctx, self.wait.idle_ns)}."
         )
 
-    def finding(  # noqa: PLR0913  (the fields of a Finding that waits do not decide)
+    def finding(  # noqa: PLR0913  (the fields of a Finding that the rule provides)
         self,
         ctx: Context,
         info: RuleInfo,
@@ -96,17 +96,13 @@ class CostlyWait:
         evidence: Mapping[str, EvidenceValue] | None = None,
         confidence: Confidence | None = None,
     ) -> Finding:
-        """The finding of a rule that waits decide on.
+        """The finding of a rule on blocking calls.
 
         Args:
-            info: The rule.
-            message: What was found.
-            fix: What to write instead.
-            locations: Where, the costliest first.
-            n: How often.
-            rows: The events that the evidence names.
-            evidence: What it rests on beside them and the times.
-            confidence: Where the rule knows better than the number of steps tells.
+            locations: The source lines, the costliest first.
+            rows: The events to list in the evidence.
+            evidence: Evidence in addition to the events and the times.
+            confidence: Replaces :attr:`confidence`, where the rule knows better.
         """
         return info.finding(
             severity=self.severity,
@@ -128,10 +124,10 @@ class CostlyWait:
 
 @dataclass(frozen=True)
 class WaitThresholds:
-    """When waits of the host are a finding.
+    """When calls that block the host are a finding.
 
     Attributes:
-        min_wait_share: Minimum share of the steps that the host waits. Below a thousandth no
+        min_wait_share: Minimum share of the steps that the host is blocked. Below a thousandth no
             step gets measurably shorter, and recordings differ more than that between runs.
         warning_share: Share of the steps that a fix can save from which it is a warning: from one
             percent on, a change is worth the edit.
@@ -142,42 +138,42 @@ class WaitThresholds:
 
 
 def costly_wait(ctx: Context, calls: Rows, thresholds: WaitThresholds) -> CostlyWait | None:
-    """What waiting calls cost; None if the host hardly waited.
+    """The cost of blocking calls, or None if they block the host for too short a time.
 
     Args:
-        calls: Rows of the calls in which the host waits.
+        calls: Rows of the calls that block the host.
     """
     wait = blocking_cost(covered_by(ctx.events, calls), idle_in_windows(ctx), *windows(ctx))
     total_ns = windows_ns(ctx)
     if not wait.blocked_ns or wait.blocked_ns < thresholds.min_wait_share * total_ns:
         return None
-    saved_ns = wait.saving_ns if ctx.has_device_work else None
-    is_warning = saved_ns and saved_ns >= thresholds.warning_share * total_ns
+    saving_ns = wait.saving_ns if ctx.has_device_work else None
+    is_warning = saving_ns and saving_ns >= thresholds.warning_share * total_ns
     return CostlyWait(
         wait=wait,
         severity="warning" if is_warning else "note",
         confidence="high" if wait.n_windows > 1 else "medium",
-        cost=ctx.cost(saved_ns, basis="upper-bound"),
+        cost=ctx.cost(saving_ns, basis="upper-bound"),
     )
 
 
 def event_ids(ctx: Context, rows: Rows | Int32s) -> list[int]:
     """Ids of the first events of a finding, for its evidence."""
-    return [int(place) for place in ctx.events.position[rows[:MAX_EVENT_IDS]]]
+    return [int(position) for position in ctx.events.position[rows[:MAX_EVENT_IDS]]]
 
 
-_ON_THE_HOST: Final = frozenset(
+_HOST_CATEGORIES: Final = frozenset(
     {
         "", "cpu_op", "Operator", "user_annotation", "python_function", "overhead", "Trace",
         "cpu_instant_event",
     }
 )  # fmt: skip
-"""Categories of complete events, as written, that a run on a CPU has."""
+"""Categories of complete events, as written, in a trace of a CPU run."""
 
 
 def uses_device(ctx: Context) -> bool:
-    """Whether the program used any device, even one whose work the recording does not show.
+    """Whether the program used any device, even if the recording does not show its work.
 
-    Events of a kind that only a device's runtime writes are enough, of whatever vendor.
+    Events of a kind that only a device's runtime writes are enough, of any vendor.
     """
-    return ctx.has_device_work or not _ON_THE_HOST.issuperset(ctx.trace.notes.categories)
+    return ctx.has_device_work or not _HOST_CATEGORIES.issuperset(ctx.trace.notes.categories)

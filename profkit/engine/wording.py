@@ -1,4 +1,4 @@
-"""Parts of sentences that several rules need, in the user's own words and figures."""
+"""Parts of sentences that several rules and renderers share."""
 
 from profkit.engine.context import Context
 from profkit.model.events import NO_ROW
@@ -8,10 +8,10 @@ from profkit.units import format_count, format_ns, format_times
 
 
 def times_per_step(ctx: Context, n: int) -> str:
-    """``once per step``, ``3 times per step``, ``about 2.5 times per step``; without steps ``12 times``.
+    """``once per step``, ``about 2.5 times per step``, ``3 times in 10 steps``.
 
     Args:
-        n: How often it happens in all steps, or in the whole recording.
+        n: The count over all steps, or over a recording without steps: then ``12 times``.
     """
     n_steps = len(ctx.steps)
     if not n_steps:
@@ -27,36 +27,32 @@ def time_per_step(ctx: Context, ns: int) -> str:
     """``1.20 ms per step``; without steps ``1.20 ms``.
 
     Args:
-        ns: Nanoseconds in all steps, or in the whole recording.
+        ns: Nanoseconds over all steps, or over a recording without steps.
     """
     n_steps = len(ctx.steps)
     return f"{format_ns(ns / n_steps)} per step" if n_steps else format_ns(ns)
 
 
 def at(location: Location) -> str:
-    """``at train.py:12``, ``in train_step (train.py:10)``, or nothing where no line is known."""
+    """``at train.py:12``, ``in train_step (train.py:10)``, or nothing without a source line.
+
+    With a leading space.
+    """
     if location.file is None:
         return ""
     return f" {'in' if location.precision == 'function' else 'at'} {location.place}"
 
 
 def known_locations(*locations: Location) -> tuple[Location, ...]:
-    """Those locations that say anything: a line, an operator or a module.
-
-    Args:
-        locations: What the recording tells of some places, which may be nothing.
-    """
+    """Those locations that have a line, an operator or a module."""
     return tuple(each for each in locations if each.file or each.op or each.module)
 
 
 def tensor_method(ctx: Context, row: int) -> str | None:
-    """The method of a tensor that an operator was called by, such as ``item``.
-
-    Args:
-        row: The operator's row.
+    """The method of a tensor that called an operator, such as ``item``.
 
     Returns:
-        None where the recording has no stacks, or the operator was called otherwise.
+        None if the recording has no stacks, or the operator was called otherwise.
     """
     parent = int(ctx.tree.parent[row])
     if parent == NO_ROW:
@@ -69,7 +65,11 @@ def counted(n: int, one: str, many: str = "") -> str:
     """``1 entry``, ``300 entries``.
 
     Args:
-        one: The word for one.
-        many: The word for several; by default with an s.
+        many: The plural; by default the singular with an s.
     """
     return f"{format_count(n)} {one if n == 1 else many or f'{one}s'}"
+
+
+def listed(parts: tuple[str, ...] | list[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
