@@ -1,4 +1,4 @@
-"""What appeared, went, grew or shrank between two reports, and between two snapshots."""
+"""The changes between two reports, and between two snapshots: new, fixed, worse or better."""
 
 import posixpath
 from collections.abc import Hashable, Mapping
@@ -15,28 +15,23 @@ from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot
 
 _NOISE_SHARE: Final = 0.1
-"""Two runs of one program differ by as much now and then."""
-_WORTH_SAYING_SHARE: Final = 0.01
-"""A kernel that changed by less than this share of a step, or of the recording, is no news."""
+"""Two runs of one program can differ by this much."""
+_MIN_CHANGE_SHARE: Final = 0.01
+"""A smaller change of a kernel, as a share of the step time or recording, is not reported."""
 
-Thing = TypeVar("Thing")
+T = TypeVar("T")
 
 
 def memory_changes(before: MemorySnapshot, after: MemorySnapshot) -> list[Change]:
-    """What stands in one snapshot and not in the other, or more or less of it, by stack.
-
-    Args:
-        before: The first snapshot.
-        after: The second one.
-    """
-    return [_of_stack(change) for change in stack_changes(before, after)]
+    """Live memory that differs between two snapshots, by stack."""
+    return [_stack_change(change) for change in stack_changes(before, after)]
 
 
-def _of_stack(change: StackChange) -> Change:
+def _stack_change(change: StackChange) -> Change:
     old, new, stack = change.before, change.after, change.present
     grew = (new.n_bytes, new.n) > (old.n_bytes, old.n) if old and new else False
     return Change(
-        status=_status(old, new, grew=grew),
+        status=_status(old, new, is_worse=grew),
         kind="memory",
         name="",
         location=stack.location if stack.frames else None,
@@ -52,33 +47,31 @@ def _of_stack(change: StackChange) -> Change:
     )
 
 
-def _status(old: Thing | None, new: Thing | None, *, grew: bool) -> ChangeStatus:
+def _status(old: T | None, new: T | None, *, is_worse: bool) -> ChangeStatus:
     if old is None:
         return "new"
     if new is None:
         return "fixed"
-    return "worse" if grew else "better"
+    return "worse" if is_worse else "better"
 
 
 def _line_before(before: Location, after: Location) -> int | None:
     return before.line if before.line != after.line else None
 
 
-def finding_changes(old: Report, new: Report, passed_over: set[str]) -> list[Change]:
-    """Findings that are there on one side alone, or cost clearly more or less.
+def finding_changes(old: Report, new: Report, one_sided: set[str]) -> list[Change]:
+    """Findings on one side only, and those whose cost differs by more than noise.
 
     Args:
-        old: The first report.
-        new: The second one.
-        passed_over: Rules that could look on one side alone.
+        one_sided: Rules that were skipped on one side, which are left out.
     """
-    left = [each for each in old.findings if each.rule not in passed_over]
-    right = [each for each in new.findings if each.rule not in passed_over]
-    keys = (_same_line, _same_function, _same_name)
-    pairs, went, appeared = paired(left, right, keys, _lines_apart)
-    changes = [change for one, other in pairs if (change := _of_both(one, other)) is not None]
-    changes += [_of_one(each, is_new=False) for each in went]
-    changes += [_of_one(each, is_new=True) for each in appeared]
+    left = [each for each in old.findings if each.rule not in one_sided]
+    right = [each for each in new.findings if each.rule not in one_sided]
+    keys = (_by_line, _by_function, _by_file_name)
+    pairs, fixed, added = paired(left, right, keys, _lines_apart)
+    changes = [change for one, other in pairs if (change := _cost_change(one, other)) is not None]
+    changes += [_one_sided_change(each, is_new=False) for each in fixed]
+    changes += [_one_sided_change(each, is_new=True) for each in added]
     return sorted(changes, key=_rank)
 
 
@@ -86,18 +79,18 @@ def _place(finding: Finding) -> Location:
     return finding.locations[0] if finding.locations else Location()
 
 
-def _same_line(finding: Finding) -> Hashable:
+def _by_line(finding: Finding) -> Hashable:
     where = _place(finding)
     return finding.rule, where.file, where.line, where.function, where.op
 
 
-def _same_function(finding: Finding) -> Hashable:
+def _by_function(finding: Finding) -> Hashable:
     where = _place(finding)
     return finding.rule, where.file, where.function, where.op if where.file is None else None
 
 
-def _same_name(finding: Finding) -> Hashable | None:
-    """The same program in another folder."""
+def _by_file_name(finding: Finding) -> Hashable | None:
+    """Matches the same program in another folder."""
     where = _place(finding)
     if where.file is None:
         return None
@@ -110,7 +103,7 @@ def _lines_apart(one: Finding, other: Finding) -> int:
 
 @dataclass(frozen=True)
 class _Amount:
-    """A cost: what it counts, how much, and whether in a step."""
+    """A cost in one unit, per step or in total."""
 
     unit: Unit
     n: int
@@ -118,7 +111,7 @@ class _Amount:
 
 
 def _amounts(cost: Cost) -> Mapping[tuple[Unit, bool], _Amount]:
-    """All that is known of a cost, time before memory, a step's before the whole's."""
+    """The known figures of a cost: time before memory, per step before total."""
     every: tuple[tuple[Unit, bool, int | None], ...] = (
         ("ns", True, cost.per_step_ns),
         ("ns", False, cost.ns),
@@ -128,28 +121,28 @@ def _amounts(cost: Cost) -> Mapping[tuple[Unit, bool], _Amount]:
     return {(unit, each): _Amount(unit, n, each) for unit, each, n in every if n is not None}
 
 
-def _of_both(one: Finding, other: Finding) -> Change | None:
-    """What became of a finding that is there on both sides; None if nothing to speak of."""
+def _cost_change(one: Finding, other: Finding) -> Change | None:
+    """The change of a finding that both sides have, or None if it is within noise."""
     left, right = _amounts(one.cost), _amounts(other.cost)
     known = next((key for key in left if key in right), None)
     if known is None:
         return None
     before, after = left[known], right[known]
-    if not _is_news(before.n, after.n):
+    if not _is_significant(before.n, after.n):
         return None
-    status = _status(one, other, grew=after.n > before.n)
-    return _of_finding(other, status, before, after, (one.n, other.n), _place(one))
+    status = _status(one, other, is_worse=after.n > before.n)
+    return _finding_change(other, status, before, after, (one.n, other.n), _place(one))
 
 
-def _of_one(finding: Finding, *, is_new: bool) -> Change:
+def _one_sided_change(finding: Finding, *, is_new: bool) -> Change:
     amount = next(iter(_amounts(finding.cost).values()), None)
     nothing = None if amount is None else _Amount(amount.unit, 0, amount.per_step)
     if is_new:
-        return _of_finding(finding, "new", nothing, amount, (0, finding.n), _place(finding))
-    return _of_finding(finding, "fixed", amount, nothing, (finding.n, 0), _place(finding))
+        return _finding_change(finding, "new", nothing, amount, (0, finding.n), _place(finding))
+    return _finding_change(finding, "fixed", amount, nothing, (finding.n, 0), _place(finding))
 
 
-def _of_finding(
+def _finding_change(
     finding: Finding,
     status: ChangeStatus,
     before: _Amount | None,
@@ -176,7 +169,7 @@ def _of_finding(
 
 @dataclass(frozen=True)
 class _Calls:
-    """All calls of one name: how many, their nanoseconds together, and the heaviest one's line."""
+    """All calls of one kernel or operator, with the location of the longest."""
 
     n: int
     ns: int
@@ -184,35 +177,27 @@ class _Calls:
 
 
 def call_changes(old: Report, new: Report) -> list[Change]:
-    """Kernels that changed, or operators by their own time where no device worked on either side.
-
-    Args:
-        old: The first report.
-        new: The second one.
-    """
-    left, right = _kernels(old), _kernels(new)
-    if left or right:
-        return _changed("kernel", _Timed(old, left), _Timed(new, right))
-    return _changed("operator", _Timed(old, _operators(old)), _Timed(new, _operators(new)))
+    """Kernels that changed, or operators by self time if neither side has kernels."""
+    if old.summary.top_kernels or new.summary.top_kernels:
+        return _changed("kernel", _kernels(old), _kernels(new))
+    return _changed("operator", _operators(old), _operators(new))
 
 
-def _kernels(report: Report) -> dict[str, _Calls]:
-    return {
-        each.name: _Calls(each.n_calls, each.total_ns, each.location)
-        for each in report.summary.top_kernels
-    }
+def _kernels(report: Report) -> "_CallsOfReport":
+    every = report.summary.top_kernels
+    calls = {each.name: _Calls(each.n_calls, each.total_ns, each.location) for each in every}
+    return _CallsOfReport(report, calls)
 
 
-def _operators(report: Report) -> dict[str, _Calls]:
-    return {
-        each.name: _Calls(each.n_calls, each.self_ns, each.location)
-        for each in report.summary.top_ops
-    }
+def _operators(report: Report) -> "_CallsOfReport":
+    every = report.summary.top_ops
+    calls = {each.name: _Calls(each.n_calls, each.self_ns, each.location) for each in every}
+    return _CallsOfReport(report, calls)
 
 
 @dataclass(frozen=True)
-class _Timed:
-    """The calls of a report."""
+class _CallsOfReport:
+    """The calls of a report, by name."""
 
     report: Report
     calls: dict[str, _Calls]
@@ -222,20 +207,20 @@ class _Timed:
         return len(self.report.summary.steps)
 
     @property
-    def whole_ns(self) -> int:
+    def total_ns(self) -> int:
         steps = self.report.summary.steps
         return sum(each.dur_ns for each in steps) if steps else self.report.summary.window_ns
 
     @property
     def is_cut(self) -> bool:
-        """Whether calls that are not there may have been: a report names the heaviest alone."""
+        """Whether names may be missing, since a report lists only the costliest."""
         return len(self.calls) >= MAX_ENTRIES
 
 
-def _changed(kind: ChangeKind, left: _Timed, right: _Timed) -> list[Change]:
+def _changed(kind: ChangeKind, left: _CallsOfReport, right: _CallsOfReport) -> list[Change]:
     per_step = bool(left.n_steps and right.n_steps)
     n_left, n_right = (left.n_steps, right.n_steps) if per_step else (1, 1)
-    least_ns = _WORTH_SAYING_SHARE * min(left.whole_ns / n_left, right.whole_ns / n_right)
+    min_ns = _MIN_CHANGE_SHARE * min(left.total_ns / n_left, right.total_ns / n_right)
     changes = []
     for name in {**right.calls, **left.calls}:
         one, other = left.calls.get(name), right.calls.get(name)
@@ -244,11 +229,11 @@ def _changed(kind: ChangeKind, left: _Timed, right: _Timed) -> list[Change]:
             continue
         before = round(one.ns / n_left) if one else 0
         after = round(other.ns / n_right) if other else 0
-        if not _is_news(before, after, least_ns):
+        if not _is_significant(before, after, min_ns):
             continue
         changes.append(
             Change(
-                status=_status(one, other, grew=after > before),
+                status=_status(one, other, is_worse=after > before),
                 kind=kind,
                 name=name,
                 location=present.location,
@@ -265,8 +250,8 @@ def _changed(kind: ChangeKind, left: _Timed, right: _Timed) -> list[Change]:
     return sorted(changes, key=_rank)
 
 
-def _is_news(before: int, after: int, least: float = 0) -> bool:
-    return abs(after - before) > max(_NOISE_SHARE * max(before, after), least)
+def _is_significant(before: int, after: int, min_change: float = 0) -> bool:
+    return abs(after - before) > max(_NOISE_SHARE * max(before, after), min_change)
 
 
 def _rank(change: Change) -> tuple[int, str, str, int]:

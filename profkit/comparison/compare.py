@@ -1,4 +1,4 @@
-"""What changed from one recording to another."""
+"""Compares two recordings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ from profkit.model.difference import Difference, NotCompared
 from profkit.model.report import Report, Source
 from profkit.model.snapshot import MemorySnapshot
 
-_STRETCH_APART_SHARE: Final = 0.1
-"""Recordings that were slowed down so differently are hard to compare in time."""
+_MAX_OVERHEAD_DIFFERENCE: Final = 0.1
+"""If the overheads of two recordings differ by more, their times are hard to compare."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,8 @@ class Side:
     """One of two recordings.
 
     Attributes:
-        report: Its report.
-        snapshot: The snapshot that the report is of, where it is at hand.
-        path: The file that was given; what was watched of a program does not name its own.
+        snapshot: The snapshot of the report, if available.
+        path: The given file; the report of a monitored program does not name its own.
     """
 
     report: Report
@@ -32,27 +31,23 @@ class Side:
 
     @property
     def source(self) -> Source:
-        """What was recorded."""
+        """The recording, with its path."""
         source = self.report.source
         return source if source.path or not self.path else replace(source, path=self.path)
 
 
 def compare(before: Side, after: Side) -> Difference:
-    """Say what appeared, went, grew and shrank.
-
-    Args:
-        before: What was recorded first.
-        after: What was recorded then.
+    """Find what is new, fixed, worse or better.
 
     Raises:
-        UsageError: They are of two kinds, such as a trace and a snapshot.
+        UsageError: They are of different kinds, such as a trace and a snapshot.
     """
     old, new = before.report, after.report
     if old.source.kind != new.source.kind:
         raise UsageError(
             f"{before.source.path or 'The first'} is a {old.source.kind} and "
             f"{after.source.path or 'the second'} a {new.source.kind}.",
-            "Compare two of one kind.",
+            "Compare two recordings of one kind.",
         )
     not_compared = tuple(_one_sided(old, new))
     changes = finding_changes(old, new, {each.rule for each in not_compared})
@@ -70,7 +65,7 @@ def compare(before: Side, after: Side) -> Difference:
 
 
 def _one_sided(old: Report, new: Report) -> Iterator[NotCompared]:
-    """Rules that could look on one side alone."""
+    """Rules that were skipped on one side only."""
     left = {each.rule: each.reason for each in old.unchecked}
     right = {each.rule: each.reason for each in new.unchecked}
     for rule in sorted(left.keys() - right.keys()):
@@ -82,12 +77,12 @@ def _one_sided(old: Report, new: Report) -> Iterator[NotCompared]:
 def _notes(before: Side, after: Side) -> Iterator[str]:
     old, new = before.report, after.report
     for was, now in renamed_devices(old, new).items():
-        yield f"One is of {was}, the other of {now}: they are compared as one device."
-    slower, faster = (each.source.overhead_ratio or 0.0 for each in (old, new))
-    if abs(slower - faster) > _STRETCH_APART_SHARE:
-        yield "Recording slowed one of them down more than the other: times are hard to compare."
+        yield f"{was} before and {now} after are compared as one device."
+    overheads = [each.source.overhead_ratio or 0.0 for each in (old, new)]
+    if abs(overheads[0] - overheads[1]) > _MAX_OVERHEAD_DIFFERENCE:
+        yield "The overhead of recording differs: times are hard to compare."
     if bool(old.summary.steps) != bool(new.summary.steps):
-        yield "One of them has no steps, so times are those of the recordings as a whole."
+        yield "One of them has no steps, so times are those of the whole recordings."
     sides: tuple[tuple[Literal["before", "after"], Side], ...] = (
         ("before", before),
         ("after", after),
@@ -96,7 +91,7 @@ def _notes(before: Side, after: Side) -> Iterator[str]:
         if side.snapshot is not None and not len(side.snapshot.stacks):
             yield f"The snapshot {name} was recorded without stacks."
         if side.snapshot is None and side.report.source.kind == "snapshot":
-            yield f"The report {name} does not tell of every stack: compare the snapshots instead."
+            yield f"The report {name} does not contain every stack: compare the snapshots instead."
         for fault in side.report.health:
             if fault.severity != "note":
-                yield f"Trust the figures {name} less: {fault.title}."
+                yield f"Figures {name} are less reliable: {fault.title}."

@@ -1,7 +1,6 @@
 """The figures of two reports, side by side."""
 
 from collections.abc import Iterator, Mapping
-from statistics import median_low
 from typing import Final
 
 from profkit.model.difference import Figure, Unit
@@ -16,7 +15,7 @@ _DEVICE: Final = (
     "busy_ns", "idle_ns", "compute_ns", "communication_ns", "memcpy_ns", "n_kernels", "n_memcpy",
 )  # fmt: skip
 _STEP: Final = ("gpu_busy_ns", "gpu_idle_ns", "data_wait_ns", "sync_ns")
-_WATCHED: Final = (
+_MONITORED: Final = (
     "host_rss_bytes", "tensor_bytes", "graph_bytes", "allocated_bytes", "peak_bytes",
     "reserved_bytes", "worker_bytes",
 )  # fmt: skip
@@ -26,12 +25,7 @@ Key = tuple[str, str | None]
 
 
 def side_by_side(before: Report, after: Report) -> tuple[Figure, ...]:
-    """The figures that at least one of two reports tells and that are not 0 in both.
-
-    Args:
-        before: The first report.
-        after: The second one.
-    """
+    """The figures of two reports, without those that are 0 or unknown in both."""
     per_step = bool(before.summary.steps and after.summary.steps)
     names = renamed_devices(before, after)
     old = {
@@ -47,11 +41,9 @@ def side_by_side(before: Report, after: Report) -> tuple[Figure, ...]:
 
 
 def renamed_devices(before: Report, after: Report) -> Mapping[str, str]:
-    """What devices are called after: where each side has one alone, as two ranks do, it is that.
+    """The new name of a device, by the old one.
 
-    Args:
-        before: The first report.
-        after: The second one.
+    Two ranks use one device each, under different names: these are compared with each other.
     """
     old, new = _devices(before.summary), _devices(after.summary)
     return dict(zip(old, new, strict=True)) if len(old) == len(new) == 1 and old != new else {}
@@ -82,8 +74,7 @@ def _of_steps(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | 
         if summary.window_ns:
             yield ("window_ns", None), summary.window_ns
         return
-    # The first step is often longer than the rest; the median does not mind.
-    yield ("step_ns", None), median_low(step.dur_ns for step in steps)
+    yield ("step_ns", None), round(sum(step.dur_ns for step in steps) / len(steps))
     for name in _STEP:
         lengths = [getattr(step, name) for step in steps]
         if None not in lengths:
@@ -109,6 +100,6 @@ def _of_memory(summary: Summary) -> Iterator[tuple[Key, int | None]]:
         yield ("peak_bytes", peak.device), peak.bytes
     if memory.unfreed_bytes is not None:
         yield ("unfreed_bytes", None), memory.unfreed_bytes
-    for name in _WATCHED:
+    for name in _MONITORED:
         known = [n for step in memory.steps if (n := getattr(step, name)) is not None]
-        yield (name, None), known[-1] if known else None  # not every figure is taken at each step
+        yield (name, None), known[-1] if known else None  # not every figure is sampled at each step

@@ -1,43 +1,45 @@
-"""What changed between two recordings, in words and figures that every format of it shows."""
+"""The texts of a comparison: its headline, labels and figures, for every format."""
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from profkit.engine.wording import counted
 from profkit.model.difference import Change, ChangeKind, Difference, Figure, Unit
 from profkit.names import short_kernel, visible
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
 TITLES: Final[tuple[tuple[ChangeKind, str], ...]] = (
-    ("memory", "Memory that stands, by stack"),
+    ("memory", "Live memory, by stack"),
     ("finding", "Findings"),
     ("kernel", "Kernels"),
     ("operator", "Operators"),
 )
 _LABELS: Final = {
-    "host_rss": "host memory", "tensor": "live tensors", "graph": "autograd graphs",
-    "window": "whole recording", "memcpy": "copies", "n_memcpy": "count of copies",
+    "step": "step time", "window": "whole recording", "gpu_busy": "GPU busy",
+    "gpu_idle": "GPU idle", "data_wait": "waiting for data", "memcpy": "copies",
+    "n_memcpy": "number of copies", "host_rss": "host memory", "tensor": "live tensors",
+    "graph": "saved for backward", "worker": "loader worker",
 }  # fmt: skip
-_WORTH_SAYING_SHARE: Final = 0.01
-_MANIFOLD: Final = 10
-"""From so many times on a share says nothing that the two figures do not say."""
+_UNCHANGED_SHARE: Final = 0.01
+_MAX_RATIO: Final = 10
+"""From this ratio on, a percentage adds nothing to the two figures."""
 
 
 def headline(difference: Difference) -> str:
-    """What the difference comes down to, in a sentence or two."""
+    """The change of step time or memory, and the number of changed findings."""
     by_name = {figure.name: figure for figure in reversed(difference.figures)}
     sentences = []
     if "step_ns" in by_name:
-        sentences.append(_compared("A step takes", by_name["step_ns"]))
+        sentences.append(_compared("Step time is", by_name["step_ns"]))
     elif "window_ns" in by_name:
         sentences.append(_compared("The recording takes", by_name["window_ns"]))
     elif "active_bytes" in by_name:
         every = [figure for figure in difference.figures if figure.name == "active_bytes"]
-        most = max(every, key=lambda figure: abs(figure.delta or 0))
-        sentences.append(_compared(f"Active memory on {visible(most.device or '')} is", most))
-        sentences += _largest(difference)
+        largest = max(every, key=lambda figure: abs(figure.delta or 0))
+        sentences.append(_compared(f"Active memory on {visible(largest.device or '')} is", largest))
+        sentences += _largest_change(difference)
     elif "host_rss_bytes" in by_name:
-        sentences.append(_compared("Host memory in the end is", by_name["host_rss_bytes"]))
+        sentences.append(_compared("Host memory at the end is", by_name["host_rss_bytes"]))
     findings = difference.of_kind("finding")
     counts = [
         f"{format_count(n)} {what}"
@@ -46,40 +48,33 @@ def headline(difference: Difference) -> str:
     ]
     if counts:
         sentences.append(f"Findings: {', '.join(counts)}.")
-    return " ".join(sentences) or "Nothing can be compared."
+    return " ".join(sentences) or "The recordings have no figures in common."
 
 
-def _compared(what: str, figure: Figure) -> str:
+def _compared(start: str, figure: Figure) -> str:
     before, after, delta = figure.before, figure.after, figure.delta
     if before is None or after is None or delta is None:
-        known = before if after is None else after
-        return f"{what} {amount(known, figure.unit)} on one side; the other does not tell."
-    if abs(delta) <= _WORTH_SAYING_SHARE * max(before, after):
-        return f"{what} {amount(after, figure.unit)}, as before."
-    told = before and abs(delta) < _MANIFOLD * before
-    share = f" ({format_share(abs(delta) / before)})" if told else ""
-    word = "more" if delta > 0 else "less"
+        known, side = (before, "before") if after is None else (after, "after")
+        return f"{start} {amount(known, figure.unit)} {side}, and unknown on the other side."
+    if abs(delta) <= _UNCHANGED_SHARE * max(before, after):
+        return f"{start} {amount(after, figure.unit)}, as before."
+    has_share = before and abs(delta) < _MAX_RATIO * before
+    share = f" ({format_share(abs(delta) / before)})" if has_share else ""
     return (
-        f"{what} {amount(after, figure.unit)} instead of {amount(before, figure.unit)}: "
-        f"{amount(abs(delta), figure.unit)}{share} {word}."
+        f"{start} {amount(after, figure.unit)} instead of {amount(before, figure.unit)}: "
+        f"{amount(abs(delta), figure.unit)}{share} {'more' if delta > 0 else 'less'}."
     )
 
 
-def _largest(difference: Difference) -> Iterator[str]:
-    """What the largest change of memory is, where a line is known."""
+def _largest_change(difference: Difference) -> Iterator[str]:
+    """The largest change of memory, if its source line is known."""
     for change in difference.of_kind("memory")[:1]:
         if change.location is not None and change.location.file is not None:
-            what = "The largest change is at"
-            yield f"{what} {visible(change.location.place)}: {signed(change)}."
+            yield f"Largest change: {visible(change.location.place)}, {signed(change)}."
 
 
 def amount(value: int | None, unit: Unit | None) -> str:
-    """A figure with its unit; empty where it is not known.
-
-    Args:
-        value: The figure.
-        unit: What it counts.
-    """
+    """A figure with its unit; empty if unknown."""
     if value is None or unit is None:
         return ""
     texts: dict[Unit, Callable[[int], str]] = {
@@ -89,40 +84,39 @@ def amount(value: int | None, unit: Unit | None) -> str:
 
 
 def signed(change: Change | Figure) -> str:
-    """By how much it changed: ``+49.8 ms a step``; empty where that is not known."""
+    """The difference, ``+49.8 ms per step``; empty if unknown."""
     if change.unit is None or change.delta is None:
         return ""
     sign = "+" if change.delta > 0 else "-" if change.delta < 0 else "±"
-    each = " a step" if isinstance(change, Change) and change.per_step else ""
-    return f"{sign}{amount(abs(change.delta), change.unit)}{each}"
+    per_step = " per step" if isinstance(change, Change) and change.per_step else ""
+    return f"{sign}{amount(abs(change.delta), change.unit)}{per_step}"
 
 
 def label(figure: Figure) -> str:
-    """``busy_ns_per_step`` of ``cuda:0`` as ``cuda:0 busy a step``."""
-    name = figure.name.removesuffix("_per_step")
-    each = " a step" if name != figure.name else ""
-    plain = re.sub(r"_(ns|bytes)$", "", name)
-    words = _LABELS.get(plain, plain.removeprefix("n_").replace("_", " ")) + each
-    return f"{visible(figure.device)} {words}" if figure.device else words
+    """``busy_ns_per_step`` of ``cuda:0`` as ``cuda:0 busy per step``."""
+    total = figure.name.removesuffix("_per_step")
+    per_step = " per step" if total != figure.name else ""
+    key = total.removesuffix(f"_{figure.unit}")
+    text = _LABELS.get(key, key.removeprefix("n_").replace("_", " ")) + per_step
+    return f"{visible(figure.device)} {text}" if figure.device else text
 
 
 def share_of(figure: Figure) -> str:
-    """By what share of what it was it changed: ``+12%``; empty for many times as much."""
+    """The relative difference, ``+12%``; empty if it is tenfold or more."""
     if not figure.delta or not figure.before:
         return ""
     share = figure.delta / figure.before
-    return f"{'+' if share > 0 else '-'}{format_share(abs(share))}" if share < _MANIFOLD else ""
+    return f"{'+' if share > 0 else '-'}{format_share(abs(share))}" if share < _MAX_RATIO else ""
 
 
 def subject_of(change: Change) -> str:
-    """What it is, beside where: a rule, a kernel, some blocks of a device."""
+    """What changed: a rule, a kernel, an operator, or the blocks of a device."""
     if change.kind == "kernel":
         return short_kernel(visible(change.name), 60)
     if change.kind != "memory":
         return visible(change.name)
-    blocks = format_count(change.n_after)
-    if change.status == "fixed":
-        blocks = format_count(change.n_before)
-    elif change.status != "new" and change.n_before != change.n_after:
-        blocks = f"{format_count(change.n_before)} to {format_count(change.n_after)}"
-    return f"{blocks} block{'s' if blocks != '1' else ''} on {visible(change.device or '')}"
+    device = visible(change.device or "")
+    n = change.n_before if change.status == "fixed" else change.n_after
+    if change.status in {"new", "fixed"} or change.n_before == change.n_after:
+        return f"{counted(n, 'block')} on {device}"
+    return f"{format_count(change.n_before)} to {format_count(n)} blocks on {device}"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -31,6 +32,9 @@ from profkit.model.location import Location
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import NO_TRACE, Trace
 from profkit.readers.process_memory import release_free_memory
+
+_DEVICE_TYPES: Final = {"xpu": "xpu", "privateuse1": "privateuseone", "hpu": "hpu", "mtia": "mtia"}
+"""PyTorch's device types by the first part of vendors' categories (``xpu_runtime``)."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,16 @@ class Context:
         if not len(self.events):
             return 0
         return int(self.events.end_ns.max() - self.events.ts_ns.min())
+
+    def device_label(self, device: int) -> str:
+        """PyTorch's name of a device: ``cuda:0`` also with ROCm, ``xpu:0`` for Intel.
+
+        Args:
+            device: The device's ordinal.
+        """
+        vendors = {category.partition("_")[0] for category in self.trace.notes.categories}
+        kind = next((kind for vendor, kind in _DEVICE_TYPES.items() if vendor in vendors), "cuda")
+        return f"{kind}:{device}"
 
     def step_of(self, rows: Rows | Int32s) -> Int32s:
         """The step in which each row begins, or -1. Shape of ``rows``."""

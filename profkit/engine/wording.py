@@ -1,5 +1,7 @@
 """Parts of sentences that several rules and renderers share."""
 
+from collections.abc import Sequence
+
 from profkit.engine.context import Context
 from profkit.model.events import NO_ROW
 from profkit.model.location import Location
@@ -70,6 +72,6 @@ def counted(n: int, one: str, many: str = "") -> str:
     return f"{format_count(n)} {one if n == 1 else many or f'{one}s'}"
 
 
-def listed(parts: tuple[str, ...] | list[str]) -> str:
+def listed(parts: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

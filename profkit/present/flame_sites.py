@@ -1,11 +1,10 @@
-"""What the nodes of flame graphs stand for, numbered as they come up."""
+"""The sites of flame graph nodes: threads, lines, modules, operators, kernels."""
 
 from typing import Final, get_args
 
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.figures.summary import device_label
 from profkit.index.device.streams import device_of
 from profkit.index.host.call_paths import Paths, numbered
 from profkit.index.host.frames import parse_frame
@@ -22,11 +21,11 @@ _CALLS: Final[dict[int, SiteKind]] = {
     Category.RUNTIME: "call",
     Category.DRIVER: "call",
 }
-"""What a host row of each category is."""
+"""The kind of a host row, by category."""
 
 
 class FlameSiteTable:
-    """Sites, each kept once."""
+    """Numbers sites in the order in which they occur."""
 
     def __init__(self) -> None:
         self._numbers: dict[FlameSite, int] = {}
@@ -36,15 +35,15 @@ class FlameSiteTable:
         return self._numbers.setdefault(site, len(self._numbers))
 
     def unknown(self, what: str) -> int:
-        """The site of what the recording does not tell.
+        """The number of a site for data that the recording does not have.
 
         Args:
-            what: What that is, in a few words.
+            what: Its label.
         """
         return self.number(FlameSite("unknown", what))
 
     def threads(self, ctx: Context) -> Int64s:
-        """A site for every lane of the events. An entry a lane."""
+        """A site for each lane of the events, by lane."""
         found = [
             self.number(FlameSite("thread", thread_label(ctx.events, lane)))
             for lane in range(len(ctx.events.lanes))
@@ -52,28 +51,27 @@ class FlameSiteTable:
         return np.array(found, dtype=np.int64)
 
     def lines(self, ctx: Context) -> Int64s:
-        """A site for every frame of the source map and, last, for no line at all."""
+        """A site for each frame of the source map and, last, for library code."""
         found = [
             self.number(FlameSite("line", frame.function, frame)) for frame in ctx.source.frames
         ]
-        return np.array([*found, self.unknown("no line of yours")], dtype=np.int64)
+        return np.array([*found, self.unknown("library code")], dtype=np.int64)
 
     def modules(self, ctx: Context) -> Int64s:
-        """A site for every module of the source map and, last, for no module at all."""
+        """A site for each module of the source map and, last, for none."""
         found = [self.number(FlameSite("module", name)) for name in ctx.source.modules]
         return np.array([*found, self.unknown("outside modules")], dtype=np.int64)
 
     def names(self, ctx: Context, kinds: Int64s, names: Int32s, wanted: Mask) -> Int64s:
-        """A site for each of some names of events.
+        """A site for each name of an event.
 
         Args:
-            ctx: What was recorded.
-            kinds: What each is, as its place in :data:`KINDS`. Shape ``(k,)``.
+            kinds: Index into :data:`KINDS`. Shape ``(k,)``.
             names: Index into the events' names. Shape ``(k,)``.
-            wanted: Which of them have a site. Shape ``(k,)``.
+            wanted: Which of them get a site. Shape ``(k,)``.
 
         Returns:
-            Sites, 0 where none is wanted. Shape ``(k,)``.
+            Sites, 0 where not wanted. Shape ``(k,)``.
         """
         n_names = len(ctx.events.names)
         key, place = numbered(kinds[wanted] * n_names + names[wanted])
@@ -88,39 +86,37 @@ class FlameSiteTable:
     def flame(
         self, name: str, unit: FlameUnit, of: str, paths: Paths, node: Int64s, weight: Int64s
     ) -> Flame:
-        """The flame graph of what has weight at some nodes.
+        """The flame graph of weights at nodes.
 
         Args:
-            unit: Of the weights.
-            of: What they add up to, in one sentence.
-            paths: The nodes.
-            node: The node of each. Shape ``(k,)``.
-            weight: Its weight. Shape ``(k,)``.
+            of: What the weights add up to, in one sentence.
+            node: The node of each weight in ``paths``. Shape ``(k,)``.
+            weight: Shape ``(k,)``.
         """
         parent, site = paths.columns()
         own = np.zeros(len(paths), dtype=np.int64)
         np.add.at(own, node, weight)
         n = np.bincount(node, minlength=len(paths))
-        used = _with_those_below(n, parent) > 0
+        used = _subtree_sums(n, parent) > 0
         number = np.cumsum(used) - 1
         above = np.where(parent == NO_ROW, NO_ROW, number[parent])[used].astype(np.int32)
-        kept, place = np.unique(site[used], return_inverse=True)
+        used_sites, site_index = np.unique(site[used], return_inverse=True)
         every = tuple(self._numbers)
         return Flame(
             name=name,
             unit=unit,
             of=of,
-            sites=tuple(every[each] for each in kept.tolist()),
-            site=place.astype(np.int32),
+            sites=tuple(every[each] for each in used_sites.tolist()),
+            site=site_index.astype(np.int32),
             parent=above,
             n=n[used],
             own=own[used],
-            total=_with_those_below(own[used], above),
+            total=_subtree_sums(own[used], above),
         )
 
 
-def _with_those_below(own: Int64s, parent: Int32s) -> Int64s:
-    """The values of nodes and of all below them, where parents precede their children."""
+def _subtree_sums(own: Int64s, parent: Int32s) -> Int64s:
+    """Sums over each node and its descendants; parents precede their children."""
     total: Int64s = own.copy()
     depth = depths(parent)
     order = np.argsort(-depth, kind="stable")
@@ -149,7 +145,7 @@ def _site(ctx: Context, kind: SiteKind, name: int) -> FlameSite:
 
 
 def host_sites(ctx: Context, sites: FlameSiteTable) -> Int64s:
-    """The site of every host row; all steps share one. Shape ``(n,)``."""
+    """The site of each host row; all steps share one. Shape ``(n,)``."""
     events = ctx.events
     on_host = np.zeros(len(events), dtype=np.bool_)
     on_host[ctx.tree.rows] = True
@@ -165,12 +161,12 @@ def devices_of_work(ctx: Context, sites: FlameSiteTable) -> Int64s:
     """The site of the device of each piece of work. Shape of ``launches.work``."""
     device = device_of(ctx.events, ctx.launches.work)
     numbers, inverse = np.unique(device, return_inverse=True)
-    found = [sites.number(FlameSite("device", device_label(ctx, each))) for each in numbers]
+    found = [sites.number(FlameSite("device", ctx.device_label(each))) for each in numbers]
     return np.array(found, dtype=np.int64)[inverse]
 
 
 def thread_label(events: EventTable, lane: int) -> str:
-    """How a host thread is called: by its name where the recording has one, else by its number."""
+    """The name of a host thread, or its number if the recording has no name."""
     place = events.lanes[lane]
     name = place.thread.removesuffix("()").strip()
     if name:

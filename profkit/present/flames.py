@@ -1,4 +1,4 @@
-"""Flame graphs: time on the host and on devices, and memory at its peak, by what caused them."""
+"""Flame graphs: host time, device time, and memory at its peak, by their cause."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -16,34 +16,31 @@ from profkit.present.flame_sites import KINDS, FlameSiteTable, devices_of_work, 
 from profkit.present.memory_flames import memory_by_stack, memory_by_use
 
 _DEVICE_TIME: Final = (
-    "The lengths of all kernels, copies and fills; work that runs on two streams at once counts "
-    "twice."
+    "Time in kernels, copies and memsets; work on two streams at once counts twice."
 )
 
 
 def flame(ctx: Context, name: str) -> Flame | None:
-    """One flame graph, or None where the recording has nothing for it.
+    """One flame graph, or None if the recording has no data for it.
 
     Args:
-        ctx: What was recorded.
         name: A key of :data:`~profkit.model.flame.FLAMES`.
     """
     return _MAKERS[name](ctx)
 
 
 def flames(ctx: Context, names: Iterable[str] = FLAMES) -> tuple[Flame, ...]:
-    """Those of some flame graphs for which the recording has something.
+    """The flame graphs for which the recording has data.
 
     Args:
-        ctx: What was recorded.
         names: Keys of :data:`~profkit.model.flame.FLAMES`.
     """
-    made = (flame(ctx, name) for name in names)
-    return tuple(each for each in made if each is not None and each.weight)
+    every = (flame(ctx, name) for name in names)
+    return tuple(each for each in every if each is not None and each.weight)
 
 
 def _host(ctx: Context, name: str, *, by_line: bool) -> Flame | None:
-    """Host time: along the stacks, or below the user's line that each moment belongs to."""
+    """Host time: along the stacks, or along the stacks below each source line."""
     rows = ctx.tree.rows
     if not len(rows) or (by_line and not ctx.has_lines):
         return None
@@ -55,9 +52,9 @@ def _host(ctx: Context, name: str, *, by_line: bool) -> Flame | None:
     own = own_ns(ctx.events, ctx.tree)
     has_stacks = bool((ctx.events.category == Category.PYTHON).any())
     along = "Python calls and operators" if has_stacks else "operators"
-    of = f"Time in which a thread ran something that was recorded, along its {along}."
+    of = f"Host time in recorded events, along {along}."
     if by_line:
-        of = f"The same time, by the line of your code that it belongs to, and its {along} there."
+        of = f"Host time in recorded events, by source line, then along {along}."
     return sites.flame(name, "ns", of, paths, node[rows], own[rows])
 
 
@@ -80,9 +77,9 @@ def _device_stack(ctx: Context) -> Flame | None:
     known = launch != NO_ROW
     tree_node = paths_of_tree(paths, ctx.tree, top, site)
     node[known] = tree_node[launch[known]]
-    lost = sites.unknown("launch not recorded")
-    node[~known] = paths.children(node[~known], np.full((~known).sum(), lost))
-    return _of_work(ctx, "device-stack", sites, paths, node)
+    unlaunched = sites.unknown("launch not recorded")
+    node[~known] = paths.children(node[~known], np.full((~known).sum(), unlaunched))
+    return _work_flame(ctx, "device-stack", sites, paths, node)
 
 
 def _device_line(ctx: Context) -> Flame | None:
@@ -93,7 +90,7 @@ def _device_line(ctx: Context) -> Flame | None:
     frame = np.where(launch == NO_ROW, NO_FRAME, ctx.source.frame[launch])
     node = paths.children(_on_device(ctx, sites, paths), sites.lines(ctx)[frame])
     node = _below_op(ctx, sites, paths, node)
-    return _of_work(ctx, "device-line", sites, paths, node)
+    return _work_flame(ctx, "device-line", sites, paths, node)
 
 
 def _device_module(ctx: Context) -> Flame | None:
@@ -103,17 +100,17 @@ def _device_module(ctx: Context) -> Flame | None:
     launch = _cause(ctx)
     node = _below_modules(ctx, sites, paths, launch, _on_device(ctx, sites, paths))
     node = _below_op(ctx, sites, paths, node)
-    return _of_work(ctx, "device-module", sites, paths, node)
+    return _work_flame(ctx, "device-module", sites, paths, node)
 
 
 def _cause(ctx: Context) -> Int64s:
-    """For each piece of device work the host row that caused it: its launch, or its operator."""
+    """The host row that caused each piece of device work: its launch, or its operator."""
     launches = ctx.launches
     return np.where(launches.launch == NO_ROW, launches.op, launches.launch).astype(np.int64)
 
 
 def _on_device(ctx: Context, sites: FlameSiteTable, paths: Paths) -> Int64s:
-    """A node for the device of each piece of work."""
+    """The node of the device of each piece of work."""
     devices = devices_of_work(ctx, sites)
     return paths.children(np.full(len(devices), TOP), devices)
 
@@ -121,7 +118,7 @@ def _on_device(ctx: Context, sites: FlameSiteTable, paths: Paths) -> Int64s:
 def _below_modules(
     ctx: Context, sites: FlameSiteTable, paths: Paths, cause: Int64s, node: Int64s
 ) -> Int64s:
-    """Nodes of the modules around what caused the work; of backward work around its forward."""
+    """Nodes of the modules around the cause of each piece of work; of backward, its forward's."""
     events, tree, source = ctx.events, ctx.tree, ctx.source
     names = np.array([name.startswith(MODULE_PREFIX) for name in events.names], dtype=np.bool_)
     is_module = (events.category == Category.PYTHON) & names[events.name]
@@ -140,15 +137,15 @@ def _below_modules(
     for level in reversed(chain):
         known = level != NO_ROW
         node[known] = paths.children(node[known], of_module[by_row[level[known]]])
-    # Lines that another step lends know the innermost module alone.
-    lone = innermost == NO_ROW
-    told = np.where(has, source.module[cause], NO_FRAME)
-    node[lone] = paths.children(node[lone], of_module[told[lone]])
+    # Source lines that come from another step have only the innermost module.
+    rest = innermost == NO_ROW
+    module = np.where(has, source.module[cause], NO_FRAME)
+    node[rest] = paths.children(node[rest], of_module[module[rest]])
     return node
 
 
 def _below_op(ctx: Context, sites: FlameSiteTable, paths: Paths, node: Int64s) -> Int64s:
-    """Nodes of the operators that launched the work, where one did."""
+    """Nodes of the operators that launched the work, where known."""
     op = ctx.launches.op
     has = op != NO_ROW
     site = sites.names(ctx, np.full(len(op), KINDS.index("op")), ctx.events.name[op], has)
@@ -156,8 +153,10 @@ def _below_op(ctx: Context, sites: FlameSiteTable, paths: Paths, node: Int64s) -
     return node
 
 
-def _of_work(ctx: Context, name: str, sites: FlameSiteTable, paths: Paths, node: Int64s) -> Flame:
-    """The flame graph whose leaves are the device work."""
+def _work_flame(
+    ctx: Context, name: str, sites: FlameSiteTable, paths: Paths, node: Int64s
+) -> Flame:
+    """The flame graph whose leaves are device work."""
     events, work = ctx.events, ctx.launches.work
     everything = np.ones(len(work), dtype=np.bool_)
     is_kernel = events.category[work] == Category.KERNEL

@@ -129,7 +129,9 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
         "active": Term(
             "allocated bytes, and freed blocks that another stream still uses.",
         ),
-        "allocation site": Term("the source line that allocated a block or tensor.", ("birth", "births")),
+        "allocation site": Term(
+            "the source line that allocated a block or tensor.", ("birth", "births")
+        ),
         "live block": Term(
             "a block that is allocated and not freed at a point of the history.",
             ("what stood", "that stood", "what stands", "still stand", "still stands"),

@@ -1,6 +1,5 @@
-"""The report in a sentence or two, in plain words, for every renderer to begin with."""
+"""The headline of a report, and the labels and facts that every renderer shows."""
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -9,52 +8,52 @@ from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Finding
 from profkit.model.report import Breakdown, OpSummary, Report, Summary
 from profkit.names import visible
-from profkit.present.memory_text import has_oom, memory_facts, memory_sentences, no_memory_findings
+from profkit.present.memory_text import (
+    has_oom,
+    memory_facts,
+    memory_sentences,
+    no_memory_findings,
+    no_problems,
+)
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
+_IDLE: Final = "idle-"
+_IDLE_CAUSES: Final = {
+    "idle-sync": "host blocked in a sync",
+    "idle-data": "waiting for data",
+    "idle-allocator": "waiting for memory allocation",
+    "idle-overhead": "profiler overhead",
+    "idle-host": "waiting for CPU launches",
+    "idle-launch": "launch latency",
+    "idle-device": "between queued kernels",
+    "idle-unknown": "unknown cause",
+}
 _LABELS: Final = {
     "compute": "compute",
-    "communication": "communication",
+    "communication": "exposed communication",
     "copy": "copies",
-    "idle-sync": "idle: host waits in a sync",
-    "idle-data": "idle: waits for data",
-    "idle-allocator": "idle: allocating memory",
-    "idle-overhead": "idle: profiler overhead",
-    "idle-host": "idle: host is too slow",
-    "idle-launch": "idle: launch under way",
-    "idle-device": "idle: queued work waits",
-    "idle-unknown": "idle: cause unknown",
+    **{kind: f"GPU idle: {cause}" for kind, cause in _IDLE_CAUSES.items()},
     "operators": "operators",
     "backward": "backward",
     "optimizer": "optimizer",
-    "data": "waits for data",
+    "data": "waiting for data",
     "python": "Python between operators",
 }
-_MEANWHILE: Final = {
-    "idle-sync": "the host waits in a sync",
-    "idle-data": "the program waits for data",
-    "idle-allocator": "memory is allocated",
-    "idle-overhead": "the profiler holds the host",
-    "idle-host": "the host has not launched enough",
-    "idle-launch": "launches are under way",
-    "idle-device": "queued work waits for other work",
-    "idle-unknown": "nothing in the recording says why",
-}
 _HOST_WORK: Final = ("operators", "backward", "optimizer")
-_WORTH_CHANGING_SHARE: Final = 0.01
-"""A cost below this is no headline, even if it is the biggest."""
-_WORTH_SAYING_SHARE: Final = 0.1
-"""Idle time below this needs no explanation in a verdict."""
-_MOST_WAITS: Final = 5
-"""Lines that waited for the device which are told without being asked for."""
-_MOST_OF_IT_SHARE: Final = 0.5
-"""Steps that are less of the recording than this may not be what the reader thinks."""
-_ID: Final = re.compile(r"(?P<family>[A-Z]{3})(?P<number>\d{3})")
+_MIN_FINDING_SHARE: Final = 0.01
+"""A smaller cost is not in the headline, even if it is the highest."""
+_MIN_IDLE_SHARE: Final = 0.1
+"""Less idle time is not explained in the headline."""
+_MAX_SYNC_SITES: Final = 5
+"""Lines with syncs that are listed without ``--verbose``."""
+_MIN_STEPS_SHARE: Final = 0.5
+"""If steps cover less of the recording, the headline says so."""
 _BASIS: Final = {"measured": "", "upper-bound": "up to ", "estimate": "about "}
+_NUMBER_DIGITS: Final = 3
 
 
 def part_label(kind: str) -> str:
-    """A few words for a part of the steps' time.
+    """The label of a part of the step time.
 
     Args:
         kind: As in :class:`~profkit.model.report.TimePart`.
@@ -63,183 +62,189 @@ def part_label(kind: str) -> str:
 
 
 def idle_explanation(kind: str) -> str:
-    """What the host did while a device was idle, in a few words.
+    """The cause of a device's idle time, such as ``waiting for data``.
 
     Args:
-        kind: A part of the time in which no device worked, such as ``idle-sync``.
+        kind: A part of the time in which no device was busy, such as ``idle-data``.
     """
-    return _MEANWHILE.get(kind, part_label(kind))
+    return _IDLE_CAUSES.get(kind, part_label(kind))
 
 
 def device_noun(report: Report) -> str:
-    """What to call the devices of a report: ``GPU``, or ``device`` for other accelerators."""
+    """``GPU``, or ``device`` for other accelerators."""
     kinds = {device.device.partition(":")[0] for device in report.summary.devices}
     return "GPU" if kinds and kinds <= {"cuda", "hip", "xpu", "mps"} else "device"
 
 
+def step_time(report: Report) -> str:
+    """The mean step time and its range, ``174 ms (160 ms to 200 ms)``; empty without steps.
+
+    The range is left out if both ends read the same.
+    """
+    breakdown = report.summary.breakdown
+    if breakdown is None or breakdown.per_step_ns is None:
+        return ""
+    mean = format_ns(breakdown.per_step_ns)
+    lengths = [step.dur_ns for step in report.summary.steps] or [breakdown.per_step_ns]
+    low, high = format_ns(min(lengths)), format_ns(max(lengths))
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
 def cost_share(report: Report, finding: Finding) -> float | None:
-    """A finding's time as a share of the breakdown's: of a step, or of the whole without steps.
+    """A finding's time as a share of the step time, or of the recording without steps.
 
     Returns:
-        None where one of the two is not known.
+        None if either is unknown.
     """
     breakdown = report.summary.breakdown
     if finding.cost.per_step_ns is not None and breakdown and breakdown.per_step_ns:
         return finding.cost.per_step_ns / breakdown.per_step_ns
-    whole_ns = breakdown.total_ns if breakdown else report.summary.window_ns
-    return finding.cost.ns / whole_ns if finding.cost.ns is not None and whole_ns else None
+    total_ns = breakdown.total_ns if breakdown else report.summary.window_ns
+    return finding.cost.ns / total_ns if finding.cost.ns is not None and total_ns else None
 
 
 def cost_text(report: Report, finding: Finding) -> str:
-    """What a finding costs: ``up to 65.1 ms a step (37%), 1.50 MiB a step``; empty if nothing."""
+    """A finding's cost, ``up to 65.1 ms per step (37%), 1.50 MiB per step``; empty if unknown."""
     cost = finding.cost
     basis = _BASIS[cost.basis]
+    share = cost_share(report, finding)
+    of_step = "" if share is None else f" ({format_share(share)})"
     parts = []
     if cost.per_step_ns:
-        parts.append(f"{basis}{format_ns(cost.per_step_ns)} a step{_share(report, finding)}")
+        parts.append(f"{basis}{format_ns(cost.per_step_ns)} per step{of_step}")
     elif cost.ns:
-        parts.append(f"{basis}{format_ns(cost.ns)}{_share(report, finding)}")
+        parts.append(f"{basis}{format_ns(cost.ns)}{of_step}")
     if cost.per_step_bytes:
-        parts.append(f"{basis}{format_bytes(cost.per_step_bytes)} a step")
+        parts.append(f"{basis}{format_bytes(cost.per_step_bytes)} per step")
     elif cost.bytes:
         parts.append(f"{basis}{format_bytes(cost.bytes)}")
     return ", ".join(parts)
 
 
-def _share(report: Report, finding: Finding) -> str:
-    share = cost_share(report, finding)
-    return "" if share is None else f" ({format_share(share)})"
-
-
 def headline(report: Report) -> str:
-    """What the report comes down to: how long, how much of it is work, and what to change first."""
+    """The step time, how busy the device is, and the finding with the highest cost."""
     breakdown = report.summary.breakdown
-    of_memory = [] if breakdown is not None else memory_sentences(report)
-    sentences = of_memory or [_length_and_work(report, breakdown)]
-    if not (of_memory and has_oom(report)):
-        sentences += _biggest_costs(report) or [_nothing_found(report)]
-    troubled = [each for each in report.health if each.severity != "note"]
-    if troubled:
-        sentences.append(f"Trust the figures less: {_inline(troubled[0].title)}.")
+    on_memory = [] if breakdown is not None else memory_sentences(report)
+    sentences = on_memory or [_time_and_work(report, breakdown)]
+    if not (on_memory and has_oom(report)):
+        sentences += _highest_costs(report) or [_without_costs(report)]
+    faults = [each for each in report.health if each.severity != "note"]
+    if faults:
+        sentences.append(f"Figures are less reliable: {_inline(faults[0].title)}.")
     return " ".join(sentences)
 
 
-def _length_and_work(report: Report, breakdown: Breakdown | None) -> str:
+def _time_and_work(report: Report, breakdown: Breakdown | None) -> str:
     if breakdown is None or not breakdown.total_ns:
-        return "There is nothing in the recording whose time could be told apart."
+        return "No event time could be attributed."
     if breakdown.per_step_ns is None and breakdown.on_device:
-        busy = format_share(_device_work(breakdown))
-        whole = format_ns(breakdown.total_ns)
-        verb = f"{_devices(report)} works {busy} of the {whole} from its first work to its last"
-        return f"The recording has no steps; {verb}."
+        return (
+            f"The recording has no steps; {_devices(report)} busy "
+            f"{format_share(_device_work(breakdown))} of the {format_ns(breakdown.total_ns)} from "
+            "first to last device work."
+        )
+    start = f"Step time is {step_time(report)}"
     if breakdown.per_step_ns is None:
         start = f"The recording is {format_ns(breakdown.total_ns)} long and has no steps"
-    else:
-        start = "The step takes" if breakdown.n_steps == 1 else "Each step takes"
-        start = f"{start} {format_ns(breakdown.per_step_ns)}"
     window_ns = report.summary.window_ns
     covered = breakdown.total_ns / window_ns if window_ns else 1.0
     end = "."
-    if covered < _MOST_OF_IT_SHARE:
+    if covered < _MIN_STEPS_SHARE:
         end = f"; steps are {format_share(covered)} of the recording."
-    if not breakdown.on_device:
-        work = sum(part.share for part in breakdown.parts if part.kind in _HOST_WORK)
-        where = "without any work of a device" if report.source.devices else "all on the CPU"
-        return f"{start}, {where}; operators run {format_share(work)} of it{end}"
-    work = _device_work(breakdown)
-    return f"{start}; {_devices(report)} works {format_share(work)} of it{end}"
+    if breakdown.on_device:
+        busy = format_share(_device_work(breakdown))
+        return f"{start}; {_devices(report)} busy {busy} of it{end}"
+    work = sum(part.share for part in breakdown.parts if part.kind in _HOST_WORK)
+    where = "without recorded device work" if report.source.devices else "all on the CPU"
+    return f"{start}, {where}; operators take {format_share(work)} of it{end}"
 
 
 def _device_work(breakdown: Breakdown) -> float:
-    """The share in which a device worked."""
-    return sum(part.share for part in breakdown.parts if not part.kind.startswith("idle-"))
+    """The share in which a device was busy."""
+    return sum(part.share for part in breakdown.parts if not part.kind.startswith(_IDLE))
 
 
 def _devices(report: Report) -> str:
     several = len(report.summary.devices) > 1
-    return f"at least one {device_noun(report)}" if several else f"the {device_noun(report)}"
+    return f"at least one {device_noun(report)} is" if several else f"the {device_noun(report)} is"
 
 
 def breakdown_title(report: Report) -> str:
-    """What a breakdown covers: ``A step``, or what stands for the recording as a whole."""
+    """The title of a breakdown: ``Step time``, or what it covers without steps."""
     breakdown = report.summary.breakdown
     if breakdown is None or (not breakdown.on_device and breakdown.per_step_ns is None):
-        return "The whole recording"
+        return "Whole recording"
     if breakdown.per_step_ns is None:
-        return f"From the {device_noun(report)}'s first work to its last"
-    return "A step"
+        return f"From first to last {device_noun(report)} work"
+    return "Step time"
 
 
-def _biggest_costs(report: Report) -> list[str]:
-    """The costliest finding in time, and the costliest in memory that is no mere note."""
-    in_time = next((each for each in report.findings if _matters(report, each)), None)
+def _highest_costs(report: Report) -> list[str]:
+    """The finding with the highest cost in time, and the one in memory that is no mere note."""
+    in_time = next((each for each in report.findings if _is_costly(report, each)), None)
     in_bytes = next(
         (each for each in report.findings if each.cost.bytes and each.severity != "note"), None
     )
     sentences = []
     if in_time is not None:
-        sentences.append(f"The biggest cost: {_named(report, in_time)}.")
+        sentences.append(f"Highest cost: {_summarized(report, in_time)}.")
     if in_bytes is not None and in_bytes is not in_time:
-        said = _named(report, in_bytes)
-        start = said[:1].upper() + said[1:] if in_time is None else f"And {said}"
-        sentences.append(f"{start}.")
+        sentences.append(f"Highest memory cost: {_summarized(report, in_bytes)}.")
     return sentences
 
 
-def _matters(report: Report, finding: Finding) -> bool:
+def _is_costly(report: Report, finding: Finding) -> bool:
     share = cost_share(report, finding)
-    return bool(finding.cost.ns) and (share is None or share >= _WORTH_CHANGING_SHARE)
+    return bool(finding.cost.ns) and (share is None or share >= _MIN_FINDING_SHARE)
 
 
-def _named(report: Report, finding: Finding) -> str:
-    title = _inline(finding.title)
+def _summarized(report: Report, finding: Finding) -> str:
     place = f" at {visible(finding.locations[0].place)}" if finding.locations else ""
-    return f"{title}{place}, {cost_text(report, finding)}"
+    return f"{_inline(finding.title)}{place}, {cost_text(report, finding)}"
 
 
 def _inline(title: str) -> str:
-    """A title within a sentence: without its capital, unless that is a name's or a shorthand's."""
+    """A title within a sentence: in lower case, unless it begins with a name or an acronym."""
     text = visible(title).rstrip(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
-def _nothing_found(report: Report) -> str:
+def _without_costs(report: Report) -> str:
+    """The sentence in place of the highest cost, and the cause of long idle time."""
     if report.summary.breakdown is None and memory_sentences(report):
         return no_memory_findings(report)
-    if report.findings:
-        small = any(finding.cost.ns for finding in report.findings)
-        cost = "takes a hundredth of it" if small else "has a cost that could be measured"
-        said = f"No finding {cost}."
-    elif report.unchecked:
-        said = "The rules that could look found nothing to change."
-    else:
-        said = "No rule found anything to change."
     breakdown = report.summary.breakdown
-    idle = [part for part in breakdown.parts if part.kind.startswith("idle-")] if breakdown else []
+    sentence = no_problems(report)
+    if any(finding.cost.ns for finding in report.findings):
+        whole = "step time" if breakdown and breakdown.per_step_ns is not None else "the recording"
+        sentence = f"No finding exceeds 1% of {whole}."
+    elif report.findings:
+        sentence = "No finding has a measured cost."
+    idle = [part for part in breakdown.parts if part.kind.startswith(_IDLE)] if breakdown else []
     longest = max(idle, key=lambda part: part.ns, default=None)
-    if longest is not None and longest.share >= _WORTH_SAYING_SHARE:
+    if longest is not None and longest.share >= _MIN_IDLE_SHARE:
+        cause = idle_explanation(longest.kind)
         share = format_share(longest.share)
-        what = idle_explanation(longest.kind)
-        return f"{said} The {device_noun(report)} is idle {share} of the time while {what}."
-    return said
+        sentence += f" The {device_noun(report)} is idle {share} of the time: {cause}."
+    return sentence
 
 
 def origin(report: Report) -> list[str]:
-    """Where the report comes from, in a few words each: devices, torch, rank."""
+    """Devices, torch version and rank of a recording."""
     source = report.source
-    words = sorted({name for name in source.devices if name})
+    parts = sorted({name for name in source.devices if name})
     if source.torch:
-        words.append(f"torch {source.torch}")
+        parts.append(f"torch {source.torch}")
     if source.rank is not None:
-        words.append(f"rank {source.rank}{f' of {source.world_size}' if source.world_size else ''}")
-    return words
+        parts.append(f"rank {source.rank}{f' of {source.world_size}' if source.world_size else ''}")
+    return parts
 
 
 def facts(report: Report, *, everything: bool) -> list[str]:
-    """What was counted, a sentence each: devices and memory, and everything else if asked for.
+    """Figures on devices and memory, a line each.
 
     Args:
-        everything: Whether to tell also of syncs, copies, regions and single devices.
+        everything: Whether to include all syncs, copies, regions and single devices.
     """
     summary = report.summary
     lines = [
@@ -248,7 +253,7 @@ def facts(report: Report, *, everything: bool) -> list[str]:
         if device.span_ns and (everything or len(summary.devices) > 1 or device.communication_ns)
     ]
     lines += memory_facts(report, everything=everything)
-    lines += _waits(summary, None if everything else _MOST_WAITS)
+    lines += _sync_sites(summary, None if everything else _MAX_SYNC_SITES)
     return [*lines, *_counts(report)] if everything else lines
 
 
@@ -256,24 +261,24 @@ def _device_fact(device: DeviceSummary) -> str:
     parts = [("compute", device.compute_ns), ("copies", device.memcpy_ns)]
     if device.communication_ns:
         parts.append(("communication", device.communication_ns))
-        parts.append(("compute and communication at once", device.overlap_ns))
+        parts.append(("compute and communication overlapping", device.overlap_ns))
     shares = ", ".join(f"{name} {format_share(ns / device.span_ns)}" for name, ns in parts)
     busy = format_share(device.busy_ns / device.span_ns)
-    return f"{device.device} busy {busy} of the {format_ns(device.span_ns)} it was in use: {shares}"
+    span = format_ns(device.span_ns)
+    return f"{device.device}: busy {busy} of the {span} from its first to its last work: {shares}"
 
 
-def _waits(summary: Summary, most: int | None) -> Iterator[str]:
-    """Where the host waited for the device, as it was heard while the program ran."""
-    waits = summary.sync_sites or ()
-    for wait in waits[:most]:
-        place = "a thread without the program's code" if not wait.location else wait.location.place
-        allowed = "" if wait.allowed_reason is None else f", allowed: {wait.allowed_reason}"
-        times = counted(wait.n_calls, "time")
-        yield f"{place} waited for the device {times}: {wait.operation}{allowed}"
-    left = waits[most:] if most is not None else ()
-    if left:
-        n_calls = format_count(sum(wait.n_calls for wait in left))
-        yield f"{counted(len(left), 'more line')} waited for the device, {n_calls} times together"
+def _sync_sites(summary: Summary, limit: int | None) -> Iterator[str]:
+    """The lines with syncs that were recorded while the program ran."""
+    sites = summary.sync_sites or ()
+    for site in sites[:limit]:
+        place = "library code" if not site.location else site.location.place
+        allowed = "" if site.allowed_reason is None else f", allowed: {site.allowed_reason}"
+        yield f"{place}: {counted(site.n_calls, 'sync')} in {site.operation}{allowed}"
+    rest = sites[limit:] if limit is not None else ()
+    if rest:
+        n_calls = sum(site.n_calls for site in rest)
+        yield f"{counted(len(rest), 'more line')}: {counted(n_calls, 'sync')}"
 
 
 def _counts(report: Report) -> Iterator[str]:
@@ -290,12 +295,12 @@ def _counts(report: Report) -> Iterator[str]:
 
 
 def busiest_ops(report: Report) -> tuple[bool, list[OpSummary]]:
-    """Operators by the device work that they launch themselves, else by their own host time.
+    """Operators by the device time that they launch themselves, else by their self time.
 
-    The report has them by total time, in which an operator counts again all that it calls.
+    The report has them by total time, which includes the operators that they call.
 
     Returns:
-        Whether device time ranks them, and the operators.
+        Whether they are ranked by device time, and the operators.
     """
     every = report.summary.top_ops
     launching = [op for op in every if op.device_ns]
@@ -305,24 +310,23 @@ def busiest_ops(report: Report) -> tuple[bool, list[OpSummary]]:
 
 
 def unchecked_by_reason(report: Report, *, everything: bool = False) -> list[tuple[str, str]]:
-    """What could not be checked: each reason with what to do, and the ids of its rules.
+    """The skipped checks by reason: the reason with its remedy, and the ids of the rules.
 
     Args:
-        everything: Whether to name each rule, also of those that follow each other:
-            ``MEM003 to MEM005`` otherwise.
+        everything: Whether to list each id, instead of ranges such as ``MEM003 to MEM005``.
     """
     groups: dict[str, list[str]] = {}
     for each in report.unchecked:
         groups.setdefault(f"{each.reason} {each.remedy}", []).append(each.rule)
-    named = ", ".join if everything else _ranges
-    return [(reason, named(dict.fromkeys(rules))) for reason, rules in groups.items()]
+    joined = ", ".join if everything else _ranges
+    return [(reason, joined(dict.fromkeys(rules))) for reason, rules in groups.items()]
 
 
 def _ranges(rules: Iterable[str]) -> str:
-    """Ids with those that follow each other drawn together: ``MEM003 to MEM005, SYN001``."""
+    """Ids, with three or more consecutive ones as a range: ``MEM003 to MEM005, SYN001``."""
     runs: list[list[str]] = []
     for rule in rules:
-        if runs and _follows(runs[-1][-1], rule):
+        if runs and _is_next(runs[-1][-1], rule):
             runs[-1].append(rule)
         else:
             runs.append([rule])
@@ -332,22 +336,20 @@ def _ranges(rules: Iterable[str]) -> str:
     )
 
 
-def _follows(before: str, rule: str) -> bool:
-    """Whether two ids are of one family and follow each other."""
-    first, second = _ID.fullmatch(before), _ID.fullmatch(rule)
-    if first is None or second is None or first["family"] != second["family"]:
+def _is_next(before: str, rule: str) -> bool:
+    """Whether two ids are of one family and consecutive."""
+    first, second = before[-_NUMBER_DIGITS:], rule[-_NUMBER_DIGITS:]
+    if before[:-_NUMBER_DIGITS] != rule[:-_NUMBER_DIGITS] or not (first + second).isdecimal():
         return False
-    return int(second["number"]) == int(first["number"]) + 1
+    return int(second) == int(first) + 1
 
 
 def overhead_text(overhead_ratio: float) -> str:
-    """How much longer the recording made the program, in a sentence.
+    """How much recording slowed down the program, in a sentence.
 
     Args:
         overhead_ratio: As in :class:`~profkit.model.report.Source`.
     """
     if overhead_ratio >= 1:
-        return (
-            f"While it was recorded the program took about {1 + overhead_ratio:.1f} times as long."
-        )
-    return f"While it was recorded the program took about {format_share(overhead_ratio)} longer."
+        return f"Recording slowed the program down by a factor of about {1 + overhead_ratio:.1f}."
+    return f"Recording slowed the program down by about {format_share(overhead_ratio)}."

@@ -1,4 +1,4 @@
-"""Flame graphs of memory: what stood when most did, by stack and by use."""
+"""Flame graphs of memory at its peak, by stack and by use."""
 
 from typing import Final
 
@@ -16,22 +16,20 @@ from profkit.model.flame import Flame, FlameSite
 from profkit.model.snapshot import NO_STACK
 from profkit.present.flame_sites import FlameSiteTable, host_sites
 
-_OF_SNAPSHOT: Final = (
-    "What was active on a device when most was, as far back as the snapshot's history goes."
-)
+_OF_SNAPSHOT: Final = "Active memory of each device at the peak of the snapshot's history."
 _OF_TRACE: Final = (
-    "What was allocated within the recording and not yet freed when there was most of that; what "
-    "was there before is not in the recording."
+    "Memory allocated within the recording and live at its peak; memory allocated before is not in "
+    "the recording."
 )
 
 
 def memory_by_stack(ctx: Context) -> Flame | None:
-    """Memory at the peak, along the stacks that allocated it."""
+    """Memory at its peak, along the stacks that allocated it."""
     return _of_snapshot(ctx, "memory-stack") if ctx.device_memories else _of_trace(ctx)
 
 
 def memory_by_use(ctx: Context) -> Flame | None:
-    """Memory at the peak by what it is used for, then by line; a snapshot's alone."""
+    """Memory at its peak by use, then by line; only of a snapshot."""
     return _of_snapshot(ctx, "memory-use") if ctx.device_memories else None
 
 
@@ -39,31 +37,31 @@ def _of_snapshot(ctx: Context, name: str) -> Flame:
     sites, paths = FlameSiteTable(), Paths()
     nodes, weights = [], []
     for memory in ctx.device_memories:
-        standing = memory.live_blocks_at(memory.replay.peak)
+        live = memory.live_blocks_at(memory.replay.peak)
         device = sites.number(FlameSite("device", memory.label))
         top = paths.children(np.array([TOP]), np.array([device]))[0]
-        above = np.full(len(standing.stack), top, dtype=np.int64)
+        above = np.full(len(live.stack), top, dtype=np.int64)
         if name == "memory-use":
             nodes.append(_by_use(memory, sites, paths, above))
         else:
-            nodes.append(_by_stack(memory, sites, paths, above, standing.stack))
-        weights.append(standing.n_bytes)
+            nodes.append(_by_stack(memory, sites, paths, above, live.stack))
+        weights.append(live.n_bytes)
         peak = int(memory.replay.active_bytes[memory.replay.peak])
-        if untold := max(0, peak - int(standing.n_bytes.sum())):
-            lost = sites.unknown("rounding, and what the history does not tell")
-            nodes.append(paths.children(np.array([top]), np.array([lost])))
-            weights.append(np.array([untold]))
+        if unattributed := max(0, peak - int(live.n_bytes.sum())):
+            rest = sites.unknown("rounding and unrecorded allocations")
+            nodes.append(paths.children(np.array([top]), np.array([rest])))
+            weights.append(np.array([unattributed]))
     node, weight = np.concatenate(nodes), np.concatenate(weights)
     return sites.flame(name, "bytes", _OF_SNAPSHOT, paths, node, weight)
 
 
 def _by_use(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, above: Int64s) -> Int64s:
-    """Use, then the telling line of the stack."""
+    """Use, then source line."""
     at_peak = memory.sites_at(memory.replay.peak)
     uses = np.array([sites.number(FlameSite("use", use)) for use in USES], dtype=np.int64)
     frames = memory.lines.stacks.frames
     lines = [sites.number(FlameSite("line", frame.function, frame)) for frame in frames]
-    by_line = np.array([*lines, sites.unknown("stack not recorded")], dtype=np.int64)
+    by_line = np.array([*lines, sites.unknown("no stack recorded")], dtype=np.int64)
     node = paths.children(above, uses[at_peak.use[at_peak.of_block]])
     return paths.children(node, by_line[at_peak.line[at_peak.of_block]])
 
@@ -71,7 +69,7 @@ def _by_use(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, above: In
 def _by_stack(
     memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, above: Int64s, stack: Int32s
 ) -> Int64s:
-    """The frames of Python, or where a stack has none all that it has."""
+    """The Python frames of the stacks, or all frames if there are no Python frames."""
     stacks = memory.lines.stacks
     numbers = np.array(
         [sites.number(FlameSite("python", frame.function, frame)) for frame in stacks.frames],
@@ -79,10 +77,10 @@ def _by_stack(
     )
     python = np.array([is_python(frame) for frame in stacks.frames], dtype=np.bool_)
     known = np.flatnonzero(stack != NO_STACK)
-    lost = np.flatnonzero(stack == NO_STACK)
+    unknown = np.flatnonzero(stack == NO_STACK)
     node: Int64s = above.copy()
-    node[lost] = paths.children(
-        above[lost], np.full(len(lost), sites.unknown("stack not recorded"))
+    node[unknown] = paths.children(
+        above[unknown], np.full(len(unknown), sites.unknown("no stack recorded"))
     )
     keep = python if python.any() else np.ones(len(python), dtype=np.bool_)
     wanted, inverse = np.unique(stack[known], return_inverse=True)
@@ -104,7 +102,7 @@ def _of_trace(ctx: Context) -> Flame | None:
 
 
 def _by_call(ctx: Context, sites: FlameSiteTable, paths: Paths, peak: WindowPeak) -> Int64s:
-    """The line where it is known, and the calls that were under way on the allocating thread."""
+    """The source line if known, then the open calls on the allocating thread."""
     table, events = ctx.trace.memory, ctx.events
     place = ctx.allocations.alloc[peak.live]
     row = rows_open_at(events, ctx.tree, table.lane[place], table.ts_ns[place])
@@ -115,7 +113,7 @@ def _by_call(ctx: Context, sites: FlameSiteTable, paths: Paths, peak: WindowPeak
     lines = sites.lines(ctx)[ctx.source.frame] if ctx.has_lines else None
     everywhere = np.full(len(events), top, dtype=np.int64)
     node = paths_of_tree(paths, ctx.tree, everywhere, site, lines)
-    outside = sites.unknown("no call recorded around it")
+    outside = sites.unknown("no enclosing call recorded")
     found = np.full(len(row), top, dtype=np.int64)
     has = row != NO_ROW
     found[has] = node[row[has]]

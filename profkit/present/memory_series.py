@@ -1,4 +1,4 @@
-"""How memory went, by line and by use: from a snapshot's history, else from a trace's events."""
+"""Memory over time by line and by use: from a snapshot's history, else from a trace."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -19,30 +19,24 @@ from profkit.model.snapshot import NO_STACK
 from profkit.present.memory_text import use_label
 
 MAX_LAYERS: Final = 8
-"""So many are told apart by their colours; the others lie together in one more."""
+"""As many as can be distinguished by color; the rest is one more layer."""
 MAX_MOMENTS: Final = 300
 _MAX_CANDIDATES: Final = 8192
-"""Of more groups than this only those with the longest blocks are looked at."""
+"""Of more groups, only those with the most bytes are considered."""
 _OTHERS: Final = "all others"
-_EARLIER: Final = "from before the recording"
-_NO_LINE: Final = "no line known"
+_EARLIER: Final = "allocated before recording"
+_NO_STACK: Final = "no stack recorded"
 _EARLIER_LINE: Final = -2
-_UNKNOWN: Final = {NO_LINE: _NO_LINE, _EARLIER_LINE: _EARLIER}
-_NO_USE: Final = "use not known"
+_WITHOUT_LINE: Final = {NO_LINE: _NO_STACK, _EARLIER_LINE: _EARLIER}
 
 
 def memory_series(ctx: Context) -> tuple[MemorySeries, ...]:
-    """How each device's memory went; nothing where the recording does not tell.
-
-    Args:
-        ctx: What was recorded.
-    """
-    of_snapshot = [_of_snapshot(memory) for memory in ctx.device_memories if memory.replay.end]
-    found = tuple(each for each in of_snapshot if each.allocated_bytes.any())
-    return found or _of_trace(ctx)
+    """The memory of each device over time; empty if the recording has no memory events."""
+    every = [_snapshot_series(memory) for memory in ctx.device_memories if memory.replay.end]
+    return tuple(each for each in every if each.allocated_bytes.any()) or _trace_series(ctx)
 
 
-def _of_snapshot(memory: DeviceMemory) -> MemorySeries:
+def _snapshot_series(memory: DeviceMemory) -> MemorySeries:
     replay, lines = memory.replay, memory.lines
     moments = representative_places(replay.active_bytes, MAX_MOMENTS)
     begin, end, n_bytes, stack = _blocks(memory)
@@ -52,7 +46,7 @@ def _of_snapshot(memory: DeviceMemory) -> MemorySeries:
         stack, end <= replay.end, uses(lines.stacks), makes_optimizer_state(lines.stacks)
     )
 
-    def held(group: Int64s, name: Callable[[int], str]) -> tuple[Layer, ...]:
+    def layers(group: Int64s, name: Callable[[int], str]) -> tuple[Layer, ...]:
         return _layers(group, n_bytes, begin, end, moments, name)
 
     at, clock = _clock(memory, moments)
@@ -63,30 +57,30 @@ def _of_snapshot(memory: DeviceMemory) -> MemorySeries:
         allocated_bytes=replay.active_bytes[moments],
         reserved_bytes=replay.reserved_bytes[moments],
         layers={
-            "line": held(line, lambda each: _UNKNOWN.get(each) or lines.location(each).place),
-            "use": held(use.astype(np.int64), lambda number: use_label(USES[number]) or _NO_USE),
+            "line": layers(line, lambda i: _WITHOUT_LINE.get(i) or lines.location(i).place),
+            "use": layers(use.astype(np.int64), lambda i: use_label(USES[i]) or "unknown use"),
         },
     )
 
 
 def _blocks(memory: DeviceMemory) -> tuple[Rows, Rows, Int64s, Int32s]:
-    """Every block that ever stood: from which place, to which, its length and its stack."""
+    """All blocks: the entries at which each becomes and ceases to be live, its bytes, its stack."""
     snapshot, replay = memory.snapshot, memory.replay
     history, blocks = snapshot.history, snapshot.blocks
     row, since = replay.block, replay.since
     ended = replay.free != NO_ROW
-    passing, earlier = replay.rows[replay.alloc[ended]], replay.rows[replay.earlier_frees]
+    freed, earlier = replay.rows[replay.alloc[ended]], replay.rows[replay.earlier_frees]
     never = replay.end + 1
     return (
         np.concatenate((since + 1, replay.alloc[ended] + 1, np.zeros(len(earlier), np.intp))),
         np.concatenate(
             (np.full(len(row), never), replay.free[ended] + 1, replay.earlier_frees + 1)
         ),
-        np.concatenate((blocks.n_bytes[row], history.n_bytes[passing], history.n_bytes[earlier])),
+        np.concatenate((blocks.n_bytes[row], history.n_bytes[freed], history.n_bytes[earlier])),
         np.concatenate(
             (
                 blocks.stack[row],
-                history.stack[passing],
+                history.stack[freed],
                 np.full(len(earlier), NO_STACK, dtype=np.int32),
             )
         ),
@@ -94,14 +88,14 @@ def _blocks(memory: DeviceMemory) -> tuple[Rows, Rows, Int64s, Int32s]:
 
 
 def _clock(memory: DeviceMemory, moments: Rows) -> tuple[Int64s, Clock]:
-    """When each moment was: after the entry before it."""
+    """The time of each moment, which is after the entry before it."""
     times = memory.snapshot.history.time_us[memory.replay.rows]
     if int(times.min()) == MISSING or bool((np.diff(times) < 0).any()):
         return moments.astype(np.int64), "entries"
     return times[np.maximum(moments - 1, 0)] - times[0], "us"
 
 
-def _of_trace(ctx: Context) -> tuple[MemorySeries, ...]:
+def _trace_series(ctx: Context) -> tuple[MemorySeries, ...]:
     table = ctx.allocations.table
     known = table.total_allocated != MISSING
     found = []
@@ -109,17 +103,17 @@ def _of_trace(ctx: Context) -> tuple[MemorySeries, ...]:
         set(zip(table.device_type[known].tolist(), table.device[known].tolist(), strict=True))
     ):
         here = known & (table.device_type == kind) & (table.device == number)
-        found.append(_of_device(ctx, here, device_label(kind, number)))
+        found.append(_device_series(ctx, here, device_label(kind, number)))
     return tuple(found)
 
 
-def _of_device(ctx: Context, here: Mask, label: str) -> MemorySeries:
+def _device_series(ctx: Context, here: Mask, label: str) -> MemorySeries:
     table = ctx.allocations.table
     places = np.flatnonzero(here)
     allocated = table.total_allocated[places]
     moments = representative_places(allocated, MAX_MOMENTS)
     reserved = table.total_reserved[places][moments]
-    # What a trace tells of host memory has no reserve: it is 0 throughout.
+    # Host memory has no reserve in a trace: it is always 0.
     has_reserve = bool((reserved > 0).any()) and int(reserved.min()) != MISSING
     return MemorySeries(
         device=label,
@@ -127,14 +121,14 @@ def _of_device(ctx: Context, here: Mask, label: str) -> MemorySeries:
         at=table.ts_ns[places][moments],
         allocated_bytes=allocated[moments],
         reserved_bytes=reserved if has_reserve else None,
-        layers=_of_window(ctx, places, moments, allocated[moments]),
+        layers=_window_layers(ctx, places, moments, allocated[moments]),
     )
 
 
-def _of_window(
+def _window_layers(
     ctx: Context, places: Rows, moments: Rows, allocated: Int64s
 ) -> dict[str, tuple[Layer, ...]]:
-    """The layers of what a trace's window allocated, and what stood before it."""
+    """The layers of allocations in the window, and one of all allocated before."""
     every = ctx.allocations
     if not every.has_addresses:
         return {}
@@ -150,19 +144,19 @@ def _of_window(
     in_window = bytes_over_time(one, n_bytes, begin, end, moments, 1)[0]
     before = Layer(_EARLIER, np.maximum(allocated - in_window, 0))
 
-    def held(group: Int64s, named: Callable[[int], str]) -> tuple[Layer, ...]:
-        found = _layers(group, n_bytes, begin, end, moments, named)
+    def layers(group: Int64s, label: Callable[[int], str]) -> tuple[Layer, ...]:
+        found = _layers(group, n_bytes, begin, end, moments, label)
         return (*found, before) if before.bytes.any() else found
 
-    layers = {"operator": held(name, lambda i: _NO_LINE if i < 0 else ctx.events.names[i])}
-    if ctx.has_lines:
-        layers = {"line": held(frame, lambda i: _line_words(ctx, i)), **layers}
-    return layers
+    by_op = layers(name, lambda i: _NO_STACK if i < 0 else ctx.events.names[i])
+    if not ctx.has_lines:
+        return {"operator": by_op}
+    return {"line": layers(frame, lambda i: _line_label(ctx, i)), "operator": by_op}
 
 
-def _line_words(ctx: Context, frame: int) -> str:
+def _line_label(ctx: Context, frame: int) -> str:
     if frame == NO_FRAME:
-        return _NO_LINE
+        return _NO_STACK
     place = ctx.source.frames[frame]
     return f"{place.file.replace(chr(92), '/').rpartition('/')[2]}:{place.line}"
 
@@ -175,29 +169,27 @@ def _layers(
     moments: Rows,
     name: Callable[[int], str],
 ) -> tuple[Layer, ...]:
-    """A layer for each group of blocks that holds much at some moment, and one for all others."""
+    """A layer for each of the largest groups of blocks, and one for all others."""
     values, of_block = np.unique(group, return_inverse=True)
     if not len(values):
         return ()
     heavy = _heaviest(of_block, n_bytes, begin, end, moments, len(values))
     rank = np.full(len(values), len(heavy), dtype=np.intp)
     rank[heavy] = np.arange(len(heavy))
-    held = bytes_over_time(rank[of_block], n_bytes, begin, end, moments, len(heavy) + 1)
-    names = [name(int(values[i])) for i in heavy]
-    return tuple(
-        Layer(words, held[i]) for i, words in enumerate((*names, _OTHERS)) if held[i].any()
-    )
+    live_bytes = bytes_over_time(rank[of_block], n_bytes, begin, end, moments, len(heavy) + 1)
+    names = [*(name(int(values[i])) for i in heavy), _OTHERS]
+    return tuple(Layer(each, live_bytes[i]) for i, each in enumerate(names) if live_bytes[i].any())
 
 
 def _heaviest(
     of_block: Rows, n_bytes: Int64s, begin: Rows, end: Rows, moments: Rows, n: int
 ) -> Sequence[int]:
-    """The groups that hold the most at any moment, the most first."""
+    """The groups with the most bytes at any moment, the most first."""
     total = np.zeros(n, dtype=np.int64)
     np.add.at(total, of_block, n_bytes)
     candidates = np.argsort(-total, kind="stable")[:_MAX_CANDIDATES]
     rank = np.full(n, len(candidates), dtype=np.intp)
     rank[candidates] = np.arange(len(candidates))
-    held = bytes_over_time(rank[of_block], n_bytes, begin, end, moments, len(candidates) + 1)
-    order = np.argsort(-held[:-1].max(axis=1), kind="stable")
+    live_bytes = bytes_over_time(rank[of_block], n_bytes, begin, end, moments, len(candidates) + 1)
+    order = np.argsort(-live_bytes[:-1].max(axis=1), kind="stable")
     return [int(each) for each in candidates[order[:MAX_LAYERS]]]

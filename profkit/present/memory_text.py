@@ -1,4 +1,4 @@
-"""Memory in words and rows: what a snapshot holds, and how a watched program's memory went."""
+"""Sentences and rows on memory: of a snapshot, and over a monitored program's steps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from profkit.model.memory_summary import (
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.present.device_facts import device_facts
-from profkit.units import format_bytes, format_share
+from profkit.units import format_bytes, format_count, format_share
 
-_COURSES: Final = (
+_SERIES: Final = (
     ("host memory", "host_rss_bytes"),
     ("tensors", "tensor_bytes"),
-    ("kept for backward", "graph_bytes"),
+    ("saved for backward", "graph_bytes"),
     ("allocated on devices", "allocated_bytes"),
     ("peak of a device", "peak_bytes"),
     ("reserved on devices", "reserved_bytes"),
-    ("a loader's worker", "worker_bytes"),
+    ("loader worker", "worker_bytes"),
 )
 _USES: Final = {
     "parameter": "parameters",
@@ -36,27 +36,27 @@ _USES: Final = {
     "communication": "communication",
     "unknown": "",
 }
-_WHY: Final = {
-    "exhaustion": "; what PyTorch had was in use",
-    "fragmentation": "; PyTorch had enough that was free, but in pieces",
-    "outside": "; much of the device was not PyTorch's",
-    "limit": "; the device had enough, and a limit stood in the way",
+_OOM_REASONS: Final = {
+    "exhaustion": ": all memory that PyTorch had reserved was active",
+    "fragmentation": ": PyTorch had enough free memory, but in separate blocks",
+    "outside": ": much of the device was in use outside PyTorch",
+    "limit": ": the device had enough, but a memory limit was reached",
 }
-_LEAST_UNEXPLAINED_BYTES: Final = 64 << 10
-"""Less a step is not told where nobody is seen to hold it: heaps come and go by as much."""
-_LEVELS: Final = "▁▂▃▄▅▆▇█"
+_MIN_UNEXPLAINED_BYTES: Final = 64 << 10
+"""Smaller growth per step without a known holder is not reported: heaps vary by as much."""
+_BARS: Final = "▁▂▃▄▅▆▇█"
 _FLAT_SHARE: Final = 0.01
-"""What changes by less of its highest than this is drawn as flat."""
+"""A figure that varies by less than this share of its maximum is drawn flat."""
 
 
 @dataclass(frozen=True)
 class MemorySeriesRow:
-    """How one figure of a watched program went.
+    """One figure of a program's memory over its steps, or over a history.
 
     Attributes:
-        name: What it is, in a word or two.
-        steps: The steps that it is known of.
-        values_bytes: It, after each of them.
+        name: Its label.
+        steps: The steps for which it is known.
+        values_bytes: Its value after each of them.
     """
 
     name: str
@@ -65,33 +65,42 @@ class MemorySeriesRow:
 
     @property
     def first_bytes(self) -> int:
-        """What it was first."""
+        """The first value."""
         return self.values_bytes[0]
 
     @property
     def last_bytes(self) -> int:
-        """What it was in the end."""
+        """The last value."""
         return self.values_bytes[-1]
 
     @property
     def highest_bytes(self) -> int:
-        """The most that it was."""
+        """The maximum."""
         return max(self.values_bytes)
 
-    def drawn(self, width: int) -> str:
-        """It over the steps, as a row of bars from its lowest to its highest.
+    @property
+    def change(self) -> str:
+        """``host memory grew from 402 MiB to 1,000 MiB``."""
+        first, last = format_bytes(self.first_bytes), format_bytes(self.last_bytes)
+        if first == last:
+            return f"{self.name} stayed at {last}"
+        verb = "grew" if self.last_bytes > self.first_bytes else "fell"
+        return f"{self.name} {verb} from {first} to {last}"
+
+    def trend(self, width: int) -> str:
+        """A line of bars over the steps, from the minimum to the maximum.
 
         Args:
             width: Columns.
         """
         low, high = min(self.values_bytes), self.highest_bytes
         if high - low <= high * _FLAT_SHARE:
-            return _LEVELS[0] * width
-        top = len(_LEVELS) - 1
-        return "".join(_LEVELS[round((n - low) / (high - low) * top)] for n in self._spread(width))
+            return _BARS[0] * width
+        top = len(_BARS) - 1
+        return "".join(_BARS[round((n - low) / (high - low) * top)] for n in self._resampled(width))
 
-    def _spread(self, width: int) -> Iterator[int]:
-        """The last known value at each of so many steps, evenly apart."""
+    def _resampled(self, width: int) -> Iterator[int]:
+        """The last known value at each of ``width`` evenly spaced steps."""
         first, last, place = self.steps[0], self.steps[-1], 0
         for column in range(width):
             step = first + (last - first) * (column + 1) / width
@@ -102,12 +111,12 @@ class MemorySeriesRow:
 
 @dataclass(frozen=True)
 class AllocationTable:
-    """What stood on a device at one moment, by the line that allocated it.
+    """A device's live blocks at one moment, by allocation site.
 
     Attributes:
-        title: Which device and moment.
-        total_bytes: What stood in all.
-        sites: By stack, the most bytes first.
+        title: The device and the moment.
+        total_bytes: Bytes of all live blocks.
+        sites: Allocation sites, the most bytes first.
     """
 
     title: str
@@ -115,17 +124,17 @@ class AllocationTable:
     sites: tuple[AllocationSite, ...]
 
     def share(self, site: AllocationSite) -> float:
-        """A site's bytes as a share of all."""
+        """A site's share of all bytes."""
         return site.bytes / self.total_bytes if self.total_bytes else 0.0
 
 
 def use_of(site: AllocationSite) -> str:
-    """What a site's blocks are used for, in a word; empty where that is not known."""
+    """The label of a site's use; empty if unknown."""
     return use_label(site.category)
 
 
 def use_label(category: str) -> str:
-    """A use in a word or two, ``optimizer state``; empty where it is not known.
+    """The label of a use, such as ``optimizer state``; empty if unknown.
 
     Args:
         category: As in :class:`~profkit.model.memory_summary.MemoryUse`.
@@ -134,190 +143,186 @@ def use_label(category: str) -> str:
 
 
 def place_of(site: AllocationSite) -> str:
-    """What to say of a site whose line is not known: why it is not."""
+    """The label of a site without a source line."""
     if site.is_before_recording:
-        return "before the history began"
-    return visible(site.location.function or "") or "no stack kept"
+        return "allocated before recording"
+    return visible(site.location.function or "") or "no stack recorded"
 
 
 def series_rows(report: Report) -> list[MemorySeriesRow]:
-    """How each known figure of a watched program went; those that stay at nothing are left out."""
+    """The memory of a monitored program over its steps; figures that stay 0 are left out."""
     memory = report.summary.memory
-    found = [] if memory is None else [_course(memory.steps, *each) for each in _COURSES]
-    return [each for each in found if len(each.steps) > 1 and each.highest_bytes]
+    rows = [] if memory is None else [_series(memory.steps, *each) for each in _SERIES]
+    return [row for row in rows if len(row.steps) > 1 and row.highest_bytes]
 
 
-def device_series_rows(report: Report) -> list[MemorySeriesRow]:
-    """How the memory of a snapshot's devices went over the history that it kept.
-
-    A device that had nothing, and a history of one entry, have no course.
-    """
-    memory = report.summary.memory
-    devices = [each for each in memory.devices if _has_course(each)] if memory else []
-    found = []
-    for device in devices:
-        entries = tuple(point.entry for point in device.timeline)
-        active = tuple(point.active_bytes for point in device.timeline)
-        found.append(MemorySeriesRow(f"{device.device} in use", entries, active))
-        if len(devices) == 1:
-            reserved = tuple(point.reserved_bytes for point in device.timeline)
-            found.append(MemorySeriesRow(f"{device.device} reserved", entries, reserved))
-    return found
-
-
-def _has_course(device: SnapshotDevice) -> bool:
-    told = any(point.active_bytes or point.reserved_bytes for point in device.timeline)
-    return told and len(device.timeline) > 2  # noqa: PLR2004  (before and after its only entry)
-
-
-def _course(steps: tuple[StepMemory, ...], name: str, figure: str) -> MemorySeriesRow:
+def _series(steps: tuple[StepMemory, ...], name: str, figure: str) -> MemorySeriesRow:
     known = [(each.step, n) for each in steps if (n := getattr(each, figure)) is not None]
     return MemorySeriesRow(name, tuple(step for step, _ in known), tuple(n for _, n in known))
 
 
-def allocation_tables(report: Report, *, everything: bool) -> list[AllocationTable]:
-    """What stood on each device when memory ran out, else at its peak, else in the end.
+def device_series_rows(report: Report) -> list[MemorySeriesRow]:
+    """The memory of a snapshot's devices over its history.
 
-    Args:
-        everything: Whether to tell of all three.
+    A device without memory, or with a history of one entry, has no row.
     """
     memory = report.summary.memory
-    found: list[AllocationTable] = []
+    devices = [each for each in memory.devices if _has_series(each)] if memory else []
+    rows = []
+    for device in devices:
+        entries = tuple(point.entry for point in device.timeline)
+        active = tuple(point.active_bytes for point in device.timeline)
+        rows.append(MemorySeriesRow(f"{device.device} active", entries, active))
+        if len(devices) == 1:
+            reserved = tuple(point.reserved_bytes for point in device.timeline)
+            rows.append(MemorySeriesRow(f"{device.device} reserved", entries, reserved))
+    return rows
+
+
+def _has_series(device: SnapshotDevice) -> bool:
+    has_memory = any(point.active_bytes or point.reserved_bytes for point in device.timeline)
+    return has_memory and len(device.timeline) > 2  # noqa: PLR2004  (before and after its only entry)
+
+
+def allocation_tables(report: Report, *, everything: bool) -> list[AllocationTable]:
+    """The live blocks of each device when an allocation failed, else at its peak, else at the end.
+
+    Args:
+        everything: Whether to include all three.
+    """
+    memory = report.summary.memory
+    tables: list[AllocationTable] = []
     for device in memory.devices if memory else ():
-        told: dict[tuple[AllocationSite, ...], AllocationTable] = {}
-        for each in _moments(device):
-            told.setdefault(each.sites, each)
-        told.pop((), None)
-        found += list(told.values())[: None if everything else 1]
-    return found
+        distinct: dict[tuple[AllocationSite, ...], AllocationTable] = {}
+        for table in _tables(device):
+            distinct.setdefault(table.sites, table)
+        distinct.pop((), None)
+        tables += list(distinct.values())[: None if everything else 1]
+    return tables
 
 
-def _moments(device: SnapshotDevice) -> Iterator[AllocationTable]:
+def _tables(device: SnapshotDevice) -> Iterator[AllocationTable]:
     for oom in device.oom[-1:]:
-        title = f"On {device.device} when {format_bytes(oom.bytes)} could not be had"
+        title = f"{device.device}: allocation of {format_bytes(oom.bytes)} failed"
         yield AllocationTable(title, oom.active_bytes or device.active_bytes, oom.sites)
     if device.n_trace_events:
-        yield AllocationTable(
-            f"On {device.device} at its peak", device.at_peak_bytes, device.peak_sites
-        )
-    yield AllocationTable(f"On {device.device} in the end", device.active_bytes, device.top_sites)
+        title = f"{device.device}: at the peak"
+        yield AllocationTable(title, device.at_peak_bytes, device.peak_sites)
+    yield AllocationTable(f"{device.device}: at the end", device.active_bytes, device.top_sites)
 
 
 def memory_sentences(report: Report) -> list[str]:
-    """What a report without times comes down to; nothing where nothing is known of memory."""
+    """The headline of a report without times; empty if nothing is known of memory."""
     memory = report.summary.memory
     if report.source.kind == "snapshot" and (memory is None or not memory.devices):
-        return ["The snapshot holds no memory of any device."]
+        return ["The snapshot contains no device memory."]
     if memory is None:
         return []
     if memory.devices:
-        return list(_of_snapshot(memory))
-    went = " and ".join(map(_went, series_rows(report)[:2]))
+        return list(_snapshot_sentences(memory))
+    changes = " and ".join(row.change for row in series_rows(report)[:2])
     steps = counted(memory.n_monitored_steps or 0, "step")
-    return [f"Over {steps} {went}."] if went else []
+    return [f"Over {steps} {changes}."] if changes else []
 
 
-def _went(course: MemorySeriesRow) -> str:
-    first, last = format_bytes(course.first_bytes), format_bytes(course.last_bytes)
-    if first == last:
-        return f"{course.name} stayed at {last}"
-    return f"{course.name} went from {first} to {last}"
-
-
-def _of_snapshot(memory: MemorySummary) -> Iterator[str]:
+def _snapshot_sentences(memory: MemorySummary) -> Iterator[str]:
     fullest = max(memory.devices, key=lambda device: device.reserved_bytes)
     name = f"{fullest.device} has"
     if len(memory.devices) > 1:
-        name = f"Of {len(memory.devices)} devices {fullest.device} is the fullest, with"
+        name = f"Of {len(memory.devices)} devices {fullest.device} has the most memory:"
     active, peak = format_bytes(fullest.active_bytes), format_bytes(fullest.at_peak_bytes)
-    more = f", and {peak} at the peak" if peak != active else ""
-    yield f"{name} {format_bytes(fullest.reserved_bytes)} reserved and {active} in use{more}."
+    at_peak = f" ({peak} at the peak)" if peak != active else ""
+    yield f"{name} {format_bytes(fullest.reserved_bytes)} reserved and {active} active{at_peak}."
     for device in memory.devices:
         if device.oom:
-            yield _out_of_memory(device, device.oom[-1])
+            yield _oom_sentence(device, device.oom[-1])
 
 
-def _out_of_memory(device: SnapshotDevice, oom: OomSummary) -> str:
+def _oom_sentence(device: SnapshotDevice, oom: OomSummary) -> str:
     place = at(oom.location) if oom.location else ""
     free = ""
     if oom.device_free_bytes is not None:
-        free = f" while {format_bytes(oom.device_free_bytes)} were free on the device"
-    why = _WHY.get(oom.reason or "", "")
+        free = f" with {format_bytes(oom.device_free_bytes)} free on the device"
+    reason = _OOM_REASONS.get(oom.reason or "", "")
     if oom.reason == "fragmentation" and oom.largest_usable_block_bytes is not None:
-        why += f" of at most {format_bytes(oom.largest_usable_block_bytes)}"
-    return f"{device.device} could not give {format_bytes(oom.bytes)}{place}{free}{why}."
+        reason += f" of at most {format_bytes(oom.largest_usable_block_bytes)}"
+    return f"{device.device}: allocation of {format_bytes(oom.bytes)} failed{place}{free}{reason}."
 
 
 def has_oom(report: Report) -> bool:
-    """Whether a snapshot tells of a request that could not be met: then that is all there is."""
+    """Whether an allocation failed in a snapshot; the headline then says nothing else."""
     memory = report.summary.memory
     return memory is not None and any(device.oom for device in memory.devices)
 
 
+def no_problems(report: Report) -> str:
+    """The sentence for a report without findings."""
+    if not report.unchecked:
+        return "No problems found."
+    n = len(report.unchecked)
+    verb = "checks need" if n > 1 else "check needs"
+    return f"No problems found. {format_count(n)} {verb} more data."
+
+
 def no_memory_findings(report: Report) -> str:
-    """What to say of a report on memory whose findings name no cost."""
+    """The sentence for a report on memory whose findings have no cost."""
     if report.findings:
-        return "No finding is more than a note."
+        return "All findings are notes."
     memory = report.summary.memory
     if memory is not None and memory.n_leaks == 0:
-        said = no_leak_text(memory)
-        return f"{said[0].upper()}{said[1:]}."
-    if report.unchecked:
-        return "The rules that could look found nothing to change."
-    return "No rule found anything to change."
+        text = no_leak_text(memory)
+        return f"{text[0].upper()}{text[1:]}."
+    return no_problems(report)
 
 
 def no_leak_text(memory: MemorySummary) -> str:
-    """What to say of a program of which nothing is seen to grow.
-
-    Args:
-        memory: What was watched of it.
-    """
+    """The text on a monitored program without a leak."""
     unexplained = memory.unexplained_per_step_bytes or 0
-    if unexplained < _LEAST_UNEXPLAINED_BYTES:
-        return "nothing grows with every step"
+    if unexplained < _MIN_UNEXPLAINED_BYTES:
+        return "no memory grows with every step"
     return (
-        f"the process takes {format_bytes(unexplained)} more with every step, and no tensor or "
-        "container of the program explains it; a library may keep it"
+        f"the process grows by {format_bytes(unexplained)} per step, and no tensor or container of "
+        "the program explains it; a library may retain it"
     )
 
 
 def memory_facts(report: Report, *, everything: bool) -> Iterator[str]:
-    """What was counted of memory, a line each.
+    """Figures on memory, a line each.
 
     Args:
-        everything: Whether to tell also of regions and of what holds free memory in place.
+        everything: Whether to include regions and all lines that cause fragmentation.
     """
     memory = report.summary.memory
     if memory is None:
         return
     if memory.peak:
         peaks = (f"{format_bytes(peak.bytes)} on {peak.device}" for peak in memory.peak)
-        yield f"memory at its peak: {', '.join(peaks)}"
+        yield f"peak memory: {', '.join(peaks)}"
     for device in memory.devices:
         yield from device_facts(device, everything=everything)
     if memory.n_monitored_steps:
-        yield "; ".join(_watched(report, memory))
+        yield "; ".join(_monitoring(report, memory))
 
 
-def _watched(report: Report, memory: MemorySummary) -> Iterator[str]:
+def _monitoring(report: Report, memory: MemorySummary) -> Iterator[str]:
     steps = counted(memory.n_monitored_steps or 0, "step")
-    went = "" if shows_series(report) else ", ".join(map(_went, series_rows(report)))
-    yield f"memory over {steps}: {went}" if went else f"memory was watched over {steps}"
+    rows = [] if shows_series(report) else series_rows(report)
+    changes = ", ".join(row.change for row in rows)
+    yield f"memory over {steps}: {changes}" if changes else f"memory monitored over {steps}"
     if memory.n_leaks == 0:
         yield no_leak_text(memory)
     if memory.monitoring_share is not None:
-        yield f"watching cost {format_share(memory.monitoring_share)} of the time"
+        yield f"monitoring overhead {format_share(memory.monitoring_share)}"
 
 
 def not_measured(report: Report) -> tuple[str, ...]:
-    """What could not be watched of a program's memory, a sentence each."""
+    """The figures on memory that could not be measured, a sentence each."""
     memory = report.summary.memory
     return memory.not_measured if memory is not None else ()
 
 
 def shows_series(report: Report) -> bool:
-    """Whether the course of memory is worth more than a line: it grows, or it is all there is."""
+    """Whether to show memory over time in rows: if it leaks, or if the report has no times."""
     memory = report.summary.memory
     if memory is None or not memory.steps:
         return False

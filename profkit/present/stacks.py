@@ -1,7 +1,4 @@
-"""Stacks with their weights, for the formats of flame graph programs.
-
-They come from a recording, or from what a report alone has kept of one.
-"""
+"""Weighted stacks, of a recording or of a report alone, for formats of flame graph programs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +14,7 @@ from profkit.names import short_path, visible
 from profkit.present.renderer import LoadedRecording
 
 _SHORT: Final = {"host": "host-stack", "device": "device-stack", "memory": "memory-stack"}
-"""Shorter words for the flame graphs that one wants most."""
+"""Short names of the most common flame graphs."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class WeightedStacks:
         name: A key of :data:`~profkit.model.flame.FLAMES`.
         unit: Of the weights.
         of: What the weights add up to, in one sentence.
-        rows: Each stack from the outside in, and its weight, which is more than nothing.
+        rows: Each stack, outermost frame first, and its weight, which is positive.
     """
 
     name: str
@@ -38,23 +35,23 @@ class WeightedStacks:
 
     @property
     def title(self) -> str:
-        """What it is called."""
+        """The title of the flame graph."""
         return FLAMES[self.name]
 
     @property
     def weight(self) -> int:
-        """All weights together."""
+        """Sum of the weights."""
         return sum(weight for _, weight in self.rows)
 
 
 @dataclass(frozen=True)
 class StackOptions:
-    """Which stacks a format of stacks has.
+    """Options of the formats of stacks.
 
     Attributes:
         weight: ``host``, ``device``, ``memory``, or the name of a flame graph such as
-            ``device-module``; empty leaves it to the format.
-        recording: What the report was made from; without it there is what the report has kept.
+            ``device-module``; empty for the format's default.
+        recording: The recording of the report; without it the report's own tables are used.
         base: An absolute folder; paths inside are shown relative to it.
     """
 
@@ -64,60 +61,55 @@ class StackOptions:
 
 
 def all_stacks(report: Report, recording: LoadedRecording | None) -> Iterator[WeightedStacks]:
-    """Every kind of stacks that there is, each worked out when it is asked for.
-
-    Args:
-        recording: What it was made from; without it there is what the report has kept.
-    """
+    """All stacks, computed one by one; those of the report alone if there is no recording."""
     if recording is not None:
         for name in FLAMES:
-            yield from _of_recording(recording, name)
+            yield from _recorded_stacks(recording, name)
         return
-    kept = (_operators(report), _kernels(report), _sites(report))
-    yield from (each for each in kept if each.rows)
+    of_report = (_operators(report), _kernels(report), _allocation_sites(report))
+    yield from (each for each in of_report if each.rows)
 
 
-def _of_recording(recording: LoadedRecording, name: str) -> Iterator[WeightedStacks]:
+def _recorded_stacks(recording: LoadedRecording, name: str) -> Iterator[WeightedStacks]:
     from profkit.present.flames import flames  # noqa: PLC0415  (formats without stacks load none)
 
-    yield from map(_of_flame, flames(recording.context, (name,)))
+    yield from map(_flame_stacks, flames(recording.context, (name,)))
 
 
 def chosen_stacks(
     report: Report, recording: LoadedRecording | None, weight: str
 ) -> WeightedStacks | None:
-    """The stacks of one kind, or None where there is nothing of any kind.
+    """The stacks of one kind, or None if there are no stacks at all.
 
     Args:
-        recording: What it was made from, or None.
         weight: ``host``, ``device``, ``memory``, or a key of
-            :data:`~profkit.model.flame.FLAMES`; empty for the first that there is.
+            :data:`~profkit.model.flame.FLAMES`; empty for the first with data.
 
     Raises:
-        UsageError: There is no such kind, or the recording has nothing of it.
+        UsageError: There is no such kind, or the recording has no data of it.
     """
     name = _SHORT.get(weight, weight)
     if weight and name not in FLAMES:
-        words = ", ".join((*_SHORT, *FLAMES))
-        raise UsageError(f"There are no stacks weighed by {weight!r}.", f"There are {words}.")
+        names = ", ".join((*_SHORT, *FLAMES))
+        raise UsageError(f"There are no stacks weighted by {weight!r}.", f"There are {names}.")
     if not weight:
         return next(all_stacks(report, recording), None)
     if recording is not None:
-        found = tuple(_of_recording(recording, name))
+        found = tuple(_recorded_stacks(recording, name))
     else:
         found = tuple(each for each in all_stacks(report, None) if each.name == name)
     if not found:
-        there = ", ".join(each.name for each in all_stacks(report, recording))
-        hint = f"It has {there}." if there else "It has no stacks at all."
-        raise UsageError(f"The recording has nothing for {weight!r}.", hint)
+        names = ", ".join(each.name for each in all_stacks(report, recording))
+        hint = f"It has {names}." if names else "It has no stacks at all."
+        raise UsageError(f"The recording has no data for {weight!r}.", hint)
     return found[0]
 
 
 def site_label(site: FlameSite, base: str = "") -> str:
-    """What to call a site: its name, and its file and line where it is one.
+    """The name of a site, with its file and line if it has one.
 
     Args:
-        base: An absolute folder; paths inside are shown relative to it.
+        base: An absolute folder; paths inside are relative to it.
     """
     if site.frame is None:
         return visible(site.name) or "(no name)"
@@ -125,24 +117,18 @@ def site_label(site: FlameSite, base: str = "") -> str:
 
 
 def remark(report: Report, options: StackOptions) -> str:  # noqa: ARG001  (as renderers have it)
-    """What stands in the place of Python's stacks, in a sentence; empty where they are there.
-
-    Args:
-        options: What it was made from.
-    """
+    """What replaces Python stacks, in a sentence; empty if the recording has stacks."""
     recording = options.recording
     if recording is None:
-        return (
-            "A report alone has no stacks: its lines, operators and kernels stand in their place."
-        )
+        return "A report has no stacks: lines, operators and kernels are shown instead."
     ctx = recording.context
     if ctx.has_trace and not (ctx.events.category == Category.PYTHON).any():
-        return "The recording has no Python stacks: its operators stand in their place."
+        return "The recording has no Python stacks: operators are shown instead."
     return ""
 
 
-def _of_flame(flame: Flame) -> WeightedStacks:
-    """A flame graph's nodes with a weight of their own, each with all that is above it."""
+def _flame_stacks(flame: Flame) -> WeightedStacks:
+    """The stacks of a flame graph's nodes that have a weight themselves."""
     sites = [flame.sites[each] for each in flame.site.tolist()]
     parents = flame.parent.tolist()
     above: list[tuple[FlameSite, ...]] = []
@@ -154,7 +140,7 @@ def _of_flame(flame: Flame) -> WeightedStacks:
 
 
 def _operators(report: Report) -> WeightedStacks:
-    of = "Time in operators without those within, by the line with most of it."
+    of = "Self time of operators, by the line with most of it."
     rows = tuple(
         ((*_line(op.location), FlameSite("op", op.name)), op.self_ns)
         for op in report.summary.top_ops
@@ -164,7 +150,7 @@ def _operators(report: Report) -> WeightedStacks:
 
 
 def _kernels(report: Report) -> WeightedStacks:
-    of = "The lengths of all kernels, by the line and the operator with most of it."
+    of = "Time in kernels, by the line and the operator with most of it."
     rows = []
     for kernel in report.summary.top_kernels:
         op = (FlameSite("op", kernel.op),) if kernel.op else ()
@@ -174,8 +160,8 @@ def _kernels(report: Report) -> WeightedStacks:
     return WeightedStacks("device-line", "ns", of, tuple(rows))
 
 
-def _sites(report: Report) -> WeightedStacks:
-    of = "What was active on a device when most was: the lines with most of it."
+def _allocation_sites(report: Report) -> WeightedStacks:
+    of = "Active memory of each device at its peak, by the allocation sites with most of it."
     memory = report.summary.memory
     rows = tuple(
         ((FlameSite("device", device.device), *_stack(site)), site.bytes)
@@ -195,6 +181,6 @@ def _stack(site: AllocationSite) -> Iterator[FlameSite]:
 
 def _line(where: Location | None) -> tuple[FlameSite, ...]:
     if where is None or where.file is None or where.line is None:
-        return (FlameSite("unknown", "no line known"),)
+        return (FlameSite("unknown", "no stack recorded"),)
     frame = Frame(where.file, where.line, where.function or "", where.precision)
     return (FlameSite("line", frame.function, frame),)

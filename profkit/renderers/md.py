@@ -138,7 +138,7 @@ def _cell(cell: Cell) -> str:
         return _code(str(cell))
     if isinstance(cell, Name):
         return _code(cell.fitted(_MAX_KERNEL_WIDTH) if cell.is_kernel else cell.text)
-    return cell.drawn(_BAR_WIDTH)
+    return cell.trend(_BAR_WIDTH)
 
 
 def _rows(titles: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:

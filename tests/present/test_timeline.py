@@ -1,4 +1,4 @@
-"""The timeline, against the events that it was made from."""
+"""The timeline contains every event of its recording."""
 
 from collections import Counter
 from pathlib import Path
@@ -14,8 +14,8 @@ from profkit.model.events import EventTable, Rows
 from profkit.model.report import Report, Source, Summary
 from profkit.model.timeline import Timeline
 from profkit.model.trace import RecordedWith
-from profkit.present import timeline_lanes, timeline_sites
-from profkit.present.timeline import MAX_ROWS, timeline
+from profkit.present import timeline as timeline_module
+from profkit.present.timeline import MAX_ROWS, lanes_of_events, timeline
 from profkit.testing import TraceBuilder
 from tests.catalogue.random_programs import briefly, played, programs
 
@@ -69,7 +69,7 @@ def is_sound(drawn: Timeline, events: EventTable) -> None:
 
 @briefly
 @given(program=programs, steps=st.booleans())
-def test_whatever_a_program_does_no_event_is_lost_and_no_two_of_a_row_overlap(
+def test_every_event_of_a_random_program_is_in_the_timeline_and_no_row_overlaps(
     tmp_path: Path,
     program: list[list[int]],
     steps: bool,  # noqa: FBT001
@@ -91,7 +91,7 @@ def test_whatever_a_program_does_no_event_is_lost_and_no_two_of_a_row_overlap(
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.parent.name)
-def test_recorded_traces_are_drawn_whole(path: Path) -> None:
+def test_recorded_traces_are_complete(path: Path) -> None:
     drawn, ctx, report = made(path)
     is_sound(drawn, ctx.events)
     assert len(drawn.steps) == len(report.summary.steps) > 0
@@ -99,7 +99,7 @@ def test_recorded_traces_are_drawn_whole(path: Path) -> None:
     assert len(with_line) > len(drawn.sites) / 2
 
 
-def test_a_kernel_is_shown_with_the_line_and_the_operator_that_launched_it(tmp_path: Path) -> None:
+def test_a_kernel_has_the_line_and_the_operator_that_launched_it(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True)
     with b.frame("train.py", 3, "main"):
         b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000)
@@ -111,7 +111,7 @@ def test_a_kernel_is_shown_with_the_line_and_the_operator_that_launched_it(tmp_p
     assert [lane.label for lane in drawn.lanes] == ["cuda:0 stream 7", "thread 1000"]
 
 
-def test_findings_lie_where_their_cost_is(tmp_path: Path) -> None:
+def test_a_finding_covers_the_time_that_it_claims(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True)
     for _ in range(4):
         with b.step(), b.frame("train.py", 3, "main"):
@@ -152,11 +152,11 @@ def test_calls_too_deep_for_a_lane_are_counted_in_its_last_row(tmp_path: Path) -
     assert last.busy_ns.tolist() == [22_000, 22_000]
 
 
-def test_lanes_without_end_and_names_without_end_are_bounded(
+def test_the_numbers_of_lanes_and_names_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_lanes, "MAX_LANES", 3)
-    monkeypatch.setattr(timeline_sites, "MAX_SITES", 4)
+    monkeypatch.setattr(timeline_module, "MAX_LANES", 3)
+    monkeypatch.setattr(timeline_module, "MAX_SITES", 4)
     b = TraceBuilder()
     for tid in range(9):
         with b.thread(tid):
@@ -166,7 +166,7 @@ def test_lanes_without_end_and_names_without_end_are_bounded(
     is_sound(drawn, ctx.events)
     labels = [lane.label for lane in drawn.lanes]
     assert labels == ["thread 0", "thread 1", "thread 2", "6 more streams and threads"]
-    assert [site.name for site in drawn.sites][3:] == ["op3", "one of the rarer names"]
+    assert [site.name for site in drawn.sites][3:] == ["op3", "other names"]
     assert drawn.sites[-1].n == sum(10 - tid for tid in range(4, 9))
     assert sum(site.total_ns for site in drawn.sites) == sum(
         event.dur_ns or 0 for event in b.events
@@ -183,5 +183,5 @@ def test_every_event_is_in_one_lane(tmp_path: Path) -> None:
     b.overhead("Buffer Flush", 30_000)
     b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000, device=1)
     found = study(b.write(tmp_path / "t.json")).recording.context
-    every: list[Rows] = [lane.rows for lane in timeline_lanes.lanes_of_events(found)]
+    every: list[Rows] = [lane.rows for lane in lanes_of_events(found)]
     assert sorted(np.concatenate(every).tolist()) == list(range(len(found.events)))

@@ -70,7 +70,7 @@ def test_each_change_has_its_amount_and_its_source_line(name: str) -> None:
     assert "+2.00 GiB" in memory
     assert "train.py:12 in step" in memory
     (kernel,) = [line for line in text.splitlines() if "gemm" in line]
-    assert "-3.00 ms a step" in kernel
+    assert "-3.00 ms per step" in kernel
     assert "train.py:40 in step" in kernel
 
 

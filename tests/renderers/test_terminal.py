@@ -30,8 +30,8 @@ def test_it_begins_with_the_headline() -> None:
     assert blank == ""
     assert " ".join(rest[:2]).startswith(
         "Each step takes 174 ms; the GPU works 61% of it. The biggest cost: the loader starves "
-        "the GPU at train.py:31, up to 65.0 ms a step (37%). And tensors are never freed "
-        "at train.py:44, 1.50 MiB a step."
+        "the GPU at train.py:31, up to 65.0 ms per step (37%). And tensors are never freed "
+        "at train.py:44, 1.50 MiB per step."
     )
 
 
@@ -122,7 +122,7 @@ def test_a_finding_has_its_place_cost_and_fix() -> None:
     lines = text(reports.gpu_report(), width=100).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith(" 1  "))
     assert lines[at].startswith(" 1  train.py:31  warning starved-by-loader DAT001")
-    assert lines[at].endswith("up to 65.0 ms a step (37%)")
+    assert lines[at].endswith("up to 65.0 ms per step (37%)")
     assert "Fix: Give the DataLoader workers" in "\n".join(lines[at : at + 5])
 
 

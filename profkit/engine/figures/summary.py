@@ -46,9 +46,6 @@ _STEPS_ARE = {
     "whole": "the whole run",
 }
 
-_KINDS = {"xpu": "xpu", "privateuse1": "privateuseone", "hpu": "hpu", "mtia": "mtia"}
-"""Kinds of devices by the first word of their makers' categories (``xpu_runtime``)."""
-
 
 def source_of(ctx: Context) -> Source:
     """What was analyzed."""
@@ -134,7 +131,7 @@ def _devices(ctx: Context) -> tuple[DeviceSummary, ...]:
     described = ctx.trace.devices
     return tuple(
         DeviceSummary(
-            device=device_label(ctx, device.device),
+            device=ctx.device_label(device.device),
             name=described[device.device].name if device.device in described else "",
             span_ns=device.span_ns,
             busy_ns=device.busy.total_ns,
@@ -157,18 +154,6 @@ def _devices(ctx: Context) -> tuple[DeviceSummary, ...]:
 def _idle_times(by_cause: dict[IdleCause, int]) -> tuple[IdleTime, ...]:
     found = (IdleTime(cause, ns) for cause, ns in by_cause.items() if ns)
     return tuple(sorted(found, key=lambda idle: (-idle.ns, idle.cause)))
-
-
-def device_label(ctx: Context, device: int) -> str:
-    """How PyTorch calls a device: ROCm's are ``cuda:0`` too, Intel's ``xpu:0``.
-
-    Args:
-        ctx: What was recorded.
-        device: The device's ordinal.
-    """
-    makers = {written.partition("_")[0] for written in ctx.trace.notes.categories}
-    kind = next((kind for maker, kind in _KINDS.items() if maker in makers), "cuda")
-    return f"{kind}:{device}"
 
 
 def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, ...]:

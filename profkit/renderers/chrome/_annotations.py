@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.figures.summary import device_label
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from profkit.names import short_path, visible
@@ -157,7 +156,7 @@ def _idle(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
         cause = np.repeat(np.arange(len(parts)), [len(time) for _, time in parts])
         longest = np.argsort(starts - ends, kind="stable")[:MAX_GAPS]
         shown = longest[np.argsort(starts[longest], kind="stable")]
-        label = device_label(ctx, device.device)
+        label = ctx.device_label(device.device)
         omitted = (
             f" (the longest {format_count(MAX_GAPS)} gaps)" if len(shown) < len(starts) else ""
         )

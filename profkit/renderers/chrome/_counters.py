@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.engine.context import Context
-from profkit.engine.figures.summary import device_label
 from profkit.index.device.counters import (
     CounterSeries,
     bin_edges,
@@ -47,7 +46,7 @@ def counters(report: Report, ctx: Context | None, writer: EventWriter) -> Iterat
 
 def _devices(ctx: Context, writer: EventWriter) -> Iterator[bytes]:
     for device in ctx.devices:
-        label = device_label(ctx, device.device)
+        label = ctx.device_label(device.device)
         if device.span_ns:
             edges = bin_edges(device.start_ns, device.end_ns, MAX_POINTS)
             shares = (covered_share(device.busy, edges) * 100).round(2)

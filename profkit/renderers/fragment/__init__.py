@@ -78,7 +78,7 @@ def _shown(cell: Cell) -> str:
         return cell
     if isinstance(cell, Place):
         return cell.short
-    return cell.fitted(_MAX_NAME_WIDTH) if isinstance(cell, Name) else cell.drawn(_TREND_WIDTH)
+    return cell.fitted(_MAX_NAME_WIDTH) if isinstance(cell, Name) else cell.trend(_TREND_WIDTH)
 
 
 def _is_code(cell: Cell) -> bool:

@@ -95,7 +95,7 @@ class TableLayout:
         if isinstance(cell, str | Place):
             return str(cell)
         shortest, longest = _TREND_WIDTHS
-        return cell.drawn(max(min(self.width // 3, longest), shortest))
+        return cell.trend(max(min(self.width // 3, longest), shortest))
 
     def _end(self, end: Sequence[Cell], width: int) -> str:
         """The longest form of an end that fits."""
