@@ -108,7 +108,7 @@ class Place:
         line = f"{path}:{self.line}"
         if self.is_function:
             return f"{function} ({line})"
-        before = "" if self.before_line is None else f", before line {self.before_line}"
+        before = "" if self.before_line is None else f", was line {self.before_line}"
         return f"{line}{f' in {function}' if function else ''}{before}"
 
     @property

@@ -206,9 +206,9 @@ def _tables(device: SnapshotDevice) -> Iterator[AllocationTable]:
         title = f"{device.device}: allocation of {format_bytes(oom.bytes)} failed"
         yield AllocationTable(title, oom.active_bytes or device.active_bytes, oom.sites)
     if device.n_trace_events:
-        title = f"{device.device}: at the peak"
+        title = f"{device.device} at the peak"
         yield AllocationTable(title, device.at_peak_bytes, device.peak_sites)
-    yield AllocationTable(f"{device.device}: at the end", device.active_bytes, device.top_sites)
+    yield AllocationTable(f"{device.device} at the end", device.active_bytes, device.top_sites)
 
 
 def memory_sentences(report: Report) -> list[str]:

@@ -42,7 +42,7 @@ def test_it_opens_from_a_file_without_a_request_and_without_a_complaint(
     opened: Opener, recorded: Path
 ) -> None:
     page = opened(recorded)
-    expect(page.locator("h1")).to_contain_text("Each step takes")
+    expect(page.locator("h1")).to_contain_text("Step time is")
     for chart in page.locator(".chart").all():
         chart.scroll_into_view_if_needed()
         expect(chart).to_have_attribute("data-drawn", "true")
@@ -321,7 +321,7 @@ def test_several_reports_are_one_page_that_shows_the_chosen_one(
     page = opened(joined, allowed=(joined.as_uri(), "about:"))
     assert len(names_in(page, "side-by-side")) == 2
     frame = page.frame_locator("#chosen-page")
-    expect(frame.locator("h1")).to_contain_text("Each step takes 174 ms")
+    expect(frame.locator("h1")).to_contain_text("Step time is 174 ms")
     page.locator("#chosen").select_option(index=1)
     expect(frame.locator("h1")).to_contain_text("all on the CPU")
     page.locator("#theme").click()

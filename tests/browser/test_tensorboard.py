@@ -150,7 +150,7 @@ def test_the_whole_report_is_drawn_in_a_frame_that_may_do_nothing_else(
     page = tab(opened, server, "starved_loader")
     show(page, "Report")
     frame = page.frame_locator("iframe.page")
-    expect(frame.locator("h1")).to_contain_text("Each step takes")
+    expect(frame.locator("h1")).to_contain_text("Step time is")
     assert page.locator("iframe.page").get_attribute("sandbox") == "allow-scripts"
 
 

@@ -119,6 +119,6 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path)
 
 def test_the_readme_shows_a_finding_and_its_fix() -> None:
     shown = blocks("README.md", "text")[0].text
-    assert shown.startswith("$ profkit run examples/starved_loader.py\n\nEach step takes ")
+    assert shown.startswith("$ profkit run examples/starved_loader.py\n\nStep time is ")
     assert "starved-by-loader DAT001" in shown
     assert "Fix: " in shown

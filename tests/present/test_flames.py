@@ -128,7 +128,7 @@ def test_device_time_belongs_to_the_stack_at_the_launch(tmp_path: Path) -> None:
     assert lines(made(ctx, "device-line")) == {
         "cuda:0;main;aten::mm;gemm": 70_000,
         "cuda:0;main;aten::add;add": 5_000,
-        "cuda:0;no line of yours;orphan": 1_000,
+        "cuda:0;library code;orphan": 1_000,
     }
 
 

@@ -69,8 +69,8 @@ def test_what_stood_before_the_history_is_a_layer_of_its_own(tmp_path: Path) -> 
     b.free(old)
     course = course_of(b, tmp_path / "s.pickle")
     layers = {layer.name: layer.bytes for layer in course.layers["line"]}
-    assert layers["from before the recording"].tolist()[0] == 64 * MIB
-    assert layers["from before the recording"].tolist()[-1] == 0
+    assert layers["allocated before recording"].tolist()[0] == 64 * MIB
+    assert layers["allocated before recording"].tolist()[-1] == 0
     assert layers["train.py:3"].tolist()[-1] == 16 * MIB
 
 

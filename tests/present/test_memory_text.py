@@ -157,7 +157,7 @@ def test_a_snapshot_without_history_has_no_peak() -> None:
     memory = replace(report.summary.memory, devices=(bare,))
     report = replace(report, summary=Summary(0, memory=memory), unchecked=())
     assert [each.title for each in allocation_tables(report, everything=True)] == [
-        "cuda:0: at the end"
+        "cuda:0 at the end"
     ]
     assert facts(report, everything=False)[0].endswith("largest free block 112 MiB, no history")
     assert headline(report).endswith("at the peak). No problems found.")
@@ -216,4 +216,4 @@ def test_shares_at_the_peak_are_of_the_blocks_that_were_live_then() -> None:
     (peak, _) = allocation_tables(
         replace(report, summary=Summary(0, memory=memory)), everything=True
     )
-    assert (peak.title, peak.total_bytes) == ("cuda:0: at the peak", 34_000 * MIB)
+    assert (peak.title, peak.total_bytes) == ("cuda:0 at the peak", 34_000 * MIB)

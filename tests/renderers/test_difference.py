@@ -59,7 +59,7 @@ def test_the_text_begins_with_the_headline() -> None:
     assert lines[0] == "profkit 0.1.0 · a.snapshot.pickle.gz → b.snapshot.pickle.gz"
     assert " ".join(lines[2:4]) == (
         "Active memory on cuda:0 is 3.00 GiB instead of 1.00 GiB: 2.00 GiB (200%) more. "
-        "The largest change is at train.py:12: +2.00 GiB."
+        "Largest change: train.py:12, +2.00 GiB."
     )
 
 
@@ -76,7 +76,7 @@ def test_each_change_has_its_amount_and_its_source_line(name: str) -> None:
 
 def test_a_line_that_moved_is_shown_with_its_line_number_before() -> None:
     moved = replace(change("memory", 0, GIB), before_line=9)
-    assert "train.py:12 in step, before line 9" in shown(difference(changes=(moved,)))
+    assert "train.py:12 in step, was line 9" in shown(difference(changes=(moved,)))
 
 
 def test_skipped_checks_and_notes_are_shown() -> None:
@@ -115,7 +115,7 @@ def test_figures_of_one_side_only_are_not_zero() -> None:
 
 
 def test_recordings_with_nothing_in_common_have_a_headline() -> None:
-    assert "Nothing can be compared." in shown(difference(figures=(), changes=()))
+    assert "The recordings have no figures in common." in shown(difference(figures=(), changes=()))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -231,4 +231,4 @@ def test_the_count_and_the_time_of_copies_have_different_labels() -> None:
     )
     text = shown(difference(figures=figures))
     assert "cuda:0 copies  " in text
-    assert "cuda:0 count of copies" in text
+    assert "cuda:0 number of copies" in text

@@ -67,10 +67,10 @@ def test_ten_thousand_findings_stay_small_too() -> None:
 
 def test_it_shows_what_the_text_shows() -> None:
     said = words(reports.gpu_report())
-    assert said.startswith("Each step takes 174 ms; the GPU works 61% of it.")
+    assert said.startswith("Step time is 174 ms (171 ms to 176 ms); the GPU is busy 61% of it.")
     assert "warning train.py:31 The loader starves the GPU up to 65.0 ms per step (37%)" in said
     assert "Fix: Give the DataLoader workers" in said
-    assert "idle: waits for data 65.0 ms 37%" in said
+    assert "GPU idle: waiting for data 65.0 ms 37%" in said
     assert "aten::cudnn_convolution 318 280 ms 130 ms model.py:12" in said
     assert "There is no" not in said
     assert "The recording has no stacks. Record with stacks=True. (SYN001, DAT003)" in said

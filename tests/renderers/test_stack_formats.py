@@ -130,7 +130,7 @@ def test_without_stacks_there_are_operators_and_a_remark(tmp_path: Path) -> None
     assert any(stack.endswith(";aten::mm") for stack in folded(studied))
     for name in ("folded", "speedscope"):
         said = remark(renderer(name), studied.report, {"recording": studied.recording})
-        assert "operators stand in their place" in said
+        assert "operators are shown instead" in said
 
 
 def test_with_stacks_there_is_no_remark(traced: Study) -> None:
@@ -140,7 +140,7 @@ def test_with_stacks_there_is_no_remark(traced: Study) -> None:
 def test_a_report_alone_has_the_stacks_that_it_contains() -> None:
     report = reports.gpu_report()
     host = render(report, "folded").decode().splitlines()
-    assert "no line known;aten::mm 38000000" in host
+    assert "no stack recorded;aten::mm 38000000" in host
     device = render(report, "folded", weight="device-line").decode()
     assert "forward (/home/me/project/lib/model.py:12);aten::mm;volta_sgemm_64x64_nt 2" in device
     memory = json.loads(render(reports.snapshot_report(), "speedscope"))
@@ -167,7 +167,7 @@ def test_hostile_names_stay_in_their_line(text: str) -> None:
 def test_unknown_weights_are_usage_errors_that_list_the_others(
     traced: Study, snapshot: Study
 ) -> None:
-    with pytest.raises(UsageError, match="no stacks weighed by 'hosts'"):
+    with pytest.raises(UsageError, match="no stacks weighted by 'hosts'"):
         folded(traced, "hosts")
     with pytest.raises(UsageError) as refused:
         folded(snapshot, "device")

@@ -29,9 +29,9 @@ def test_it_begins_with_the_headline() -> None:
     assert first.startswith("profkit 0.1.0 · traces/train/host_1")
     assert blank == ""
     assert " ".join(rest[:2]).startswith(
-        "Each step takes 174 ms; the GPU works 61% of it. The biggest cost: the loader starves "
-        "the GPU at train.py:31, up to 65.0 ms per step (37%). And tensors are never freed "
-        "at train.py:44, 1.50 MiB per step."
+        "Step time is 174 ms (171 ms to 176 ms); the GPU is busy 61% of it. Highest cost: the "
+        "loader starves the GPU at train.py:31, up to 65.0 ms per step (37%). Highest memory cost: "
+        "tensors are never freed at train.py:44, 1.50 MiB per"
     )
 
 
@@ -145,7 +145,7 @@ def test_the_bars_of_the_step_time_follow_each_other() -> None:
 
 def test_a_cpu_run_has_no_empty_device_tables() -> None:
     shown = text(reports.cpu_report())
-    assert "all on the CPU; operators run 67% of it" in shown
+    assert "all on the CPU; operators take 67% of it" in shown
     assert "GPU" not in shown
     assert "Kernels" not in shown
     assert "self" in shown
@@ -195,7 +195,7 @@ def test_consecutive_rule_ids_are_shown_as_a_range() -> None:
 
 
 def test_overhead_and_faults_of_the_recording_are_shown() -> None:
-    assert "the program took about 80% longer." in text(reports.cpu_report())
+    assert "Recording slowed the program down by about 80%." in text(reports.cpu_report())
     assert "note PRF001: The first step takes 1.80 times" in text(reports.gpu_report())
 
 
