@@ -23,7 +23,7 @@ class Figure:
     """One figure of both recordings.
 
     Attributes:
-        name: Such as ``step_ns`` (the median step) or ``reserved_bytes``, as in the JSON report.
+        name: Such as ``step_ns`` (the mean step time) or ``reserved_bytes``, as in the JSON report.
             The suffix ``_per_step`` marks a mean over the steps.
         device: Such as ``cuda:0``, or None.
         unit: Unit of ``before`` and ``after``.
