@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from profkit.engine.figures.top import MAX_ENTRIES
-from profkit.index.pairing import paired
+from profkit.index.pairing import match_items
 from profkit.index.snapshot.stack_changes import StackChange, stack_changes
 from profkit.model.difference import Change, ChangeKind, ChangeStatus, Unit
 from profkit.model.finding import Cost, Finding
@@ -68,7 +68,7 @@ def finding_changes(old: Report, new: Report, one_sided: set[str]) -> list[Chang
     left = [each for each in old.findings if each.rule not in one_sided]
     right = [each for each in new.findings if each.rule not in one_sided]
     keys = (_by_line, _by_function, _by_file_name)
-    pairs, fixed, added = paired(left, right, keys, _lines_apart)
+    pairs, fixed, added = match_items(left, right, keys, _lines_apart)
     changes = [change for one, other in pairs if (change := _cost_change(one, other)) is not None]
     changes += [_one_sided_change(each, is_new=False) for each in fixed]
     changes += [_one_sided_change(each, is_new=True) for each in added]

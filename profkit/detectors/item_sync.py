@@ -55,7 +55,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import WaitThresholds, costly_wait, event_ids, in_windows, uses_device
 from profkit.engine.wording import at, tensor_method, times_per_step
-from profkit.index.device.syncs import SyncKind, reads_of_the_user
+from profkit.index.device.syncs import SyncKind, user_reads
 from profkit.model.events import Rows
 from profkit.model.finding import Finding
 
@@ -117,7 +117,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _on_cpu(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Notes on reads that would block the host on a GPU."""
-    rows = reads_of_the_user(ctx.events, ctx.tree)
+    rows = user_reads(ctx.events, ctx.tree)
     for location, here in ctx.by_line(rows[in_windows(ctx, rows)]):
         if len(here) < (1 if len(ctx.steps) == 1 else thresholds.min_reads_count):
             continue

@@ -1,1 +1,1 @@
-"""Relations worked out from the model: pure, vectorised, without an opinion."""
+"""Relations computed from the model: pure and vectorised, without judgement."""

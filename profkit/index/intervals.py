@@ -1,6 +1,6 @@
 """Sets of time as sorted, disjoint intervals: unions, overlaps, gaps.
 
-Busy time is the length of a union, never a sum: work on two streams at once is one stretch of time.
+Busy time is the length of a union, never a sum: concurrent work on two streams counts once.
 """
 
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ import numpy as np
 
 from profkit.model.events import EventTable, Int32s, Int64s, Mask, Rows
 
-_PIECE: Final = 1 << 18
-"""Rows that are united at once: what nests in others is forgotten before the next."""
+_CHUNK: Final = 1 << 18
+"""Rows united at once; rows nested in others drop out before the next chunk."""
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Disjoint stretches of time in ascending order, each longer than nothing.
+    """Disjoint, non-empty intervals in ascending order.
 
     Attributes:
         starts_ns: Shape ``(n,)``.
-        ends_ns: Shape ``(n,)``; the end itself is outside.
+        ends_ns: Exclusive. Shape ``(n,)``.
     """
 
     starts_ns: Int64s
@@ -31,7 +31,7 @@ class Intervals:
 
     @property
     def total_ns(self) -> int:
-        """Their length together."""
+        """Sum of their lengths."""
         return int((self.ends_ns - self.starts_ns).sum())
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -40,16 +40,16 @@ class Intervals:
 
 
 def union(starts_ns: Int64s, ends_ns: Int64s) -> Intervals:
-    """The time that at least one of the given stretches covers.
+    """The time that at least one interval covers.
 
     Args:
-        starts_ns: Shape ``(n,)``, in any order.
-        ends_ns: Shape ``(n,)``. A stretch that does not end after its start covers nothing.
+        starts_ns: In any order. Shape ``(n,)``.
+        ends_ns: An interval that does not end after its start is empty. Shape ``(n,)``.
     """
     starts, ends = starts_ns, ends_ns
-    real = ends > starts
-    if not real.all():
-        starts, ends = starts[real], ends[real]
+    is_positive = ends > starts
+    if not is_positive.all():
+        starts, ends = starts[is_positive], ends[is_positive]
     if not len(starts):
         return EMPTY
     if (starts[1:] < starts[:-1]).any():
@@ -71,7 +71,7 @@ EMPTY = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def covered_before(covered: Intervals, at_ns: Int64s) -> Int64s:
-    """How much of the covered time lies before each of some moments. Shape of ``at_ns``."""
+    """Covered time before each of some moments. Shape of ``at_ns``."""
     if not len(covered):
         return np.zeros(len(at_ns), dtype=np.int64)
     lengths = covered.ends_ns - covered.starts_ns
@@ -82,18 +82,20 @@ def covered_before(covered: Intervals, at_ns: Int64s) -> Int64s:
 
 
 def covered_within(covered: Intervals, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
-    """How much of the covered time lies in each of some windows. Shape of ``starts_ns``."""
+    """Covered time within each of some windows. Shape of ``starts_ns``."""
     inside = covered_before(covered, ends_ns) - covered_before(covered, starts_ns)
     return np.asarray(np.maximum(inside, 0))
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """The time that both cover."""
-    # Of b's stretches, which end after a stretch of a starts, and start before it ends.
+    # The intervals of b that overlap each interval of a are contiguous.
     first = np.searchsorted(b.ends_ns, a.starts_ns, side="right")
-    n_met = np.maximum(np.searchsorted(b.starts_ns, a.ends_ns, side="left") - first, 0)
-    of_a = np.repeat(np.arange(len(a)), n_met)
-    of_b = np.arange(len(of_a)) + np.repeat(first - (np.cumsum(n_met) - n_met), n_met)
+    n_overlaps = np.maximum(np.searchsorted(b.starts_ns, a.ends_ns, side="left") - first, 0)
+    of_a = np.repeat(np.arange(len(a)), n_overlaps)
+    of_b = np.arange(len(of_a)) + np.repeat(
+        first - (np.cumsum(n_overlaps) - n_overlaps), n_overlaps
+    )
     starts = np.maximum(a.starts_ns[of_a], b.starts_ns[of_b])
     return Intervals(starts, np.minimum(a.ends_ns[of_a], b.ends_ns[of_b]))
 
@@ -114,16 +116,16 @@ def complement(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """The time of a window that is not covered."""
     starts = np.concatenate(([start_ns], np.clip(covered.ends_ns, start_ns, end_ns)))
     ends = np.concatenate((np.clip(covered.starts_ns, start_ns, end_ns), [end_ns]))
-    real = ends > starts
-    return Intervals(starts[real], ends[real])
+    is_positive = ends > starts
+    return Intervals(starts[is_positive], ends[is_positive])
 
 
 def clip(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """The covered time within a window."""
     starts = np.clip(covered.starts_ns, start_ns, end_ns)
     ends = np.clip(covered.ends_ns, start_ns, end_ns)
-    real = ends > starts
-    return Intervals(starts[real], ends[real])
+    is_positive = ends > starts
+    return Intervals(starts[is_positive], ends[is_positive])
 
 
 def inside(covered: Intervals, at_ns: Int64s) -> Mask:
@@ -135,7 +137,6 @@ def inside(covered: Intervals, at_ns: Int64s) -> Mask:
 
 
 def _hull(a: Intervals, b: Intervals) -> tuple[int, int]:
-    """From the first start to the last end of both."""
     return (
         int(min(a.starts_ns[0], b.starts_ns[0])),
         int(max(a.ends_ns[-1], b.ends_ns[-1])),
@@ -144,27 +145,26 @@ def _hull(a: Intervals, b: Intervals) -> tuple[int, int]:
 
 def covered_by(events: EventTable, rows: Rows | Int32s) -> Intervals:
     """The time that some rows cover."""
-    pieces = [
+    chunks = [
         union(events.ts_ns[here], events.ts_ns[here] + events.dur_ns[here])
-        for here in (rows[first : first + _PIECE] for first in range(0, len(rows), _PIECE))
+        for here in (rows[first : first + _CHUNK] for first in range(0, len(rows), _CHUNK))
     ]
-    if len(pieces) == 1:
-        return pieces[0]
-    starts = [piece.starts_ns for piece in (EMPTY, *pieces)]
-    ends = [piece.ends_ns for piece in (EMPTY, *pieces)]
+    if len(chunks) == 1:
+        return chunks[0]
+    starts = [chunk.starts_ns for chunk in (EMPTY, *chunks)]
+    ends = [chunk.ends_ns for chunk in (EMPTY, *chunks)]
     return union(np.concatenate(starts), np.concatenate(ends))
 
 
 def take_from_start(
     covered: Intervals, starts_ns: Int64s, ends_ns: Int64s, wanted_ns: Int64s
 ) -> tuple[tuple[int, int], ...]:
-    """The first so many nanoseconds of the covered time of each window.
+    """The first nanoseconds of the covered time in each window.
 
     Args:
-        covered: The covered time.
-        starts_ns: Starts of the windows, ascending; the windows don't overlap. Shape ``(n,)``.
-        ends_ns: Their ends. Shape ``(n,)``.
-        wanted_ns: How much of each is wanted. Shape ``(n,)``.
+        starts_ns: Starts of disjoint windows, ascending. Shape ``(n,)``.
+        ends_ns: Shape ``(n,)``.
+        wanted_ns: How much to take from each window. Shape ``(n,)``.
 
     Returns:
         (start, end) pairs in nanoseconds, ascending and disjoint.
@@ -176,9 +176,9 @@ def take_from_start(
     starts = np.sort(np.concatenate((covered.starts_ns, cuts)))
     ends = np.sort(np.concatenate((covered.ends_ns, cuts)))
     window = np.searchsorted(starts_ns, starts, side="right") - 1
-    held = (window >= 0) & (starts < ends_ns[window])
-    starts, ends, window = starts[held], ends[held], window[held]
+    in_window = (window >= 0) & (starts < ends_ns[window])
+    starts, ends, window = starts[in_window], ends[in_window], window[in_window]
     taken = covered_before(covered, starts) - covered_before(covered, starts_ns[window])
     ends = np.minimum(ends, starts + wanted_ns[window] - taken)
-    real = ends > starts
-    return tuple(zip(starts[real].tolist(), ends[real].tolist(), strict=True))
+    is_positive = ends > starts
+    return tuple(zip(starts[is_positive].tolist(), ends[is_positive].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Which call on the host launched which work on a device."""
+"""Which host call launched which device work."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,14 +17,13 @@ CALLS: Final = (Category.RUNTIME, Category.DRIVER)
 class Launches:
     """Device work and the calls that launched it.
 
-    One call of a graph launch has many kernels; every other call has one piece of work at most.
+    A graph launch has many kernels; any other call launches at most one kernel, copy or fill.
 
     Attributes:
         work: Rows of kernels, copies and fills, ascending. Shape ``(w,)``.
-        launch: For each the row of its runtime or driver call, or :data:`NO_ROW` when that is not
-            in the trace. Shape ``(w,)``.
-        op: For each the row of the innermost operator that launched it, or :data:`NO_ROW`.
-            Shape ``(w,)``.
+        launch: Row of the runtime or driver call that launched each, or :data:`NO_ROW` where it is
+            not in the trace. Shape ``(w,)``.
+        op: Row of the innermost operator that launched each, or :data:`NO_ROW`. Shape ``(w,)``.
     """
 
     work: Rows
@@ -41,26 +40,25 @@ def join_launches(events: EventTable, innermost_op: Int32s) -> Launches:
     """Join device work to its launches by correlation.
 
     Args:
-        innermost_op: For every row the innermost operator that encloses it, or :data:`NO_ROW`.
-            Shape ``(n,)``.
+        innermost_op: The innermost operator around every row, or :data:`NO_ROW`. Shape ``(n,)``.
     """
     work = events.rows_of(*DEVICE_WORK)
     calls = _launching(events)
     launch = match_first(events.correlation.at(calls), calls, events.correlation.at(work))
     op = np.where(launch == NO_ROW, NO_ROW, innermost_op[launch]).astype(np.int32)
-    alone = op == NO_ROW
-    if alone.any():
+    is_unknown = op == NO_ROW
+    if is_unknown.any():
         ops = events.rows_of(Category.OP)
-        wanted = events.external_id.at(work[alone])
-        op[alone] = match_first(events.external_id.at(ops), ops, wanted)
+        wanted = events.external_id.at(work[is_unknown])
+        op[is_unknown] = match_first(events.external_id.at(ops), ops, wanted)
     return Launches(work=work, launch=launch, op=op)
 
 
 def _launching(events: EventTable) -> Rows:
-    """Calls that may have launched something, the earliest first.
+    """Calls that may have launched something, earliest first.
 
-    A SYCL call, the driver's call within it and the wait that ends it share one correlation: what
-    launched is the outermost, and never the wait.
+    A SYCL call, the driver call within it and the wait that ends it share one correlation: the
+    outermost one launched, never the wait.
     """
     may_launch = np.isin(events.category, CALLS)
     may_launch[EXPLICIT_SYNC.rows(events)] = False
@@ -72,8 +70,8 @@ def match_first(keys: Int64s, rows: Rows, wanted: Int64s) -> Int32s:
     """For each wanted key the first row that has it, or :data:`NO_ROW`.
 
     Args:
-        keys: A key a row; :data:`MISSING` matches nothing. Shape ``(k,)``.
-        rows: The rows. Shape ``(k,)``.
+        keys: The key of each row; :data:`MISSING` matches nothing. Shape ``(k,)``.
+        rows: Shape ``(k,)``.
         wanted: Shape ``(w,)``.
     """
     has = keys != MISSING

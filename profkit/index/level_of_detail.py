@@ -1,4 +1,4 @@
-"""Levels of detail: what is too short to be seen becomes one slice that says how much it holds."""
+"""Levels of detail of a timeline: slices too short to be visible are merged."""
 
 import heapq
 import itertools
@@ -11,27 +11,26 @@ from profkit.model.events import Int32s, Rows
 from profkit.model.timeline import Level, Slices
 
 COARSEST_PARTS: Final = 1024
-"""Into so many parts the coarsest level divides the whole: about as many as a page has pixels."""
+"""Resolution of the coarsest level: about as many parts as a page has pixels."""
 _FACTOR: Final = 8
-_ENOUGH: Final = 4096
-"""So few slices need no coarser level."""
-_WORTH: Final = 6
-"""A level is worth its place if the next finer has so many times more slices: to pass over those
-that share a pixel takes a browser no time."""
+_MIN_SLICES: Final = 4096
+"""Levels with fewer slices need no coarser one."""
+_MIN_REDUCTION: Final = 6
+"""A level must have this many times fewer slices than the next finer one: a browser skips slices of
+the same pixel quickly."""
 
 
 def merged(slices: Slices, group: Rows) -> Slices:
-    """Neighbours made one slice each.
+    """Neighboring slices merged into one each.
 
     Args:
-        group: The place of the first slice of each group, ascending from 0. Shape ``(g,)``.
+        group: Index of the first slice of each group, ascending from 0. Shape ``(g,)``.
     """
     sizes = np.diff(np.append(group, len(slices)))
     found = slices.of(group)
     several = np.flatnonzero(sizes > 1)
     if not len(several):
         return found
-    # Only of groups of several there is something to work out.
     sizes = sizes[several]
     begins = np.cumsum(sizes) - sizes
     place = np.arange(int(sizes.sum())) + np.repeat(group[several] - begins, sizes)
@@ -48,7 +47,7 @@ def merged(slices: Slices, group: Rows) -> Slices:
 
 
 def _groups(slices: Slices, resolution_ns: int) -> Rows:
-    """Places of the slices that are not made one with the one before, see :func:`coarser`."""
+    """Indices of the slices that start a new group, see :func:`coarser`."""
     small = slices.end_ns - slices.start_ns < resolution_ns
     part = slices.start_ns // resolution_ns
     apart = np.ones(len(slices), dtype=np.bool_)
@@ -62,44 +61,44 @@ def _groups(slices: Slices, resolution_ns: int) -> Rows:
 
 
 def coarser(slices: Slices, resolution_ns: int) -> Slices:
-    """Slices of which those too short to be told apart are one.
+    """Slices of lower resolution.
 
     Args:
-        resolution_ns: Slices shorter than this that begin in the same stretch of this length are
-            made one, unless a longer one is between them; in nanoseconds.
+        resolution_ns: Shorter slices that begin in the same interval of this length are merged,
+            unless a longer one is between them.
     """
     return merged(slices, _groups(slices, resolution_ns))
 
 
 def levels_of(slices: Slices, span_ns: int) -> tuple[Level, ...]:
-    """All levels, the finest first: the slices as they are, then ever coarser ones.
+    """All levels, finest first: the slices themselves, then increasingly merged ones.
 
     Args:
-        slices: One a recorded event.
-        span_ns: Length of the whole, in nanoseconds.
+        slices: One per recorded event.
+        span_ns: Length of the timeline.
     """
     levels = [Level(0, slices)]
     coarsest = max(1, span_ns // COARSEST_PARTS)
     resolution = coarsest
     while resolution > _FACTOR:
         resolution //= _FACTOR
-    while resolution <= coarsest and len(levels[-1].slices) > _ENOUGH:
+    while resolution <= coarsest and len(levels[-1].slices) > _MIN_SLICES:
         finer = levels[-1].slices
         group = _groups(finer, resolution)
-        if _WORTH * len(group) <= len(finer):
+        if _MIN_REDUCTION * len(group) <= len(finer):
             levels.append(Level(resolution, merged(finer, group)))
         resolution *= _FACTOR
     return tuple(levels)
 
 
 def stacked(lane: Int32s, slices: Slices) -> Int32s:
-    """The row within its lane of each slice, so that no two of one row overlap.
+    """The row of each slice within its lane, so that slices of one row do not overlap.
 
-    The first row that is free when a slice begins has it.
+    A slice takes the first row that is free when it begins.
 
     Args:
-        lane: The lane of each slice; slices are ordered by lane, then start. Shape ``(k,)``.
-        slices: The slices, of which only starts and ends count.
+        lane: Lane of each slice; slices are ordered by lane, then start. Shape ``(k,)``.
+        slices: Only starts and ends are used.
     """
     row = np.zeros(len(lane), dtype=np.int32)
     first = opens(lane, slices)
@@ -112,7 +111,7 @@ def stacked(lane: Int32s, slices: Slices) -> Int32s:
 
 
 def _rows_of_cluster(starts: list[int], ends: list[int]) -> list[int]:
-    """Rows of slices that overlap one another, in the order of their starts."""
+    """Rows of overlapping slices, in order of start."""
     rows, free, taken = [], list[int](), list[tuple[int, int]]()
     for start, end in zip(starts, ends, strict=True):
         while taken and taken[0][0] <= start:
@@ -124,10 +123,10 @@ def _rows_of_cluster(starts: list[int], ends: list[int]) -> list[int]:
 
 
 def opens(lane: Int32s, slices: Slices) -> Rows:
-    """Places of the slices that begin when no earlier one of their lane is under way.
+    """Indices of slices that begin while no earlier slice of their lane is running.
 
     Args:
-        lane: The lane of each slice; slices are ordered by lane, then start. Shape ``(k,)``.
+        lane: Lane of each slice; slices are ordered by lane, then start. Shape ``(k,)``.
     """
     found = [np.zeros(0, dtype=np.intp)]
     bounds = np.flatnonzero(np.diff(lane, prepend=-1, append=-1))
@@ -140,11 +139,11 @@ def opens(lane: Int32s, slices: Slices) -> Rows:
 
 
 def flattened(slices: Slices, lane: Int32s) -> Slices:
-    """Slices that overlap made one each, which says how many it holds.
+    """Overlapping slices merged into one each, with the number of merged events.
 
     Args:
         slices: Ordered by lane, then start.
-        lane: The lane of each. Shape ``(k,)``.
+        lane: Lane of each. Shape ``(k,)``.
     """
     found = merged(slices, opens(lane, slices))
     return replace(found, busy_ns=found.end_ns - found.start_ns)

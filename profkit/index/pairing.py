@@ -1,34 +1,32 @@
-"""Which thing of one recording is the same as which thing of another."""
+"""Matching items of two recordings that are the same."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, TypeVar
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
-_MOST_PAIRS: Final = 10_000
-"""Of groups with more possible pairs than this the first goes with the first, and so on."""
+_MAX_PAIRS: Final = 10_000
+"""Larger groups are matched in order, without comparing distances."""
 
 
-def paired(
-    before: Sequence[Thing],
-    after: Sequence[Thing],
-    keys: Sequence[Callable[[Thing], Hashable | None]],
-    distance: Callable[[Thing, Thing], int],
-) -> tuple[list[tuple[Thing, Thing]], list[Thing], list[Thing]]:
-    """Pair things by one key after another, the strictest first.
-
-    Under a looser key, what stands closest together is a pair.
+def match_items(
+    before: Sequence[Item],
+    after: Sequence[Item],
+    keys: Sequence[Callable[[Item], Hashable | None]],
+    distance: Callable[[Item, Item], int],
+) -> tuple[list[tuple[Item, Item]], list[Item], list[Item]]:
+    """Match items by one key after another, strictest first; the closest of equal key first.
 
     Args:
-        before: Things of the first recording.
-        after: Things of the second one.
-        keys: Each tells what a thing is; a thing of which it says None has no pair under it.
-        distance: How far apart two things of one key are.
+        before: Items of the first recording.
+        after: Items of the second recording.
+        keys: Each returns the identity of an item, or None for an item that it cannot match.
+        distance: Distance between two items of equal key.
 
     Returns:
-        The pairs, the rest of ``before``, and the rest of ``after``.
+        The matched pairs, the rest of ``before``, and the rest of ``after``.
     """
-    pairs: list[tuple[Thing, Thing]] = []
+    pairs: list[tuple[Item, Item]] = []
     left, right = list(before), list(after)
     for key in keys:
         left_by, right_by = _grouped(left, key), _grouped(right, key)
@@ -43,25 +41,25 @@ def paired(
 
 
 def _grouped(
-    things: Sequence[Thing], key: Callable[[Thing], Hashable | None]
-) -> dict[Hashable, list[Thing]]:
-    groups: dict[Hashable, list[Thing]] = {}
-    for thing in things:
-        name = key(thing)
+    items: Sequence[Item], key: Callable[[Item], Hashable | None]
+) -> dict[Hashable, list[Item]]:
+    groups: dict[Hashable, list[Item]] = {}
+    for item in items:
+        name = key(item)
         if name is not None:
-            groups.setdefault(name, []).append(thing)
+            groups.setdefault(name, []).append(item)
     return groups
 
 
 def _closest(
-    ones: list[Thing], others: list[Thing], distance: Callable[[Thing, Thing], int]
-) -> list[tuple[Thing, Thing]]:
-    if len(ones) * len(others) > _MOST_PAIRS:
+    ones: list[Item], others: list[Item], distance: Callable[[Item, Item], int]
+) -> list[tuple[Item, Item]]:
+    if len(ones) * len(others) > _MAX_PAIRS:
         return list(zip(ones, others, strict=False))
     apart = sorted(
         (distance(one, other), i, j) for i, one in enumerate(ones) for j, other in enumerate(others)
     )
-    found: list[tuple[Thing, Thing]] = []
+    found: list[tuple[Item, Item]] = []
     left, right = set(range(len(ones))), set(range(len(others)))
     for _, i, j in apart:
         if i in left and j in right:

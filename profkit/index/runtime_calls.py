@@ -1,4 +1,4 @@
-"""What the calls of the vendors' runtimes and drivers are for, by their names."""
+"""Kinds of calls to the vendors' runtimes and drivers, by name."""
 
 import re
 from collections.abc import Iterable
@@ -14,9 +14,8 @@ _SYNC: Final = re.compile(
     r"|^cn(rt)?(QueueSync|SyncDevice|CtxSync|WaitNotifier)"
     r"|^ze\w*Synchronize$|^urQueueFinish$|^urEventWait$|^piQueueFinish$|^piEventsWait$"
 )
-"""CUDA's names, which HIP and most others put behind a prefix of their own; CANN's; Cambricon's;
-those of Level Zero (an XPU's driver) and of SYCL's runtime, which was called PI before it was UR.
-"""
+"""CUDA's names, which HIP and most others prefix differently; CANN's; Cambricon's; those of Level
+Zero (an XPU's driver) and of SYCL's runtime (UR, formerly PI)."""
 _BLOCKING_COPY: Final = re.compile(
     r"^(cudaMemcpy|hipMemcpy|hipMemcpyWithStream|cudaMemcpy2D)(_v\d+)?$"
 )
@@ -35,11 +34,11 @@ _HIP: Final = re.compile(r"^hip[A-Z]")
 
 
 class CallKind:
-    """The calls of one kind.
+    """Calls of one kind.
 
     Source: the names in the CUDA Runtime API reference (Device, Stream, Event, Memory and Graph
-    Management) and in HIP's, which follows it; of waits also those of the Level Zero and Unified
-    Runtime specifications, the AscendCL API reference and the CNRT Developer Guide.
+    Management) and in HIP's, which follows it; for waits also the Level Zero and Unified Runtime
+    specifications, the AscendCL API reference and the CNRT Developer Guide.
     """
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
@@ -55,15 +54,15 @@ class CallKind:
 
 
 EXPLICIT_SYNC: Final = CallKind(_SYNC)
-"""The host waits for a device, a stream or an event, because it says so."""
+"""Explicit synchronization with a device, a stream or an event."""
 DEVICE_SYNC: Final = CallKind(_DEVICE_SYNC)
-"""The host waits for a whole device."""
+"""Explicit synchronization with a whole device."""
 BLOCKING_COPY: Final = CallKind(_BLOCKING_COPY)
-"""A copy that returns only when it is done, whatever the memory."""
+"""A copy that is synchronous for any kind of memory."""
 ALLOCATOR: Final = CallKind(_ALLOCATOR)
-"""Memory asked of the driver or given back to it."""
+"""Allocation or release of driver memory."""
 GRAPH_LAUNCH: Final = CallKind(_GRAPH_LAUNCH)
-"""A whole graph launched at once."""
+"""Launch of a graph."""
 COPY: Final = CallKind(_COPY)
 """Any copy."""
 CUDA: Final = CallKind(_CUDA)
@@ -73,15 +72,14 @@ HIP: Final = CallKind(_HIP)
 
 
 def names_matching(names: Iterable[str], pattern: re.Pattern[str]) -> Mask:
-    """Which of the interned names match. One entry a name."""
+    """Which interned names match. One entry per name."""
     return np.fromiter((pattern.search(name) is not None for name in names), dtype=np.bool_)
 
 
 def rows_named(events: EventTable, pattern: re.Pattern[str], *categories: Category) -> Mask:
-    """Which rows of some categories have a name that matches. Shape ``(n,)``.
+    """Which rows of some categories have a matching name. Shape ``(n,)``.
 
-    Args:
-        pattern: Searched for in each name once, however many rows have it.
+    Each name is searched once, however many rows have it.
     """
     named = names_matching(events.names, pattern)
     if not named.any():

@@ -1,10 +1,10 @@
-"""Whether a figure grows for good, judged over the steps of a program.
+"""Whether a series of samples keeps growing with the steps of a program.
 
-What leaks grows at the same pace up to the end. What does not leak may grow too: a warm-up that
-settles, a cache that fills, a list that is cleared now and then, batches of random length. So the
-floors of successive stretches are compared, not a line through everything: each floor must lie
-above the one before, none may rise far more or far less than the rest, and the end must lie above
-all that was there before the growth began.
+A leak grows at a constant pace to the end. Other memory may grow too: a warm-up that settles, a
+cache that fills, a list that is cleared now and then, batches of random length. So instead of
+fitting a line, the minima of successive segments are compared: each must exceed the previous one,
+none may rise much more or less than the rest, and the end must exceed everything before the growth
+began.
 """
 
 from dataclasses import dataclass
@@ -20,46 +20,46 @@ Floats = npt.NDArray[np.float64]
 """Values of a series."""
 
 MIN_POINTS: Final = 6
-"""Fewer looks say nothing about what goes on."""
+"""Fewer samples are not evaluated."""
 MIN_STEPS: Final = 8
-"""Steps between the first look and the last."""
+"""Steps between the first sample and the last."""
 _MIN_RISES: Final = 5
-"""Looks at which there was more than at the one before: a few large jumps are no growth."""
+"""Samples above the previous one: a few large jumps are not growth."""
 _SEGMENTS: Final = 6
-"""Six floors of mere noise lie in rising order once in 720 times."""
-_SURE_FLOORS: Final = 5
-"""With fewer floors than this, no look may show less than the one before."""
+"""Six minima of pure noise are in rising order once in 720 times."""
+_MIN_SEGMENTS_WITH_DIPS: Final = 5
+"""With fewer segments, no sample may be below the previous one."""
 _STARTS: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 2 / 3)
-"""Where growth may have begun, as a share of the steps: before it lies what has settled."""
-_LEAST_PACE: Final = 0.25
-"""Between two floors the pace is at least this share of the median pace."""
-_LEAST_LATE_PACE: Final = 0.6
-"""The second half's pace is at least this share of the first's: what slows down is filling up."""
-_LEAST_OF_ALL: Final = 0.5
-"""A stretch grows at least at this share of the pace of the whole series, first jumps aside."""
+"""Candidate starts of the growth, as a share of the steps."""
+_MIN_PACE: Final = 0.25
+"""Minimum pace between two segments, as a share of the median pace."""
+_MIN_LATE_PACE: Final = 0.6
+"""Minimum pace of the second half, as a share of the first half's: a cache slows down as it fills."""
+_MIN_OVERALL_PACE: Final = 0.5
+"""Minimum pace after the start, as a share of the pace of the whole series."""
 _CONSISTENT: Final = 0.9
-"""A pace that falls to this share is falling, if it falls from floor to floor."""
-_MOST_IN_ONE: Final = 0.6
-"""The share of all growth that may lie between two neighbouring floors: else it is one jump."""
-_LEAST_NEW: Final = 0.25
-"""The share of the growth that must lie above all that was there before it began."""
-_NOISES: Final = 3.0
-"""Growth must be this many times what is left when it is taken away."""
+"""A pace that decreases from segment to segment down to this share is slowing down."""
+_MAX_JUMP: Final = 0.6
+"""Maximum share of the growth between two neighboring segments; above it the growth is a jump."""
+_MIN_NEW: Final = 0.25
+"""Minimum share of the growth above the highest sustained value before its start."""
+_MIN_SIGNAL_TO_NOISE: Final = 3.0
+"""Minimum growth in multiples of the residual noise."""
 _MAD_TO_SIGMA: Final = 1.4826
-_MOST_PAIRED: Final = 240
-"""Points of a slope; the pairs are their square."""
-_RISING_LOOKS: Final = 4
+_MAX_POINTS: Final = 240
+"""Maximum points of a median slope, whose cost is quadratic."""
+_RISING_SAMPLES: Final = 4
 
 
 @dataclass(frozen=True)
 class Trend:
-    """Growth that goes on.
+    """Sustained growth.
 
     Attributes:
-        per_step: By how much a step, in the unit of the values: the median slope of all pairs of
-            points of the stretch.
-        first_step: Where the stretch that grew begins.
-        last_step: Where it ends: the last look.
+        per_step: Growth per step, in the unit of the values: the median slope of all pairs of
+            points since the growth began.
+        first_step: First step of the growth.
+        last_step: The last sample's step.
     """
 
     per_step: float
@@ -68,11 +68,11 @@ class Trend:
 
 
 def lasting_growth(steps: Int64s, values: Floats) -> Trend | None:
-    """The growth that a series ends in, or None where it has none that lasts.
+    """The growth at the end of a series, or None without sustained growth.
 
     Args:
-        steps: The steps of the looks, rising. Shape ``(n,)``.
-        values: What was seen at each. Shape ``(n,)``.
+        steps: The samples' steps, ascending. Shape ``(n,)``.
+        values: The samples. Shape ``(n,)``.
     """
     if len(steps) < MIN_POINTS or steps[-1] - steps[0] < MIN_STEPS:
         return None
@@ -82,21 +82,17 @@ def lasting_growth(steps: Int64s, values: Floats) -> Trend | None:
         tail, grown = steps[begin:], values[begin:]
         if len(tail) < MIN_POINTS or tail[-1] - tail[0] < MIN_STEPS:
             break
-        if _is_steady(tail, grown) and _is_new_ground(values[:begin], grown):
+        if _is_steady(tail, grown) and _exceeds_past(values[:begin], grown):
             slope = median_slope(tail, grown)
-            if slope >= _LEAST_OF_ALL * overall and _stands_out(tail, grown, slope):
+            if slope >= _MIN_OVERALL_PACE * overall and _exceeds_noise(tail, grown, slope):
                 return Trend(slope, int(tail[0]), int(tail[-1]))
     return None
 
 
 def is_rising(values: Floats) -> bool:
-    """Whether the last few looks rise, so that a closer look is worth its cost.
-
-    Args:
-        values: What was seen at each look. Shape ``(n,)``.
-    """
-    last = values[-_RISING_LOOKS:]
-    if len(last) < _RISING_LOOKS:
+    """Whether the last few samples rise, so that a detailed inspection is worth its cost."""
+    last = values[-_RISING_SAMPLES:]
+    if len(last) < _RISING_SAMPLES:
         return False
     rises = np.diff(last)
     return bool((rises >= 0).all() and (rises > 0).sum() > 1)
@@ -106,37 +102,37 @@ def median_slope(steps: Int64s, values: Floats) -> float:
     """The median of the slopes between all pairs of points.
 
     Args:
-        steps: Rising. Shape ``(n,)``, of at least two.
+        steps: Ascending. Shape ``(n,)``, at least two.
         values: Shape ``(n,)``.
 
     Source: P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 1968.
     """
-    every = -(-len(steps) // _MOST_PAIRED)
+    every = -(-len(steps) // _MAX_POINTS)
     x, y = steps[::-1][::every].astype(np.float64), values[::-1][::every]
     first, second = np.triu_indices(len(x), 1)
     return float(np.median((y[first] - y[second]) / (x[first] - x[second])))
 
 
 def _is_steady(steps: Int64s, values: Floats) -> bool:
-    """Whether the floors of equally long stretches rise, all at about the same pace."""
+    """Whether the minima of equally long segments rise at about the same pace."""
     rises = np.diff(values)
     if (rises > 0).sum() < _MIN_RISES:
         return False
-    floors = _floors(steps, values)
-    if len(floors) < _SURE_FLOORS and (rises < 0).any():
+    minima = _minima(steps, values)
+    if len(minima) < _MIN_SEGMENTS_WITH_DIPS and (rises < 0).any():
         return False
-    lifts = np.diff(values[floors])
-    paces = lifts / np.diff(steps[floors])
+    lifts = np.diff(values[minima])
+    paces = lifts / np.diff(steps[minima])
     return bool(
         (lifts > 0).all()
-        and paces.min() >= _LEAST_PACE * np.median(paces)
-        and lifts.max() <= _MOST_IN_ONE * lifts.sum()
+        and paces.min() >= _MIN_PACE * np.median(paces)
+        and lifts.max() <= _MAX_JUMP * lifts.sum()
         and not _slows_down(steps, values, paces)
     )
 
 
-def _floors(steps: Int64s, values: Floats) -> list[int]:
-    """The place of the least value in each of a few stretches of equally many steps."""
+def _minima(steps: Int64s, values: Floats) -> list[int]:
+    """Indices of the minimum of each segment of equally many steps."""
     n_segments = min(len(steps) // 2, _SEGMENTS)
     edges = np.linspace(steps[0], steps[-1] + 1, n_segments + 1)
     cuts = np.searchsorted(steps, edges).tolist()
@@ -144,27 +140,26 @@ def _floors(steps: Int64s, values: Floats) -> list[int]:
 
 
 def _slows_down(steps: Int64s, values: Floats, paces: Floats) -> bool:
-    """Whether the second half grows less than the first, by far or from floor to floor."""
+    """Whether the second half grows much less than the first, or the pace falls steadily."""
     middle = int(np.searchsorted(steps, (steps[0] + steps[-1]) / 2))
     middle = min(max(middle, 2), len(steps) - 2)
     early = median_slope(steps[: middle + 1], values[: middle + 1])
     late = median_slope(steps[middle:], values[middle:])
     falls = bool((np.diff(paces) < 0).all()) and paces[-1] < _CONSISTENT * paces[0]
-    return falls or late < _LEAST_LATE_PACE * early
+    return falls or late < _MIN_LATE_PACE * early
 
 
-def _is_new_ground(before: Floats, grown: Floats) -> bool:
-    """Whether the end lies above what was there before; a single peak in it does not count."""
+def _exceeds_past(before: Floats, grown: Floats) -> bool:
+    """Whether the end exceeds all values before the growth, except single peaks."""
     if not len(before):
         return True
     end = grown[-max(len(grown) // _SEGMENTS, 1) :].min()
     around = np.append(before, grown[0])
     sustained = np.minimum(around[:-1], around[1:]).max()
-    return bool(end > sustained + _LEAST_NEW * (end - grown[0]))
+    return bool(end > sustained + _MIN_NEW * (end - grown[0]))
 
 
-def _stands_out(steps: Int64s, values: Floats, slope: float) -> bool:
-    """Whether the growth is larger than what it leaves unexplained."""
-    left = values - slope * steps
-    noise = _MAD_TO_SIGMA * float(np.median(np.abs(left - np.median(left))))
-    return slope * float(steps[-1] - steps[0]) >= _NOISES * noise
+def _exceeds_noise(steps: Int64s, values: Floats, slope: float) -> bool:
+    residual = values - slope * steps
+    noise = _MAD_TO_SIGMA * float(np.median(np.abs(residual - np.median(residual))))
+    return slope * float(steps[-1] - steps[0]) >= _MIN_SIGNAL_TO_NOISE * noise

@@ -8,9 +8,9 @@ from typing import Any
 from profkit.engine.context import Context
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.snapshot import MemorySnapshot
+from profkit.readers.progress import Stages
 from profkit.readers.snapshot.columns import columns_of
 from profkit.readers.snapshot.read import _snapshot
-from profkit.readers.progress import Stages
 from profkit.testing import SnapshotBuilder
 
 Site = tuple[str, int, str]

@@ -20,7 +20,7 @@ def test_rows_cover_the_same_time_in_pieces_of_any_length(
     events = table([(start, start + length) for start, length in spans])
     rows = np.arange(0, len(spans), 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals, "_PIECE", piece)
+        patch.setattr(intervals, "_CHUNK", piece)
         covered = covered_by(events, rows)
     counted = {at for start, length in spans[::2] for at in range(start, start + length)}
     assert {at for start, end in covered.pairs() for at in range(start, end)} == counted

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.index.pairing import paired
+from profkit.index.pairing import match_items
 
 Thing = tuple[str, int]
 KEYS = (lambda thing: thing, lambda thing: thing[0] or None)
@@ -14,25 +14,25 @@ def apart(one: Thing, other: Thing) -> int:
 
 
 def test_the_same_comes_before_the_near() -> None:
-    pairs, left, right = paired([("a", 1), ("a", 5)], [("a", 5), ("a", 2)], KEYS, apart)
+    pairs, left, right = match_items([("a", 1), ("a", 5)], [("a", 5), ("a", 2)], KEYS, apart)
     assert sorted(pairs) == [(("a", 1), ("a", 2)), (("a", 5), ("a", 5))]
     assert left == []
     assert right == []
 
 
 def test_the_nearest_is_the_pair_and_the_rest_is_left_over() -> None:
-    pairs, left, right = paired([("a", 1), ("a", 10)], [("a", 11)], KEYS, apart)
+    pairs, left, right = match_items([("a", 1), ("a", 10)], [("a", 11)], KEYS, apart)
     assert pairs == [(("a", 10), ("a", 11))]
     assert left == [("a", 1)]
     assert right == []
 
 
 def test_what_a_key_says_nothing_of_has_no_pair() -> None:
-    assert paired([("", 1)], [("", 2)], KEYS, apart) == ([], [("", 1)], [("", 2)])
+    assert match_items([("", 1)], [("", 2)], KEYS, apart) == ([], [("", 1)], [("", 2)])
 
 
 def test_of_very_many_the_first_goes_with_the_first() -> None:
-    pairs, left, right = paired(
+    pairs, left, right = match_items(
         [("a", n) for n in range(0, 400, 2)], [("a", n) for n in range(1, 801, 2)], KEYS, apart
     )
     assert pairs[:2] == [(("a", 0), ("a", 1)), (("a", 2), ("a", 3))]
@@ -44,7 +44,7 @@ things = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), max_size=
 
 @given(before=things, after=things)
 def test_nothing_is_lost_or_paired_twice(before: list[Thing], after: list[Thing]) -> None:
-    pairs, left, right = paired(before, after, KEYS, apart)
+    pairs, left, right = match_items(before, after, KEYS, apart)
     assert sorted([one for one, _ in pairs] + left) == sorted(before)
     assert sorted([other for _, other in pairs] + right) == sorted(after)
     assert all(one[0] == other[0] for one, other in pairs)

@@ -1,4 +1,4 @@
-"""Where the time of the steps went: parts that exclude each other and add up exactly."""
+"""Where the steps' time was spent: disjoint parts that add up exactly."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -23,20 +23,20 @@ from profkit.model.torch_names import BACKWARD, FRAMING, OPTIMIZER
 
 
 def partition_time(window: Intervals, parts: Mapping[str, Intervals]) -> dict[str, Intervals]:
-    """Share a window's time out among parts, so that they exclude each other and fill it.
+    """Partition a window's time into disjoint parts that fill it.
 
     Args:
         window: The time of all steps, or of the whole recording.
-        parts: Time by kind, from :func:`device_parts` or :func:`host_parts`. Where two overlap the
-            first has it; what none has goes to the last.
+        parts: Time by kind, from :func:`device_parts` or :func:`host_parts`. Overlaps count for the
+            first kind, uncovered time for the last.
     """
     rest = window
     found: dict[str, Intervals] = {}
     for kind, covered in parts.items():
         found[kind] = intersect(rest, covered)
         rest = subtract(rest, covered)
-    left_over = "idle-host" if "compute" in parts else "python"
-    found[left_over] = unite(found.get(left_over, EMPTY), rest)
+    remainder = "idle-host" if "compute" in parts else "python"
+    found[remainder] = unite(found.get(remainder, EMPTY), rest)
     return found
 
 
@@ -45,8 +45,8 @@ def breakdown(window: Intervals, n_steps: int, parts: Mapping[str, Intervals]) -
 
     Args:
         window: The time of all steps, or of the whole recording.
-        n_steps: How many steps that is; 0 for a recording without steps.
-        parts: What :func:`partition_time` gave.
+        n_steps: Number of steps; 0 for a recording without steps.
+        parts: Result of :func:`partition_time`.
     """
     lengths = {kind: covered.total_ns for kind, covered in parts.items()}
     total_ns = window.total_ns
@@ -69,9 +69,7 @@ def parts_of_steps(
     """The parts of each step, in the order of :attr:`Breakdown.parts`.
 
     Args:
-        starts_ns: Where each step begins.
-        ends_ns: Where it ends.
-        parts: What :func:`partition_time` gave for all of them.
+        parts: Result of :func:`partition_time` for all steps.
     """
     by_kind = {
         kind: covered_within(covered, starts_ns, ends_ns).tolist()
@@ -89,38 +87,31 @@ def device_parts(
     idle: Sequence[IdleByCause],
     host: Mapping[str, Intervals],
 ) -> dict[str, Intervals]:
-    """Time by what the devices did, and by why none of them worked.
+    """Time by device activity, and by the cause of idle time while no device is busy.
 
-    Before the first work of every device and after its last, the cause is what the host did.
+    Before the first and after the last work of all devices, the cause is the host's activity.
 
     Args:
-        devices: Every device.
-        idle: Its idle time by cause, in the same order.
-        host: What :func:`~profkit.index.device.idle.host_activity` found.
+        idle: Idle time by cause of each device, in the same order.
+        host: Result of :func:`~profkit.index.device.idle.host_activity`.
     """
-    busy = _all(device.busy for device in devices)
+    busy = _union_of(device.busy for device in devices)
     parts = {
-        "compute": _all(device.compute for device in devices),
-        "communication": _all(device.communication for device in devices),
+        "compute": _union_of(device.compute for device in devices),
+        "communication": _union_of(device.communication for device in devices),
         "copy": busy,
     }
     by_cause = [dict(each.items()) for each in idle]
-    spans = _all(unite(device.busy, device.idle) for device in devices)
+    spans = _union_of(unite(device.busy, device.idle) for device in devices)
     for cause in (*HOST_CAUSES, "host", "launch", "device", "unknown"):
-        within = _all(causes[cause] for causes in by_cause)
+        within = _union_of(causes[cause] for causes in by_cause)
         outside = subtract(host.get(cause, EMPTY), spans)
         parts[f"idle-{cause}"] = subtract(unite(within, outside), busy)
     return parts
 
 
 def host_parts(events: EventTable) -> dict[str, Intervals]:
-    """Time by what the host did, for a recording without devices.
-
-    Source: ``torch/optim/optimizer.py`` names its annotations ``Optimizer.step#…`` and
-    ``Optimizer.zero_grad#…``; ``torch/csrc/autograd/engine.cpp`` names what it runs
-    ``autograd::engine::evaluate_function: …``; before that the operators of the backward pass
-    were named ``…Backward``.
-    """
+    """Time by host activity, for a recording without devices."""
     framing = names_matching(events.names, FRAMING)[events.name]
     is_op = (events.category == Category.OP) & ~framing
     named = np.isin(events.category, (Category.OP, Category.ANNOTATION))
@@ -134,7 +125,7 @@ def host_parts(events: EventTable) -> dict[str, Intervals]:
     }
 
 
-def _all(every: Iterator[Intervals]) -> Intervals:
+def _union_of(every: Iterator[Intervals]) -> Intervals:
     together = EMPTY
     for one in every:
         together = unite(together, one)

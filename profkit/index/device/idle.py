@@ -1,10 +1,14 @@
-"""Why a device had nothing to do: its idle time, split by what the host did meanwhile.
+"""Why a device was idle: its idle time, split by what the host did meanwhile.
 
-Every nanosecond of a gap gets one cause, so the causes add up to the idle time exactly. A gap ends
-with a piece of work. Until that work's launch began the host was late, and what it did then is the
-cause: it waited for the device, fetched data, asked the driver for memory, was held by the
-profiler, or ran Python and operators. From the launch to the work's start it was the launch itself,
-or, where the launch had begun before the gap did, other work on the device.
+Every nanosecond of a gap has exactly one cause, so the causes add up to the idle time. A gap ends
+with a kernel, copy or fill. Until its launch began the host was late, and the cause is the host's
+activity: a sync, a wait for data, a call of the driver's allocator, profiler overhead, or Python
+and operators. From the launch to the start of the work the cause is launch latency or, if the
+launch began before the gap, other work on the device.
+
+Blocking the host costs nothing while the device has work queued. It costs time when the device
+runs out of work because the host was blocked. So within a step a fix saves at most the time that
+the host was blocked, and at most the time that the device was idle.
 """
 
 from collections.abc import Iterator
@@ -30,15 +34,15 @@ from profkit.index.intervals import (
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import ALLOCATOR
 from profkit.model.device_summary import IdleCause
-from profkit.model.events import NO_ROW, Category, EventTable, Int64s
+from profkit.model.events import NO_ROW, Category, EventTable, Int64s, Mask
 
 HOST_CAUSES: Final = ("sync", "data", "allocator", "overhead")
-"""What the host may have done while it was late, the most telling first."""
+"""Causes on the host's side, in order of precedence."""
 
 
 @dataclass(frozen=True)
 class IdleByCause:
-    """A device's idle time by cause: disjoint sets of time that together are all of it."""
+    """A device's idle time by cause: disjoint sets of time that cover all of it."""
 
     sync: Intervals
     data: Intervals
@@ -50,13 +54,13 @@ class IdleByCause:
     unknown: Intervals
 
     def items(self) -> Iterator[tuple[IdleCause, Intervals]]:
-        """Cause and time."""
+        """Pairs of cause and time."""
         for cause in get_args(IdleCause):
             yield cause, getattr(self, cause)
 
 
 def host_activity(events: EventTable, launches: Launches) -> dict[str, Intervals]:
-    """Time on the host by what may make a device idle."""
+    """Time on the host by possible cause of idle time."""
     return {
         "sync": covered_by(events, blocking_calls(events, launches)),
         "data": covered_by(events, data_waits(events)),
@@ -71,62 +75,58 @@ def idle_by_cause(
     activity: DeviceActivity,
     host: dict[str, Intervals],
 ) -> IdleByCause:
-    """Split the idle time of a device.
+    """Split the idle time of a device by cause.
 
     Args:
-        launches: All device work and its launches.
-        activity: The device.
-        host: What :func:`host_activity` found.
+        host: Result of :func:`host_activity`.
     """
     gaps = activity.idle
     order = np.argsort(events.ts_ns[activity.rows], kind="stable")
     rows = activity.rows[order]
-    # The work that ends a gap begins at the gap's very end; of several the first in order.
+    # The work that ends a gap starts exactly at its end.
     ending = rows[np.searchsorted(events.ts_ns[rows], gaps.ends_ns)]
     launch = launches.launch[np.searchsorted(launches.work, ending)]
     known = launch != NO_ROW
-    launched_ns = np.where(known, events.ts_ns[launch], 0)
-    late = known & (launched_ns > gaps.starts_ns)
-    turn_ns = np.clip(launched_ns, gaps.starts_ns, gaps.ends_ns)
+    began_ns = np.where(known, events.ts_ns[launch], 0)
+    late = known & (began_ns > gaps.starts_ns)
+    launch_ns = np.clip(began_ns, gaps.starts_ns, gaps.ends_ns)
     causes = {
-        "unknown": _some(gaps, ~known),
-        "device": _some(gaps, known & ~late),
-        "launch": union(turn_ns[late], gaps.ends_ns[late]),
+        "unknown": _where(gaps, ~known),
+        "device": _where(gaps, known & ~late),
+        "launch": union(launch_ns[late], gaps.ends_ns[late]),
     }
-    rest = union(gaps.starts_ns[late], turn_ns[late])
+    rest = union(gaps.starts_ns[late], launch_ns[late])
     for cause in HOST_CAUSES:
         causes[cause] = intersect(rest, host.get(cause, EMPTY))
         rest = subtract(rest, causes[cause])
     return IdleByCause(host=rest, **causes)
 
 
-def _some(intervals: Intervals, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Intervals:
+def _where(intervals: Intervals, mask: Mask) -> Intervals:
     return Intervals(intervals.starts_ns[mask], intervals.ends_ns[mask])
 
 
 def short_launch_gaps(device: DeviceActivity, causes: IdleByCause, max_gap_ns: int) -> Intervals:
-    """Idle time for want of a launch, in the gaps that are no longer than some length.
+    """Idle time caused by late launches or launch latency, in short gaps only.
 
     Args:
-        causes: Why it was idle: only ``host`` and ``launch`` count.
-        max_gap_ns: The longest gap that counts, in nanoseconds.
+        max_gap_ns: Longest gap that counts, in nanoseconds.
     """
     gaps = device.idle
     short = gaps.ends_ns - gaps.starts_ns <= max_gap_ns
-    kept = Intervals(gaps.starts_ns[short], gaps.ends_ns[short])
-    return intersect(unite(causes.host, causes.launch), kept)
+    return intersect(unite(causes.host, causes.launch), _where(gaps, short))
 
 
 @dataclass(frozen=True)
 class BlockingCost:
-    """What some waits cost over the windows (steps) in which they happen.
+    """Cost of blocking the host, over the windows (steps) in which it happens.
 
     Attributes:
-        blocked_ns: Time that the host was in the waiting calls.
-        idle_ns: Time that the device had nothing to do in the windows with such a call.
-        saving_ns: The smaller of the two in each window, added up: the most that can be saved.
-        n_windows: Windows with such a call.
-        claims: The idle stretches that ``saving_ns`` is taken from, as (start, end) in ns.
+        blocked_ns: Time that the host was blocked.
+        idle_ns: Idle time of the device in windows with such a call.
+        saving_ns: Sum over windows of the smaller of the two: the most that can be saved.
+        n_windows: Number of windows with such a call.
+        claims: Idle time that ``saving_ns`` is the sum of, as (start, end) in nanoseconds.
     """
 
     blocked_ns: int
@@ -139,22 +139,22 @@ class BlockingCost:
 def blocking_cost(
     blocked: Intervals, idle: Intervals, starts_ns: Int64s, ends_ns: Int64s
 ) -> BlockingCost:
-    """Work out what waits cost.
+    """Compute the cost of blocking the host.
 
     Args:
-        blocked: When the host was in the waiting calls.
-        idle: When the device had nothing to do.
-        starts_ns: Starts of the windows, ascending; the windows don't overlap. Shape ``(n,)``.
-        ends_ns: Their ends. Shape ``(n,)``.
+        blocked: Time in which the host was blocked.
+        idle: Time in which the device was idle.
+        starts_ns: Starts of disjoint windows, ascending. Shape ``(n,)``.
+        ends_ns: Shape ``(n,)``.
     """
     blocked_in = covered_within(blocked, starts_ns, ends_ns)
-    touched = blocked_in > 0
-    idle_in = np.where(touched, covered_within(idle, starts_ns, ends_ns), 0)
+    is_blocked = blocked_in > 0
+    idle_in = np.where(is_blocked, covered_within(idle, starts_ns, ends_ns), 0)
     saving_in = np.minimum(blocked_in, idle_in)
     return BlockingCost(
         blocked_ns=int(blocked_in.sum()),
         idle_ns=int(idle_in.sum()),
         saving_ns=int(saving_in.sum()),
-        n_windows=int(touched.sum()),
+        n_windows=int(is_blocked.sum()),
         claims=take_from_start(idle, starts_ns, ends_ns, saving_in),
     )

@@ -1,6 +1,6 @@
-"""Which kernels multiply matrices, or convolve, in float32: on ordinary cores, or rounded to TF32.
+"""Precision of float32 matmuls and convolutions: float32 on CUDA cores, or rounded to TF32.
 
-A float32 product comes out of either. What the kernel was told to do is in its name alone.
+Both produce float32 results. Only the kernel's name shows which one ran.
 """
 
 import re
@@ -23,38 +23,34 @@ _FLOAT32: Final = re.compile(
     r"|(?:dgrad|wgrad_alg\d)_engine(?:_NHWC)?(?:<float\b|If)"
     r"|dgrad2d_alg\d_\d(?:<float\b|If)"
 )
-"""``s`` is float32 where cuBLAS, cuDNN and CUTLASS name a kernel: ``h``, ``d``, ``c`` and ``z`` are
-not. ``volta_fp16_sgemm_fp16`` adds up halves in float32, ``ffma`` is the ordinary cores'
-instruction. A product that is sliced within a block is
-too small to fill a device."""
+"""``s`` is float32 in the kernel names of cuBLAS, cuDNN and CUTLASS, unlike ``h``, ``d``, ``c`` and
+``z``. ``volta_fp16_sgemm_fp16`` accumulates halves in float32; ``ffma`` is the instruction of CUDA
+cores. A matmul that is sliced within a block is too small to fill a device."""
 _TF32: Final = re.compile(
     r"tf32"
     r"|tensorop_s1688(?:gemm|fprop|dgrad|wgrad)_(?!\w*f16)"
     r"|tensorop_s\d+x\d+x8gemm_f32"
 )
-"""An instruction that takes eight numbers deep takes 32 bits each, unless the name says 16."""
+"""An instruction of depth eight takes 32-bit operands, unless the name says 16."""
 _CUDNN_KERNEL: Final = re.compile(r"cudnn|convolve|[fdw](?:prop|grad)")
 _CUDNN_OP: Final = re.compile(r"conv|_rnn|lstm|gru")
 _LINEAR_ALGEBRA: Final = re.compile(
     r"linalg|cholesky|geqrf|orgqr|ormqr|lstsq|solve|(?:^|[:_])(?:lu|qr|svd|eig|symeig)(?:_|$)|inverse"
 )
-"""cuSOLVER and MAGMA multiply in float32 whatever is allowed to cuBLAS."""
+"""cuSOLVER and MAGMA multiply in float32 regardless of the settings for cuBLAS."""
 
 MatmulPrecision = Literal["float32", "tf32"]
 
 
 @lru_cache(maxsize=65536)
 def matmul_precision(kernel: str) -> MatmulPrecision | None:
-    """How a kernel multiplies float32 numbers; None if it does not, or does not tell.
+    """How a kernel multiplies float32 matrices; None if it does not, or its name does not show it.
 
-    Kernels for a matrix and a vector do not count: they wait for memory, not for cores.
-
-    Args:
-        kernel: The kernel's name, mangled or not.
+    Matrix-vector kernels are excluded: they are memory-bound.
 
     Source: CUTLASS, "Fundamental types" and ``generator.py`` (``OpClassSimt`` and
-    ``OpClassTensorOp``; the letters of its kernels' names); names of cuBLAS and cuDNN as traces of
-    A100, H100, B200 and V100 have them.
+    ``OpClassTensorOp``; the letters in its kernel names); names of cuBLAS and cuDNN in traces of
+    A100, H100, B200 and V100.
     """
     if _TF32.search(kernel):
         return "tf32"
@@ -63,14 +59,14 @@ def matmul_precision(kernel: str) -> MatmulPrecision | None:
 
 @dataclass(frozen=True)
 class Matmuls:
-    """Kernels that multiply matrices of float32.
+    """Kernels that multiply float32 matrices.
 
     Attributes:
         rows: The kernels, ascending. Shape ``(k,)``.
-        op: For each the innermost operator that launched it, or :data:`NO_ROW`. Shape ``(k,)``.
-        is_tf32: Whether it rounds the factors to TF32, on tensor cores. Shape ``(k,)``.
-        by_cudnn: Whether it belongs to a convolution or a recurrent layer, which have a setting of
-            their own, and whose algorithm cuDNN chooses. Shape ``(k,)``.
+        op: The innermost operator that launched each, or :data:`NO_ROW`. Shape ``(k,)``.
+        is_tf32: Whether it rounds its inputs to TF32, on tensor cores. Shape ``(k,)``.
+        by_cudnn: Whether it belongs to a convolution or recurrent layer, which have their own
+            setting, and whose algorithm cuDNN chooses. Shape ``(k,)``.
     """
 
     rows: Rows
@@ -78,29 +74,29 @@ class Matmuls:
     is_tf32: Mask
     by_cudnn: Mask
 
-    def select(self, kept: Mask) -> "Matmuls":
-        """Some of them. ``kept`` has shape ``(k,)``."""
-        return Matmuls(self.rows[kept], self.op[kept], self.is_tf32[kept], self.by_cudnn[kept])
+    def select(self, mask: Mask) -> "Matmuls":
+        """The kernels of a mask of shape ``(k,)``."""
+        return Matmuls(self.rows[mask], self.op[mask], self.is_tf32[mask], self.by_cudnn[mask])
 
 
 def float32_matmuls(events: EventTable, launches: Launches) -> Matmuls:
-    """Find them, but for those of linear algebra such as factorizations."""
+    """Find them, except those of linear algebra such as factorizations."""
     rows, op = launches.work, launches.op
     numbers, place = np.unique(events.name[rows], return_inverse=True)
-    kinds = [matmul_precision(events.names[number]) for number in numbers.tolist()]
-    multiplies = np.array([kind is not None for kind in kinds], dtype=np.bool_)[place]
-    rounds = np.array([kind == "tf32" for kind in kinds], dtype=np.bool_)[place]
-    rows, op, rounds = rows[multiplies], op[multiplies], rounds[multiplies]
+    precisions = [matmul_precision(events.names[number]) for number in numbers.tolist()]
+    is_matmul = np.array([each is not None for each in precisions], dtype=np.bool_)[place]
+    is_tf32 = np.array([each == "tf32" for each in precisions], dtype=np.bool_)[place]
+    rows, op, is_tf32 = rows[is_matmul], op[is_matmul], is_tf32[is_matmul]
     by_cudnn = np.where(
         op == NO_ROW,
         _named(events, rows, _CUDNN_KERNEL),
         _named(events, op, _CUDNN_OP),
     )
-    counts = (op == NO_ROW) | ~_named(events, op, _LINEAR_ALGEBRA)
-    return Matmuls(rows, op, rounds, by_cudnn).select(counts)
+    is_counted = (op == NO_ROW) | ~_named(events, op, _LINEAR_ALGEBRA)
+    return Matmuls(rows, op, is_tf32, by_cudnn).select(is_counted)
 
 
 def _named(events: EventTable, rows: Rows | Int32s, pattern: re.Pattern[str]) -> Mask:
-    """Which rows have a matching name. Of no row the answer means nothing. Shape of ``rows``."""
+    """Which rows have a matching name; meaningless for :data:`NO_ROW`. Shape of ``rows``."""
     numbers, place = np.unique(events.name[rows], return_inverse=True)
     return names_matching((events.names[number] for number in numbers.tolist()), pattern)[place]

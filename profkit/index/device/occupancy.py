@@ -1,4 +1,4 @@
-"""How much of a device kernels use: their blocks, their warps, and its tensor cores."""
+"""How kernels use a device: occupancy and tensor cores."""
 
 import re
 from functools import lru_cache
@@ -9,11 +9,11 @@ import numpy as np
 from profkit.model.events import EventTable, Float64s, Int32s, Int64s, Mask, Rows
 
 _SHAPES: Final = r"[hsci](?:884|1688|8816|16816|16832|16864)|16816|tensor\d+x\d+x\d+"
-"""Shapes of the matrices that one instruction multiplies, as cuBLAS and cuDNN write them."""
+"""Matrix shapes of one instruction, as cuBLAS and cuDNN write them."""
 _INSTRUCTIONS: Final = r"hmma|(?<![a-z])imma|gmma|mfma|tcgen05|sm1\d\d_mma_"
 _CUTLASS: Final = r"(?<![a-z])tensorop|(?:mma|class)tensorop"
 _ATOMS: Final = r"sm(?:7\d|80|89|90|1\d\d)_\d+x\d+x\d+_[a-z]"
-"""As CuTe calls them: ``SM80_16x8x16_F32F16F16F32_TN``."""
+"""CuTe's names: ``SM80_16x8x16_F32F16F16F32_TN``."""
 _CUDNN: Final = (
     r"dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group|xmma_"
 )
@@ -28,21 +28,17 @@ _YES: Final = re.compile(
     f"{_SHAPES}|{_INSTRUCTIONS}|{_CUTLASS}|{_ATOMS}|{_CUDNN}|{_CUBLAS}|{_ATTENTION}|{_AMD}"
 )
 _NO: Final = re.compile(r"ffma|dfma|simt")
-"""Multiplied by the ordinary cores: kernels of the same families say so."""
+"""Kernels of the same families that run on CUDA cores."""
 
 
 @lru_cache(maxsize=65536)
 def names_tensor_cores(name: str) -> bool:
-    """Whether a kernel's name says that it uses tensor cores (matrix cores on AMD's devices).
+    """Whether a kernel's name shows that it uses tensor cores (matrix cores on AMD's devices).
 
-    Many say nothing: Triton's and the user's own are called by what they compute. So a share of
-    time by names is the least that it can be.
-
-    Args:
-        name: The name, mangled or not.
+    Names of Triton's and of custom kernels do not show it, so a share of time is a lower bound.
 
     Source: NVIDIA's PyProf (``pyprof/prof/tc.py``) for the names up to Ampere, which
-    torch-tb-profiler took over; CUTLASS ("Fundamental types": ``OpClassTensorOp``,
+    torch-tb-profiler adopted; CUTLASS ("Fundamental types": ``OpClassTensorOp``,
     ``OpClassSimt``; CuTe "MMA Atoms"); ``fmha_cutlassF.h`` of PyTorch; Tensile's "Kernel
     parameters" (``MatrixInstruction``); ``GridwiseGemm_xdlops`` of Composable Kernel.
     """
@@ -51,22 +47,18 @@ def names_tensor_cores(name: str) -> bool:
 
 
 def tensor_core_rows(events: EventTable, rows: Rows | Int32s) -> Mask:
-    """Which kernels have a name that tells of tensor cores. Shape of ``rows``.
-
-    Args:
-        rows: Kernels.
-    """
+    """Which kernels have a name that shows tensor cores. Shape of ``rows``."""
     numbers, place = np.unique(events.name[rows], return_inverse=True)
-    tells = [names_tensor_cores(events.names[number]) for number in numbers.tolist()]
-    return np.array(tells, dtype=np.bool_)[place]
+    uses = [names_tensor_cores(events.names[number]) for number in numbers.tolist()]
+    return np.array(uses, dtype=np.bool_)[place]
 
 
 def mean_by_time(figures: Float64s, dur_ns: Int64s) -> float | None:
-    """The mean of the known figures, each weighing as much as its kernel is long; else None.
+    """The mean of the known figures weighted by duration, or None.
 
     Args:
-        figures: A figure for each kernel, NaN where it is not known. Shape ``(k,)``.
-        dur_ns: The kernels' lengths. Shape ``(k,)``.
+        figures: One per kernel, NaN where it is not known. Shape ``(k,)``.
+        dur_ns: Durations of the kernels. Shape ``(k,)``.
     """
     known = ~np.isnan(figures)
     weight = dur_ns[known]

@@ -1,4 +1,4 @@
-"""Device work without its launch, and launches without their work."""
+"""Orphans: device work without its launch, and launches without their device work."""
 
 import re
 from typing import Final
@@ -16,36 +16,36 @@ KERNEL_LAUNCH: Final = CallKind(
         r"ModuleLaunch(Cooperative)?Kernel)|^cuLaunch(Cooperative)?Kernel"
     )
 )
-"""Calls that launch one kernel each."""
+"""Calls that launch exactly one kernel."""
 _CAPTURE_BEGIN: Final = CallKind(re.compile(r"^(cuda|hip|cu)StreamBeginCapture"))
 _CAPTURE_END: Final = CallKind(re.compile(r"^(cuda|hip|cu)StreamEndCapture"))
 
 
 def orphans_from_before_recording(events: EventTable, launches: Launches) -> Rows:
-    """Device work from before the recording, ascending.
+    """Orphans that were launched before the recording, ascending.
 
-    A stream runs its work in the order of the launches. So what has no launch and precedes the
-    first work of its stream that has one was launched before the recording. On a stream whose
-    launches are all missing it must precede the first launched work of any stream.
+    Streams run work in launch order. So an orphan was launched before the recording if it precedes
+    the first work of its stream that has a launch; on a stream of only orphans, the first launched
+    work of any stream.
     """
     rows, first_ns = _orphans(events, launches)
     return rows[events.ts_ns[rows] < first_ns]
 
 
 def orphans_with_lost_launch(events: EventTable, launches: Launches) -> Rows:
-    """Device work whose launch should be in the recording and is not, ascending."""
+    """Orphans whose launch should be in the recording, ascending."""
     rows, first_ns = _orphans(events, launches)
     return rows[events.ts_ns[rows] >= first_ns]
 
 
 def _orphans(events: EventTable, launches: Launches) -> tuple[Rows, Int64s]:
-    """Work without a launch, and until when each could have been launched before the recording."""
+    """Orphans, and the time before which each may be from before the recording."""
     work, has = launches.work, launches.launch != NO_ROW
     stream = events.stream.at(work)
     stream = np.where(stream == MISSING, events.lane[work], stream)
     streams, stream_number = np.unique(stream, return_inverse=True)
-    both = device_of(events, work).astype(np.int64) * len(streams) + stream_number
-    group = np.unique(both, return_inverse=True)[1]
+    device_stream = device_of(events, work).astype(np.int64) * len(streams) + stream_number
+    group = np.unique(device_stream, return_inverse=True)[1]
     never = np.iinfo(np.int64).max
     first_ns = np.full(int(group.max(initial=-1)) + 1, never, dtype=np.int64)
     np.minimum.at(first_ns, group[has], events.ts_ns[work[has]])
@@ -55,11 +55,11 @@ def _orphans(events: EventTable, launches: Launches) -> tuple[Rows, Int64s]:
 
 
 def launches_without_work(events: EventTable, launches: Launches) -> tuple[Rows, Rows]:
-    """Calls that launch a kernel, and those of them whose kernel is not in the recording.
+    """Calls that launch a kernel, and those whose kernel is not in the recording.
 
-    Left out are launches while a graph is captured, which run nothing, and those after the last
-    launch whose work was recorded: their work may have run after the recording's end. Where no
-    work was recorded at all, every launch counts.
+    Excluded are launches during graph capture, which run nothing, and those after the last launch
+    with recorded work: their work may have run after the recording. Without any recorded work all
+    launches are included.
 
     Returns:
         Rows of all launching calls, and rows of those without work; both ascending.
@@ -74,7 +74,7 @@ def launches_without_work(events: EventTable, launches: Launches) -> tuple[Rows,
 
 
 def _while_capturing(events: EventTable, calls: Rows) -> Mask:
-    """Which calls happen between the begin and the end of a capture. Shape of ``calls``."""
+    """Which calls happen during a graph capture. Shape of ``calls``."""
     begins = np.sort(events.ts_ns[_CAPTURE_BEGIN.rows(events)])
     ends = np.sort(events.ts_ns[_CAPTURE_END.rows(events)])
     at_ns = events.ts_ns[calls]

@@ -1,4 +1,4 @@
-"""What each device did over its span: busy, idle, computing, communicating, copying."""
+"""Activity of each device over its span: busy, computing, communicating, copying."""
 
 from dataclasses import dataclass
 
@@ -19,12 +19,12 @@ class DeviceActivity:
         start_ns: Start of the first.
         end_ns: End of the last.
         busy: Time in which any of them ran.
-        compute: Time in which a kernel ran that is no communication.
-        communication: Time in which a communication kernel ran.
+        compute: Time in which a kernel other than a collective ran.
+        communication: Time in which a collective kernel ran.
         memcpy: Time in which a copy ran.
-        n_kernels: Kernels.
-        n_memcpy: Copies.
-        n_memset: Fills.
+        n_kernels: Number of kernels.
+        n_memcpy: Number of copies.
+        n_memset: Number of fills.
     """
 
     device: int
@@ -51,16 +51,16 @@ class DeviceActivity:
 
     @property
     def overlap_ns(self) -> int:
-        """Time in which computing and communication both ran."""
+        """Time in which compute and collective kernels both ran."""
         c = self.communication
         return int(covered_within(self.compute, c.starts_ns, c.ends_ns).sum())
 
 
 def device_of(events: EventTable, rows: Rows) -> Int32s:
-    """The ordinal of the device of each row of device work. Shape of ``rows``.
+    """Ordinal of the device of each row of device work. Shape of ``rows``.
 
-    Where the event does not name its device, its process does: Kineto gives a device's work the
-    device's ordinal as its process.
+    An event without a device has it as its process: Kineto writes a device's work under a process
+    numbered like the device.
     """
     device = events.device.at(rows)
     unnamed = device == MISSING
@@ -77,7 +77,7 @@ def _ordinal(pid: str) -> int:
 def device_activity(
     events: EventTable, launches: Launches, communication: Mask
 ) -> tuple[DeviceActivity, ...]:
-    """The activity of every device that worked, by ordinal."""
+    """Activity of every device with work, by ordinal."""
     if not len(launches.work):
         return ()
     device = device_of(events, launches.work)
@@ -90,7 +90,7 @@ def device_activity(
 def _activity(events: EventTable, device: int, rows: Rows, communication: Mask) -> DeviceActivity:
     category = events.category[rows]
     kernel = category == Category.KERNEL
-    talks = communication[rows]
+    is_collective = communication[rows]
 
     def covered(mask: Mask) -> Intervals:
         return union(events.ts_ns[rows[mask]], events.end_ns[rows[mask]])
@@ -101,8 +101,8 @@ def _activity(events: EventTable, device: int, rows: Rows, communication: Mask) 
         start_ns=int(events.ts_ns[rows].min()),
         end_ns=int(events.end_ns[rows].max()),
         busy=covered(np.ones(len(rows), dtype=np.bool_)),
-        compute=covered(kernel & ~talks),
-        communication=covered(kernel & talks),
+        compute=covered(kernel & ~is_collective),
+        communication=covered(kernel & is_collective),
         memcpy=covered(category == Category.MEMCPY),
         n_kernels=int(kernel.sum()),
         n_memcpy=int((category == Category.MEMCPY).sum()),

@@ -1,4 +1,4 @@
-"""The calls in which the host waits for a device, and what made it wait."""
+"""Calls that block the host until a device has finished, and their causes."""
 
 import re
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ _READ: Final = re.compile(
     r"|_?unique(2|_dim|_consecutive|_dim_consecutive)?|equal|allclose|bincount|histc"
     r"|repeat_interleave|one_hot)$"
 )
-"""Operators that hand a value or a shape that depends on values to the host.
+"""Operators that return a value, or a shape that depends on values, to the host.
 
 Source: ``aten/src/ATen/native/cuda/CUDAScalar.cu`` (``item``), ``Nonzero.cu``, ``Unique.cu``,
 ``Equal.cpp``, ``SummaryOps.cu`` (``bincount``), ``native/Repeat.cpp``, ``native/Onehot.cpp``;
-``torch.nonzero`` says in its documentation that it makes the host and the device synchronize.
+the documentation of ``torch.nonzero`` says that it synchronizes host and device.
 """
 _INDEX: Final = re.compile(r"^aten::(_?index(_put_?|_put_impl_)?|where)$")
-"""Operators that read only when they are indexed with a mask: then ``nonzero`` is within."""
+"""Operators that read a value only when indexed with a mask, by calling ``nonzero``."""
 _LIBRARY: Final = re.compile(rf"{OPTIMIZER.pattern}|{DATA_WAITS.pattern}")
 _LOADER: Final = re.compile(r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]")
 _BUILTIN: Final = re.compile(rf"^{BUILTIN_PREFIX}")
@@ -41,39 +41,39 @@ _NONZERO: Final = re.compile(r"^aten::nonzero(_numpy)?$")
 _TO_HOST: Final = re.compile(r"DtoH|Device -> (Pageable|Pinned|Host)|Memcpy D2[MH]\b")
 _TO_DEVICE: Final = re.compile(r"HtoD|(Pageable|Pinned|Host) -> Device|Memcpy [MH]2D\b")
 _PINNED: Final = re.compile(r"Pinned|\bHOST\b")
-"""An XPU's profiler calls memory ``HOST`` that the driver allocated, which is pinned, and any other
-of the host ``MEMORY(Unknown)``. Source: ``pti_view_memory_type`` of PTI-GPU."""
+"""An XPU's profiler names driver-allocated (pinned) host memory ``HOST`` and other host memory
+``MEMORY(Unknown)``. Source: ``pti_view_memory_type`` of PTI-GPU."""
 _PAGEABLE_TO_HOST: Final = re.compile(r"DtoH \(Device -> Pageable\)")
 _PAGEABLE_TO_DEVICE: Final = re.compile(r"HtoD \(Pageable -> Device\)")
 _COPYING: Final = re.compile(r"^aten::(to|_to_copy|copy_|_copy_from|cpu|cuda|clone|contiguous)$")
-"""Operators that copy a tensor, of which the outermost is what the user wrote."""
+"""Operators that copy a tensor; the outermost one is what the user called."""
 
 
 class SyncKind(IntEnum):
-    """What made the host wait."""
+    """Cause of a synchronization."""
 
     OTHER = 0
-    """A wait inside an operator that is none of the others."""
+    """Any other synchronization inside an operator."""
     READ = 1
-    """A value was read, such as by ``item``."""
+    """Reading a value, such as by ``item``."""
     TO_HOST = 2
-    """A tensor was copied to the host."""
+    """A device-to-host copy."""
     TO_DEVICE = 3
-    """A tensor was copied to the device."""
+    """A host-to-device copy."""
     EXPLICIT = 4
-    """A synchronizing call outside any operator: the program asked for it."""
+    """An explicit synchronizing call outside any operator."""
 
 
 @dataclass(frozen=True)
 class Syncs:
-    """Calls in which the host waits.
+    """Calls that block the host until a device has finished.
 
     Attributes:
         rows: Rows of runtime or driver calls, ascending. Shape ``(k,)``.
-        kind: A :class:`SyncKind` each. Shape ``(k,)``.
-        owner: The row that stands for the wait: the outermost operator of its kind, as the user
-            wrote it, or the call itself. Shape ``(k,)``.
-        copy: The copy that was waited for: a row of device work, or :data:`NO_ROW`. Shape ``(k,)``.
+        kind: A :class:`SyncKind` value. Shape ``(k,)``.
+        owner: The row to report: the outermost operator of its kind, as the user called it, or the
+            call itself. Shape ``(k,)``.
+        copy: The copy waited for, a row of device work, or :data:`NO_ROW`. Shape ``(k,)``.
     """
 
     rows: Rows
@@ -81,29 +81,26 @@ class Syncs:
     owner: Int32s
     copy: Int32s
 
-    def select(self, kept: Mask) -> "Syncs":
-        """Some of them. ``kept`` has shape ``(k,)``."""
-        return Syncs(self.rows[kept], self.kind[kept], self.owner[kept], self.copy[kept])
+    def select(self, mask: Mask) -> "Syncs":
+        """The syncs of a mask of shape ``(k,)``."""
+        return Syncs(self.rows[mask], self.kind[mask], self.owner[mask], self.copy[mask])
 
     def of_kind(self, kind: SyncKind) -> "Syncs":
-        """Those of one kind."""
+        """The syncs of one kind."""
         return self.select(self.kind == kind)
 
 
 def find_syncs(events: EventTable, tree: CallTree, launches: Launches) -> Syncs:
-    """Find the calls in which the host waits for a device.
+    """Find the calls that block the host until a device has finished.
 
-    A call waits when it is a synchronizing function, or a copy that blocks by its name, or a copy
-    between a device and pageable memory. Where one waiting call makes another (a runtime its
-    driver) they are one wait: the outer one.
-
-    Args:
-        launches: Which call launched which copy.
+    These are synchronizing functions, copies that are synchronous by name, and copies between a
+    device and pageable memory. A blocking call within another (a driver call of a runtime call) is
+    part of the outer one.
 
     Source: "API synchronization behavior" in the CUDA Runtime API reference.
     """
     copies, copy_calls = _copies(events, launches)
-    rows = outermost_calls(events, tree, _waiting_rows(events, launches))
+    rows = outermost_calls(events, tree, _blocking_rows(events, launches))
     is_op = events.category == Category.OP
     innermost = tree.nearest(is_op)[rows]
     read = tree.outermost(reads(events, tree))[rows]
@@ -126,10 +123,10 @@ def find_syncs(events: EventTable, tree: CallTree, launches: Launches) -> Syncs:
 
 
 def outermost_calls(events: EventTable, tree: CallTree, calls: Rows) -> Rows:
-    """Those of some calls that none of the others made. Rows, ascending.
+    """The calls that are not within another one of them. Rows, ascending.
 
     Args:
-        calls: Rows of calls, ascending. Shape ``(k,)``.
+        calls: Rows, ascending. Shape ``(k,)``.
     """
     wanted = np.zeros(len(events), dtype=np.bool_)
     wanted[calls] = True
@@ -137,10 +134,9 @@ def outermost_calls(events: EventTable, tree: CallTree, calls: Rows) -> Rows:
 
 
 def reads(events: EventTable, tree: CallTree) -> Mask:
-    """Rows of operators that hand a value to the host, or would if it were on a device.
+    """Rows of operators that return a value to the host, or would if the tensor were on a device.
 
-    Returns:
-        Shape ``(n,)``. Of nested ones each is marked; indexing is marked where it holds a mask.
+    Nested ones are all marked. Indexing is marked where it uses a mask. Shape ``(n,)``.
     """
     is_op = events.category == Category.OP
     direct = is_op & names_matching(events.names, _READ)[events.name]
@@ -151,12 +147,12 @@ def reads(events: EventTable, tree: CallTree) -> Mask:
     return np.asarray(direct)
 
 
-def reads_of_the_user(events: EventTable, tree: CallTree) -> Rows:
-    """Operators that hand a value to the host and were called by the program itself, ascending.
+def user_reads(events: EventTable, tree: CallTree) -> Rows:
+    """Operators that return a value to the host and are called by user code, ascending.
 
-    Left out is what PyTorch calls for itself: within another operator, an optimizer's step or a
-    loader, whose iterator draws a seed when it is made. It reads values that stay on the host
-    wherever the model is, such as an optimizer's count of steps or a sampler's random seed.
+    Excluded are calls within another operator, an optimizer's step or a loader, whose iterator
+    draws a seed when it is created: they read values that are on the host regardless of the model's
+    device, such as an optimizer's step count or a sampler's random seed.
     """
     library = names_matching(events.names, _LIBRARY)[events.name]
     host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
@@ -166,24 +162,19 @@ def reads_of_the_user(events: EventTable, tree: CallTree) -> Rows:
     python = events.category == Category.PYTHON
     caller = tree.nearest(python & ~names_matching(events.names, _BUILTIN)[events.name])[rows]
     of_loader = names_matching(events.names, _LOADER)[events.name[caller]]
-    own: Rows = rows[(caller == NO_ROW) | ~of_loader]
-    return own
+    return np.asarray(rows[(caller == NO_ROW) | ~of_loader])
 
 
 def called_by_profiler(events: EventTable, tree: CallTree, launches: Launches, calls: Rows) -> Mask:
-    """Which synchronizing calls are the profiler's own, with which it ends a recording.
+    """Which synchronizing calls the profiler makes itself to end a recording. Shape ``(k,)``.
 
-    With stacks its Python frames tell. Without them it is a call of a whole device that nothing
-    is launched after.
+    With stacks its Python frames show it. Without them it is a device-wide synchronization after
+    the last launch.
 
     Args:
-        launches: Device work and its launches.
         calls: Rows of synchronizing calls. Shape ``(k,)``.
 
     Source: ``torch/autograd/profiler.py`` (``profile.__exit__`` synchronizes each used device).
-
-    Returns:
-        Shape ``(k,)``.
     """
     frames = events.category == Category.PYTHON
     profiler = frames & names_matching(events.names, _PROFILER)[events.name]
@@ -197,35 +188,35 @@ def called_by_profiler(events: EventTable, tree: CallTree, launches: Launches, c
 
 
 def bytes_of(events: EventTable, copies: Rows | Int32s) -> int:
-    """Bytes that some copies move together; those of unknown size are left out."""
+    """Total bytes of some copies; those of unknown size are ignored."""
     n_bytes = events.n_bytes.at(copies)
     return int(n_bytes[n_bytes != MISSING].sum())
 
 
 def is_pageable(events: EventTable, copies: Int32s) -> Mask:
-    """Which copies touch pageable memory, by their names. Shape of ``copies``.
+    """Which copies involve pageable memory, by name. Shape of ``copies``.
 
-    ROCm only says ``Host``: such a copy counts, unless it says that the memory is pinned.
+    ROCm only writes ``Host``: such a copy counts as pageable unless its name says pinned.
     """
     host = _named(events, _TO_HOST, copies) | _named(events, _TO_DEVICE, copies)
     return np.asarray(host & ~_named(events, _PINNED, copies))
 
 
 def _named(events: EventTable, pattern: re.Pattern[str], rows: Int32s | Rows) -> Mask:
-    """Which rows' names match; :data:`NO_ROW` matches nothing. Shape of ``rows``."""
+    """Which rows have a matching name; :data:`NO_ROW` has none. Shape of ``rows``."""
     named = names_matching(events.names, pattern)
     return np.asarray((rows != NO_ROW) & named[events.name[rows]])
 
 
 def _copies(events: EventTable, launches: Launches) -> tuple[Int32s, Int32s]:
-    """Copies between host and device whose call is known, and their calls."""
+    """Copies between host and device with a known call, and their calls."""
     is_copy = (events.category[launches.work] == Category.MEMCPY) & (launches.launch != NO_ROW)
     copies = launches.work[is_copy].astype(np.int32)
-    kept = _named(events, _TO_HOST, copies) | _named(events, _TO_DEVICE, copies)
-    return copies[kept], launches.launch[is_copy][kept]
+    is_host_copy = _named(events, _TO_HOST, copies) | _named(events, _TO_DEVICE, copies)
+    return copies[is_host_copy], launches.launch[is_copy][is_host_copy]
 
 
-def _waiting_rows(events: EventTable, launches: Launches) -> Rows:
+def _blocking_rows(events: EventTable, launches: Launches) -> Rows:
     from_pageable = launches.launch[pageable_to_device(events, launches)]
     from_pageable = from_pageable[from_pageable != NO_ROW]
     return np.union1d(blocking_calls(events, launches), from_pageable).astype(np.intp)
@@ -234,11 +225,10 @@ def _waiting_rows(events: EventTable, launches: Launches) -> Rows:
 def _copy_of(
     rows: Rows, innermost: Int32s, copies: Int32s, copy_calls: Int32s, op_of: Int32s
 ) -> Int32s:
-    """The copy that each waiting call is about: its own, else the last before it in its operator.
+    """The copy that each blocking call waits for: its own, else the last one in its operator.
 
     Args:
-        rows: The waiting calls.
-        innermost: The innermost operator of each.
+        innermost: The innermost operator of each call.
         copies: Copies between host and device.
         op_of: The innermost operator of every row.
     """
@@ -251,7 +241,7 @@ def _copy_of(
 
 
 def copies_named(events: EventTable, launches: Launches, pattern: re.Pattern[str]) -> Mask:
-    """Which device work is a copy whose name matches. Shape of ``launches.work``."""
+    """Which device work is a copy with a matching name. Shape of ``launches.work``."""
     named = names_matching(events.names, pattern)
     copies = events.category[launches.work] == Category.MEMCPY
     return np.asarray(copies & named[events.name[launches.work]])
@@ -263,15 +253,15 @@ def pageable_to_host(events: EventTable, launches: Launches) -> Mask:
 
 
 def pageable_to_device(events: EventTable, launches: Launches) -> Mask:
-    """Which device work is a copy out of pageable host memory. Shape of ``launches.work``."""
+    """Which device work is a copy from pageable host memory. Shape of ``launches.work``."""
     return copies_named(events, launches, _PAGEABLE_TO_DEVICE)
 
 
 def blocking_calls(events: EventTable, launches: Launches) -> Rows:
-    """Runtime calls in which the host waits for a device, ascending.
+    """Runtime calls that block the host until a device has finished, ascending.
 
-    These are explicit synchronization, copies that block whatever their memory, and asynchronous
-    copies into pageable memory, which return only when the copy is done.
+    These are explicit synchronization, synchronous copies, and asynchronous copies into pageable
+    memory, which return only once the copy has completed.
 
     Source: "API synchronization behavior" in the CUDA Runtime API reference: transfers from device
     memory to pageable host memory return only once the copy has completed.

@@ -1,4 +1,4 @@
-"""Names of Python calls in a trace: which file, which line, and whose code it is."""
+"""Python frames in a trace: file, line, and whether they are user code."""
 
 import re
 import sys
@@ -28,10 +28,10 @@ _ALWAYS_LIBRARIES: Final = frozenset(
         "debugpy", "pydevd", "_pytest", "pluggy", "ipykernel", "IPython", "traitlets", "tornado",
     }
 )  # fmt: skip
-"""First parts of paths that are libraries even where torch cut off what precedes them.
+"""First path components that are libraries even where torch removed the preceding path.
 
-Source: ``torch/profiler/python_tracer.py`` (``_prefix_regex``): every prefix that is on
-``sys.path``, ``site-packages`` too, is cut off the file names in a trace.
+Source: ``torch/profiler/python_tracer.py`` (``_prefix_regex``): every prefix on ``sys.path``,
+including ``site-packages``, is removed from the file names in a trace.
 """
 
 
@@ -39,7 +39,7 @@ Source: ``torch/profiler/python_tracer.py`` (``_prefix_regex``): every prefix th
 def parse_frame(name: str) -> Frame | None:
     """``train.py(12): train_step`` as a frame; None for builtins and modules.
 
-    The line is the one that the function is defined in: torch writes no other.
+    The line is that of the function's definition: torch writes no other.
 
     Source: ``torch/csrc/profiler/collection.cpp`` (``Result::name``).
     """
@@ -56,12 +56,12 @@ def parse_frame(name: str) -> Frame | None:
 
 @dataclass(frozen=True)
 class Ownership:
-    """Whose code a file is.
+    """Which files are user code.
 
     Attributes:
-        paths: From shortened paths to the user's files that they stand for.
-        libraries: First parts of shortened paths that are installed packages.
-        known: Whether both were recorded; if not, they are guessed from the paths.
+        paths: The user's files by their shortened paths.
+        libraries: First components of shortened paths of installed packages.
+        known: Whether both were recorded; otherwise they are guessed from the paths.
     """
 
     paths: Mapping[str, str]
@@ -69,7 +69,7 @@ class Ownership:
     known: bool
 
     def is_user(self, file: str) -> bool:
-        """Whether a file is neither a library, nor the standard library, nor generated code."""
+        """Whether a file is not a library, the standard library or generated code."""
         if file in self.paths:
             return True
         if _GENERATED.search(file) or _LIBRARY_FOLDER.search(file):
@@ -81,5 +81,5 @@ class Ownership:
         return self.known or stem not in sys.stdlib_module_names
 
     def path(self, file: str) -> str:
-        """The file that a shortened path stands for, as far as it was recorded."""
+        """The full path of a shortened one, where it was recorded."""
         return self.paths.get(file, file)

@@ -1,7 +1,7 @@
-"""Who called whom on the host: the call tree of every thread.
+"""The call tree of every host thread.
 
-Operators, annotations, Python functions and runtime calls of one thread share one tree; nesting is
-by time, which holds for every version of every producer, where ids do not.
+Operators, annotations, Python functions and runtime calls of one thread share one tree. Nesting is
+derived from times, which are valid for all versions of all producers, unlike ids.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ HOST: Final = (
     Category.RUNTIME,
     Category.DRIVER,
 )
-"""Categories of events that happen on a host thread and can contain one another."""
+"""Categories of host events, which can contain each other."""
 
 
 @dataclass(frozen=True)
 class CallTree:
-    """The call trees of all host threads, over the rows of the event table.
+    """The call trees of all host threads.
 
     Attributes:
-        rows: Host rows by thread, then start, the longer first. Shape ``(k,)``.
+        rows: Host rows by thread, then start, longest first. Shape ``(k,)``.
         parent: Row of the caller, or :data:`NO_ROW`. Shape ``(n,)``, over all rows.
-        depth: Callers above; 0 at the top of a thread and for rows that are not on the host.
+        depth: Number of callers; 0 at the top of a thread and for rows that are not on the host.
             Shape ``(n,)``.
     """
 
@@ -40,37 +40,34 @@ class CallTree:
 
     @cached_property
     def levels(self) -> tuple[Int32s, ...]:
-        """Host rows by depth, the outermost first: to work down a tree a level at a time."""
-        depths = _short(self.depth[self.rows])
+        """Host rows by depth, outermost first."""
+        depths = _as_short(self.depth[self.rows])
         order = np.argsort(depths, kind="stable")
         bounds = np.searchsorted(depths[order], np.arange(1, int(depths.max(initial=0)) + 1))
         return tuple(np.split(self.rows[order], bounds))
 
     def nearest(self, wanted: Mask) -> Int32s:
-        """For every row the innermost wanted row that encloses it, itself included.
+        """The innermost wanted row that encloses each row or is the row itself, or :data:`NO_ROW`.
 
         Args:
-            wanted: Over all rows. Shape ``(n,)``.
-
-        Returns:
-            Rows, or :data:`NO_ROW`. Shape ``(n,)``.
+            wanted: Shape ``(n,)``, over all rows; so is the result.
         """
-        found = _themselves(wanted)
+        found = _own_rows(wanted)
         for level in self.levels[1:]:
             missing = level[found[level] == NO_ROW]
             found[missing] = found[self.parent[missing]]
         return found
 
     def outermost(self, wanted: Mask) -> Int32s:
-        """For every row the outermost wanted row that encloses it, itself included."""
-        found = _themselves(wanted)
+        """The outermost wanted row that encloses each row or is the row itself."""
+        found = _own_rows(wanted)
         for level in self.levels[1:]:
             above = found[self.parent[level]]
             found[level] = np.where(above != NO_ROW, above, found[level])
         return found
 
     def enclosing(self, wanted: Mask) -> Int32s:
-        """For every row the innermost wanted row that encloses it, itself not included."""
+        """The innermost wanted row that encloses each row, excluding the row itself."""
         found = np.full(len(wanted), NO_ROW, dtype=np.int32)
         for level in self.levels[1:]:
             above = self.parent[level]
@@ -78,22 +75,22 @@ class CallTree:
         return found
 
 
-def _themselves(wanted: Mask) -> Int32s:
-    """Each wanted row's own number, else :data:`NO_ROW`. Shape of ``wanted``."""
+def _own_rows(wanted: Mask) -> Int32s:
+    """Row numbers of the wanted rows, else :data:`NO_ROW`. Shape of ``wanted``."""
     found = np.arange(len(wanted), dtype=np.int32)
     found[~wanted] = NO_ROW
     return found
 
 
-_MOST_TICKS: Final = 1 << 62
-"""All threads behind one another have to fit into 64 bits."""
-_MOST_SHORT: Final = int(np.iinfo(np.uint16).max)
-_PIECE: Final = 1 << 18
-"""Rows that are worked on together: of a long recording not all at once."""
+_MAX_TICKS: Final = 1 << 62
+"""The threads' concatenated time axes must fit into 64 bits."""
+_MAX_SHORT: Final = int(np.iinfo(np.uint16).max)
+_CHUNK: Final = 1 << 18
+"""Rows processed at once, to bound memory."""
 
 
 def call_tree(events: EventTable) -> CallTree:
-    """Work out the call trees."""
+    """Derive the call trees."""
     parent = np.full(len(events), NO_ROW, dtype=np.int32)
     depth = np.zeros(len(events), dtype=np.int32)
     rows = _in_order(events)
@@ -102,24 +99,19 @@ def call_tree(events: EventTable) -> CallTree:
     return CallTree(rows=rows, parent=parent, depth=depth)
 
 
-def _short(numbers: Int32s) -> npt.NDArray[np.integer[Any]]:
-    """The numbers in 16 bits where they fit: NumPy sorts these by their digits, without comparing.
-
-    Args:
-        numbers: None of them negative.
-    """
-    return numbers.astype(np.uint16) if numbers.max(initial=0) <= _MOST_SHORT else numbers
+def _as_short(numbers: Int32s) -> npt.NDArray[np.integer[Any]]:
+    """Non-negative numbers in 16 bits where they fit: NumPy uses radix sort for these."""
+    return numbers.astype(np.uint16) if numbers.max(initial=0) <= _MAX_SHORT else numbers
 
 
 def _in_order(events: EventTable) -> Int32s:
-    """Host rows by thread, then start, the longer first, then their order in the file.
+    """Host rows by thread, then start, longest first, then file order.
 
-    One sort after the other, each of one key, needs the least memory; and by their start most rows
-    are in order already.
+    Successive sorts by one key each need the least memory, and most rows are sorted by start.
     """
     rows = events.rows_of(*HOST).astype(np.int32)
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
-    rows = rows[np.argsort(_short(events.lane[rows]), kind="stable")]
+    rows = rows[np.argsort(_as_short(events.lane[rows]), kind="stable")]
     starts, lanes = events.ts_ns[rows], events.lane[rows]
     same = (starts[1:] == starts[:-1]) & (lanes[1:] == lanes[:-1])
     tied = np.zeros(len(rows), dtype=np.bool_)
@@ -133,15 +125,15 @@ def _in_order(events: EventTable) -> Int32s:
 
 @dataclass(frozen=True)
 class _Axis:
-    """All threads behind one another on one axis.
+    """The time axes of all threads, concatenated.
 
-    Every time is doubled, so that an event of no length still has room to be within another.
+    Times are doubled, so that an event of zero length can be nested in another.
 
     Attributes:
         lane: Thread of every row. Shape ``(n,)``.
         start: Start of every row on its thread. Shape ``(n,)``.
         length: Shape ``(n,)``.
-        window: More than the latest end.
+        window: Exceeds the latest end.
     """
 
     lane: Int32s
@@ -150,7 +142,7 @@ class _Axis:
     window: int
 
     def spans(self, rows: Int32s) -> tuple[Int64s, Int64s]:
-        """Starts and ends of some rows, in ticks. Shape of ``rows`` each."""
+        """Starts and ends of some rows in ticks. Shape of ``rows`` each."""
         starts = self.lane[rows].astype(np.int64)
         starts *= 2 * self.window
         starts += 2 * self.start[rows]
@@ -159,11 +151,10 @@ class _Axis:
 
 
 def _axis(events: EventTable, rows: Int32s) -> _Axis:
-    """The axis of some rows."""
     window = int(events.end_ns.max()) + 2
-    if window < _MOST_TICKS // (2 * len(events.lanes)):
+    if window < _MAX_TICKS // (2 * len(events.lanes)):
         return _Axis(events.lane, events.ts_ns, events.dur_ns, window)
-    # Broken times, centuries apart. Their order is all that matters here.
+    # Invalid times, centuries apart: only their order matters here.
     begin, end = events.ts_ns[rows], events.end_ns[rows]
     ranks = np.unique(np.concatenate((begin, end)), return_inverse=True)[1]
     start, length = np.zeros((2, len(events)), dtype=np.int64)
@@ -173,36 +164,36 @@ def _axis(events: EventTable, rows: Int32s) -> _Axis:
 
 
 def _fill(events: EventTable, rows: Int32s, parent: Int32s, depth: Int32s) -> None:
-    """Fill parents and depths of rows that are ordered by thread and start.
+    """Fill in parents and depths of rows ordered by thread and start.
 
-    Piece after piece; what is still open when a piece ends precedes the next one.
+    Rows are processed in chunks; rows still open at the end of a chunk precede the next one.
     """
     axis = _axis(events, rows)
     still_open = rows[:0]
-    astray: list[Int32s] = []
+    overlapping: list[Int32s] = []
     first = 0
     while first < len(rows):
-        # Where more is open than a piece is long, longer pieces keep the cost linear.
-        last = first + max(_PIECE, len(still_open))
+        # Longer chunks keep the cost linear where more rows are open than a chunk is long.
+        last = first + max(_CHUNK, len(still_open))
         here = np.concatenate((still_open, rows[first:last]))
         starts, ends = axis.spans(here)
         depths = np.arange(len(here), dtype=np.int32)
         depths -= np.searchsorted(np.sort(ends), starts, side="left").astype(np.int32)
         places = _parents_by_depth(depths)
         outlasts = (places != NO_ROW) & (ends > ends[places])
-        astray.append(np.unique(events.lane[here[outlasts]]))
+        overlapping.append(np.unique(events.lane[here[outlasts]]))
         depth[here] = depths
         parent[here] = np.where(places == NO_ROW, NO_ROW, here[places])
-        still_open = here[ends >= axis.spans(rows[last : last + 1])[0].min(initial=_MOST_TICKS)]
+        still_open = here[ends >= axis.spans(rows[last : last + 1])[0].min(initial=_MAX_TICKS)]
         first = last
-    lanes = np.concatenate(astray)
+    lanes = np.concatenate(overlapping)
     if len(lanes):
         walked = rows[np.isin(events.lane[rows], lanes)]
         _walk(walked, *axis.spans(walked), parent, depth)
 
 
 def _parents_by_depth(depths: Int32s) -> Int32s:
-    """The place of the last event before each that is one level above it. Shape of ``depths``."""
+    """Index of the last preceding event one level above each. Shape of ``depths``."""
     places = np.full(len(depths), NO_ROW, dtype=np.int32)
     order = np.argsort(depths, kind="stable").astype(np.int32)
     bounds = np.searchsorted(depths[order], np.arange(int(depths.max()) + 2))
@@ -214,10 +205,10 @@ def _parents_by_depth(depths: Int32s) -> Int32s:
 
 
 def _walk(rows: Int32s, starts: Int64s, ends: Int64s, parent: Int32s, depth: Int32s) -> None:
-    """Parents one event after another, for threads whose events overlap without nesting.
+    """Assign parents one event at a time, for threads whose events overlap without nesting.
 
-    Old traces are rounded to microseconds, so that a call may seem to end after its caller. What
-    began within the caller is its child all the same.
+    Old traces are rounded to microseconds, so that a call may appear to end after its caller. An
+    event that begins within the caller is its child.
     """
     open_rows: list[int] = []
     open_ends: list[int] = []
@@ -232,21 +223,20 @@ def _walk(rows: Int32s, starts: Int64s, ends: Int64s, parent: Int32s, depth: Int
 
 
 def self_ns(events: EventTable, tree: CallTree, among: Mask) -> Int64s:
-    """Time of each row without the rows directly below it, of the given ones alone.
+    """Duration of each row without its children, among some rows only.
 
     Args:
-        among: Rows that count, such as operators: between two of them others are passed over.
-            Shape ``(n,)``.
+        among: Rows that count, such as operators; others between them are skipped. Shape ``(n,)``.
 
     Returns:
-        Nanoseconds, never negative; 0 for rows that do not count. Shape ``(n,)``.
+        Nanoseconds, never negative; 0 for other rows. Shape ``(n,)``.
     """
     own = np.where(among, events.dur_ns, 0)
     rows = np.flatnonzero(among).astype(np.int32)
-    every_above = tree.enclosing(among)
-    for first in range(0, len(rows), _PIECE):
-        here = rows[first : first + _PIECE]
-        above = every_above[here]
+    enclosing = tree.enclosing(among)
+    for first in range(0, len(rows), _CHUNK):
+        here = rows[first : first + _CHUNK]
+        above = enclosing[here]
         has = above != NO_ROW
         here, above = here[has], above[has]
         start, start_above = events.ts_ns[here], events.ts_ns[above]
@@ -256,10 +246,10 @@ def self_ns(events: EventTable, tree: CallTree, among: Mask) -> Int64s:
 
 
 def own_ns(events: EventTable, tree: CallTree) -> Int64s:
-    """The time of each host row that is no other's below it.
+    """Duration of each host row without its children.
 
-    On every thread these add up to the time that any of its events covers, to the nanosecond, also
-    where a call seems to end after its caller: then the caller lasts as long as what it called.
+    On every thread they add up exactly to the time that its events cover. A call that appears to
+    end after its caller extends the caller.
 
     Returns:
         Nanoseconds, never negative; 0 for rows that are not on the host. Shape ``(n,)``.
@@ -277,14 +267,14 @@ def own_ns(events: EventTable, tree: CallTree) -> Int64s:
 
 
 def rows_open_at(events: EventTable, tree: CallTree, lane: Int32s, at_ns: Int64s) -> Int32s:
-    """The innermost host row that was under way on a thread at each of some moments.
+    """The innermost host row running on a thread at each of some moments.
 
     Args:
-        lane: The thread of each moment. Shape ``(k,)``.
-        at_ns: The moments in nanoseconds. Shape ``(k,)``.
+        lane: Thread of each moment. Shape ``(k,)``.
+        at_ns: Shape ``(k,)``.
 
     Returns:
-        Rows, or :data:`NO_ROW` where nothing was under way. Shape ``(k,)``.
+        Rows, or :data:`NO_ROW`. Shape ``(k,)``.
     """
     rows = tree.rows
     if not len(rows) or not len(at_ns):
@@ -294,8 +284,8 @@ def rows_open_at(events: EventTable, tree: CallTree, lane: Int32s, at_ns: Int64s
     place = np.searchsorted(begins, lane.astype(np.int64) * width + at_ns, side="right") - 1
     found = np.where(place >= 0, rows[np.maximum(place, 0)], NO_ROW).astype(np.int32)
     found[(found != NO_ROW) & (events.lane[found] != lane)] = NO_ROW
-    over = (found != NO_ROW) & (events.end_ns[found] < at_ns)
-    while over.any():
-        found[over] = tree.parent[found[over]]
-        over = (found != NO_ROW) & (events.end_ns[found] < at_ns)
+    has_ended = (found != NO_ROW) & (events.end_ns[found] < at_ns)
+    while has_ended.any():
+        found[has_ended] = tree.parent[found[has_ended]]
+        has_ended = (found != NO_ROW) & (events.end_ns[found] < at_ns)
     return found

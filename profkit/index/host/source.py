@@ -1,8 +1,8 @@
-"""From any event to the user's own line, its operator and its ``nn.Module``.
+"""The source line, operator and ``nn.Module`` of each event.
 
-The user's line is the innermost frame that is not torch, an installed package, the standard
-library or generated code. It is known from the stacks of the window itself, from the lines that
-profkit recorded with it, or from those that another step of the same loop lends.
+The source line is the innermost frame that is not torch, an installed package, the standard library
+or generated code. It comes from the stacks of the window, from lines that profkit recorded with it,
+or from those of another step of the same loop.
 """
 
 from dataclasses import dataclass, field
@@ -28,12 +28,13 @@ class SourceMap:
     """Where every host event comes from.
 
     Attributes:
-        frames: Every frame once.
-        modules: Every ``nn.Module`` once, as torch names it.
+        frames: Each frame once.
+        modules: Each ``nn.Module`` once, with torch's name.
         frame: Index into ``frames`` of the innermost user frame of each row, or -1.
             Shape ``(n,)``.
         module: Index into ``modules`` of the innermost module of each row, or -1. Shape ``(n,)``.
-        origin: ``window``: stacks of this window; ``other-step``: lent; None: no lines at all.
+        origin: ``window``: stacks of this window; ``other-step``: stacks of another step; None: no
+            stacks.
     """
 
     frames: tuple[Frame, ...]
@@ -45,7 +46,7 @@ class SourceMap:
 
 @dataclass
 class FrameTable:
-    """Frames, each kept once."""
+    """Interned frames."""
 
     numbers: dict[Frame, int] = field(default_factory=dict)
 
@@ -57,7 +58,7 @@ class FrameTable:
 def python_frames(
     events: EventTable, tree: CallTree, ownership: Ownership, table: FrameTable
 ) -> Int32s:
-    """The innermost user frame of every row, from the Python calls that enclose it.
+    """The innermost user frame of every row, from the enclosing Python calls.
 
     Returns:
         Numbers in ``table``, or -1. Shape ``(n,)``.
@@ -77,9 +78,9 @@ def python_frames(
 def call_stack_frames(
     events: EventTable, tree: CallTree, ownership: Ownership, table: FrameTable
 ) -> Int32s:
-    """The same from the ``Call stack`` that torch 1.8 to 1.10 wrote on operators.
+    """The innermost user frame, from the ``Call stack`` that torch 1.8 to 1.10 wrote on operators.
 
-    There the lines are those of the calls themselves.
+    There the lines are exact.
     """
     column = events.call_stack
     own = np.full(len(events), NO_FRAME, dtype=np.int32)
@@ -103,7 +104,7 @@ def _innermost_user(stack: str, ownership: Ownership, table: FrameTable) -> int:
 
 
 def modules_of(events: EventTable, tree: CallTree) -> tuple[tuple[str, ...], Int32s]:
-    """Every module once, and the innermost one of each row or -1. Shape ``(n,)``."""
+    """Each module once, and the innermost one of each row or -1. Shape ``(n,)``."""
     names = [i for i, name in enumerate(events.names) if name.startswith(MODULE_PREFIX)]
     number = np.full(len(events.names), NO_FRAME, dtype=np.int32)
     number[names] = np.arange(len(names))
@@ -113,11 +114,11 @@ def modules_of(events: EventTable, tree: CallTree) -> tuple[tuple[str, ...], Int
 
 
 def forward_of_backward(events: EventTable, tree: CallTree) -> Int32s:
-    """For every row within a backward operator the row of the forward operator, else -1.
+    """For every row within a backward operator the row of its forward operator, else -1.
 
-    A backward operator runs on autograd's own thread, with none of the user's frames above it, and
-    carries the sequence number of the forward operator that made it. Of several forward operators
-    with one number it is the last that was made, which is the innermost.
+    A backward operator runs on autograd's thread without user frames, and has the sequence number
+    of the forward operator that created it. Of several forward operators with that number it is the
+    last one, which is the innermost.
 
     Source: ``aten/src/ATen/record_function.h`` (``seqNr``), ``torch/csrc/autograd/engine.cpp``.
 
@@ -144,10 +145,9 @@ def forward_of_backward(events: EventTable, tree: CallTree) -> Int32s:
 
 
 def backward_rows(events: EventTable) -> Mask:
-    """Which rows are operators of a backward pass that say of which node. Shape ``(n,)``.
+    """Which rows are operators of a backward pass with a sequence number. Shape ``(n,)``.
 
-    ``Fwd thread id`` is on both where both run on one thread, so the name tells: autograd's own
-    wrapper, and nodes, whose names end in ``Backward`` and a number.
+    ``Fwd thread id`` is on forward operators too where both run on one thread, so the name decides.
     """
     named = names_matching(events.names, BACKWARD)
     found = np.zeros(len(events), dtype=np.bool_)
@@ -158,7 +158,7 @@ def backward_rows(events: EventTable) -> Mask:
 
 
 def _inherited(own: Int32s, tree: CallTree) -> Int32s:
-    """A value of each row, or else that of the innermost row around it that has one."""
+    """The value of each row, or else that of the innermost enclosing row with one."""
     row = tree.nearest(own != NO_FRAME)
     return np.where(row == NO_ROW, NO_FRAME, own[row]).astype(np.int32)
 
@@ -166,11 +166,10 @@ def _inherited(own: Int32s, tree: CallTree) -> Int32s:
 def map_source(
     events: EventTable, tree: CallTree, steps: Steps, capture: CaptureInfo | None
 ) -> SourceMap:
-    """Work out where every host event comes from.
+    """Determine where every host event comes from.
 
     Args:
-        steps: The steps, by which lent lines are joined.
-        capture: What profkit recorded beside the events, or None.
+        capture: Data that profkit recorded beside the events, or None.
     """
     ownership = Ownership(
         paths=capture.paths if capture else {},
@@ -184,20 +183,22 @@ def map_source(
     modules, module = modules_of(events, tree)
     origin: Literal["window", "other-step"] | None = "window" if (frame != NO_FRAME).any() else None
     if capture is not None and capture.lines is not None:
-        lent_frame, modules, lent_module = _lent(events, tree, steps, capture.lines, table, modules)
-        frame = np.where(lent_frame != NO_FRAME, lent_frame, frame)
-        module = np.where(lent_module != NO_FRAME, lent_module, module)
-        if (lent_frame != NO_FRAME).any():
+        recorded_frame, modules, recorded_module = _recorded_lines(
+            events, tree, steps, capture.lines, table, modules
+        )
+        frame = np.where(recorded_frame != NO_FRAME, recorded_frame, frame)
+        module = np.where(recorded_module != NO_FRAME, recorded_module, module)
+        if (recorded_frame != NO_FRAME).any():
             origin = "window" if capture.lines.same_window else "other-step"
     forward = forward_of_backward(events, tree)
     has = np.flatnonzero(forward != NO_ROW)
-    made_by = forward[has]
-    frame[has] = np.where(frame[made_by] != NO_FRAME, frame[made_by], frame[has])
-    module[has] = np.where(module[made_by] != NO_FRAME, module[made_by], module[has])
+    maker = forward[has]
+    frame[has] = np.where(frame[maker] != NO_FRAME, frame[maker], frame[has])
+    module[has] = np.where(module[maker] != NO_FRAME, module[maker], module[has])
     return SourceMap(tuple(table.numbers), modules, frame, module, origin)
 
 
-def _lent(
+def _recorded_lines(
     events: EventTable,
     tree: CallTree,
     steps: Steps,
@@ -214,15 +215,15 @@ def _lent(
         ],
         dtype=np.int32,
     )
-    frame = _taken(entry, lines.frame, numbers)
-    lent_modules = tuple(name.removeprefix(MODULE_PREFIX) for name in lines.modules)
-    shifted = np.arange(len(lent_modules), dtype=np.int32) + len(modules)
-    module = _taken(entry, lines.module, shifted)
-    return _inherited(frame, tree), modules + lent_modules, _inherited(module, tree)
+    frame = _by_entry(entry, lines.frame, numbers)
+    recorded_modules = tuple(name.removeprefix(MODULE_PREFIX) for name in lines.modules)
+    shifted = np.arange(len(recorded_modules), dtype=np.int32) + len(modules)
+    module = _by_entry(entry, lines.module, shifted)
+    return _inherited(frame, tree), modules + recorded_modules, _inherited(module, tree)
 
 
-def _taken(entry: Int32s, index: list[int], numbers: Int32s) -> Int32s:
-    """For each row the number behind its entry's index, or -1. Shape of ``entry``."""
+def _by_entry(entry: Int32s, index: list[int], numbers: Int32s) -> Int32s:
+    """For each row the number at its entry's index, or -1. Shape of ``entry``."""
     if not len(numbers):
         return np.full(len(entry), NO_FRAME, dtype=np.int32)
     by_entry = np.array([*index, NO_FRAME], dtype=np.int64)

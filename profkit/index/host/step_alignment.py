@@ -1,9 +1,9 @@
-"""Lines that profkit recorded beside the events, joined to them.
+"""Alignment of separately recorded source lines with the events of a trace.
 
-Python stacks about double the host time of small steps. So where steps repeat profkit times steps
-without stacks, and another step lends them its lines: its operators, in their order, are the same.
-An operator is recognized by its name, the names of the operators around it, and how many like it
-came before it in the step.
+Python stacks about double the host time of short steps. So profkit records repeating steps without
+stacks, and takes the source lines from another step, which runs the same operators in the same
+order. An operator is identified by its name, the names of the enclosing operators, and the number
+of identical ones before it in the step.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,37 +20,37 @@ from profkit.model.capture_info import OpLines
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.torch_names import COMPILED_REGION_PREFIX, STEP_PREFIX
 
-NOTHING = -1
-_PIECE: Final = 1 << 18
-"""Rows that are looked up together, at least: of a long recording not all at once."""
+NO_ENTRY = -1
+_CHUNK: Final = 1 << 18
+"""Minimum number of rows looked up at once, to bound memory."""
 
 
 @dataclass(frozen=True)
 class AlignedLines:
-    """For every row the entry of the :class:`OpLines` that it is, or -1. Shape ``(n,)``."""
+    """For every row the index of its entry in :class:`OpLines`, or -1. Shape ``(n,)``."""
 
     entry: npt.NDArray[np.int32]
 
 
 def align_lines(events: EventTable, tree: CallTree, steps: Steps, lines: OpLines) -> AlignedLines:
-    """Find for every operator, annotation and lone call its entry in the recorded lines."""
-    like = _like_an_entry(events, tree, steps)
-    entry = _by_sequence(events, tree, steps, lines, like)
+    """Find the entry of every operator, annotation and call outside operators."""
+    alignable = _alignable(events, tree, steps)
+    entry = _by_sequence(events, tree, steps, lines, alignable)
     if lines.same_window:
         places = np.arange(len(lines.name), dtype=np.intp)
         ids = np.array(lines.external_id, dtype=np.int64)
         ids[ids < 0] = MISSING
-        rows = np.flatnonzero(like)
+        rows = np.flatnonzero(alignable)
         by_id = match_first(ids, places, _operator_ids(events, rows))
-        entry[rows] = np.where(by_id != NOTHING, by_id, entry[rows])
+        entry[rows] = np.where(by_id != NO_ENTRY, by_id, entry[rows])
     return AlignedLines(entry)
 
 
 def _operator_ids(events: EventTable, rows: Rows) -> Int64s:
-    """The operator that some rows are or belong to, by id, or :data:`MISSING`. Shape of ``rows``.
+    """Id of the operator that each row is or belongs to, or :data:`MISSING`. Shape of ``rows``.
 
-    Where the profiler knows no operator of a call it may write the call's own correlation instead,
-    which is the number of any operator or none.
+    Without an operator the profiler may write a call's own correlation instead, which may equal the
+    id of an unrelated operator.
 
     Source: ``libkineto/src/output_json.cpp`` (``handleActivity``), for the calls of all vendors but
     CUDA's and PrivateUse1's.
@@ -60,8 +60,8 @@ def _operator_ids(events: EventTable, rows: Rows) -> Int64s:
     return ids
 
 
-def _like_an_entry(events: EventTable, tree: CallTree, steps: Steps) -> Mask:
-    """Rows that the recorded lines may hold: operators, annotations, calls outside operators."""
+def _alignable(events: EventTable, tree: CallTree, steps: Steps) -> Mask:
+    """Rows that entries may describe: operators, annotations, calls outside operators."""
     named = np.isin(events.category, (Category.OP, Category.ANNOTATION))
     named[steps.rows] = False
     calls = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
@@ -69,120 +69,117 @@ def _like_an_entry(events: EventTable, tree: CallTree, steps: Steps) -> Mask:
 
 
 def _by_sequence(
-    events: EventTable, tree: CallTree, steps: Steps, lines: OpLines, like: Mask
+    events: EventTable, tree: CallTree, steps: Steps, lines: OpLines, alignable: Mask
 ) -> Int32s:
     """The entry of every row, by path of names and count within the step. Shape ``(n,)``."""
-    entry = np.full(len(events), NOTHING, dtype=np.int32)
+    entry = np.full(len(events), NO_ENTRY, dtype=np.int32)
     if not lines.name:
         return entry
-    lent_paths, numbers = _lent_paths(lines)
-    path = _own_paths(events, tree, like, lines, numbers)
-    table = _LentTable(lent_paths, np.array(lines.frame, np.int64))
-    known = _by_start(events, np.flatnonzero(path != NOTHING).astype(np.int32))
+    recorded_paths, numbers = _recorded_paths(lines)
+    path = _trace_paths(events, tree, alignable, lines, numbers)
+    table = _LineTable(recorded_paths, np.array(lines.frame, np.int64))
+    known = _by_start(events, np.flatnonzero(path != NO_ENTRY).astype(np.int32))
     begins = np.searchsorted(events.ts_ns[known], steps.starts_ns)
-    for piece in _pieces(len(known), begins):
-        here = known[piece]
+    for chunk in _chunks(len(known), begins):
+        here = known[chunk]
         entry[here] = table.look_up_in_order(path[here], steps.of(events.ts_ns[here]))
     return entry
 
 
 def _by_start(events: EventTable, rows: Int32s) -> Int32s:
-    """The rows in the order of time, in which most recordings have them already."""
+    """Rows in time order, which most recordings have already."""
     starts = events.ts_ns[rows]
     if (starts[1:] >= starts[:-1]).all():
         return rows
     return rows[np.argsort(starts, kind="stable")]
 
 
-def _pieces(n: int, begins: Rows) -> Iterator[slice]:
-    """Pieces of what is in the order of time, which end where a step begins: none is in two."""
+def _chunks(n: int, begins: Rows) -> Iterator[slice]:
+    """Chunks of rows in time order that end where a step begins."""
     begin = 0
     while begin < n:
-        place = np.searchsorted(begins, begin + _PIECE)
+        place = np.searchsorted(begins, begin + _CHUNK)
         end = int(begins[place]) if place < len(begins) else n
         yield slice(begin, end)
         begin = end
 
 
 def _without_steps(lines: OpLines) -> list[int]:
-    """Parents of the entries; a step's own annotation is no parent, as it is none in the trace."""
+    """Parents of the entries, ignoring annotations of steps."""
     steps = [text.startswith(STEP_PREFIX) for text in lines.names]
     return [
-        above if above >= 0 and not steps[lines.name[above]] else NOTHING for above in lines.parent
+        above if above >= 0 and not steps[lines.name[above]] else NO_ENTRY for above in lines.parent
     ]
 
 
-def _lent_paths(lines: OpLines) -> tuple[Int64s, dict[tuple[int, int], int]]:
-    """A number for every path of names from the top of a thread, among the recorded lines.
+def _recorded_paths(lines: OpLines) -> tuple[Int64s, dict[tuple[int, int], int]]:
+    """Numbers of the paths of names of all recorded lines.
 
     Returns:
-        The path of each entry; and the numbers of the paths, each by the number of the path
-        without its last name, or -1 at the top, and that name's.
+        The path of each entry; and the numbers of the paths by the number of the parent path, or -1
+        at the top, and the number of the last name.
     """
     numbers: dict[tuple[int, int], int] = {}
     parents = _without_steps(lines)
     by_name = _number_by_name(lines)
-    alike = [by_name[_plain(name)] for name in lines.names]
-    paths = np.full(len(parents), NOTHING, dtype=np.int64)
+    number_of = [by_name[_without_number(name)] for name in lines.names]
+    paths = np.full(len(parents), NO_ENTRY, dtype=np.int64)
     for i in _parents_first(np.array(parents, dtype=np.int64)).tolist():
-        above = NOTHING if parents[i] < 0 else int(paths[parents[i]])
-        paths[i] = numbers.setdefault((above, alike[lines.name[i]]), len(numbers))
+        above = NO_ENTRY if parents[i] < 0 else int(paths[parents[i]])
+        paths[i] = numbers.setdefault((above, number_of[lines.name[i]]), len(numbers))
     return paths, numbers
 
 
 def _number_by_name(lines: OpLines) -> dict[str, int]:
-    """One number for all names that are alike."""
+    """One number for all equivalent names."""
     numbers: dict[str, int] = {}
     for number, name in enumerate(lines.names):
-        numbers.setdefault(_plain(name), number)
+        numbers.setdefault(_without_number(name), number)
     return numbers
 
 
-def _plain(name: str) -> str:
-    """A name without what differs from step to step: which version of a function runs."""
+def _without_number(name: str) -> str:
+    """A name without the compile id, which may differ between steps."""
     return COMPILED_REGION_PREFIX if name.startswith(COMPILED_REGION_PREFIX) else name
 
 
-def _own_paths(
+def _trace_paths(
     events: EventTable,
     tree: CallTree,
-    like: Mask,
+    alignable: Mask,
     lines: OpLines,
     numbers: Mapping[tuple[int, int], int],
 ) -> Int32s:
-    """The recorded lines' path that each row's is, or -1.
+    """The recorded path of each row, or -1. Shape ``(n,)``.
 
     Args:
-        tree: Their call tree, which is worked down a level at a time.
-        like: Rows that have a path; the others are passed over. Shape ``(n,)``.
-        lines: The recorded lines.
-        numbers: Their paths, from :func:`_lent_paths`.
-
-    Returns:
-        Shape ``(n,)``.
+        alignable: Rows that are part of paths; others are skipped. Shape ``(n,)``.
+        numbers: From :func:`_recorded_paths`.
     """
     width = len(lines.names)
     by_name = _number_by_name(lines)
-    name = np.array([by_name.get(_plain(text), NOTHING) for text in events.names], dtype=np.int64)
+    name = np.array(
+        [by_name.get(_without_number(text), NO_ENTRY) for text in events.names], dtype=np.int64
+    )
     keys = np.array([(above + 1) * width + last for above, last in numbers], dtype=np.int64)
     by_key = np.argsort(keys)
-    # What a path ends with is in no recorded line: nor is then any path that goes on from it.
+    # A path that no recorded line has; its extensions are unknown too.
     unknown = len(numbers)
-    path = np.full(len(events), NOTHING, dtype=np.int32)
+    path = np.full(len(events), NO_ENTRY, dtype=np.int32)
     for level in tree.levels:
         parent = tree.parent[level]
-        above = np.where(parent == NO_ROW, NOTHING, path[parent])
+        above = np.where(parent == NO_ROW, NO_ENTRY, path[parent])
         last = name[events.name[level]]
         wanted = (above.astype(np.int64) + 1) * width + last
         place = by_key[np.minimum(np.searchsorted(keys, wanted, sorter=by_key), len(keys) - 1)]
-        hit = (keys[place] == wanted) & (last != NOTHING) & (above != unknown)
-        path[level] = np.where(like[level], np.where(hit, place, unknown), above)
-    path[~like | (path == unknown)] = NOTHING
+        hit = (keys[place] == wanted) & (last != NO_ENTRY) & (above != unknown)
+        path[level] = np.where(alignable[level], np.where(hit, place, unknown), above)
+    path[~alignable | (path == unknown)] = NO_ENTRY
     return path
 
 
 def _parents_first(parents: Int64s) -> Rows:
-    """The entries in an order in which every parent precedes its children."""
+    """Entries in an order in which parents precede their children."""
     depth = np.zeros(len(parents), dtype=np.int64)
     above = parents.copy()
     while (up := above >= 0).any():
@@ -192,7 +189,7 @@ def _parents_first(parents: Int64s) -> Rows:
 
 
 def _count(paths: Int32s, step: Int32s) -> tuple[Int64s, Int64s]:
-    """How many of its path came before each in its step, and how many there are in all.
+    """Number of rows of the same path before each in its step, and in the step overall.
 
     Args:
         paths: Ordered by step, then path. Shape ``(n,)``.
@@ -205,8 +202,8 @@ def _count(paths: Int32s, step: Int32s) -> tuple[Int64s, Int64s]:
     return np.arange(len(paths)) - first[group], sizes[group]
 
 
-class _LentTable:
-    """The recorded lines by path and count."""
+class _LineTable:
+    """Recorded lines by path and count."""
 
     def __init__(self, paths: Int64s, frames: Int64s) -> None:
         self._order = np.argsort(paths, kind="stable")
@@ -214,7 +211,7 @@ class _LentTable:
         self._frames = frames[self._order]
 
     def look_up_in_order(self, paths: Int32s, step: Int32s) -> Int64s:
-        """The entry for each of whole steps' rows, in the order of time. Shape of ``paths``."""
+        """The entries of the rows of whole steps, in time order. Shape of ``paths``."""
         order = np.lexsort((paths, step))
         nth, n_in_step = _count(paths[order], step[order])
         found = np.empty(len(paths), dtype=np.int64)
@@ -222,21 +219,21 @@ class _LentTable:
         return found
 
     def _look_up(self, paths: Int32s, nth: Int64s, n_in_step: Int64s, step: Int32s) -> Int64s:
-        """The entry for each: the one of the same count where the counts of the path agree.
+        """The entry of the same count where a path is equally frequent in both steps.
 
-        Where they don't (a branch taken in one step only), or outside steps, an entry serves only
-        if every entry of its path has the same frame: no line is better than a wrong one.
+        Otherwise (a branch taken in one step only), and outside steps, an entry is used only if all
+        entries of its path have the same frame: no line is better than a wrong one.
         """
         first = np.searchsorted(self._paths, paths, side="left")
         last = np.searchsorted(self._paths, paths, side="right")
-        n_lent = last - first
+        n_recorded = last - first
         changes = np.concatenate(([0], np.cumsum(self._frames[1:] != self._frames[:-1])))
         final = np.minimum(np.maximum(last - 1, 0), len(changes) - 1)
         begin = np.minimum(first, len(changes) - 1)
         agree = changes[final] == changes[begin]
-        same_count = (n_lent == n_in_step) & (step >= 0)
+        same_count = (n_recorded == n_in_step) & (step >= 0)
         place = np.where(same_count, first + nth, first)
-        usable = (n_lent > 0) & (same_count | agree)
-        found = np.full(len(paths), NOTHING, dtype=np.int64)
+        usable = (n_recorded > 0) & (same_count | agree)
+        found = np.full(len(paths), NO_ENTRY, dtype=np.int64)
         found[usable] = self._order[place[usable]]
         return found

@@ -1,4 +1,4 @@
-"""The steps of a recording."""
+"""The steps of a recording, and the waits for data."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,10 +14,10 @@ NO_STEP: Final = -1
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps in order of time.
+    """The steps in time order.
 
     Attributes:
-        rows: Their rows. Shape ``(s,)``.
+        rows: Shape ``(s,)``.
         names: Their names.
         starts_ns: Shape ``(s,)``.
         ends_ns: Shape ``(s,)``.
@@ -32,7 +32,7 @@ class Steps:
         return len(self.rows)
 
     def of(self, at_ns: Int64s) -> Int32s:
-        """The step in which each of some moments lies, or :data:`NO_STEP`. Shape of ``at_ns``."""
+        """The step of each moment, or :data:`NO_STEP`. Shape of ``at_ns``."""
         if not len(self.rows):
             return np.full(len(at_ns), NO_STEP, dtype=np.int32)
         place = np.searchsorted(self.starts_ns, at_ns, side="right") - 1
@@ -41,13 +41,12 @@ class Steps:
 
 
 def find_steps(events: EventTable, *, entry_name: str | None = None, open_step: str = "") -> Steps:
-    """Find the steps: ``ProfilerStep#N`` on the host, never its copies on a device.
+    """Find the steps: ``ProfilerStep#N`` on the host.
 
     Args:
-        entry_name: Where there are no such rows: the name of the annotation that stands for one.
-            profkit names each entry of a block after its capture.
-        open_step: Name of a step that had begun and not ended when the window did: it is a part of
-            a step, and left out.
+        entry_name: Annotation that marks a step where there is no ``ProfilerStep``: profkit names
+            each entry of a block after its capture.
+        open_step: Name of the step that was incomplete when the window ended; it is excluded.
     """
     host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
     named = names_matching(events.names, STEP)
@@ -57,10 +56,10 @@ def find_steps(events: EventTable, *, entry_name: str | None = None, open_step: 
         named = np.array([name == entry_name for name in events.names], dtype=np.bool_)
         rows = np.flatnonzero((events.category == Category.ANNOTATION) & named[events.name])
         if len(rows):
-            # The same name further in is a region of the step, not a step of its own.
+            # A nested annotation of the same name is a region of the step.
             rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
-            reached = np.maximum.accumulate(events.end_ns[rows])
-            rows = rows[np.concatenate(([True], events.ts_ns[rows][1:] >= reached[:-1]))]
+            latest_end = np.maximum.accumulate(events.end_ns[rows])
+            rows = rows[np.concatenate(([True], events.ts_ns[rows][1:] >= latest_end[:-1]))]
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
     return Steps(
         rows=rows,
@@ -71,12 +70,7 @@ def find_steps(events: EventTable, *, entry_name: str | None = None, open_step: 
 
 
 def data_waits(events: EventTable) -> Rows:
-    """Rows in which the program waits for its next batch, ascending.
-
-    Source: ``torch/utils/data/dataloader.py`` (``_BaseDataLoaderIter.__next__`` names itself
-    ``enumerate(DataLoader)#…``); ``profkit.data_wait`` is what ``profkit.steps`` writes around the
-    ``next`` of other iterables.
-    """
+    """Data-loader waits: rows in which the program waits for its next batch, ascending."""
     named = names_matching(events.names, DATA_WAITS)
     host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
     return np.flatnonzero(host & named[events.name])

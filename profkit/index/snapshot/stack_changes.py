@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profkit.index.pairing import paired
+from profkit.index.pairing import match_items
 from profkit.index.snapshot.stack_lines import is_python, stack_lines
 from profkit.model.location import Frame, Location
 from profkit.model.snapshot import NO_STACK, MemorySnapshot, Stacks, State
@@ -72,10 +72,10 @@ def stack_changes(before: MemorySnapshot, after: MemorySnapshot) -> tuple[StackC
     """
     news = live_stacks(after)
     olds = _on_devices_of(news, live_stacks(before))
-    pairs, went, appeared = paired(olds, news, (_exact,), _lines_apart)
+    pairs, went, appeared = match_items(olds, news, (_exact,), _lines_apart)
     for key in (_moved, _elsewhere):
         same_count = _where_as_many(went, appeared, key)
-        more, went, appeared = paired(went, appeared, (same_count,), _lines_apart)
+        more, went, appeared = match_items(went, appeared, (same_count,), _lines_apart)
         pairs += more
     changes = [StackChange(old, new) for old, new in pairs]
     changes += [StackChange(old, None) for old in went]

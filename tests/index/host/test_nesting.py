@@ -91,7 +91,7 @@ def test_a_tree_is_the_same_in_pieces_as_in_one(
     whole = call_tree(events)
     among = np.arange(len(spans)) % 3 > 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nesting, "_PIECE", piece)
+        patch.setattr(nesting, "_CHUNK", piece)
         pieces = call_tree(events)
         own = self_ns(events, pieces, among)
     assert pieces.rows.tolist() == whole.rows.tolist()

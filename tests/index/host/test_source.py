@@ -179,7 +179,7 @@ def test_lent_lines_are_the_same_however_many_steps_are_joined_at_once(
     whole = lent(read, op_lines(LENT), steps)
     assert whole == [[5, 6, 8], [6, None], [5, 6, 8], [5, 6, 8]]
     for piece in (1, 5, 13):
-        monkeypatch.setattr(lent_lines, "_PIECE", piece)
+        monkeypatch.setattr(lent_lines, "_CHUNK", piece)
         assert lent(read, op_lines(LENT), steps) == whole
 
 

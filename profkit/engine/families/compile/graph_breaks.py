@@ -70,7 +70,7 @@ def broken_lines(ctx: Context, code: CompiledCode) -> Iterator[Broken]:
     graphs = in_steps & _graphs(ctx, code)
     n_graphs = np.bincount(runs.root[graphs], minlength=len(runs.rows))
     lines: dict[object, _Line] = {}
-    inside = in_steps & (runs.around >= 0) & (n_graphs[runs.root] >= _SEVERAL)
+    inside = in_steps & (runs.parent >= 0) & (n_graphs[runs.root] >= _SEVERAL)
     for places in _alike(ctx, np.flatnonzero(inside & _leads_on(ctx, graphs))):
         at, first = code.goes_on_at(int(places[0])), int(runs.rows[places[0]])
         if at is not None:
@@ -138,11 +138,11 @@ def _leads_on(ctx: Context, graphs: Mask) -> Mask:
     """Which runs hold a graph, or have one within them."""
     runs = ctx.compiled_runs
     leads: Mask = graphs.copy()
-    above = runs.around
+    above = runs.parent
     while (above >= 0).any():
         here = graphs & (above >= 0)
         leads[above[here]] = True
-        above = np.where(above >= 0, runs.around[above], above)
+        above = np.where(above >= 0, runs.parent[above], above)
     return leads
 
 
