@@ -1,1 +1,1 @@
-"""What ``torch.compile`` compiled, and when."""
+"""Compilations by ``torch.compile``, and runs of compiled functions."""

@@ -1,4 +1,4 @@
-"""When ``torch.compile`` compiled, and where what it had compiled ran.
+"""When ``torch.compile`` compiled functions, and where compiled functions ran.
 
 Source: ``torch/_dynamo/utils.py`` (``dynamo_timed``, ``ChromiumEventLogger``) and
 ``torch/_dynamo/convert_frame.py`` name the rows of compiling;
@@ -29,12 +29,12 @@ _RESUMED: Final = re.compile("|".join(RESUMED))
 
 @dataclass(frozen=True)
 class Compilations:
-    """Times that something was compiled, in the order of time.
+    """Compilations in time order.
 
     Attributes:
-        rows: Their rows, none within another. Shape ``(n,)``.
-        is_function: Those of a function, and not of a backward pass alone. Shape ``(n,)``.
-        numbers: torch's number of each, such as ``3/1``; empty where it is not known.
+        rows: Outermost rows of each. Shape ``(n,)``.
+        is_function: Whether it is a function, not only a backward graph. Shape ``(n,)``.
+        numbers: Compile id of each, such as ``3/1``; empty where it is not known.
     """
 
     rows: Rows
@@ -44,27 +44,27 @@ class Compilations:
 
 @dataclass(frozen=True)
 class CompiledRuns:
-    """Runs of what functions were compiled to, in the order of the table.
+    """Runs of compiled functions, in row order.
 
     Attributes:
-        rows: Their rows. Shape ``(n,)``.
-        numbers: torch's number of each, such as ``3/1``; empty before torch 2.5.
-        around: Place of the innermost one that each is within, or -1. Shape ``(n,)``.
-        root: Place of the outermost one around each, or its own. Shape ``(n,)``.
-        has_ops: Which of them run operators of their own. Shape ``(n,)``.
-        resumed_by: Row of the Python call in each that goes on behind the end of a graph, or -1.
+        rows: Shape ``(n,)``.
+        numbers: Compile id of each, such as ``3/1``; empty before torch 2.5.
+        parent: Index of the innermost enclosing run, or -1. Shape ``(n,)``.
+        root: Index of the outermost enclosing run, or its own. Shape ``(n,)``.
+        has_ops: Whether it runs operators itself. Shape ``(n,)``.
+        resumed_by: Row of the Python call within it that resumes after a graph break, or -1.
             Shape ``(n,)``.
-        works: Operators that compute, and not those that only mark compiling and running. Over all
+        computes: Operators that compute, excluding those that mark compiling and running. Over all
             rows.
     """
 
     rows: Rows
     numbers: tuple[str, ...]
-    around: Int32s
+    parent: Int32s
     root: Int32s
     has_ops: Mask
     resumed_by: Int32s
-    works: Mask
+    computes: Mask
 
 
 def _host(events: EventTable, pattern: re.Pattern[str]) -> Mask:
@@ -73,10 +73,10 @@ def _host(events: EventTable, pattern: re.Pattern[str]) -> Mask:
 
 
 def compilations(events: EventTable, tree: CallTree) -> Compilations:
-    """Find what was compiled.
+    """Find the compilations.
 
-    A function's number is in its row since torch 2.13; else it is that of what runs next on the
-    thread, which is what it was compiled to.
+    The row of a function has its compile id since torch 2.13; else it is that of the next compiled
+    run on the thread, which is the result.
     """
     compiling = _host(events, COMPILING)
     if not compiling.any():
@@ -87,14 +87,14 @@ def compilations(events: EventTable, tree: CallTree) -> Compilations:
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
     of_function = np.unique(outermost[_host(events, COMPILING_FUNCTION)])
     is_function = np.isin(rows, of_function)
-    told = dict(_numbers_told(events, outermost))
+    recorded = dict(_recorded_numbers(events, outermost))
     next_run = _next_runs(events, rows[is_function])
-    numbers = tuple(told.get(row, "") or next_run.get(row, "") for row in rows.tolist())
+    numbers = tuple(recorded.get(row, "") or next_run.get(row, "") for row in rows.tolist())
     return Compilations(rows, is_function, numbers)
 
 
-def _numbers_told(events: EventTable, outermost: Int32s) -> list[tuple[int, str]]:
-    """The row of each time that tells its number, and the number."""
+def _recorded_numbers(events: EventTable, outermost: Int32s) -> list[tuple[int, str]]:
+    """The row of each compilation with a recorded id, and the id."""
     found = []
     for row in np.flatnonzero(_host(events, COMPILE_ID)).tolist():
         match = COMPILE_ID.match(events.name_of(row))
@@ -104,7 +104,7 @@ def _numbers_told(events: EventTable, outermost: Int32s) -> list[tuple[int, str]
 
 
 def _next_runs(events: EventTable, rows: Rows) -> dict[int, str]:
-    """The number of what runs first on its thread after each, if nothing is compiled before."""
+    """The id of the first run on its thread after each, if nothing is compiled before it."""
     runs = np.flatnonzero(_host(events, COMPILED_REGION))
     found: dict[int, str] = {}
     for lane in np.unique(events.lane[rows]).tolist():
@@ -123,7 +123,7 @@ def _next_runs(events: EventTable, rows: Rows) -> dict[int, str]:
 
 
 def _numbers_of(events: EventTable, rows: Rows) -> tuple[str, ...]:
-    """The number of each run."""
+    """The compile id of each run."""
     names, place = np.unique(events.name[rows], return_inverse=True)
     matches = (COMPILED_REGION.match(events.names[name]) for name in names.tolist())
     numbers = [(match["number"] or "") if match is not None else "" for match in matches]
@@ -131,33 +131,33 @@ def _numbers_of(events: EventTable, rows: Rows) -> tuple[str, ...]:
 
 
 def compiled_runs(events: EventTable, tree: CallTree) -> CompiledRuns:
-    """Find where what was compiled ran."""
+    """Find the runs of compiled functions."""
     is_region = _host(events, COMPILED_REGION)
     rows = np.flatnonzero(is_region)
     if not len(rows):
         nowhere = np.zeros(0, dtype=np.int32)
         return CompiledRuns(rows, (), nowhere, nowhere, rows > 0, nowhere, is_region)
     above, outermost = tree.enclosing(is_region), tree.outermost(is_region)
-    around = np.where(above[rows] == NO_ROW, NO_ROW, np.searchsorted(rows, above[rows]))
-    works = _works(events, tree)
+    parent = np.where(above[rows] == NO_ROW, NO_ROW, np.searchsorted(rows, above[rows]))
+    computes = _computes(events, tree)
     nearest = tree.nearest(is_region)
     resumed_by = np.full(len(rows), NO_ROW, dtype=np.int32)
     resumes = np.flatnonzero(rows_named(events, _RESUMED, Category.PYTHON))
-    # A function that goes on within another is in a region of its own.
+    # A resumed function within another has a region of its own.
     resumes = resumes[nearest[resumes] != NO_ROW][::-1]
     resumed_by[np.searchsorted(rows, nearest[resumes])] = resumes
     return CompiledRuns(
         rows=rows,
         numbers=_numbers_of(events, rows),
-        around=around.astype(np.int32),
+        parent=parent.astype(np.int32),
         root=np.searchsorted(rows, outermost[rows]).astype(np.int32),
-        has_ops=np.isin(rows, nearest[works]),
+        has_ops=np.isin(rows, nearest[computes]),
         resumed_by=resumed_by,
-        works=works,
+        computes=computes,
     )
 
 
-def _works(events: EventTable, tree: CallTree) -> Mask:
+def _computes(events: EventTable, tree: CallTree) -> Mask:
     ops = events.category == Category.OP
     compiling = tree.nearest(_host(events, COMPILING)) != NO_ROW
     marks = _host(events, COMPILED_REGION) | _host(events, DYNAMO_OVERHEAD)
@@ -167,16 +167,16 @@ def _works(events: EventTable, tree: CallTree) -> Mask:
 def gaps_between_graphs(
     events: EventTable, found: CompiledRuns, places: Rows
 ) -> tuple[Int64s, Int64s]:
-    """Time between operators of compiled functions, around where some of their runs begin.
+    """Time between operators of compiled functions, around the begin of some runs.
 
-    It is what Python takes to leave one graph, to do what no graph can, and to enter the next.
+    Python spends it to leave one graph, to run code outside graphs, and to enter the next graph.
 
     Args:
         found: All runs.
-        places: Which of them: each begins behind the end of a graph. Shape ``(k,)``.
+        places: Indices of runs that begin after a graph break. Shape ``(k,)``.
 
     Returns:
-        Starts and ends in nanoseconds, which are alike where no time is. Shape ``(k,)`` each.
+        Starts and ends in nanoseconds, equal where there is no gap. Shape ``(k,)`` each.
     """
     begins, outer = found.rows[places], found.rows[found.root[places]]
     starts = np.zeros(len(places), dtype=np.int64)
@@ -184,15 +184,15 @@ def gaps_between_graphs(
     for lane in np.unique(events.lane[begins]).tolist():
         here = np.flatnonzero(events.lane[begins] == lane)
         at_ns, calls = events.ts_ns[begins[here]], outer[here]
-        ops = np.flatnonzero(found.works & (events.lane == lane))
+        ops = np.flatnonzero(found.computes & (events.lane == lane))
         busy = union(events.ts_ns[ops], events.end_ns[ops])
         first, last = int(events.ts_ns[calls].min()), int(events.end_ns[calls].max())
-        pauses = complement(busy, first, last)
-        if not len(pauses):
+        gaps = complement(busy, first, last)
+        if not len(gaps):
             continue
-        place = np.searchsorted(pauses.starts_ns, at_ns, side="right") - 1
-        held = (place >= 0) & (pauses.ends_ns[np.maximum(place, 0)] >= at_ns)
-        here, place, calls = here[held], place[held], calls[held]
-        starts[here] = np.maximum(pauses.starts_ns[place], events.ts_ns[calls])
-        ends[here] = np.minimum(pauses.ends_ns[place], events.end_ns[calls])
+        place = np.searchsorted(gaps.starts_ns, at_ns, side="right") - 1
+        in_gap = (place >= 0) & (gaps.ends_ns[np.maximum(place, 0)] >= at_ns)
+        here, place, calls = here[in_gap], place[in_gap], calls[in_gap]
+        starts[here] = np.maximum(gaps.starts_ns[place], events.ts_ns[calls])
+        ends[here] = np.minimum(gaps.ends_ns[place], events.end_ns[calls])
     return starts, ends

@@ -1,6 +1,6 @@
-"""Exchanges between ranks: who runs them, who started them, and when somebody waits for one.
+"""Collectives: which kernels and threads run them, what launched them, and who waits for them.
 
-A collective runs on a device, as a kernel, or on the host, on threads of its own (gloo, MPI).
+A collective runs on a device, as a kernel, or on threads of the host (gloo, MPI).
 """
 
 import re
@@ -29,20 +29,20 @@ _LETTERS: Final = re.compile(r"[^a-z]")
 
 
 def collective_rows(events: EventTable) -> Mask:
-    """Host rows that start, run or await an exchange between ranks. Shape ``(n,)``.
+    """Host rows that start, run or await a collective. Shape ``(n,)``.
 
     Source: ``torch/csrc/distributed/c10d/Ops.cpp`` and ``Functional.cpp`` for the operators,
-    ``Work.cpp`` and the process groups of the backends for the annotations, which are named
-    ``gloo:all_reduce`` and so on; ``ParamCommsUtils.hpp`` for ``record_param_comms``.
+    ``Work.cpp`` and the process groups of the backends for annotations such as
+    ``gloo:all_reduce``; ``ParamCommsUtils.hpp`` for ``record_param_comms``.
     """
     return rows_named(events, COLLECTIVE, Category.OP, Category.ANNOTATION)
 
 
 def host_collectives(events: EventTable) -> Rows:
-    """Exchanges that threads of the host run, by their start.
+    """Collectives that run on threads of the host, by start.
 
-    Source: ``ProcessGroupGloo.cpp`` and ``ProcessGroupMPI.cpp``: a work's annotation lasts until
-    it is done, where those of NCCL and its likes end when the kernel is launched.
+    Source: ``ProcessGroupGloo.cpp`` and ``ProcessGroupMPI.cpp``: the annotation lasts until the
+    work is done, while those of NCCL and similar backends end when the kernel is launched.
     """
     rows = np.flatnonzero(
         collective_rows(events) & names_matching(events.names, HOST_COLLECTIVE)[events.name]
@@ -51,47 +51,47 @@ def host_collectives(events: EventTable) -> Rows:
 
 
 def device_collectives(events: EventTable) -> Rows:
-    """Annotations of exchanges that a device runs, whether its work was recorded or not."""
+    """Annotations of collectives on a device, whether its work was recorded or not."""
     named = names_matching(events.names, DEVICE_COLLECTIVE)
     return np.flatnonzero(collective_rows(events) & named[events.name])
 
 
 def host_work_time(events: EventTable, tree: CallTree) -> Intervals:
-    """Time in which an operator computes on any thread of the host, or a batch is fetched.
+    """Time in which any host thread computes in an operator or loads a batch.
 
-    An operator that calls others computes nothing itself, and may be where a thread waits. What an
-    exchange calls is part of it.
+    An operator that calls others may be waiting in between, so only innermost operators count.
+    Operators called by a collective are part of it.
     """
     framing = names_matching(events.names, FRAMING)[events.name]
     is_op = (events.category == Category.OP) & ~framing
     calls_others = np.zeros(len(events), dtype=np.bool_)
     above = tree.enclosing(is_op)[is_op]
     calls_others[above[above != NO_ROW]] = True
-    in_exchange = tree.nearest(collective_rows(events)) != NO_ROW
-    computing = np.flatnonzero(is_op & ~calls_others & ~in_exchange)
+    in_collective = tree.nearest(collective_rows(events)) != NO_ROW
+    computing = np.flatnonzero(is_op & ~calls_others & ~in_collective)
     return unite(covered_by(events, computing), covered_by(events, data_waits(events)))
 
 
 def exposed_waits(
-    events: EventTable, rows: Rows, working: Intervals, start_ns: int, end_ns: int
+    events: EventTable, rows: Rows, work: Intervals, start_ns: int, end_ns: int
 ) -> Intervals:
-    """Time in which nobody works and an exchange runs that ends before work goes on.
+    """Time in which no work runs until a collective ends.
 
-    What goes on while an exchange still runs has not waited for it.
+    Work that starts while a collective still runs has not waited for it.
 
     Args:
-        rows: The exchanges.
-        working: Time in which somebody works.
-        start_ns: From here on it is known whether somebody works.
-        end_ns: Up to here.
+        rows: The collectives.
+        work: Time in which work runs.
+        start_ns: Start of the time for which ``work`` is known.
+        end_ns: Its end.
     """
-    rests = complement(working, start_ns, end_ns)
-    if not len(rests) or not len(rows):
+    gaps = complement(work, start_ns, end_ns)
+    if not len(gaps) or not len(rows):
         return union(events.ts_ns[:0], events.ts_ns[:0])
     ends = events.end_ns[rows]
-    place = np.searchsorted(rests.starts_ns, ends, side="left") - 1
-    within = (place >= 0) & (ends <= rests.ends_ns[np.maximum(place, 0)])
-    begins = np.maximum(events.ts_ns[rows[within]], rests.starts_ns[place[within]])
+    place = np.searchsorted(gaps.starts_ns, ends, side="left") - 1
+    within = (place >= 0) & (ends <= gaps.ends_ns[np.maximum(place, 0)])
+    begins = np.maximum(events.ts_ns[rows[within]], gaps.starts_ns[place[within]])
     return union(begins, ends[within])
 
 
@@ -100,38 +100,36 @@ def late_launch_time(
     launches: Launches,
     device: DeviceActivity,
     communication: Mask,
-    held: Intervals,
+    blocked: Intervals,
 ) -> Intervals:
-    """Time in which a device computes nothing because the host has not launched what comes next.
+    """Time in which a device computes nothing because its next kernel is not launched yet.
 
     Args:
-        launches: Device work and its launches.
-        communication: Rows of communication kernels. Shape ``(n,)``.
-        held: Time in which the host waits for a device: then it is not the host that is late.
+        communication: Rows of collective kernels. Shape ``(n,)``.
+        blocked: Time in which the host is blocked by a device, so that it is not the cause.
     """
-    rests = complement(device.compute, device.start_ns, device.end_ns)
+    gaps = complement(device.compute, device.start_ns, device.end_ns)
     is_kernel = events.category[device.rows] == Category.KERNEL
     kernels = device.rows[is_kernel & ~communication[device.rows]]
     if not len(kernels):
         return union(events.ts_ns[:0], events.ts_ns[:0])
     kernels = kernels[np.argsort(events.ts_ns[kernels], kind="stable")]
-    place = np.searchsorted(events.ts_ns[kernels], rests.ends_ns)
+    place = np.searchsorted(events.ts_ns[kernels], gaps.ends_ns)
     ending = kernels[np.minimum(place, len(kernels) - 1)]
     launch = launches.launch[np.searchsorted(launches.work, ending)]
     known = (place < len(kernels)) & (launch != NO_ROW)
-    until = np.where(known, events.ts_ns[launch], rests.starts_ns)
-    return subtract(union(rests.starts_ns, np.minimum(until, rests.ends_ns)), held)
+    until = np.where(known, events.ts_ns[launch], gaps.starts_ns)
+    return subtract(union(gaps.starts_ns, np.minimum(until, gaps.ends_ns)), blocked)
 
 
 def wait_by_collective(events: EventTable, rows: Rows, waited: Intervals) -> Int64s:
-    """Waited time of each exchange; where several run, the one that began first has it.
+    """Waiting time of each collective; the earliest of several running ones counts.
 
     Args:
-        rows: Exchanges that together cover the waited time, by their start. Shape ``(k,)``.
-        waited: The waited time.
+        rows: Collectives that together cover the waiting time, by start. Shape ``(k,)``.
 
     Returns:
-        Nanoseconds that add up to all of it. Shape ``(k,)``.
+        Nanoseconds that add up to all of ``waited``. Shape ``(k,)``.
     """
     if not len(rows):
         return np.zeros(0, dtype=np.int64)
@@ -142,14 +140,14 @@ def wait_by_collective(events: EventTable, rows: Rows, waited: Intervals) -> Int
 
 
 def launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
-    """The operator that started each exchange that the host runs, or :data:`NO_ROW`.
+    """The operator that started each collective of the host, or :data:`NO_ROW`.
 
-    No id joins the two. Each backend's threads take what was started first, so where as many
-    operators of a kind are recorded as exchanges, they belong together in their order. Where not,
-    it is the last one of its kind that began before the exchange.
+    No id joins the two. Each backend's threads process collectives in order, so equally many
+    operators and collectives of a kind are matched in order. Otherwise it is the last operator of
+    that kind that began before the collective.
 
     Args:
-        rows: The exchanges, by their start. Shape ``(k,)``.
+        rows: The collectives, by start. Shape ``(k,)``.
 
     Returns:
         Shape ``(k,)``.
@@ -168,14 +166,14 @@ def launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
 
 
 def _by_order(events: EventTable, rows: Rows, ops: Int32s) -> Int32s:
-    """The operator for each of the exchanges of one kind, both by their start."""
+    """The operator of each collective of one kind, both ordered by start."""
     if len(ops) == len(rows) and (events.ts_ns[ops] <= events.ts_ns[rows]).all():
         return ops
     place = np.searchsorted(events.ts_ns[ops], events.ts_ns[rows], side="right") - 1
     return np.array([ops[i] if i >= 0 else NO_ROW for i in place.tolist()], dtype=np.int32)
 
 
-KINDS: Final = {
+COLLECTIVE_KINDS: Final = {
     "allreduce": "all-reduce",
     "devicereduce": "all-reduce",
     "allgather": "all-gather",
@@ -190,23 +188,25 @@ KINDS: Final = {
     "gather": "gather",
     "reduce": "reduce",
 }
-"""What a name may contain, the most telling first, and what that is called."""
+"""Kind by part of a name, most specific first."""
 UNKNOWN_COLLECTIVE: Final = "collective"
 
 
 def collective_kind(name: str) -> str:
-    """What an exchange is, by any name that has been given to it: ``all-reduce``.
+    """Kind of a collective, such as ``all-reduce``, from the name of its operator or kernel.
 
     Args:
         name: Such as ``gloo:all_reduce``, ``c10d::_allgather_base_`` or
             ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``.
     """
     plain = _LETTERS.sub("", name.lower())
-    return next((kind for text, kind in KINDS.items() if text in plain), UNKNOWN_COLLECTIVE)
+    return next(
+        (kind for text, kind in COLLECTIVE_KINDS.items() if text in plain), UNKNOWN_COLLECTIVE
+    )
 
 
 def collective_kinds(events: EventTable, rows: Rows | Int32s) -> list[str]:
-    """What each of some exchanges is. As long as ``rows``."""
+    """The kind of each collective, as long as ``rows``."""
     numbers = events.name[rows]
     kinds = {
         number: collective_kind(events.names[number]) for number in np.unique(numbers).tolist()
@@ -221,9 +221,9 @@ _COMMUNICATION: Final = re.compile(
     r"|ep::internode|ep::intranode",
     re.IGNORECASE,
 )
-"""Names of communication kernels.
+"""Names of collective kernels.
 
-Source: NCCL, RCCL, oneCCL and HCCL name their kernels after themselves; ``multimem_*``,
+Source: NCCL, RCCL, oneCCL and HCCL put their own names into those of their kernels; ``multimem_*``,
 ``one_shot_*`` and ``two_shot_*`` are PyTorch's symmetric-memory kernels
 (``torch/csrc/distributed/c10d/CUDASymmetricMemoryOps.cu``); ``cross_device_reduce`` is vLLM's;
 ``ep::`` is DeepEP's.
@@ -231,11 +231,8 @@ Source: NCCL, RCCL, oneCCL and HCCL name their kernels after themselves; ``multi
 
 
 def communication_kernels(events: EventTable) -> Mask:
-    """Rows of communication kernels: by name, or because a collective is written on them."""
-    named = names_matching(events.names, _COMMUNICATION)
-    mask = (events.category == Category.KERNEL) & named[events.name]
-    with_collective = events.collective.rows
-    kernels = with_collective[events.category[with_collective] == Category.KERNEL]
-    mask = mask.copy()
-    mask[kernels] = True
-    return np.asarray(mask)
+    """Collective kernels: by name, or because the event has a collective. Shape ``(n,)``."""
+    mask = rows_named(events, _COMMUNICATION, Category.KERNEL)
+    rows = events.collective.rows
+    mask[rows[events.category[rows] == Category.KERNEL]] = True
+    return mask

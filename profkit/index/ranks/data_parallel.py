@@ -1,4 +1,4 @@
-"""Calls of ``torch.nn.DataParallel``, and what it does itself in them."""
+"""Calls of ``torch.nn.DataParallel``, and its own work in them."""
 
 import re
 from dataclasses import dataclass
@@ -24,14 +24,15 @@ _NEVER: Final = int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class DataParallelOverhead:
-    """What ``DataParallel`` does besides calling the module that it wraps.
+    """Work of ``DataParallel`` besides calling the wrapped module.
 
     Attributes:
         calls: Its calls, ascending. Rows.
-        n_devices: Devices that it runs the module on; where launches are not recorded, all.
-        on_host: Time in which it goes through parameters, takes inputs apart, copies parameters
-            and puts outputs and gradients together. Copies of inputs from the host are not in it:
-            they are needed without it too.
+        n_devices: Number of devices that it runs the module on; all devices where launches were not
+            recorded.
+        on_host: Time in which it traverses and copies parameters, scatters inputs, and gathers
+            outputs and gradients. Host-to-device copies of inputs are excluded: they are needed
+            without it too.
         work: Rows of the device work that it launches for that, ascending.
     """
 
@@ -42,11 +43,11 @@ class DataParallelOverhead:
 
 
 def data_parallel_calls(events: EventTable, tree: CallTree) -> Rows:
-    """Calls of ``DataParallel``, ascending; of one within another the outermost.
+    """Outermost calls of ``DataParallel``, ascending.
 
-    Source: ``torch/nn/parallel/data_parallel.py``: ``forward`` names itself
-    ``DataParallel.forward``. The function ``data_parallel`` and old versions of torch do not, so
-    that only stacks tell of them.
+    Source: ``torch/nn/parallel/data_parallel.py``: ``forward`` is annotated as
+    ``DataParallel.forward``. The function ``data_parallel`` and old versions of torch are not, and
+    appear only in stacks.
     """
     wanted = rows_named(events, DATA_PARALLEL_FORWARD, Category.ANNOTATION, Category.OP)
     wanted |= rows_named(events, _FRAME, Category.PYTHON)
@@ -58,57 +59,56 @@ def data_parallel_calls(events: EventTable, tree: CallTree) -> Rows:
 def data_parallel_overhead(
     events: EventTable, tree: CallTree, launches: Launches, calls: Rows
 ) -> DataParallelOverhead:
-    """What ``DataParallel`` does itself.
+    """Determine the work of ``DataParallel`` itself.
 
-    On one device that is all until the module's first operator. On several the replicas run on
-    threads of their own, one each, and the rest of a call is its own; so is what autograd runs of
-    it in the backward pass.
-
-    Args:
-        launches: Device work and its launches.
+    On one device that is everything until the module's first operator. On several, each replica
+    runs on its own thread, and the rest of a call is overhead; so are its functions in the backward
+    pass.
 
     Source: ``torch/nn/parallel/parallel_apply.py`` for the threads;
     ``torch/nn/parallel/_functions.py`` for the functions ``Scatter``, ``Broadcast``, ``Gather`` and
-    ``ReduceAddCoalesced``, which autograd records by their names, as their backward ones.
+    ``ReduceAddCoalesced``, which autograd records by name, as their backward functions.
     """
     known = launches.launch != NO_ROW
     launch, work = launches.launch[known], launches.work[known]
     called = union(events.ts_ns[calls], events.end_ns[calls])
     during = inside(called, events.ts_ns[launch])
-    reached = work[during] if during.any() else launches.work
+    launched = work[during] if during.any() else launches.work
     elsewhere = during & ~np.isin(events.lane[launch], events.lane[calls])
-    mine = during & ~elsewhere
+    is_own = during & ~elsewhere
     if elsewhere.any():
-        spread = rows_named(events, DATA_PARALLEL_FUNCTIONS, Category.OP)
+        is_function = rows_named(events, DATA_PARALLEL_FUNCTIONS, Category.OP)
         own = subtract(called, _of_replicas(events, launch[elsewhere], calls))
-        mine = (mine & inside(own, events.ts_ns[launch])) | (tree.nearest(spread)[launch] != NO_ROW)
-        own = unite(own, covered_by(events, np.flatnonzero(spread)))
+        is_own = (is_own & inside(own, events.ts_ns[launch])) | (
+            tree.nearest(is_function)[launch] != NO_ROW
+        )
+        own = unite(own, covered_by(events, np.flatnonzero(is_function)))
     else:
         own = _before_the_module(events, tree, calls)
-        mine &= inside(own, events.ts_ns[launch])
+        is_own &= inside(own, events.ts_ns[launch])
     of_inputs = (events.category[work] == Category.MEMCPY) & names_matching(
         events.names, _TO_DEVICE
     )[events.name[work]]
-    own = subtract(own, covered_by(events, np.unique(launch[mine & of_inputs])))
-    n_devices = len(np.unique(device_of(events, reached)))
-    return DataParallelOverhead(calls, n_devices, own, np.sort(work[mine & ~of_inputs]))
+    own = subtract(own, covered_by(events, np.unique(launch[is_own & of_inputs])))
+    n_devices = len(np.unique(device_of(events, launched)))
+    return DataParallelOverhead(calls, n_devices, own, np.sort(work[is_own & ~of_inputs]))
 
 
 def _of_replicas(events: EventTable, launch: Rows, calls: Rows) -> Intervals:
-    """Of each call the time from the first launch by a replica's thread to the end of the last.
+    """For each call the time from the first launch of a replica's thread to the end of the last.
 
     Args:
-        launch: Launches by other threads than that of the calls, while one of these runs.
+        launch: Launches by other threads during the calls.
     """
     order = np.argsort(events.ts_ns[calls], kind="stable")
     place = np.searchsorted(events.ts_ns[calls][order], events.ts_ns[launch], side="right") - 1
-    first = _least(events.ts_ns[launch], place, len(calls))
-    last = -_least(-events.end_ns[launch], place, len(calls))
+    first = _minima(events.ts_ns[launch], place, len(calls))
+    last = -_minima(-events.end_ns[launch], place, len(calls))
     return union(first, np.where(first == _NEVER, first, last))
 
 
 def _before_the_module(events: EventTable, tree: CallTree, calls: Rows) -> Intervals:
-    """Of each call the time until it has taken its inputs apart, or else its first operator."""
+    """For each call the time until its inputs are scattered, or else its first operator."""
     is_op = events.category == Category.OP
     is_call = np.zeros(len(events), dtype=np.bool_)
     is_call[calls] = True
@@ -116,16 +116,16 @@ def _before_the_module(events: EventTable, tree: CallTree, calls: Rows) -> Inter
     top: Mask = is_op & (around != NO_ROW) & ~is_call & (tree.enclosing(is_op & ~is_call) == NO_ROW)
     is_scatter = names_matching(events.names, _SCATTER)[events.name]
     others, scatters = np.flatnonzero(top & ~is_scatter), np.flatnonzero(top & is_scatter)
-    begins = _least(events.ts_ns[others], np.searchsorted(calls, around[others]), len(calls))
+    begins = _minima(events.ts_ns[others], np.searchsorted(calls, around[others]), len(calls))
     place = np.searchsorted(calls, around[scatters])
     early = events.ts_ns[scatters] < begins[place]
-    apart = -_least(-events.end_ns[scatters[early]], place[early], len(calls))
-    until = np.where(apart == -_NEVER, begins, apart)
+    scattered = -_minima(-events.end_ns[scatters[early]], place[early], len(calls))
+    until = np.where(scattered == -_NEVER, begins, scattered)
     return union(events.ts_ns[calls], np.where(until == _NEVER, events.ts_ns[calls], until))
 
 
-def _least(values: Int64s, place: Rows, n: int) -> Int64s:
-    """The least of the values at each of ``n`` places; where there is none, more than any."""
+def _minima(values: Int64s, place: Rows, n: int) -> Int64s:
+    """The minimum of the values at each of ``n`` places, or :data:`_NEVER`."""
     found = np.full(n, _NEVER, dtype=np.int64)
     np.minimum.at(found, place, values)
     return found

@@ -1,1 +1,1 @@
-"""Memory as a trace's ``[memory]`` events have it."""
+"""Memory from a trace's ``[memory]`` events."""

@@ -1,4 +1,4 @@
-"""Allocations: each ``[memory]`` event that takes paired with the one that gives back."""
+"""Allocations of a trace's ``[memory]`` events, paired with their frees."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,25 +13,25 @@ DEVICE_TYPES: Final = {
     0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 13: "mps", 15: "hpu", 19: "mtia",
     20: "privateuseone",
 }  # fmt: skip
-"""PyTorch calls ROCm's devices ``cuda`` too. Source: ``c10/core/DeviceType.h``."""
+"""ROCm devices are named ``cuda`` as well. Source: ``c10/core/DeviceType.h``."""
 
 
 def device_label(device_type: int, device: int) -> str:
-    """A device as PyTorch writes it: ``cpu``, ``cuda:0``."""
+    """A device in PyTorch's notation: ``cpu``, ``cuda:0``."""
     name = DEVICE_TYPES.get(device_type, f"device{device_type}")
     return name if device < 0 else f"{name}:{device}"
 
 
 @dataclass(frozen=True)
 class Allocations:
-    """The allocations of the window, in the order of time.
+    """The allocations of the window, in time order.
 
     Attributes:
         table: The ``[memory]`` events.
-        alloc: Places of the allocations in it. Shape ``(a,)``.
-        free: For each the place of its free, or -1 when it is not in the window. Shape ``(a,)``.
-        n_frees_of_earlier: Frees of blocks that were allocated before the window.
-        has_addresses: Whether frees can be joined to allocations at all.
+        alloc: Indices of the allocations in it. Shape ``(a,)``.
+        free: Index of the free of each, or -1 where the window has none. Shape ``(a,)``.
+        n_frees_of_earlier: Number of frees of blocks allocated before the window.
+        has_addresses: Whether frees can be matched to allocations.
     """
 
     table: MemoryTable
@@ -42,24 +42,23 @@ class Allocations:
 
     @cached_property
     def unfreed(self) -> Mask:
-        """Which allocations the window does not free. Shape ``(a,)``."""
+        """Allocations without a free in the window. Shape ``(a,)``."""
         return np.asarray(self.free < 0)
 
     @cached_property
     def n_bytes(self) -> Int64s:
-        """Bytes of each. Shape ``(a,)``."""
+        """Size of each allocation. Shape ``(a,)``."""
         return self.table.n_bytes[self.alloc]
 
 
 def pair_allocations(table: MemoryTable) -> Allocations:
     """Pair allocations with their frees by device and address.
 
-    Of one address the events are in turn an allocation and its free; a free without an allocation
-    before it is of a block from before the window, and an allocation without a free after it is
-    unfreed.
+    Events of one address alternate between allocation and free; a free without a preceding
+    allocation is of a block from before the window.
     """
-    takes = table.n_bytes > 0
-    alloc = np.flatnonzero(takes)
+    is_alloc = table.n_bytes > 0
+    alloc = np.flatnonzero(is_alloc)
     free = np.full(len(table), -1, dtype=np.intp)
     has = bool(len(table)) and bool((table.address != MISSING).any())
     if not has:
@@ -74,14 +73,14 @@ def pair_allocations(table: MemoryTable) -> Allocations:
         & (table.device[here] == table.device[after])
         & (table.device_type[here] == table.device_type[after])
     )
-    pair = same & takes[here] & ~takes[after]
+    pair = same & is_alloc[here] & ~is_alloc[after]
     free[here[pair]] = after[pair]
     n_frees = int((table.n_bytes < 0).sum())
     return Allocations(table, alloc, free[alloc], n_frees - int(pair.sum()), has_addresses=True)
 
 
 def peaks(table: MemoryTable) -> dict[str, int]:
-    """The highest ``Total Allocated`` by device, in bytes; devices without figures are left out."""
+    """The highest ``Total Allocated`` by device, in bytes; devices without figures are omitted."""
     found: dict[str, int] = {}
     known = table.total_allocated != MISSING
     for device_type in np.unique(table.device_type[known]).tolist():
@@ -97,48 +96,44 @@ class UnfreedInSteps:
     """Allocations that begin in a step and are not freed in the recording.
 
     Attributes:
-        place: Places in the ``[memory]`` table. Shape ``(k,)``.
-        step: The step of each. Shape ``(k,)``.
-        n_bytes: Its bytes. Shape ``(k,)``.
+        place: Indices in the ``[memory]`` table. Shape ``(k,)``.
+        step: Shape ``(k,)``.
+        n_bytes: Shape ``(k,)``.
     """
 
     place: Int32s
     step: Int32s
     n_bytes: Int64s
 
-    def select(self, kept: Mask) -> "UnfreedInSteps":
-        """Some of them. ``kept`` has shape ``(k,)``."""
-        return UnfreedInSteps(self.place[kept], self.step[kept], self.n_bytes[kept])
+    def select(self, mask: Mask) -> "UnfreedInSteps":
+        """The allocations of a mask of shape ``(k,)``."""
+        return UnfreedInSteps(self.place[mask], self.step[mask], self.n_bytes[mask])
 
     def bytes_by_step(self, n_steps: int) -> Int64s:
-        """Bytes that each step keeps. Shape ``(n_steps,)``."""
+        """Unfreed bytes of each step. Shape ``(n_steps,)``."""
         total = np.zeros(n_steps, dtype=np.int64)
         np.add.at(total, self.step, self.n_bytes)
         return total
 
 
 def unfreed_in_steps(allocations: Allocations, steps: Steps) -> UnfreedInSteps:
-    """Allocations of the steps that the recording does not free.
-
-    Args:
-        allocations: The allocations, paired with their frees.
-    """
+    """Allocations of the steps that the recording does not free."""
     place = allocations.alloc[allocations.unfreed]
     step = steps.of(allocations.table.ts_ns[place])
-    inside = step != NO_STEP
-    place = place[inside].astype(np.int32)
-    return UnfreedInSteps(place, step[inside], allocations.table.n_bytes[place])
+    in_step = step != NO_STEP
+    place = place[in_step].astype(np.int32)
+    return UnfreedInSteps(place, step[in_step], allocations.table.n_bytes[place])
 
 
 def growth_per_step_bytes(by_step: Int64s) -> int:
-    """What every step keeps, as the median; 0 unless each step keeps something.
+    """The median of the steps' unfreed bytes; 0 unless every step leaves some.
 
-    A line that keeps memory only in some steps fills a cache or sets something up: an optimizer
-    makes its state in the first step alone, and what a variable still holds at the end of the
-    recording was made in the last.
+    A source line that allocates lasting memory only in some steps fills a cache or initializes
+    something: an optimizer creates its state in the first step only, and live variables at the end
+    of the recording were allocated in the last one.
 
     Args:
-        by_step: Bytes that each step keeps. Shape ``(n_steps,)``.
+        by_step: Unfreed bytes of each step. Shape ``(n_steps,)``.
     """
     if not len(by_step) or int(by_step.min()) <= 0:
         return 0
@@ -147,14 +142,14 @@ def growth_per_step_bytes(by_step: Int64s) -> int:
 
 @dataclass(frozen=True)
 class WindowPeak:
-    """One device, or the host, at the moment when it held most of what the window allocated.
+    """The peak of one device's, or the host's, live bytes among the window's allocations.
 
     Attributes:
         device_type: PyTorch's device type.
         device: Ordinal of the device; -1 on the host.
-        ts_ns: The first such moment, in nanoseconds from the trace's start.
-        n_bytes: What was live then.
-        live: Places in :class:`~profkit.index.trace_memory.live_bytes.Allocations` of what was. Shape ``(k,)``.
+        ts_ns: Time of the peak, in nanoseconds from the trace's start.
+        n_bytes: Live bytes at the peak.
+        live: Indices in :attr:`Allocations.alloc` of the live allocations. Shape ``(k,)``.
     """
 
     device_type: int
@@ -165,11 +160,7 @@ class WindowPeak:
 
 
 def window_peaks(allocations: Allocations) -> tuple[WindowPeak, ...]:
-    """The peak of every device; none where frees cannot be joined to allocations.
-
-    Args:
-        allocations: The allocations of the window, with their frees.
-    """
+    """The peak of every device; none where frees cannot be matched to allocations."""
     table = allocations.table
     if not allocations.has_addresses:
         return ()
@@ -184,8 +175,8 @@ def window_peaks(allocations: Allocations) -> tuple[WindowPeak, ...]:
         np.subtract.at(change, free[ended], allocations.n_bytes[ended])
         level = np.cumsum(change)
         peak = int(level.argmax())
-        still = (alloc[here] <= peak) & ((free[here] < 0) | (free[here] > peak))
+        is_live = (alloc[here] <= peak) & ((free[here] < 0) | (free[here] > peak))
         found.append(
-            WindowPeak(device_type, device, int(table.ts_ns[peak]), int(level[peak]), here[still])
+            WindowPeak(device_type, device, int(table.ts_ns[peak]), int(level[peak]), here[is_live])
         )
     return tuple(found)

@@ -99,7 +99,7 @@ def test_runs_know_what_is_around_them_and_whether_they_compute(built: Built) ->
         b.compute("_compile (dynamo_timed)", 10)
     found = built(b).compiled_runs
     assert found.numbers == ("0/0", "1/0", "2/0", "")
-    assert found.around.tolist() == [-1, 0, 1, -1]
+    assert found.parent.tolist() == [-1, 0, 1, -1]
     assert found.root.tolist() == [0, 0, 0, 3]
     assert found.has_ops.tolist() == [False, True, False, False]
 
