@@ -84,7 +84,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLine:
     """A source line.
 
     Attributes:
@@ -126,11 +126,11 @@ class Place:
         return tail_cut(f"{self.path}:{self.line}", width)
 
 
-Cell = str | Name | Place | MemorySeriesRow
+Cell = str | Name | SourceLine | MemorySeriesRow
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of a table; figures are never cut and are aligned to the right."""
 
     title: str
@@ -138,19 +138,19 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row: a cell for each column, and below it the frames of a stack, innermost first."""
 
     cells: tuple[Cell, ...]
-    stack: tuple[Place, ...] = ()
+    stack: tuple[SourceLine, ...] = ()
 
 
 @dataclass(frozen=True)
-class Table:
+class TableBlock:
     """A table; the first column has the names of the rows."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[TableColumn, ...]
+    rows: tuple[TableRow, ...]
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class FindingBlock:
     """
 
     number: int
-    place: Name | Place | str
+    place: Name | SourceLine | str
     severity: Severity
     name: str
     rule: str
@@ -212,7 +212,7 @@ class Labelled:
     """Places and names under a label; ``n_hidden`` more are shown with ``--verbose``."""
 
     label: str
-    values: tuple[Name | Place | str, ...]
+    values: tuple[Name | SourceLine | str, ...]
     n_hidden: int = 0
 
     @property
@@ -222,7 +222,7 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class Item:
+class ListItem:
     """A line of a list; a fault of the recording has a severity and its rule in ``lead``."""
 
     text: str
@@ -231,10 +231,10 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Items:
+class ListBlock:
     """A list."""
 
-    items: tuple[Item, ...]
+    items: tuple[ListItem, ...]
 
 
 @dataclass(frozen=True)
@@ -244,11 +244,11 @@ class Remainder:
     text: str
 
 
-Block = TimeParts | FindingBlock | Table | Items | Remainder
+Block = TimeParts | FindingBlock | TableBlock | ListBlock | Remainder
 
 
 @dataclass(frozen=True)
-class Section:
+class DocumentSection:
     """A section.
 
     Attributes:
@@ -285,19 +285,18 @@ class Document:
     paths: tuple[str, ...]
     origin: tuple[str, ...]
     headline: str
-    sections: tuple[Section, ...]
+    sections: tuple[DocumentSection, ...]
 
 
 def report_document(report: Report, options: ReadersOptions) -> Document:
     """A report as a document."""
-    limit = options.limit
     sections = (
         *_time(report),
         *_findings(report, options),
         *_memory(report),
         *_allocation_sites(report, options),
-        *_kernels(report, limit, options.base),
-        *_operators(report, limit, options.base),
+        *_kernels(report, options),
+        *_operators(report, options),
         *_list_section("Details", facts(report, everything=options.verbose)),
         *_skipped(report, options),
         *_recording(report, options),
@@ -321,17 +320,17 @@ def _name(text: str) -> Name:
     return Name(_one_line(text))
 
 
-def _place(where: Location | None, base: str) -> Place | None:
+def _place(where: Location | None, base: str) -> SourceLine | None:
     """A location's source line, or None where it has none."""
     if where is None or where.file is None or where.line is None:
         return None
     path = _one_line(short_path(where.file, base))
     if where.precision == "function" and where.function:
-        return Place(path, where.line, _one_line(where.function), is_function=True)
-    return Place(path, where.line)
+        return SourceLine(path, where.line, _one_line(where.function), is_function=True)
+    return SourceLine(path, where.line)
 
 
-def _time(report: Report) -> Iterator[Section]:
+def _time(report: Report) -> Iterator[DocumentSection]:
     breakdown = report.summary.breakdown
     if breakdown is None or not breakdown.total_ns:
         return
@@ -344,7 +343,7 @@ def _time(report: Report) -> Iterator[Section]:
             parts.append(Part(part_label(part.kind), kind, format_ns(ns), part.share, start))
         start += part.share
     title, figures = _time_heading(report, breakdown)
-    yield Section(title, (TimeParts(tuple(parts)),), figures)
+    yield DocumentSection(title, (TimeParts(tuple(parts)),), figures)
 
 
 def _part_kind(kind: str) -> PartKind:
@@ -366,7 +365,7 @@ def _time_heading(report: Report, breakdown: Breakdown) -> tuple[str, str]:
     return "Step time", figures
 
 
-def _findings(report: Report, options: ReadersOptions) -> Iterator[Section]:
+def _findings(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     every = report.findings
     if not every:
         return
@@ -377,7 +376,7 @@ def _findings(report: Report, options: ReadersOptions) -> Iterator[Section]:
     blocks += _remainder(len(every) - len(blocks), f"--top {len(every)}")
     found = f"{format_count(len(every))} found"
     order = ", highest cost first" if len(every) > 1 else ""
-    yield Section("Findings", tuple(blocks), found + order)
+    yield DocumentSection("Findings", tuple(blocks), found + order)
 
 
 def _remainder(n_hidden: int, option: str) -> Iterator[Remainder]:
@@ -418,33 +417,39 @@ def _finding(
 
 
 def _labelled(
-    label: str, values: Sequence[Name | Place | str], limit: int, options: ReadersOptions
+    label: str, values: Sequence[Name | SourceLine | str], limit: int, options: ReadersOptions
 ) -> Labelled:
     shown = tuple(values if options.verbose else values[:limit])
     return Labelled(label, shown, len(values) - len(shown))
 
 
+def _columns(
+    name: str, figures: Iterable[str], ends: Iterable[str] = (), kind: ColumnKind = "name"
+) -> tuple[TableColumn, ...]:
+    """The columns of a table: names, figures, and at the end columns of one kind."""
+    return (
+        TableColumn(name, "name"),
+        *(TableColumn(title) for title in figures),
+        *(TableColumn(title, kind) for title in ends),
+    )
+
+
 def _table_section(
-    title: str,
-    columns: tuple[Column, ...],
+    heading: tuple[str, str],
+    columns: tuple[TableColumn, ...],
     rows: Iterable[tuple[Cell, ...]],
     *,
-    figures: str = "",
     is_detail: bool = False,
-) -> Iterator[Section]:
-    table = Table(columns, tuple(Row(cells) for cells in rows))
+) -> Iterator[DocumentSection]:
+    """A section with a table, unless it is empty; ``heading`` is its title and figures."""
+    title, figures = heading
+    table = TableBlock(columns, tuple(TableRow(cells) for cells in rows))
     if table.rows:
-        yield Section(title, (table,), figures, is_detail)
+        yield DocumentSection(title, (table,), figures, is_detail)
 
 
-def _memory(report: Report) -> Iterator[Section]:
-    columns = (
-        Column("memory", "name"),
-        Column("first"),
-        Column("last"),
-        Column("peak"),
-        Column("trend", "trend"),
-    )
+def _memory(report: Report) -> Iterator[DocumentSection]:
+    columns = _columns("memory", ("first", "last", "peak"), ("trend",), "trend")
     of_steps = series_rows(report) if shows_series(report) else []
     every = (("Memory over steps", of_steps), ("Memory over time", device_series_rows(report)))
     for title, found in every:
@@ -458,17 +463,11 @@ def _memory(report: Report) -> Iterator[Section]:
             )
             for each in found
         )
-        yield from _table_section(title, columns, rows)
+        yield from _table_section((title, ""), columns, rows)
 
 
-def _allocation_sites(report: Report, options: ReadersOptions) -> Iterator[Section]:
-    columns = (
-        Column("allocated at", "name"),
-        Column("blocks"),
-        Column("bytes"),
-        Column("share"),
-        Column("used for", "text"),
-    )
+def _allocation_sites(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    columns = _columns("allocated at", ("blocks", "bytes", "share"), ("used for",), "text")
     for each in allocation_tables(report, everything=options.verbose):
         rows = (
             (
@@ -480,72 +479,62 @@ def _allocation_sites(report: Report, options: ReadersOptions) -> Iterator[Secti
             )
             for site in each.sites[: options.limit]
         )
-        total = format_bytes(each.total_bytes)
-        yield from _table_section(_one_line(each.title), columns, rows, figures=total)
+        heading = (_one_line(each.title), format_bytes(each.total_bytes))
+        yield from _table_section(heading, columns, rows)
 
 
-def _kernels(report: Report, limit: int | None, base: str) -> Iterator[Section]:
-    columns = (
-        Column("kernel", "name"),
-        Column("calls"),
-        Column("total"),
-        Column("share"),
-        Column("source line", "name"),
-        Column("operator", "name"),
-    )
+def _kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    columns = _columns("kernel", ("calls", "total", "share"), ("source line", "operator"))
     rows = (
         (
             Name(_one_line(kernel.name), is_kernel=True),
             format_count(kernel.n_calls),
             format_ns(kernel.total_ns),
             format_share(kernel.share),
-            _place(kernel.location, base) or "",
+            _place(kernel.location, options.base) or "",
             _name(kernel.op) if kernel.op else "",
         )
-        for kernel in report.summary.top_kernels[:limit]
+        for kernel in report.summary.top_kernels[: options.limit]
     )
-    yield from _table_section("Kernels", columns, rows, is_detail=True)
+    yield from _table_section(("Kernels", ""), columns, rows, is_detail=True)
 
 
-def _operators(report: Report, limit: int | None, base: str) -> Iterator[Section]:
+def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     on_device, every = busiest_ops(report)
-    columns = (
-        Column("operator", "name"),
-        Column("calls"),
-        Column(f"on {device_noun(report)}" if on_device else "total"),
-        Column("self CPU" if on_device else "self"),
-        Column("source line", "name"),
-    )
+    times = (f"on {device_noun(report)}", "self CPU") if on_device else ("total", "self")
+    columns = _columns("operator", ("calls", *times), ("source line",))
     rows = (
         (
             _name(op.name),
             format_count(op.n_calls),
             format_ns(op.device_ns if on_device else op.total_ns),
             format_ns(op.self_ns),
-            _place(op.location, base) or "",
+            _place(op.location, options.base) or "",
         )
-        for op in every[:limit]
+        for op in every[: options.limit]
     )
-    yield from _table_section("Operators", columns, rows, is_detail=True)
+    yield from _table_section(("Operators", ""), columns, rows, is_detail=True)
 
 
-def _list_section(title: str, lines: Iterable[str], *, is_detail: bool = True) -> Iterator[Section]:
-    items = tuple(Item(_one_line(line)) for line in lines)
+def _list_section(
+    title: str, lines: Iterable[str], *, is_detail: bool = True
+) -> Iterator[DocumentSection]:
+    items = tuple(ListItem(_one_line(line)) for line in lines)
     if items:
-        yield Section(title, (Items(items),), is_detail=is_detail)
+        yield DocumentSection(title, (ListBlock(items),), is_detail=is_detail)
 
 
-def _skipped(report: Report, options: ReadersOptions) -> Iterator[Section]:
+def _skipped(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     n_checks = len({each.rule for each in report.unchecked})
     reasons = unchecked_by_reason(report, everything=options.verbose)
     lines = (f"{reason} ({rules})" for reason, rules in reasons)
     yield from _list_section(f"{counted(n_checks, 'check')} skipped", lines)
 
 
-def _recording(report: Report, options: ReadersOptions) -> Iterator[Section]:
+def _recording(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     source = report.source
     items = [
-        Item(
+        ListItem(
             _one_line(f"{fault.message} {fault.fix}"),
             f"{fault.severity} {_one_line(fault.rule)}",
             fault.severity,
@@ -554,15 +543,15 @@ def _recording(report: Report, options: ReadersOptions) -> Iterator[Section]:
     ]
     overhead = source.overhead_ratio
     if overhead is not None and (overhead >= _NOTABLE_OVERHEAD or options.verbose):
-        items.append(Item(overhead_text(overhead)))
-    items += [Item(_one_line(sentence)) for sentence in not_measured(report)]
+        items.append(ListItem(overhead_text(overhead)))
+    items += [ListItem(_one_line(sentence)) for sentence in not_measured(report)]
     if source.lines_from == "other-step":
         items.append(
-            Item("Times are from steps without stacks; source lines are from one warm-up step.")
+            ListItem("Times are from steps without stacks; source lines are from one warm-up step.")
         )
     if items:
         is_sound = all(fault.severity == "note" for fault in report.health)
-        yield Section("Recording", (Items(tuple(items)),), is_detail=is_sound)
+        yield DocumentSection("Recording", (ListBlock(tuple(items)),), is_detail=is_sound)
 
 
 def difference_document(difference: Difference, options: ReadersOptions) -> Document:
@@ -584,55 +573,48 @@ def difference_document(difference: Difference, options: ReadersOptions) -> Docu
     )
 
 
-def _compared_figures(difference: Difference, options: ReadersOptions) -> Iterator[Section]:
-    columns = (
-        Column("figure", "name"), Column("before"), Column("after"), Column("change"), Column("%"),
-    )  # fmt: skip
+def _compared_figures(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
     every = difference.figures
     shown = every if options.verbose else every[:_MAX_FIGURES]
-    rows = (
-        (
-            label(each),
-            amount(each.before, each.unit) or "?",
-            amount(each.after, each.unit) or "?",
-            signed(each),
-            share_of(each),
+    rows = tuple(
+        TableRow(
+            (
+                label(each),
+                amount(each.before, each.unit) or "?",
+                amount(each.after, each.unit) or "?",
+                signed(each),
+                share_of(each),
+            )
         )
         for each in shown
     )
     if shown:
-        table = Table(columns, tuple(Row(cells) for cells in rows))
+        table = TableBlock(_columns("figure", ("before", "after", "change", "%")), rows)
         hidden = _remainder(len(every) - len(shown), "--verbose")
-        yield Section("Figures", (table, *hidden))
+        yield DocumentSection("Figures", (table, *hidden))
 
 
-def _changes(difference: Difference, options: ReadersOptions) -> Iterator[Section]:
+def _changes(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
     columns = (
-        Column("what", "name"),
-        Column("status", "text"),
-        Column("change"),
-        Column("source line", "name"),
+        TableColumn("what", "name"),
+        TableColumn("status", "text"),
+        TableColumn("change"),
+        TableColumn("source line", "name"),
     )
     for kind, title in TITLES:
         every = difference.of_kind(kind)
         shown = every[: options.limit]
-        if not shown:
-            continue
         rows = tuple(
-            Row(
-                (
-                    _subject(each),
-                    each.status,
-                    signed(each),
-                    _changed_place(each, options.base),
-                ),
+            TableRow(
+                (_subject(each), each.status, signed(each), _changed_place(each, options.base)),
                 _stack(each, options.base) if options.verbose else (),
             )
             for each in shown
         )
-        hidden = _remainder(len(every) - len(shown), f"--top {len(every)}")
-        figures = f"{format_count(len(every))} changed"
-        yield Section(title, (Table(columns, rows), *hidden), figures)
+        if rows:
+            hidden = _remainder(len(every) - len(shown), f"--top {len(every)}")
+            figures = f"{format_count(len(every))} changed"
+            yield DocumentSection(title, (TableBlock(columns, rows), *hidden), figures)
 
 
 def _subject(change: Change) -> Cell:
@@ -644,17 +626,14 @@ def _subject(change: Change) -> Cell:
 def _changed_place(change: Change, base: str) -> Cell:
     where = change.location
     if where is None or where.file is None or where.line is None:
-        return _name(where.op) if where and where.op else _no_place(change)
+        no_place = _NO_PLACE if change.kind == "memory" else ""
+        return _name(where.op) if where and where.op else no_place
     path, function = _one_line(short_path(where.file, base)), _one_line(where.function or "")
-    return Place(path, where.line, function, before_line=change.before_line)
+    return SourceLine(path, where.line, function, before_line=change.before_line)
 
 
-def _no_place(change: Change) -> str:
-    return _NO_PLACE if change.kind == "memory" else ""
-
-
-def _stack(change: Change, base: str) -> tuple[Place, ...]:
+def _stack(change: Change, base: str) -> tuple[SourceLine, ...]:
     return tuple(
-        Place(_one_line(short_path(frame.file, base)), frame.line, _one_line(frame.function))
+        SourceLine(_one_line(short_path(frame.file, base)), frame.line, _one_line(frame.function))
         for frame in change.stack
     )

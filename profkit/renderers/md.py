@@ -16,12 +16,12 @@ from profkit.present.document import (
     Block,
     Cell,
     Document,
+    DocumentSection,
     FindingBlock,
-    Items,
+    ListBlock,
     Name,
-    Place,
-    Section,
-    Table,
+    SourceLine,
+    TableBlock,
     TimeParts,
     difference_document,
     report_document,
@@ -74,7 +74,7 @@ def _fitting(blocks: list[str], n_taken: int) -> list[str]:
     return fitting if len(fitting) == len(blocks) else [*fitting, _OMITTED]
 
 
-def _section(section: Section) -> Iterator[str]:
+def _section(section: DocumentSection) -> Iterator[str]:
     blocks = [text for block in section.blocks for text in _block(block)]
     if section.is_detail:
         body = "\n\n".join(blocks)
@@ -99,14 +99,14 @@ def _block(block: Block) -> Iterator[str]:
                 yield f"also: {_prose(block.small)}"
         case FindingBlock():
             yield _finding(block)
-        case Table():
+        case TableBlock():
             titles = [_prose(column.title) for column in block.columns]
             right = [column.kind == "figure" for column in block.columns]
             cells = [[_cell(cell) for cell in row.cells] for row in block.rows]
             for row, shown in zip(block.rows, cells, strict=True):
                 shown[-1] = "<br>".join((shown[-1], *(_code(str(frame)) for frame in row.stack)))
             yield _rows(titles, right, cells)
-        case Items():
+        case ListBlock():
             leads = (f"{item.lead}: " if item.lead else "" for item in block.items)
             yield "\n".join(
                 f"- {_prose(lead + item.text)}"
@@ -134,7 +134,7 @@ def _finding(finding: FindingBlock) -> str:
 def _cell(cell: Cell) -> str:
     if isinstance(cell, str):
         return _prose(cell)
-    if isinstance(cell, Place):
+    if isinstance(cell, SourceLine):
         return _code(str(cell))
     if isinstance(cell, Name):
         return _code(cell.fitted(_MAX_KERNEL_WIDTH) if cell.is_kernel else cell.text)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from profkit.cli.main import main
+from profkit.model.difference import SCHEMA
 from profkit.testing import TraceBuilder
 from tests.index.snapshots import write
 
@@ -37,8 +38,10 @@ def test_two_snapshots_are_compared_by_line(
     after = write(tmp_path / "b.pickle", [([LINE], 4096), ([LINE], 5 << 30)])
     assert main(["diff", str(before), str(after)]) == 0
     captured = capsys.readouterr()
-    (row,) = [line for line in captured.out.splitlines() if line.startswith("  grew")]
-    assert row == "  grew      +5.00 GiB  1 to 2 blocks on cuda:0  /home/me/train.py:30 in step"
+    (row,) = [line for line in captured.out.splitlines() if line.startswith("1 to 2 blocks")]
+    assert " ".join(row.split()) == (
+        "1 to 2 blocks on cuda:0 worse +5.00 GiB /home/me/train.py:30 in step"
+    )
     assert captured.err == ""
 
 
@@ -48,7 +51,7 @@ def test_the_cure_shows_as_time_saved_and_a_finding_gone(
     assert main(["diff", *traces]) == 0
     out = capsys.readouterr().out
     assert "A step takes 910 µs instead of 5.91 ms: 5.00 ms (85%) less." in out
-    assert "Findings: 1 went." in out
+    assert "Findings: 1 fixed." in out
     assert "DAT001 starved-by-loader" in out
 
 
@@ -69,7 +72,7 @@ def test_json_goes_to_a_file_and_a_file_that_is_there_stays(
     target = tmp_path / "diff.json"
     assert main(["diff", *traces, "--format", "json", "-o", str(target)]) == 0
     tree = json.loads(target.read_text())
-    assert tree["schema"] == "profkit.difference/1"
+    assert tree["schema"] == SCHEMA
     assert [each["status"] for each in tree["changes"] if each["kind"] == "finding"] == ["fixed"]
     assert main(["diff", *traces, "-o", str(target)]) == 5
     assert "is there already" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_a_table_that_is_not_there_and_a_format_without_tables_are_refused(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", str(trace), "--to", "csv", "--table", "kernel"]) == 2
-    assert "There are findings, " in capsys.readouterr().err
+    assert "The tables are findings, " in capsys.readouterr().err
     assert main(["export", str(trace), "--to", "chrome", "--table", "kernels"]) == 2
     assert "chrome has no --table" in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ from profkit.present.document import (
     Cell,
     Document,
     Name,
-    Place,
+    SourceLine,
     difference_document,
     report_document,
 )
@@ -76,13 +76,13 @@ def _environment() -> Environment:
 def _shown(cell: Cell) -> str:
     if isinstance(cell, str):
         return cell
-    if isinstance(cell, Place):
+    if isinstance(cell, SourceLine):
         return cell.short
     return cell.fitted(_MAX_NAME_WIDTH) if isinstance(cell, Name) else cell.trend(_TREND_WIDTH)
 
 
 def _is_code(cell: Cell) -> bool:
-    return isinstance(cell, Name | Place)
+    return isinstance(cell, Name | SourceLine)
 
 
 def _kind(block: Block) -> str:

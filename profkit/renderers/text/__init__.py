@@ -22,15 +22,15 @@ from profkit.model.report import Report
 from profkit.names import middle_cut, tail_cut
 from profkit.present.document import (
     Document,
+    DocumentSection,
     FindingBlock,
-    Items,
     Labelled,
+    ListBlock,
     Name,
     Part,
-    Place,
     Remainder,
-    Section,
-    Table,
+    SourceLine,
+    TableBlock,
     TimeParts,
     difference_document,
     report_document,
@@ -145,10 +145,10 @@ def _header(document: Document, width: int) -> str:
     return "\n".join(filter(None, (first, " · ".join(origin))))
 
 
-def _section(section: Section, width: int, wide: int) -> Iterator[RenderableType]:
+def _section(section: DocumentSection, width: int, wide: int) -> Iterator[RenderableType]:
     first = section.blocks[0]
     # The heading of a section that is one table takes the place of the title of its names.
-    title = "" if section.figures or not isinstance(first, Table) else section.title
+    title = "" if section.figures or not isinstance(first, TableBlock) else section.title
     if not title:
         figures = f": {section.figures}" if section.figures else ""
         yield Text(section.title, style="bold").append(_prose(figures), style="not bold")
@@ -158,9 +158,9 @@ def _section(section: Section, width: int, wide: int) -> Iterator[RenderableType
                 yield from _time_parts(block, width)
             case FindingBlock():
                 yield from _finding(block, width)
-            case Table():
+            case TableBlock():
                 yield TableLayout(block, wide, title).laid_out()
-            case Items():
+            case ListBlock():
                 for item in block.items:
                     lead = f"{item.lead}: " if item.lead else "- "
                     style = _SEVERITY_STYLE[item.severity] if item.severity else ""
@@ -217,23 +217,24 @@ def _finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
         yield _hanging(f"{each.label}: ", _listed(each, width), "dim")
 
 
-def _short(value: Name | Place | str) -> str:
-    return value.short if isinstance(value, Place) else _text(value)
+def _short(value: Name | SourceLine | str) -> str:
+    return value.short if isinstance(value, SourceLine) else _text(value)
 
 
-def _text(value: Name | Place | str) -> str:
+def _text(value: Name | SourceLine | str) -> str:
     return value.text if isinstance(value, Name) else str(value)
 
 
 def _listed(labelled: Labelled, width: int) -> str:
     room = width - INDENT - cell_len(labelled.label) - len(": ,")
     values = (
-        each.fitted(room) if isinstance(each, Place) else _text(each) for each in labelled.values
+        each.fitted(room) if isinstance(each, SourceLine) else _text(each)
+        for each in labelled.values
     )
     return ", ".join(values) + labelled.rest
 
 
-def _fitted(value: Name | Place | str, width: int) -> str:
+def _fitted(value: Name | SourceLine | str, width: int) -> str:
     return middle_cut(value, width) if isinstance(value, str) else value.fitted(width)
 
 

@@ -9,7 +9,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from profkit.names import middle_cut
-from profkit.present.document import Cell, Name, Place, Table
+from profkit.present.document import Cell, Name, SourceLine, TableBlock
 
 INDENT: Final = 4
 _GAP: Final = 2
@@ -40,7 +40,7 @@ class TableLayout:
         title: A title for the first column in place of its own, or empty.
     """
 
-    def __init__(self, table: Table, width: int, title: str) -> None:
+    def __init__(self, table: TableBlock, width: int, title: str) -> None:
         kinds = [column.kind for column in table.columns]
         n_fixed = len(kinds) - kinds[::-1].index("figure")
         ends = table.columns[n_fixed:]
@@ -86,13 +86,13 @@ class TableLayout:
     def _forms(self, end: Sequence[Cell]) -> tuple[str, str, str]:
         """An end in full, with files without their folders, and the first of its cells alone."""
         full = [self._text(cell) for cell in end]
-        short = [cell.short if isinstance(cell, Place) else self._text(cell) for cell in end]
+        short = [cell.short if isinstance(cell, SourceLine) else self._text(cell) for cell in end]
         return " · ".join(full), " · ".join(short), "".join(short[:1])
 
     def _text(self, cell: Cell) -> str:
         if isinstance(cell, Name):
             return cell.text
-        if isinstance(cell, str | Place):
+        if isinstance(cell, str | SourceLine):
             return str(cell)
         shortest, longest = _TREND_WIDTHS
         return cell.trend(max(min(self.width // 3, longest), shortest))
@@ -103,11 +103,13 @@ class TableLayout:
             if cell_len(text) <= width:
                 return text
         first = end[0]
-        return first.fitted(width) if isinstance(first, Place) else middle_cut(text, width)
+        return first.fitted(width) if isinstance(first, SourceLine) else middle_cut(text, width)
 
     def _name(self, cell: Cell, width: int) -> str:
         return (
-            cell.fitted(width) if isinstance(cell, Name | Place) else middle_cut(str(cell), width)
+            cell.fitted(width)
+            if isinstance(cell, Name | SourceLine)
+            else middle_cut(str(cell), width)
         )
 
     def _grid_of(self, name_width: int, end_width: int, gap: int) -> Grid:
