@@ -1,7 +1,7 @@
-"""What was watched of a running program's memory, step by step, and what grew.
+"""The memory of a monitored program over its steps, and its leaks.
 
-Plain data that goes through JSON unchanged: recording writes it, analysis reads it. A file of it
-ends in ``.memory.json.gz``. Sizes are bytes; None is a figure that is not known.
+Plain data that survives a round trip through JSON: capture writes it, analysis reads it. Files end
+in ``.memory.json.gz``. Sizes are bytes; None is a value that is not known.
 """
 
 from dataclasses import asdict, dataclass, field, fields
@@ -15,30 +15,28 @@ if TYPE_CHECKING:
 SCHEMA = "profkit.memory/2"
 
 LeakKind = Literal["tensors", "graph", "garbage", "host", "workers"]
-"""What grows: tensors that are alive; the autograd graph behind one; unreachable cycles, which wait
-for the garbage collector or are autograd's own; host memory that no tensor owns;
-the memory of a loader's workers."""
+"""What leaks: live tensors; the autograd graph behind a tensor; unreachable reference cycles, of
+Python or of autograd; host memory that no tensor owns; the memory of DataLoader workers."""
 
 HolderKind = Literal[
     "module-global", "class", "instance", "closure", "cache", "traceback", "frame", "hook",
     "thread", "generator", "context", "optimizer", "unknown",
 ]  # fmt: skip
-"""What stands at the root of a chain, or on it where that says more: ``cache``: functools' caches;
-``traceback``: the frames of an exception that is kept; ``frame``: locals of a function that still
-runs; ``hook``: a module's or tensor's hooks; ``context``: an autograd function's ``ctx``."""
+"""The root of a reference chain, or a more specific holder along it. ``cache``: functools' caches;
+``traceback``: the frames of a stored exception; ``frame``: locals of a running function; ``hook``:
+a module's or tensor's hooks; ``context``: an autograd function's ``ctx``."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Who holds an object: from a root to the object, in the user's words.
+    """A reference chain, from a root to the object that it keeps alive.
 
     Attributes:
-        kind: What kind of holder it is.
-        parts: Such as ``("__main__.history", "[17]")`` or ``("Net.seen", "['3']")``; put together
-            they read as an expression where that is possible.
-        container: Type of the innermost container that grows, such as ``list`` or ``dict``; empty
-            where none is on the chain.
-        container_len: How many entries it had at the last look, or None.
+        parts: Such as ``("__main__.history", "[17]")`` or ``("Net.seen", "['3']")``. Joined, they
+            read as an expression where that is possible.
+        container: Type of the innermost container on the chain that can grow, such as ``list``;
+            empty if there is none.
+        container_len: Number of its entries at the last sample, or None.
     """
 
     kind: HolderKind
@@ -49,13 +47,13 @@ class Chain:
 
 @dataclass(frozen=True)
 class Graph:
-    """The autograd graph behind tensors that are held.
+    """The autograd graph behind some tensors.
 
     Attributes:
-        n_nodes: Nodes reached from their ``grad_fn``.
-        saved_bytes: Bytes of the storages that they keep for backward, each storage once.
-        root: Name of the ``grad_fn`` of a typical one, such as ``AddBackward0``.
-        is_exact: Whether the walk reached all of it, else it stopped at its limit.
+        n_nodes: Nodes reachable from their ``grad_fn``.
+        saved_bytes: Bytes of the storages saved for backward, each storage once.
+        root: Type of a typical ``grad_fn``, such as ``AddBackward0``.
+        is_exact: False if the walk stopped at its limit.
     """
 
     n_nodes: int
@@ -66,33 +64,32 @@ class Graph:
 
 @dataclass(frozen=True)
 class Leak:
-    """One thing that grows: from one line, or held by one holder.
+    """Memory that grows with every step, allocated at one source line or kept by one holder.
 
     Attributes:
-        kind: What grows.
-        device: ``cpu``, ``cuda:0``, ``pinned``; ``host`` for what no tensor owns;
-            ``workers`` for a loader's workers.
-        per_step_bytes: By how much a step, judged over the steps watched; with what the graph
-            behind them saved, where there is one, but not its nodes themselves.
-        bytes: How much of it there was at the last look, likewise.
-        n: How many objects that was; how many workers.
-        first_step: The first step of the stretch that grew.
-        last_step: The last step of it.
-        type: The Python type, such as ``torch.Tensor``, ``numpy.ndarray``, ``dict``.
-        stack: Where it is made, innermost frame of the user's own code first; empty if not known.
-        stack_basis: How that is known: ``seen`` (the allocation itself was seen), ``node`` (the
-            line that made its autograd node), or ``unknown``.
-        code: The text of the first frame's line, without its indent; empty if not known.
-        chains: Who holds it, the shortest chain first.
-        graph: The graph behind all of them together, each node once, at the last look; or None.
-        nodes_per_step: Nodes that it gains a step; 0 where that was not judged.
-        cycle: What an unreachable cycle goes through, the first one repeated at the end; for
-            garbage. Types by their names, ``function walk``, and ``cell walk of its closure``. Of
-            a ring that autograd closes, links too: ``Parameter.grad``, ``Tensor.grad_fn``.
-        shape: Of a typical one, such as ``(120, 3) float32``; empty if not a tensor.
-        copied_share: Of workers, how much of the growth is copies of what the main process has, at
-            the least; 0 to 1.
-        made_share: Of workers, how much of it they have made themselves, at the least; 0 to 1.
+        device: ``cpu``, ``cuda:0``, ``pinned``; ``host`` for memory that no tensor owns;
+            ``workers`` for DataLoader workers.
+        per_step_bytes: Growth per step, including what the graph behind the tensors saved, but
+            not the graph's nodes themselves.
+        bytes: Leaked bytes at the last sample, with the same inclusions.
+        n: Number of objects, or of workers.
+        first_step: First step of the growth.
+        last_step: Last step of the growth.
+        type: Python type, such as ``torch.Tensor``, ``numpy.ndarray``, ``dict``.
+        stack: Allocation site, innermost user frame first; empty if not known.
+        stack_basis: ``seen`` if the allocation itself was recorded, ``node`` if it is the line
+            that created the autograd node, else ``unknown``.
+        code: Source text of the first frame's line, without indent; empty if not known.
+        chains: Holders, the shortest reference chain first.
+        graph: The graph behind all tensors together, each node once, at the last inspection.
+        nodes_per_step: Graph nodes added per step; 0 if not evaluated.
+        cycle: What an unreachable cycle goes through, the first element repeated at the end: type
+            names, ``function walk``, ``cell walk of its closure``; for an autograd reference
+            cycle also ``Parameter.grad``, ``Tensor.grad_fn``.
+        shape: Shape and dtype of a typical tensor, such as ``(120, 3) float32``; else empty.
+        copied_share: Of worker growth, the least share that is copied pages of the main process;
+            0 to 1.
+        made_share: Of worker growth, the least share that the workers allocated; 0 to 1.
     """
 
     kind: LeakKind
@@ -117,18 +114,18 @@ class Leak:
 
 @dataclass(frozen=True)
 class MemorySample:
-    """The figures at one step boundary. A figure that was not taken at this one is None.
+    """Memory at one step boundary. Values that were not measured there are None.
 
     Attributes:
         step: The step that has just ended, from 1.
-        ts_ns: Nanoseconds since watching began.
+        ts_ns: Nanoseconds since monitoring began.
         host_rss_bytes: Resident memory of the process.
         tensor_bytes: Bytes of the storages of live tensors, each storage once, by device.
-        graph_bytes: Bytes that autograd keeps for backward, beyond those of live tensors.
+        graph_bytes: Bytes saved for backward, beyond those of live tensors.
         garbage_bytes: Bytes of tensors in unreachable cycles.
-        allocated_bytes: The device allocators' allocated bytes, all devices together.
+        allocated_bytes: Allocated bytes of all device allocators together.
         reserved_bytes: Their reserved bytes.
-        worker_bytes: What one of the loader's workers shares with no other process.
+        worker_bytes: Private memory of one DataLoader worker.
     """
 
     step: int
@@ -144,13 +141,13 @@ class MemorySample:
 
 @dataclass(frozen=True)
 class MonitoringCost:
-    """What watching cost.
+    """The overhead of monitoring.
 
     Attributes:
-        total_ns: All looks together.
-        n_samples: Looks at the figures.
-        n_tensor_scans: Looks at all live objects.
-        share: ``total_ns`` as a share of the time watched.
+        total_ns: Time of all samples and inspections.
+        n_samples: Memory samples taken.
+        n_tensor_scans: Scans over all live objects.
+        share: ``total_ns`` as a share of the monitored time.
     """
 
     total_ns: int = 0
@@ -161,13 +158,13 @@ class MonitoringCost:
 
 @dataclass(frozen=True)
 class SyncSite:
-    """A line at which the host waited for a device.
+    """A source line at which the host waited for a device.
 
     Attributes:
-        operation: The operation that waited.
-        frame: The user's line; None in a thread that runs none of the user's code.
-        n_calls: How often it waited.
-        allowed_reason: The reason given to ``profkit.allow_sync``, or None where it was not allowed.
+        operation: The operation that blocked.
+        frame: The source line; None in a thread that runs no user code.
+        n_calls: Number of waits.
+        allowed_reason: The reason given to ``profkit.allow_sync``, or None.
     """
 
     operation: str
@@ -178,26 +175,24 @@ class SyncSite:
 
 @dataclass(frozen=True)
 class LiveMemory:
-    """A program's memory over its steps.
+    """The memory of a monitored program over its steps.
 
     Attributes:
         name: The capture's name.
-        step_definition: What a step is here, as in :class:`~profkit.model.capture_info.CaptureInfo`.
-        n_steps: Steps that were seen.
-        monitored_ns: From the first look to the last.
-        began_unix_us: When the first look was, in microseconds since 1970; 0 where it is not known.
-        samples: The figures, a few hundred at most, thinned out over long runs.
-        leaks: What grows, the most bytes a step first.
-        n_evaluated_steps: Steps over which growth could be judged; 0 when there were too few.
-        not_measured: What could not be watched, a sentence each.
-        cost: What watching cost.
+        step_definition: What a step is, as in :class:`~profkit.model.capture_info.CaptureInfo`.
+        n_steps: Steps that ended while monitoring.
+        monitored_ns: Time from the first sample to the end.
+        began_unix_us: Time of the first sample, in microseconds since 1970; 0 if not known.
+        samples: A few hundred at most, thinned out over long runs.
+        leaks: The most bytes per step first.
+        n_evaluated_steps: Steps over which growth was evaluated; 0 if there were too few.
+        not_measured: What could not be measured, one sentence each.
         torch: PyTorch's version.
         devices: Names of the devices in use.
         argv: The program and its arguments.
-        sync_sites: The lines at which the host waited for a CUDA device, the most calls first, or None
-            where nobody listened.
-        unexplained_per_step_bytes: Where nothing is seen to grow, and yet the allocators of C and
-            Python give out more with every step: how much more.
+        sync_sites: Source lines at which the host waited for a CUDA device, the most calls first;
+            None if syncs were not recorded.
+        unexplained_per_step_bytes: Host memory growth per step that no leak explains, or None.
         schema: Name and version of this layout.
     """
 
@@ -219,16 +214,16 @@ class LiveMemory:
     schema: str = SCHEMA
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The looks as a DataFrame: a row each, a column a figure, ``<NA>`` where not taken.
+        """The samples as a DataFrame, one row each; ``<NA>`` where a value was not measured.
 
         ``tensor_bytes`` is the sum over all devices.
         """
         import pandas as pd
 
-        table = pd.DataFrame([asdict(look) for look in self.samples], columns=_LOOK_COLUMNS)
+        table = pd.DataFrame([asdict(sample) for sample in self.samples], columns=_SAMPLE_COLUMNS)
         by_device = table["tensor_bytes"]
         table["tensor_bytes"] = [sum(each.values()) if each else None for each in by_device]
         return table.astype("Int64")
 
 
-_LOOK_COLUMNS: Final = [each.name for each in fields(MemorySample)]
+_SAMPLE_COLUMNS: Final = [each.name for each in fields(MemorySample)]

@@ -1,1 +1,1 @@
-"""Watches the memory of a running program: what grows, who made it, and who holds it."""
+"""Monitors the memory of a running program: leaks, their allocation sites and their holders."""

@@ -1,4 +1,4 @@
-"""``profkit.no_leak``: an error where memory grows with every step."""
+"""``profkit.no_leak``: raises an error if memory grows with every step."""
 
 import functools
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from profkit.capture import console, current, wrappers
 from profkit.capture.memory.monitor.budget import Budget, Work
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
-from profkit.capture.memory.monitor.step_boundaries import Turn
-from profkit.capture.memory.scope import IDLE, FoundSteps, IdleMemory
+from profkit.capture.memory.monitor.step_boundaries import BlockSteps, StepSource
+from profkit.capture.memory.scope import IDLE, IdleMemory
 from profkit.errors import LeakError
 from profkit.index.trend import MIN_STEPS
 from profkit.model.live_memory import Leak
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _WORK: Final[tuple[Work, ...]] = (
-    "full", "look", "graphs", "closer", "host", "collector", "judge", "workers",
+    "full", "young", "graphs", "inspection", "host", "collector", "classify", "workers",
 )  # fmt: skip
 _BUDGET: Final = Budget(dict.fromkeys(_WORK, 5.0), dict.fromkeys(_WORK, 0.2))
-"""A guard stands in tests, where certainty is worth more than speed."""
-_FIRST_VERDICT: Final = 16
-"""Calls of a guarded function before it is first judged; then after twice as many each time."""
+"""Guards are used in tests, where certainty matters more than speed."""
+_FIRST_CHECK: Final = 16
+"""Calls of a guarded function before the first check; each later check after twice as many."""
 
 
 class NoLeak:
     """One use of ``profkit.no_leak``, as a context manager or a decorator.
 
     Args:
-        allowed_bytes: Growth a step that is let pass.
+        allowed_bytes: Growth per step that is allowed.
     """
 
     def __init__(self, allowed_bytes: int) -> None:
         self._allowed_bytes = allowed_bytes
-        self._steps: FoundSteps | None = None
+        self._steps: BlockSteps | None = None
 
     def __enter__(self) -> "Self":
-        self._steps = FoundSteps(_watcher)
+        self._steps = BlockSteps(_monitor)
         self._steps.begin()
         return self
 
@@ -58,72 +58,74 @@ class NoLeak:
         if live is None or not live.n_evaluated_steps:
             n_steps = 0 if live is None else live.n_steps
             console.warn(
-                f"no_leak saw {n_steps} steps, too few to judge: it takes more than {MIN_STEPS}. "
-                "Steps end with its step(), or with an optimizer's."
+                f"no_leak found {n_steps} steps; more than {MIN_STEPS} are needed to detect a "
+                "leak. Call its step() at the end of each step, or use an optimizer."
             )
             return
-        self._refuse(live.leaks)
+        self._check(live.leaks)
 
     def __call__(self, function: Function) -> Function:
         """Guard a function, each call of which is a step.
 
         Raises:
-            UsageError: If it is no function.
+            UsageError: If it is not a function.
         """
         wrappers.require_function(function, "profkit.no_leak")
-        calls = _Calls(self._refuse)
+        calls = _Calls(self._check)
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            outcome = function(*args, **kwargs)
+            returned = function(*args, **kwargs)
             calls.ended()
-            return outcome
+            return returned
 
         return cast("Function", guarded)
 
     def step(self) -> None:
-        """Say that a step has ended. Does nothing outside the block."""
+        """End a step. Does nothing outside the block."""
         if self._steps is not None:
-            self._steps.told()
+            self._steps.user_stepped()
 
-    def _refuse(self, growths: tuple[Leak, ...]) -> None:
-        """Raise an error for the largest growth that is not allowed.
+    def _check(self, leaks: tuple[Leak, ...]) -> None:
+        """Raise an error for the largest leak above the allowed growth.
 
         Raises:
             LeakError: If there is one.
         """
-        leaks = [one for one in growths if one.per_step_bytes > self._allowed_bytes or one.graph]
-        if leaks:
-            raise LeakError(_sentence(leaks[0]), _others(leaks[1:]), leaks=tuple(leaks))
+        refused = [one for one in leaks if one.per_step_bytes > self._allowed_bytes or one.graph]
+        if refused:
+            n_more = len(refused) - 1
+            hint = f"{n_more} more leak{'s' if n_more > 1 else ''} found." if n_more else ""
+            raise LeakError(_message(refused[0]), hint, leaks=tuple(refused))
 
 
 class _Calls:
     """The calls of a guarded function.
 
     Args:
-        refuse: Raises an error for what grows.
+        check: Raises an error for leaks.
     """
 
-    def __init__(self, refuse: Callable[[tuple[Leak, ...]], None]) -> None:
-        self._refuse = refuse
-        self._watcher: LeakMonitor | None = None
-        self._verdict_at = _FIRST_VERDICT
+    def __init__(self, check: Callable[[tuple[Leak, ...]], None]) -> None:
+        self._check = check
+        self._monitor: LeakMonitor | None = None
+        self._next_check = _FIRST_CHECK
 
     def ended(self) -> None:
-        """A call has ended."""
+        """Count a call as a step, and check for leaks if that is due."""
         if not current.is_on:
             return
-        if self._watcher is None:
-            self._watcher = _watcher("user")
-        self._watcher.step()
-        if self._watcher.n_steps < self._verdict_at:
+        if self._monitor is None:
+            self._monitor = _monitor("user")
+        self._monitor.step()
+        if self._monitor.n_steps < self._next_check:
             return
-        self._verdict_at *= 2
-        growths = self._watcher.judged()
-        if growths:
-            self._watcher.drop()
-            self._watcher, self._verdict_at = None, _FIRST_VERDICT
-            self._refuse(growths)
+        self._next_check *= 2
+        leaks = self._monitor.leaks()
+        if leaks:
+            self._monitor.discard()
+            self._monitor, self._next_check = None, _FIRST_CHECK
+            self._check(leaks)
 
 
 def no_leak(*, allowed_bytes: int = 0) -> NoLeak | IdleMemory:
@@ -138,42 +140,39 @@ def no_leak(*, allowed_bytes: int = 0) -> NoLeak | IdleMemory:
         @profkit.no_leak()
         def train_step(batch): ...
 
-    In a block, steps are those that ``step()`` tells, of the guard or of a ``profkit.trace``, else
-    the optimizer's; the error comes at the block's end. Of a function each call is a step, and the
-    error comes from the call that makes it certain. An exception of the block's own goes first.
+    In a block, a step ends with ``step()`` of the guard or of a ``profkit.trace``, or else with an
+    optimizer step; the error is raised at the end of the block. Of a function each call is a step,
+    and the error is raised by the call that makes the leak certain. An exception of the block
+    itself takes precedence.
 
     Args:
-        allowed_bytes: Growth a step that is let pass.
+        allowed_bytes: Growth per step that is allowed.
 
     Returns:
         A context manager and decorator with ``step()``.
 
     Raises:
-        LeakError: When memory grows: with the line, by how much, and who holds it.
+        LeakError: If memory grows, with the allocation site, the growth per step and the holder.
     """
     return NoLeak(allowed_bytes) if current.is_on else IDLE
 
 
-def _watcher(turn: Turn) -> LeakMonitor:
-    return LeakMonitor("no_leak", turn, _BUDGET)
+def _monitor(source: StepSource) -> LeakMonitor:
+    return LeakMonitor("no_leak", source, _BUDGET)
 
 
-def _sentence(growth: Leak) -> str:
-    """What grows, in one sentence."""
-    what = f"{growth.n} of {growth.type}"
-    if growth.shape:
-        what += f" of shape {growth.shape}"
-    if growth.stack:
-        what += f", made at {growth.stack[0].file}:{growth.stack[0].line}"
-    if growth.chains:
-        what += f", held by {''.join(growth.chains[0].parts)}"
-    elif growth.cycle:
-        what += f", in an unreachable cycle of {' → '.join(growth.cycle)}"
-    much = format_bytes(growth.per_step_bytes)
-    if growth.nodes_per_step:
-        much += f" and {growth.nodes_per_step:.0f} graph nodes"
-    return f"Each step keeps {much} more: {what}."
-
-
-def _others(growths: list[Leak]) -> str:
-    return f"{len(growths)} more grow too." if growths else ""
+def _message(leak: Leak) -> str:
+    """A leak in one sentence."""
+    objects = f"{leak.n} × {leak.type}"
+    if leak.shape:
+        objects += f" of shape {leak.shape}"
+    if leak.stack:
+        objects += f", allocated at {leak.stack[0].file}:{leak.stack[0].line}"
+    if leak.chains:
+        objects += f", held by {''.join(leak.chains[0].parts)}"
+    elif leak.cycle:
+        objects += f", in an unreachable reference cycle {' → '.join(leak.cycle)}"
+    amount = format_bytes(leak.per_step_bytes)
+    if leak.nodes_per_step:
+        amount += f" and {leak.nodes_per_step:.0f} graph nodes"
+    return f"Memory grows by {amount} per step: {objects}."

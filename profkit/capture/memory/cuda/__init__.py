@@ -1,1 +1,1 @@
-"""The CUDA caching allocator: history, out-of-memory snapshots, driver figures."""
+"""The CUDA caching allocator: history, out-of-memory snapshots, and the driver's figures."""

@@ -1,8 +1,8 @@
-"""Whose the memory of the CUDA devices is, as far as torch and the driver tell.
+"""How the memory of CUDA devices is divided among PyTorch, this process and other processes.
 
-The driver's list of processes is read by NVML, through the package ``nvidia-ml-py`` that torch
-itself uses for it. Without it, on ROCm, or where the list does not know this process by its number
-(as in many containers), what is this process's and what is another's stays unknown.
+NVML's list of processes is read through ``nvidia-ml-py``, the package that torch itself uses.
+Without it, on ROCm, or if the list has no entry for this process id (as in many containers), the
+parts of this and other processes are unknown.
 
 Source: ``torch.cuda.mem_get_info``, ``torch.cuda.list_gpu_processes``;
 ``nvmlDeviceGetComputeRunningProcesses`` in NVIDIA's NVML API reference (a process's memory may be
@@ -21,12 +21,12 @@ NO_LIMITS: Final[Mapping[int, int]] = {}
 
 
 def device_bytes(limits: Mapping[int, int] = NO_LIMITS) -> tuple[DeviceBytes, ...]:
-    """The memory of every device that this process uses; none before it uses CUDA.
+    """The memory of every device that this process uses; none before it initializes CUDA.
 
-    Never raises, and starts neither CUDA nor a context on a device that the process leaves alone.
+    Never raises, and creates no context on a device that the process does not use.
 
     Args:
-        limits: What this process may have of a device, in bytes, where it is known.
+        limits: Bytes that this process may use of a device, where known.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
@@ -38,7 +38,7 @@ def device_bytes(limits: Mapping[int, int] = NO_LIMITS) -> tuple[DeviceBytes, ..
 def _of(torch: Any, device: int, limits: Mapping[int, int]) -> DeviceBytes | None:  # noqa: ANN401  (the module)
     try:
         torch_bytes = int(torch.cuda.memory_reserved(device))
-        # Asking the driver about a device makes a context there, which takes memory itself.
+        # Querying the driver about a device creates a context there, which takes memory itself.
         if not torch_bytes and device != torch.cuda.current_device():
             return None
         free_bytes, total_bytes = torch.cuda.mem_get_info(device)
@@ -57,7 +57,7 @@ def _of(torch: Any, device: int, limits: Mapping[int, int]) -> DeviceBytes | Non
 
 
 def _by_process(torch: Any, device: int) -> tuple[int | None, int | None]:  # noqa: ANN401
-    """Bytes of this process and of all others on the driver's list, or None each."""
+    """Bytes of this process and of all others on NVML's list; None if unknown."""
     try:
         if torch.version.hip:
             return None, None

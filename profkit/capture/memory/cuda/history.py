@@ -1,10 +1,10 @@
-"""What CUDA's allocator did, kept with Python stacks, and written as a memory snapshot.
+"""Records the history of the CUDA caching allocator, and writes it as a memory snapshot.
 
-A program that keeps a history of its own is left alone: then it is the program's history that is
-written, and nobody clears it or turns it off.
+A history that the program itself records is left alone: it is then written as it is, and neither
+cleared nor turned off.
 
 Source: ``torch.cuda.memory._record_memory_history`` and ``_snapshot``;
-``c10/cuda/CUDACachingAllocator.cpp`` (``recordHistory``: turning it off empties the history).
+``c10/cuda/CUDACachingAllocator.cpp`` (``recordHistory``: turning it off clears the history).
 """
 
 import pickle
@@ -28,41 +28,37 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".snapshot.pickle.gz"
 MAX_ENTRIES: Final = 100_000
-"""Entries that are kept a device, the latest ones: some steps of a large model. An allocation is
-three of them (taken, given back, free again), and each holds a stack: about 100 MB on the host."""
+"""Entries of the history buffer per device: some steps of a large model. An allocation takes three
+(allocated, free requested, freed), each with a stack: about 100 MB of host memory."""
 PROTOCOL: Final = 4
-"""Of the pickle: the newest that every Python since 3.4 reads."""
+"""Pickle protocol, readable by every Python since 3.4."""
 _GZIP_LEVEL: Final = 1
 
 StacksOf = Literal["all", "alloc"]
 
 _owner: "HistoryRecording | None" = None
-_without_cuda: ModuleType | None = None
-"""A torch that is known to be built without CUDA; None too is no torch that has it."""
+_torch_without_cuda: ModuleType | None = None
+"""The torch module, once it is known to be built without CUDA."""
 
 
 def snapshot_beside(trace: str | Path) -> Path:
-    """Where the snapshot goes that belongs to a trace: the same name with another ending.
-
-    Args:
-        trace: The trace's path.
-    """
+    """The path of the snapshot that belongs to a trace: the same name with another suffix."""
     path = Path(trace)
     return path.with_name(path.name.removesuffix(files.SUFFIX) + SUFFIX)
 
 
 class HistoryRecording:
-    """A history that is recorded while a block runs.
+    """Records the allocator's history while a block runs.
 
-    Where the program has not started CUDA yet it waits until it does, since starting CUDA would
-    keep the program from forking. Without CUDA, within another recording, and under ``PROFKIT=0``
-    it records nothing. It never raises: what goes wrong becomes one warning.
+    If the program has not initialized CUDA it waits until it does, since initializing CUDA would
+    prevent the program from forking. Without CUDA, inside another recording, and under
+    ``PROFKIT=0`` it records nothing. It never raises: an error becomes one warning.
 
     Args:
-        max_entries: Entries to keep a device.
-        started: Called once the history is on, whoever keeps it; it must not raise.
-        stacks_of: Of what to keep stacks. Each takes the program about 2 µs: ``alloc`` keeps those
-            of allocations, ``all`` also those of what is freed.
+        max_entries: Entries of the history buffer per device; older ones are overwritten.
+        started: Called once the history is on, whoever records it; it must not raise.
+        stacks_of: Events that are recorded with a stack, which takes about 2 µs each: ``alloc``
+            for allocations, ``all`` for frees too.
     """
 
     def __init__(
@@ -77,18 +73,18 @@ class HistoryRecording:
         self._is_on = False
 
     def __enter__(self) -> "Self":
-        global _owner  # noqa: PLW0603  (the allocator has one history a process)
+        global _owner  # noqa: PLW0603  (the allocator has one history per process)
         torch = _cuda_torch()
         if torch is None or not current.is_on:
             return self
         if _owner is not None:
-            _owner.then(self._started)
+            _owner.call_when_started(self._started)
             return self
         _owner = self
         if torch.cuda.is_initialized():
-            self._with_cuda()
+            self._begin()
         else:
-            torch.cuda._lazy_call(self._with_cuda)  # noqa: SLF001  (torch has no public way)
+            torch.cuda._lazy_call(self._begin)  # noqa: SLF001  (torch has no public way)
         return self
 
     def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
@@ -97,36 +93,32 @@ class HistoryRecording:
             _owner = None
             self._turn_off()
 
-    def then(self, started: Iterable[Callable[[], None]]) -> None:
-        """Call these too once the history is on, or at once if it is.
-
-        Args:
-            started: Functions that must not raise.
-        """
-        if is_kept():
-            for each in started:
-                each()
+    def call_when_started(self, functions: Iterable[Callable[[], None]]) -> None:
+        """Call functions, which must not raise, once the history is on, or now if it is."""
+        if is_recording():
+            for function in functions:
+                function()
         else:
-            self._started = (*self._started, *started)
+            self._started = (*self._started, *functions)
 
     def clear(self) -> None:
-        """Forget what was recorded so far, as between two windows."""
+        """Clear the history, as between two windows."""
         if self._is_on:
             self._turn_off()
             torch = _cuda_torch()
             if torch is not None:
                 self._turn_on(torch)
 
-    def _with_cuda(self) -> None:
-        """Begin, now that the program uses CUDA; torch may call this after the block's end."""
+    def _begin(self) -> None:
+        """Begin once CUDA is initialized; torch may call this after the block's end."""
         torch = _cuda_torch()
         if _owner is not self or torch is None:
             return
-        if not is_kept():
+        if not is_recording():
             self._turn_on(torch)
-        if is_kept():
-            for each in self._started:
-                each()
+        if is_recording():
+            for function in self._started:
+                function()
 
     def _turn_on(self, torch: Any) -> None:  # noqa: ANN401  (the module)
         try:
@@ -138,35 +130,23 @@ class HistoryRecording:
             )
             self._is_on = True
         except Exception as error:  # noqa: BLE001  (the program goes on without a history)
-            console.warn("The history of CUDA's memory is not recorded.", error)
+            console.warn("the CUDA memory history is not recorded.", error)
 
     def _turn_off(self) -> None:
         torch, was_on = _cuda_torch(), self._is_on
         self._is_on = False
-        if torch is not None and was_on and is_kept():
+        if torch is not None and was_on and is_recording():
             with suppress(Exception):
                 torch.cuda.memory._record_memory_history(None)  # noqa: SLF001
 
 
-def recording(
-    max_entries: int = MAX_ENTRIES, started: Callable[[], None] | None = None
-) -> HistoryRecording:
-    """Keep the history while a block runs.
-
-    Args:
-        max_entries: Entries to keep a device; older ones are lost.
-        started: Called once the history is on, which is when the program starts CUDA.
-    """
-    return HistoryRecording(max_entries, started)
-
-
-def is_possible() -> bool:
+def has_cuda() -> bool:
     """Whether the program has imported a torch that is built for CUDA or ROCm."""
     return _cuda_torch() is not None
 
 
-def is_kept() -> bool:
-    """Whether the allocator keeps a history now, whoever asked for it."""
+def is_recording() -> bool:
+    """Whether the allocator records its history now, whoever turned it on."""
     torch = _cuda_torch()
     with suppress(Exception):
         return torch is not None and bool(torch._C._cuda_isHistoryEnabled())  # noqa: SLF001
@@ -174,31 +154,33 @@ def is_kept() -> bool:
 
 
 def dump(target: Path, limits: Mapping[int, int] = NO_LIMITS) -> Path:
-    """Write a snapshot with its history, and whose the devices' memory is.
+    """Write a snapshot with its history, and how the devices' memory is divided.
 
-    It appears whole or not at all.
+    The file is written completely or not at all.
 
     Args:
-        target: The file to be, ending in :data:`SUFFIX`.
-        limits: What this process may have of a device, in bytes, where it is known.
+        target: The file, ending in :data:`SUFFIX`.
+        limits: Bytes that this process may use of a device, where known.
 
     Returns:
         ``target``.
 
     Raises:
-        CaptureError: There is no history, so a snapshot would not tell who allocated what.
-        OSError: It cannot be written; nothing is left behind then.
+        CaptureError: There is no history, so a snapshot would have no allocation sites.
+        OSError: The file cannot be written.
     """
     torch = _cuda_torch()
     if torch is None or not torch.cuda.is_initialized():
-        raise CaptureError("There is no CUDA memory to write down: the program has not used any.")
-    if not is_kept():
+        raise CaptureError("No snapshot to write: the program has not used CUDA memory.")
+    if not is_recording():
         raise CaptureError(
-            "The allocator keeps no history, so a snapshot would not tell who allocated what.",
+            "The CUDA memory history is not recorded, so a snapshot has no allocation sites.",
             "Record within `with profkit.memory()`, or with profkit run.",
         )
     snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001  (torch has no public way)
-    if not any(_did_something(each) for each in snapshot.get("device_traces", ())):
+    # The allocator also records each snapshot that is taken.
+    entries = (entry for trace in snapshot.get("device_traces", ()) for entry in trace)
+    if all(entry.get("action") == "snapshot" for entry in entries):
         raise CaptureError(
             "The history is empty: no CUDA memory was allocated or freed while it was recorded.",
         )
@@ -208,20 +190,15 @@ def dump(target: Path, limits: Mapping[int, int] = NO_LIMITS) -> Path:
     return target
 
 
-def _did_something(entries: list[dict[str, Any]]) -> bool:
-    """Whether the allocator did more than being asked for snapshots, which it keeps too."""
-    return any(entry.get("action") != "snapshot" for entry in entries)
-
-
 def _cuda_torch() -> Any:  # noqa: ANN401  (the module, or None)
     """The torch that the program has imported, if it is built for CUDA or ROCm."""
-    global _without_cuda  # noqa: PLW0603  (asking torch each time costs microseconds)
+    global _torch_without_cuda  # noqa: PLW0603  (checking each time costs microseconds)
     torch = sys.modules.get("torch")
-    if torch is _without_cuda:
+    if torch is _torch_without_cuda:
         return None
     extension = getattr(torch, "_C", None)
     if hasattr(extension, "_cuda_record_memory_history"):
         return torch
-    if hasattr(torch, "cuda"):  # its import is through
-        _without_cuda = torch
+    if hasattr(torch, "cuda"):  # its import is complete
+        _torch_without_cuda = torch
     return None

@@ -1,1 +1,1 @@
-"""Who holds an object: reference chains from roots to it, through Python, C++ and autograd."""
+"""Finds what keeps an object alive: reference chains through Python, C++ and autograd."""

@@ -1,7 +1,7 @@
-"""What an object holds by name, read past the user's code.
+"""Reads attributes, slots and type names without running user code.
 
-``__getattr__``, ``__dict__`` and ``__class__`` may be the user's own and run anything, so types
-are asked with ``type()`` and namespaces through the descriptors that Python itself has put there.
+``__getattr__``, ``__dict__`` and ``__class__`` may be overridden and run anything, so types are
+read with ``type()`` and namespaces through the descriptors that Python itself defines.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,79 +15,55 @@ _MODULE: Final = type.__dict__["__module__"]
 
 
 def namespace_of(thing: object) -> dict[str, object] | None:
-    """The ``__dict__`` of an object, or None where it has none.
-
-    Args:
-        thing: Any object.
-    """
+    """The ``__dict__`` of an object, or None if it has none."""
     for cls in mro_of(type(thing)):
-        found = class_namespace(cls).get("__dict__")
-        if found is not None:
-            if type(found) not in {GetSetDescriptorType, MemberDescriptorType}:
+        descriptor = class_namespace(cls).get("__dict__")
+        if descriptor is not None:
+            if type(descriptor) not in {GetSetDescriptorType, MemberDescriptorType}:
                 return None
-            return _dict_from(found, thing)
+            try:
+                namespace = descriptor.__get__(thing)
+            except (AttributeError, TypeError, SystemError):
+                return None
+            return namespace if type(namespace) is dict else None
     return None
 
 
 def slots_of(thing: object) -> Iterator[tuple[str, object]]:
-    """Name and value of every slot of an object that is set.
-
-    Args:
-        thing: Any object.
-    """
+    """Name and value of every slot of an object that is set."""
     for cls in mro_of(type(thing)):
-        for name, found in class_namespace(cls).items():
-            if type(found) is MemberDescriptorType:
+        for name, descriptor in class_namespace(cls).items():
+            if type(descriptor) is MemberDescriptorType:
                 try:
-                    yield name, found.__get__(thing)
+                    yield name, descriptor.__get__(thing)
                 except (AttributeError, TypeError):
                     continue
 
 
 def is_class(thing: object) -> TypeGuard[type]:
-    """Whether something is a class, by its type alone: ``__class__`` may lie.
-
-    Args:
-        thing: Any object.
-    """
+    """Whether something is a class, by its type alone: ``__class__`` may be overridden."""
     return issubclass(type(thing), type)
 
 
 def mro_of(cls: type) -> tuple[type, ...]:
-    """A class and its bases, past its metaclass.
-
-    Args:
-        cls: Any class.
-    """
+    """A class and its bases, without calling its metaclass."""
     mro: tuple[type, ...] = _MRO.__get__(cls)
     return mro
 
 
 def class_namespace(cls: type) -> Mapping[str, Any]:
-    """What a class holds by name, past its metaclass.
-
-    Args:
-        cls: Any class.
-    """
+    """The ``__dict__`` of a class, without calling its metaclass."""
     namespace: Mapping[str, Any] = _CLASS_NAMESPACE.__get__(cls)
     return namespace
 
 
 def type_name(cls: type) -> str:
-    """A class's qualified name without its module, past its metaclass.
-
-    Args:
-        cls: Any class.
-    """
+    """A class's qualified name without its module, without calling its metaclass."""
     return str(_QUALNAME.__get__(cls))
 
 
 def module_of(cls: type) -> str:
-    """Name of the module that a class says it comes from; empty where that is no text.
-
-    Args:
-        cls: Any class.
-    """
+    """The ``__module__`` of a class; empty if it is not a string."""
     try:
         name = _MODULE.__get__(cls)
     except AttributeError:
@@ -96,18 +72,6 @@ def module_of(cls: type) -> str:
 
 
 def full_name(cls: type) -> str:
-    """A class's name with its module's: ``collections.deque``; that of a builtin as it is.
-
-    Args:
-        cls: Any class.
-    """
+    """A class's name with its module, ``collections.deque``; builtins without."""
     module = module_of(cls)
     return type_name(cls) if module in {"", "builtins"} else f"{module}.{type_name(cls)}"
-
-
-def _dict_from(descriptor: Any, thing: object) -> dict[str, object] | None:  # noqa: ANN401
-    try:
-        found = descriptor.__get__(thing)
-    except (AttributeError, TypeError, SystemError):
-        return None
-    return found if type(found) is dict else None

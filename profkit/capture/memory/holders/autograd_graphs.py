@@ -1,43 +1,67 @@
-"""The autograd graph behind a tensor: how many nodes, and what they keep for backward.
+"""Walks the autograd graph behind tensors: its nodes, and the bytes that they save for backward.
 
-Nodes live in C++ and hide what they hold from Python's collector, so the walk asks them one by
-one. What a node saved is read raw: unpacking would run the user's hooks, which may read a file or
-compute a layer anew. The walk holds the nodes' Python sides while it runs, and nothing after it;
-how deep it may go is a matter of safety (:mod:`profkit.capture.memory.holders.recursion_depth`).
+Nodes live in C++, and the garbage collector does not see what they hold, so the walk reads them
+one by one. Saved tensors are read raw: unpacking would run the user's hooks, which may read a file
+or recompute a layer. The walk holds the nodes' Python objects while it runs and nothing after it.
 
-Source: ``torch/csrc/autograd/saved_variable.h`` (``get_raw_data``, ``retrieve_unpack_hook_data``)
-and ``torch/csrc/autograd/python_cpp_function.h``.
+Its depth is bounded. Since torch 2.13 a node that was accessed from Python keeps its Python object
+until it dies, and a chain of such nodes is destroyed recursively, with some 180 bytes of stack per
+node: fifty thousand of them overflow a stack of 8 MiB. So all walks together leave most of the
+stack free. Earlier releases leave nothing behind, and any depth is safe.
+
+Source: ``torch/csrc/autograd/saved_variable.h`` (``get_raw_data``, ``retrieve_unpack_hook_data``),
+``torch/csrc/autograd/python_cpp_function.h``; ``can_have_pyobject`` of
+``torch/csrc/autograd/node.h`` (the bytes per node are measured).
 """
 
+import functools
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from profkit.capture.memory.holders import recursion_depth
 from profkit.capture.memory.holders.attributes import namespace_of, type_name
 from profkit.model.live_memory import Graph
 
 LIMIT: Final = 200_000
-"""Nodes after which a walk stops: a second or two, and far beyond the graph of any one step."""
+"""Nodes after which a walk stops: a second or two, and far more than the graph of one step."""
 
 _RAW: Final = "_raw_saved_"
 _LEAF: Final = "variable"
-"""What the node that adds up a leaf's gradient calls the leaf."""
+"""The attribute in which ``AccumulateGrad`` holds its leaf."""
 
 _PACKED_DEPTH: Final = 3
-"""How deep a tensor may lie within what the user's hook packed: ``(device, (tensor, True))``."""
+"""Nesting of a tensor in what a user's hook packed: ``(device, (tensor, True))``."""
+
+_STACK_BYTES_PER_NODE: Final = 256
+_DEFAULT_STACK_BYTES: Final = 8 << 20
+_SMALL_STACK_BYTES: Final = 1 << 20
+"""The main thread's stack on Windows, which has no ``resource`` module to report it."""
+_UNLIMITED_DEPTH: Final = sys.maxsize
+_SHALLOW: Final = 64
+"""Depth of later walks once a graph was too deep: each reaches its newest nodes."""
+_MAX_SHALLOW_WALKS: Final = 100
+"""Number of such walks: together they reach no more than a third of what the stack allows."""
+
+_n_cut_walks = 0
+"""Walks of this process that stopped at the safe depth."""
 
 
 def grad_fn_of(tensor: Any) -> Any | None:  # noqa: ANN401
-    """The node that made a tensor, or None: without calling ``__torch_function__``."""
+    """The node that created a tensor, or None; ``__torch_function__`` is not called."""
     return _read(tensor, "grad_fn")
 
 
-def head_of(tensor: Any) -> int | None:  # noqa: ANN401
-    """The number of the node that made a tensor, or None where it has none.
+def grad_fns_of(tensors: Iterable[Any]) -> list[Any]:
+    """The nodes that created some tensors; those without a graph are left out."""
+    return [node for tensor in tensors if (node := grad_fn_of(tensor)) is not None]
 
-    Autograd counts the nodes that a thread makes (``torch/csrc/autograd/function.h``,
-    ``sequence_nr``), so a tensor changed in place has another one than before.
+
+def sequence_nr_of(tensor: Any) -> int | None:  # noqa: ANN401
+    """The sequence number of the node that created a tensor, or None if it has none.
+
+    Autograd numbers the nodes of a thread (``torch/csrc/autograd/function.h``, ``sequence_nr``),
+    so an in-place operation changes it.
     """
     try:
         return int(grad_fn_of(tensor)._sequence_nr())  # type: ignore[union-attr]  # noqa: SLF001
@@ -46,104 +70,77 @@ def head_of(tensor: Any) -> int | None:  # noqa: ANN401
 
 
 def gradient_of(tensor: Any) -> Any | None:  # noqa: ANN401
-    """What is in ``tensor.grad``: without calling ``__torch_function__``."""
-    # Reading it from a tensor that is no leaf warns, and such a tensor rarely has one.
+    """``tensor.grad``; ``__torch_function__`` is not called."""
+    # Reading it on a non-leaf tensor warns, and such a tensor rarely has one.
     if not _read(tensor, "is_leaf") and not _read(tensor, "retains_grad"):
         return None
     return _read(tensor, "grad")
 
 
 def base_of(tensor: Any) -> Any | None:  # noqa: ANN401
-    """The tensor that this one is a view of, or None: without calling ``__torch_function__``."""
+    """The tensor that this one is a view of, or None; ``__torch_function__`` is not called."""
     return _read(tensor, "_base")
 
 
 def storage_of(tensor: Any) -> tuple[int, int] | None:  # noqa: ANN401
-    """Address of a tensor's storage object and its bytes, or None where it has none."""
-    with past_user_code():
+    """Address of a tensor's storage object and its bytes, or None if it has no storage."""
+    with no_torch_function():
         return _storage(tensor)
 
 
-def past_user_code() -> AbstractContextManager[object]:
-    """While it is open, torch answers for tensors itself and asks no ``__torch_function__``."""
+def no_torch_function() -> AbstractContextManager[object]:
+    """Disable ``__torch_function__`` of tensor subclasses while open."""
     import torch
 
     return torch._C.DisableTorchFunction()  # noqa: SLF001  (there is no other way)
 
 
-def behind(node_or_tensor: Any, *, counted: set[int], limit: int = LIMIT) -> Graph:  # noqa: ANN401
-    """The graph behind a node, or behind the ``grad_fn`` of a tensor.
-
-    Args:
-        counted: Addresses of storages that are not to be counted; those counted are added.
-        limit: Nodes after which the walk stops.
-
-    Returns:
-        Its nodes, and the bytes of the storages that they keep.
-    """
-    node = grad_fn_of(node_or_tensor) if is_tensor(node_or_tensor) else node_or_tensor
-    if node is None:
-        return Graph(0, 0, "")
-    walk = Walk(limit)
-    with past_user_code():
-        n_bytes = sum(walk.bytes_kept_by(one, counted) for one in walk.nodes([node]))
-    return Graph(walk.n_nodes, n_bytes, type_name(type(node)), is_exact=walk.is_exact)
-
-
-def kept_bytes(tensors: Iterable[Any], *, counted: set[int], limit: int = LIMIT) -> int:
-    """Bytes that all graphs behind some tensors keep, each storage once.
-
-    Args:
-        tensors: The tensors, such as all that are alive.
-        counted: Addresses of storages that are not to be counted, such as those of these
-            tensors; those counted are added.
-        limit: Nodes after which the walk stops.
-    """
-    roots = (node for tensor in tensors if (node := grad_fn_of(tensor)) is not None)
-    walk = Walk(limit)
-    with past_user_code():
-        return sum(walk.bytes_kept_by(one, counted) for one in walk.nodes(roots))
-
-
 def is_tensor(thing: object) -> bool:
-    """Whether something is a tensor, by its type alone: ``__class__`` may lie.
-
-    Args:
-        thing: Anything.
-    """
+    """Whether something is a tensor, by its type alone: ``__class__`` may be overridden."""
     import torch
 
     return issubclass(type(thing), torch.Tensor)
 
 
-class Walk:
-    """A walk over nodes, each once, in linear time and without recursion.
+def graph_behind(tensors: Iterable[Any], *, counted: set[int], limit: int = LIMIT) -> Graph:
+    """The graph behind some tensors together, each node and storage once.
+
+    Args:
+        counted: Addresses of storages to leave out; those counted are added.
+        limit: Nodes after which the walk stops.
+    """
+    roots = grad_fns_of(tensors)
+    walk = GraphWalk(limit)
+    with no_torch_function():
+        n_bytes = walk.saved_bytes(roots, counted)
+    root = type_name(type(roots[-1])) if roots else ""
+    return Graph(walk.n_nodes, n_bytes, root, is_exact=walk.is_exact)
+
+
+class GraphWalk:
+    """Visits nodes once each, in linear time and without recursion.
 
     Args:
         limit: Nodes after which it stops.
 
     Attributes:
-        n_nodes: Nodes reached so far.
-        is_exact: Whether it has not stopped at its limit, nor at a depth that is not safe.
+        n_nodes: Nodes visited so far.
+        is_exact: False once it has stopped at its limit or at the safe depth.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.n_nodes = 0
         self.is_exact = True
         self._limit = limit
-        # A node's Python side may be made anew when it is asked for after it has died, so an id
-        # is an identity only for as long as the object is held.
+        # A node's Python object may be created anew after it died, so its id identifies the node
+        # only while the object is held.
         self._seen: dict[int, Any] = {}
-        # Kept no longer than the walk: a program may make a new class of nodes every step.
-        self._kinds: dict[int, tuple[tuple[str, ...], bool]] = {}
+        # Lives no longer than the walk: a program may define a new node class in every step.
+        self._classes: dict[int, tuple[tuple[str, ...], bool]] = {}
 
     def nodes(self, roots: Iterable[Any]) -> Iterator[Any]:
-        """Every node behind ``roots``, those included, that this walk has not met before.
-
-        Args:
-            roots: Nodes.
-        """
-        deepest = recursion_depth.allowed()
+        """The nodes reachable from ``roots``, themselves included, that were not visited yet."""
+        max_depth = safe_depth()
         for root in roots:
             pending = [(root, 0)]
             while pending:
@@ -156,85 +153,125 @@ class Walk:
                 self._seen[id(node)] = node
                 self.n_nodes += 1
                 yield node
-                if depth < deepest:
-                    pending.extend((one, depth + 1) for one in following(node))
+                if depth < max_depth:
+                    pending.extend((one, depth + 1) for one in _next_nodes(node))
                 elif self.is_exact:
                     self.is_exact = False
-                    recursion_depth.note_deep()
+                    note_cut_walk()
 
-    def saved_by(self, node: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401
-        """What a node keeps, by the name that it has there.
+    def count(self, roots: Iterable[Any]) -> int:
+        """Visit the nodes reachable from ``roots``; all nodes visited so far."""
+        for _ in self.nodes(roots):
+            pass
+        return self.n_nodes
 
-        Tensors as they are, and where the user's hook packed one, what it packed. Of the user's
-        own functions also the attributes that they set on ``ctx``.
+    def saved_bytes(self, roots: Iterable[Any], counted: set[int]) -> int:
+        """Bytes of the storages saved by all nodes that a walk from ``roots`` visits.
+
+        Args:
+            counted: Addresses of storages to leave out; those counted are added.
         """
-        names, is_own = self._kind(type(node))
+        return sum(self._saved_bytes_of(node, counted) for node in self.nodes(roots))
+
+    def saved_values(self, node: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401
+        """What a node saves for backward, by name.
+
+        Tensors, or what a user's hook packed in their place; of a custom function also the
+        attributes set on ``ctx``.
+        """
+        names, is_custom = self._describe(type(node))
         for name in names:
             value = _attribute(node, name)
             if type(value) is tuple:
-                for place, one in enumerate(value):
-                    yield f"{name.removeprefix(_RAW)}[{place}]", _attribute(one, "data")
+                for index, one in enumerate(value):
+                    yield f"{name.removeprefix(_RAW)}[{index}]", _attribute(one, "data")
             elif name != _LEAF:
                 yield name.removeprefix(_RAW), _attribute(value, "data")
             else:
                 yield name, value
-        if is_own:
-            yield from ctx_attributes(node).items()
+        if is_custom:
+            yield from (namespace_of(node) or {}).copy().items()
 
-    def bytes_kept_by(self, node: Any, counted: set[int]) -> int:  # noqa: ANN401
-        """Bytes of the storages that one node keeps and that are not counted yet.
-
-        Args:
-            counted: Addresses of the storages that are; those counted now are added.
-        """
+    def _saved_bytes_of(self, node: Any, counted: set[int]) -> int:  # noqa: ANN401
         total = 0
-        for _, kept in self.saved_by(node):
-            for tensor in (kept,) if is_tensor(kept) else _packed_in(kept):
+        for _, saved in self.saved_values(node):
+            for tensor in (saved,) if is_tensor(saved) else _packed_tensors(saved):
                 storage = _storage(tensor)
                 if storage is not None and storage[0] not in counted:
                     counted.add(storage[0])
                     total += storage[1]
         return total
 
-    def _kind(self, kind: type) -> tuple[tuple[str, ...], bool]:
-        """The names under which nodes of a class keep things, and if it is the user's own."""
-        known = self._kinds.get(id(kind))
+    def _describe(self, cls: type) -> tuple[tuple[str, ...], bool]:
+        """The attributes in which nodes of a class save values, and whether it is a custom one."""
+        known = self._classes.get(id(cls))
         if known is None:
-            names = (name for name in dir(kind) if name.startswith(_RAW) or name == _LEAF)
-            known = self._kinds[id(kind)] = tuple(names), _is_own_function(kind)
+            import torch
+
+            names = (name for name in dir(cls) if name.startswith(_RAW) or name == _LEAF)
+            is_custom = issubclass(cls, torch.autograd.function.BackwardCFunction)
+            known = self._classes[id(cls)] = tuple(names), is_custom
         return known
 
 
-def following(node: Any) -> list[Any]:  # noqa: ANN401
-    """The nodes that backward visits after this one."""
+def safe_depth() -> int:
+    """Links from a root that a walk may follow now."""
+    if not _nodes_keep_python_objects():
+        return _UNLIMITED_DEPTH
+    if not _n_cut_walks:
+        return _half_of_stack()
+    return _SHALLOW if _n_cut_walks <= _MAX_SHALLOW_WALKS else 0
+
+
+def note_cut_walk() -> None:
+    """Note that a walk has stopped at the safe depth."""
+    global _n_cut_walks  # noqa: PLW0603  (what walks leave in the graphs adds up over the process)
+    _n_cut_walks += 1
+
+
+@functools.cache
+def _half_of_stack() -> int:
+    """Nodes that can be destroyed recursively in half of the stack."""
+    try:
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    except ImportError:
+        soft = _SMALL_STACK_BYTES
+    stack = _DEFAULT_STACK_BYTES if soft < 0 else min(soft, _DEFAULT_STACK_BYTES)
+    return stack // 2 // _STACK_BYTES_PER_NODE
+
+
+@functools.cache
+def _nodes_keep_python_objects() -> bool:
+    """Whether torch itself holds the Python object of a node that was accessed."""
+    import torch
+
+    with torch.enable_grad():
+        output = torch.ones((), requires_grad=True) * 1
+    nodes, others = [output.grad_fn], [object()]
+    # torch holds it for as long as its own tensor holds the node.
+    return sys.getrefcount(nodes[0]) > sys.getrefcount(others[0])
+
+
+def _next_nodes(node: Any) -> list[Any]:  # noqa: ANN401
     try:
         return [one for one, _ in node.next_functions if one is not None]
     except (AttributeError, RuntimeError):
         return []
 
 
-def ctx_attributes(node: object) -> dict[str, object]:
-    """What the user's own function has set on its ``ctx``, which is the node."""
-    return dict(namespace_of(node) or {}) if _is_own_function(type(node)) else {}
-
-
-def _is_own_function(kind: type) -> bool:
-    import torch
-
-    return issubclass(kind, torch.autograd.function.BackwardCFunction)
-
-
 def _attribute(owner: Any, name: str) -> Any | None:  # noqa: ANN401
-    """An attribute of one of torch's own classes; None where backward has freed it."""
+    """An attribute of one of torch's own classes; None once backward has freed it."""
     try:
         return getattr(owner, name)
     except (AttributeError, RuntimeError):
         return None
 
 
-def _packed_in(kept: object) -> Iterator[object]:
-    """The tensors within what a hook packed."""
-    level: list[Any] = [kept]
+def _packed_tensors(packed: object) -> Iterator[object]:
+    """The tensors inside what a user's hook packed."""
+    level: list[Any] = [packed]
     for _ in range(_PACKED_DEPTH):
         inner: list[Any] = []
         for one in level:
@@ -257,11 +294,11 @@ def _storage(tensor: Any) -> tuple[int, int] | None:  # noqa: ANN401
 
 
 def _read(tensor: Any, name: str) -> Any | None:  # noqa: ANN401
-    """An attribute of a tensor as torch has it, past ``__torch_function__`` and subclasses."""
+    """An attribute as ``torch.Tensor`` defines it, whatever a subclass overrides."""
     import torch
 
     try:
-        with past_user_code():
+        with no_torch_function():
             return getattr(torch.Tensor, name).__get__(tensor)
     except (RuntimeError, AttributeError, TypeError):
         return None

@@ -1,9 +1,8 @@
-"""A chain of objects in the user's own words.
+"""Renders a path of objects as a reference chain.
 
-A chain reads as an expression, stretch by stretch: ``__main__.model.fc._forward_hooks[3] → kept[7]
-in the closure of hook at train.py:5``. Names of variables, attributes and keys are taken from what
-holds them; nothing of the user's is called, so a key whose type is not Python's own goes by its
-type's name. Every part is short and safe to show.
+A chain reads as an expression, in segments: ``__main__.model.fc._forward_hooks[3] → seen[7] in the
+closure of hook at train.py:5``. Variables, attributes and keys are read without running user code,
+so a key whose type is not built in is shown by its type's name. Every part is short and printable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,37 +11,35 @@ from typing import Final
 
 from profkit.capture.memory.holders import links
 from profkit.capture.memory.holders.attributes import full_name, is_class, namespace_of
-from profkit.capture.memory.holders.holder_step import HolderStep
-from profkit.capture.memory.holders.keys import size_of
+from profkit.capture.memory.holders.containers import length_of
 from profkit.capture.memory.holders.roots import Root
 from profkit.model.live_memory import Chain, HolderKind
 from profkit.names import middle_cut, visible
 
 MAX_PART: Final = 80
-"""Characters of one part; more says no more to a reader."""
+"""Characters of one part."""
 
 MAX_PARTS: Final = 24
-"""Parts of a chain; of a longer one both ends are kept."""
+"""Parts of a chain; a longer one is cut in the middle."""
 
-_SAYS_LITTLE: Final[dict[HolderKind, int]] = {
+_UNSPECIFIC_KINDS: Final[dict[HolderKind, int]] = {
     "unknown": 0,
     "module-global": 1,
     "frame": 1,
     "instance": 2,
     "class": 2,
 }
-"""Kinds that say less than any other, which replaces them where it is met on the way."""
+"""Kinds that a more specific one on the chain replaces."""
 
 
 @dataclass
 class _Text:
-    """A chain's text as it grows.
+    """The text of a chain under construction.
 
     Attributes:
-        parts: What is written.
-        where: What closes the stretch that is being written, such as `` in main at train.py:3``.
-        kind: What kind of holder it is, as far as is known.
-        containers: Type and length of the containers passed that can grow.
+        where: Suffix of the current segment, such as `` in main at train.py:3``.
+        kind: The most specific kind of holder so far.
+        containers: Type and length of each container passed that can grow.
     """
 
     kind: HolderKind
@@ -51,121 +48,105 @@ class _Text:
     containers: list[tuple[str, int]] = field(default_factory=list)
 
     def add(self, text: str) -> None:
-        """Write on."""
         if text:
-            self.parts.append(_safe(text))
+            self.parts.append(middle_cut(visible(text), MAX_PART))
 
-    def close(self) -> None:
-        """End the stretch: what follows is reached through it, and is no part of its name."""
+    def end_segment(self) -> None:
         self.add(self.where)
         self.where = ""
 
-    def begin(self, text: str, where: str) -> None:
-        """Begin a new stretch."""
-        self.close()
+    def start_segment(self, text: str, where: str) -> None:
+        self.end_segment()
         self.add(f" → {text}" if self.parts else text)
         self.where = where
 
     def restart(self, text: str) -> None:
-        """Begin again from something that is known by its own name."""
+        """Begin again with a holder that has a name of its own."""
         self.parts, self.where = [], ""
         self.add(text)
 
     def note_kind(self, kind: HolderKind | None) -> None:
-        """Take a kind that says more than the one so far."""
-        if kind is not None and _telling(kind) > _telling(self.kind):
+        """Adopt a kind if it is more specific than the current one."""
+        if kind is not None and _specificity(kind) > _specificity(self.kind):
             self.kind = kind
 
 
 def chain(
     path: Sequence[object], root: Root, labels: Mapping[tuple[int, int], str] | None = None
 ) -> Chain:
-    """What a path from a root to an object is called.
+    """Render a path from a root to an object.
 
     Args:
-        path: The objects, each held by the one before it; the first is the root itself, or what
-            it holds directly.
+        path: The objects, each held by the one before; the first is the root itself or what it
+            holds directly.
         labels: Names of links that are already known, by the ids of both ends.
     """
     text = _Text(root.kind)
-    _begin(text, path[0], root)
-    place = 0
-    while place < len(path) - 1:
-        _measure(text, path, place)
-        label = (labels or {}).get((id(path[place]), id(path[place + 1])))
+    if root.kind == "unknown":
+        text.add(links.unnamed_holder(path[0]))
+    else:
+        text.add(root.name)
+        text.where = root.where
+    position = 0
+    while position < len(path) - 1:
+        _note_container(text, path, position)
+        label = (labels or {}).get((id(path[position]), id(path[position + 1])))
         if label:
             _write_label(text, label)
-            place += 1
+            position += 1
             continue
-        link = links.link(path[place:])
-        _write(text, link)
-        place += link.length
-    text.close()
-    container, length = _growing(text.containers)
-    return Chain(text.kind, _bounded(text.parts), container, length)
-
-
-def _begin(text: _Text, first: object, root: Root) -> None:
-    """The root's own name."""
-    if root.kind == "unknown":
-        text.add(links.owner(first))
-        return
-    text.add(root.name)
-    text.where = root.where
+        link = links.link(path[position:])
+        if link.restarts:
+            text.restart(link.text)
+        elif link.starts_segment:
+            text.start_segment(link.text, link.where)
+        else:
+            text.add(link.text)
+        text.note_kind(link.kind)
+        position += link.length
+    text.end_segment()
+    container, length = _likely_growing(text.containers)
+    return Chain(text.kind, _cut(text.parts), container, length)
 
 
 def _write_label(text: _Text, label: str) -> None:
-    """A link of torch's: an attribute, and what a graph keeps as a stretch of its own."""
-    attribute, _, kept = label.partition(" → ")
+    """Write a link through C++: an attribute, and a saved tensor as a segment of its own."""
+    attribute, _, saved = label.partition(" → ")
     text.add(attribute)
-    if kept:
-        # It is kept for backward, as what is on ``ctx`` is.
+    if saved:
+        # Saved for backward, as attributes of ``ctx`` are.
         text.note_kind("context")
-        text.begin(kept, "")
+        text.start_segment(saved, "")
 
 
-def _write(text: _Text, link: HolderStep) -> None:
-    if link.restarts:
-        text.restart(link.text)
-    elif link.stretch:
-        text.begin(link.text, link.where)
-    else:
-        text.add(link.text)
-    text.note_kind(link.kind)
-
-
-def _measure(text: _Text, path: Sequence[object], place: int) -> None:
-    """Note a container that can grow, unless it is where something keeps its attributes."""
-    thing = path[place]
-    size = size_of(thing)
-    if size is None or (type(thing) is dict and _is_namespace(path, place)):
+def _note_container(text: _Text, path: Sequence[object], position: int) -> None:
+    """Note a container that can grow, unless it is a namespace."""
+    thing = path[position]
+    length = length_of(thing)
+    if length is None or (type(thing) is dict and _is_namespace(path, position)):
         return
-    text.containers.append((full_name(type(thing)), size))
+    text.containers.append((full_name(type(thing)), length))
 
 
-def _is_namespace(path: Sequence[object], place: int) -> bool:
-    thing = path[place]
-    if place == 0:
+def _is_namespace(path: Sequence[object], position: int) -> bool:
+    thing = path[position]
+    if position == 0:
         return type(thing) is dict and "__builtins__" in thing
-    return namespace_of(path[place - 1]) is thing or is_class(path[place - 1])
+    return namespace_of(path[position - 1]) is thing or is_class(path[position - 1])
 
 
-def _telling(kind: HolderKind) -> int:
-    return _SAYS_LITTLE.get(kind, len(_SAYS_LITTLE))
+def _specificity(kind: HolderKind) -> int:
+    return _UNSPECIFIC_KINDS.get(kind, len(_UNSPECIFIC_KINDS))
 
 
-def _growing(containers: list[tuple[str, int]]) -> tuple[str, int | None]:
+def _likely_growing(containers: list[tuple[str, int]]) -> tuple[str, int | None]:
     """The container that most likely grows: the longest, and the innermost of equals."""
     if not containers:
         return "", None
     return max(reversed(containers), key=lambda one: one[1])
 
 
-def _safe(text: str) -> str:
-    return middle_cut(visible(text), MAX_PART)
-
-
-def _bounded(parts: list[str]) -> tuple[str, ...]:
+def _cut(parts: list[str]) -> tuple[str, ...]:
     if len(parts) <= MAX_PARTS:
         return tuple(parts)
     half = MAX_PARTS // 2

@@ -1,7 +1,7 @@
-"""Functions that run, and what their locals hold.
+"""Frames of running functions, and their local variables.
 
-Until Python 3.12 a frame that is asked for its locals keeps the answer, and so keeps the objects
-in it alive: the answer is emptied here again, unless the program itself holds it.
+Until Python 3.12 a frame caches the dict that ``f_locals`` returns, which keeps the locals alive.
+That dict is emptied here again, unless the program itself refers to it.
 """
 
 import inspect
@@ -12,14 +12,14 @@ from typing import Final
 
 from profkit.capture.source.user_code import is_profkit_frame
 
-_KEEPS_NO_LOCALS: Final = (3, 13)
-"""Since PEP 667 a frame's locals are a view."""
+_LOCALS_ARE_A_VIEW: Final = (3, 13)
+"""PEP 667."""
 
 
 def running() -> Iterator[FrameType]:
-    """The frames of all threads that are not profkit's own, the innermost of each thread first."""
+    """The frames of all threads except profkit's own, the innermost of each thread first."""
     frame: FrameType | None
-    # This function's own frame is among them: in no other variable, or it would keep itself.
+    # This generator's frame is among them: another variable with it would form a cycle.
     for frame in sys._current_frames().values():  # noqa: SLF001  (there is no other way)
         while frame is not None:
             if not is_profkit_frame(frame):
@@ -27,45 +27,46 @@ def running() -> Iterator[FrameType]:
             frame = frame.f_back  # noqa: PLW2901
 
 
-def place_of(code: CodeType) -> str:
-    """Where a function is: ``Net.forward at train.py:12``, with the line that it begins at.
-
-    Args:
-        code: The function's code.
-    """
+def describe_code(code: CodeType) -> str:
+    """Name and first line of a function: ``Net.forward at train.py:12``."""
     name = getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
     file = code.co_filename.replace("\\", "/").rpartition("/")[2]
     return f"{name} at {file}:{code.co_firstlineno}"
 
 
 def locals_of(frame: FrameType) -> dict[str, object]:
-    """The local variables of a frame; none for a module's own frame, whose locals are its globals."""
+    """The local variables of a frame; none for a module's frame, whose locals are its globals."""
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         namespace = frame.f_locals
         return {} if namespace is frame.f_globals else dict(namespace)
-    if sys.version_info >= _KEEPS_NO_LOCALS:
+    if sys.version_info >= _LOCALS_ARE_A_VIEW:
         return dict(frame.f_locals)
-    answer = frame.f_locals
-    values = dict(answer)
-    if sys.getrefcount(answer) <= _OF_FRAME_ALONE:
-        # What exec() has put beside the variables has no other home and stays.
+    cached = frame.f_locals
+    values = dict(cached)
+    if sys.getrefcount(cached) <= _REFCOUNT_OF_UNUSED_CACHE:
+        # Names that exec() added exist nowhere else and stay.
         code = frame.f_code
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
-            answer.pop(name, None)
+            cached.pop(name, None)
     return values
 
 
-def forget_locals() -> None:
-    """Empty the answers that frames still keep, once nothing else of profkit's holds them."""
+def local_values() -> list[object]:
+    """The local variables of all running functions, which the garbage collector does not list."""
+    return [value for frame in running() for value in locals_of(frame).values()]
+
+
+def clear_cached_locals() -> None:
+    """Empty the cached locals of all frames, once nothing else of profkit refers to them."""
     for frame in running():
         locals_of(frame)
 
 
-def _references_to_an_answer() -> int:
-    """What a frame, a variable and an argument count for."""
+def _refcount_of_unused_cache() -> int:
+    """References to cached locals by the frame, a variable and an argument."""
     frame = sys._getframe()  # noqa: SLF001
-    answer = frame.f_locals
-    return sys.getrefcount(answer)
+    cached = frame.f_locals
+    return sys.getrefcount(cached)
 
 
-_OF_FRAME_ALONE: Final = _references_to_an_answer()
+_REFCOUNT_OF_UNUSED_CACHE: Final = _refcount_of_unused_cache()

@@ -1,31 +1,30 @@
-"""Who holds an object: the chains from the program's own names to it."""
+"""The holders of objects: reference chains from the program's own names to each of them."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from profkit.capture.memory.holders import chain_names, frames
 from profkit.capture.memory.holders.autograd_cycles import AutogradCycle, cycle_above
+from profkit.capture.memory.holders.links import is_a
 from profkit.capture.memory.holders.roots import Root
 from profkit.capture.memory.holders.search import Found, Search
-from profkit.capture.memory.holders.torch_links import is_a
 from profkit.model.live_memory import Chain
 
 BUDGET_S: Final = 2.0
-"""Seconds of work of a search among millions of objects; others take milliseconds."""
+"""CPU seconds of a search among millions of objects; smaller programs take milliseconds."""
 
 _Path = tuple[Root, list[object]]
 
 
 class Holding(NamedTuple):
-    """What keeps an object.
+    """What keeps an object alive.
 
     Attributes:
-        chains: Who holds it, as :func:`chains` gives them.
-        ring: The ring of autograd's that alone keeps it, or None.
+        cycle: The autograd reference cycle that alone keeps it alive, or None.
     """
 
     chains: tuple[Chain, ...]
-    ring: AutogradCycle | None
+    cycle: AutogradCycle | None
 
 
 def chains(
@@ -35,23 +34,7 @@ def chains(
     limit: int = 3,
     budget_s: float = BUDGET_S,
 ) -> list[tuple[Chain, ...]]:
-    """Who holds each of some objects.
-
-    Every object that refers to a target directly gives one chain, the shortest that leads to it
-    from a name: cutting its last link cuts that holder off. A target that only unreachable cycles
-    hold has none.
-
-    Args:
-        targets: The objects. The sequence itself is no holder.
-        own: Ids of the caller's objects, which are no holders either.
-        limit: Chains wanted of each target.
-        budget_s: Seconds of work after which the search stops with what it has.
-
-    Returns:
-        The chains of each target: those that begin in the program before those that begin in a
-        library, what the program keeps before a variable that is a tensor itself, and among
-        those the shortest first.
-    """
+    """The reference chains to each target, as :func:`holdings` returns them."""
     return [one.chains for one in holdings(targets, own=own, limit=limit, budget_s=budget_s)]
 
 
@@ -62,27 +45,31 @@ def holdings(
     limit: int = 3,
     budget_s: float = BUDGET_S,
 ) -> list[Holding]:
-    """Who holds each of some objects, and which of autograd's rings keeps those that nobody holds.
+    """The holders of each target, or the autograd reference cycle that keeps it alive.
+
+    Every object that refers to a target directly yields one chain, the shortest from a root to it:
+    cutting the chain's last link removes that holder. A target that only unreachable cycles keep
+    alive has no chain.
 
     Args:
-        targets: The objects. The sequence itself is no holder.
-        own: Ids of the caller's objects, which are no holders either.
-        limit: Chains wanted of each target.
-        budget_s: Seconds of work after which the search stops with what it has.
+        targets: The objects. The sequence itself is not a holder.
+        own: Ids of the caller's objects, which are not holders either.
+        limit: Chains wanted for each target.
+        budget_s: CPU seconds after which the search stops with what it has.
 
     Returns:
-        What keeps each target. A ring refers to objects of the program: let go of it soon.
+        One holding for each target. Chains that start in the program come before those that start
+        in a library, lasting holders before a variable that is a tensor itself, and among those
+        the shortest first. A cycle refers to objects of the program: release it soon.
     """
     found = Search(targets, own, limit, budget_s).run()
-    kept = [_holding(found, id(target), limit) for target in targets]
+    results = []
+    for target in map(id, targets):
+        named = _chains_of(found, target, limit)
+        results.append(Holding(named, None if named else cycle_above(found, target)))
     del found
-    frames.forget_locals()
-    return kept
-
-
-def _holding(found: Found, target: int, limit: int) -> Holding:
-    named = _chains_of(found, target, limit)
-    return Holding(named, None if named else cycle_above(found, target))
+    frames.clear_cached_locals()
+    return results
 
 
 def _chains_of(found: Found, target: int, limit: int) -> tuple[Chain, ...]:
@@ -96,25 +83,23 @@ def _chains_of(found: Found, target: int, limit: int) -> tuple[Chain, ...]:
 
 
 def _rank(path: _Path) -> tuple[int, bool, bool, int]:
-    """The program's own first, then what it keeps longest, then the nearest.
+    """The program's own holders first, then the longest-lived, then the nearest.
 
-    A variable that is a tensor itself, such as the loss, is a new tensor in the next step; what
-    it holds is held by what the program keeps from step to step. And an argument, such as
-    ``self``, is passed by somebody whose own name for it says more.
+    A variable that is a tensor itself, such as the loss, is a new tensor in the next step; what it
+    keeps alive is also kept by something that lasts from step to step. An argument, such as
+    ``self``, is less informative than the caller's own name for it.
     """
     root, things = path
-    is_of_a_step = root.kind == "frame" and is_a(things[0], "torch", "Tensor")
-    return _distance_from_program(root), is_of_a_step, root.is_lent, len(things)
-
-
-def _distance_from_program(root: Root) -> int:
     if root.kind == "unknown":
-        return 2
-    return 1 if root.is_library else 0
+        distance = 2
+    else:
+        distance = 1 if root.is_library else 0
+    is_step_local = root.kind == "frame" and is_a(things[0], "torch", "Tensor")
+    return distance, is_step_local, root.is_argument, len(things)
 
 
 def _paths(found: Found, target: int) -> Iterator[_Path]:
-    """From a root to a target: through no holder at all, and through each direct one."""
+    """Paths from a root to a target: directly, and through each direct holder."""
     root = found.roots.get(target)
     if root is not None:
         yield root, [found.nodes[target]]
@@ -125,7 +110,7 @@ def _paths(found: Found, target: int) -> Iterator[_Path]:
 
 
 def _path_to(found: Found, holder: int, target: int) -> _Path | None:
-    """The best path from a root to a holder of a target, that does not go through the target."""
+    """The best path from a root to a holder of a target, without passing through the target."""
     below: dict[int, int | None] = {holder: None}
     pending = [holder]
     best: _Path | None = None

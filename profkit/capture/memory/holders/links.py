@@ -1,8 +1,9 @@
-"""What one link of a chain is called: the attribute, the key, the index, the variable.
+"""Names each link of a reference chain: the attribute, key, index or variable.
 
-Each function here knows one kind of holder. It is given the rest of a path, the holder first, and
-says how what it holds reads, and over how many objects that goes: an attribute takes the instance
-and the dict of its attributes in one.
+Each ``_from_…`` function handles one kind of holder. It receives the rest of a path, the holder
+first, and returns how the reference reads and how many objects it covers: an attribute covers both
+the instance and its ``__dict__``. Torch's classes are looked up among the loaded modules: without
+torch there are no such links.
 """
 
 import functools
@@ -21,9 +22,9 @@ from types import (
     MethodType,
     TracebackType,
 )
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from profkit.capture.memory.holders import torch_links
+from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.attributes import (
     class_namespace,
     full_name,
@@ -34,25 +35,24 @@ from profkit.capture.memory.holders.attributes import (
     slots_of,
     type_name,
 )
-from profkit.capture.memory.holders.frames import locals_of, place_of
-from profkit.capture.memory.holders.holder_step import HolderStep
-from profkit.capture.memory.holders.keys import (
+from profkit.capture.memory.holders.containers import (
     array_index_of,
     base_of_array,
     index_of,
     key_of,
     subscript,
 )
+from profkit.capture.memory.holders.frames import describe_code, locals_of
 from profkit.model.live_memory import HolderKind
 
 Path = Sequence[object]
 
-_RUNNERS: Final[tuple[tuple[type, str, str], ...]] = (
+_SUSPENDABLE: Final[tuple[tuple[type, str, str], ...]] = (
     (GeneratorType, "gi", "generator"),
     (CoroutineType, "cr", "coroutine"),
     (AsyncGeneratorType, "ag", "async generator"),
 )
-"""Types of functions that stop and go on, what their attributes begin with, and their name."""
+"""Types of functions that can be suspended, the prefix of their attributes, and their name."""
 
 _THREADS: Final = frozenset(
     {
@@ -65,35 +65,61 @@ _THREADS: Final = frozenset(
     }
 )
 
+_MODULE_PARTS: Final = frozenset({"_modules", "_parameters", "_buffers"})
+"""Dicts of an ``nn.Module`` whose entries read as the module's attributes."""
+
+
+class HolderStep(NamedTuple):
+    """One link of a chain as text.
+
+    Attributes:
+        text: Such as ``.cache``, ``['k']``, or the name of a variable that starts a segment.
+        length: Number of objects of the path that it covers.
+        starts_segment: Whether a new segment begins: a function's variable, not an attribute.
+        where: Suffix of that segment, such as `` in the closure of hook at train.py:5``.
+        restarts: Whether it has a name of its own that replaces all text before it.
+        kind: The kind of holder that this link shows, or None.
+    """
+
+    text: str
+    length: int
+    starts_segment: bool = False
+    where: str = ""
+    restarts: bool = False
+    kind: HolderKind | None = None
+
 
 def link(path: Path) -> HolderStep:
-    """What the first object of a path says of those that follow.
-
-    Args:
-        path: The rest of a path, at least two objects.
-    """
+    """How the first of at least two objects of a path refers to the next."""
     for namer in _NAMERS:
         found = namer(path)
         if found is not None:
             return found
-    # A function that waits is named by its variable, which comes next.
-    text = "" if _is_runner(path[1]) else f" → its {type_name(type(path[1]))}"
+    # A suspended function is named by its variable, which comes next.
+    text = "" if _is_suspendable(path[1]) else f" → its {type_name(type(path[1]))}"
     return HolderStep(text, 1)
 
 
-def owner(thing: object) -> str:
-    """What to call an object that no name leads to.
-
-    Args:
-        thing: The object.
-    """
-    if _is_runner(thing) or type(thing) is FrameType:
-        return ""  # The variable within it, and where it runs, say it all.
+def unnamed_holder(thing: object) -> str:
+    """The text for an object that no name leads to."""
+    if _is_suspendable(thing) or type(thing) is FrameType:
+        return ""  # named by its variable and the function that it runs in
     return f"a {full_name(type(thing))} that no name leads to"
 
 
+def is_a(thing: object, module: str, name: str) -> bool:
+    """Whether something is an instance of one of torch's classes, by its type alone.
+
+    Args:
+        module: The class's module; without it there are no instances.
+        name: The class's name in it.
+    """
+    loaded: Any = sys.modules.get(module)
+    cls = None if loaded is None else vars(loaded).get(name)
+    return isinstance(cls, type) and issubclass(type(thing), cls)
+
+
 def _from_globals(path: Path) -> HolderStep | None:
-    """A module's global variable."""
     if type(path[0]) is not dict or "__builtins__" not in path[0]:
         return None
     key = key_of(path[0], path[1])
@@ -121,12 +147,12 @@ def _from_function(path: Path) -> HolderStep | None:
     if function.__closure__ is not path[1] or not path[3:]:
         return None
     name = function.__code__.co_freevars[index_of(path[1], path[2]) or 0]
-    where = f" in the closure of {place_of(function.__code__)}"
-    return HolderStep(name, 3, stretch=True, where=where, kind="closure")
+    where = f" in the closure of {describe_code(function.__code__)}"
+    return HolderStep(name, 3, starts_segment=True, where=where, kind="closure")
 
 
 def _from_cache(path: Path) -> HolderStep | None:
-    """A functools cache; the dict and the links that it is made of are no part of the name."""
+    """A functools cache; its internal dict and list elements are not part of the name."""
     cache = path[0]
     if type(cache) is not functools._lru_cache_wrapper:  # noqa: SLF001
         return None
@@ -135,7 +161,7 @@ def _from_cache(path: Path) -> HolderStep | None:
         return None
     wrapped = namespace.get("__wrapped__")
     code = wrapped.__code__ if type(wrapped) is FunctionType else None
-    name = place_of(code).partition(" at ")[0] if code else full_name(type(wrapped))
+    name = describe_code(code).partition(" at ")[0] if code else full_name(type(wrapped))
     length = 1
     while length < len(path) - 1 and (
         type(path[length]) is dict or "lru_list_elem" in type_name(type(path[length]))
@@ -164,35 +190,35 @@ def _from_frame(path: Path) -> HolderStep | None:
     if type(path[1]) is FrameType:
         return HolderStep("", 1)
     code = frame.f_code
-    place = place_of(code).rpartition(":")[0]
-    return _local(path, frame, f" in {place}:{frame.f_lineno or code.co_firstlineno}", None)
+    function = describe_code(code).rpartition(":")[0]
+    return _local(path, frame, f" in {function}:{frame.f_lineno or code.co_firstlineno}", None)
 
 
-def _from_runner(path: Path) -> HolderStep | None:
-    runner: Any = path[0]
-    if not _is_runner(runner):
+def _from_suspended(path: Path) -> HolderStep | None:
+    thing: Any = path[0]
+    if not _is_suspendable(thing):
         return None
-    prefix, words = next(names for kind, *names in _RUNNERS if type(runner) is kind)
-    frame: FrameType | None = getattr(runner, f"{prefix}_frame")
-    code: CodeType = getattr(runner, f"{prefix}_code")
+    prefix, title = next(names for kind, *names in _SUSPENDABLE if type(thing) is kind)
+    frame: FrameType | None = getattr(thing, f"{prefix}_frame")
+    code: CodeType = getattr(thing, f"{prefix}_code")
     if frame is None or frame is path[1]:
         return HolderStep("", 1, kind="generator")
-    return _local(path, frame, f" in {words} {place_of(code)}", "generator")
+    return _local(path, frame, f" in {title} {describe_code(code)}", "generator")
 
 
-def _local(path: Path, frame: FrameType, where: str, kind: HolderKind | None) -> HolderStep | None:
-    """The variable of a frame that leads on, or None where only its evaluation holds it."""
+def _local(path: Path, frame: FrameType, where: str, kind: HolderKind | None) -> HolderStep:
+    """The variable of a frame that holds the next object, or a value on its evaluation stack."""
     through_cell = type(path[1]) is CellType and len(path[2:]) > 0
     held = path[2] if through_cell else path[1]
     for name, value in locals_of(frame).items():
         if value is held:
             length = 2 if through_cell else 1
-            return HolderStep(name, length, stretch=True, where=where, kind=kind)
-    return HolderStep("what is being worked out", 1, stretch=True, where=where, kind=kind)
+            return HolderStep(name, length, starts_segment=True, where=where, kind=kind)
+    return HolderStep("a temporary value", 1, starts_segment=True, where=where, kind=kind)
 
 
-def _is_runner(thing: object) -> bool:
-    return any(type(thing) is kind for kind, *_ in _RUNNERS)
+def _is_suspendable(thing: object) -> bool:
+    return any(type(thing) is kind for kind, *_ in _SUSPENDABLE)
 
 
 def _from_cell(path: Path) -> HolderStep | None:
@@ -202,13 +228,13 @@ def _from_cell(path: Path) -> HolderStep | None:
 def _from_method(path: Path) -> HolderStep | None:
     method = path[0]
     if type(method) is MethodType or type(method) is BuiltinFunctionType:
-        owner_of: Any = method
-        return HolderStep(".__self__", 1) if owner_of.__self__ is path[1] else None
+        bound: Any = method
+        return HolderStep(".__self__", 1) if bound.__self__ is path[1] else None
     return None
 
 
 def _from_instance(path: Path) -> HolderStep | None:
-    """An attribute: through the dict of attributes, beside it, or in a slot."""
+    """An attribute, referred to by the ``__dict__`` or directly by the object."""
     thing = path[0]
     namespace = namespace_of(thing)
     if namespace is None:
@@ -231,13 +257,13 @@ def _from_slots(path: Path) -> HolderStep | None:
 def _instance_kind(thing: object) -> HolderKind | None:
     if any(full_name(cls) in _THREADS for cls in mro_of(type(thing))):
         return "thread"
-    # A function, a partial, an iterator: Python's own say nothing as a kind.
+    # Types of the standard library, such as a partial or an iterator, are no meaningful kind.
     top = module_of(type(thing)).partition(".")[0]
     return None if top in sys.stdlib_module_names and top != "__main__" else "instance"
 
 
 def _from_thread_local(path: Path) -> HolderStep | None:
-    """A thread's own values: Python keeps each thread's dict in a dict of the local."""
+    """A ``threading.local``, which stores each thread's dict in a dict."""
     if not any(full_name(cls) == "_thread._local" for cls in mro_of(type(path[0]))):
         return None
     length = 1
@@ -255,29 +281,80 @@ def _from_container(path: Path) -> HolderStep | None:
         return HolderStep(" → one of its keys" if key is None else subscript(key[0]), 1)
     if issubclass(type(holder), (set, frozenset)):
         return HolderStep(" → a member", 1)
-    place = index_of(holder, held)
-    if place is None:
+    index = index_of(holder, held)
+    if index is None:
         return None if kind is None else HolderStep(" → an item", 1, kind=kind)
     fields = class_namespace(type(holder)).get("_fields")
-    if type(holder) is not tuple and type(fields) is tuple and place < len(fields):
-        return HolderStep(f".{fields[place]}", 1)
-    return HolderStep(f"[{place}]", 1)
+    if type(holder) is not tuple and type(fields) is tuple and index < len(fields):
+        return HolderStep(f".{fields[index]}", 1)
+    return HolderStep(f"[{index}]", 1)
 
 
 def _from_array(path: Path) -> HolderStep | None:
-    """An array's elements, and what it looks into."""
     if base_of_array(path[0]) is path[1]:
         return HolderStep(".base", 1)
-    numbers = array_index_of(path[0], path[1])
-    return None if numbers is None else HolderStep(f"[{', '.join(map(str, numbers))}]", 1)
+    index = array_index_of(path[0], path[1])
+    return None if index is None else HolderStep(f"[{', '.join(map(str, index))}]", 1)
 
 
 def _attribute(key: tuple[object] | None) -> str:
-    """How an attribute reads; names that are no identifiers, as a namespace may have, as keys."""
+    """An attribute as text; names that are not identifiers as subscripts."""
     if key is None:
         return ".__dict__"
     name = key[0]
     return f".{name}" if type(name) is str and name.isidentifier() else subscript(name)
+
+
+def _attribute_of(path: Path) -> tuple[object, int] | None:
+    """Key in the instance's ``__dict__`` of what follows it, and the objects that this covers."""
+    namespace = namespace_of(path[0])
+    length = 2 if path[1] is namespace else 1
+    key = key_of(namespace, path[length]) if len(path) > length else None
+    return None if key is None else (key[0], length)
+
+
+def _from_module(path: Path) -> HolderStep | None:
+    found = _attribute_of(path) if is_a(path[0], "torch.nn", "Module") else None
+    if found is None or type(found[0]) is not str:
+        return None
+    name, length = found
+    kind: HolderKind = "hook" if name.endswith("hooks") else "instance"
+    if name in _MODULE_PARTS and len(path) > length + 1:
+        part = key_of(path[length], path[length + 1])
+        if part is not None and type(part[0]) is str:
+            text = f".{part[0]}" if part[0].isidentifier() else f"[{part[0]}]"
+            return HolderStep(text, length + 1, kind=kind)
+    return HolderStep(f".{name}", length, kind=kind)
+
+
+def _from_optimizer(path: Path) -> HolderStep | None:
+    found = _attribute_of(path) if is_a(path[0], "torch.optim", "Optimizer") else None
+    if found is None or type(found[0]) is not str:
+        return None
+    kind: HolderKind = "hook" if found[0].endswith("hooks") else "optimizer"
+    return HolderStep(f".{found[0]}", found[1], kind=kind)
+
+
+def _from_tensor(path: Path) -> HolderStep | None:
+    """A tensor's hooks and graph; its other attributes are those of any instance."""
+    if not is_a(path[0], "torch", "Tensor") or path[1] is namespace_of(path[0]):
+        return None
+    if autograd_graphs.grad_fn_of(path[0]) is path[1]:
+        return HolderStep(".grad_fn", 1)
+    if issubclass(type(path[1]), dict):
+        return HolderStep("._backward_hooks", 1, kind="hook")
+    return None
+
+
+def _from_node(path: Path) -> HolderStep | None:
+    """The ``ctx`` of a custom autograd function, which is its node."""
+    is_node = is_a(path[0], "torch.autograd.function", "BackwardCFunction")
+    found = _attribute_of(path) if is_node else None
+    if found is None:
+        return None
+    name = found[0] if type(found[0]) is str else subscript(found[0])
+    where = f" on the ctx of {type_name(type(path[0])).removesuffix('Backward')}"
+    return HolderStep(name, found[1], starts_segment=True, where=where, kind="context")
 
 
 _NAMERS: Final[tuple[Callable[[Path], HolderStep | None], ...]] = (
@@ -287,14 +364,14 @@ _NAMERS: Final[tuple[Callable[[Path], HolderStep | None], ...]] = (
     _from_cache,
     _from_exception,
     _from_frame,
-    _from_runner,
+    _from_suspended,
     _from_cell,
     _from_method,
     _from_thread_local,
-    torch_links.from_module,
-    torch_links.from_optimizer,
-    torch_links.from_tensor,
-    torch_links.from_node,
+    _from_module,
+    _from_optimizer,
+    _from_tensor,
+    _from_node,
     _from_instance,
     _from_slots,
     _from_array,

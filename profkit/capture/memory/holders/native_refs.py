@@ -1,42 +1,46 @@
-"""Links between objects that Python's collector does not see.
+"""References between objects that Python's garbage collector does not see.
 
-A tensor's gradient, base and graph are held in C++. An array of objects is no container to the
-collector, and a dict or tuple in which there is nothing that could be part of a cycle it does not
-even list. Each is found by a pass forward over all objects, made only when a search backward has
-come to an object that nothing seems to hold. So is the way to what the program has frozen.
+A tensor's gradient, base and graph are held in C++. Object arrays, and dicts and tuples whose
+contents cannot be part of a cycle, are not tracked. Each is found by a pass forward over all
+objects, made only when a search backward reaches an object without referrers. So is the path to
+objects that the program froze with ``gc.freeze()``, which hides them from ``gc.get_referrers``.
+
+Source: ``gc.freeze`` of Python's library reference.
 """
 
 import gc
 import sys
 from collections.abc import Collection, Iterator
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from profkit.capture.memory.holders import autograd_graphs, frozen_objects
-from profkit.capture.memory.holders.attributes import type_name
+from profkit.capture.memory.holders import autograd_graphs
+from profkit.capture.memory.holders.attributes import namespace_of, type_name
+from profkit.capture.memory.holders.frames import local_values
 from profkit.capture.memory.holders.untracked_containers import (
-    instances,
+    live_tensors,
     referrers_of,
-    tensor_types,
-    unlisted,
-    variables,
+    untracked,
 )
+from profkit.capture.source.files import PROFKIT_FOLDER
 
 NODE_LIMIT: Final = 60_000
-"""Graph nodes that are looked through in one go: about half a second."""
+"""Graph nodes searched at once: about half a second."""
+
+FROZEN_LIMIT: Final = 2_000_000
+"""Objects visited on the way to frozen ones: a few seconds."""
 
 _NEWEST: Final = 32
 _HEADS: Final = 3
-"""Of how many of the newest tensors the names are preferred."""
+"""Number of newest tensors whose names are preferred."""
 
 
 class NativeRef(NamedTuple):
     """One object holding another.
 
     Attributes:
-        holder: What holds.
-        held: Id of what is held.
-        label: How it reads after the holder's own text; empty for an ordinary container.
+        held: Id of the object that is held.
+        label: The reference as text, after the holder's own; empty for an ordinary container.
     """
 
     holder: object
@@ -45,37 +49,29 @@ class NativeRef(NamedTuple):
 
 
 def refs_to(wanted: dict[int, object], skip: Collection[int]) -> list[NativeRef]:
-    """The hidden links that lead to some objects.
+    """The references to some objects that the garbage collector does not see.
 
     Args:
         wanted: The objects by id.
-        skip: Ids of objects that are no holders.
+        skip: Ids of objects that are not holders.
     """
-    links: list[NativeRef] = []
+    refs: list[NativeRef] = []
     if "torch" in sys.modules:
         tensors = [one for one in live_tensors() if id(one) not in skip]
         tensors += _gradients_with_graphs(tensors)
-        links += _from_tensors(tensors, wanted)
-        missing = {one: wanted[one] for one in wanted.keys() - {link.held for link in links}}
-        links += _from_graphs(tensors, missing, {*skip, id(missing), id(wanted)})
-    missing = {one: wanted[one] for one in wanted.keys() - {link.held for link in links}}
+        refs += _from_tensors(tensors, wanted)
+        missing = {one: wanted[one] for one in wanted.keys() - {ref.held for ref in refs}}
+        refs += _from_graphs(tensors, missing, {*skip, id(missing), id(wanted)})
+    missing = {one: wanted[one] for one in wanted.keys() - {ref.held for ref in refs}}
     if missing:
         skip = {*skip, id(missing), id(wanted)}
-        links += _from_unlisted(missing, skip)
-        found = {link.held for link in links}
-        links += [
-            NativeRef(*step, "") for step in frozen_objects.steps_to(missing.keys() - found, skip)
-        ]
-    return links
-
-
-def live_tensors() -> list[Any]:
-    """All tensors that Python knows of."""
-    return instances(gc.get_objects(), tensor_types())
+        refs += _from_untracked(missing, skip)
+        refs += _from_frozen(missing.keys() - {ref.held for ref in refs}, skip)
+    return refs
 
 
 def _gradients_with_graphs(tensors: list[Any]) -> list[Any]:
-    """Gradients that have a graph, and were no objects of Python's before they were asked for."""
+    """Gradients with a graph whose Python objects did not exist before this access."""
     known = set(map(id, tensors))
     gradients = [
         one for tensor in tensors if (one := autograd_graphs.gradient_of(tensor)) is not None
@@ -88,7 +84,7 @@ def _gradients_with_graphs(tensors: list[Any]) -> list[Any]:
 
 
 def _from_tensors(tensors: list[Any], wanted: dict[int, object]) -> Iterator[NativeRef]:
-    """Gradients, and the tensors that views look into."""
+    """References to gradients and to the bases of views."""
     if not any(autograd_graphs.is_tensor(one) for one in wanted.values()):
         return
     for tensor in tensors:
@@ -103,30 +99,30 @@ def _from_tensors(tensors: list[Any], wanted: dict[int, object]) -> Iterator[Nat
 def _from_graphs(
     tensors: list[Any], wanted: dict[int, object], skip: set[int]
 ) -> Iterator[NativeRef]:
-    """What nodes have saved, and nodes of the user's own functions."""
+    """References to saved values, and to nodes of custom functions."""
     roots = [(tensor, node) for tensor in tensors if (node := autograd_graphs.grad_fn_of(tensor))]
     if not roots or not wanted:
         return
-    roots.sort(key=lambda one: -_number_of(one[1]))
+    roots.sort(key=lambda one: -_sequence_nr(one[1]))
     skip |= {id(tensors), *map(id, roots)}
-    # Where one graph is part of another, a name is wanted that the program still uses: that of
-    # the newest tensors that something in Python holds.
-    for tensor, node in _named(roots[:_NEWEST], skip)[:_HEADS]:
-        yield from _behind(tensor, node, autograd_graphs.Walk(NODE_LIMIT // _HEADS), wanted)
-    walk = autograd_graphs.Walk(NODE_LIMIT)
+    # If one graph is part of another, prefer a name that the program still uses: that of the
+    # newest tensors that a Python object holds.
+    for tensor, node in _held_in_python(roots[:_NEWEST], skip)[:_HEADS]:
+        yield from _behind(tensor, node, autograd_graphs.GraphWalk(NODE_LIMIT // _HEADS), wanted)
+    walk = autograd_graphs.GraphWalk(NODE_LIMIT)
     for tensor, node in roots:
         yield from _behind(tensor, node, walk, wanted)
 
 
-def _number_of(node: Any) -> int:  # noqa: ANN401
-    """A node's number in the order in which they were made; 0 where torch does not tell."""
-    ask = getattr(node, "_sequence_nr", None)
-    return 0 if ask is None else int(ask())
+def _sequence_nr(node: Any) -> int:  # noqa: ANN401
+    """A node's sequence number; 0 if it has none."""
+    read = getattr(node, "_sequence_nr", None)
+    return 0 if read is None else int(read())
 
 
-def _named(roots: list[tuple[Any, Any]], skip: set[int]) -> list[tuple[Any, Any]]:
-    """Those of some tensors that an object of Python's or a variable holds."""
-    held = set(map(id, variables()))
+def _held_in_python(roots: list[tuple[Any, Any]], skip: set[int]) -> list[tuple[Any, Any]]:
+    """The tensors, with their nodes, that a Python object or a local variable holds."""
+    held = set(map(id, local_values()))
     for referrer in referrers_of(tensor for tensor, _ in roots):
         if id(referrer) not in skip and type(referrer) is not FrameType:
             held.update(map(id, gc.get_referents(referrer)))
@@ -134,23 +130,63 @@ def _named(roots: list[tuple[Any, Any]], skip: set[int]) -> list[tuple[Any, Any]
 
 
 def _behind(
-    tensor: object, root: object, walk: autograd_graphs.Walk, wanted: dict[int, object]
+    tensor: object, root: object, walk: autograd_graphs.GraphWalk, wanted: dict[int, object]
 ) -> Iterator[NativeRef]:
-    """What the graph behind one tensor keeps of what is wanted."""
+    """References from the graph behind one tensor to wanted objects."""
     for node in walk.nodes([root]):
         if id(node) in wanted:
             yield NativeRef(tensor, id(node), ".grad_fn" if node is root else ".grad_fn → …")
-        for name, kept in walk.saved_by(node):
+        for name, saved in walk.saved_values(node):
             saver = f"{name!r} saved by {type_name(type(node))}"
-            if id(kept) in wanted:
-                yield NativeRef(tensor, id(kept), f".grad_fn → {saver}")
-            base = autograd_graphs.base_of(kept) if autograd_graphs.is_tensor(kept) else None
+            if id(saved) in wanted:
+                yield NativeRef(tensor, id(saved), f".grad_fn → {saver}")
+            base = autograd_graphs.base_of(saved) if autograd_graphs.is_tensor(saved) else None
             if base is not None and id(base) in wanted:
                 yield NativeRef(tensor, id(base), f".grad_fn → the base of {saver}")
 
 
-def _from_unlisted(wanted: dict[int, object], skip: Collection[int]) -> Iterator[NativeRef]:
-    """Arrays of objects, and the dicts and tuples that the collector does not list."""
-    for container in unlisted(gc.get_objects(), skip):
+def _from_untracked(wanted: dict[int, object], skip: Collection[int]) -> Iterator[NativeRef]:
+    for container in untracked(gc.get_objects(), skip):
         for one in wanted.keys() & set(map(id, container.contents)):
             yield NativeRef(container.thing, one, "")
+
+
+def _from_frozen(wanted: Collection[int], skip: Collection[int]) -> Iterator[NativeRef]:
+    """The shortest path forward to each object, from modules and local variables.
+
+    Made only if the program has frozen objects; the last link of each path first.
+    """
+    if not gc.get_freeze_count():
+        return
+    missing = set(wanted)
+    things: list[object] = [*_module_namespaces(), *local_values()]
+    holder_of: dict[int, int | None] = dict.fromkeys([*map(id, things), *skip])
+    for index, thing in enumerate(things):
+        for held in gc.get_referents(thing):
+            if id(held) in holder_of:
+                continue
+            holder_of[id(held)] = index
+            if id(held) in missing:
+                missing.discard(id(held))
+                yield from _path_back(things, holder_of, id(held))
+            if gc.is_tracked(held):
+                things.append(held)
+        if not missing or len(things) > FROZEN_LIMIT:
+            return
+
+
+def _module_namespaces() -> Iterator[object]:
+    for module in list(sys.modules.values()):
+        namespace = namespace_of(module) if issubclass(type(module), ModuleType) else None
+        if namespace is not None and not str(namespace.get("__file__")).startswith(PROFKIT_FOLDER):
+            yield namespace
+
+
+def _path_back(
+    things: list[object], holder_of: dict[int, int | None], held: int
+) -> Iterator[NativeRef]:
+    index = holder_of[held]
+    while index is not None:
+        yield NativeRef(things[index], held, "")
+        held = id(things[index])
+        index = holder_of[held]

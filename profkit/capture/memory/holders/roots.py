@@ -1,7 +1,7 @@
-"""Where a search for holders ends: what is alive because Python itself keeps it.
+"""Roots of reference chains: objects that Python itself keeps alive.
 
-The program's modules and classes, the locals of functions that run, and context variables. The
-program's own come before those of libraries. Profkit's own are no holders at all.
+Modules, classes, locals of running functions and context variables. Roots in the program are
+preferred to those in libraries. profkit's own objects are never holders.
 """
 
 import contextvars
@@ -16,49 +16,44 @@ from profkit.capture.source.files import PROFKIT_FOLDER, in_library, library_roo
 from profkit.capture.source.user_code import is_profkit_frame
 from profkit.model.live_memory import HolderKind
 
-_OUR_PACKAGE: Final = "profkit"
+_OWN_PACKAGE: Final = "profkit"
 
 
 @dataclass(frozen=True)
 class Root:
-    """Where a chain begins.
+    """The start of a reference chain.
 
     Attributes:
-        kind: What kind of holder it is.
-        name: What the chain's text begins with: ``__main__``, ``losses``, ``Net``.
-        where: What the text of its first stretch ends with, such as `` in main at train.py:3``.
-        is_library: Whether it belongs to a library, and not to the program.
-        is_lent: Whether it is an argument, such as ``self``: what a caller has by another name.
+        name: Start of the chain's text: ``__main__``, ``losses``, ``Net``.
+        where: Suffix of its first segment, such as `` in main at train.py:3``.
+        is_library: Whether it belongs to a library rather than to the program.
+        is_argument: Whether it is an argument, such as ``self``, which a caller has by another
+            name.
     """
 
     kind: HolderKind
     name: str
     where: str = ""
     is_library: bool = False
-    is_lent: bool = False
+    is_argument: bool = False
 
 
 class Roots:
-    """The roots of this moment, by the id of what they hold. They hold nothing themselves."""
+    """The current roots, by the id of the object that they hold. Keeps no object alive."""
 
     def __init__(self) -> None:
         self._libraries = library_roots()
         self._modules: dict[int, Root] = {}
-        self._held: dict[int, Root] = {}
+        self._values: dict[int, Root] = {}
         for name, module in list(sys.modules.items()):
             if type(name) is str and issubclass(type(module), ModuleType):
                 self._add_module(name, module)
         self._add_frames()
         for variable, value in contextvars.copy_context().items():
-            root = Root("thread", f"ContextVar {variable.name!r}")
-            self._held.setdefault(id(value), root)
+            self._values.setdefault(id(value), Root("thread", f"ContextVar {variable.name!r}"))
 
     def of_namespace(self, namespace: dict[object, object]) -> Root | None:
-        """The module whose globals a dict is, or None if it is no module's.
-
-        Args:
-            namespace: A dict.
-        """
+        """The module whose globals a dict is, or None."""
         known = self._modules.get(id(namespace))
         if known is not None or "__builtins__" not in namespace:
             return known
@@ -66,33 +61,21 @@ class Roots:
         return Root("module-global", name if type(name) is str else "globals")
 
     def of_class(self, cls: type) -> Root:
-        """A class as a root: its attributes are as long-lived as a module's globals.
-
-        Args:
-            cls: A class.
-        """
+        """A class as a root: its attributes live as long as a module's globals."""
         return Root("class", type_name(cls), is_library=self._is_library_class(cls))
 
     def of_value(self, identity: int) -> Root | None:
-        """The running function's local or the context variable that a thing is, or None.
+        """The local or context variable whose value has this id, or None."""
+        return self._values.get(identity)
 
-        Args:
-            identity: The thing's id.
-        """
-        return self._held.get(identity)
-
-    def is_ours(self, thing: object) -> bool:
-        """Whether a thing is profkit's own: a module's globals, an instance, running code.
-
-        Args:
-            thing: Any object.
-        """
+    def is_own(self, thing: object) -> bool:
+        """Whether an object is profkit's own: a module's globals, an instance, a frame."""
         if type(thing) is dict:
-            return _is_our_namespace(thing)
+            return _is_own_namespace(thing)
         if type(thing) is FrameType:
             return is_profkit_frame(thing)
         module = module_of(type(thing))
-        return module == _OUR_PACKAGE or module.startswith(f"{_OUR_PACKAGE}.")
+        return module == _OWN_PACKAGE or module.startswith(f"{_OWN_PACKAGE}.")
 
     def _add_module(self, name: str, module: ModuleType) -> None:
         namespace = namespace_of(module)
@@ -105,16 +88,16 @@ class Roots:
         for frame in frames.running():
             code = frame.f_code
             is_library = in_library(code.co_filename, self._libraries)
-            where = f" in {frames.place_of(code)}"
+            where = f" in {frames.describe_code(code)}"
             arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             for name, value in frames.locals_of(frame).items():
                 if name.startswith("."):
-                    continue  # What a comprehension goes over has no name in the program.
-                root = Root("frame", name, where, is_library, is_lent=name in arguments)
-                known = self._held.get(id(value))
-                # Of several functions the outermost keeps it longest, and comes last.
+                    continue  # the iterable of a comprehension has no name in the program
+                root = Root("frame", name, where, is_library, is_argument=name in arguments)
+                known = self._values.get(id(value))
+                # The outermost of several functions lives longest, and comes last.
                 if known is None or known.is_library or not is_library:
-                    self._held[id(value)] = root
+                    self._values[id(value)] = root
 
     def _is_library(self, name: str, file: object) -> bool:
         top = name.partition(".")[0]
@@ -127,13 +110,12 @@ class Roots:
         module = sys.modules.get(name)
         if name == "__main__" or not issubclass(type(module), ModuleType):
             return False
-        namespace = namespace_of(module)
-        root = self._modules.get(id(namespace))
+        root = self._modules.get(id(namespace_of(module)))
         return root is not None and root.is_library
 
 
-def _is_our_namespace(namespace: dict[object, object]) -> bool:
-    """Whether a dict is the globals of a module of profkit's, unless it runs as the program."""
+def _is_own_namespace(namespace: dict[object, object]) -> bool:
+    """Whether a dict is the globals of a profkit module that does not run as the program."""
     if "__builtins__" not in namespace:
         return False
     file = namespace.get("__file__")

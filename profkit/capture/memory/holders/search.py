@@ -1,8 +1,9 @@
-"""Searches from objects back to what keeps them alive.
+"""Searches backward from objects to what keeps them alive.
 
-Each level asks the collector once who refers to the objects of the level before: a pass in C over
-all objects, where a walk from the roots would touch each one from Python. What the collector can
-not see (:mod:`profkit.capture.memory.holders.native_refs`) is asked for only where its answer leads nowhere.
+Each level asks the garbage collector once for the referrers of the level before: one pass in C over
+all objects, whereas a walk from the roots would touch every object from Python. References that the
+collector does not see (:mod:`profkit.capture.memory.holders.native_refs`) are searched only for
+objects that have no referrer.
 
 Source: ``gc.get_referrers`` and ``gc.get_referents`` of Python's library reference.
 """
@@ -22,30 +23,30 @@ from profkit.capture.memory.holders.roots import Root, Roots
 from profkit.capture.memory.holders.untracked_containers import referrers_of
 
 MAX_LEVELS: Final = 200
-"""Links of a chain. Nested modules take three links each, and models nest some ten deep; a list
-whose nodes refer to each other takes as many as it is long, and more than this says no more."""
+"""Links of a chain. A nested module takes three, and models nest some ten deep; a linked list takes
+as many as it is long, where more add no information."""
 
-_BREADTH: Final = 192
-"""Objects asked about in one pass: each costs a comparison with every reference there is."""
+_MAX_BREADTH: Final = 192
+"""Objects per pass: each costs a comparison with every reference of the process."""
 
-_POPULAR: Final = 2_000
-"""Referrers looked at in one level: an object that many share would else flood the search."""
+_MAX_REFERRERS: Final = 2_000
+"""Referrers examined per level: an object that many share would otherwise flood the search."""
 
-_GRACE: Final = 3
-"""Levels for which a holder within the program is preferred to a nearer one within a library, and
-any to an argument, which somebody else has passed."""
+_GRACE_LEVELS: Final = 3
+"""Levels by which a holder in the program may be farther away than one in a library and still be
+preferred, and any other holder than an argument."""
 
 
 @dataclass
 class Found:
-    """What a search has found: a graph of who refers to whom, and where it ends.
+    """The references that a search has found, and the roots that they end in.
 
     Attributes:
-        up: From an object's id to the ids of what refers to it, the nearest to a target first.
+        up: From an object's id to the ids of its referrers, in the order in which they were found.
         roots: From an object's id to the root that it is, or that holds it directly.
-        nodes: The objects by id, for as long as this is alive.
-        labels: Names of links that the collector does not see, by the ids of both ends.
-        is_exact: Whether the search came to its own end, and not to its limits.
+        nodes: The objects by id; keeps them alive.
+        labels: Names of references through C++, by the ids of both ends.
+        is_exact: False if the search stopped at a limit.
     """
 
     up: dict[int, list[int]] = field(default_factory=dict)
@@ -56,13 +57,13 @@ class Found:
 
 
 class Search:
-    """One search, for several objects at once.
+    """One search for the holders of several objects.
 
     Args:
-        targets: Ids of the objects whose holders are wanted; the caller holds them meanwhile.
+        targets: The objects; the caller keeps them alive meanwhile.
         own: Ids of objects that are never holders.
         limit: Holders wanted for each target.
-        budget_s: Seconds of work after which it stops with what it has.
+        budget_s: Seconds of CPU time after which the search stops with what it has.
     """
 
     def __init__(
@@ -75,59 +76,60 @@ class Search:
         self._roots = Roots()
         self._skip = {*own, id(targets), id(self.found.nodes), id(self.__dict__)}
         self._level_of_root: dict[int, int] = {}
-        self._ours: set[int] = set()
-        self._asked: set[int] = set()
-        self._beside: set[int] = set()
+        self._held_by_profkit: set[int] = set()
+        self._expanded: set[int] = set()
+        self._held_natively: set[int] = set()
 
     def run(self) -> Found:
-        """Search until every target has its holders, or there is nothing more to ask."""
+        """Search until every target has its holders or no referrers are left."""
         frontier = list(self._targets)
         for level in range(MAX_LEVELS):
             for identity in frontier:
-                self._settle(identity, level)
-            frontier = self._open(frontier, level)
+                self._note_root(identity, level)
+            frontier = self._unresolved(frontier, level)
             if not frontier:
-                self._settle_nameless()
+                self._note_unknown_roots()
                 return self.found
             if time.thread_time() > self._until:
                 break
-            frontier = self._ask(frontier)
+            frontier = self._expand(frontier)
         self.found.is_exact = False
         return self.found
 
-    def _ask(self, frontier: list[int]) -> list[int]:
-        """Who refers to these; the ids of those that were not known."""
-        self._asked.update(frontier)
-        new = self._note(referrers_of(self.found.nodes[one] for one in frontier), frontier)
-        lost = {
+    def _expand(self, frontier: list[int]) -> list[int]:
+        """Find the referrers of some objects; the ids of those that are new."""
+        self._expanded.update(frontier)
+        new = self._add_all(referrers_of(self.found.nodes[one] for one in frontier), frontier)
+        without_referrer = {
             one: self.found.nodes[one]
             for one in frontier
-            if not self.found.up.get(one) and one not in self._ours
+            if not self.found.up.get(one) and one not in self._held_by_profkit
         }
-        if lost:
-            for link in native_refs.refs_to(lost, self._skip | {id(lost)}):
-                new.extend(self._add(link.holder, [link.held]))
-                self._beside.add(link.held)
-                if link.label:
-                    self.found.labels[id(link.holder), link.held] = link.label
+        if without_referrer:
+            skip = self._skip | {id(without_referrer)}
+            for ref in native_refs.refs_to(without_referrer, skip):
+                new.extend(self._add(ref.holder, [ref.held]))
+                self._held_natively.add(ref.held)
+                if ref.label:
+                    self.found.labels[id(ref.holder), ref.held] = ref.label
         return new
 
-    def _note(self, referrers: list[object], frontier: list[int]) -> list[int]:
-        asked = set(frontier)
-        self._skip |= {id(referrers), id(frontier), id(asked)}
+    def _add_all(self, referrers: list[object], frontier: list[int]) -> list[int]:
+        targets = set(frontier)
+        self._skip |= {id(referrers), id(frontier), id(targets)}
         new: list[int] = []
-        for referrer in _most_telling(referrers, self._roots):
+        for referrer in _limited(referrers, self._roots):
             if id(referrer) in self._skip:
                 continue
-            children = asked.intersection(map(id, gc.get_referents(referrer)))
-            if self._roots.is_ours(referrer):
-                self._ours |= children
+            children = targets.intersection(map(id, gc.get_referents(referrer)))
+            if self._roots.is_own(referrer):
+                self._held_by_profkit |= children
             else:
                 new.extend(self._add(referrer, children))
         return new
 
     def _add(self, holder: object, children: Iterable[int]) -> list[int]:
-        """Note that a holder refers to some objects. Its id, if it was not known."""
+        """Record that a holder refers to some objects; its id if it is new."""
         identity = id(holder)
         for child in children:
             parents = self.found.up.setdefault(child, [])
@@ -138,8 +140,8 @@ class Search:
         self.found.nodes[identity] = holder
         return [identity]
 
-    def _settle(self, identity: int, level: int) -> None:
-        """Note it if an object is a root, or is held by one."""
+    def _note_root(self, identity: int, level: int) -> None:
+        """Record the root that an object is, or that holds it directly."""
         thing = self.found.nodes[identity]
         root = self._roots.of_value(identity)
         if root is None and level:
@@ -151,32 +153,34 @@ class Search:
             self.found.roots[identity] = root
             self._level_of_root[identity] = level
 
-    def _settle_nameless(self) -> None:
-        """Note what running code or C holds: more refers to it than what was found."""
-        if not self._unsettled(MAX_LEVELS):
+    def _note_unknown_roots(self) -> None:
+        """Record objects held by running code or C: those with more references than were found."""
+        if not self._open_above_targets(MAX_LEVELS):
             return
         nodes = self.found.nodes
         held = chain.from_iterable(gc.get_referents(thing) for thing in nodes.values())
         counts = Counter(map(id, held))
-        settled = self._beside.union(self._targets, self._ours, self.found.roots)
-        for identity in self._asked - settled:
-            if sys.getrefcount(nodes[identity]) > counts[identity] + _OF_SEARCH_ALONE:
+        explained = self._held_natively.union(
+            self._targets, self._held_by_profkit, self.found.roots
+        )
+        for identity in self._expanded - explained:
+            if sys.getrefcount(nodes[identity]) > counts[identity] + _REFCOUNT_OF_SEARCH:
                 self.found.roots[identity] = Root("unknown", "")
 
-    def _open(self, frontier: list[int], level: int) -> list[int]:
-        """Those of a frontier that may still lead to a holder that is wanted."""
-        wanted = self._unsettled(level)
+    def _unresolved(self, frontier: list[int], level: int) -> list[int]:
+        """The objects of a frontier that may still lead to a holder that is wanted."""
+        wanted = self._open_above_targets(level)
         still = [one for one in frontier if one in wanted and not self._is_end(one)]
-        if len(still) > _BREADTH:
+        if len(still) > _MAX_BREADTH:
             self.found.is_exact = False
-        return still[:_BREADTH]
+        return still[:_MAX_BREADTH]
 
     def _is_end(self, identity: int) -> bool:
         root = self.found.roots.get(identity)
         return root is not None and root.kind in {"module-global", "class"}
 
-    def _unsettled(self, level: int) -> set[int]:
-        """All that is above those direct holders that no root is known for yet."""
+    def _open_above_targets(self, level: int) -> set[int]:
+        """All objects above those direct holders for which no root is known yet."""
         wanted: set[int] = set()
         for target in self._targets:
             if target in self.found.roots and self._limit == 1:
@@ -185,13 +189,13 @@ class Search:
             if holders is None:
                 wanted.add(target)
                 continue
-            open_above = [above for one in holders if (above := self._above(one, level))]
+            open_above = [above for one in holders if (above := self._open_above(one, level))]
             if len(holders) - len(open_above) < self._limit:
                 wanted.update(*open_above)
         return wanted
 
-    def _above(self, holder: int, level: int) -> set[int]:
-        """All known above a holder, itself included; empty once it has a root."""
+    def _open_above(self, holder: int, level: int) -> set[int]:
+        """All objects above a holder and itself; empty once it has a root."""
         seen = {holder}
         pending = [holder]
         while pending:
@@ -199,7 +203,7 @@ class Search:
             root = self.found.roots.get(one)
             if root is not None:
                 since = level - self._level_of_root.get(one, level)
-                if not (root.is_library or root.is_lent) or since >= _GRACE:
+                if not (root.is_library or root.is_argument) or since >= _GRACE_LEVELS:
                     return set()
             for parent in self.found.up.get(one, ()):
                 if parent not in seen:
@@ -208,20 +212,20 @@ class Search:
         return seen
 
 
-def _most_telling(referrers: list[object], roots: Roots) -> Iterable[object]:
+def _limited(referrers: list[object], roots: Roots) -> Iterable[object]:
     """All referrers, or of too many those that end a search and then the first ones."""
-    if len(referrers) <= _POPULAR:
+    if len(referrers) <= _MAX_REFERRERS:
         return referrers
     ends = [
         one for one in referrers if is_class(one) or (type(one) is dict and roots.of_namespace(one))
     ]
-    return ends + referrers[: _POPULAR - min(len(ends), _POPULAR)]
+    return ends + referrers[: _MAX_REFERRERS - min(len(ends), _MAX_REFERRERS)]
 
 
-def _references_of_a_search() -> int:
-    """How many references to an object are counted that the search alone holds."""
+def _refcount_of_search() -> int:
+    """References to an object that the search itself holds."""
     nodes = {0: object()}
     return sys.getrefcount(nodes[0])
 
 
-_OF_SEARCH_ALONE: Final = _references_of_a_search()
+_REFCOUNT_OF_SEARCH: Final = _refcount_of_search()

@@ -1,1 +1,1 @@
-"""Samples memory at step boundaries, and classifies what grows."""
+"""Samples memory at step boundaries and classifies leaks."""

@@ -1,12 +1,12 @@
 # ruff: noqa: SLF001  (the stack of modes, and weak references to storages, have no public names)
-"""Which line made the tensors that stay.
+"""Records the allocation sites of tensors that stay alive.
 
-For a few steps, once growth is seen, every operator's output is noted with the Python stack that
-it came from. That takes some ten microseconds an operator, so what is learned in those steps has
-to do: what is still alive some steps later is kept, with its line, and the rest is forgotten.
+For a few steps, once growth is seen, every operator's output is recorded with its Python stack.
+That takes some ten microseconds per operator, so only a few steps are sampled: what is still alive
+some steps later is retained with its stack, and the rest is dropped.
 
-Source: ``torch.utils._python_dispatch.TorchDispatchMode``: a mode is on a stack of its thread, so
-this one is put there and taken off only when no mode of the program's is above it.
+Source: ``torch.utils._python_dispatch.TorchDispatchMode``. Modes form a stack per thread, so this
+one is pushed, and popped only when no mode of the program is above it.
 """
 
 import contextlib
@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
 
-from profkit.capture.memory.holders.autograd_graphs import past_user_code
+from profkit.capture.memory.holders.autograd_graphs import no_torch_function
 from profkit.capture.source.user_code import Stack, UserCode
 
 _DEPTH: Final = 2
-"""How deep an operator's outputs lie within tuples and lists."""
+"""Nesting of an operator's outputs in tuples and lists."""
 
 
 class AllocationSampler:
-    """Notes where storages are made, for a few steps.
+    """Records the allocation sites of storages for a few steps.
 
     Attributes:
-        steps: The steps that were sampled from end to end.
+        steps: Steps that were sampled from start to end.
         is_on: Whether a step is being sampled.
     """
 
@@ -34,29 +34,29 @@ class AllocationSampler:
         self.steps: set[int] = set()
         self.is_on = False
         self._mode: Any = None
-        self._made: dict[int, Stack] = {}
-        self._user = UserCode()
+        self._stacks: dict[int, Stack] = {}
+        self._user_code = UserCode()
 
     def can_begin(self) -> bool:
-        """Whether a mode can be put on now without the program noticing."""
+        """Whether a dispatch mode can be pushed now without side effects on the program."""
         import torch
 
         return not self.is_on and not torch._C._len_torch_dispatch_stack() and not _compiles()
 
     def begin(self) -> None:
-        """Note what is made from here on."""
-        self._mode = _mode_that_tells(self._note)
+        """Record allocations from here on."""
+        self._mode = _recording_mode(self._record)
         self._mode.__enter__()
         self.is_on = True
 
     def end(self, step: int | None = None) -> bool:
-        """Note no more.
+        """Stop recording.
 
         Args:
-            step: The step that has ended, if it was sampled as a whole.
+            step: The step that has ended, if all of it was sampled.
 
         Returns:
-            False when a mode of the program's own is above this one: try again after a later step.
+            False if a mode of the program is above this one: try again after a later step.
         """
         import torch
 
@@ -70,44 +70,40 @@ class AllocationSampler:
             self.steps.add(step)
         return True
 
-    def forget(self, is_kept: Callable[[int], bool]) -> None:
-        """Let go of what has not stayed.
-
-        Args:
-            is_kept: Whether a storage is alive, by its address.
-        """
+    def retain(self, is_alive: Callable[[int], bool]) -> None:
+        """Drop the storages that are not alive any more, by their address."""
         import torch
 
-        for address in [one for one in self._made if not is_kept(one)]:
-            del self._made[address]
+        for address in [one for one in self._stacks if not is_alive(one)]:
+            del self._stacks[address]
             torch.UntypedStorage._free_weak_ref(address)
 
     def stack_of(self, address: int) -> Stack:
-        """Where a storage was made: the user's frames, innermost first; empty if not seen.
+        """The allocation site of a storage, innermost user frame first; empty if not recorded.
 
         Args:
-            address: The address of torch's own object for it.
+            address: The address of torch's storage object.
         """
-        return self._made.get(address, ())
+        return self._stacks.get(address, ())
 
-    def _note(self, outputs: object, frame: FrameType | None) -> None:
-        """Note an operator's outputs; what goes wrong here stays here."""
+    def _record(self, outputs: object, frame: FrameType | None) -> None:
+        """Record an operator's outputs; errors must not reach the program."""
         stack: Stack | None = None
-        with contextlib.suppress(Exception), past_user_code():
+        with contextlib.suppress(Exception), no_torch_function():
             for tensor in _tensors_in(outputs, _DEPTH):
                 storage = _storage_of(tensor)
-                if storage is None or storage._cdata in self._made:
+                if storage is None or storage._cdata in self._stacks:
                     continue
                 if stack is None:
-                    stack = self._user.stack(frame)
-                self._made[storage._weak_ref()] = stack
+                    stack = self._user_code.stack(frame)
+                self._stacks[storage._weak_ref()] = stack
 
 
-def _mode_that_tells(note: Callable[[object, FrameType | None], None]) -> Any:  # noqa: ANN401
-    """A mode that passes every operator on as it is, and tells of its outputs."""
+def _recording_mode(record: Callable[[object, FrameType | None], None]) -> Any:  # noqa: ANN401
+    """A mode that runs every operator unchanged and records its outputs."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Telling(TorchDispatchMode):
+    class Recording(TorchDispatchMode):
         supports_higher_order_operators = True
 
         def __torch_dispatch__(
@@ -120,17 +116,17 @@ def _mode_that_tells(note: Callable[[object, FrameType | None], None]) -> Any:  
             try:
                 outputs = func(*args, **(kwargs or {}))
             except BaseException:
-                # The exception's traceback has this frame on it, which must keep nothing alive.
+                # The exception's traceback refers to this frame, which must keep nothing alive.
                 del args, kwargs, types
                 raise
-            note(outputs, sys._getframe(1))
+            record(outputs, sys._getframe(1))
             return outputs
 
-    return Telling()
+    return Recording()
 
 
 def _compiles() -> bool:
-    """Whether the program compiles functions, which a mode would send back to plain Python."""
+    """Whether the program uses ``torch.compile``; a mode would make it run eagerly instead."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     return bool(counters and counters.get("frames"))
 

@@ -1,4 +1,4 @@
-"""What grew over a run, put together from all looks and the closer ones."""
+"""Classifies what leaked over a run, from all samples and inspections."""
 
 import linecache
 from collections.abc import Iterator, Mapping
@@ -7,97 +7,90 @@ from typing import Final
 
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.host_growth import HostGrowth
-from profkit.capture.memory.monitor.leak_inspector import Group, Inspection
-from profkit.capture.memory.monitor.live_tensors import Entry, LiveTensors, TensorKind
+from profkit.capture.memory.monitor.leak_inspector import Inspection, SiteGroup
+from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
 from profkit.capture.memory.monitor.loader_workers import WorkerGrowth
 from profkit.capture.memory.monitor.series import (
-    LEAST_NODES_PER_STEP,
-    LEAST_PER_STEP,
+    MIN_BYTES_PER_STEP,
+    MIN_NODES_PER_STEP,
+    DeviceDtype,
     Series,
-    Sort,
     growth_of,
-    made_anew,
+    reallocated,
 )
-from profkit.capture.source.user_code import Place, frames_of
+from profkit.capture.source.user_code import Place, Stack, frames_of
 from profkit.index.trend import Trend, median_slope
 from profkit.model.live_memory import Chain, Leak
 
-_LEAST_HELD_PER_STEP: Final = 0.1
-"""Tensors with a graph that stay, a step: one in ten steps, each with all that hangs behind it."""
-_MOST_CHAINS: Final = 3
-_MOST_GROWTHS: Final = 20
+_MIN_WITH_GRAPH_PER_STEP: Final = 0.1
+"""Least growth, in tensors per step, of tensors that keep a graph: one in ten steps, each with all
+nodes behind it."""
+_MAX_CHAINS: Final = 3
+_MAX_LEAKS: Final = 20
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a run has shown.
+    """Everything that a run has shown.
 
     Attributes:
-        series: The looks.
-        census: What is alive.
-        births: Which lines are known.
-        sights: The last closer look at each group.
-        deepest: The last closer look at the tensor with the deepest graph.
-        host: Host memory that no tensor owns and that grows, or None.
-        workers: The loader's workers, if their memory grows, or None.
+        inspections: The latest inspection of each group.
+        deepest: The latest inspection of the tensor with the deepest graph.
+        host: Growth of host memory that no tensor owns, or None.
+        workers: Growth of the DataLoader's workers, or None.
     """
 
     series: Series
-    census: LiveTensors
-    births: AllocationSampler
-    sights: Mapping[Group, Inspection]
+    live_tensors: LiveTensors
+    sites: AllocationSampler
+    inspections: Mapping[SiteGroup, Inspection]
     deepest: tuple[TensorKind, Inspection] | None = None
     host: HostGrowth | None = None
     workers: WorkerGrowth | None = None
 
 
 def classify(evidence: Evidence) -> tuple[Leak, ...]:
-    """What grows for good, the most bytes a step first.
-
-    Args:
-        evidence: All that the run has shown.
-    """
-    nodes = growth_of(evidence.series.nodes(), LEAST_NODES_PER_STEP)
-    seen = list(_tensors(evidence, nodes))
-    within = [growth for growth, sight in seen if sight.is_in_graph]
-    found = [growth for growth, sight in seen if not sight.is_in_graph]
-    behind = [place for place, growth in enumerate(found) if growth.graph is not None]
-    if not behind and (within or nodes is not None):
-        behind = [len(found)]
-        found += _one_graph(evidence, nodes, within)
-    if behind and len(found) > behind[0]:
-        found[behind[0]] = _with_what_hangs_behind(found[behind[0]], within, nodes)
-    merged = _merged(found)
+    """The leaks of a run, the most bytes per step first."""
+    nodes = growth_of(evidence.series.nodes(), MIN_NODES_PER_STEP)
+    tensors = list(_tensor_leaks(evidence, nodes))
+    in_graph = [leak for leak, inspection in tensors if inspection.is_in_graph]
+    leaks = [leak for leak, inspection in tensors if not inspection.is_in_graph]
+    with_graph = next((n for n, leak in enumerate(leaks) if leak.graph is not None), None)
+    if with_graph is None and (in_graph or nodes is not None):
+        with_graph = len(leaks)
+        leaks += _graph_leak(evidence, nodes, in_graph)
+    if with_graph is not None and len(leaks) > with_graph:
+        leaks[with_graph] = _with_saved_bytes(leaks[with_graph], in_graph, nodes)
+    merged = _merge(leaks)
     if evidence.host is not None:
-        merged.append(_host(evidence.host))
+        merged.append(_host_leak(evidence.host))
     if evidence.workers is not None:
-        merged.append(_workers(evidence.workers))
-    merged.sort(key=lambda growth: -growth.per_step_bytes)
-    return tuple(merged[:_MOST_GROWTHS])
+        merged.append(_worker_leak(evidence.workers))
+    merged.sort(key=lambda leak: -leak.per_step_bytes)
+    return tuple(merged[:_MAX_LEAKS])
 
 
-def _with_what_hangs_behind(growth: Leak, within: list[Leak], nodes: Trend | None) -> Leak:
-    """A growth with what its graph keeps.
+def _with_saved_bytes(leak: Leak, in_graph: list[Leak], nodes: Trend | None) -> Leak:
+    """A leak including what its graph saves.
 
-    What a step's nodes keep is what all nodes keep, shared out among them, and at least what the
-    tensors grow by that are seen in the graph.
+    The nodes of a step save the average of all nodes, and at least the growth of those tensors that
+    were seen in the graph.
     """
-    if growth.graph is None:
-        return growth
+    if leak.graph is None:
+        return leak
     nodes_per_step = 0.0 if nodes is None else nodes.per_step
-    kept = growth.graph.saved_bytes * nodes_per_step / max(growth.graph.n_nodes, 1)
-    kept = max(kept, sum(one.per_step_bytes for one in within))
+    saved = leak.graph.saved_bytes * nodes_per_step / max(leak.graph.n_nodes, 1)
+    saved = max(saved, sum(one.per_step_bytes for one in in_graph))
     return replace(
-        growth,
-        per_step_bytes=growth.per_step_bytes + round(kept),
-        bytes=growth.bytes + growth.graph.saved_bytes,
+        leak,
+        per_step_bytes=leak.per_step_bytes + round(saved),
+        bytes=leak.bytes + leak.graph.saved_bytes,
         nodes_per_step=nodes_per_step,
     )
 
 
-def _host(host: HostGrowth) -> Leak:
-    stack = frames_of((host.place,) if host.place else ())
-    return Leak(
+def _host_leak(host: HostGrowth) -> Leak:
+    leak = Leak(
         kind="host",
         device="host",
         per_step_bytes=round(host.per_step_bytes),
@@ -106,14 +99,12 @@ def _host(host: HostGrowth) -> Leak:
         first_step=host.first_step,
         last_step=host.last_step,
         type=host.type,
-        stack=stack,
-        stack_basis="seen" if stack else "unknown",
-        code=linecache.getline(stack[0].file, stack[0].line).strip() if stack else "",
         chains=host.chains,
     )
+    return _with_site(leak, (host.site,) if host.site else ())
 
 
-def _workers(workers: WorkerGrowth) -> Leak:
+def _worker_leak(workers: WorkerGrowth) -> Leak:
     n_steps = workers.last_step - workers.first_step
     return Leak(
         kind="workers",
@@ -129,41 +120,41 @@ def _workers(workers: WorkerGrowth) -> Leak:
     )
 
 
-def _tensors(evidence: Evidence, nodes: Trend | None) -> Iterator[tuple[Leak, Inspection]]:
-    """Tensors of which there are more and more, or which become larger and larger."""
+def _tensor_leaks(evidence: Evidence, nodes: Trend | None) -> Iterator[tuple[Leak, Inspection]]:
+    """Tensors that become more and more, or larger and larger."""
     series = evidence.series
     for kind in sorted(series.kinds()):
-        aged = series.aged(kind, lambda amount: amount.aged_bytes)
-        trend = growth_of(aged, LEAST_PER_STEP)
+        aged = series.aged_bytes(kind)
+        trend = growth_of(aged, MIN_BYTES_PER_STEP)
         if trend is None and kind.has_graph and nodes is not None:
-            held = series.aged(kind, lambda amount: amount.aged_n)
-            trend = growth_of(held, _LEAST_HELD_PER_STEP)
+            aged_n = series.by_allocation(series.of(kind, lambda amount: amount.aged_n))
+            trend = growth_of(aged_n, _MIN_WITH_GRAPH_PER_STEP)
             if trend is not None:
                 trend = replace(trend, per_step=max(median_slope(*aged), 0.0))
         if trend is not None:
-            first, last = series.seen[0].step, series.seen[-1].step
+            first, last = series.samples[0].step, series.samples[-1].step
             trend = replace(trend, first_step=max(trend.first_step, first), last_step=last)
-            yield from _by_line(evidence, kind, trend)
-    for sort, trend in made_anew(series).items():
-        yield from _one_that_grows(evidence, sort, trend)
+            yield from _by_site(evidence, kind, trend)
+    for device_dtype, trend in reallocated(series).items():
+        yield from _reallocated_leak(evidence, device_dtype, trend)
 
 
-def _by_line(
+def _by_site(
     evidence: Evidence, kind: TensorKind, trend: Trend
 ) -> Iterator[tuple[Leak, Inspection]]:
-    """What one kind of tensors grows by, shared out among the lines that make what stays."""
+    """The growth of one kind of tensors, split among the sites that allocated what stayed alive."""
     stayed = [
-        (address, entry)
-        for address, entry in evidence.census.entries()
-        if entry.kind == kind and entry.is_aged and entry.born > trend.first_step
+        (address, storage)
+        for address, storage in evidence.live_tensors.storages()
+        if storage.kind == kind and storage.is_aged and storage.first_step > trend.first_step
     ]
     if not stayed:
         return
-    n_bytes, n = sum(entry.bytes for _, entry in stayed), len(stayed)
-    for place, share in _shares(evidence.births, stayed).items():
-        sight = _sight_of(evidence, kind, place)
-        growth = Leak(
-            kind="garbage" if sight.cycle else "tensors",
+    n_bytes, n = sum(storage.bytes for _, storage in stayed), len(stayed)
+    for site, share in _shares(evidence.sites, stayed).items():
+        inspection = _inspection_of(evidence, kind, site)
+        leak = Leak(
+            kind="garbage" if inspection.cycle else "tensors",
             device=kind.device,
             per_step_bytes=round(trend.per_step * share),
             bytes=round(n_bytes * share),
@@ -171,154 +162,153 @@ def _by_line(
             first_step=trend.first_step,
             last_step=trend.last_step,
         )
-        yield _with_sight(growth, sight, place), sight
+        yield _with_inspection(leak, inspection, site), inspection
 
 
-def _sight_of(evidence: Evidence, kind: TensorKind, place: Place | None) -> Inspection:
-    """What was seen of a kind's tensors that a line made.
+def _inspection_of(evidence: Evidence, kind: TensorKind, site: Place | None) -> Inspection:
+    """The inspection of a kind's tensors that were allocated at a site.
 
-    Where that line was not looked at, the others of the kind tell at least whether nobody holds
-    them but a graph or a cycle: these are then no growth of their own, but a part of that one.
+    If that site was not inspected, the other groups of the kind may still show that only a graph or
+    a cycle keeps the tensors alive; they are then part of that leak and not one of their own.
     """
-    known = evidence.sights.get((kind, place)) or evidence.sights.get((kind, None))
+    known = evidence.inspections.get((kind, site)) or evidence.inspections.get((kind, None))
     if known is not None:
         return known
-    of_kind = [sight for (one, _), sight in evidence.sights.items() if one == kind]
+    of_kind = [one for (other, _), one in evidence.inspections.items() if other == kind]
     if of_kind and (
-        all(sight.is_in_graph for sight in of_kind) or len({sight.cycle for sight in of_kind}) == 1
+        all(one.is_in_graph for one in of_kind) or len({one.cycle for one in of_kind}) == 1
     ):
-        newest = max(of_kind, key=lambda sight: sight.step)
+        newest = max(of_kind, key=lambda one: one.step)
         return newest if newest.is_in_graph or newest.cycle else Inspection(0)
     return Inspection(0)
 
 
 def _shares(
-    births: AllocationSampler, stayed: list[tuple[int, Entry]]
+    sites: AllocationSampler, stayed: list[tuple[int, LiveStorage]]
 ) -> dict[Place | None, float]:
-    """Which share of what stayed each line made, judged by the steps that were sampled."""
-    by_place: dict[Place | None, int] = {}
-    for address, entry in stayed:
-        stack = births.stack_of(address) if entry.born in births.steps else ()
+    """Share of the live bytes allocated at each site, according to the sampled steps."""
+    by_site: dict[Place | None, int] = {}
+    for address, storage in stayed:
+        stack = sites.stack_of(address) if storage.first_step in sites.steps else ()
         if stack:
-            by_place[stack[0]] = by_place.get(stack[0], 0) + max(entry.bytes, 1)
-    total = sum(by_place.values())
-    return {place: n / total for place, n in by_place.items()} if total else {None: 1.0}
+            by_site[stack[0]] = by_site.get(stack[0], 0) + max(storage.bytes, 1)
+    total = sum(by_site.values())
+    return {site: n / total for site, n in by_site.items()} if total else {None: 1.0}
 
 
-def _one_that_grows(
-    evidence: Evidence, sort: Sort, trend: Trend
+def _reallocated_leak(
+    evidence: Evidence, device_dtype: DeviceDtype, trend: Trend
 ) -> Iterator[tuple[Leak, Inspection]]:
-    """A tensor that is made anew in every step, larger each time."""
-    entries = [e for _, e in evidence.census.entries() if (e.kind.device, e.kind.dtype) == sort]
-    if not entries:
+    """A tensor that is reallocated in every step, larger each time."""
+    n_bytes = [
+        storage.bytes
+        for _, storage in evidence.live_tensors.storages()
+        if (storage.kind.device, storage.kind.dtype) == device_dtype
+    ]
+    if not n_bytes:
         return
-    largest = max(entries, key=lambda entry: entry.bytes)
-    seen = [sight for (one, _), sight in evidence.sights.items() if (one.device, one.dtype) == sort]
-    sight = max(seen, key=lambda one: (bool(one.stack), one.step), default=Inspection(0))
-    growth = _with_sight(
-        Leak(
-            kind="garbage" if sight.cycle else "tensors",
-            device=sort[0],
-            per_step_bytes=round(trend.per_step),
-            bytes=largest.bytes,
-            n=1,
-            first_step=trend.first_step,
-            last_step=trend.last_step,
-        ),
-        sight,
-        sight.stack[0] if sight.stack else None,
+    inspections = [
+        one
+        for (kind, _), one in evidence.inspections.items()
+        if (kind.device, kind.dtype) == device_dtype
+    ]
+    inspection = max(
+        inspections, key=lambda one: (bool(one.stack), one.step), default=Inspection(0)
     )
-    yield growth, sight
+    leak = Leak(
+        kind="garbage" if inspection.cycle else "tensors",
+        device=device_dtype[0],
+        per_step_bytes=round(trend.per_step),
+        bytes=max(n_bytes),
+        n=1,
+        first_step=trend.first_step,
+        last_step=trend.last_step,
+    )
+    yield _with_inspection(leak, inspection), inspection
 
 
-def _one_graph(evidence: Evidence, nodes: Trend | None, within: list[Leak]) -> Iterator[Leak]:
+def _graph_leak(evidence: Evidence, nodes: Trend | None, in_graph: list[Leak]) -> Iterator[Leak]:
     """A graph that becomes deeper and deeper behind one tensor."""
     if evidence.deepest is None:
-        yield from within
+        yield from in_graph
         return
-    kind, sight = evidence.deepest
-    growth = _with_sight(
-        Leak(
-            kind="graph",
-            device=kind.device,
-            per_step_bytes=0,
-            bytes=0,
-            n=1,
-            first_step=within[0].first_step if nodes is None else nodes.first_step,
-            last_step=within[0].last_step if nodes is None else nodes.last_step,
-        ),
-        sight,
-        sight.stack[0] if sight.stack else None,
+    kind, inspection = evidence.deepest
+    leak = Leak(
+        kind="graph",
+        device=kind.device,
+        per_step_bytes=0,
+        bytes=0,
+        n=1,
+        first_step=in_graph[0].first_step if nodes is None else nodes.first_step,
+        last_step=in_graph[0].last_step if nodes is None else nodes.last_step,
     )
-    yield growth if growth.stack else _with_line_within(growth, within)
+    leak = _with_inspection(leak, inspection)
+    sited = [one for one in in_graph if one.stack]
+    if not leak.stack and sited:
+        # The site that allocates most of what the graph saves also creates one of its nodes.
+        largest = max(sited, key=lambda one: one.per_step_bytes)
+        leak = replace(leak, stack=largest.stack, stack_basis="node", code=largest.code)
+    yield leak
 
 
-def _with_line_within(growth: Leak, within: list[Leak]) -> Leak:
-    """A graph with the line that makes most of what it keeps: one of its nodes is made there."""
-    lined = [one for one in within if one.stack]
-    if not lined:
-        return growth
-    most = max(lined, key=lambda one: one.per_step_bytes)
-    return replace(growth, stack=most.stack, stack_basis="node", code=most.code)
-
-
-def _with_sight(growth: Leak, sight: Inspection, place: Place | None) -> Leak:
-    """A growth with what the closer look at it has seen."""
-    stack = frames_of(sight.stack) if sight.stack else frames_of((place,) if place else ())
-    return replace(
-        growth,
-        type=sight.type or growth.type,
-        stack=stack,
-        stack_basis="seen" if stack else "unknown",
-        code=linecache.getline(stack[0].file, stack[0].line).strip() if stack else "",
-        chains=sight.chains,
-        graph=sight.graph,
-        cycle=sight.cycle,
-        shape=sight.shape,
+def _with_inspection(leak: Leak, inspection: Inspection, site: Place | None = None) -> Leak:
+    leak = replace(
+        leak,
+        type=inspection.type or leak.type,
+        chains=inspection.chains,
+        graph=inspection.graph,
+        cycle=inspection.cycle,
+        shape=inspection.shape,
     )
+    return _with_site(leak, inspection.stack or ((site,) if site else ()))
 
 
-def _merged(found: list[Leak]) -> list[Leak]:
-    """Growths of one line as one, and those of no known line by the one who holds them."""
+def _with_site(leak: Leak, stack: Stack) -> Leak:
+    """A leak with its allocation site; unchanged if that is not known."""
+    if not stack:
+        return leak
+    frames = frames_of(stack)
+    code = linecache.getline(frames[0].file, frames[0].line).strip()
+    return replace(leak, stack=frames, stack_basis="seen", code=code)
+
+
+def _merge(leaks: list[Leak]) -> list[Leak]:
+    """Merge leaks with the same allocation site, or without one with the same holder."""
     merged: dict[object, Leak] = {}
-    for growth in sorted(found, key=lambda one: -one.per_step_bytes):
-        key = _key(growth)
+    for leak in sorted(leaks, key=lambda one: -one.per_step_bytes):
+        key = _merge_key(leak)
         known = merged.get(key)
         if known is None:
-            merged[key] = growth
+            merged[key] = leak
             continue
+        chains = {chain.parts: chain for chain in (*known.chains, *leak.chains)}
         merged[key] = replace(
             known,
-            per_step_bytes=known.per_step_bytes + growth.per_step_bytes,
-            bytes=known.bytes + growth.bytes,
-            n=known.n + growth.n,
-            first_step=min(known.first_step, growth.first_step),
-            chains=_united(known.chains, growth.chains),
-            graph=growth.graph if growth.nodes_per_step else known.graph or growth.graph,
-            nodes_per_step=known.nodes_per_step + growth.nodes_per_step,
+            per_step_bytes=known.per_step_bytes + leak.per_step_bytes,
+            bytes=known.bytes + leak.bytes,
+            n=known.n + leak.n,
+            first_step=min(known.first_step, leak.first_step),
+            chains=tuple(chains.values())[:_MAX_CHAINS],
+            graph=leak.graph if leak.nodes_per_step else known.graph or leak.graph,
+            nodes_per_step=known.nodes_per_step + leak.nodes_per_step,
         )
-        if growth.kind == "garbage":
-            merged[key] = _in_one_cycle(merged[key], growth)
+        if leak.kind == "garbage":
+            merged[key] = _with_site_or_shape_of(merged[key], leak)
     return list(merged.values())
 
 
-def _in_one_cycle(growth: Leak, more: Leak) -> Leak:
-    """Several tensors that one cycle keeps: with a line that is known, and a shape if it is one."""
-    if not growth.stack and more.stack:
-        growth = replace(growth, stack=more.stack, stack_basis=more.stack_basis, code=more.code)
-    return growth if growth.shape == more.shape else replace(growth, shape="")
+def _with_site_or_shape_of(leak: Leak, other: Leak) -> Leak:
+    """Several tensors of one cycle: the allocation site that is known, and the shape if common."""
+    if not leak.stack and other.stack:
+        leak = replace(leak, stack=other.stack, stack_basis=other.stack_basis, code=other.code)
+    return leak if leak.shape == other.shape else replace(leak, shape="")
 
 
-def _key(growth: Leak) -> object:
-    if growth.kind == "garbage":
-        return growth.kind, growth.device, growth.cycle
-    if growth.stack:
-        return growth.kind, growth.device, growth.stack[0]
-    if growth.chains:
-        return growth.kind, growth.device, growth.chains[0].parts[0].partition("[")[0]
-    return growth.kind, growth.device, growth.type, growth.shape
-
-
-def _united(some: tuple[Chain, ...], more: tuple[Chain, ...]) -> tuple[Chain, ...]:
-    unique = {chain.parts: chain for chain in (*some, *more)}
-    return tuple(unique.values())[:_MOST_CHAINS]
+def _merge_key(leak: Leak) -> object:
+    if leak.kind == "garbage":
+        return leak.kind, leak.device, leak.cycle
+    if leak.stack:
+        return leak.kind, leak.device, leak.stack[0]
+    if leak.chains:
+        return leak.kind, leak.device, leak.chains[0].parts[0].partition("[")[0]
+    return leak.kind, leak.device, leak.type, leak.shape

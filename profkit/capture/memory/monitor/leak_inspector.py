@@ -1,7 +1,7 @@
-"""A closer look at what grows: who holds it, what hangs behind it, and which line made it.
+"""Inspects growing memory: its holders, the graphs behind it, and its allocation sites.
 
-It goes through all objects, so it is taken only once growth is seen, and rarely again: while the
-program still runs, since the variables of its functions are gone when it has ended.
+An inspection scans all objects, so it is made only once growth is seen, and rarely repeated. It is
+made while the program still runs, as the variables of its functions are gone at the end.
 """
 
 from collections import Counter
@@ -10,48 +10,57 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Final
 
-from profkit.capture.memory.holders import autograd_graphs, holder_chains
-from profkit.capture.memory.holders.attributes import module_of, type_name
+from profkit.capture.memory.holders import holder_chains
+from profkit.capture.memory.holders.attributes import full_name
 from profkit.capture.memory.holders.autograd_cycles import AutogradCycle
-from profkit.capture.memory.holders.autograd_graphs import past_user_code
-from profkit.capture.memory.holders.garbage import Garbage, waiting
-from profkit.capture.memory.holders.unreachable import quiet_collector
+from profkit.capture.memory.holders.autograd_graphs import (
+    GraphWalk,
+    grad_fn_of,
+    grad_fns_of,
+    graph_behind,
+    no_torch_function,
+    storage_of,
+)
+from profkit.capture.memory.holders.garbage import Garbage, find_garbage
+from profkit.capture.memory.holders.unreachable import paused_collector
+from profkit.capture.memory.holders.untracked_containers import live_tensors
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
-from profkit.capture.memory.monitor.live_tensors import Entry, LiveTensors, TensorKind
-from profkit.capture.memory.monitor.series import Sort
+from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
+from profkit.capture.memory.monitor.series import DeviceDtype
 from profkit.capture.source.user_code import Place, Stack
 from profkit.model.live_memory import Chain, Graph
 
 _EXAMPLES: Final = 3
-"""Objects of a group whose holders are looked for: the newest, one of the middle, the oldest."""
-_MOST_GROUPS: Final = 8
-"""Groups looked at, those with the most bytes first."""
-_MOST_CHAINS: Final = 3
-_MOST_ROOTS: Final = 16
-"""Tensors whose graphs are compared, the oldest and the newest: a sum that is added to in place is
-old, and a state that each step makes anew is young."""
-_MOST_NODES: Final = 50_000
-_ABOUT_AS_FAR: Final = 0.8
+"""Tensors of a group whose holders are searched: the newest, a middle one, the oldest."""
+_MAX_GROUPS: Final = 8
+"""Groups inspected, those with the most bytes first."""
+_MAX_CHAINS: Final = 3
+_MAX_ROOTS: Final = 16
+"""Tensors whose graphs are compared, the oldest and the newest: a sum that is accumulated in place
+is old, and a state that each step creates anew is young."""
+_MAX_NODES: Final = 50_000
+_NEARLY_ALL: Final = 0.8
+"""The share of a graph's nodes from which another tensor reaches about as far."""
 
-Group = tuple[TensorKind, Place | None]
-"""Tensors of one kind that one line made; None where the line was not seen."""
+SiteGroup = tuple[TensorKind, Place | None]
+"""Tensors of one kind that one source line allocated; None if the line was not recorded."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a closer look has seen of a group.
+    """What an inspection has found about a group of tensors.
 
     Attributes:
-        step: The step at whose end it was taken.
-        stack: Where the tensors are made; empty if that was not seen.
-        shape: Of the newest one.
-        type: Name of its Python type.
-        chains: Who holds them, who holds most of them first.
-        graph: The graph behind all of them, each node once, and what it keeps beyond what is told
-            of itself; None without one.
-        is_hidden: Whether no tensor of Python's is on them any more: a graph alone holds them.
-        cycle: What the unreachable cycle that holds them goes through; empty where something else
-            holds them.
+        step: The step at whose end it was made.
+        stack: Allocation site; empty if it was not recorded.
+        shape: Shape and dtype of the newest tensor.
+        chains: Reference chains, the holders of most tensors first.
+        graph: The graph behind all of them, with the bytes it saves beyond what is reported on
+            its own; None without one.
+        is_hidden: Whether no Python tensor on these storages exists any more: a graph alone keeps
+            them.
+        cycle: What the unreachable cycle that keeps them goes through; empty if something else
+            does.
     """
 
     step: int
@@ -65,283 +74,276 @@ class Inspection:
 
     @property
     def is_in_graph(self) -> bool:
-        """Whether only the graph behind another tensor holds them."""
+        """Whether only the graph behind another tensor keeps them alive."""
         return self.is_hidden or (
             bool(self.chains) and all(_is_through_graph(chain) for chain in self.chains)
         )
 
 
 class LeakInspector:
-    """One closer look.
+    """Makes one inspection.
 
     Args:
-        census: What is alive.
-        births: Which lines are known.
         step: The step that has ended.
-        since: What was there at the end of this step is not looked at: it did not grow.
+        since: Storages that existed at the end of this step did not grow and are skipped.
     """
 
     def __init__(
-        self, census: LiveTensors, births: AllocationSampler, step: int, since: int
+        self, tensors: LiveTensors, sites: AllocationSampler, step: int, since: int
     ) -> None:
-        self._census = census
-        self._births = births
+        self._live_tensors = tensors
+        self._sites = sites
         self._step = step
         self._since = since
 
     def groups(
         self,
         kinds: Collection[TensorKind],
-        made_anew: Collection[Sort] = (),
-        told: Collection[Group] = (),
-    ) -> dict[Group, Inspection]:
-        """Look at everything of some kinds that has stayed.
+        reallocated: Collection[DeviceDtype] = (),
+        reported: Collection[SiteGroup] = (),
+    ) -> dict[SiteGroup, Inspection]:
+        """Inspect all tensors of some kinds that have stayed alive.
 
         Args:
             kinds: Kinds of which there is more and more.
-            made_anew: Sorts of which the largest one is looked at, however young it is.
-            told: Groups that earlier looks have told of themselves.
+            reallocated: Devices and dtypes whose largest tensor is inspected, however young.
+            reported: Groups that are reported on their own after earlier inspections.
         """
-        members = {**self._members(kinds), **self._largest(made_anew)}
-        with quiet_collector():
-            sights, unheld = self._held(members, told)
-            # Nothing is held here any more: what is looked at is else no garbage.
-            garbage = waiting() if unheld else None
+        members = {**self._members(kinds), **self._largest(reallocated)}
+        with paused_collector():
+            inspections, unheld = self._inspect(members, reported)
+            # Only now does nothing here refer to the tensors: they would not be garbage before.
+            garbage = find_garbage() if unheld else None
             if garbage is not None:
-                for group, ours in unheld.items():
-                    cycle = _cycle_of(ours, garbage, sights[group].cycle)
-                    sights[group] = replace(sights[group], cycle=cycle)
-            return sights
+                for group, ids in unheld.items():
+                    cycle = _cycle_of(ids, garbage, inspections[group].cycle)
+                    inspections[group] = replace(inspections[group], cycle=cycle)
+            return inspections
 
-    def _held(
-        self, members: dict[Group, list[tuple[int, Entry]]], told: Collection[Group]
-    ) -> tuple[dict[Group, Inspection], dict[Group, set[int]]]:
-        """Who holds what, and the ids of the tensors that nobody holds."""
-        with past_user_code():
-            wanted = {address for entries in members.values() for address, _ in entries}
-            found = _by_storage(self._census.tensors(), wanted)
-            chosen = {group: _examples(entries, found) for group, entries in members.items()}
+    def _inspect(
+        self,
+        members: dict[SiteGroup, list[tuple[int, LiveStorage]]],
+        reported: Collection[SiteGroup],
+    ) -> tuple[dict[SiteGroup, Inspection], dict[SiteGroup, set[int]]]:
+        """Inspect groups of storages; also the ids of the tensors of each group without holder."""
+        with no_torch_function():
+            wanted = {address for storages in members.values() for address, _ in storages}
+            found = _by_storage(live_tensors(), wanted)
+            chosen = {group: _examples(storages, found) for group, storages in members.items()}
             targets = [tensor for examples in chosen.values() for tensor in examples]
             own = {id(found), id(targets), id(chosen), *map(id, chosen.values())}
-            held = iter(holder_chains.holdings(targets, own=own, limit=_MOST_CHAINS))
-            sights: dict[Group, Inspection] = {}
+            holdings = iter(holder_chains.holdings(targets, own=own, limit=_MAX_CHAINS))
+            inspections: dict[SiteGroup, Inspection] = {}
             unheld = {}
             for group, examples in chosen.items():
-                kept = [each for _, each in zip(examples, held, strict=False)]
-                chains = _of_all([each.chains for each in kept])
-                sights[group] = self._sight(group, examples, chains)
+                held_by = [each for _, each in zip(examples, holdings, strict=False)]
+                chains = _merged_chains([each.chains for each in held_by])
+                inspections[group] = self._describe(group, examples, chains)
                 if examples and not chains:
                     unheld[group] = {id(one) for one in examples}
-                    ring = next((each.ring for each in kept if each.ring is not None), None)
-                    sights[group] = self._with_ring(sights[group], ring)
-            now = {group for group, sight in sights.items() if not sight.is_in_graph}
-            apart = self._apart(now.union(told).difference(sights.keys() - now))
-            for group, entries in members.items():
-                if group[0].has_graph and not sights[group].is_in_graph:
-                    tensors = [found[address] for address, _ in entries if address in found]
-                    graph = _graph_behind(tensors, set(apart))
-                    sights[group] = replace(sights[group], graph=graph)
-            return sights, unheld
+                    cycle = next((each.cycle for each in held_by if each.cycle is not None), None)
+                    inspections[group] = self._with_cycle(inspections[group], cycle)
+            outside = {group for group, one in inspections.items() if not one.is_in_graph}
+            excluded = self._not_saved(
+                outside.union(reported).difference(inspections.keys() - outside)
+            )
+            for group, storages in members.items():
+                if group[0].has_graph and not inspections[group].is_in_graph:
+                    tensors = [found[address] for address, _ in storages if address in found]
+                    graph = graph_behind(tensors, counted=set(excluded))
+                    if graph.n_nodes:
+                        inspections[group] = replace(inspections[group], graph=graph)
+            return inspections, unheld
 
-    def deepest(self, told: Collection[Group]) -> tuple[TensorKind, Inspection] | None:
-        """The tensor on which the deepest graph hangs, or None without graphs.
+    def deepest(self, reported: Collection[SiteGroup]) -> tuple[TensorKind, Inspection] | None:
+        """Inspect the tensor with the deepest graph; None without graphs.
+
+        Of several that reach about as far, it is the one that reaches the fewest other nodes: what
+        is computed from a state that is never detached reaches all that the state does, and more.
+        Earlier states reach less; they may be alive too, but only the graph keeps them.
 
         Args:
-            told: Groups that are told of themselves, and do not count as kept by a graph.
-
-        Of several that reach about as far, the one that reaches the least beyond: what is computed
-        from a state that is never detached reaches all that the state does, and more. The states
-        before it reach less, and may be alive too; but the graph alone holds them.
+            reported: Groups that are reported on their own, and do not count as saved by a graph.
         """
-        with quiet_collector(), past_user_code():
-            roots = _oldest_and_newest(self._census.risen_roots())
+        with paused_collector(), no_torch_function():
+            roots = _oldest_and_newest(self._live_tensors.changed_roots())
             targets = self._deep(roots)
             if not targets:
                 return None
             held_by = holder_chains.chains(
-                targets, own={id(roots), id(targets)}, limit=_MOST_CHAINS
+                targets, own={id(roots), id(targets)}, limit=_MAX_CHAINS
             )
-            chosen = next((place for place, held in enumerate(held_by) if _is_named(held)), 0)
+            named = (n for n, chains in enumerate(held_by) if not all(map(_is_through_graph, chains)))
+            chosen = next(named, 0)
             deepest = targets[chosen]
-            storage = autograd_graphs.storage_of(deepest)
-            entry = None if storage is None else self._census.entry(storage[0])
-            if storage is None or entry is None:
+            found = self._storage_of(deepest)
+            if found is None:
                 return None
-            # It may have been made long ago and been added to in place, in a step that was sampled.
-            stack = self._births.stack_of(storage[0])
-            graph = autograd_graphs.behind(deepest, counted=self._apart(told))
-            return entry.kind, Inspection(
-                self._step, stack, _shape(deepest), _type(deepest), held_by[chosen], graph
+            graph = graph_behind([deepest], counted=self._not_saved(reported))
+            # The stack is of an in-place operation if the tensor itself is older than sampling.
+            return found.kind, Inspection(
+                self._step,
+                self._stack_of(deepest),
+                _shape(deepest),
+                full_name(type(deepest)),
+                held_by[chosen],
+                graph,
             )
 
     def _deep(self, roots: list[Any]) -> list[Any]:
-        """Those of some tensors that the deepest graph may hang on, the likeliest first."""
+        """Tensors that may have the deepest graph, the most likely first."""
         reach = [_n_nodes_behind([tensor]) for tensor in roots]
-        if max(reach, default=0) < _ABOUT_AS_FAR * _n_nodes_behind(roots):
-            # Several graphs: they hang on what stays, not on the variables of a step.
-            entries = [self._entry_of(tensor) for tensor in roots]
-            stay = [place for place, one in enumerate(entries) if one is not None and one.is_aged]
-            if stay:
-                # Each is as good an example as the others, and best is one whose line is known.
-                stay.sort(key=lambda place: not self._line_of(roots[place]))
-                return [roots[place] for place in stay]
-        far = [place for place, n in enumerate(reach) if n >= _ABOUT_AS_FAR * max(reach)]
-        return [roots[place] for place in sorted(far, key=reach.__getitem__)]
+        if max(reach, default=0) < _NEARLY_ALL * _n_nodes_behind(roots):
+            # Several graphs, which belong to lasting tensors and not to variables of a step.
+            aged = [one for one in roots if (s := self._storage_of(one)) is not None and s.is_aged]
+            if aged:
+                # One is as good an example as another; prefer a known allocation site.
+                return sorted(aged, key=lambda tensor: not self._stack_of(tensor))
+        far = [index for index, n in enumerate(reach) if n >= _NEARLY_ALL * max(reach)]
+        return [roots[index] for index in sorted(far, key=reach.__getitem__)]
 
-    def _entry_of(self, tensor: Any) -> Entry | None:  # noqa: ANN401
-        storage = autograd_graphs.storage_of(tensor)
-        return None if storage is None else self._census.entry(storage[0])
+    def _storage_of(self, tensor: Any) -> LiveStorage | None:  # noqa: ANN401
+        storage = storage_of(tensor)
+        return None if storage is None else self._live_tensors.storage(storage[0])
 
-    def _line_of(self, tensor: Any) -> Stack:  # noqa: ANN401
-        storage = autograd_graphs.storage_of(tensor)
-        return () if storage is None else self._births.stack_of(storage[0])
+    def _stack_of(self, tensor: Any) -> Stack:  # noqa: ANN401
+        storage = storage_of(tensor)
+        return () if storage is None else self._sites.stack_of(storage[0])
 
-    def _apart(self, told: Collection[Group]) -> set[int]:
-        """Storages not counted as kept by a graph: what did not grow, or is told of itself.
+    def _not_saved(self, reported: Collection[SiteGroup]) -> set[int]:
+        """Storages not counted as saved by a graph: those that did not grow or are reported.
 
-        Of a kind that is told of, what no line is known of counts as told too.
+        Of a kind that is reported, storages without a known allocation site count as reported too.
         """
-        kinds = {kind for kind, _ in told}
+        kinds = {kind for kind, _ in reported}
         return {
             address
-            for address, entry in self._census.entries()
-            if entry.born <= self._since
+            for address, storage in self._live_tensors.storages()
+            if storage.first_step <= self._since
             or (
-                entry.kind in kinds
+                storage.kind in kinds
                 and (
-                    (place := self._place_of(address, entry)) is None or (entry.kind, place) in told
+                    (site := self._site_of(address, storage)) is None
+                    or (storage.kind, site) in reported
                 )
             )
         }
 
-    def _with_ring(self, sight: Inspection, ring: AutogradCycle | None) -> Inspection:
-        """What was seen with the ring that keeps it, and the line that closes the ring."""
-        if ring is None:
-            return sight
-        stack = () if ring.closed_by is None else self._line_of(ring.closed_by)
-        return replace(sight, stack=stack or sight.stack, cycle=ring.words)
+    def _with_cycle(self, inspection: Inspection, cycle: AutogradCycle | None) -> Inspection:
+        """The inspection with an autograd reference cycle and the line that closes it."""
+        if cycle is None:
+            return inspection
+        stack = () if cycle.closed_by is None else self._stack_of(cycle.closed_by)
+        return replace(inspection, stack=stack or inspection.stack, cycle=cycle.names)
 
-    def _place_of(self, address: int, entry: Entry) -> Place | None:
-        """The line that made a storage, if that was in a step that was sampled as a whole."""
-        stack = self._births.stack_of(address) if entry.born in self._births.steps else ()
+    def _site_of(self, address: int, storage: LiveStorage) -> Place | None:
+        """The allocation site of a storage, if all of the step that allocated it was sampled."""
+        is_sampled = storage.first_step in self._sites.steps
+        stack = self._sites.stack_of(address) if is_sampled else ()
         return stack[0] if stack else None
 
-    def _members(self, kinds: Collection[TensorKind]) -> dict[Group, list[tuple[int, Entry]]]:
-        """Storages by group; of a kind whose lines are known in part, those with a line alone."""
-        members: dict[Group, list[tuple[int, Entry]]] = {}
-        for address, entry in self._census.entries():
-            if entry.kind in kinds and entry.is_aged and entry.born > self._since:
-                place = self._place_of(address, entry)
-                members.setdefault((entry.kind, place), []).append((address, entry))
-        lined = {kind for kind, place in members if place is not None}
-        for kind in lined:
+    def _members(
+        self, kinds: Collection[TensorKind]
+    ) -> dict[SiteGroup, list[tuple[int, LiveStorage]]]:
+        """Storages by group; if some sites of a kind are known, only those with a site."""
+        members: dict[SiteGroup, list[tuple[int, LiveStorage]]] = {}
+        for address, storage in self._live_tensors.storages():
+            if storage.kind in kinds and storage.is_aged and storage.first_step > self._since:
+                site = self._site_of(address, storage)
+                members.setdefault((storage.kind, site), []).append((address, storage))
+        for kind in {kind for kind, site in members if site is not None}:
             members.pop((kind, None), None)
-        largest = sorted(members, key=lambda group: -sum(e.bytes for _, e in members[group]))
-        return {group: members[group] for group in largest[:_MOST_GROUPS]}
+        largest = sorted(members, key=lambda group: -sum(s.bytes for _, s in members[group]))
+        return {group: members[group] for group in largest[:_MAX_GROUPS]}
 
-    def _largest(self, sorts: Collection[Sort]) -> dict[Group, list[tuple[int, Entry]]]:
-        largest: dict[Sort, tuple[int, Entry]] = {}
-        for address, entry in self._census.entries():
-            sort = entry.kind.device, entry.kind.dtype
-            if sort in sorts and (sort not in largest or entry.bytes > largest[sort][1].bytes):
-                largest[sort] = address, entry
-        found: dict[Group, list[tuple[int, Entry]]] = {}
-        for address, entry in largest.values():
-            found[entry.kind, self._place_of(address, entry)] = [(address, entry)]
-        return found
+    def _largest(
+        self, reallocated: Collection[DeviceDtype]
+    ) -> dict[SiteGroup, list[tuple[int, LiveStorage]]]:
+        largest: dict[DeviceDtype, tuple[int, LiveStorage]] = {}
+        for address, storage in self._live_tensors.storages():
+            key = storage.kind.device, storage.kind.dtype
+            if key in reallocated and (
+                key not in largest or storage.bytes > largest[key][1].bytes
+            ):
+                largest[key] = address, storage
+        return {
+            (storage.kind, self._site_of(address, storage)): [(address, storage)]
+            for address, storage in largest.values()
+        }
 
-    def _sight(self, group: Group, examples: list[Any], chains: tuple[Chain, ...]) -> Inspection:
-        newest = examples[0] if examples else None
-        storage = None if newest is None else autograd_graphs.storage_of(newest)
-        stack = () if storage is None or group[1] is None else self._births.stack_of(storage[0])
-        return Inspection(
-            self._step,
-            stack,
-            "" if newest is None else _shape(newest),
-            "" if newest is None else _type(newest),
-            chains,
-            is_hidden=not examples,
-        )
+    def _describe(
+        self, group: SiteGroup, examples: list[Any], chains: tuple[Chain, ...]
+    ) -> Inspection:
+        if not examples:
+            return Inspection(self._step, chains=chains, is_hidden=True)
+        newest = examples[0]
+        stack = () if group[1] is None else self._stack_of(newest)
+        return Inspection(self._step, stack, _shape(newest), full_name(type(newest)), chains)
 
 
-def _of_all(chains: Sequence[tuple[Chain, ...]]) -> tuple[Chain, ...]:
-    """The chains of all examples as those of their group, each holder once.
+def _merged_chains(chains: Sequence[tuple[Chain, ...]]) -> tuple[Chain, ...]:
+    """The chains of a group from those of its examples, each holder once.
 
-    A holder of several examples is the group's; one of a single example, such as the variable that
-    the newest is still in, may be that example's alone. Of equals each example's order stays, in
-    which the program comes before libraries.
-
-    Args:
-        chains: Of each example its own.
+    A holder of several examples holds the group; one of a single example, such as the variable with
+    the newest tensor, may hold that alone. Ties keep the order of the examples, in which the
+    program comes before libraries.
     """
     n_held = Counter(name for each in chains for name in set(map(_without_entries, each)))
     first: dict[tuple[str, ...], Chain] = {}
-    for turn in zip_longest(*chains):
-        for chain in filter(None, turn):
+    for ranked in zip_longest(*chains):
+        for chain in filter(None, ranked):
             first.setdefault(_without_entries(chain), chain)
     ordered = sorted(first, key=lambda name: -n_held[name])
-    return tuple(first[name] for name in ordered[:_MOST_CHAINS])
+    return tuple(first[name] for name in ordered[:_MAX_CHAINS])
 
 
 def _without_entries(chain: Chain) -> tuple[str, ...]:
-    """A chain's parts, whichever entries of containers it goes through."""
+    """A chain's parts without the keys and indices of containers."""
     return tuple("[]" if part.startswith("[") else part for part in chain.parts)
 
 
 def _n_nodes_behind(tensors: Iterable[Any]) -> int:
-    """Nodes of the graphs behind some tensors, each node once."""
-    walk = autograd_graphs.Walk(_MOST_NODES)
-    for _ in walk.nodes(
-        [node for one in tensors if (node := autograd_graphs.grad_fn_of(one)) is not None]
-    ):
-        pass
-    return walk.n_nodes
+    return GraphWalk(_MAX_NODES).count(grad_fns_of(tensors))
 
 
 def _oldest_and_newest(roots: list[Any]) -> list[Any]:
-    half = _MOST_ROOTS // 2
-    return roots if len(roots) <= _MOST_ROOTS else roots[:half] + roots[-half:]
-
-
-def _is_named(chains: Iterable[Chain]) -> bool:
-    """Whether something else than a graph holds a tensor."""
-    return any(not _is_through_graph(chain) for chain in chains)
+    half = _MAX_ROOTS // 2
+    return roots if len(roots) <= _MAX_ROOTS else roots[:half] + roots[-half:]
 
 
 def _is_through_graph(chain: Chain) -> bool:
     return any(part.startswith(".grad_fn") for part in chain.parts)
 
 
-def _cycle_of(ours: set[int], garbage: Garbage, ring: tuple[str, ...]) -> tuple[str, ...]:
-    """The cycle that holds tensors that nothing else holds; empty where none is known.
+def _cycle_of(ids: set[int], garbage: Garbage, cycle: tuple[str, ...]) -> tuple[str, ...]:
+    """The cycle that keeps tensors without holder; empty if none is known.
 
     Args:
-        ours: Their ids.
-        garbage: What waits for the collector.
-        ring: The ring of autograd's that holds them, if one does.
+        ids: Ids of the tensors.
+        cycle: The autograd reference cycle that keeps them, if one does.
     """
     for group in garbage.groups:
-        if ours & group.ids:
+        if ids & group.ids:
             return group.cycle
-    if ring or not garbage.groups:
-        return ring
+    if cycle or not garbage.groups:
+        return cycle
     return garbage.groups[0].cycle
 
 
 def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
-    """For each wanted storage a tensor on it: one with a graph, the last that was made of several.
+    """A tensor on each wanted storage: one with a graph, the last created of several.
 
-    What a node saved of its own output is a tensor of its own, without a graph, and an object of
-    Python's once a look has asked for it. It lies on the storage of the output itself, which is
-    what the program has, and whose holder is wanted.
+    A node's saved output is a tensor of its own, without a graph, and becomes a Python object when
+    a walk reads it. It shares the storage of the output that the program has, whose holder is
+    wanted.
     """
     found: dict[int, Any] = {}
     with_graph = set()
     for tensor in tensors:
-        storage = autograd_graphs.storage_of(tensor)
+        storage = storage_of(tensor)
         if storage is None or storage[0] not in wanted:
             continue
-        if autograd_graphs.grad_fn_of(tensor) is not None:
+        if grad_fn_of(tensor) is not None:
             with_graph.add(storage[0])
         elif storage[0] in with_graph:
             continue
@@ -349,25 +351,15 @@ def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
     return found
 
 
-def _examples(entries: list[tuple[int, Entry]], found: dict[int, Any]) -> list[Any]:
+def _examples(storages: list[tuple[int, LiveStorage]], found: dict[int, Any]) -> list[Any]:
     """A few tensors of a group, the newest first."""
-    here = sorted((entry.born, address) for address, entry in entries if address in found)
-    places = sorted({len(here) - 1, len(here) // 2, 0} - {-1}, reverse=True)[:_EXAMPLES]
-    return [found[here[place][1]] for place in places if here]
-
-
-def _graph_behind(tensors: list[Any], counted: set[int]) -> Graph | None:
-    """The graph behind some tensors together, each node and storage once."""
-    roots = [node for one in tensors if (node := autograd_graphs.grad_fn_of(one)) is not None]
-    if not roots:
-        return None
-    walk = autograd_graphs.Walk()
-    n_bytes = sum(walk.bytes_kept_by(node, counted) for node in walk.nodes(roots))
-    return Graph(walk.n_nodes, n_bytes, type(roots[-1]).__name__, is_exact=walk.is_exact)
+    here = sorted((storage.first_step, address) for address, storage in storages if address in found)
+    chosen = sorted({len(here) - 1, len(here) // 2, 0} - {-1}, reverse=True)[:_EXAMPLES]
+    return [found[here[index][1]] for index in chosen if here]
 
 
 def _shape(tensor: Any) -> str:  # noqa: ANN401
-    """Such as ``(120, 3) float32``; the type alone for a subclass, which may compute its shape."""
+    """Such as ``(120, 3) float32``; the dtype alone for a subclass, which may compute its shape."""
     import torch
 
     base: Any = torch.Tensor
@@ -375,7 +367,3 @@ def _shape(tensor: Any) -> str:  # noqa: ANN401
     if type(tensor) not in {base, torch.nn.Parameter}:
         return dtype
     return f"{tuple(base.size(tensor))} {dtype}"
-
-
-def _type(tensor: Any) -> str:  # noqa: ANN401
-    return f"{module_of(type(tensor))}.{type_name(type(tensor))}"

@@ -1,7 +1,7 @@
-"""Watches a program's memory from step to step, within a budget, and says at the end what grew.
+"""Monitors a program's memory from step to step, within a budget, and reports leaks at the end.
 
-Most boundaries are passed with one comparison. At some of them the young objects are looked
-through; only where growth is seen are lines sampled for a few steps, and holders looked for.
+Most step boundaries cost one comparison. At some a sample is taken, which scans young objects. Only
+if growth is seen are allocation sites sampled for a few steps, and holders searched.
 """
 
 import os
@@ -14,57 +14,54 @@ from profkit.capture import console, environment, signals
 from profkit.capture.memory.monitor import leak_classifier
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.budget import Budget, Clock, Work
-from profkit.capture.memory.monitor.host_growth import LEAST_PER_STEP, HostObjects
-from profkit.capture.memory.monitor.leak_inspector import Group, Inspection, LeakInspector
+from profkit.capture.memory.monitor.host_growth import MIN_BYTES_PER_STEP, HostGrowthTracker
+from profkit.capture.memory.monitor.leak_inspector import Inspection, LeakInspector, SiteGroup
 from profkit.capture.memory.monitor.live_tensors import LiveTensors, TensorKind
 from profkit.capture.memory.monitor.sampler import Sampler
 from profkit.capture.memory.monitor.series import (
+    DeviceDtype,
     Series,
-    Sort,
-    grown,
+    growing_kinds,
     growth_of,
-    made_anew,
-    suspects,
+    reallocated,
+    suspected_kinds,
 )
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
-from profkit.index.trend import MIN_POINTS, MIN_STEPS, is_rising
+from profkit.index.trend import MIN_POINTS, MIN_STEPS, Trend, is_rising
 from profkit.model.live_memory import Leak, LiveMemory
 
-_LOOKS_APART: Final = 33
-"""Looks lie apart by this part of the steps so far: each step first, a few hundred looks in all."""
-_DEAR_LOOKS_APART: Final = 12
-"""And where they are dear, so that they lie evenly to the end of a short run."""
+_INTERVAL_DIVISOR: Final = 33
+"""Steps between two samples: this part of the steps so far. So each step is sampled at first, and a
+few hundred samples are taken in all."""
+_COSTLY_INTERVAL_DIVISOR: Final = 12
+"""The same once samples exceed their share of the time, so that they cover a short run evenly."""
 _OVERDUE: Final = 1.5
-"""So many times the step of the last look, and the next one is due whatever it costs."""
-_LEAST_SAMPLED_STEPS: Final = 3
-"""Steps whose lines are sampled at least: what the first of them made has stayed at their end."""
-_SAMPLED_STEPS: Final = (6, 12, 24)
-"""And at most, as long as the lines wanted are not known; the first time and again after that."""
-_ENOUGH_TAKES: Final = 3
-"""Takes of the host's objects, which cost more than anything else."""
-_CHECKED_APART: Final = 8
-"""Looks at which all looks are judged, not the last few: what grows now and then, or is made anew,
-larger each time."""
-_PATIENCE: Final = 64
-"""Steps for which a recording is waited for to end, so that lines are known at a closer look."""
-_CLOSER_APART: Final = 5
-"""Steps between closer looks, at least; then half as many again as there have been."""
-
-
-def _always() -> bool:
-    return True
+"""At this multiple of the last sample's step the next one is due regardless of its cost."""
+_MIN_SAMPLED_STEPS: Final = 3
+"""Steps whose allocation sites are sampled at least: allocations of the first have aged then."""
+_MAX_SAMPLED_STEPS: Final = (6, 12, 24)
+"""Steps whose sites are sampled at most while wanted ones are unknown: the first time and later."""
+_MAX_HOST_SCANS: Final = 3
+"""Scans of host objects, which cost more than anything else."""
+_CHECK_INTERVAL: Final = 8
+"""Samples between evaluations of all samples instead of the latest few, which find occasional
+growth and reallocations."""
+_PATIENCE_STEPS: Final = 64
+"""Steps to wait for a trace to end, so that allocation sites are known at an inspection."""
+_MIN_INSPECTION_INTERVAL: Final = 5
+"""Least number of steps between inspections; later the interval grows with the steps so far."""
 
 
 class LeakMonitor:
-    """Watches one stretch of a program.
+    """Monitors the memory of a program, or of a block of it.
 
     Args:
-        name: Its name.
-        step_definition: What a step is, in a word.
-        budget: What watching may cost.
-        may_sample: Asked before lines are sampled, which would disturb a recording.
-        is_alone: Asked whether no recording is going on, which takes memory of its own.
-        lines_of_python: Whether Python notes the lines that make its objects, which is dear.
+        name: The capture's name.
+        step_definition: What ends a step.
+        budget: Limits of the overhead.
+        may_sample_sites: Called before allocation sites are sampled, which would disturb a trace.
+        is_tracing: Whether a trace is being recorded, whose memory is not the program's.
+        tracemalloc: Whether to attribute Python objects to source lines, which is costly.
 
     Attributes:
         n_steps: Steps that have ended.
@@ -75,256 +72,262 @@ class LeakMonitor:
         name: str,
         step_definition: str,
         budget: Budget | None = None,
-        may_sample: Callable[[], bool] = _always,
-        is_alone: Callable[[], bool] = _always,
+        may_sample_sites: Callable[[], bool] = lambda: True,
+        is_tracing: Callable[[], bool] = lambda: False,
         *,
-        lines_of_python: bool = False,
+        tracemalloc: bool = False,
     ) -> None:
         self.name = name
         self.step_definition = step_definition
         self.n_steps = 0
         self._pid = os.getpid()
-        self._next = 1
+        self._next_step = 1
         self._clock = Clock(budget)
-        self._census = LiveTensors(self._clock)
-        self._births = AllocationSampler()
-        self._may_sample = may_sample
-        self._is_alone = is_alone
-        self._lines = TracemallocLines(is_wanted=lines_of_python)
-        self._readings = Sampler(self._clock, self._census, self._lines)
-        self._host = HostObjects(self._lines)
+        self._live_tensors = LiveTensors(self._clock)
+        self._sites = AllocationSampler()
+        self._may_sample_sites = may_sample_sites
+        self._is_tracing = is_tracing
+        self._lines = TracemallocLines(enabled=tracemalloc)
+        self._sampler = Sampler(self._clock, self._live_tensors, self._lines)
+        self._host = HostGrowthTracker(self._lines)
         self._host_from = 0
         self._series = Series()
-        self._sights: dict[Group, Inspection] = {}
+        self._inspections: dict[SiteGroup, Inspection] = {}
         self._deepest: tuple[TensorKind, Inspection] | None = None
-        self._made_anew: set[Sort] = set()
-        self._grown: set[TensorKind] = set()
+        self._reallocated: set[DeviceDtype] = set()
+        self._growing: set[TensorKind] = set()
         self._sampled_for: set[TensorKind] = set()
-        self._sample_from = 0
-        self._sample_until = 0
-        self._n_samplings = 0
-        self._closer_from = 0
-        self._first = 0
+        self._sites_from = 0
+        self._sites_until = 0
+        self._n_site_samplings = 0
+        self._inspect_from = 0
+        self._first_step = 0
         self._failed = False
-        self._not_seen: list[str] = []
+        self._not_measured: list[str] = []
 
     @property
-    def is_home(self) -> bool:
-        """Whether this is the process that began, and no forked child."""
+    def is_own_process(self) -> bool:
+        """Whether this is the process that began monitoring, and not a forked child."""
         return self._pid == os.getpid()
 
     def step(self) -> None:
         """A step has ended."""
         self.n_steps += 1
-        if self.n_steps >= self._next:
+        if self.n_steps >= self._next_step:
             self._guarded(self._at_boundary)
 
     def skip(self) -> None:
-        """A step has ended that is recorded, and must not be disturbed."""
+        """A step has ended that was traced and must not be disturbed."""
         self.n_steps += 1
-        self._readings.workers.recorded()
-        if self._births.is_on:
-            self._births.end()
+        self._sampler.workers.note_tracing()
+        if self._sites.is_on:
+            self._sites.end()
 
-    def judged(self) -> tuple[Leak, ...]:
-        """What has grown so far; nothing while there are too few steps to tell."""
-        return self._judge()[0]
+    def leaks(self) -> tuple[Leak, ...]:
+        """The leaks so far; none while there are too few steps."""
+        return self._classify()[0]
 
     def finish(self) -> LiveMemory:
-        """Say what was seen, and let go of everything."""
-        if self._births.is_on:
-            self._births.end()
-        self._guarded(self._last_look)
-        live = self._told()
-        self._guarded(self._let_go)
+        """End monitoring and return the result."""
+        if self._sites.is_on:
+            self._sites.end()
+        self._guarded(self._inspect_at_end)
+        live = self._result()
+        self._guarded(self._release)
         return live
 
-    def drop(self) -> None:
-        """Let go of everything, and say nothing."""
-        if self._births.is_on:
-            self._births.end()
-        self._guarded(self._let_go)
+    def discard(self) -> None:
+        """End monitoring without a result."""
+        if self._sites.is_on:
+            self._sites.end()
+        self._guarded(self._release)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Do something in the user's process; what goes wrong ends the watching alone."""
-        if self._failed or not self.is_home:
+        """Do some work in the user's process; an error only ends the monitoring."""
+        if self._failed or not self.is_own_process:
             return
         try:
             with signals.deferred():
                 work()
         except Exception as error:  # noqa: BLE001  (a bug of ours must not end the user's program)
             self._failed = True
-            self._not_seen.append(f"Watching ended at step {self.n_steps}: {error}")
-            console.warn("profkit stopped watching memory.", error)
+            self._not_measured.append(f"Monitoring stopped at step {self.n_steps}: {error}")
+            console.warn("profkit stopped monitoring memory.", error)
 
     def _at_boundary(self) -> None:
-        if not self._first:
-            self._first = self.n_steps
+        if not self._first_step:
+            self._first_step = self.n_steps
             self._lines.begin()
-            self._census.begin()
-            self._look("first")
+            self._live_tensors.begin()
+            self._sample("first")
         else:
-            sampled = self._births.is_on
-            self._clock.step_ended(self.n_steps, sampled=sampled)
-            if sampled:
-                self._births.end(self.n_steps)
-            elif not self._clock.affords("look") and not self._is_overdue():
-                self._next = self.n_steps + 1
+            sites_sampled = self._sites.is_on
+            self._clock.step_ended(self.n_steps, sites_sampled=sites_sampled)
+            if sites_sampled:
+                self._sites.end(self.n_steps)
+            elif not self._clock.affords("young") and not self._is_overdue():
+                self._next_step = self.n_steps + 1
                 return
-            full = self._census.n_missed > 0 and self._clock.affords("full")
-            self._look("full" if full else "look")
-            if sampled:
-                self._births.forget(lambda address: self._census.entry(address) is not None)
-            if self.n_steps < self._sample_until and self._lacks_lines():
-                self._sample()
+            full = self._live_tensors.n_missed > 0 and self._clock.affords("full")
+            self._sample("full" if full else "young")
+            if sites_sampled:
+                self._sites.retain(lambda address: self._live_tensors.storage(address) is not None)
+            if self.n_steps < self._sites_until and self._lacks_sites():
+                self._sample_sites()
             else:
-                self._think()
+                self._evaluate()
         self._clock.step_begins(self.n_steps)
 
     def _is_overdue(self) -> bool:
-        """Whether a look is due whatever it costs.
+        """Whether a sample is due regardless of its cost.
 
-        What fills and then stops is a leak to whoever looks away too early. So looks always reach
-        over most of the run: a dozen for a hundred steps, six more for a thousand.
+        A buffer that fills and then stops looks like a leak if sampling ends early. So samples
+        always cover most of the run: a dozen in a hundred steps, six more in a thousand.
         """
-        return self.n_steps >= _OVERDUE * self._series.seen[-1].step
+        return self.n_steps >= _OVERDUE * self._series.samples[-1].step
 
-    def _look(self, work: Work) -> None:
-        n_samples = len(self._series.seen)
-        alone = self._is_alone()
-        self._series.add(self._readings.take(self.n_steps, n_samples, work, is_alone=alone))
-        apart = _LOOKS_APART if self._clock.is_within_share("look") else _DEAR_LOOKS_APART
-        self._next = self.n_steps + max(1, self.n_steps // apart)
+    def _sample(self, work: Work) -> None:
+        n_samples = len(self._series.samples)
+        is_tracing = self._is_tracing()
+        self._series.add(
+            self._sampler.take(self.n_steps, n_samples, work, is_tracing=is_tracing)
+        )
+        is_cheap = self._clock.is_within_share("young")
+        divisor = _INTERVAL_DIVISOR if is_cheap else _COSTLY_INTERVAL_DIVISOR
+        self._next_step = self.n_steps + max(1, self.n_steps // divisor)
 
-    def _think(self) -> None:
-        """Decide whether what was seen is worth a closer look, and lines before it."""
-        if len(self._series.seen) % _CHECKED_APART == 0 and self._clock.affords("judge"):
-            with self._clock.spending("judge"):
-                self._made_anew = set(made_anew(self._series))
-                self._grown = grown(self._series)
-        suspected = suspects(self._series) | self._grown
-        grows = bool(suspected or self._made_anew or self._graph_rises())
-        if self._sample_until:
-            self._sample_until = 0
-            self._look_closer(suspected | self._sampled_for)
-        elif grows and self._may_look_closer():
-            if not self._wants_lines(suspected) or not self._births.can_begin():
-                self._look_closer(suspected)
-            elif self._may_sample():
+    def _evaluate(self) -> None:
+        """Decide whether to inspect, or to sample allocation sites before."""
+        is_check_due = len(self._series.samples) % _CHECK_INTERVAL == 0
+        if is_check_due and self._clock.affords("classify"):
+            with self._clock.spending("classify"):
+                self._reallocated = set(reallocated(self._series))
+                self._growing = growing_kinds(self._series)
+        suspected = suspected_kinds(self._series) | self._growing
+        grows = bool(suspected or self._reallocated or self._graph_rises())
+        may_inspect = self.n_steps >= self._inspect_from and self._clock.affords("inspection")
+        if self._sites_until:
+            self._sites_until = 0
+            self._inspect(suspected | self._sampled_for)
+        elif grows and may_inspect:
+            if not self._wants_sites(suspected) or not self._sites.can_begin():
+                self._inspect(suspected)
+            elif self._may_sample_sites():
                 self._sampled_for = suspected
-                self._sample_from = self.n_steps
-                self._sample_until = self.n_steps + _SAMPLED_STEPS[self._n_samplings]
-                self._n_samplings += 1
-                self._sample()
-            elif self.n_steps > self._closer_from + _PATIENCE:
-                self._look_closer(suspected)
+                self._sites_from = self.n_steps
+                self._sites_until = self.n_steps + _MAX_SAMPLED_STEPS[self._n_site_samplings]
+                self._n_site_samplings += 1
+                self._sample_sites()
+            elif self.n_steps > self._inspect_from + _PATIENCE_STEPS:
+                self._inspect(suspected)
         elif self.n_steps >= self._host_from and self._clock.affords("host"):
-            self._look_at_host()
+            self._scan_host()
 
-    def _may_look_closer(self) -> bool:
-        return self.n_steps >= self._closer_from and self._clock.affords("closer")
-
-    def _look_at_host(self) -> None:
-        """Go through Python's objects if host memory has begun to grow beyond what is explained."""
-        self._host_from = self.n_steps + max(_CLOSER_APART, self.n_steps // 4)
-        if (
-            self._host.n_takes >= _ENOUGH_TAKES
-            or growth_of(self._series.host(), LEAST_PER_STEP) is None
-        ):
+    def _scan_host(self) -> None:
+        """Scan Python's objects if unexplained host memory growth has begun."""
+        self._host_from = self.n_steps + max(_MIN_INSPECTION_INTERVAL, self.n_steps // 4)
+        if self._host.n_scans >= _MAX_HOST_SCANS or self._host_trend() is None:
             return
-        with self._clock.spending("host"), self._readings.ours():
-            own = [one.amounts for one in self._series.seen]
-            self._host.take(self.n_steps, {id(one): one for one in own}.values())
+        with self._clock.spending("host"), self._sampler.excluding_own():
+            own = [one.amounts for one in self._series.samples]
+            self._host.scan(self.n_steps, {id(one): one for one in own}.values())
+
+    def _host_trend(self) -> Trend | None:
+        """Growth of the heap beyond tensors and graphs, or None."""
+        return growth_of(self._series.host(), MIN_BYTES_PER_STEP)
 
     def _graph_rises(self) -> bool:
         return is_rising(self._series.nodes()[1])
 
-    def _wants_lines(self, suspected: set[TensorKind]) -> bool:
-        """Whether lines are still wanted, and there may be more samples."""
-        known = {kind for kind, place in self._sights if place is not None}
-        known_sorts = {(kind.device, kind.dtype) for kind in known}
+    def _wants_sites(self, suspected: set[TensorKind]) -> bool:
+        """Whether allocation sites are still missing and may be sampled again."""
+        known = {kind for kind, site in self._inspections if site is not None}
+        known_dtypes = {(kind.device, kind.dtype) for kind in known}
         graph_known = self._deepest is not None and bool(self._deepest[1].stack)
         wanted = (
             bool(suspected - known)
-            or bool(self._made_anew - known_sorts)
+            or bool(self._reallocated - known_dtypes)
             or (self._has_deep_graph() and not graph_known)
         )
-        return wanted and self._n_samplings < len(_SAMPLED_STEPS)
+        return wanted and self._n_site_samplings < len(_MAX_SAMPLED_STEPS)
 
-    def _lacks_lines(self) -> bool:
-        """Whether some of what lines are sampled for has not been made and kept meanwhile."""
-        if self.n_steps < self._sample_from + _LEAST_SAMPLED_STEPS:
+    def _lacks_sites(self) -> bool:
+        """Whether some kind that sites are sampled for has no aged storage with a known site."""
+        if self.n_steps < self._sites_from + _MIN_SAMPLED_STEPS:
             return True
-        lined = {
-            entry.kind
-            for address, entry in self._census.entries()
-            if entry.is_aged and entry.born in self._births.steps and self._births.stack_of(address)
+        sited = {
+            storage.kind
+            for address, storage in self._live_tensors.storages()
+            if storage.is_aged
+            and storage.first_step in self._sites.steps
+            and self._sites.stack_of(address)
         }
-        return not self._sampled_for <= lined
+        return not self._sampled_for <= sited
 
-    def _sample(self) -> None:
-        """Sample the step that begins now."""
-        if self._births.can_begin():
-            self._births.begin()
-            self._next = self.n_steps + 1
+    def _sample_sites(self) -> None:
+        """Sample the allocation sites of the step that begins now."""
+        if self._sites.can_begin():
+            self._sites.begin()
+            self._next_step = self.n_steps + 1
 
-    def _look_closer(self, suspected: set[TensorKind]) -> None:
-        with self._clock.spending("closer"), self._readings.ours(), self._lines.paused():
-            closer = LeakInspector(self._census, self._births, self.n_steps, self._first)
-            if suspected or self._made_anew:
-                told = self._told_of_themselves()
-                self._sights.update(closer.groups(suspected, self._made_anew, told))
+    def _inspect(self, suspected: set[TensorKind]) -> None:
+        with (
+            self._clock.spending("inspection"),
+            self._sampler.excluding_own(),
+            self._lines.paused(),
+        ):
+            inspector = LeakInspector(
+                self._live_tensors, self._sites, self.n_steps, self._first_step
+            )
+            if suspected or self._reallocated:
+                found = inspector.groups(suspected, self._reallocated, self._groups_outside_graphs())
+                self._inspections.update(found)
             if self._has_deep_graph():
-                newest = closer.deepest(self._told_of_themselves())
+                newest = inspector.deepest(self._groups_outside_graphs())
                 self._deepest = _with_stack(newest, self._deepest)
-        # What is held and what waits in a cycle is told; of what is in neither more may be seen.
-        told_whole = all(sight.chains or sight.cycle for sight in self._sights.values())
-        complete = bool(self._sights or self._deepest) and told_whole
-        wants_more = not complete or self._wants_lines(suspected)
-        apart = self.n_steps // 2 if wants_more else 2 * self.n_steps
-        self._closer_from = self.n_steps + max(_CLOSER_APART, apart)
+        # A group without holder and cycle may have one at a later inspection.
+        all_held = all(one.chains or one.cycle for one in self._inspections.values())
+        is_complete = bool(self._inspections or self._deepest) and all_held
+        wants_more = not is_complete or self._wants_sites(suspected)
+        interval = self.n_steps // 2 if wants_more else 2 * self.n_steps
+        self._inspect_from = self.n_steps + max(_MIN_INSPECTION_INTERVAL, interval)
 
-    def _told_of_themselves(self) -> set[Group]:
-        """What was seen that no graph holds."""
-        return {group for group, sight in self._sights.items() if not sight.is_in_graph}
+    def _groups_outside_graphs(self) -> set[SiteGroup]:
+        return {group for group, one in self._inspections.items() if not one.is_in_graph}
 
     def _has_deep_graph(self) -> bool:
-        return self._graph_rises() or any(sight.is_in_graph for sight in self._sights.values())
+        return self._graph_rises() or any(one.is_in_graph for one in self._inspections.values())
 
-    def _last_look(self) -> None:
-        """Look closer at what had no closer look yet, while the program's modules are there."""
-        seen = {kind for kind, _ in self._sights}
-        suspected = (suspects(self._series) | grown(self._series)) - seen
-        self._made_anew = set(made_anew(self._series)) - {
-            (kind.device, kind.dtype) for kind in seen
+    def _inspect_at_end(self) -> None:
+        """Inspect what was not inspected yet, while the program's modules still exist."""
+        inspected = {kind for kind, _ in self._inspections}
+        suspected = (suspected_kinds(self._series) | growing_kinds(self._series)) - inspected
+        self._reallocated = set(reallocated(self._series)) - {
+            (kind.device, kind.dtype) for kind in inspected
         }
-        unknown = self._graph_rises() and self._deepest is None
-        if suspected or self._made_anew or unknown:
-            self._look_closer(suspected)
+        unknown_graph = self._graph_rises() and self._deepest is None
+        if suspected or self._reallocated or unknown_graph:
+            self._inspect(suspected)
 
-    def _judge(self) -> tuple[tuple[Leak, ...], int]:
-        """What has grown, and over how many steps that could be judged."""
-        steps = [one.step for one in self._series.seen]
+    def _classify(self) -> tuple[tuple[Leak, ...], int]:
+        """The leaks, and the number of steps over which growth was evaluated."""
+        steps = [one.step for one in self._series.samples]
         if len(steps) < MIN_POINTS or steps[-1] - steps[0] < MIN_STEPS:
             return (), 0
         evidence = leak_classifier.Evidence(
             self._series,
-            self._census,
-            self._births,
-            self._sights,
+            self._live_tensors,
+            self._sites,
+            self._inspections,
             self._deepest,
-            self._host.growth(growth_of(self._series.host(), LEAST_PER_STEP)),
-            self._readings.workers.growth(),
+            self._host.growth(self._host_trend()),
+            self._sampler.workers.growth(),
         )
         return leak_classifier.classify(evidence), steps[-1] - steps[0]
 
-    def _unexplained(self) -> int | None:
-        """By how much a step the heap grows beyond tensors and graphs, or None."""
-        trend = growth_of(self._series.host(), LEAST_PER_STEP)
-        return None if trend is None else round(trend.per_step)
-
-    def _told(self) -> LiveMemory:
-        growths, n_evaluated_steps = self._judge()
+    def _result(self) -> LiveMemory:
+        leaks, n_evaluated_steps = self._classify()
+        unexplained = None if leaks else self._host_trend()
         torch = sys.modules.get("torch")
         return LiveMemory(
             name=self.name,
@@ -332,28 +335,28 @@ class LeakMonitor:
             n_steps=self.n_steps,
             monitored_ns=self._clock.monitored_ns(),
             began_unix_us=self._clock.began_unix_us,
-            samples=tuple(one.figures() for one in self._series.seen),
-            leaks=growths,
+            samples=tuple(one.to_model() for one in self._series.samples),
+            leaks=leaks,
             n_evaluated_steps=n_evaluated_steps,
-            not_measured=tuple(self._not_seen),
+            not_measured=tuple(self._not_measured),
             cost=self._clock.cost(),
             torch=None if torch is None else str(torch.__version__),
             devices=() if torch is None else tuple(environment.devices(torch)),
             argv=tuple(sys.argv),
-            unexplained_per_step_bytes=self._unexplained() if not growths else None,
+            unexplained_per_step_bytes=None if unexplained is None else round(unexplained.per_step),
         )
 
-    def _let_go(self) -> None:
-        self._births.forget(lambda _: False)
-        self._census.end()
+    def _release(self) -> None:
+        self._sites.retain(lambda _: False)
+        self._live_tensors.end()
         self._lines.end()
-        self._readings.close()
+        self._sampler.close()
 
 
 def _with_stack(
     newest: tuple[TensorKind, Inspection] | None, before: tuple[TensorKind, Inspection] | None
 ) -> tuple[TensorKind, Inspection] | None:
-    """What is seen now of a graph, with the line that was known before."""
+    """The newest inspection of a graph, with the allocation site of the one before if unknown."""
     if newest is None or before is None or newest[1].stack:
         return newest or before
     return newest[0], replace(newest[1], stack=before[1].stack)

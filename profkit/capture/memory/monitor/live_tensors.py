@@ -1,10 +1,10 @@
-# ruff: noqa: SLF001  (torch has weak references to storages, and no public names for them)
-"""Which tensors are alive, without holding any of them and without looking at every object.
+# ruff: noqa: SLF001  (torch's weak references to storages have no public names)
+"""Tracks live tensors without keeping any alive and without scanning every object.
 
-Every tensor is born into Python's youngest generation. So it is enough to look through the young
-ones at a boundary, and right before the collector moves them on; what was seen once is followed by
-a weak reference to its storage. While that exists no other storage can have its address, and
-torch itself frees the bytes as if it did not. Only the first look goes through all objects.
+Every new tensor is in Python's youngest garbage collector generations. So it is enough to scan
+those at step boundaries, and right before a collection promotes them; each storage found is then
+tracked by a weak reference. While that exists no other storage can have its address, and torch
+still frees the bytes. Only the first scan covers all objects.
 
 Source: ``torch.multiprocessing.reductions.StorageWeakRef``; ``gc.callbacks``.
 """
@@ -19,32 +19,36 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory.holders import autograd_graphs
-from profkit.capture.memory.holders.autograd_graphs import past_user_code
-from profkit.capture.memory.holders.unreachable import quiet_collector
-from profkit.capture.memory.holders.untracked_containers import instances, tensor_types
-from profkit.capture.memory.monitor import process_metrics
+from profkit.capture.memory.holders.autograd_graphs import no_torch_function
+from profkit.capture.memory.holders.unreachable import paused_collector
+from profkit.capture.memory.holders.untracked_containers import (
+    instances,
+    live_tensors,
+    tensor_types,
+)
 from profkit.capture.memory.monitor.budget import Clock
 
 _PINNED_FROM_BYTES: Final = 4096
-"""Smaller host tensors are not asked whether they are pinned."""
-_NOWHERE: Final = "meta"
-"""The device of tensors that have a shape and no memory, as a compiler makes them to try things."""
-AGE: Final = 2
-"""Steps that a storage outlives to be one that stays: a loop's variables live into the next."""
+"""Smaller host storages are not checked for being pinned."""
+_META: Final = "meta"
+"""The device of tensors without memory, such as those that a compiler creates."""
+MIN_AGE_STEPS: Final = 2
+"""Steps that a storage survives to count as aged: variables of a loop live into the next step."""
 _YOUNG_GENERATIONS: Final = (0, 1)
-_ALWAYS_MOVED_ON: Final = (3, 14)
-"""Since then every collection moves young objects among the old ones."""
+_EVERY_COLLECTION_PROMOTES: Final = (3, 14)
+"""Since then every collection promotes young objects out of sight."""
+_DEVICE_MODULES: Final = ("cuda", "xpu")
 
 
 class TensorKind(NamedTuple):
-    """What tells one sort of tensors from another.
+    """A group of similar tensors.
 
     Attributes:
         device: ``cpu``, ``pinned``, ``cuda:0``.
         dtype: Such as ``float32``.
-        size_class: The binary digits of the storage's bytes: all tensors on a storage share them,
-            as they do not share a shape.
-        has_graph: Whether autograd made it.
+        size_class: Bit length of the storage's bytes, which all tensors on a storage share,
+            whereas their shapes differ.
+        has_graph: Whether autograd created it.
     """
 
     device: str
@@ -53,23 +57,22 @@ class TensorKind(NamedTuple):
     has_graph: bool
 
 
-class Entry:
+class LiveStorage:
     """A storage that is alive.
 
     Attributes:
-        born: The step whose end first saw it.
-        bytes: Its bytes.
-        kind: Of the tensor through which it was first seen; without a graph once that tensor is
-            gone and another, such as a detached one, has kept the storage.
+        first_step: The step at whose end it was first seen.
+        kind: Kind of the tensor through which it was first seen; without a graph once that tensor
+            is gone and another, such as a detached one, keeps the storage.
         graph: The tensor with a graph through which it was seen, or None.
         is_shared: Whether a tensor without a graph was seen on it too.
-        is_aged: Whether it has outlived the step that made it, and the next one.
+        is_aged: Whether it has survived :data:`MIN_AGE_STEPS`.
     """
 
-    __slots__ = ("born", "bytes", "graph", "is_aged", "is_shared", "kind")
+    __slots__ = ("bytes", "first_step", "graph", "is_aged", "is_shared", "kind")
 
-    def __init__(self, born: int, n_bytes: int, kind: TensorKind) -> None:
-        self.born = born
+    def __init__(self, first_step: int, n_bytes: int, kind: TensorKind) -> None:
+        self.first_step = first_step
         self.bytes = n_bytes
         self.kind = kind
         self.graph: weakref.ref[Any] | None = None
@@ -77,18 +80,11 @@ class Entry:
         self.is_aged = False
 
 
-_NONE_KNOWN: Final[Mapping[int, Entry]] = {}
+_NO_STORAGES: Final[Mapping[int, LiveStorage]] = {}
 
 
 class Amount(NamedTuple):
-    """How much there is of one kind.
-
-    Attributes:
-        aged_bytes: Bytes of those that have outlived the step that made them, and the next one.
-        aged_n: How many those are.
-        bytes: Bytes of all.
-        n: How many those are.
-    """
+    """Bytes and number of the storages of one kind, aged ones and all."""
 
     aged_bytes: int
     aged_n: int
@@ -97,163 +93,147 @@ class Amount(NamedTuple):
 
 
 class LiveTensors:
-    """Follows the storages of a program's tensors from look to look.
-
-    Args:
-        clock: Says what is within the budget.
+    """Tracks the storages of a program's tensors from scan to scan.
 
     Attributes:
-        n_full: How often all objects were looked through.
-        n_missed: How often the collector moved young objects on unseen since the last full look.
+        n_full: Number of scans over all objects.
+        n_missed: Collections that promoted young objects unseen since the last of them.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
         self.n_full = 0
         self.n_missed = 0
-        self._entries: dict[int, Entry] = {}
+        self._storages: dict[int, LiveStorage] = {}
         self._kinds: dict[TensorKind, TensorKind] = {}
         self._graphs: dict[int, weakref.ref[Any]] = {}
         self._first_heads: dict[int, int | None] | None = None
         self._types: set[int] = set()
         self._seen: deque[list[_Seen | None]] = deque()
         self._pid = os.getpid()
-        self._is_watching = False
+        self._is_on = False
 
     def begin(self) -> None:
-        """Watch the collector from now on."""
-        self._is_watching = True
+        """Hook into the garbage collector."""
+        self._is_on = True
         gc.callbacks.append(self._before_collection)
 
     def end(self) -> None:
-        """Let go of the collector and of everything followed."""
-        self._is_watching = False
+        """Unhook from the garbage collector and release all weak references."""
+        self._is_on = False
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._before_collection)
-        free = _storages()._free_weak_ref
-        for address in self._entries:
+        free = _storage_type()._free_weak_ref
+        for address in self._storages:
             free(address)
-        self._entries.clear()
+        self._storages.clear()
         self._graphs.clear()
         self._first_heads = None
         self._seen.clear()
 
-    def look(self, step: int, *, full: bool = False) -> dict[TensorKind, Amount]:
-        """How much there is of each kind now.
+    def scan(self, step: int, *, full: bool = False) -> dict[TensorKind, Amount]:
+        """The amount of each kind that is alive at the end of a step.
 
         Args:
-            step: The step that has ended.
-            full: Look through all objects, not the young ones alone.
+            full: Scan all objects, not only young ones.
         """
-        with quiet_collector(), past_user_code():
+        with paused_collector(), no_torch_function():
             self._types = tensor_types()
             self.n_full += full
             self.n_missed = 0 if full else self.n_missed
-            self._take_in(self._tensors(full=full), step)
+            self._track_all(live_tensors() if full else self._young_tensors(), step)
             if self._first_heads is None:
                 self._first_heads = {
-                    id(root): autograd_graphs.head_of(root) for root in self.roots()
+                    id(root): autograd_graphs.sequence_nr_of(root) for root in self.roots()
                 }
-                _grow_up()
+                _promote_young_objects()
             return self._count(step)
 
     def roots(self) -> list[Any]:
-        """Tensors that are alive and have a graph; let go of them soon."""
+        """Live tensors that have a graph; release them soon."""
         dead = [key for key, reference in self._graphs.items() if reference() is None]
         for key in dead:
             del self._graphs[key]
         return [tensor for ref in self._graphs.values() if (tensor := ref()) is not None]
 
-    def risen_roots(self) -> list[Any]:
-        """Those of :meth:`roots` whose graph is not the one that they had at the first look.
+    def changed_roots(self) -> list[Any]:
+        """Those of :meth:`roots` whose graph differs from the one that they had at the first scan.
 
-        A sum that is added to in place may be as old as the program, and hangs on a new node.
+        A sum that is accumulated in place may exist from the start, but has a new ``grad_fn``.
         """
         first = self._first_heads or {}
         return [
             root
             for root in self.roots()
-            if first.get(id(root)) is None or first[id(root)] != autograd_graphs.head_of(root)
+            if first.get(id(root)) is None
+            or first[id(root)] != autograd_graphs.sequence_nr_of(root)
         ]
 
-    def entry(self, address: int) -> Entry | None:
-        """What is known of a storage.
+    def storage(self, address: int) -> LiveStorage | None:
+        """The live storage at an address of torch's storage objects, or None."""
+        return self._storages.get(address)
 
-        Args:
-            address: The address of torch's own object for it.
-        """
-        return self._entries.get(address)
+    def storages(self) -> Iterator[tuple[int, LiveStorage]]:
+        """Address and storage of each that was alive at the last scan."""
+        yield from self._storages.items()
 
-    def entries(self) -> Iterator[tuple[int, Entry]]:
-        """Address and entry of each storage that was alive at the last look."""
-        yield from self._entries.items()
-
-    def tensors(self) -> list[Any]:
-        """Every tensor that Python's collector knows of; let go of them soon."""
-        self._types = tensor_types()
-        return self._tensors(full=True)
-
-    def _tensors(self, *, full: bool) -> list[Any]:
-        types = self._types
-        if full:
-            return instances(gc.get_objects(), types)
+    def _young_tensors(self) -> list[Any]:
         found: list[Any] = []
         for generation in _YOUNG_GENERATIONS:
-            found += instances(gc.get_objects(generation=generation), types)
+            found += instances(gc.get_objects(generation=generation), self._types)
         return found
 
     def _before_collection(self, phase: str, info: dict[str, int]) -> None:
-        """Look at the young ones before they are moved among the old ones, unseen for ever."""
-        if phase != "start" or not self._is_watching or self._pid != os.getpid():
+        """Record young tensors before a collection promotes them out of sight."""
+        if phase != "start" or not self._is_on or self._pid != os.getpid():
             return
-        if info["generation"] == 0 and sys.version_info < _ALWAYS_MOVED_ON:
+        if info["generation"] == 0 and sys.version_info < _EVERY_COLLECTION_PROMOTES:
             return
         if not self._clock.affords("collector"):
             self.n_missed += 1
             return
-        with contextlib.suppress(Exception), self._clock.spending("collector"), past_user_code():
-            self._seen.append([_seen(one) for one in self._tensors(full=False)])
+        with contextlib.suppress(Exception), self._clock.spending("collector"), no_torch_function():
+            self._seen.append([_observe(one) for one in self._young_tensors()])
 
-    def _take_in(self, tensors: list[Any], step: int) -> None:
-        """Begin to follow what is not followed yet."""
+    def _track_all(self, tensors: list[Any], step: int) -> None:
         while self._seen:
             for seen in self._seen.popleft():
                 if seen is not None:
-                    self._follow(seen, step)
+                    self._track(seen, step)
         for tensor in tensors:
-            seen = _seen(tensor, self._entries)
+            seen = _observe(tensor, self._storages)
             if seen is not None:
-                self._follow(seen, step)
+                self._track(seen, step)
 
-    def _follow(self, seen: "_Seen", step: int) -> None:
+    def _track(self, seen: "_Seen", step: int) -> None:
         kind = self._kinds.setdefault(seen.kind, seen.kind)
-        entry = self._entries.get(seen.address)
-        if entry is None:
-            entry = self._entries[seen.address] = Entry(step, seen.bytes, kind)
+        storage = self._storages.get(seen.address)
+        if storage is None:
+            storage = self._storages[seen.address] = LiveStorage(step, seen.bytes, kind)
         else:
-            _storages()._free_weak_ref(seen.address)
-            if entry.born == step:
-                # Of several tensors on one storage it must not be chance which one counts.
-                entry.kind = max(entry.kind, kind, key=_precedence)
+            _storage_type()._free_weak_ref(seen.address)
+            if storage.first_step == step:
+                # Of several tensors on one storage, which one counts must not depend on order.
+                storage.kind = max(storage.kind, kind, key=lambda one: one.has_graph)
         if seen.graph is not None:
-            self._graphs[id(seen.graph)] = entry.graph = seen.graph
+            self._graphs[id(seen.graph)] = storage.graph = seen.graph
         else:
-            entry.is_shared = True
+            storage.is_shared = True
 
     def _count(self, step: int) -> dict[TensorKind, Amount]:
-        """Sum up what is alive, and forget what is not."""
-        alive_now = _storages()._new_with_weak_ptr
+        """Add up what is alive, and stop tracking what is not."""
+        resolve = _storage_type()._new_with_weak_ptr
         counted: dict[TensorKind, list[int]] = {}
         dead = []
-        for address, entry in self._entries.items():
-            storage = alive_now(address)
+        for address, entry in self._storages.items():
+            storage = resolve(address)
             if storage is None:
                 dead.append(address)
                 continue
             entry.bytes = storage.nbytes()
-            if not entry.is_aged and entry.born <= step - AGE:
+            if not entry.is_aged and entry.first_step <= step - MIN_AGE_STEPS:
                 entry.is_aged = True
-                entry.kind = self._with_pinned(self._as_kept(entry), storage)
+                entry.kind = self._with_pinned(self._without_dead_graph(entry), storage)
             sums = counted.setdefault(entry.kind, [0, 0, 0, 0])
             sums[2] += entry.bytes
             sums[3] += 1
@@ -261,30 +241,35 @@ class LiveTensors:
                 sums[0] += entry.bytes
                 sums[1] += 1
         for address in dead:
-            del self._entries[address]
-            _storages()._free_weak_ref(address)
+            del self._storages[address]
+            _storage_type()._free_weak_ref(address)
         return {kind: Amount(*sums) for kind, sums in counted.items()}
 
-    def _as_kept(self, entry: Entry) -> TensorKind:
-        """The kind of a storage that has stayed: a look within a step also sees its variables."""
+    def _without_dead_graph(self, entry: LiveStorage) -> TensorKind:
+        """The kind of an aged storage: its first scan may also have seen a step's variables."""
         is_attached = entry.graph is not None and entry.graph() is not None
         if not entry.kind.has_graph or not entry.is_shared or is_attached:
             return entry.kind
-        bare = entry.kind._replace(has_graph=False)
-        return self._kinds.setdefault(bare, bare)
+        detached = entry.kind._replace(has_graph=False)
+        return self._kinds.setdefault(detached, detached)
 
     def _with_pinned(self, kind: TensorKind, storage: Any) -> TensorKind:  # noqa: ANN401
-        """The kind of a storage that has stayed; only now it is worth asking if it is pinned."""
+        """The kind of an aged storage, with ``pinned`` as device if it is; young ones are not checked."""
         if kind.device != "cpu" or storage.nbytes() < _PINNED_FROM_BYTES:
             return kind
-        if not process_metrics.is_device_in_use() or not storage.is_pinned():
+        if not any(device_modules_in_use()) or not storage.is_pinned():
             return kind
         pinned = kind._replace(device="pinned")
         return self._kinds.setdefault(pinned, pinned)
 
 
 class _Seen(NamedTuple):
-    """What a look takes of a tensor: a weak reference to its storage, by address, and its kind."""
+    """One tensor of a scan.
+
+    Attributes:
+        address: A weak reference to its storage, which has to be freed.
+        graph: The tensor, if it has a graph.
+    """
 
     address: int
     bytes: int
@@ -292,16 +277,27 @@ class _Seen(NamedTuple):
     graph: "weakref.ref[Any] | None"
 
 
-def _precedence(kind: TensorKind) -> bool:
-    return kind.has_graph
+def device_modules_in_use() -> Iterator[Any]:
+    """``torch.cuda`` and the like, if the program has initialized them; initializes none."""
+    torch = sys.modules.get("torch")
+    for name in _DEVICE_MODULES:
+        module = getattr(torch, name, None)
+        is_in_use = False
+        with contextlib.suppress(RuntimeError, AttributeError, AssertionError):
+            is_in_use = module is not None and module.is_available() and module.is_initialized()
+        if is_in_use:
+            yield module
 
 
-def _seen(tensor: Any, known: Mapping[int, Entry] = _NONE_KNOWN) -> _Seen | None:  # noqa: ANN401
-    """Take note of a tensor; None for one without a storage, or with an aged one and no graph.
+def _observe(
+    tensor: Any,  # noqa: ANN401
+    known: Mapping[int, LiveStorage] = _NO_STORAGES,
+) -> _Seen | None:
+    """Observe a tensor; None without a storage, or if the storage is aged and it has no graph.
 
     Args:
-        tensor: Of any kind; subclasses are not asked for what they may compute.
-        known: The storages that are followed already, by address.
+        tensor: May be of a subclass; attributes that it may compute are not read.
+        known: The storages that are tracked already, by address.
     """
     import torch
 
@@ -309,32 +305,32 @@ def _seen(tensor: Any, known: Mapping[int, Entry] = _NONE_KNOWN) -> _Seen | None
     try:
         storage: Any = base.untyped_storage(tensor)
         address, n_bytes = storage._cdata, storage.nbytes()
-        made = base.grad_fn.__get__(tensor) is not None
-        graph = weakref.ref(tensor) if made else None
+        has_graph = base.grad_fn.__get__(tensor) is not None
+        graph = weakref.ref(tensor) if has_graph else None
         if graph is None and address in known and known[address].is_aged:
             return None
         dtype = str(base.dtype.__get__(tensor)).removeprefix("torch.")
         device = str(storage.device)
-        if device == _NOWHERE:
+        if device == _META:
             return None
-        kind = TensorKind(device, dtype, n_bytes.bit_length(), made)
+        kind = TensorKind(device, dtype, n_bytes.bit_length(), has_graph)
         return _Seen(storage._weak_ref(), n_bytes, kind, graph)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return None
 
 
-def _grow_up() -> None:
-    """Move all objects among the old ones, unless the program has frozen some.
+def _promote_young_objects() -> None:
+    """Promote all objects to the oldest generation, unless the program has frozen some.
 
-    Importing torch leaves 100,000 young ones, and each look would go through them. Freezing and
-    unfreezing moves them without a collection, which would run the program's finalizers.
+    Importing torch leaves 100,000 young objects, which every scan would cover. Freezing and
+    unfreezing promotes them without a collection, which would run the program's finalizers.
     """
     if not gc.get_freeze_count():
         gc.freeze()
         gc.unfreeze()
 
 
-def _storages() -> Any:  # noqa: ANN401  (its weak references are no public names)
+def _storage_type() -> Any:  # noqa: ANN401  (its weak references have no public names)
     import torch
 
     return torch.UntypedStorage

@@ -1,15 +1,14 @@
-"""The memory of a loader's workers, which are processes of their own.
+"""The memory of DataLoader workers, which are processes of their own.
 
-A worker begins as a fork, and shares all that the main process had until one of both writes to it.
-To read an object of Python's is to write its reference count, so a dataset that keeps its samples
-in lists and dicts is copied into each worker as it is read. Resident memory does not show it:
-pages that are shared are resident too. What a worker has to itself does. What it holds at all
-tells copies from what it makes: a copy takes the place of a page that it had, what it makes comes
-on top. Only what it makes where the main process had freed something takes such a place too, so as
-many bytes as were free there may be either.
+A worker starts as a fork, and shares all memory with the main process until either writes to it.
+Reading a Python object writes its reference count, so a dataset that stores its samples in lists
+and dicts is copied into each worker as it is read. Resident memory does not show this, as shared
+pages are resident too; private memory does. Anonymous memory distinguishes copies from what the
+worker allocates: a copy replaces a shared page, an allocation adds one. Only allocations in memory
+that the main process had freed replace shared pages too, so that many bytes may be either.
 
-Reading it makes the system go through all pages of the process, some 40 ms for a gigabyte. So one
-worker is followed, now and then; a loader deals its batches to all alike.
+Measuring a process makes the system visit all its pages, some 40 ms for a gigabyte. So one worker
+is measured, now and then; a DataLoader distributes its batches evenly.
 
 Source: ``/proc/[pid]/smaps_rollup`` in proc(5); pytorch/pytorch#13246.
 """
@@ -25,49 +24,45 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from profkit.capture.malloc_stats import Heap
-from profkit.capture.memory.monitor.series import MOST_LOOKS, growth_of
-from profkit.index.trend import Trend, median_slope
+from profkit.capture.memory.monitor.series import MAX_SAMPLES, growth_of
+from profkit.index.trend import median_slope
 
-LEAST_PER_STEP: Final = 8192.0
-"""Bytes a step below which a worker is not said to grow: two pages, as it copies some of its
-interpreter too."""
-_NAMES: Final = frozenset({"pt_data_worker"})
-"""What torch calls the main thread of a worker."""
+MIN_BYTES_PER_STEP: Final = 8192.0
+"""Least growth of a worker that is reported, in bytes per step: two pages, as parts of its
+interpreter are copied too."""
+_WORKER_NAMES: Final = frozenset({"pt_data_worker"})
+"""torch's names for the main thread of a worker."""
 _KIB: Final = 1024
-_NS_A_BYTE: Final = 0.04
-"""What reading takes: 9 ms for 220 MB that are resident, with Linux 6.18."""
-_APART: Final = 3
-"""Readings lie apart by this part of the steps so far, and by so many steps at least."""
-_LEAST_APART: Final = 4
+_NS_PER_BYTE: Final = 0.04
+"""Time to measure a process: 9 ms for 220 MB resident, with Linux 6.18."""
+_INTERVAL_DIVISOR: Final = 3
+"""Steps between two measurements: this part of the steps so far, and at least the minimum."""
+_MIN_INTERVAL: Final = 4
 
 
 class WorkerMemory(NamedTuple):
-    """What one worker had at the end of a step.
+    """The memory of one worker at the end of a step.
 
     Attributes:
-        step: The step.
-        private_bytes: What it shares with no other process.
-        own_bytes: What it holds that is no file's, shared with the process it was forked from or
-            not: copying a page adds nothing to it.
+        private_bytes: Memory that it shares with no other process.
+        anonymous_bytes: Memory that belongs to no file, shared with its parent or not; copying a
+            page does not change it.
     """
 
     step: int
     private_bytes: int
-    own_bytes: int
+    anonymous_bytes: int
 
 
 @dataclass(frozen=True)
 class WorkerGrowth:
-    """Workers whose memory grows.
+    """Growth of the workers' memory.
 
     Attributes:
-        n: How many there are.
-        per_step_bytes: By how much all of them grow, as one of them did.
-        copied_share: How much of that is copies of what the main process has, at the least; 0 to
-            1.
-        made_share: How much of it the workers have made, at the least; 0 to 1.
-        first_step: The first step of the stretch that grew.
-        last_step: The last step of it.
+        n: Number of workers.
+        per_step_bytes: Growth of all of them, extrapolated from the one that was measured.
+        copied_share: Least share of it that is copied pages of the main process; 0 to 1.
+        made_share: Least share of it that the workers allocated; 0 to 1.
     """
 
     n: int
@@ -79,27 +74,25 @@ class WorkerGrowth:
 
 
 @dataclass
-class _Followed:
-    """A worker that is followed, or was.
+class _Measured:
+    """A worker that is or was measured.
 
     Attributes:
-        pid: Its process.
-        n: How many workers there were with it, at the least.
-        may_record: Whether it may have begun while its parent was recorded.
-        free_bytes: What was free in its parent's heap, where the worker may make what is its own
-            unseen; None if not known.
-        readings: What it had.
+        n: Least number of workers at any measurement.
+        may_be_traced: Whether it may have been forked while its parent was being traced.
+        free_bytes: Free bytes in its parent's heap, in which the worker can allocate without
+            adding pages; None if not known.
     """
 
     pid: int
     n: int
-    may_record: bool
+    may_be_traced: bool
     free_bytes: int | None
-    readings: list[WorkerMemory] = field(default_factory=list)
+    samples: list[WorkerMemory] = field(default_factory=list)
 
 
 class Workers:
-    """Follows one of the loader's workers, and the next one when that has ended.
+    """Measures one DataLoader worker, and another one once that has ended.
 
     Args:
         heap: The allocators of this process, from which the workers are forked.
@@ -107,95 +100,82 @@ class Workers:
 
     def __init__(self, heap: Heap) -> None:
         self._heap = heap
-        self._next = 0
-        self._was_recorded = False
-        self._now: _Followed | None = None
-        self._longest: _Followed | None = None
+        self._next_step = 0
+        self._was_tracing = False
+        self._current: _Measured | None = None
+        self._longest: _Measured | None = None
 
-    def recorded(self) -> None:
-        """Steps are recorded.
+    def note_tracing(self) -> None:
+        """Note that steps are being traced.
 
-        A worker that is forked meanwhile inherits torch's profiler, which notes its allocations
-        for as long as it lives: some hundred bytes for each tensor, which is our doing.
+        A worker forked meanwhile inherits torch's profiler, which records its allocations as long
+        as it lives: some hundred bytes for each tensor, which are profkit's and not the program's.
         """
-        self._was_recorded = True
+        self._was_tracing = True
 
     def due_ns(self, step: int) -> int | None:
-        """What a reading is likely to take now; None where none is due.
-
-        Args:
-            step: The step that has ended.
-        """
-        if step < self._next:
+        """Expected time of a measurement at the end of a step; None if none is due."""
+        if step < self._next_step:
             return None
-        was_recorded, self._was_recorded = self._was_recorded, False
-        pids = list(_workers())
+        was_tracing, self._was_tracing = self._was_tracing, False
+        pids = list(_worker_pids())
         if not pids:
-            self._next = step + _LEAST_APART
+            self._next_step = step + _MIN_INTERVAL
             return None
-        if self._now is None or self._now.pid not in pids:
-            self._keep_longest()
-            self._now = _Followed(pids[0], len(pids), was_recorded, self._heap.free_bytes())
-        self._now.n = min(self._now.n, len(pids))
-        return round(_resident_bytes(self._now.pid) * _NS_A_BYTE)
+        if self._current is None or self._current.pid not in pids:
+            self._update_longest()
+            self._current = _Measured(pids[0], len(pids), was_tracing, self._heap.free_bytes())
+        self._current.n = min(self._current.n, len(pids))
+        return round(_resident_bytes(self._current.pid) * _NS_PER_BYTE)
 
     def read(self, step: int) -> int | None:
-        """Private bytes of the worker that is followed; None where the system does not tell.
-
-        Args:
-            step: The step that has ended.
-        """
-        self._next = step + max(_LEAST_APART, step // _APART)
-        found = None if self._now is None else _read(self._now.pid, step)
-        if self._now is None or found is None:
+        """Measure the private bytes of the current worker; None if the system reports none."""
+        self._next_step = step + max(_MIN_INTERVAL, step // _INTERVAL_DIVISOR)
+        found = None if self._current is None else _measure(self._current.pid, step)
+        if self._current is None or found is None:
             return None
-        self._now.readings.append(found)
-        if len(self._now.readings) > MOST_LOOKS:
-            del self._now.readings[: MOST_LOOKS // 2 : 2]
+        self._current.samples.append(found)
+        if len(self._current.samples) > MAX_SAMPLES:
+            del self._current.samples[: MAX_SAMPLES // 2 : 2]
         return found.private_bytes
 
     def growth(self) -> WorkerGrowth | None:
-        """How the memory of all workers grows, judged by the worker that was followed longest."""
-        self._keep_longest()
-        followed = self._longest
-        if followed is None or not followed.readings:
+        """Growth of all workers, from the worker that was measured longest; None if none grows."""
+        self._update_longest()
+        worker = self._longest
+        if worker is None or not worker.samples:
             return None
-        steps, private, own = np.array(followed.readings, np.int64).T
-        grown = (private - own if followed.may_record else private).astype(np.float64)
-        trend = growth_of((steps, grown), LEAST_PER_STEP)
+        steps, private, anonymous = np.array(worker.samples, np.int64).T
+        grown = (private - anonymous if worker.may_be_traced else private).astype(np.float64)
+        trend = growth_of((steps, grown), MIN_BYTES_PER_STEP)
         if trend is None:
             return None
         made = 0.0
-        if not followed.may_record:
-            stretch = steps >= trend.first_step
-            made = max(median_slope(steps[stretch], own[stretch].astype(np.float64)), 0.0)
-        copied = max(trend.per_step - made - _may_be_either(followed, trend), 0.0)
-        if followed.may_record and not copied:
+        if not worker.may_be_traced:
+            late = steps >= trend.first_step
+            made = max(median_slope(steps[late], anonymous[late].astype(np.float64)), 0.0)
+        n_steps = trend.last_step - trend.first_step
+        either = math.inf if worker.free_bytes is None else worker.free_bytes / n_steps
+        copied = max(trend.per_step - made - either, 0.0)
+        if worker.may_be_traced and not copied:
             return None
         return WorkerGrowth(
-            n=followed.n,
-            per_step_bytes=followed.n * trend.per_step,
+            n=worker.n,
+            per_step_bytes=worker.n * trend.per_step,
             copied_share=copied / trend.per_step,
             made_share=min(made / trend.per_step, 1.0),
             first_step=trend.first_step,
             last_step=trend.last_step,
         )
 
-    def _keep_longest(self) -> None:
-        n_known = len(self._longest.readings) if self._longest is not None else 0
-        if self._now is not None and len(self._now.readings) >= n_known:
-            self._longest = self._now
+    def _update_longest(self) -> None:
+        n_known = len(self._longest.samples) if self._longest is not None else 0
+        if self._current is not None and len(self._current.samples) >= n_known:
+            self._longest = self._current
 
 
-def _may_be_either(followed: _Followed, trend: Trend) -> float:
-    """Bytes a step that the worker may have made where its parent had freed something."""
-    if followed.free_bytes is None:
-        return math.inf
-    return followed.free_bytes / (trend.last_step - trend.first_step)
-
-
-def _workers() -> Iterator[int]:
-    """Processes that run loader's workers, the oldest first."""
+def _worker_pids() -> Iterator[int]:
+    """Process ids of DataLoader workers, the oldest first."""
     children = list(multiprocessing.process._children)  # type: ignore[attr-defined]  # noqa: SLF001
     running = [vars(child).get("_popen") for child in children]
     for pid in sorted(one.pid for one in running if one is not None):
@@ -203,7 +183,7 @@ def _workers() -> Iterator[int]:
             name = Path(f"/proc/{pid}/comm").read_text().strip()
         except OSError:
             continue
-        if name in _NAMES:
+        if name in _WORKER_NAMES:
             yield pid
 
 
@@ -215,16 +195,17 @@ def _resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _read(pid: int, step: int) -> WorkerMemory | None:
-    """What a process has to itself, and what it holds."""
+def _measure(pid: int, step: int) -> WorkerMemory | None:
     kib = {"Private_Clean": 0, "Private_Dirty": 0, "Private_Hugetlb": 0, "Anonymous": 0}
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        for name, _, figure in (line.partition(":") for line in lines):
+        for name, _, value in (line.partition(":") for line in lines):
             if name in kib:
-                kib[name] = int(figure.split()[0])
+                kib[name] = int(value.split()[0])
     except (OSError, ValueError, IndexError):
         return None
-    own = kib.pop("Anonymous")
+    anonymous = kib.pop("Anonymous")
     # A process that is ending has no pages left.
-    return WorkerMemory(step, sum(kib.values()) * _KIB, own * _KIB) if own else None
+    if not anonymous:
+        return None
+    return WorkerMemory(step, sum(kib.values()) * _KIB, anonymous * _KIB)

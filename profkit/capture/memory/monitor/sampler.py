@@ -1,73 +1,75 @@
-"""All figures of one step boundary: tensors, graphs, allocators, the process and its workers."""
+"""Takes the memory sample of a step boundary: tensors, graphs, allocators, process and workers."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Final
 
 from profkit.capture.malloc_stats import Heap
-from profkit.capture.memory.holders import autograd_graphs
-from profkit.capture.memory.holders.unreachable import quiet_collector
-from profkit.capture.memory.monitor import process_metrics
+from profkit.capture.memory.holders.autograd_graphs import (
+    GraphWalk,
+    grad_fns_of,
+    no_torch_function,
+)
+from profkit.capture.memory.holders.unreachable import paused_collector
 from profkit.capture.memory.monitor.budget import Clock, Work
-from profkit.capture.memory.monitor.live_tensors import LiveTensors
+from profkit.capture.memory.monitor.live_tensors import LiveTensors, device_modules_in_use
 from profkit.capture.memory.monitor.loader_workers import Workers
-from profkit.capture.memory.monitor.series import Seen
+from profkit.capture.memory.monitor.series import Sample
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
 
-_MOST_NODES: Final = 20_000
-"""Nodes of all graphs that are walked at a look, some 60 ms: with more, enough has been seen."""
-_BYTES_APART: Final = 8
-"""Looks at which it is asked what graphs keep, which takes five times as long."""
+_MAX_NODES: Final = 20_000
+"""Graph nodes walked per sample, some 60 ms: a larger graph needs no further evidence."""
+_BYTES_INTERVAL: Final = 8
+"""Samples between those that also measure the bytes saved by graphs, which takes five times as
+long as counting nodes."""
+_STATM: Final = "/proc/self/statm"
+_RESIDENT: Final = 1
+"""Index of the resident pages in ``/proc/self/statm``. Source: proc(5)."""
 
 
 class Sampler:
-    """Takes the figures of step boundaries, as far as each is within the budget.
-
-    Args:
-        clock: Says what is within the budget.
-        census: Follows the tensors.
-        lines: Notes lines, which takes memory of its own.
+    """Measures memory at step boundaries, as far as the budget allows.
 
     Attributes:
-        workers: Follows the loader's workers.
+        workers: Measures the DataLoader's workers.
     """
 
-    def __init__(self, clock: Clock, census: LiveTensors, lines: TracemallocLines) -> None:
+    def __init__(self, clock: Clock, live_tensors: LiveTensors, lines: TracemallocLines) -> None:
         self._clock = clock
-        self._census = census
+        self._live_tensors = live_tensors
         self._lines = lines
         self._heap = Heap()
         self.workers = Workers(self._heap)
-        self._resident = process_metrics.ResidentMemory()
+        self._resident = ResidentMemory()
         self._own_bytes = 0
 
-    def take(self, step: int, n_samples: int, work: Work, *, is_alone: bool) -> Seen:
-        """The figures now.
+    def take(self, step: int, n_samples: int, work: Work, *, is_tracing: bool) -> Sample:
+        """Take a sample at the end of a step.
 
         Args:
-            step: The step that has ended.
-            n_samples: How many looks there have been.
-            work: What kind of look it is.
-            is_alone: Whether no recording is going on, which takes memory of its own.
+            n_samples: Number of samples taken before.
+            work: The kind of tensor scan.
+            is_tracing: Whether a trace is being recorded, whose memory would be counted as well.
         """
         with self._clock.spending(work):
-            amounts = self._census.look(step, full=work != "look")
-        n_nodes, graph_bytes = self._graphs(with_bytes=n_samples % _BYTES_APART == 0)
-        return Seen(
+            amounts = self._live_tensors.scan(step, full=work != "young")
+        n_nodes, graph_bytes = self._graphs(with_bytes=n_samples % _BYTES_INTERVAL == 0)
+        return Sample(
             step,
             self._clock.monitored_ns(),
             amounts,
             n_nodes,
             graph_bytes,
-            self._resident.read() if is_alone else None,
-            self._heap_bytes() if is_alone else None,
-            *process_metrics.device_bytes(),
-            worker_bytes=self._worker_bytes(step, is_alone=is_alone),
+            None if is_tracing else self._resident.read(),
+            None if is_tracing else self._heap_bytes(),
+            *_device_bytes(),
+            worker_bytes=self._worker_bytes(step, is_tracing=is_tracing),
         )
 
     @contextlib.contextmanager
-    def ours(self) -> Iterator[None]:
-        """What is given out while this is open, and stays, does not count as the program's."""
+    def excluding_own(self) -> Iterator[None]:
+        """Exclude from later samples what is allocated while open and stays allocated."""
         before = self._heap.allocated_bytes()
         try:
             yield
@@ -77,17 +79,17 @@ class Sampler:
                 self._own_bytes = max(0, self._own_bytes + after - before)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open file."""
         self._resident.close()
 
     def _heap_bytes(self) -> int | None:
-        given = self._heap.allocated_bytes()
-        return None if given is None else given - self._lines.own_bytes() - self._own_bytes
+        allocated = self._heap.allocated_bytes()
+        return None if allocated is None else allocated - self._lines.own_bytes() - self._own_bytes
 
-    def _worker_bytes(self, step: int, *, is_alone: bool) -> int | None:
-        """Private bytes of one of the loader's workers; None where it was not read."""
-        if not is_alone:
-            self.workers.recorded()
+    def _worker_bytes(self, step: int, *, is_tracing: bool) -> int | None:
+        """Private bytes of one DataLoader worker; None if not measured at this step."""
+        if is_tracing:
+            self.workers.note_tracing()
         due_ns = self.workers.due_ns(step)
         if due_ns is None or not self._clock.affords("workers", due_ns):
             return None
@@ -95,18 +97,55 @@ class Sampler:
             return self.workers.read(step)
 
     def _graphs(self, *, with_bytes: bool) -> tuple[int | None, int | None]:
-        """Nodes of all graphs and what they keep beyond live tensors; None where it is too dear."""
+        """Nodes of all graphs, and bytes saved beyond live tensors; None if over budget."""
         if not self._clock.affords("graphs"):
             return None, None
-        with self._clock.spending("graphs"), quiet_collector(), autograd_graphs.past_user_code():
-            roots = self._census.roots()
-            nodes = [node for one in roots if (node := autograd_graphs.grad_fn_of(one)) is not None]
-            walk = autograd_graphs.Walk(_MOST_NODES)
+        with self._clock.spending("graphs"), paused_collector(), no_torch_function():
+            nodes = grad_fns_of(self._live_tensors.roots())
+            walk = GraphWalk(_MAX_NODES)
             n_bytes = None
             if with_bytes:
-                counted = {address for address, _ in self._census.entries()}
-                n_bytes = sum(walk.bytes_kept_by(node, counted) for node in walk.nodes(nodes))
+                counted = {address for address, _ in self._live_tensors.storages()}
+                n_bytes = walk.saved_bytes(nodes, counted)
             else:
-                for _ in walk.nodes(nodes):
-                    pass
+                walk.count(nodes)
             return (walk.n_nodes, n_bytes) if walk.is_exact else (None, None)
+
+
+class ResidentMemory:
+    """Reads the resident memory of this process from a file that stays open."""
+
+    def __init__(self) -> None:
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> int | None:
+        """Resident bytes, or None if the system does not report them."""
+        if self._file is None:
+            return None
+        try:
+            return int(os.pread(self._file, 128, 0).split()[_RESIDENT]) * self._page_bytes
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            self._file = None
+
+
+def _device_bytes() -> tuple[int | None, int | None]:
+    """Allocated and reserved bytes of all devices in use, or None and None without one."""
+    allocated = reserved = 0
+    found = False
+    for module in device_modules_in_use():
+        with contextlib.suppress(RuntimeError, AttributeError, AssertionError):
+            for ordinal in range(module.device_count()):
+                allocated += int(module.memory_allocated(ordinal))
+                reserved += int(module.memory_reserved(ordinal))
+                found = True
+    return (allocated, reserved) if found else (None, None)

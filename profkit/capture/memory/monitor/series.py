@@ -1,4 +1,4 @@
-"""What the looks of a run have seen, step by step, in a size that does not grow with the run."""
+"""The samples of a run, in bounded memory, and the growth that they show."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,42 +6,42 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profkit.capture.memory.monitor.live_tensors import AGE, Amount, TensorKind
+from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, Amount, TensorKind
 from profkit.index.trend import Floats, Trend, is_rising, lasting_growth
 from profkit.model.events import Int64s
 from profkit.model.live_memory import MemorySample
 
-MOST_LOOKS: Final = 400
-"""Beyond this many, every other one is dropped."""
-LEAST_PER_STEP: Final = 1024.0
-"""Bytes a step below which tensors are not said to grow: a gigabyte takes a million steps."""
-LEAST_NODES_PER_STEP: Final = 0.5
-"""Graph nodes a step, likewise: less than one in two steps is no graph that is kept each step."""
-_BYTES_A_TENSOR: Final = 2500
-"""What a tensor takes beside its storage, with the entry of a container that holds it: at most."""
-_BYTES_A_NODE: Final = 700
-"""What a node of a graph takes, at most: 580 bytes for an addition with torch 2.13."""
+MAX_SAMPLES: Final = 400
+"""Above this, every other sample of the older half is dropped."""
+MIN_BYTES_PER_STEP: Final = 1024.0
+"""Least growth of tensors that is reported, in bytes per step: 1 GB in a million steps."""
+MIN_NODES_PER_STEP: Final = 0.5
+"""Least growth of graphs that is reported, in nodes per step: a graph that every step extends gains
+at least one."""
+_BYTES_PER_TENSOR: Final = 2500
+"""Upper bound of the host memory of a tensor beside its storage, with its entry in a container."""
+_BYTES_PER_NODE: Final = 700
+"""Upper bound of the host memory of a graph node: 580 bytes for an addition with torch 2.13."""
 _NOTHING: Final = Amount(0, 0, 0, 0)
 
 
-Sort = tuple[str, str]
-"""Device and dtype: kinds of all sizes."""
+DeviceDtype = tuple[str, str]
+"""Device and dtype, which tensor kinds of all sizes share."""
 
 
-class Seen(NamedTuple):
-    """One look, kept small: hundreds of these are held, and count as memory of the program.
+class Sample(NamedTuple):
+    """One sample. Hundreds of these are stored and count as memory of the program, so it is small.
 
     Attributes:
-        step: The step that had ended.
-        ts_ns: Nanoseconds since watching began.
-        amounts: How much there is of each kind of tensors.
-        n_nodes: Nodes of all graphs, or None where they were not walked.
-        graph_bytes: What they keep beyond live tensors, likewise.
+        step: The step that has ended.
+        ts_ns: Nanoseconds since monitoring began.
+        n_nodes: Nodes of all graphs, or None if not measured.
+        graph_bytes: Bytes saved by them beyond live tensors, or None.
         rss_bytes: Resident memory.
-        heap_bytes: What C's allocator and Python's have given out, or None where they do not tell.
-        allocated_bytes: What the devices' allocators have given out.
-        reserved_bytes: What those have reserved.
-        worker_bytes: What one of the loader's workers has to itself, where that was read.
+        heap_bytes: Bytes allocated by C's and Python's allocators, or None.
+        allocated_bytes: Allocated bytes of the device allocators.
+        reserved_bytes: Their reserved bytes.
+        worker_bytes: Private memory of one DataLoader worker, or None if not measured.
     """
 
     step: int
@@ -55,8 +55,8 @@ class Seen(NamedTuple):
     reserved_bytes: int | None = None
     worker_bytes: int | None = None
 
-    def figures(self) -> MemorySample:
-        """As it is reported."""
+    def to_model(self) -> MemorySample:
+        """The sample as it is written to a file."""
         by_device: dict[str, int] = {}
         for kind, amount in self.amounts.items():
             by_device[kind.device] = by_device.get(kind.device, 0) + amount.bytes
@@ -74,99 +74,78 @@ class Seen(NamedTuple):
 
 @dataclass
 class Series:
-    """All looks that are kept.
+    """The samples of a run, in order."""
 
-    Attributes:
-        seen: The looks, in their order.
-    """
+    samples: list[Sample] = field(default_factory=list)
 
-    seen: list[Seen] = field(default_factory=list)
-
-    def add(self, seen: Seen) -> None:
-        """Keep one more look; of too many, every other one of the older half."""
-        if self.seen and self.seen[-1].amounts == seen.amounts:
-            seen = seen._replace(amounts=self.seen[-1].amounts)
-        self.seen.append(seen)
-        if len(self.seen) > MOST_LOOKS:
-            half = MOST_LOOKS // 2
-            self.seen = self.seen[:half:2] + self.seen[half:]
+    def add(self, sample: Sample) -> None:
+        """Append a sample, and drop older ones if there are too many."""
+        if self.samples and self.samples[-1].amounts == sample.amounts:
+            sample = sample._replace(amounts=self.samples[-1].amounts)
+        self.samples.append(sample)
+        if len(self.samples) > MAX_SAMPLES:
+            half = MAX_SAMPLES // 2
+            self.samples = self.samples[:half:2] + self.samples[half:]
 
     def kinds(self) -> set[TensorKind]:
-        """The kinds that were there at the last look."""
-        return set(self.seen[-1].amounts) if self.seen else set()
+        """The tensor kinds of the last sample."""
+        return set(self.samples[-1].amounts) if self.samples else set()
 
-    def of(self, kind: TensorKind, what: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
-        """Steps, and one figure of a kind at each.
-
-        Args:
-            what: Picks the figure.
-        """
-        values = [what(one.amounts.get(kind, _NOTHING)) for one in self.seen]
+    def of(self, kind: TensorKind, value: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
+        """Steps, and a value of one kind at each."""
+        values = [value(one.amounts.get(kind, _NOTHING)) for one in self.samples]
         return self._steps(), np.array(values, dtype=np.float64)
 
-    def aged(self, kind: TensorKind, what: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
-        """Steps, and one figure of what was made up to each and has stayed.
-
-        What a look counts as aged was there at an earlier one, and made before that: with looks
-        far apart, long before.
-
-        Args:
-            what: Picks the figure.
-        """
-        return self._made_until(self.of(kind, what)[1])
-
-    def aged_of_sort(self, sort: Sort, what: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
-        """The same of all kinds of a sort.
-
-        Args:
-            what: Picks the figure.
-        """
-        return self._made_until(self.of_sort(sort, what)[1])
-
-    def of_sort(self, sort: Sort, what: Callable[[Amount], int]) -> tuple[Int64s, Floats]:
-        """Steps, and one figure of all kinds of a sort at each.
-
-        Args:
-            what: Picks the figure.
-        """
+    def of_device_dtype(
+        self, device_dtype: DeviceDtype, value: Callable[[Amount], int]
+    ) -> tuple[Int64s, Floats]:
+        """Steps, and a value summed over all kinds of a device and dtype at each."""
         values = [
-            sum(what(a) for k, a in one.amounts.items() if (k.device, k.dtype) == sort)
-            for one in self.seen
+            sum(value(a) for k, a in one.amounts.items() if (k.device, k.dtype) == device_dtype)
+            for one in self.samples
         ]
         return self._steps(), np.array(values, dtype=np.float64)
 
+    def by_allocation(self, series: tuple[Int64s, Floats]) -> tuple[Int64s, Floats]:
+        """Values of aged storages by the step up to which those were allocated; the last of several.
+
+        What a sample counts as aged was there at an earlier one and allocated before that, which
+        is long before if samples are far apart.
+        """
+        steps, values = series
+        before = np.searchsorted(steps, steps - MIN_AGE_STEPS, side="right") - 1
+        allocated = np.where(before >= 0, steps[before], steps - MIN_AGE_STEPS)
+        is_last = np.append(allocated[1:] != allocated[:-1], [True] * bool(len(allocated)))
+        return allocated[is_last], values[is_last]
+
+    def aged_bytes(self, kind: TensorKind) -> tuple[Int64s, Floats]:
+        """Steps, and bytes of one kind that were allocated up to each and are still alive."""
+        return self.by_allocation(self.of(kind, lambda amount: amount.aged_bytes))
+
     def nodes(self) -> tuple[Int64s, Floats]:
         """Steps at which graphs were walked, and their nodes."""
-        known = [(one.step, one.n_nodes) for one in self.seen if one.n_nodes is not None]
+        known = [(one.step, one.n_nodes) for one in self.samples if one.n_nodes is not None]
         return _columns(known)
 
     def host(self) -> tuple[Int64s, Floats]:
-        """Steps, and what is given out beyond tensors and graphs, with what they take besides."""
+        """Steps, and heap bytes beyond those of tensors and graphs."""
         known = [
-            (one.step, one.heap_bytes - _explained(one))
-            for one in self.seen
+            (one.step, one.heap_bytes - _explained_bytes(one))
+            for one in self.samples
             if one.heap_bytes is not None and one.n_nodes is not None
         ]
         return _columns(known)
 
-    def _made_until(self, values: Floats) -> tuple[Int64s, Floats]:
-        """Values by the step up to which what they count was made; the last of several."""
-        steps = self._steps()
-        before = np.searchsorted(steps, steps - AGE, side="right") - 1
-        made = np.where(before >= 0, steps[before], steps - AGE)
-        is_last = np.append(made[1:] != made[:-1], [True] * bool(len(made)))
-        return made[is_last], values[is_last]
-
     def _steps(self) -> Int64s:
-        return np.array([one.step for one in self.seen], dtype=np.int64)
+        return np.array([one.step for one in self.samples], dtype=np.int64)
 
 
-def _explained(seen: Seen) -> int:
+def _explained_bytes(sample: Sample) -> int:
     """Host memory that tensors and graphs account for."""
-    on_host = [amount for kind, amount in seen.amounts.items() if kind.device == "cpu"]
-    n = sum(amount.n for amount in seen.amounts.values())
-    n_bytes = sum(amount.bytes for amount in on_host) + (seen.graph_bytes or 0)
-    return n_bytes + n * _BYTES_A_TENSOR + (seen.n_nodes or 0) * _BYTES_A_NODE
+    on_host = [amount for kind, amount in sample.amounts.items() if kind.device == "cpu"]
+    n = sum(amount.n for amount in sample.amounts.values())
+    n_bytes = sum(amount.bytes for amount in on_host) + (sample.graph_bytes or 0)
+    return n_bytes + n * _BYTES_PER_TENSOR + (sample.n_nodes or 0) * _BYTES_PER_NODE
 
 
 def _columns(known: list[tuple[int, int]]) -> tuple[Int64s, Floats]:
@@ -174,49 +153,47 @@ def _columns(known: list[tuple[int, int]]) -> tuple[Int64s, Floats]:
     return table[:, 0].astype(np.int64), table[:, 1]
 
 
-def growth_of(series: tuple[Int64s, Floats], least: float) -> Trend | None:
-    """The lasting growth of a figure, if it is at least so much a step.
-
-    Args:
-        series: Steps and values.
-        least: The least that counts.
-    """
+def growth_of(series: tuple[Int64s, Floats], min_per_step: float) -> Trend | None:
+    """The lasting growth of a series of steps and values, if it is at least this much per step."""
     steps, values = series
-    # Most series end where they began; those need no closer judgement.
-    if len(steps) < 2 or values[-1] - values.min() < least:  # noqa: PLR2004
+    # Most series end where they began and need no closer evaluation.
+    if len(steps) < 2 or values[-1] - values.min() < min_per_step:  # noqa: PLR2004
         return None
     trend = lasting_growth(steps, values)
-    return trend if trend is not None and trend.per_step >= least else None
+    return trend if trend is not None and trend.per_step >= min_per_step else None
 
 
-def suspects(series: Series) -> set[TensorKind]:
-    """Kinds of which more and more has stayed at the last looks."""
-    return {kind for kind in series.kinds() if _is_suspect(series, kind)}
+def suspected_kinds(series: Series) -> set[TensorKind]:
+    """Kinds of which more and more has stayed alive at the latest samples."""
+    return {kind for kind in series.kinds() if _is_suspected(series, kind)}
 
 
-def grown(series: Series) -> set[TensorKind]:
-    """Kinds of which more and more has stayed over all looks, be it only now and then."""
+def growing_kinds(series: Series) -> set[TensorKind]:
+    """Kinds of which more and more has stayed alive over all samples, even if only occasionally."""
     return {
         kind
         for kind in series.kinds()
-        if growth_of(series.aged(kind, lambda amount: amount.aged_bytes), LEAST_PER_STEP)
-        is not None
+        if growth_of(series.aged_bytes(kind), MIN_BYTES_PER_STEP) is not None
     }
 
 
-def made_anew(series: Series) -> dict[Sort, Trend]:
-    """Sorts of which the whole grows, and not what stays: one is made anew, larger each time."""
+def reallocated(series: Series) -> dict[DeviceDtype, Trend]:
+    """Devices and dtypes whose total grows while what stays alive does not.
+
+    One tensor is then reallocated again and again, larger each time.
+    """
     found = {}
-    for sort in {(kind.device, kind.dtype) for kind in series.kinds()}:
-        trend = growth_of(series.of_sort(sort, lambda amount: amount.bytes), LEAST_PER_STEP)
-        aged = series.aged_of_sort(sort, lambda amount: amount.aged_bytes)
-        if trend is not None and growth_of(aged, LEAST_PER_STEP) is None:
-            found[sort] = trend
+    for device_dtype in {(kind.device, kind.dtype) for kind in series.kinds()}:
+        total = series.of_device_dtype(device_dtype, lambda amount: amount.bytes)
+        trend = growth_of(total, MIN_BYTES_PER_STEP)
+        aged = series.of_device_dtype(device_dtype, lambda amount: amount.aged_bytes)
+        if trend is not None and growth_of(series.by_allocation(aged), MIN_BYTES_PER_STEP) is None:
+            found[device_dtype] = trend
     return found
 
 
-def _is_suspect(series: Series, kind: TensorKind) -> bool:
+def _is_suspected(series: Series, kind: TensorKind) -> bool:
     _, n_bytes = series.of(kind, lambda amount: amount.aged_bytes)
-    if is_rising(n_bytes) and n_bytes[-1] - n_bytes[-4] >= LEAST_PER_STEP:
+    if is_rising(n_bytes) and n_bytes[-1] - n_bytes[-4] >= MIN_BYTES_PER_STEP:
         return True
     return kind.has_graph and is_rising(series.of(kind, lambda amount: amount.aged_n)[1])

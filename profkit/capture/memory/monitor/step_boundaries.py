@@ -1,96 +1,100 @@
-"""Where a watched program's steps end, as far as its optimizers, loaders and modules tell.
+"""Detects where the steps of a monitored program end: by optimizer, DataLoader or module.
 
-An optimizer's step is a step; of several optimizers that of the first one. Without an optimizer
-it is a turn of a DataLoader's loop, and without both a call of the first module. What the program
-itself says comes before all of them.
+A step ends with an optimizer step; of several optimizers, with that of the first one. Without an
+optimizer it ends with each batch of a DataLoader, and without both with a call of the first module.
+Steps that the program itself reports take precedence over all of them.
 """
 
 import contextlib
+import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Final, Literal
 
+from profkit.capture import current
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
+from profkit.model.live_memory import LiveMemory
 
-Turn = Literal["module", "loader", "optimizer", "user"]
-"""What ends a step, the surest last."""
+StepSource = Literal["module", "loader", "optimizer", "user"]
+"""What ends a step, the most reliable last."""
 
-_PATIENCE: Final[dict[Turn, int]] = {"module": 6, "loader": 3, "optimizer": 0, "user": 0}
-"""How often it must have happened before it counts, since a surer one may come."""
-_ORDER: Final[tuple[Turn, ...]] = ("module", "loader", "optimizer", "user")
+_MIN_EVENTS: Final[dict[StepSource, int]] = {"module": 6, "loader": 3, "optimizer": 0, "user": 0}
+"""Events of a source before it is used, as a more reliable one may follow."""
+_ORDER: Final[tuple[StepSource, ...]] = ("module", "loader", "optimizer", "user")
 _FOREIGN_STEPS: Final = 8
-"""Steps of other optimizers in a row after which the first one is taken to be gone."""
+"""Consecutive steps of other optimizers after which the first one is considered gone."""
 
 
 class StepBoundaries:
-    """Tells a watcher of a program's steps.
+    """Reports the ends of steps to a leak monitor.
 
     Args:
-        watch: Makes the watcher for steps of a kind, once that is known.
+        make_monitor: Called once it is known what ends a step.
 
     Attributes:
-        watcher: It, or None before the first step.
+        monitor: The leak monitor, or None before the first step.
     """
 
-    def __init__(self, watch: Callable[[Turn], LeakMonitor]) -> None:
-        self.watcher: LeakMonitor | None = None
-        self._watch = watch
-        self._turn: Turn | None = None
-        self._n_turns: dict[Turn, int] = dict.fromkeys(_ORDER, 0)
+    def __init__(self, make_monitor: Callable[[StepSource], LeakMonitor]) -> None:
+        self.monitor: LeakMonitor | None = None
+        self._make_monitor = make_monitor
+        self._source: StepSource | None = None
+        self._n_events: dict[StepSource, int] = dict.fromkeys(_ORDER, 0)
         self._leader: weakref.ref[object] | None = None
         self._module: weakref.ref[object] | None = None
         self._n_foreign = 0
-        self._n_lost = 0
+        self._n_leaders_gone = 0
 
     @property
     def is_any_optimizer(self) -> bool:
-        """Whether optimizers come and go, so that the step of any of them counts."""
-        return self._n_lost > 1
+        """Whether optimizers come and go, so that a step of any of them counts."""
+        return self._n_leaders_gone > 1
 
     def optimizer_stepped(self, optimizer: object, *, recorded: bool) -> None:
-        """An optimizer's step has ended.
+        """An optimizer step has ended.
 
         Args:
-            recorded: Whether the step that ends was recorded, and must not be disturbed.
+            recorded: Whether the step was traced and must not be disturbed.
         """
         if self._leads(optimizer):
-            self._ended("optimizer", recorded=recorded)
+            self._step_ended("optimizer", recorded=recorded)
 
-    def told(self) -> None:
-        """The program itself says that a step has ended."""
-        self._ended("user", recorded=False)
+    def user_stepped(self) -> None:
+        """The program itself reports the end of a step."""
+        self._step_ended("user", recorded=False)
 
-    def batch_asked(self, *, recorded: bool) -> None:
-        """A loader is asked for its next batch."""
-        self._ended("loader", recorded=recorded)
+    def batch_requested(self, *, recorded: bool) -> None:
+        """The next batch of a DataLoader is requested."""
+        self._step_ended("loader", recorded=recorded)
 
     def module_called(self, module: object, *, recorded: bool) -> None:
-        """A module is called; the calls of the first one count."""
+        """A module is called; only calls of the first one count."""
         if self._module is None:
             with contextlib.suppress(TypeError):
                 self._module = weakref.ref(module)
         if self._module is not None and self._module() is module:
-            self._ended("module", recorded=recorded)
+            self._step_ended("module", recorded=recorded)
 
-    def _ended(self, turn: Turn, *, recorded: bool) -> None:
-        if self._turn is not None and _ORDER.index(turn) < _ORDER.index(self._turn):
+    def _step_ended(self, source: StepSource, *, recorded: bool) -> None:
+        if self._source is not None and _ORDER.index(source) < _ORDER.index(self._source):
             return
-        self._n_turns[turn] += 1
-        if turn != self._turn:
-            if self._n_turns[turn] <= _PATIENCE[turn]:
+        self._n_events[source] += 1
+        if source != self._source:
+            if self._n_events[source] <= _MIN_EVENTS[source]:
                 return
-            self._turn = turn
-            if self.watcher is not None:
-                self.watcher.drop()
-            self.watcher = self._watch(turn)
-        if self.watcher is not None:
+            self._source = source
+            if self.monitor is not None:
+                self.monitor.discard()
+            self.monitor = self._make_monitor(source)
+        if self.monitor is not None:
             if recorded:
-                self.watcher.skip()
+                self.monitor.skip()
             else:
-                self.watcher.step()
+                self.monitor.step()
 
     def _leads(self, optimizer: object) -> bool:
-        """Whether it is the first optimizer, or the one that has taken its place."""
+        """Whether this is the first optimizer, or the one that has replaced it."""
         if self._leader is None:
             self._follow(optimizer)
             return True
@@ -102,7 +106,7 @@ class StepBoundaries:
         self._n_foreign += 1
         if self._n_foreign < _FOREIGN_STEPS:
             return False
-        self._n_lost += 1
+        self._n_leaders_gone += 1
         self._follow(optimizer)
         return True
 
@@ -110,3 +114,49 @@ class StepBoundaries:
         self._n_foreign = 0
         with contextlib.suppress(TypeError):
             self._leader = weakref.ref(optimizer)
+
+
+class BlockSteps:
+    """The steps of a block: those that the program reports, else its optimizer steps.
+
+    Args:
+        make_monitor: Called once it is known what ends a step.
+    """
+
+    def __init__(self, make_monitor: Callable[[StepSource], LeakMonitor]) -> None:
+        self._boundaries = StepBoundaries(make_monitor)
+        self._thread = threading.get_ident()
+        self._process = os.getpid()
+        self._remove_hook: Callable[[], None] | None = None
+
+    @property
+    def is_without_steps(self) -> bool:
+        """Whether no step has ended; False in a forked child."""
+        return self._boundaries.monitor is None and self._process == os.getpid()
+
+    def begin(self) -> None:
+        """Listen for the ends of steps."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        current.step_listeners.append(self.user_stepped)
+        self._remove_hook = register_optimizer_step_post_hook(self._on_optimizer).remove
+
+    def end(self) -> LiveMemory | None:
+        """Stop listening; the result, or None without steps or in a forked child."""
+        with contextlib.suppress(ValueError):
+            current.step_listeners.remove(self.user_stepped)
+        if self._remove_hook is not None:
+            self._remove_hook()
+        monitor = self._boundaries.monitor
+        return None if monitor is None or not monitor.is_own_process else monitor.finish()
+
+    def user_stepped(self) -> None:
+        """The program itself reports the end of a step; other threads are ignored."""
+        if self._thread == threading.get_ident():
+            self._boundaries.user_stepped()
+
+    def _on_optimizer(self, optimizer: object, _args: object, _kwargs: object) -> None:
+        if self._thread == threading.get_ident():
+            session = current.session
+            is_recording = session is not None and session.is_recording
+            self._boundaries.optimizer_stepped(optimizer, recorded=is_recording)

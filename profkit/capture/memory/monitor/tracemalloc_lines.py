@@ -1,9 +1,9 @@
-"""Which lines of the program made the Python objects that stay, where that was asked for.
+"""Attributes Python objects that stay alive to the source lines that allocated them, on request.
 
-Python itself notes the lines of every allocation then (``tracemalloc``), which makes a program that
-works in Python 1.3 to 2 times slower; so it is off unless somebody asks. Going through all objects
-would be noted too, and take ten times as long: Python notes nothing meanwhile. It forgets what it
-has noted when it stops, so what has been made since and is still alive is added up before.
+``tracemalloc`` then records the line of every allocation, which makes a pure-Python program 1.3 to
+2 times slower, so it is off by default. It is paused during inspections, which it would slow down
+tenfold. Stopping it discards its records, so what was allocated since and is alive is added up
+before.
 
 Source: ``tracemalloc`` of Python's library reference.
 """
@@ -16,46 +16,46 @@ from typing import Final
 from profkit.capture.source.user_code import Place, UserCode
 
 FRAMES: Final = 4
-"""Frames noted of an allocation: a library's own stand between the program's line and it. One
-costs 1.3 times the time, 25 cost 4.9 times."""
+"""Frames recorded per allocation, as library frames lie between it and the user's line. With 1
+frame the program takes 1.3 times as long, with 25 frames 4.9 times."""
 
 
 class TracemallocLines:
-    """The lines that made what stays.
+    """Bytes allocated per source line.
 
     Args:
-        is_wanted: Whether they were asked for; else all of this does nothing.
+        enabled: If false, all methods do nothing.
 
     Attributes:
-        made: Bytes by line that were alive at the end of one stretch of noting or another.
+        bytes_by_line: Bytes that were alive at the end of each period of tracing, added up.
     """
 
-    def __init__(self, *, is_wanted: bool = False) -> None:
-        self.made: dict[Place, int] = {}
-        self._is_wanted = is_wanted
-        self._is_ours = False
-        self._user = UserCode()
+    def __init__(self, *, enabled: bool = False) -> None:
+        self.bytes_by_line: dict[Place, int] = {}
+        self._enabled = enabled
+        self._started_here = False
+        self._user_code = UserCode()
 
     def begin(self) -> None:
-        """Note lines from now on; what the program itself has begun is left to it."""
-        if self._is_wanted and not tracemalloc.is_tracing():
+        """Start tracing, unless the program itself has started it."""
+        if self._enabled and not tracemalloc.is_tracing():
             tracemalloc.start(FRAMES)
-            self._is_ours = True
+            self._started_here = True
 
     def end(self) -> None:
-        """Note no more, if it was begun here."""
-        if self._is_ours:
+        """Stop tracing, if it was started here."""
+        if self._started_here:
             tracemalloc.stop()
-            self._is_ours = False
+            self._started_here = False
 
     def own_bytes(self) -> int:
-        """Bytes that the notes themselves take."""
-        return tracemalloc.get_tracemalloc_memory() if self._is_ours else 0
+        """Memory that the trace itself takes."""
+        return tracemalloc.get_tracemalloc_memory() if self._started_here else 0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Add up what was made since and is alive, and note nothing within."""
-        if not self._is_ours or not tracemalloc.is_tracing():
+        """Add up what was allocated since and is alive, and trace nothing while open."""
+        if not self._started_here or not tracemalloc.is_tracing():
             yield
             return
         self._add_up()
@@ -66,10 +66,10 @@ class TracemallocLines:
             tracemalloc.start(FRAMES)
 
     def _add_up(self) -> None:
-        for made in tracemalloc.take_snapshot().statistics("traceback"):
-            # The most recent call comes last. Which function it was in is not noted.
-            for frame in reversed(made.traceback):
-                if self._user.is_user_file(frame.filename):
-                    place = frame.filename, frame.lineno, ""
-                    self.made[place] = self.made.get(place, 0) + made.size
+        for statistic in tracemalloc.take_snapshot().statistics("traceback"):
+            # The most recent call is last. Function names are not recorded.
+            for frame in reversed(statistic.traceback):
+                if self._user_code.is_user_file(frame.filename):
+                    line = frame.filename, frame.lineno, ""
+                    self.bytes_by_line[line] = self.bytes_by_line.get(line, 0) + statistic.size
                     break

@@ -1,7 +1,7 @@
-"""Under which key or index a container holds something, without comparing it to anything.
+"""Keys, indices and lengths of containers, read without running user code.
 
-Comparing would call ``__eq__``, which may be the user's, so all goes by identity; and a key is
-shown as it is only where its type is Python's own, cut to a few characters.
+A comparison would call ``__eq__``, which may be user code, so objects are matched by identity. A
+key is shown as its literal only if its type is built in, cut to a few characters.
 """
 
 import functools
@@ -22,75 +22,51 @@ _GROWING: Final = (list, dict, set, deque, bytearray)
 
 
 def key_of(namespace: object, held: object) -> tuple[object] | None:
-    """The key under which a dict holds something, in a tuple, or None where it is no value.
-
-    Args:
-        namespace: A dict, of any subclass.
-        held: What it holds.
-    """
+    """The key under which a dict or subclass holds an object, as a 1-tuple; None if it does not."""
     if not issubclass(type(namespace), dict):
         return None
     entries: Iterable[tuple[object, object]] = dict.items(namespace)  # type: ignore[arg-type]
     try:
         return next(((key,) for key, value in entries if value is held), None)
-    except RuntimeError:  # Another thread has changed it meanwhile.
+    except RuntimeError:  # another thread changed it meanwhile
         return None
 
 
 def index_of(sequence: object, held: object) -> int | None:
-    """At which index a list, tuple or deque holds something, or None.
-
-    Args:
-        sequence: Any object.
-        held: What it may hold.
-    """
+    """The index at which a list, tuple or deque holds an object, or None."""
     for kind in _SEQUENCES:
         if issubclass(type(sequence), kind):
             elements: Iterable[Any] = kind.__iter__(sequence)  # type: ignore[arg-type]
-            return _place(elements, held)
+            try:
+                ids = list(map(id, elements))
+            except RuntimeError:  # another thread changed it meanwhile
+                return None
+            return ids.index(id(held)) if id(held) in ids else None
     return None
 
 
 def array_index_of(array: Any, held: object) -> tuple[int, ...] | None:  # noqa: ANN401
-    """At which index an array of objects holds something, a number a dimension, or None.
-
-    Args:
-        array: Any object.
-        held: What it may hold.
-    """
+    """The index, one number per dimension, at which an object array holds an object, or None."""
     if full_name(type(array)) != "numpy.ndarray" or not array.dtype.hasobject:
         return None
     level: list[tuple[tuple[int, ...], Any]] = [((), array.tolist())]
     for _ in range(array.ndim):
-        level = [((*place, n), inner) for place, row in level for n, inner in enumerate(row)]
-    return next((place for place, element in level if element is held), None)
+        level = [((*index, n), inner) for index, row in level for n, inner in enumerate(row)]
+    return next((index for index, element in level if element is held), None)
 
 
 def base_of_array(array: Any) -> object:  # noqa: ANN401
-    """What an array looks into, such as another array or a tensor, or None.
-
-    Args:
-        array: Any object.
-    """
+    """The owner of an array's memory, such as another array or a tensor, or None."""
     return array.base if full_name(type(array)) == "numpy.ndarray" else None
 
 
 def subscript(key: object) -> str:
-    """How a key reads: ``['k']``, ``[3]``, ``[(0, 'a')]``, ``[<Parameter>]``.
-
-    Args:
-        key: Any object.
-    """
-    return f"[{key_text(key)}]"
+    """A key as a subscript: ``['k']``, ``[3]``, ``[(0, 'a')]``, ``[<Parameter>]``."""
+    return f"[{_key_text(key)}]"
 
 
-def key_text(key: object, depth: int = 2) -> str:
-    """A key as its literal where its type is Python's own, else its type's name.
-
-    Args:
-        key: Any object.
-        depth: How deep a tuple is shown.
-    """
+def _key_text(key: object, depth: int = 2) -> str:
+    """A key of a built-in type as its literal, any other as its type's name."""
     kind = type(key)
     if kind is str or kind is bytes:
         start = key[: MAX_KEY + 1]  # type: ignore[index]
@@ -100,18 +76,14 @@ def key_text(key: object, depth: int = 2) -> str:
     if any(kind is one for one in _PLAIN):
         return repr(key)
     if kind is tuple and depth:
-        shown = [key_text(one, depth - 1) for one in key[:4]]  # type: ignore[index]
+        shown = [_key_text(one, depth - 1) for one in key[:4]]  # type: ignore[index]
         more = ["…"] if len(key) > len(shown) else []  # type: ignore[arg-type]
         return f"({', '.join([*shown, *more])}{',' if len(shown) == 1 and not more else ''})"
     return f"<{visible(full_name(kind))}>"
 
 
-def size_of(thing: object) -> int | None:
-    """How many entries something has that can grow by them, or None for anything else.
-
-    Args:
-        thing: Any object.
-    """
+def length_of(thing: object) -> int | None:
+    """Number of entries of a container that can grow, or None for anything else."""
     if type(thing) is functools._lru_cache_wrapper:  # noqa: SLF001
         return thing.cache_info().currsize
     for kind in _GROWING:
@@ -121,17 +93,5 @@ def size_of(thing: object) -> int | None:
 
 
 def can_grow(kind: type) -> bool:
-    """Whether things of a type have entries that they can grow by.
-
-    Args:
-        kind: Any type.
-    """
+    """Whether instances of a type are containers that can grow."""
     return issubclass(kind, (*_GROWING, functools._lru_cache_wrapper))  # noqa: SLF001
-
-
-def _place(elements: Iterable[Any], held: object) -> int | None:
-    try:
-        ids = list(map(id, elements))
-    except RuntimeError:  # Another thread has changed it meanwhile.
-        return None
-    return ids.index(id(held)) if id(held) in ids else None
