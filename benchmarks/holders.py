@@ -1,7 +1,7 @@
-"""What a closer look at memory costs: holders, graphs, garbage, host objects.
+"""The cost of a leak inspection: holders, graphs, garbage, host objects.
 
-A program with 100,000 and then a million objects beside torch's own is looked at. Each figure is
-the least of three, in milliseconds of work, with what that is for each object that is alive.
+A program with 100,000 and then a million objects beside torch's own is inspected. Each figure is
+the minimum of three, in milliseconds of CPU time, and per live object.
 
 Run it with ``python benchmarks/holders.py``.
 """
@@ -18,8 +18,8 @@ from profkit.capture.memory.monitor import host_objects
 ROUNDS = 3
 SIZES = (100_000, 1_000_000)
 NODES = 100_000
-AIM_US = 0.3
-"""Microseconds an object that the search for a holder may take."""
+TARGET_US = 0.3
+"""Target for the search for a holder, in microseconds per live object."""
 
 
 class Node:
@@ -31,14 +31,14 @@ class Node:
 
 
 class Trainer:
-    """Keeps what it has made."""
+    """Stores its losses."""
 
     def __init__(self) -> None:
         self.losses = [torch.zeros(3) for _ in range(200)]
 
 
-def least_ms(work: Callable[[], object]) -> float:
-    """The least of some rounds."""
+def min_ms(work: Callable[[], object]) -> float:
+    """The minimum of some rounds."""
     lengths = []
     for _ in range(ROUNDS):
         began = time.process_time()
@@ -48,10 +48,10 @@ def least_ms(work: Callable[[], object]) -> float:
 
 
 def shown(name: str, work: Callable[[], object], n_objects: int) -> float:
-    """Time some work and print it; microseconds an object."""
-    length = least_ms(work)
+    """Time some work and print it; microseconds per object."""
+    length = min_ms(work)
     each = length * 1e3 / n_objects
-    print(f"  {name:<28} {length:8.1f} ms   {each:6.3f} us an object")
+    print(f"  {name:<28} {length:8.1f} ms   {each:6.3f} us per object")
     return each
 
 
@@ -69,9 +69,9 @@ def main() -> None:
         shown(
             "holders of 20 tensors", lambda: holder_chains.chains(trainer.losses[5:25]), n_objects
         )
-        shown("garbage", garbage.waiting, n_objects)
-        shown("host objects", host_objects.survey, n_objects)
-        print(f"  the aim for one tensor is {AIM_US} us: {'kept' if each <= AIM_US else 'missed'}")
+        shown("garbage", garbage.find_garbage, n_objects)
+        shown("host objects", host_objects.scan_host_objects, n_objects)
+        print(f"  target for one tensor: {TARGET_US} us, {'met' if each <= TARGET_US else 'missed'}")
     weight = torch.zeros(3, requires_grad=True)
     parts = []
     for _ in range(NODES // 100):
@@ -81,8 +81,8 @@ def main() -> None:
         parts.append(part)
     total = torch.stack(parts).sum()
     print(f"a graph of {NODES:,} nodes")
-    length = least_ms(lambda: autograd_graphs.behind(total, counted=set()))
-    print(f"  {'nodes and bytes':<28} {length:8.1f} ms   {length * 1e3 / NODES:6.3f} us a node")
+    length = min_ms(lambda: autograd_graphs.graph_behind([total], counted=set()))
+    print(f"  {'nodes and bytes':<28} {length:8.1f} ms   {length * 1e3 / NODES:6.3f} us per node")
 
 
 if __name__ == "__main__":

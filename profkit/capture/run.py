@@ -127,7 +127,7 @@ class _Run:
         self._pid = os.getpid()
         self._cwd = Path.cwd()
         self._folder = self._cwd / files.trace_folder(plan.options.folder, plan.name)
-        self.oom_capture = oom.watch(
+        self.oom_capture = oom.OomMonitor(
             str(self._folder.parent), plan.name, quiet=plan.options.quiet, stacks_of="alloc"
         )
 

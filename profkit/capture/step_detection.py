@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 from profkit.capture import console, current
 from profkit.capture.compiles import has_compiled
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
-from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, Turn
+from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, StepSource
 from profkit.capture.options import Options
 from profkit.capture.schedule import Schedule
 from profkit.capture.session import Session
@@ -95,7 +95,7 @@ class StepFinder:
 
     def memory(self) -> LiveMemory | None:
         """The program's monitored memory, or None without steps. Ends the monitoring."""
-        monitor = None if self._boundaries is None else self._boundaries.watcher
+        monitor = None if self._boundaries is None else self._boundaries.monitor
         self._boundaries = None
         if monitor is None or self._main_thread[0] != os.getpid():
             return None
@@ -213,7 +213,7 @@ class StepFinder:
         if not self._in_main_thread():
             return
         if self._boundaries is not None:
-            self._boundaries.batch_asked(recorded=self._is_step_recorded())
+            self._boundaries.batch_requested(recorded=self._is_step_recorded())
         self._n_batches += 1
         if self._kind == "loader":
             self._on_step()
@@ -239,13 +239,13 @@ class StepFinder:
             return True
         return False
 
-    def _leak_monitor(self, turn: Turn) -> LeakMonitor:
+    def _leak_monitor(self, source: StepSource) -> LeakMonitor:
         return LeakMonitor(
             self._plan.name,
-            turn,
-            may_sample=self._may_sample,
-            is_alone=self._is_recording_over,
-            lines_of_python=self._plan.lines_of_python,
+            source,
+            may_sample_sites=self._may_sample,
+            is_tracing=lambda: not self._is_recording_over(),
+            tracemalloc=self._plan.lines_of_python,
         )
 
     def _is_recording_over(self) -> bool:

@@ -30,7 +30,7 @@ except torch.OutOfMemoryError:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    fake = FakeCuda(is_started=False)
+    fake = FakeCuda(is_initialized=False)
     fake.install(monkeypatch)
     monkeypatch.setattr(oom, "_attached", set())
     monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -62,7 +62,7 @@ def test_the_error_is_the_program_s_and_the_snapshot_is_in_the_report(
     (ran_out,) = report.summary.memory.devices[0].oom
     assert ran_out.bytes == 1 << 40
     assert not cuda.is_on
-    assert cuda.asked[0][1] == "alloc"
+    assert cuda.requests[0][1] == "alloc"
 
 
 def test_a_program_that_handles_the_error_has_a_snapshot_too(
@@ -81,4 +81,4 @@ def test_without_memory_monitoring_no_history_is_recorded(
     monkeypatch.chdir(tmp_path)
     outcome = ran(tmp_path, "pass", watches=False)
     assert outcome.snapshot is None
-    assert cuda.asked == []
+    assert cuda.requests == []

@@ -163,7 +163,7 @@ def _monitor(source: StepSource) -> LeakMonitor:
 
 def _message(leak: Leak) -> str:
     """A leak in one sentence."""
-    objects = f"{leak.n} × {leak.type}"
+    objects = f"{leak.n} object{'s' if leak.n != 1 else ''} of type {leak.type}"
     if leak.shape:
         objects += f" of shape {leak.shape}"
     if leak.stack:

@@ -1,4 +1,4 @@
-"""``profkit.memory``: monitors the memory of a block, or of a function's calls, from step to step."""
+"""``profkit.memory``: monitors the memory of a block or a function from step to step."""
 
 import contextlib
 from collections.abc import Callable

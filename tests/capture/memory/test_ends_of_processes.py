@@ -1,7 +1,7 @@
-"""Programs whose memory is watched, and which fork, are killed, or leave in the middle.
+"""Monitored programs that fork, are killed, or exit early.
 
 Each runs under ``profkit run`` in a process of its own. However it ends, its exit code and output
-are its own, what was seen is reported, and what it forks says nothing.
+are unchanged, its memory is reported, and its forked children report nothing.
 """
 
 import concurrent.futures
@@ -96,12 +96,12 @@ if __name__ == "__main__":
 }
 
 TRACED = {"forks"}
-"""Whose steps are recorded too: a child finds its parent's trace in its memory."""
+"""Programs that are also traced: a child inherits the trace of its parent."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended, and what it left."""
+    """Exit code, output, report and files of a program."""
 
     code: int
     out: str
@@ -111,7 +111,7 @@ class Ended:
 
     @property
     def leak(self) -> dict[str, Any]:
-        """The one finding on its memory."""
+        """The only leak."""
         assert self.report is not None, self.err
         (leak,) = (one for one in self.report["findings"] if one["name"] == "growing-container")
         assert isinstance(leak, dict)
@@ -166,24 +166,24 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
         ("loads", 0, "30\n", 30),
     ],
 )
-def test_a_program_ends_as_it_would_and_what_was_seen_is_told(
+def test_exit_code_and_output_are_unchanged_and_the_leak_is_reported(
     ended: dict[str, Ended], name: str, code: int, out: str, n_steps: int
 ) -> None:
     one = ended[name]
     assert (one.code, one.out) == (code, out), one.err
     assert one.leak["cost"]["per_step_bytes"] == 262144
-    # On a busy machine the last looks may be left out, but never those of the last third.
+    # On a busy machine the last samples may be skipped, but never all of the last third.
     assert n_steps / 1.5 <= one.leak["evidence"]["last_step"] <= n_steps
     assert len(one.files) == (2 if name in TRACED else 1)
     assert one.files[0].endswith(".memory.json.gz")
 
 
-def test_a_program_that_leaves_at_once_leaves_nothing_half_done(ended: dict[str, Ended]) -> None:
+def test_a_program_that_calls_os_exit_leaves_no_files(ended: dict[str, Ended]) -> None:
     one = ended["leaves at once"]
     assert (one.code, one.out, one.err, one.files) == (5, "last words\n", "", [])
 
 
-def test_what_a_program_forks_says_nothing_of_its_own(ended: dict[str, Ended]) -> None:
+def test_forked_children_report_nothing(ended: dict[str, Ended]) -> None:
     one = ended["forks"]
     assert one.err.count("growing-container") == 1
     assert "profkit:" not in one.err
@@ -192,7 +192,7 @@ def test_what_a_program_forks_says_nothing_of_its_own(ended: dict[str, Ended]) -
     assert "profkit" not in traceback
 
 
-def test_workers_of_a_loader_say_nothing(ended: dict[str, Ended]) -> None:
+def test_loader_workers_report_nothing(ended: dict[str, Ended]) -> None:
     one = ended["loads"]
     assert one.err.count("growing-container") == 1
     assert "Traceback" not in one.err

@@ -1,4 +1,4 @@
-"""What kind of tensor a storage counts as that several tensors share in turn."""
+"""The tensor kind of a storage that several tensors share in turn."""
 
 from collections.abc import Iterator
 
@@ -10,59 +10,59 @@ from profkit.capture.memory.monitor.live_tensors import LiveTensors, TensorKind
 
 
 @pytest.fixture
-def census() -> Iterator[LiveTensors]:
-    following = LiveTensors()
-    following.begin()
-    yield following
-    following.end()
+def live() -> Iterator[LiveTensors]:
+    tracked = LiveTensors()
+    tracked.begin()
+    yield tracked
+    tracked.end()
 
 
-def kinds_of(census: LiveTensors, tensor: Tensor) -> set[TensorKind]:
+def kinds_of(live: LiveTensors, tensor: Tensor) -> set[TensorKind]:
     address = tensor.untyped_storage()._cdata
-    return {entry.kind for known, entry in census.entries() if known == address}
+    return {storage.kind for known, storage in live.storages() if known == address}
 
 
 def predictions(n: int) -> Tensor:
     return torch.ones(n, 3, requires_grad=True) * 2
 
 
-def test_what_is_kept_detached_counts_without_a_graph_whenever_it_was_first_seen(
-    census: LiveTensors,
+def test_a_detached_tensor_has_no_graph_whenever_it_was_first_seen(
+    live: LiveTensors,
 ) -> None:
     attached = predictions(5)
     kept = attached.detach()
-    census.look(1)
-    assert [kind.has_graph for kind in kinds_of(census, kept)] == [True]
+    live.scan(1)
+    assert [kind.has_graph for kind in kinds_of(live, kept)] == [True]
     del attached
     later = predictions(5).detach()
     for step in (2, 3, 4):
-        census.look(step)
-    assert kinds_of(census, kept) == kinds_of(census, later)
-    assert [kind.has_graph for kind in kinds_of(census, kept)] == [False]
+        live.scan(step)
+    assert kinds_of(live, kept) == kinds_of(live, later)
+    assert [kind.has_graph for kind in kinds_of(live, kept)] == [False]
 
 
-def test_what_is_kept_with_its_graph_counts_with_one(census: LiveTensors) -> None:
+def test_a_tensor_that_keeps_its_graph_has_one(live: LiveTensors) -> None:
     kept = predictions(5)
     for step in (1, 2, 3, 4):
-        census.look(step)
-    assert [kind.has_graph for kind in kinds_of(census, kept)] == [True]
+        live.scan(step)
+    assert [kind.has_graph for kind in kinds_of(live, kept)] == [True]
 
 
-def test_what_a_graph_alone_keeps_counts_with_a_graph(census: LiveTensors) -> None:
+def test_a_storage_that_only_a_graph_keeps_has_a_graph(live: LiveTensors) -> None:
     inner = predictions(5)
     kept = (inner * inner).sum()
     address = inner.untyped_storage()._cdata
-    census.look(1)
+    live.scan(1)
     del inner
     for step in (2, 3, 4):
-        census.look(step)
-    (entry,) = [entry for known, entry in census.entries() if known == address]
+        live.scan(step)
+    (storage,) = [storage for known, storage in live.storages() if known == address]
     assert kept.grad_fn is not None
-    assert entry.is_aged
-    assert entry.kind.has_graph
+    assert storage.is_aged
+    assert storage.kind.has_graph
 
 
-def test_tensors_without_memory_do_not_count(census: LiveTensors) -> None:
+def test_tensors_without_memory_are_not_tracked(live: LiveTensors) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -70,6 +70,6 @@ def test_tensors_without_memory_do_not_count(census: LiveTensors) -> None:
     shape_alone = torch.zeros(1 << 20, device="meta")
     kept = torch.zeros(8)
     for step in (1, 2, 3, 4):
-        census.look(step)
-    assert kinds_of(census, faked) == kinds_of(census, shape_alone) == set()
-    assert len(kinds_of(census, kept)) == 1
+        live.scan(step)
+    assert kinds_of(live, faked) == kinds_of(live, shape_alone) == set()
+    assert len(kinds_of(live, kept)) == 1

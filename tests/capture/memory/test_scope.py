@@ -1,4 +1,4 @@
-"""``profkit.memory`` watches a block, and ``profkit.no_leak`` refuses what grows in it."""
+"""``profkit.memory`` monitors a block, and ``profkit.no_leak`` raises an error for leaks in it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +18,14 @@ KEPT: list[torch.Tensor] = []
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     KEPT.clear()
-    scope._n_written.clear()
+    scope._n_monitored.clear()
 
 
 def leak() -> None:
     KEPT.append(torch.zeros(4096))
 
 
-def test_a_block_tells_its_timeline_what_grows_and_its_report(tmp_path: Path) -> None:
+def test_a_block_has_a_timeline_leaks_and_a_report(tmp_path: Path) -> None:
     with profkit.memory("epoch", dir=str(tmp_path), quiet=True) as m:
         for _ in range(20):
             leak()
@@ -33,21 +33,21 @@ def test_a_block_tells_its_timeline_what_grows_and_its_report(tmp_path: Path) ->
     assert m.path is not None
     assert Path(m.path).parent == tmp_path / "epoch"
     assert m.path.endswith(".memory.json.gz")
-    assert [look.step for look in m.timeline] == list(range(1, 21))
+    assert [sample.step for sample in m.timeline] == list(range(1, 21))
     assert m.leaks[0].per_step_bytes == 16384
     assert m.report is not None
     assert [one.name for one in m.report.findings] == ["growing-container"]
     assert "KEPT" in str(m.report)
 
 
-def test_steps_of_a_trace_within_are_its_steps(tmp_path: Path) -> None:
+def test_steps_of_a_trace_inside_the_block_count(tmp_path: Path) -> None:
     with profkit.memory("outer", dir=str(tmp_path), quiet=True) as m:
         for _ in profkit.steps(range(15), "inner", quiet=True, wait=20):
             torch.zeros(10)
     assert m.timeline[-1].step == 15
 
 
-def test_without_any_word_the_optimizers_steps_are_the_steps(tmp_path: Path) -> None:
+def test_optimizer_steps_count_if_the_program_reports_none(tmp_path: Path) -> None:
     weight = torch.ones(3, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     with profkit.memory("found", dir=str(tmp_path), quiet=True) as m:
@@ -57,20 +57,20 @@ def test_without_any_word_the_optimizers_steps_are_the_steps(tmp_path: Path) -> 
     assert m.timeline[-1].step == 10
 
 
-def test_a_block_without_steps_says_once_that_growth_needs_them(
+def test_a_block_without_steps_warns_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(2):
         with profkit.memory("once", dir=str(tmp_path), quiet=True) as m:
             leak()
     assert (m.path, m.snapshot, m.report, m.timeline) == (None, None, None, ())
-    said = capsys.readouterr().err
-    assert said.count("saw no step end in “once”") == 1
-    assert "Steps end with its step()" in said
+    stderr = capsys.readouterr().err
+    assert stderr.count("found no steps in “once”") == 1
+    assert "Call its step() at the end of each step" in stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_block_without_steps_keeps_what_cuda_s_allocator_did(
+def test_a_block_without_steps_writes_the_cuda_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = FakeCuda()
@@ -86,7 +86,7 @@ def test_a_block_without_steps_keeps_what_cuda_s_allocator_did(
     assert f"profkit analyze {m.snapshot}" in capsys.readouterr().err
 
 
-def test_an_error_in_a_block_without_steps_is_all_that_is_told(
+def test_an_error_in_a_block_without_steps_suppresses_the_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(KeyError), profkit.memory("once", dir=str(tmp_path)):
@@ -94,7 +94,7 @@ def test_an_error_in_a_block_without_steps_is_all_that_is_told(
     assert capsys.readouterr().err == ""
 
 
-def test_a_decorated_function_is_watched_as_often_as_its_limit_says(tmp_path: Path) -> None:
+def test_a_decorated_function_is_monitored_up_to_its_limit(tmp_path: Path) -> None:
     @profkit.memory("call", dir=str(tmp_path), quiet=True, limit=2)
     def epoch(n: int) -> int:
         with profkit.trace("none", limit=0) as t:
@@ -106,7 +106,7 @@ def test_a_decorated_function_is_watched_as_often_as_its_limit_says(tmp_path: Pa
     assert len(list(tmp_path.rglob("*.memory.json.gz"))) == 2
 
 
-def test_an_exception_passes_and_what_was_seen_is_written(tmp_path: Path) -> None:
+def test_an_exception_propagates_and_the_samples_are_written(tmp_path: Path) -> None:
     block = profkit.memory("broken", dir=str(tmp_path), quiet=True)
 
     def program() -> None:
@@ -120,7 +120,7 @@ def test_an_exception_passes_and_what_was_seen_is_written(tmp_path: Path) -> Non
     assert Path(block.path).exists()
 
 
-def test_switched_off_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_monitored_when_profkit_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current, "is_on", False)
 
     def function() -> None: ...
@@ -132,8 +132,8 @@ def test_switched_off_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (m.path, m.snapshot, m.report, m.timeline, m.leaks) == (None, None, None, (), ())
 
 
-def test_a_name_that_is_no_text_is_refused() -> None:
-    with pytest.raises(profkit.errors.UsageError, match="is a text"):
+def test_a_name_must_be_a_string() -> None:
+    with pytest.raises(profkit.errors.UsageError, match="must be a string"):
         profkit.memory(3)  # type: ignore[call-overload]
 
 
@@ -144,29 +144,30 @@ def loop(body: Callable[[], None], guard: object, n_steps: int = 25) -> None:
             guarded.step()
 
 
-def test_a_leak_is_an_error_that_names_line_pace_and_holder() -> None:
+def test_a_leak_error_names_growth_allocation_site_and_holder() -> None:
     with pytest.raises(profkit.LeakError) as caught:
         loop(leak, profkit.no_leak())
     text = str(caught.value)
-    assert "16.0 KiB" in text
-    assert "KEPT[" in text
+    assert text.startswith("Memory grows by 16.0 KiB per step: ")
+    assert "objects of type torch.Tensor of shape (4096,) float32, allocated at " in text
+    assert "KEPT[" in text.partition(", held by ")[2]
     assert f"{Path(__file__).name}:" in text
     assert caught.value.exit_code == 4
     assert len(caught.value.leaks) == 1
 
 
-def test_what_does_not_grow_passes() -> None:
+def test_stable_memory_is_no_error() -> None:
     loop(lambda: KEPT.__setitem__(slice(None), [torch.zeros(4096)]), profkit.no_leak())
     assert len(KEPT) == 1
 
 
-def test_growth_that_is_allowed_passes() -> None:
+def test_allowed_growth_is_no_error() -> None:
     loop(leak, profkit.no_leak(allowed_bytes=16384))
     with pytest.raises(profkit.LeakError):
         loop(leak, profkit.no_leak(allowed_bytes=16383))
 
 
-def test_an_error_of_the_block_goes_first() -> None:
+def test_an_exception_of_the_block_takes_precedence() -> None:
     def program() -> None:
         with profkit.no_leak() as guard:
             for _ in range(20):
@@ -178,12 +179,12 @@ def test_an_error_of_the_block_goes_first() -> None:
         program()
 
 
-def test_too_few_steps_are_said_and_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_few_steps_cause_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     loop(leak, profkit.no_leak(), 3)
-    assert "no_leak saw 3 steps" in capsys.readouterr().err
+    assert "no_leak found 3 steps" in capsys.readouterr().err
 
 
-def test_a_guarded_function_raises_at_the_call_that_makes_it_certain() -> None:
+def test_a_guarded_function_raises_at_the_call_that_makes_the_leak_certain() -> None:
     guarded = profkit.no_leak()(leak)
     for _ in range(15):
         guarded()

@@ -1,4 +1,4 @@
-"""Memory that a library keeps, of which no object of Python knows."""
+"""Host memory growth in a library, which no Python object explains."""
 
 import ctypes
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def kept() -> Iterator[list[int]]:
-    """What C's allocator has given to a library, as numbers."""
+def allocated() -> Iterator[list[int]]:
+    """Addresses of memory that a library has allocated."""
     c = ctypes.CDLL(None)
     c.free.argtypes = [ctypes.c_void_p]
     addresses: list[int] = []
@@ -28,36 +28,36 @@ def kept() -> Iterator[list[int]]:
         c.free(address)
 
 
-def keep(kept: list[int], n_bytes: int) -> None:
+def allocate(allocated: list[int], n_bytes: int) -> None:
     c = ctypes.CDLL(None)
     c.malloc.restype = ctypes.c_void_p
-    kept.append(c.malloc(n_bytes))
+    allocated.append(c.malloc(n_bytes))
 
 
-def test_what_a_library_keeps_is_told_by_how_much_it_grows(kept: list[int]) -> None:
-    watcher = LeakMonitor("test", "user")
+def test_growth_of_a_library_is_reported_as_unexplained(allocated: list[int]) -> None:
+    monitor = LeakMonitor("test", "user")
     for _ in range(N_STEPS):
-        keep(kept, 300 * KIB)
-        watcher.step()
-    live = watcher.finish()
+        allocate(allocated, 300 * KIB)
+        monitor.step()
+    live = monitor.finish()
     assert live.leaks == ()
     assert live.unexplained_per_step_bytes == pytest.approx(300 * KIB, rel=0.05)
 
 
-def test_a_heap_that_stands_still_is_not_told(kept: list[int]) -> None:
-    watcher = LeakMonitor("test", "user")
-    keep(kept, 300 * KIB)
+def test_a_stable_heap_is_not_reported(allocated: list[int]) -> None:
+    monitor = LeakMonitor("test", "user")
+    allocate(allocated, 300 * KIB)
     for _ in range(N_STEPS):
-        watcher.step()
-    assert watcher.finish().unexplained_per_step_bytes is None
+        monitor.step()
+    assert monitor.finish().unexplained_per_step_bytes is None
 
 
-def test_what_is_explained_is_not_told_twice() -> None:
-    watcher = LeakMonitor("test", "user")
+def test_growth_that_a_leak_explains_is_not_unexplained() -> None:
+    monitor = LeakMonitor("test", "user")
     losses: list[torch.Tensor] = []
     for _ in range(N_STEPS):
         losses.append(torch.zeros(75 * KIB))
-        watcher.step()
-    live = watcher.finish()
+        monitor.step()
+    live = monitor.finish()
     assert len(live.leaks) == 1
     assert live.unexplained_per_step_bytes is None

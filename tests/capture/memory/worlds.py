@@ -1,4 +1,4 @@
-"""Programs whose holders are known, and what is found of them."""
+"""Small programs with known holders, and the chains found in them."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import nn
 
-def watched(thing):
+def tracked(thing):
     global ref
     ref = weakref.ref(thing)
     return thing
 
 def made():
-    return watched(torch.zeros(2))
+    return tracked(torch.zeros(2))
 
 class Holder:
     pass
@@ -29,8 +29,8 @@ class Holder:
 
 
 def of(module: ModuleType, limit: int = 3) -> tuple[Chain, ...]:
-    """The chains of what a program watches."""
-    # A process that has run thousands of tests has more objects than most programs do.
+    """The chains to the object that a program tracks."""
+    # After thousands of tests a process has more objects than most programs.
     return chains([module.ref()], limit=limit, budget_s=60.0)[0]
 
 

@@ -90,10 +90,7 @@ def _rank(path: _Path) -> tuple[int, bool, bool, int]:
     ``self``, is less informative than the caller's own name for it.
     """
     root, things = path
-    if root.kind == "unknown":
-        distance = 2
-    else:
-        distance = 1 if root.is_library else 0
+    distance = 2 if root.kind == "unknown" else int(root.is_library)
     is_step_local = root.kind == "frame" and is_a(things[0], "torch", "Tensor")
     return distance, is_step_local, root.is_argument, len(things)
 

@@ -331,8 +331,9 @@ def _from_optimizer(path: Path) -> HolderStep | None:
     found = _attribute_of(path) if is_a(path[0], "torch.optim", "Optimizer") else None
     if found is None or type(found[0]) is not str:
         return None
-    kind: HolderKind = "hook" if found[0].endswith("hooks") else "optimizer"
-    return HolderStep(f".{found[0]}", found[1], kind=kind)
+    name, length = found
+    kind: HolderKind = "hook" if name.endswith("hooks") else "optimizer"
+    return HolderStep(f".{name}", length, kind=kind)
 
 
 def _from_tensor(path: Path) -> HolderStep | None:

@@ -20,7 +20,7 @@ from profkit.capture.memory.monitor.series import (
 )
 from profkit.capture.source.user_code import Place, Stack, frames_of
 from profkit.index.trend import Trend, median_slope
-from profkit.model.live_memory import Chain, Leak
+from profkit.model.live_memory import Leak
 
 _MIN_WITH_GRAPH_PER_STEP: Final = 0.1
 """Least growth, in tensors per step, of tensors that keep a graph: one in ten steps, each with all

@@ -170,10 +170,10 @@ class LeakInspector:
             targets = self._deep(roots)
             if not targets:
                 return None
-            held_by = holder_chains.chains(
-                targets, own={id(roots), id(targets)}, limit=_MAX_CHAINS
+            held_by = holder_chains.chains(targets, own={id(roots), id(targets)}, limit=_MAX_CHAINS)
+            named = (
+                n for n, chains in enumerate(held_by) if not all(map(_is_through_graph, chains))
             )
-            named = (n for n, chains in enumerate(held_by) if not all(map(_is_through_graph, chains)))
             chosen = next(named, 0)
             deepest = targets[chosen]
             found = self._storage_of(deepest)
@@ -262,9 +262,7 @@ class LeakInspector:
         largest: dict[DeviceDtype, tuple[int, LiveStorage]] = {}
         for address, storage in self._live_tensors.storages():
             key = storage.kind.device, storage.kind.dtype
-            if key in reallocated and (
-                key not in largest or storage.bytes > largest[key][1].bytes
-            ):
+            if key in reallocated and (key not in largest or storage.bytes > largest[key][1].bytes):
                 largest[key] = address, storage
         return {
             (storage.kind, self._site_of(address, storage)): [(address, storage)]
@@ -353,7 +351,9 @@ def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:
 
 def _examples(storages: list[tuple[int, LiveStorage]], found: dict[int, Any]) -> list[Any]:
     """A few tensors of a group, the newest first."""
-    here = sorted((storage.first_step, address) for address, storage in storages if address in found)
+    here = sorted(
+        (storage.first_step, address) for address, storage in storages if address in found
+    )
     chosen = sorted({len(here) - 1, len(here) // 2, 0} - {-1}, reverse=True)[:_EXAMPLES]
     return [found[here[index][1]] for index in chosen if here]
 

@@ -189,9 +189,7 @@ class LeakMonitor:
     def _sample(self, work: Work) -> None:
         n_samples = len(self._series.samples)
         is_tracing = self._is_tracing()
-        self._series.add(
-            self._sampler.take(self.n_steps, n_samples, work, is_tracing=is_tracing)
-        )
+        self._series.add(self._sampler.take(self.n_steps, n_samples, work, is_tracing=is_tracing))
         is_cheap = self._clock.is_within_share("young")
         divisor = _INTERVAL_DIVISOR if is_cheap else _COSTLY_INTERVAL_DIVISOR
         self._next_step = self.n_steps + max(1, self.n_steps // divisor)
@@ -280,7 +278,9 @@ class LeakMonitor:
                 self._live_tensors, self._sites, self.n_steps, self._first_step
             )
             if suspected or self._reallocated:
-                found = inspector.groups(suspected, self._reallocated, self._groups_outside_graphs())
+                found = inspector.groups(
+                    suspected, self._reallocated, self._groups_outside_graphs()
+                )
                 self._inspections.update(found)
             if self._has_deep_graph():
                 newest = inspector.deepest(self._groups_outside_graphs())

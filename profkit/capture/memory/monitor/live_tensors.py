@@ -254,7 +254,7 @@ class LiveTensors:
         return self._kinds.setdefault(detached, detached)
 
     def _with_pinned(self, kind: TensorKind, storage: Any) -> TensorKind:  # noqa: ANN401
-        """The kind of an aged storage, with ``pinned`` as device if it is; young ones are not checked."""
+        """The kind of an aged storage, with device ``pinned`` if it is pinned."""
         if kind.device != "cpu" or storage.nbytes() < _PINNED_FROM_BYTES:
             return kind
         if not any(device_modules_in_use()) or not storage.is_pinned():

@@ -107,7 +107,7 @@ class Series:
         return self._steps(), np.array(values, dtype=np.float64)
 
     def by_allocation(self, series: tuple[Int64s, Floats]) -> tuple[Int64s, Floats]:
-        """Values of aged storages by the step up to which those were allocated; the last of several.
+        """Values of aged storages by the step up to which they were allocated, one per step.
 
         What a sample counts as aged was there at an earlier one and allocated before that, which
         is long before if samples are far apart.

@@ -1,4 +1,4 @@
-"""Device memory of torch, of the same process outside torch, and of others is told apart."""
+"""Device memory is divided among torch, the rest of the process, and other processes."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ Uses = list[tuple[int, int | None]]
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    """3 GiB of torch's on a device of 80 GiB, of which 70 are free."""
+    """A device of 80 GiB, with 70 GiB free and 3 GiB reserved by torch."""
     fake = FakeCuda()
     fake.install(monkeypatch)
     monkeypatch.setattr(torch.version, "hip", None)
@@ -28,8 +28,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return fake
 
 
-def driver_lists(monkeypatch: pytest.MonkeyPatch, uses: Uses) -> None:
-    """Let the driver list processes on its fifth device."""
+def list_processes(monkeypatch: pytest.MonkeyPatch, uses: Uses) -> None:
+    """Make NVML list processes on its fifth device."""
     nvml = ModuleType("pynvml")
     nvml.nvmlInit = lambda: None  # type: ignore[attr-defined]
     nvml.nvmlDeviceGetHandleByIndex = lambda index: index  # type: ignore[attr-defined]
@@ -43,8 +43,8 @@ def driver_lists(monkeypatch: pytest.MonkeyPatch, uses: Uses) -> None:
 
 
 @pytest.mark.usefixtures("cuda")
-def test_three_owners_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver_lists(monkeypatch, [(os.getpid(), 4 * GIB), (1, 5 * GIB), (2, GIB // 2)])
+def test_memory_is_divided_among_three_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    list_processes(monkeypatch, [(os.getpid(), 4 * GIB), (1, 5 * GIB), (2, GIB // 2)])
     (found,) = device_bytes()
     assert found == DeviceBytes(
         device=0,
@@ -59,7 +59,7 @@ def test_three_owners_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("cuda")
-def test_without_the_driver_s_list_only_what_is_outside_torch_is_known() -> None:
+def test_without_nvml_only_the_memory_outside_torch_is_known() -> None:
     (found,) = device_bytes()
     assert (found.process_bytes, found.others_bytes, found.non_torch_bytes) == (None, None, None)
     assert found.outside_torch_bytes == 7 * GIB
@@ -69,66 +69,66 @@ def test_without_the_driver_s_list_only_what_is_outside_torch_is_known() -> None
 @pytest.mark.parametrize(
     ("uses", "own", "others"),
     [
-        ([(1, GIB)], None, None),  # in a container the numbers are those of another one
+        ([(1, GIB)], None, None),  # in a container the process ids are those of the host
         ([(-1, None)], None, None),
-        ([(0, GIB), (-1, None)], GIB, None),  # Windows tells nobody's share
+        ([(0, GIB), (-1, None)], GIB, None),  # Windows reports no memory per process
         ([(0, None)], None, None),
         ([(0, GIB)], GIB, 0),
     ],
 )
-def test_what_the_driver_does_not_tell_stays_unknown(
+def test_memory_that_nvml_does_not_report_is_unknown(
     monkeypatch: pytest.MonkeyPatch, uses: Uses, own: int | None, others: int | None
 ) -> None:
-    driver_lists(monkeypatch, [(os.getpid() if pid == 0 else pid, n) for pid, n in uses])
+    list_processes(monkeypatch, [(os.getpid() if pid == 0 else pid, n) for pid, n in uses])
     (found,) = device_bytes()
     assert (found.process_bytes, found.others_bytes) == (own, others)
 
 
-def test_a_device_that_the_process_leaves_alone_is_not_asked(
+def test_a_device_that_the_process_does_not_use_is_not_queried(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cuda.is_started
-    asked: list[int] = []
+    assert cuda.is_initialized
+    queried: list[int] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: GIB if device == 2 else 0)
 
     def info(device: int) -> tuple[int, int]:
-        asked.append(device)
+        queried.append(device)
         return GIB, 2 * GIB
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", info)
     assert [each.device for each in device_bytes()] == [0, 2]
-    assert asked == [0, 2]
+    assert queried == [0, 2]
 
 
-def test_a_driver_that_fails_is_no_error(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_driver_is_ignored(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_device: int) -> tuple[int, int]:
         raise RuntimeError("CUDA error: unspecified launch failure")
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", broken)
-    assert cuda.is_started
+    assert cuda.is_initialized
     assert device_bytes() == ()
 
 
-def test_before_the_program_uses_cuda_nothing_is_known(cuda: FakeCuda) -> None:
-    cuda.is_started = False
+def test_before_the_program_uses_cuda_nothing_is_reported(cuda: FakeCuda) -> None:
+    cuda.is_initialized = False
     assert device_bytes() == ()
 
 
-def test_asking_does_not_import_torch() -> None:
+def test_torch_is_not_imported() -> None:
     program = (
         "import sys\n"
         "from profkit.capture.memory.cuda.driver_bytes import device_bytes\n"
         "print(device_bytes(), 'torch' in sys.modules)\n"
     )
-    said = subprocess.check_output(
+    output = subprocess.check_output(
         [sys.executable, "-c", program], text=True, env={"PYTHONPATH": str(ROOT)}
     )
-    assert said == "() False\n"
+    assert output == "() False\n"
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_what_torch_takes_is_torch_s() -> None:
+def test_on_a_gpu_an_allocation_is_attributed_to_torch() -> None:
     torch.cuda.init()
     before = {each.device: each.torch_bytes for each in device_bytes()}
     kept = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda:0")

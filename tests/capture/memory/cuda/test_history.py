@@ -1,4 +1,4 @@
-"""The allocator's history: kept while a block runs, written whole, and left as it was found."""
+"""The allocator's history is recorded while a block runs and written completely."""
 
 import gzip
 import pickle
@@ -32,96 +32,98 @@ def loaded(path: Path) -> MemorySnapshot:
     return snapshot
 
 
-def test_the_history_is_on_inside_the_block_with_python_stacks_and_a_bound(cuda: FakeCuda) -> None:
-    with history.recording(max_entries=500):
+def test_history_is_recorded_inside_the_block_with_python_stacks_and_a_limit(
+    cuda: FakeCuda,
+) -> None:
+    with history.HistoryRecording(max_entries=500):
         assert cuda.is_on
-        enabled, context, stacks, max_entries, *_ = cuda.asked[-1]
+        enabled, context, stacks, max_entries, *_ = cuda.requests[-1]
     assert (enabled, context, stacks, max_entries) == ("all", "all", "python", 500)
     assert not cuda.is_on
 
 
-def test_a_history_that_the_program_keeps_is_neither_cleared_nor_turned_off(cuda: FakeCuda) -> None:
+def test_history_recorded_by_the_program_is_neither_cleared_nor_turned_off(cuda: FakeCuda) -> None:
     torch.cuda.memory._record_memory_history(max_entries=9)
     cuda.allocate()
-    with history.recording() as recorder:
+    with history.HistoryRecording() as recorder:
         cuda.allocate()
         recorder.clear()
     assert cuda.is_on
     assert len(cuda.entries) == 2
-    assert len(cuda.asked) == 1
+    assert len(cuda.requests) == 1
 
 
-def test_a_history_that_the_program_turned_off_meanwhile_stays_off(cuda: FakeCuda) -> None:
-    with history.recording():
+def test_history_that_the_program_turned_off_stays_off(cuda: FakeCuda) -> None:
+    with history.HistoryRecording():
         torch.cuda.memory._record_memory_history(None)
-    assert len(cuda.asked) == 2
+    assert len(cuda.requests) == 2
 
 
-def test_clearing_leaves_the_history_on_and_empty(cuda: FakeCuda, tmp_path: Path) -> None:
-    with history.recording(max_entries=7) as recorder:
+def test_clear_empties_the_history_and_leaves_it_on(cuda: FakeCuda, tmp_path: Path) -> None:
+    with history.HistoryRecording(max_entries=7) as recorder:
         cuda.allocate(512)
         recorder.clear()
         cuda.allocate(1024)
         path = history.dump(tmp_path / "a.snapshot.pickle.gz")
-        assert cuda.asked[-1][3] == 7
+        assert cuda.requests[-1][3] == 7
     table = loaded(path).history
     assert table.n_bytes[table.action == Action.ALLOC].tolist() == [1024]
 
 
-def test_a_recording_within_another_leaves_it_running(cuda: FakeCuda) -> None:
-    with history.recording():
-        with history.recording() as inner:
+def test_nested_recording_leaves_the_outer_one_running(cuda: FakeCuda) -> None:
+    with history.HistoryRecording():
+        with history.HistoryRecording() as inner:
             inner.clear()
         assert cuda.is_on
-        assert len(cuda.asked) == 1
+        assert len(cuda.requests) == 1
 
 
-def test_it_waits_until_the_program_starts_cuda(cuda: FakeCuda) -> None:
-    cuda.is_started = False
-    with history.recording():
-        assert cuda.asked == []
-        cuda.start()
+def test_recording_waits_until_the_program_initializes_cuda(cuda: FakeCuda) -> None:
+    cuda.is_initialized = False
+    with history.HistoryRecording():
+        assert cuda.requests == []
+        cuda.initialize()
         assert cuda.is_on
 
 
-def test_cuda_started_after_the_block_is_none_of_its_business(cuda: FakeCuda) -> None:
-    cuda.is_started = False
-    with history.recording():
+def test_cuda_initialized_after_the_block_is_not_recorded(cuda: FakeCuda) -> None:
+    cuda.is_initialized = False
+    with history.HistoryRecording():
         pass
-    cuda.start()
-    assert cuda.asked == []
+    cuda.initialize()
+    assert cuda.requests == []
 
 
-def test_an_allocator_that_keeps_no_history_is_one_warning(
+def test_an_allocator_without_history_causes_one_warning(
     cuda: FakeCuda, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cuda.fails = True
-    with history.recording():
+    with history.HistoryRecording():
         pass
     assert capsys.readouterr().err.count("cudaMallocAsync does not yet support") == 1
 
 
-def test_switched_off_it_asks_for_nothing(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_recorded_when_profkit_is_off(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(current, "is_on", False)
-    with history.recording():
+    with history.HistoryRecording():
         pass
-    assert cuda.asked == []
+    assert cuda.requests == []
 
 
-def test_without_cuda_nothing_happens_and_nothing_waits() -> None:
+def test_without_cuda_nothing_is_recorded_or_queued() -> None:
     if hasattr(torch._C, "_cuda_record_memory_history"):
         pytest.skip("this torch is built for CUDA")
     before = len(torch.cuda._queued_calls)
-    with history.recording() as recorder:
+    with history.HistoryRecording() as recorder:
         recorder.clear()
-        assert not history.is_kept()
+        assert not history.is_recording()
     assert len(torch.cuda._queued_calls) == before
 
 
-def test_a_dump_is_a_pickle_of_protocol_four_that_plain_pickle_reads(
-    cuda: FakeCuda, tmp_path: Path
-) -> None:
-    with history.recording():
+def test_a_dump_is_a_pickle_of_protocol_4_of_plain_data(cuda: FakeCuda, tmp_path: Path) -> None:
+    with history.HistoryRecording():
         cuda.allocate(2048)
         path = history.dump(tmp_path / "deep" / "a.snapshot.pickle.gz", {0: 40 * GIB})
     content = gzip.decompress(path.read_bytes())
@@ -137,64 +139,64 @@ def test_a_dump_is_a_pickle_of_protocol_four_that_plain_pickle_reads(
     assert [each.name for each in path.parent.iterdir()] == ["a.snapshot.pickle.gz"]
 
 
-def test_a_dump_says_who_allocated_what(cuda: FakeCuda, tmp_path: Path) -> None:
-    with history.recording():
+def test_a_dump_has_allocation_sites(cuda: FakeCuda, tmp_path: Path) -> None:
+    with history.HistoryRecording():
         cuda.allocate(2048)
         snapshot = loaded(history.dump(tmp_path / "a.snapshot.pickle.gz"))
     (frame,) = snapshot.stacks.of(int(snapshot.history.stack[0]))
     assert (frame.file, frame.line, frame.function) == ("train.py", 3, "step")
 
 
-def test_a_dump_without_a_history_is_refused(cuda: FakeCuda, tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="keeps no history") as refused:
+def test_a_dump_without_history_is_an_error(cuda: FakeCuda, tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="history is not recorded") as caught:
         history.dump(tmp_path / "a.snapshot.pickle.gz")
-    assert refused.value.hint
-    assert not cuda.asked
+    assert caught.value.hint
+    assert not cuda.requests
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dump_of_a_history_in_which_nothing_happened_is_refused(
+def test_a_dump_of_a_history_without_allocations_is_an_error(
     cuda: FakeCuda, tmp_path: Path
 ) -> None:
-    with history.recording():
-        for _ in range(2):  # what the first one leaves in the history is no allocation
+    with history.HistoryRecording():
+        for _ in range(2):  # the first attempt is recorded too, but is no allocation
             with pytest.raises(CaptureError, match="no CUDA memory was allocated or freed"):
                 history.dump(tmp_path / "a.snapshot.pickle.gz")
     assert not cuda.entries
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dump_before_the_program_uses_cuda_is_refused(cuda: FakeCuda, tmp_path: Path) -> None:
-    cuda.is_started = False
-    with pytest.raises(CaptureError, match="has not used any"):
+def test_a_dump_before_the_program_uses_cuda_is_an_error(cuda: FakeCuda, tmp_path: Path) -> None:
+    cuda.is_initialized = False
+    with pytest.raises(CaptureError, match="has not used CUDA memory"):
         history.dump(tmp_path / "a.snapshot.pickle.gz")
 
 
-def test_a_dump_that_fails_leaves_nothing_behind(
+def test_a_failed_dump_leaves_no_file_behind(
     cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pickle, "dump", full)
-    with history.recording():
+    with history.HistoryRecording():
         cuda.allocate()
         with pytest.raises(OSError, match="No space left"):
             history.dump(tmp_path / "a.snapshot.pickle.gz")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_snapshot_is_named_after_its_trace() -> None:
+def test_a_snapshot_has_the_name_of_its_trace() -> None:
     beside = history.snapshot_beside("traces/x/host_1_rank2.17.pt.trace.json.gz")
     assert beside == Path("traces/x/host_1_rank2.17.snapshot.pickle.gz")
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_tensor_is_found_in_the_snapshot_at_its_line(tmp_path: Path) -> None:
-    with history.recording():
+def test_on_a_gpu_the_snapshot_has_the_allocation_site_of_a_tensor(tmp_path: Path) -> None:
+    with history.HistoryRecording():
         kept = torch.zeros(1 << 20, device="cuda")
         snapshot = loaded(history.dump(tmp_path / "a.snapshot.pickle.gz"))
-    assert not history.is_kept()
+    assert not history.is_recording()
     table = snapshot.history
     rows = [row for row in range(len(table)) if table.address[row] == kept.data_ptr()]
     frames = snapshot.stacks.of(int(table.stack[rows[0]]))
@@ -203,8 +205,8 @@ def test_on_a_gpu_a_tensor_is_found_in_the_snapshot_at_its_line(tmp_path: Path) 
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_clearing_forgets_the_window_before(tmp_path: Path) -> None:
-    with history.recording() as recorder:
+def test_on_a_gpu_clear_removes_the_window_before(tmp_path: Path) -> None:
+    with history.HistoryRecording() as recorder:
         torch.zeros(1 << 20, device="cuda")
         recorder.clear()
         torch.zeros(3 << 18, device="cuda")

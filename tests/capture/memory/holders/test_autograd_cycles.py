@@ -1,4 +1,4 @@
-"""Rings of autograd's are told where nothing else holds a tensor, and break where it is said."""
+"""Autograd reference cycles are found if nothing else holds a tensor, and break as predicted."""
 
 import gc
 import warnings
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from profkit.capture.memory.holders.garbage import waiting
+from profkit.capture.memory.holders.garbage import find_garbage
 from profkit.capture.memory.holders.holder_chains import Holding, holdings
 
 GRADIENT = ("Parameter.grad", "Tensor.grad_fn", "AccumulateGrad", "Parameter.grad")
@@ -36,33 +36,33 @@ def holding(reference: "weakref.ref[Any]", budget_s: float = AMPLE_S) -> Holding
 def with_graphed_gradient(size: int = 4) -> nn.Parameter:
     parameter = nn.Parameter(torch.ones(size))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch itself warns of the ring
+        warnings.simplefilter("ignore")  # torch itself warns about the cycle
         parameter.exp().sum().backward(create_graph=True)
     return parameter
 
 
-def test_a_gradient_whose_graph_leads_to_its_parameter_is_a_ring_that_no_collection_frees() -> None:
+def test_a_gradient_whose_graph_leads_to_its_parameter_is_never_collected() -> None:
     parameter = weakref.ref(with_graphed_gradient())
     gc.collect()
     found = holding(parameter)
     assert found.chains == ()
-    assert found.ring is not None
-    assert found.ring.words == GRADIENT
-    assert waiting().n == 0
-    assert found.ring.closed_by is parameter().grad  # type: ignore[union-attr]
+    assert found.cycle is not None
+    assert found.cycle.names == GRADIENT
+    assert find_garbage().n == 0
+    assert found.cycle.closed_by is parameter().grad  # type: ignore[union-attr]
     del found
     gc.collect()
     assert parameter() is not None
 
 
-def test_the_ring_is_gone_with_the_gradient() -> None:
+def test_clearing_the_gradient_breaks_the_cycle() -> None:
     parameter = weakref.ref(with_graphed_gradient())
-    assert holding(parameter).ring is not None
+    assert holding(parameter).cycle is not None
     parameter().grad = None  # type: ignore[union-attr]
     assert parameter() is None
 
 
-def test_what_the_graph_of_a_ring_has_saved_is_kept_by_the_ring() -> None:
+def test_tensors_saved_by_the_graph_of_a_cycle_are_kept_by_it() -> None:
     def leave() -> "weakref.ref[Tensor]":
         data = torch.ones(4)
         parameter = nn.Parameter(torch.ones(4))
@@ -74,8 +74,8 @@ def test_what_the_graph_of_a_ring_has_saved_is_kept_by_the_ring() -> None:
     data = leave()
     found = holding(data)
     assert found.chains == ()
-    assert found.ring is not None
-    assert found.ring.words == GRADIENT
+    assert found.cycle is not None
+    assert found.cycle.names == GRADIENT
     parameter = weakref.ref(_parameters()[0])
     parameter().grad = None  # type: ignore[union-attr]
     del found
@@ -83,11 +83,11 @@ def test_what_the_graph_of_a_ring_has_saved_is_kept_by_the_ring() -> None:
     assert parameter() is None
 
 
-def test_what_the_program_holds_is_in_no_ring_that_is_told() -> None:
+def test_an_object_with_a_holder_has_no_cycle() -> None:
     KEPT.append(with_graphed_gradient())
     found = holding(weakref.ref(KEPT[0]))
     assert "".join(found.chains[0].parts).endswith("KEPT[0]")
-    assert found.ring is None
+    assert found.cycle is None
 
 
 class Squared(torch.autograd.Function):
@@ -98,7 +98,7 @@ class Squared(torch.autograd.Function):
         return x.square()
 
 
-def test_what_is_computed_from_an_output_and_kept_on_its_operators_ctx_is_a_ring() -> None:
+def test_a_tensor_computed_from_an_output_and_stored_on_its_ctx_is_a_cycle() -> None:
     output = Squared.apply(torch.ones(4, requires_grad=True))
     output.grad_fn.later = output.exp()
     later = weakref.ref(output.grad_fn.later)
@@ -106,29 +106,29 @@ def test_what_is_computed_from_an_output_and_kept_on_its_operators_ctx_is_a_ring
     gc.collect()
     found = holding(later)
     assert found.chains == ()
-    assert found.ring is not None
-    assert found.ring.words == ("SquaredBackward", "Tensor.grad_fn", "SquaredBackward")
-    assert waiting().n == 0
-    assert found.ring.closed_by is later()
+    assert found.cycle is not None
+    assert found.cycle.names == ("SquaredBackward", "Tensor.grad_fn", "SquaredBackward")
+    assert find_garbage().n == 0
+    assert found.cycle.closed_by is later()
     del found
     del later().grad_fn.next_functions[0][0].later  # type: ignore[union-attr]
     assert later() is None
 
 
 class Node:
-    """Refers to itself, as Python's collector sees."""
+    """Refers to itself, visibly to Python's garbage collector."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
         self.me = self
 
 
-def test_a_cycle_of_pythons_own_is_left_to_its_collector() -> None:
+def test_a_python_cycle_is_not_an_autograd_cycle() -> None:
     values = weakref.ref(Node(torch.ones(4)).values)
     assert holding(values) == Holding((), None)
 
 
-def test_a_search_that_was_cut_short_tells_of_no_ring() -> None:
+def test_a_search_that_was_cut_short_returns_no_cycle() -> None:
     parameter = weakref.ref(with_graphed_gradient())
     assert holding(parameter, budget_s=0.0) == Holding((), None)
 

@@ -1,4 +1,4 @@
-"""What graphs keep, against what torch itself says that it saved, and graphs of known size."""
+"""Nodes and saved bytes of graphs, compared with torch's hooks and with known graphs."""
 
 import gc
 import itertools
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from profkit.capture.memory.holders import autograd_graphs, recursion_depth
+from profkit.capture.memory.holders import autograd_graphs
 
 WIDTH = 8
 
@@ -48,7 +48,7 @@ MODELS = (_linear, _convolution, _recurrent, _attention, _many_of_one)
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_the_bytes_are_those_that_torch_hands_to_a_hook_while_the_graph_is_made(
+def test_saved_bytes_are_those_that_torch_passes_to_a_saved_tensor_hook(
     make: Callable[[], torch.Tensor],
 ) -> None:
     saved: dict[int, int] = {}
@@ -65,7 +65,7 @@ def test_the_bytes_are_those_that_torch_hands_to_a_hook_while_the_graph_is_made(
         hooked = make()
     torch.manual_seed(1)
     plain = make()
-    graph = autograd_graphs.behind(plain, counted=set())
+    graph = autograd_graphs.graph_behind([plain], counted=set())
     assert graph.saved_bytes == sum(saved.values()) + _leaves_beside(hooked, saved)
     assert graph.is_exact
 
@@ -93,75 +93,76 @@ def _nodes_by_hand(root: Any) -> list[Any]:  # noqa: ANN401
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_the_nodes_are_those_that_torch_links_together(make: Callable[[], torch.Tensor]) -> None:
+def test_nodes_are_those_that_torch_links_together(make: Callable[[], torch.Tensor]) -> None:
     loss = make()
-    graph = autograd_graphs.behind(loss, counted=set())
+    graph = autograd_graphs.graph_behind([loss], counted=set())
     assert graph.n_nodes == len(_nodes_by_hand(loss.grad_fn))
     assert loss.grad_fn is not None
     assert graph.root == type(loss.grad_fn).__name__
-    assert autograd_graphs.behind(loss.grad_fn, counted=set()) == graph
 
 
-def test_a_sum_that_keeps_its_graph_gains_the_nodes_of_each_step() -> None:
+def test_a_running_sum_gains_the_nodes_of_each_step() -> None:
     weight = torch.ones(3, requires_grad=True)
     total = torch.zeros(())
     sizes = []
     for _ in range(5):
         total = total + (weight * 2).sum()
-        sizes.append(autograd_graphs.behind(total, counted=set()).n_nodes)
+        sizes.append(autograd_graphs.graph_behind([total], counted=set()).n_nodes)
     # Each step adds an addition, a sum and a product; the leaf's own node is there once.
     assert [after - before for before, after in itertools.pairwise(sizes)] == [3] * 4
     assert sizes[0] == 4
 
 
-def test_a_hidden_state_that_is_never_detached_keeps_each_steps_bytes() -> None:
+def test_a_hidden_state_that_is_never_detached_keeps_the_saved_bytes_of_each_step() -> None:
     cell = nn.RNNCell(WIDTH, WIDTH)
     hidden = torch.zeros(1, WIDTH)
     kept = []
     for _ in range(4):
         hidden = cell(torch.randn(1, WIDTH), hidden)
-        kept.append(autograd_graphs.behind(hidden, counted=set()).saved_bytes)
+        kept.append(autograd_graphs.graph_behind([hidden], counted=set()).saved_bytes)
     growth = {after - before for before, after in itertools.pairwise(kept)}
-    assert growth == {2 * WIDTH * 4}, "the input and the output of tanh, a step"
+    assert growth == {2 * WIDTH * 4}, "the input and the output of tanh, per step"
 
 
 def test_a_leaf_has_no_graph() -> None:
-    graph = autograd_graphs.behind(torch.ones(3, requires_grad=True), counted=set())
+    graph = autograd_graphs.graph_behind([torch.ones(3, requires_grad=True)], counted=set())
     assert (graph.n_nodes, graph.saved_bytes, graph.root) == (0, 0, "")
 
 
-def test_what_is_counted_already_is_left_out_and_what_is_counted_is_added() -> None:
+def test_counted_storages_are_left_out_and_new_ones_are_added() -> None:
     weight = torch.ones(100, requires_grad=True)
     other = torch.ones(50)
     loss = (weight[:50] * other).exp().sum()
     counted = {weight.untyped_storage()._cdata, other.untyped_storage()._cdata}
-    assert autograd_graphs.behind(loss, counted=counted).saved_bytes == 200, "exp's result alone"
+    assert autograd_graphs.graph_behind([loss], counted=counted).saved_bytes == 200, (
+        "exp's result alone"
+    )
     assert len(counted) == 3
-    assert autograd_graphs.behind(loss, counted=counted).saved_bytes == 0
+    assert autograd_graphs.graph_behind([loss], counted=counted).saved_bytes == 0
 
 
 def test_a_storage_is_counted_once_however_many_views_of_it_are_saved() -> None:
     base = torch.ones(100)
     weight = torch.ones(10, requires_grad=True)
     loss = sum(((weight * base[n : n + 10]).sum() for n in range(20)), torch.zeros(()))
-    assert autograd_graphs.behind(loss, counted=set()).saved_bytes == 400 + 40
+    assert autograd_graphs.graph_behind([loss], counted=set()).saved_bytes == 400 + 40
 
 
-def test_graphs_that_share_a_part_keep_it_once() -> None:
+def test_a_shared_part_of_two_graphs_is_counted_once() -> None:
     weight = torch.ones(100, requires_grad=True)
     shared = weight.exp()
     losses = [shared.square().sum(), shared.tanh().sum()]
     counted = {weight.untyped_storage()._cdata}
-    assert autograd_graphs.kept_bytes([*losses, weight], counted=counted) == 2 * 400
-    assert autograd_graphs.kept_bytes(losses, counted=counted) == 0
+    assert autograd_graphs.graph_behind([*losses, weight], counted=counted).saved_bytes == 2 * 400
+    assert autograd_graphs.graph_behind(losses, counted=counted).saved_bytes == 0
 
 
-def test_backward_frees_what_the_nodes_kept_and_leaves_the_nodes() -> None:
+def test_backward_frees_saved_tensors_and_leaves_the_nodes() -> None:
     weight = torch.ones(100, requires_grad=True)
     loss = weight.exp().sum()
-    before = autograd_graphs.behind(loss, counted=set())
+    before = autograd_graphs.graph_behind([loss], counted=set())
     loss.backward()
-    after = autograd_graphs.behind(loss, counted={weight.untyped_storage()._cdata})
+    after = autograd_graphs.graph_behind([loss], counted={weight.untyped_storage()._cdata})
     assert before.saved_bytes == 800
     assert (after.n_nodes, after.saved_bytes) == (before.n_nodes, 0)
 
@@ -179,13 +180,13 @@ class _Scale(torch.autograd.Function):
         return grads[0] * ctx.number
 
 
-def test_what_the_users_own_function_keeps_on_its_ctx_is_counted() -> None:
+def test_tensors_on_the_ctx_of_a_custom_function_are_counted() -> None:
     x = torch.ones(10, requires_grad=True)
-    assert autograd_graphs.behind(_Scale.apply(x), counted=set()).saved_bytes == 40 + 120
+    assert autograd_graphs.graph_behind([_Scale.apply(x)], counted=set()).saved_bytes == 40 + 120
 
 
 @pytest.mark.parametrize("packed", ["tensor", "tuple", "nested", "dict", "file name"])
-def test_no_hook_of_the_users_runs_and_what_it_packed_is_counted(packed: str) -> None:
+def test_no_user_hook_runs_and_packed_tensors_are_counted(packed: str) -> None:
     called = []
 
     def pack(tensor: torch.Tensor) -> object:
@@ -206,13 +207,13 @@ def test_no_hook_of_the_users_runs_and_what_it_packed_is_counted(packed: str) ->
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         loss = weight.exp().sum()
     counted = {weight.untyped_storage()._cdata}
-    assert autograd_graphs.behind(loss, counted=counted).saved_bytes == (
+    assert autograd_graphs.graph_behind([loss], counted=counted).saved_bytes == (
         0 if packed == "file name" else 256
     )
     assert called == []
 
 
-def test_a_checkpointed_layer_is_not_computed_anew() -> None:
+def test_a_checkpointed_layer_is_not_recomputed() -> None:
     calls = []
 
     def layer(x: torch.Tensor) -> torch.Tensor:
@@ -221,7 +222,7 @@ def test_a_checkpointed_layer_is_not_computed_anew() -> None:
 
     x = torch.ones(10, requires_grad=True)
     loss = checkpoint(layer, x, use_reentrant=False).sum()
-    autograd_graphs.behind(loss, counted=set())
+    autograd_graphs.graph_behind([loss], counted=set())
     assert len(calls) == 1
     loss.backward()
     assert len(calls) == 2
@@ -232,22 +233,22 @@ def test_a_long_graph_needs_no_recursion_and_stops_at_its_limit() -> None:
     total = x * 1
     for _ in range(10_000):
         total = total + 1
-    assert autograd_graphs.behind(total, counted=set()).n_nodes == 10_002
-    short = autograd_graphs.behind(total, counted=set(), limit=100)
+    assert autograd_graphs.graph_behind([total], counted=set()).n_nodes == 10_002
+    short = autograd_graphs.graph_behind([total], counted=set(), limit=100)
     assert (short.n_nodes, short.is_exact) == (100, False)
 
 
 DEEP = """
 import sys
 import torch
-from profkit.capture.memory import graphs
+from profkit.capture.memory.holders.autograd_graphs import graph_behind
 
 n_steps, apart = int(sys.argv[1]), int(sys.argv[2])
 total = torch.ones(2, requires_grad=True) * 1
 for step in range(1, n_steps + 1):
     total = (total * 2.0).tanh()
     if step % apart == 0:
-        graph = graphs.behind(total, counted=set())
+        graph = graph_behind([total], counted=set())
 print(graph.n_nodes, graph.is_exact)
 del total
 print("ended")
@@ -255,7 +256,7 @@ print("ended")
 
 
 @pytest.mark.parametrize(("n_steps", "apart"), [(60_000, 60_000), (60_000, 500)])
-def test_a_walk_over_a_very_deep_graph_does_not_end_the_program_with_it(
+def test_a_walk_over_a_very_deep_graph_does_not_overflow_the_stack(
     n_steps: int, apart: int
 ) -> None:
     done = subprocess.run(
@@ -268,39 +269,38 @@ def test_a_walk_over_a_very_deep_graph_does_not_end_the_program_with_it(
     assert done.stdout.splitlines()[-1] == "ended"
 
 
-def test_how_deep_is_no_matter_where_nodes_leave_nothing_behind(
+def test_walks_are_bounded_if_nodes_keep_their_python_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recursion_depth, "_deep_walks", 0)
-    monkeypatch.setattr(recursion_depth, "_nodes_keep_their_python_side", lambda: False)
-    assert recursion_depth.allowed() == sys.maxsize
-    monkeypatch.setattr(recursion_depth, "_nodes_keep_their_python_side", lambda: True)
-    deepest = recursion_depth.allowed()
+    monkeypatch.setattr(autograd_graphs, "_n_cut_walks", 0)
+    monkeypatch.setattr(autograd_graphs, "_nodes_keep_python_objects", lambda: False)
+    assert autograd_graphs.safe_depth() == sys.maxsize
+    monkeypatch.setattr(autograd_graphs, "_nodes_keep_python_objects", lambda: True)
+    deepest = autograd_graphs.safe_depth()
     assert 1_000 < deepest < 40_000
-    recursion_depth.note_deep()
-    assert recursion_depth.allowed() < deepest / 100
+    autograd_graphs.note_cut_walk()
+    assert autograd_graphs.safe_depth() < deepest / 100
     for _ in range(100):
-        recursion_depth.note_deep()
-    assert recursion_depth.allowed() == 0
+        autograd_graphs.note_cut_walk()
+    assert autograd_graphs.safe_depth() == 0
 
 
-def test_a_walk_keeps_nothing_of_the_graph_alive() -> None:
+def test_a_walk_keeps_no_tensor_alive() -> None:
     kept = torch.ones(10)
     gone = weakref.ref(kept)
     loss = (torch.ones(10, requires_grad=True) * kept).sum()
-    autograd_graphs.behind(loss, counted=set())
-    autograd_graphs.kept_bytes([loss], counted=set())
+    autograd_graphs.graph_behind([loss], counted=set())
     del kept
     assert gone() is not None
     del loss
     assert gone() is None
 
 
-def test_a_class_of_nodes_is_forgotten_with_its_last_node() -> None:
+def test_a_walk_keeps_no_node_class_alive() -> None:
     def once() -> weakref.ref[type]:
         own: Any = type("Own", (_Scale,), {})
         loss = own.apply(torch.ones(3, requires_grad=True))
-        autograd_graphs.behind(loss, counted=set())
+        autograd_graphs.graph_behind([loss], counted=set())
         return weakref.ref(own)
 
     gone = once()
@@ -319,11 +319,11 @@ class _Refuses(torch.Tensor):
         raise RuntimeError
 
 
-def test_a_subclass_of_tensor_is_not_asked() -> None:
+def test_torch_function_of_a_subclass_is_not_called() -> None:
     weight = torch.ones(10, requires_grad=True)
     loss = (weight * 2).as_subclass(_Refuses)
     _Refuses.calls = ()
-    assert autograd_graphs.behind(loss, counted=set()).n_nodes >= 2
+    assert autograd_graphs.graph_behind([loss], counted=set()).n_nodes >= 2
     assert autograd_graphs.storage_of(loss) is not None
     assert autograd_graphs.base_of(loss) is not None
     assert autograd_graphs.gradient_of(loss) is None
@@ -336,7 +336,7 @@ def test_a_tensor_without_a_storage_has_no_bytes() -> None:
     assert autograd_graphs.storage_of(sparse) is None
 
 
-def test_asking_for_a_gradient_warns_of_nothing() -> None:
+def test_reading_a_gradient_does_not_warn() -> None:
     weight = torch.ones(3, requires_grad=True)
     inner = weight * 2
     kept = weight * 3

@@ -1,4 +1,4 @@
-"""How chains read: past the user's code, short and harmless, and as expressions."""
+"""Chains are rendered without user code, short and printable, and as expressions."""
 
 import gc
 import sys
@@ -81,7 +81,7 @@ calls.clear()
 """
 
 
-def test_nothing_of_the_users_is_called(world: World) -> None:
+def test_no_user_code_runs(world: World) -> None:
     module = world(HOSTILE)
     found = of(module)
     assert module.calls == []
@@ -101,7 +101,7 @@ def test_nothing_of_the_users_is_called(world: World) -> None:
         ("float('nan')", "[nan]"),
     ],
 )
-def test_a_key_is_shown_short_and_harmless(world: World, key: str, shown: str) -> None:
+def test_a_key_is_short_and_printable(world: World, key: str, shown: str) -> None:
     module = world(f"kept = {{{key}: made()}}\n")
     (chain,) = of(module)
     assert shown.replace("…", "") in text(chain).replace("…", "") or shown in text(chain)
@@ -113,8 +113,8 @@ steps = st.lists(st.sampled_from(["list", "dict", "tuple", "attribute", "deque"]
 
 
 @given(paths=st.lists(steps, min_size=1, max_size=4))
-def test_every_chain_reads_as_an_expression_that_gives_the_object(paths: list[list[str]]) -> None:
-    gc.freeze()  # What is there already is not looked through again for each example.
+def test_every_chain_is_an_expression_that_evaluates_to_the_object(paths: list[list[str]]) -> None:
+    gc.freeze()  # existing objects need not be scanned again for each example
     module = ModuleType("grown")
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["grown"] = module

@@ -1,4 +1,4 @@
-"""What waits for the collector, against the collector itself."""
+"""Unreachable tensors, compared with what the garbage collector frees."""
 
 import gc
 import subprocess
@@ -11,14 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.capture.memory.holders.garbage import waiting
+from profkit.capture.memory.holders.garbage import find_garbage
 from profkit.capture.memory.holders.reference_cycles import components
-from profkit.capture.memory.holders.unreachable import survey
+from profkit.capture.memory.holders.unreachable import scan_reachability
 
 
 @pytest.fixture(autouse=True)
 def _by_hand() -> Iterator[None]:
-    """The collector runs only when a test says so, and what is there already is left out."""
+    """Run the collector only on request, and exclude existing objects."""
     gc.collect()
     gc.disable()
     gc.freeze()
@@ -40,17 +40,17 @@ def _cycle(*kept: object) -> None:
     second.held += [first, *kept]
 
 
-def test_a_cycle_with_a_tensor_waits_until_the_collector_has_come() -> None:
+def test_a_tensor_in_a_cycle_is_garbage_until_it_is_collected() -> None:
     _cycle(torch.zeros(256))
-    found = waiting()
+    found = find_garbage()
     assert (found.bytes, found.n) == (1024, 1)
     assert [group.cycle for group in found.groups] == [("Node", "list", "Node", "list", "Node")]
     del found
     gc.collect()
-    assert waiting().n == 0
+    assert find_garbage().n == 0
 
 
-def test_what_is_reached_does_not_wait() -> None:
+def test_reachable_objects_are_not_garbage() -> None:
     def running() -> Iterator[int]:
         kept = Node()
         kept.held += [kept, torch.zeros(3)]
@@ -60,12 +60,12 @@ def test_what_is_reached_does_not_wait() -> None:
     next(steps)
     local = Node()
     local.held += [local, torch.zeros(3)]
-    assert waiting().n == 0
+    assert find_garbage().n == 0
     assert next(steps, None) is None
 
 
-def test_nothing_is_collected_finalized_or_told() -> None:
-    told: list[object] = []
+def test_nothing_is_collected_and_no_finalizer_or_callback_runs() -> None:
+    events: list[object] = []
 
     class Finalized:
         def __init__(self) -> None:
@@ -73,78 +73,78 @@ def test_nothing_is_collected_finalized_or_told() -> None:
             self.kept = torch.zeros(4)
 
         def __del__(self) -> None:
-            told.append("finalized")
+            events.append("finalized")
 
     one = Finalized()
-    tensor = weakref.ref(one.kept, lambda _: told.append("freed"))
-    weak = weakref.ref(one, lambda _: told.append("gone"))
+    tensor = weakref.ref(one.kept, lambda _: events.append("freed"))
+    weak = weakref.ref(one, lambda _: events.append("gone"))
     del one
-    assert waiting().n == 1
-    assert told == []
+    assert find_garbage().n == 1
+    assert events == []
     assert weak() is not None
     assert tensor() is not None
     gc.collect()
-    assert sorted(told) == ["finalized", "freed", "gone"]  # type: ignore[type-var]
+    assert sorted(events) == ["finalized", "freed", "gone"]  # type: ignore[type-var]
 
 
-def test_what_a_look_finds_can_be_collected_after_it() -> None:
+def test_garbage_that_was_found_can_be_collected() -> None:
     _cycle(kept := torch.zeros(4))
     gone = weakref.ref(kept)
     del kept
-    assert waiting().groups[0].examples[0] is gone()
+    assert find_garbage().groups[0].examples[0] is gone()
     gc.collect()
     assert gone() is None
 
 
-def test_the_collector_is_left_as_it_was() -> None:
+def test_the_collector_stays_enabled_or_disabled() -> None:
     assert not gc.isenabled()
-    waiting()
+    find_garbage()
     assert not gc.isenabled()
     gc.enable()
-    waiting()
+    find_garbage()
     assert gc.isenabled()
 
 
-def test_a_storage_that_stays_is_not_freed_and_one_that_is_shared_is_freed_once() -> None:
+def test_live_storages_are_not_counted_and_shared_ones_are_counted_once() -> None:
     stays = torch.zeros(100)
     goes = torch.zeros(50)
     _cycle(stays[:10], goes[:5], goes[5:])
     del goes
-    found = waiting()
+    found = find_garbage()
     assert (found.bytes, found.n) == (200, 3)
     assert stays.numel() == 100
 
 
-def test_what_a_graph_that_waits_has_saved_by_name_waits_too() -> None:
+def test_tensors_saved_by_an_unreachable_graph_are_garbage() -> None:
     weight = torch.ones(100, requires_grad=True)
     data = torch.ones(50)
     part = weight[:50] * data
     _cycle((part * part).sum())
     del data, part
-    assert waiting().bytes == 200 + 200 + 4
+    assert find_garbage().bytes == 200 + 200 + 4
 
 
-def test_gradients_of_what_stays_stay() -> None:
+def test_gradients_of_live_tensors_are_not_garbage() -> None:
     weight = torch.ones(100, requires_grad=True)
     (weight * 2).sum().backward()
     assert weight.grad is not None
     _cycle(weight.grad.view(10, 10))
-    assert waiting().bytes == 0
+    assert find_garbage().bytes == 0
 
 
-def test_what_only_a_waiting_graph_keeps_waits_with_it() -> None:
+def test_tensors_that_only_an_unreachable_graph_keeps_are_garbage() -> None:
     weight = torch.ones(100, requires_grad=True)
     _cycle(weight.exp().sum())
-    assert waiting().bytes == 400 + 4
+    assert find_garbage().bytes == 400 + 4
 
 
-def test_what_a_live_graph_keeps_too_stays() -> None:
+def test_tensors_that_a_live_graph_keeps_are_not_garbage() -> None:
     weight = torch.ones(100, requires_grad=True)
     inner = weight.exp()
     loss = inner.sum()
     _cycle(inner)
     del inner
-    assert waiting().bytes == 0
+    assert find_garbage().bytes == 0
     assert loss.grad_fn is not None
 
 
@@ -220,23 +220,23 @@ def _through_hooks_of_a_module() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_cycle_is_told_by_its_types_and_its_functions_names(
+def test_a_cycle_is_described_by_types_and_function_names(
     leave: object, cycle: tuple[str, ...]
 ) -> None:
     assert callable(leave)
     leave()
-    found = waiting()
+    found = find_garbage()
     assert [group.cycle for group in found.groups] == [cycle]
     assert found.bytes == 4
 
 
-def test_cycles_of_one_make_are_one_group_the_most_bytes_first() -> None:
+def test_cycles_of_the_same_types_are_one_group_the_most_bytes_first() -> None:
     for n in range(1, 6):
         _cycle(torch.zeros(n))
     kept: list[object] = [torch.zeros(100)]
     kept.append(kept)
     del kept
-    found = waiting()
+    found = find_garbage()
     assert [(group.bytes, group.n) for group in found.groups] == [(400, 1), (60, 5)]
     assert len(found.groups[1].ids) == 5
     examples = found.groups[1].examples
@@ -247,7 +247,7 @@ edges = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=30)
 
 
 @given(edges=edges, kept=st.sets(st.integers(0, 11), max_size=3))
-def test_what_is_unreachable_is_what_the_collector_would_collect(
+def test_unreachable_objects_are_those_that_the_collector_frees(
     edges: list[tuple[int, int]], kept: set[int]
 ) -> None:
     nodes = [Node() for _ in range(12)]
@@ -256,7 +256,7 @@ def test_what_is_unreachable_is_what_the_collector_would_collect(
     numbers = {id(node): n for n, node in enumerate(nodes)}
     roots = [nodes[n] for n in sorted(kept)]
     nodes.clear()
-    found = {numbers[id(one)] for one in survey().unreachable if id(one) in numbers}
+    found = {numbers[id(one)] for one in scan_reachability().unreachable if id(one) in numbers}
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         gc.collect()
@@ -270,7 +270,7 @@ def test_what_is_unreachable_is_what_the_collector_would_collect(
 
 
 @given(edges=edges)
-def test_two_nodes_are_in_one_component_when_each_leads_to_the_other(
+def test_two_nodes_are_in_one_component_if_each_leads_to_the_other(
     edges: list[tuple[int, int]],
 ) -> None:
     held = [[b for a, b in edges if a == n] for n in range(12)]
@@ -293,7 +293,7 @@ def test_a_chain_of_many_objects_needs_no_recursion() -> None:
 WHOLE_PROGRAM = """
 import gc, sys
 import torch
-from profkit.capture.memory.garbage import waiting
+from profkit.capture.memory.holders.garbage import find_garbage
 gc.collect()
 gc.disable()
 
@@ -318,7 +318,7 @@ for _ in range(3):
         one.step()
         alive.step()
 del one
-found = waiting()
+found = find_garbage()
 n, n_bytes = found.n, found.bytes
 del found
 before = sum(1 for one in gc.get_objects() if isinstance(one, torch.Tensor))
@@ -330,7 +330,7 @@ print(n, len(waited), n_bytes, sum(storages.values()))
 """
 
 
-def test_the_figures_of_a_whole_program_are_those_of_the_collector() -> None:
+def test_number_and_bytes_in_a_whole_program_are_those_of_the_collector() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WHOLE_PROGRAM], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Who holds an object, against programs whose holder is known, and which let go of it when told."""
+"""Reference chains in programs with a known holder; cutting it frees the object."""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -62,7 +62,7 @@ CASES = {
         ("cache", "functools._lru_cache_wrapper", 2),
         "Net.positional.cache_clear()",
     ),
-    "a kept exception": (
+    "a stored exception": (
         (
             "errors = []\ndef step():\n    out = made()\n    raise ValueError\n"
             "try:\n    step()\nexcept ValueError as error:\n    errors.append(error)"
@@ -142,13 +142,13 @@ CASES = {
         ("thread", "list", 1),
         "kept.reset(token)",
     ),
-    "a generator that waits": (
+    "a suspended generator": (
         "def batches():\n    seen = [made()]\n    yield\nrunning = batches()\nnext(running)",
         "world.running → seen[0] in generator batches at world.py:17",
         ("generator", "list", 1),
         "running.close()",
     ),
-    "a coroutine that waits": (
+    "a suspended coroutine": (
         (
             "@types.coroutine\ndef pause():\n    yield\nasync def fetch():\n    got = made()\n"
             "    await pause()\nrunning = fetch()\nrunning.send(None)"
@@ -202,8 +202,8 @@ CASES = {
         ("module-global", "", None),
         "grid[1, 2] = None",
     ),
-    "an array that looks into a tensor": (
-        "arrays = {'a': torch.zeros(2).numpy()}\nwatched(arrays['a'].base)",
+    "an array that is a view of a tensor": (
+        "arrays = {'a': torch.zeros(2).numpy()}\ntracked(arrays['a'].base)",
         "world.arrays['a'].base",
         ("module-global", "dict", 1),
         "arrays.clear()",
@@ -226,7 +226,7 @@ CASES = {
         ("module-global", "list", 1),
         "heads.clear()",
     ),
-    "what a graph saved": (
+    "a tensor saved by a graph": (
         "w = torch.zeros(2, requires_grad=True)\ntotal = ((w * made()) + 1).sum()",
         "world.total.grad_fn → 'other' saved by MulBackward0",
         ("context", "", None),
@@ -253,9 +253,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_holder_is_named_in_the_users_words_and_lets_go_when_it_is_cut(
-    world: World, name: str
-) -> None:
+def test_a_holder_is_named_and_cutting_it_frees_the_object(world: World, name: str) -> None:
     source, expected, (kind, container, length), cut = CASES[name]
     module = world(source)
     found = of(module)
@@ -267,11 +265,13 @@ def test_a_holder_is_named_in_the_users_words_and_lets_go_when_it_is_cut(
         assert found[0].container_len == length
     assert module.ref() is not None
     exec(cut, module.__dict__)  # noqa: S102
-    assert module.ref() is None, "something else holds it: the search itself, or a missed holder"
+    assert module.ref() is None, (
+        "something else holds it: the search itself, or a holder that was not found"
+    )
 
 
 def _hook_ids(module: ModuleType) -> Iterator[int]:
-    """The keys of the hooks that a program has set."""
+    """The keys of the hooks that a program has registered."""
     model = getattr(module, "model", ())
     for thing in (getattr(module, "w", None), *(model if hasattr(model, "__iter__") else ())):
         for name in ("_backward_hooks", "_forward_hooks"):

@@ -1,4 +1,4 @@
-"""The memory of a loader's workers, against what a process is told to copy and to make."""
+"""The memory of DataLoader workers, compared with what a process copies and allocates."""
 
 import ctypes
 import gc
@@ -20,17 +20,15 @@ from profkit.capture.memory.monitor.loader_workers import Workers
 KIB = 1024
 N_SAMPLES = 60_000
 N_STEPS = 24
-A_STEP = 500
-"""Samples that are read in a step, or bytes in KiB that are made."""
+PER_STEP = 500
+"""Samples read per step, or KiB allocated per step."""
 PIECE = 100 * KIB
-"""What C's allocator takes from its heap, and asks the system for no pages of its own."""
+"""Small enough that the C allocator takes it from its heap, without pages of its own."""
 N_PIECES = 400
-BLOCK = bytes(A_STEP * KIB)
+BLOCK = bytes(PER_STEP * KIB)
 
 pytestmark = [
-    pytest.mark.skipif(
-        not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell"
-    ),
+    pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs smaps_rollup"),
     # Since Python 3.12 a process with threads is warned of forking, and torch has some.
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
 ]
@@ -38,19 +36,19 @@ Pipe = multiprocessing.connection.Connection
 
 
 def works(pipe: Any, samples: list[bytes], name: str) -> None:  # noqa: ANN401
-    """Read samples, or keep new bytes, as it is told."""
+    """Read samples, or allocate memory, as commanded."""
     torch.multiprocessing._set_thread_name(name)
-    # A collection writes to all objects of a large test run, which copies them.
+    # A collection writes to all objects of a large test run, which would copy them.
     gc.disable()
     kept: list[Any] = []
     pipe.send("ready")
     for what, first in iter(pipe.recv, None):
         if what == "read":
-            for sample in samples[first : first + A_STEP]:
+            for sample in samples[first : first + PER_STEP]:
                 len(sample)
         elif what == "make":
-            # Pages of its own, wherever this process has free memory.
-            pages = mmap.mmap(-1, A_STEP * KIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            # New pages, even if this process has free memory.
+            pages = mmap.mmap(-1, PER_STEP * KIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             pages.write(BLOCK)
             kept.append(pages)
         else:
@@ -58,8 +56,8 @@ def works(pipe: Any, samples: list[bytes], name: str) -> None:  # noqa: ANN401
         pipe.send(len(kept))
 
 
-class Known(Heap):
-    """A heap of which is known what is free in it."""
+class FakeHeap(Heap):
+    """A heap with a given number of free bytes."""
 
     def __init__(self, free: int | None) -> None:
         super().__init__()
@@ -74,13 +72,13 @@ Start = Callable[..., Pipe]
 
 @pytest.fixture(scope="module")
 def samples() -> list[bytes]:
-    """Objects of Python's beside each other, six to a page."""
+    """Adjacent Python objects, six to a page."""
     return [bytes(600) for _ in range(N_SAMPLES)]
 
 
 @pytest.fixture
 def start(samples: list[bytes]) -> Iterator[Start]:
-    """Begins a worker; the pipe that tells it what to do."""
+    """Starts a worker; returns the pipe for its commands."""
     context = multiprocessing.get_context("fork")
     running = []
 
@@ -99,16 +97,16 @@ def start(samples: list[bytes]) -> Iterator[Start]:
         process.join()
 
 
-def tell(pipe: Pipe, what: str, step: int) -> None:
-    pipe.send((what, step * A_STEP))
+def command(pipe: Pipe, what: str, step: int) -> None:
+    pipe.send((what, step * PER_STEP))
     pipe.recv()
 
 
-def watch(workers: Workers, pipe: Pipe, what: str, steps: range) -> list[int]:
-    """What was read after each step of some work."""
+def measure(workers: Workers, pipe: Pipe, what: str, steps: range) -> list[int]:
+    """Private bytes after each step of some work."""
     seen = []
     for step in steps:
-        tell(pipe, what, step)
+        command(pipe, what, step)
         if workers.due_ns(step) is not None:
             read = workers.read(step)
             assert read is not None
@@ -117,41 +115,41 @@ def watch(workers: Workers, pipe: Pipe, what: str, steps: range) -> list[int]:
 
 
 def private_bytes(pid: int) -> int:
-    """What a process shares with no other, mapping by mapping."""
+    """Private memory of a process, summed over its mappings."""
     lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
     return sum(int(line.split()[1]) * KIB for line in lines if line.startswith("Private_"))
 
 
-def test_what_is_read_is_what_the_worker_shares_with_nobody(start: Start) -> None:
+def test_private_bytes_are_those_of_the_workers_mappings(start: Start) -> None:
     start()
     (process,) = multiprocessing.active_children()
     assert process.pid is not None
     workers = Workers(Heap())
     assert workers.due_ns(1) is not None
-    # Each page that this process writes meanwhile is from then on the worker's alone.
+    # Each page that this process writes meanwhile becomes private to the worker.
     before = private_bytes(process.pid)
     read = workers.read(1) or 0
     after = private_bytes(process.pid)
     assert before - 64 * KIB <= read <= after + 64 * KIB
-    assert read < 100 << 20, "what it shares with this process does not count"
+    assert read < 100 << 20, "shared memory does not count"
 
 
-def test_reading_objects_of_the_main_process_is_told_as_copies(start: Start) -> None:
-    workers = Workers(Known(0))
-    watch(workers, start(), "read", range(1, 4 * N_STEPS))
+def test_reading_objects_of_the_main_process_counts_as_copies(start: Start) -> None:
+    workers = Workers(FakeHeap(0))
+    measure(workers, start(), "read", range(1, 4 * N_STEPS))
     growth = workers.growth()
     assert growth is not None
     # An object of 633 bytes; its page is copied once.
-    assert growth.per_step_bytes == pytest.approx(A_STEP * 640, rel=0.1)
+    assert growth.per_step_bytes == pytest.approx(PER_STEP * 640, rel=0.1)
     assert growth.copied_share > 0.95
     assert growth.made_share < 0.05
     assert growth.n == 1
 
 
 @pytest.mark.parametrize("free", [20_000_000, None])
-def test_where_as_much_was_free_copies_are_not_sure(start: Start, free: int | None) -> None:
-    workers = Workers(Known(free))
-    watch(workers, start(), "read", range(1, 4 * N_STEPS))
+def test_copies_are_uncertain_if_the_parent_had_free_memory(start: Start, free: int | None) -> None:
+    workers = Workers(FakeHeap(free))
+    measure(workers, start(), "read", range(1, 4 * N_STEPS))
     growth = workers.growth()
     assert growth is not None
     n_steps = growth.last_step - growth.first_step
@@ -162,7 +160,7 @@ def test_where_as_much_was_free_copies_are_not_sure(start: Start, free: int | No
 
 @pytest.fixture
 def freed() -> Iterator[None]:
-    """Much that this process has freed, and that its heap keeps: a worker's from now on."""
+    """Freed memory that the heap of this process retains, and that a worker inherits."""
     c = ctypes.CDLL(None)
     c.malloc.restype = ctypes.c_void_p
     c.free.argtypes = [ctypes.c_void_p]
@@ -177,12 +175,12 @@ def freed() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("freed")
-def test_what_is_made_in_memory_that_was_freed_is_not_told_as_copies(start: Start) -> None:
-    """The page that it had is replaced, as by a copy."""
+def test_allocations_in_freed_memory_do_not_count_as_copies(start: Start) -> None:
+    """A shared page is replaced, as by a copy."""
     heap = Heap()
     assert (heap.free_bytes() or 0) >= N_PIECES * (PIECE - KIB)
     workers = Workers(heap)
-    watch(workers, start(), "make in the heap", range(1, 2 * N_STEPS))
+    measure(workers, start(), "make in the heap", range(1, 2 * N_STEPS))
     growth = workers.growth()
     assert growth is not None
     assert growth.per_step_bytes == pytest.approx(5 * PIECE, rel=0.1)
@@ -190,60 +188,60 @@ def test_what_is_made_in_memory_that_was_freed_is_not_told_as_copies(start: Star
     assert growth.copied_share < 0.5
 
 
-def test_what_the_worker_makes_is_told_as_its_own(start: Start) -> None:
-    workers = Workers(Known(0))
-    watch(workers, start(), "make", range(1, 2 * N_STEPS))
+def test_allocations_of_the_worker_count_as_made(start: Start) -> None:
+    workers = Workers(FakeHeap(0))
+    measure(workers, start(), "make", range(1, 2 * N_STEPS))
     growth = workers.growth()
     assert growth is not None
-    assert growth.per_step_bytes == pytest.approx(A_STEP * KIB, rel=0.05)
+    assert growth.per_step_bytes == pytest.approx(PER_STEP * KIB, rel=0.05)
     assert growth.made_share > 0.95
     assert growth.copied_share < 0.05
 
 
-def test_of_a_worker_begun_while_steps_were_recorded_copies_alone_count(start: Start) -> None:
-    workers = Workers(Known(0))
-    workers.recorded()
-    watch(workers, start(), "make", range(1, 2 * N_STEPS))
+def test_only_copies_count_if_the_worker_was_started_during_a_trace(start: Start) -> None:
+    workers = Workers(FakeHeap(0))
+    workers.note_tracing()
+    measure(workers, start(), "make", range(1, 2 * N_STEPS))
     assert workers.growth() is None
 
 
-def test_all_workers_are_taken_to_grow_as_the_one_that_is_followed(start: Start) -> None:
-    workers = Workers(Known(0))
+def test_all_workers_are_assumed_to_grow_as_the_one_that_is_measured(start: Start) -> None:
+    workers = Workers(FakeHeap(0))
     first = start()
     start()
     start()
-    watch(workers, first, "make", range(1, 2 * N_STEPS))
+    measure(workers, first, "make", range(1, 2 * N_STEPS))
     growth = workers.growth()
     assert growth is not None
     assert growth.n == 3
-    assert growth.per_step_bytes == pytest.approx(3 * A_STEP * KIB, rel=0.05)
+    assert growth.per_step_bytes == pytest.approx(3 * PER_STEP * KIB, rel=0.05)
 
 
 def test_a_worker_that_fills_its_cache_and_stops_does_not_grow(start: Start) -> None:
-    workers = Workers(Known(0))
+    workers = Workers(FakeHeap(0))
     pipe = start()
-    watch(workers, pipe, "make", range(1, N_STEPS))
-    watch(workers, pipe, "read", range(N_STEPS, N_STEPS + 1))
+    measure(workers, pipe, "make", range(1, N_STEPS))
+    measure(workers, pipe, "read", range(N_STEPS, N_STEPS + 1))
     for step in range(N_STEPS + 1, 3 * N_STEPS):
         if workers.due_ns(step) is not None:
             workers.read(step)
     assert workers.growth() is None
 
 
-def test_other_processes_are_not_followed(start: Start) -> None:
+def test_other_processes_are_not_measured(start: Start) -> None:
     start("a server")
     assert Workers(Heap()).due_ns(1) is None
 
 
-def test_when_one_has_ended_the_next_is_followed_and_the_longest_judged(start: Start) -> None:
-    workers = Workers(Known(0))
+def test_after_a_worker_ends_the_next_is_measured_and_the_longest_evaluated(start: Start) -> None:
+    workers = Workers(FakeHeap(0))
     first = start()
-    long = watch(workers, first, "make", range(1, 2 * N_STEPS))
+    long = measure(workers, first, "make", range(1, 2 * N_STEPS))
     first.send(None)
     until = time.monotonic() + 10
     while multiprocessing.active_children() and time.monotonic() < until:
         time.sleep(0.01)
-    short = watch(workers, start(), "read", range(3 * N_STEPS, 3 * N_STEPS + 4))
+    short = measure(workers, start(), "read", range(3 * N_STEPS, 3 * N_STEPS + 4))
     assert short[0] < long[-1] / 2
     growth = workers.growth()
     assert growth is not None

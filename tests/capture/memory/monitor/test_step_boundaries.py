@@ -1,21 +1,21 @@
-"""A program's steps are told from what its optimizers, loaders and modules do."""
+"""A program's steps are detected from its optimizers, loaders and modules."""
 
 from typing import cast
 
 import pytest
 
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
-from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, Turn
+from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, StepSource
 
 
 class Counter:
-    """Stands in for a watcher, and counts."""
+    """Stands in for a leak monitor, and counts steps."""
 
-    def __init__(self, turn: Turn) -> None:
-        self.turn = turn
+    def __init__(self, source: StepSource) -> None:
+        self.source = source
         self.n = 0
         self.skipped = 0
-        self.dropped = False
+        self.discarded = False
 
     def step(self) -> None:
         self.n += 1
@@ -23,100 +23,102 @@ class Counter:
     def skip(self) -> None:
         self.skipped += 1
 
-    def drop(self) -> None:
-        self.dropped = True
+    def discard(self) -> None:
+        self.discarded = True
 
 
 class Thing:
-    """An optimizer or a module, of which only the identity counts."""
+    """Stands in for an optimizer or a module."""
 
 
 @pytest.fixture
-def made() -> list[Counter]:
+def monitors() -> list[Counter]:
     return []
 
 
 @pytest.fixture
-def boundaries(made: list[Counter]) -> StepBoundaries:
-    def watch(turn: Turn) -> LeakMonitor:
-        made.append(Counter(turn))
-        return cast("LeakMonitor", made[-1])
+def boundaries(monitors: list[Counter]) -> StepBoundaries:
+    def make_monitor(source: StepSource) -> LeakMonitor:
+        monitors.append(Counter(source))
+        return cast("LeakMonitor", monitors[-1])
 
-    return StepBoundaries(watch)
+    return StepBoundaries(make_monitor)
 
 
-def test_of_several_optimizers_the_first_one_counts(
-    boundaries: StepBoundaries, made: list[Counter]
+def test_of_several_optimizers_the_first_one_ends_steps(
+    boundaries: StepBoundaries, monitors: list[Counter]
 ) -> None:
     first, second = Thing(), Thing()
     for _ in range(10):
         boundaries.optimizer_stepped(first, recorded=False)
         for _ in range(5):
             boundaries.optimizer_stepped(second, recorded=False)
-    assert [(one.turn, one.n) for one in made] == [("optimizer", 10)]
+    assert [(one.source, one.n) for one in monitors] == [("optimizer", 10)]
 
 
-def test_an_optimizer_that_is_gone_is_succeeded(
-    boundaries: StepBoundaries, made: list[Counter]
+def test_an_optimizer_that_is_gone_is_replaced(
+    boundaries: StepBoundaries, monitors: list[Counter]
 ) -> None:
     first, second = Thing(), Thing()
     for _ in range(5):
         boundaries.optimizer_stepped(first, recorded=False)
     for _ in range(20):
         boundaries.optimizer_stepped(second, recorded=False)
-    assert made[0].n == 5 + 20 - 7
+    assert monitors[0].n == 5 + 20 - 7
     assert not boundaries.is_any_optimizer
 
 
-def test_with_a_new_optimizer_each_step_every_one_counts(
-    boundaries: StepBoundaries, made: list[Counter]
+def test_with_a_new_optimizer_in_each_step_every_one_counts(
+    boundaries: StepBoundaries, monitors: list[Counter]
 ) -> None:
     kept = [Thing() for _ in range(100)]
     for one in kept:
         boundaries.optimizer_stepped(one, recorded=False)
     assert boundaries.is_any_optimizer
-    assert made[0].n == 100 - 2 * 7
+    assert monitors[0].n == 100 - 2 * 7
 
 
-def test_a_surer_sign_of_steps_begins_anew(boundaries: StepBoundaries, made: list[Counter]) -> None:
+def test_a_more_reliable_source_of_steps_replaces_the_monitor(
+    boundaries: StepBoundaries, monitors: list[Counter]
+) -> None:
     module, optimizer = Thing(), Thing()
     for _ in range(8):
         boundaries.module_called(module, recorded=False)
     for _ in range(5):
-        boundaries.batch_asked(recorded=False)
+        boundaries.batch_requested(recorded=False)
     for _ in range(3):
         boundaries.optimizer_stepped(optimizer, recorded=False)
-        boundaries.batch_asked(recorded=False)
+        boundaries.batch_requested(recorded=False)
         boundaries.module_called(module, recorded=False)
-    boundaries.told()
-    found = [(one.turn, one.n, one.dropped) for one in made]
+    boundaries.user_stepped()
+    found = [(one.source, one.n, one.discarded) for one in monitors]
     assert found == [
         ("module", 2, True), ("loader", 2, True), ("optimizer", 3, True), ("user", 1, False),
     ]  # fmt: skip
 
 
-def test_calls_of_the_first_module_count_and_not_of_those_within(
-    boundaries: StepBoundaries, made: list[Counter]
+def test_only_calls_of_the_outer_module_count(
+    boundaries: StepBoundaries, monitors: list[Counter]
 ) -> None:
     outer, inner = Thing(), Thing()
     for _ in range(20):
         boundaries.module_called(outer, recorded=False)
         boundaries.module_called(inner, recorded=False)
-    assert [(one.turn, one.n) for one in made] == [("module", 14)]
+    assert [(one.source, one.n) for one in monitors] == [("module", 14)]
 
 
-def test_recorded_steps_are_counted_and_left_alone(
-    boundaries: StepBoundaries, made: list[Counter]
+def test_traced_steps_are_counted_and_skipped(
+    boundaries: StepBoundaries, monitors: list[Counter]
 ) -> None:
     optimizer = Thing()
     for step in range(6):
         boundaries.optimizer_stepped(optimizer, recorded=step in {2, 3})
-    assert (made[0].n, made[0].skipped) == (4, 2)
+    assert (monitors[0].n, monitors[0].skipped) == (4, 2)
 
 
-def test_a_dead_module_is_not_confused_with_another(
-    boundaries: StepBoundaries, made: list[Counter]
+def test_a_new_module_is_not_mistaken_for_a_dead_one(
+    boundaries: StepBoundaries, monitors: list[Counter]
 ) -> None:
     for _ in range(30):
         boundaries.module_called(Thing(), recorded=False)
-    assert made == []
+    assert monitors == []

@@ -1,4 +1,4 @@
-"""Which lines make Python's own objects is noted if that was asked for, and never while we look."""
+"""Python allocations are attributed to source lines on request, but not while paused."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -19,20 +19,20 @@ def bytes_of(lines: TracemallocLines, code: str) -> int:
     source = open(__file__, encoding="utf-8").read().splitlines()  # noqa: PTH123, SIM115
     return sum(
         n_bytes
-        for (file, line, _), n_bytes in lines.made.items()
+        for (file, line, _), n_bytes in lines.bytes_by_line.items()
         if file == __file__ and code in source[line - 1]
     )
 
 
-def test_what_was_made_and_stays_is_counted_by_its_line() -> None:
-    lines = TracemallocLines(is_wanted=True)
+def test_bytes_that_stay_alive_are_counted_by_line() -> None:
+    lines = TracemallocLines(enabled=True)
     lines.begin()
     kept = [bytes(10_000) for _ in range(50)]  # stays
     for _ in range(50):
         bytes(10_000)  # goes
     with lines.paused():
         assert not tracemalloc.is_tracing()
-        unseen = [bytes(10_000) for _ in range(50)]  # of the watcher's own
+        uncounted = [bytes(10_000) for _ in range(50)]  # while paused
     kept += [bytes(10_000) for _ in range(10)]  # stays too
     with lines.paused():
         pass
@@ -40,27 +40,27 @@ def test_what_was_made_and_stays_is_counted_by_its_line() -> None:
     assert 500_000 <= bytes_of(lines, "# stays") - bytes_of(lines, "# stays too") < 510_000
     assert 100_000 <= bytes_of(lines, "# stays too") < 110_000
     assert bytes_of(lines, "# goes") < 20_000
-    assert bytes_of(lines, "# of the watcher's own") == 0
+    assert bytes_of(lines, "# while paused") == 0
     assert not tracemalloc.is_tracing()
-    assert len(kept) + len(unseen) == 110
+    assert len(kept) + len(uncounted) == 110
 
 
-def test_what_the_program_has_begun_itself_is_left_to_it() -> None:
+def test_tracing_started_by_the_program_is_left_alone() -> None:
     tracemalloc.start(7)
-    lines = TracemallocLines(is_wanted=True)
+    lines = TracemallocLines(enabled=True)
     lines.begin()
     with lines.paused():
         assert tracemalloc.is_tracing()
     lines.end()
     assert tracemalloc.get_traceback_limit() == 7
     assert tracemalloc.is_tracing()
-    assert (lines.made, lines.own_bytes()) == ({}, 0)
+    assert (lines.bytes_by_line, lines.own_bytes()) == ({}, 0)
 
 
-def test_nothing_is_noted_unless_that_was_asked_for() -> None:
+def test_nothing_is_traced_by_default() -> None:
     lines = TracemallocLines()
     lines.begin()
     with lines.paused():
         assert not tracemalloc.is_tracing()
     lines.end()
-    assert lines.made == {}
+    assert lines.bytes_by_line == {}
