@@ -71,7 +71,8 @@ def main() -> None:
         )
         shown("garbage", garbage.find_garbage, n_objects)
         shown("host objects", host_objects.scan_host_objects, n_objects)
-        print(f"  target for one tensor: {TARGET_US} us, {'met' if each <= TARGET_US else 'missed'}")
+        outcome = "met" if each <= TARGET_US else "missed"
+        print(f"  target for one tensor: {TARGET_US} us, {outcome}")
     weight = torch.zeros(3, requires_grad=True)
     parts = []
     for _ in range(NODES // 100):

@@ -19,7 +19,7 @@ import os
 import torch
 
 os.chdir(os.path.dirname(__file__))
-torch.cuda.fake.start()
+torch.cuda.fake.initialize()
 torch.cuda.fake.allocate(4096)
 try:
     torch.cuda.fake.run_out(1 << 40)
@@ -59,8 +59,8 @@ def test_the_error_is_the_program_s_and_the_snapshot_is_in_the_report(
     assert outcome.snapshot in outcome.files
     report = profkit.analyze(outcome.files)
     assert report.summary.memory is not None
-    (ran_out,) = report.summary.memory.devices[0].oom
-    assert ran_out.bytes == 1 << 40
+    (error,) = report.summary.memory.devices[0].oom
+    assert error.bytes == 1 << 40
     assert not cuda.is_on
     assert cuda.requests[0][1] == "alloc"
 

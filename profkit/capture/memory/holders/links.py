@@ -315,9 +315,9 @@ def _attribute_of(path: Path) -> tuple[object, int] | None:
 
 def _from_module(path: Path) -> HolderStep | None:
     found = _attribute_of(path) if is_a(path[0], "torch.nn", "Module") else None
-    if found is None or type(found[0]) is not str:
+    name, length = found or (None, 0)
+    if type(name) is not str:
         return None
-    name, length = found
     kind: HolderKind = "hook" if name.endswith("hooks") else "instance"
     if name in _MODULE_PARTS and len(path) > length + 1:
         part = key_of(path[length], path[length + 1])
@@ -329,9 +329,9 @@ def _from_module(path: Path) -> HolderStep | None:
 
 def _from_optimizer(path: Path) -> HolderStep | None:
     found = _attribute_of(path) if is_a(path[0], "torch.optim", "Optimizer") else None
-    if found is None or type(found[0]) is not str:
+    name, length = found or (None, 0)
+    if type(name) is not str:
         return None
-    name, length = found
     kind: HolderKind = "hook" if name.endswith("hooks") else "optimizer"
     return HolderStep(f".{name}", length, kind=kind)
 
