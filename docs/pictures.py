@@ -1,6 +1,6 @@
-"""Takes the pictures of ``docs/images``: the page and the tab in a browser, on recorded traces.
+"""Takes the screenshots in ``docs/images``: the report and the tab, on recorded traces.
 
-Look at them before they are committed. Run: ``python docs/pictures.py``; it needs Chromium.
+Check them before committing. Run: ``python docs/pictures.py``; it needs Chromium.
 """
 
 import gzip
@@ -20,46 +20,46 @@ ROOT: Final = Path(__file__).parents[1]
 IMAGES: Final = Path(__file__).parent / "images"
 TRACES: Final = ROOT / "traces"
 SHOWN: Final = "starved_loader"
-BESIDE: Final = ("starved_loader_cured", "zeroed_gradients", "zeroed_gradients_cured")
-"""What else stands in the tab's list."""
+OTHERS: Final = ("starved_loader_cured", "zeroed_gradients", "zeroed_gradients_cured")
+"""The other recordings in the tab's list."""
 RECORDED_AT: Final = b"/home/user/profkit"
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE_MS: Final = 120_000
+TIMEOUT_MS: Final = 120_000
 
 
 def main() -> None:
-    """Take all pictures.
+    """Take all screenshots.
 
     Raises:
         SystemExit: There is no browser.
     """
     path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if path is None:
-        raise SystemExit(f"There is no browser on PATH: {', '.join(BROWSERS)}.")
-    expect.set_options(timeout=PATIENCE_MS)
+        raise SystemExit(f"No browser found on PATH: {', '.join(BROWSERS)}.")
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        page_of_the_report(browser, Path(folder))
-        tab_in_tensorboard(browser, Path(folder))
+        report_screenshots(browser, Path(folder))
+        tab_screenshot(browser, Path(folder))
         browser.close()
 
 
-def page_of_the_report(browser: Browser, folder: Path) -> None:
-    """The head of the page with a finding open, in the light; its timeline in the dark."""
+def report_screenshots(browser: Browser, folder: Path) -> None:
+    """The head of the page with an open finding in the light theme, the timeline in the dark one."""
     (trace,) = (TRACES / SHOWN).glob("*.pt.trace.json.gz")
     here = folder / trace.name
-    # The recording does not tell where it was made; its lines are read where the examples are.
+    # The recorded paths are replaced by those of this checkout, so that source lines are found.
     text = gzip.decompress(trace.read_bytes()).replace(RECORDED_AT, str(ROOT).encode())
     here.write_bytes(gzip.compress(text))
     studied = study(here)
     source = replace(studied.report.source, path=str(trace.relative_to(ROOT)))
-    shown: dict[str, Any] = {"recording": studied.recording, "base": str(ROOT)}
+    options: dict[str, Any] = {"recording": studied.recording, "base": str(ROOT)}
     path = folder / "report.html"
-    path.write_bytes(render(replace(studied.report, source=source), "html", **shown))
+    path.write_bytes(render(replace(studied.report, source=source), "html", **options))
     page = opened(browser, path.as_uri(), 1180, 1180, color_scheme="light")
     finding = page.locator("#finding-1")
     if finding.get_attribute("open") is None:
-        finding.locator("summary").click()
+        finding.locator("> summary").click()
     page.evaluate("document.activeElement.blur(), scrollTo(0, 0)")
     page.screenshot(path=IMAGES / "report.png")
 
@@ -73,31 +73,31 @@ def page_of_the_report(browser: Browser, folder: Path) -> None:
     page.screenshot(path=IMAGES / "timeline.png")
 
 
-def tab_in_tensorboard(browser: Browser, folder: Path) -> None:
-    """TensorBoard with the tab, beside that of the existing plugin."""
+def tab_screenshot(browser: Browser, folder: Path) -> None:
+    """TensorBoard with the tab, beside that of torch-tb-profiler."""
     logdir = folder / "traces"
-    for name in (*BESIDE, SHOWN):
+    for name in (*OTHERS, SHOWN):
         shutil.copytree(TRACES / name, logdir / name)
     with serving(logdir) as server:
         page = opened(browser, f"{server.address}#profkit", 1240, 780, color_scheme="light")
         frame = page.frame_locator("iframe[src*='name=profkit']")
-        for name in (*BESIDE, SHOWN):
+        for name in (*OTHERS, SHOWN):
             listed = frame.locator("#list section").filter(
                 has=frame.get_by_role("heading", name=name, exact=True)
             )
             expect(listed).to_contain_text(re.compile(r"\d findings?"))
             listed.get_by_role("link").first.click()
-        expect(frame.locator("main h1")).to_contain_text("step takes")
-        expect(frame.locator("#view")).to_contain_text("Step by step")
+        report = frame.frame_locator("iframe.page")
+        expect(report.locator("#overview .breakdown")).to_be_visible()
         page.mouse.move(0, 0)
         page.screenshot(path=IMAGES / "tensorboard.png")
 
 
 def opened(browser: Browser, address: str, width: int, height: int, **settings: Any) -> Page:  # noqa: ANN401  (playwright's)
-    """A page in a window of its own, without motion."""
+    """A page in a new window, without animations."""
     size: Any = {"width": width, "height": height}
     context = browser.new_context(viewport=size, reduced_motion="reduce", **settings)
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(TIMEOUT_MS)
     page = context.new_page()
     page.goto(address)
     return page

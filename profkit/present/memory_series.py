@@ -25,6 +25,8 @@ _MAX_CANDIDATES: Final = 8192
 """Of more groups, only those with the most bytes are considered."""
 _OTHERS: Final = "all others"
 _EARLIER: Final = "allocated before recording"
+REST_LAYERS: Final = (_OTHERS, _EARLIER)
+"""Names of layers that are no line, use or operator of their own."""
 _NO_STACK: Final = "no stack recorded"
 _EARLIER_LINE: Final = -2
 _WITHOUT_LINE: Final = {NO_LINE: _NO_STACK, _EARLIER_LINE: _EARLIER}

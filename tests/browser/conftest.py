@@ -1,4 +1,4 @@
-"""A real browser without a network, and what it must not say."""
+"""A browser without network access, and checks of its console and requests."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.browser.pages import Heard, Opener
+from tests.browser.pages import Opener, PageLog
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -18,7 +18,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
 
 PATIENCE_MS = 30_000
-"""A busy machine paints a frame in seconds; what is right in the end is right."""
+"""A busy machine may take seconds for a frame."""
 expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -28,7 +28,7 @@ def browser() -> Iterator[Browser]:
     if path is None:
         pytest.skip(f"no browser on PATH: {', '.join(NAMES)}")
     with sync_playwright() as playwright:
-        # In a container root has no sandbox of its own to put the browser in.
+        # Chromium has no sandbox for root in a container.
         started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield started
         started.close()
@@ -36,8 +36,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Opener]:
-    """Opens pages; afterwards none of them has complained, or asked for anything else."""
-    heard: list[Heard] = []
+    """Opens pages; afterwards asserts that none logged an error or made another request."""
+    logs: list[PageLog] = []
     contexts = []
 
     def _open(
@@ -51,32 +51,34 @@ def opened(browser: Browser) -> Iterator[Opener]:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | settings)
         contexts.append(context)
         context.set_default_timeout(PATIENCE_MS)
-        ear = Heard(context.new_page(), allowed or (address,), expected)
-        heard.append(ear)
-        ear.listen()
-        ear.page.goto(address)
-        return ear.page
+        log = PageLog(context.new_page(), allowed or (address,), expected)
+        logs.append(log)
+        log.start()
+        log.page.goto(address)
+        return log.page
 
     yield _open
     for context in contexts:
         context.close()
-    assert [ear.complaints for ear in heard if ear.complaints] == []
-    assert [ear.requests for ear in heard if ear.requests] == []
+    assert [log.errors for log in logs if log.errors] == []
+    assert [log.requests for log in logs if log.requests] == []
 
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """The script with axe-core's rules of accessibility."""
+    """The script of axe-core, a checker of accessibility."""
     found = sorted(ROOT.glob("build/axe-*/package/axe.min.js"))
     if not found:
-        pytest.skip("axe-core is not there: `make install` fetches it where there is npm")
+        pytest.skip("axe-core is not installed: `make install` fetches it with npm")
     return found[-1].read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
 def web_components() -> bytes:
-    """What viewers of the existing plugin ask the internet for."""
+    """The script that torch-tb-profiler loads from the internet."""
     found = ROOT / "build" / "webcomponents" / "package" / "webcomponents.min.js"
     if not found.exists():
-        pytest.skip("webcomponents.js is not there: `make install` fetches it where there is npm")
+        pytest.skip(
+            "webcomponents.js is not installed: `make install` fetches it with npm"
+        )
     return found.read_bytes()

@@ -1,4 +1,4 @@
-"""What the tests of pages share: an ear for what a page does, and axe's judgement."""
+"""Helpers of the browser tests: logs of pages, touch gestures, accessibility checks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,40 +9,40 @@ from playwright.sync_api import Page, Route
 SERIOUS = {"serious", "critical"}
 
 Opener = Callable[..., Page]
-"""Opens an address or a file: ``opened(url, allowed=…, expected=…)`` as in :class:`Heard`, and what
-playwright's ``new_context`` takes."""
+"""Opens an address or a file: ``opened(url, allowed=…, expected=…)`` as in :class:`PageLog`, and
+arguments of playwright's ``new_context``."""
 
 
 @dataclass
-class Heard:
-    """What a page did beside showing itself.
+class PageLog:
+    """Console errors and forbidden requests of a page.
 
     Attributes:
         page: The page.
-        allowed: What addresses begin with that it may ask for.
-        expected: What a complaint may hold, where a test makes the page complain.
-        complaints: What stood on the console as an error or a warning, and uncaught errors.
-        requests: Addresses that it asked for and was not allowed to.
+        allowed: Prefixes of the addresses that it may request.
+        expected: Texts in console messages that a test provokes.
+        errors: Errors and warnings on the console, and uncaught exceptions.
+        requests: Addresses that it requested and that are not allowed.
     """
 
     page: Page
     allowed: tuple[str, ...]
     expected: tuple[str, ...] = ()
-    complaints: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
-    def listen(self) -> None:
-        """Begin to hear, and let nothing through that is not allowed."""
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", self._hear)
-        self.page.context.route("**/*", self._pass_or_stop)
+    def start(self) -> None:
+        """Start logging, and block requests that are not allowed."""
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self._on_console)
+        self.page.context.route("**/*", self._on_request)
 
-    def _hear(self, message: Any) -> None:  # noqa: ANN401  (playwright's)
+    def _on_console(self, message: Any) -> None:  # noqa: ANN401  (playwright's)
         is_expected = any(each in message.text for each in self.expected)
         if message.type in {"error", "warning"} and not is_expected:
-            self.complaints.append(message.text)
+            self.errors.append(message.text)
 
-    def _pass_or_stop(self, route: Route) -> None:
+    def _on_request(self, route: Route) -> None:
         if route.request.url.startswith(self.allowed):
             route.continue_()
         else:
@@ -51,11 +51,11 @@ class Heard:
 
 
 class Fingers:
-    """Fingers on an element of a touchscreen, at shares of its width.
+    """Touch points on an element, at shares of its width.
 
     Args:
         page: The page.
-        element: Which element.
+        element: Its selector.
     """
 
     def __init__(self, page: Page, element: str) -> None:
@@ -66,16 +66,16 @@ class Fingers:
         self._session = page.context.new_cdp_session(page)
 
     def at(self, kind: str, *shares: float, first: int = 0) -> None:
-        """Fingers that touch, move or lift there, counted from the first that does."""
+        """Send a touch event with points at some shares; their ids start with `first`."""
         x, y, width = self._box["x"], self._box["y"] + 60, self._box["width"]
         points = [
             {"x": x + share * width, "y": y, "id": i} for i, share in enumerate(shares, first)
         ]
-        told = {"type": kind, "touchPoints": points}
-        self._session.send("Input.dispatchTouchEvent", told)
+        event = {"type": kind, "touchPoints": points}
+        self._session.send("Input.dispatchTouchEvent", event)
 
     def go(self, begin: tuple[float, ...], end: tuple[float, ...], n_moves: int = 5) -> None:
-        """Put fingers down one after the other, move them, and leave them there."""
+        """Put fingers down one after the other, move them, and do not lift them."""
         for n in range(1, len(begin) + 1):
             self.at("touchStart", *begin[:n])
         for move in range(1, n_moves + 1):
@@ -84,16 +84,16 @@ class Fingers:
 
 
 def violations(page: Page, axe: str, *, frames: bool = True) -> list[str]:
-    """What axe finds serious or worse on a page: the rule, and the first elements.
+    """The serious violations that axe finds: the rule, and the first elements.
 
     Args:
         page: The page.
-        axe: axe's script.
-        frames: Whether pages within it are looked at too.
+        axe: The script of axe.
+        frames: Whether to check frames too.
     """
     page.evaluate(axe)
-    asked = {"resultTypes": ["violations"], "iframes": frames}
-    results = page.evaluate("(asked) => axe.run(document, asked)", asked)
+    options = {"resultTypes": ["violations"], "iframes": frames}
+    results = page.evaluate("(options) => axe.run(document, options)", options)
     return [
         f"{each['id']}: {[node['html'][:160] for node in each['nodes'][:3]]}"
         for each in results["violations"]

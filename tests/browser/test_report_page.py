@@ -1,4 +1,4 @@
-"""The HTML report in a real browser, from a file, with the network cut."""
+"""The HTML report in a browser, from a file, without network access."""
 
 from html import escape
 from pathlib import Path
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def recorded(folder: Path) -> Path:
-    """The page of a recorded trace, with all that is drawn of it."""
+    """The page of a recorded trace, with timeline and flame graphs."""
     (trace,) = (ROOT / "traces" / "starved_loader").glob("*.pt.trace.json.gz")
     studied = study(trace)
     path = folder / "recorded.html"
@@ -38,9 +38,7 @@ def crowded(folder: Path) -> Path:
     return path
 
 
-def test_it_opens_from_a_file_without_a_request_and_without_a_complaint(
-    opened: Opener, recorded: Path
-) -> None:
+def test_it_opens_from_a_file_without_requests_or_errors(opened: Opener, recorded: Path) -> None:
     page = opened(recorded)
     expect(page.locator("h1")).to_contain_text("Step time is")
     for chart in page.locator(".chart").all():
@@ -48,19 +46,19 @@ def test_it_opens_from_a_file_without_a_request_and_without_a_complaint(
         expect(chart).to_have_attribute("data-drawn", "true")
 
 
-def test_the_browser_itself_forbids_every_request(opened: Opener, recorded: Path) -> None:
+def test_the_policy_blocks_every_request(opened: Opener, recorded: Path) -> None:
     page = opened(recorded, expected=("Content Security Policy",))
-    asked = """async () => {
+    script = """async () => {
         const refused = new Promise((resolve) => document.addEventListener(
             'securitypolicyviolation', (event) => resolve(event.effectiveDirective)));
         const image = new Image();
         image.src = 'https://example.org/pixel.png';
         return refused;
     }"""
-    assert page.evaluate(asked) == "img-src"
+    assert page.evaluate(script) == "img-src"
 
 
-def test_a_script_that_is_not_profkits_does_not_run(opened: Opener, recorded: Path) -> None:
+def test_the_policy_blocks_other_scripts(opened: Opener, recorded: Path) -> None:
     page = opened(recorded, expected=("Content Security Policy",))
     page.evaluate(
         "document.body.append(Object.assign(document.createElement('script'), "
@@ -71,18 +69,18 @@ def test_a_script_that_is_not_profkits_does_not_run(opened: Opener, recorded: Pa
 
 @pytest.mark.parametrize("numbers", [range(-2000, 2001), [10**k + d for k in range(16) for d in
                                      (-1, 0, 1, 499, 500, 5 * 10 ** max(k - 3, 0))]])  # fmt: skip
-def test_figures_are_spelled_as_in_every_other_format(
+def test_figures_are_formatted_as_in_every_other_format(
     opened: Opener, recorded: Path, numbers: list[int]
 ) -> None:
     values = [*numbers]
     shares = [value / 1999 for value in values[:4000]] + [0.0995, 0.00995, 0.125, 0.0005, 0.001]
-    spelled = opened(recorded).evaluate(
+    formatted = opened(recorded).evaluate(
         """([values, shares]) => [values.map(profkit.formatNs), values.map(profkit.formatBytes),
         values.map(profkit.formatCount), shares.map(profkit.formatShare),
         shares.map((share) => profkit.formatNumber(Math.abs(share) * 200))]""",
         [values, shares],
     )
-    assert spelled == [
+    assert formatted == [
         [format_ns(value) for value in values],
         [format_bytes(value) for value in values],
         [format_count(value) for value in values],
@@ -91,21 +89,25 @@ def test_figures_are_spelled_as_in_every_other_format(
     ]
 
 
-def test_a_finding_opens_to_its_cure_and_its_evidence(opened: Opener, recorded: Path) -> None:
+def test_a_finding_opens_to_its_fix_and_its_evidence(opened: Opener, recorded: Path) -> None:
     finding = opened(recorded).locator("#finding-1")
-    finding.locator("summary").click()
+    finding.locator("> summary").click()
     expect(finding.locator(".opened")).to_be_hidden()
-    finding.locator("summary").press("Enter")
+    finding.locator("> summary").press("Enter")
     expect(finding.locator(".fix")).to_contain_text("num_workers=4")
-    expect(finding.locator(".evidence")).to_contain_text("DAT001")
-    expect(finding).to_contain_text("Write instead")
+    expect(finding.locator(".evidence").first).to_contain_text("DAT001")
+    expect(finding).to_contain_text("Use instead")
+    evidence = finding.locator(".more-evidence")
+    expect(evidence.locator("dl")).to_be_hidden()
+    evidence.locator("summary").click()
+    expect(evidence.locator("dl")).to_be_visible()
 
 
 def names_in(page: Page, table: str) -> list[str]:
     return page.locator(f"#{table} tbody tr td:first-child").all_inner_texts()
 
 
-def test_a_table_sorts_by_each_column_and_back(opened: Opener, recorded: Path) -> None:
+def test_a_table_sorts_by_any_column_in_both_directions(opened: Opener, recorded: Path) -> None:
     page = opened(recorded)
     table = page.locator("#operators")
     heading = table.locator("th", has_text="Operator")
@@ -120,7 +122,7 @@ def test_a_table_sorts_by_each_column_and_back(opened: Opener, recorded: Path) -
     expect(heading).not_to_have_attribute("aria-sort", "descending")
 
 
-def test_a_table_is_searched_for_every_word(opened: Opener, recorded: Path) -> None:
+def test_a_table_search_requires_every_word(opened: Opener, recorded: Path) -> None:
     page = opened(recorded)
     page.get_by_label("Search Operators").fill("conv backward")
     found = names_in(page, "operators")
@@ -131,32 +133,30 @@ def test_a_table_is_searched_for_every_word(opened: Opener, recorded: Path) -> N
     assert names_in(page, "operators") == []
 
 
-def test_ten_thousand_findings_open_sort_and_turn_quickly(opened: Opener, crowded: Path) -> None:
+def test_ten_thousand_findings_open_page_and_sort_fast(opened: Opener, crowded: Path) -> None:
     assert crowded.stat().st_size < 6 << 20
     page = opened(crowded)
     rows = page.locator("#more-findings")
     expect(rows.locator("[role=status]")).to_have_text("9,940 rows")
     rows.get_by_label("Next rows of").click()
     expect(rows.locator("tbody tr td").first).to_have_text("76")
-    took_ms = page.evaluate(
+    elapsed_ms = page.evaluate(
         """() => {
             const began = performance.now();
             document.querySelectorAll('#more-findings th button')[5].click();
             return performance.now() - began;
         }"""
     )
-    assert took_ms < 2000
+    assert elapsed_ms < 2000
 
 
-def test_steps_and_findings_lead_to_their_place_on_the_timeline(
-    opened: Opener, recorded: Path
-) -> None:
+def test_steps_and_findings_link_to_the_timeline(opened: Opener, recorded: Path) -> None:
     page = opened(recorded, reduced_motion="reduce")
-    shown = page.locator("#timeline-range")
+    visible = page.locator("#timeline-range")
     steps = page.locator("#steps-table tbody tr")
     length = steps.nth(1).locator("td.ns").first.inner_text()
     steps.nth(1).get_by_role("button", name="on the timeline").press("Enter")
-    expect(shown).to_contain_text(f"{length} of ")
+    expect(visible).to_contain_text(f"{length} of ")
     assert page.evaluate("document.activeElement.closest('section').id") == "timeline"
     chart = page.locator("#steps-chart")
     chart.scroll_into_view_if_needed()
@@ -167,9 +167,9 @@ def test_steps_and_findings_lead_to_their_place_on_the_timeline(
         first_bar["x"] + first_bar["width"] / 2, first_bar["y"] + first_bar["height"] / 2
     )
     first_length = steps.nth(0).locator("td.ns").first.inner_text()
-    expect(shown).to_contain_text(f"{first_length} of ")
+    expect(visible).to_contain_text(f"{first_length} of ")
     page.locator("#finding-1").get_by_role("button", name="Show on the timeline").click()
-    expect(shown).not_to_contain_text(f"{first_length} of ")
+    expect(visible).not_to_contain_text(f"{first_length} of ")
 
 
 def test_layers_of_memory_are_by_line_or_by_operator(opened: Opener, recorded: Path) -> None:
@@ -183,17 +183,17 @@ def test_layers_of_memory_are_by_line_or_by_operator(opened: Opener, recorded: P
     expect(chart.locator(".legendtext", has_text="starved_loader.py")).to_have_count(0)
 
 
-def test_a_hint_is_shown_to_the_pointer_and_the_keyboard_and_goes_with_escape(
+def test_tooltips_show_on_hover_and_focus_and_hide_on_escape(
     opened: Opener, recorded: Path
 ) -> None:
     page = opened(recorded)
     word = page.locator("#operators .term")
     word.hover()
-    expect(page.locator("#tip")).to_contain_text("an operator of PyTorch")
+    expect(page.locator("#tip")).to_contain_text("a PyTorch operator")
     page.mouse.move(0, 0)
     expect(page.locator("#tip")).to_be_hidden()
     word.focus()
-    expect(page.get_by_role("tooltip")).to_contain_text("an operator of PyTorch")
+    expect(page.get_by_role("tooltip")).to_contain_text("a PyTorch operator")
     expect(word).to_have_attribute("aria-describedby", "tip")
     page.keyboard.press("Escape")
     expect(page.locator("#tip")).to_be_hidden()
@@ -201,19 +201,17 @@ def test_a_hint_is_shown_to_the_pointer_and_the_keyboard_and_goes_with_escape(
 
 def test_the_theme_follows_the_system_and_the_button(opened: Opener, recorded: Path) -> None:
     page = opened(recorded, color_scheme="dark")
-    ground = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(ground)
-    page.evaluate("addEventListener('profkit:theme', (event) => { window.told = event.detail; })")
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(background)
+    page.evaluate("addEventListener('profkit:theme', (event) => { window.theme = event.detail; })")
     page.locator("#theme").click()
-    assert page.evaluate(ground) == "rgb(255, 255, 255)" != dark
-    assert page.evaluate("window.told") == {"dark": False}
+    assert page.evaluate(background) == "rgb(255, 255, 255)" != dark
+    assert page.evaluate("window.theme") == {"dark": False}
     page.locator("#theme").press("Space")
-    assert page.evaluate(ground) == dark
+    assert page.evaluate(background) == dark
 
 
-def test_everything_is_reached_by_the_tab_key_in_the_order_of_the_page(
-    opened: Opener, recorded: Path
-) -> None:
+def test_the_tab_key_reaches_every_section_in_order(opened: Opener, recorded: Path) -> None:
     page = opened(recorded)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
@@ -252,7 +250,7 @@ def test_everything_is_reached_by_the_tab_key_in_the_order_of_the_page(
         ("watched", "light"), ("nothing", "dark"),
     ],
 )  # fmt: skip
-def test_axe_finds_nothing_serious(
+def test_axe_finds_no_serious_violation(
     opened: Opener, axe: str, recorded: Path, folder: Path, which: str, theme: str
 ) -> None:
     made = {
@@ -271,7 +269,7 @@ def test_axe_finds_nothing_serious(
     assert violations(page, axe) == []
 
 
-def test_hostile_names_are_text_and_nothing_else(opened: Opener, folder: Path) -> None:
+def test_hostile_names_are_only_text(opened: Opener, folder: Path) -> None:
     path = folder / "hostile.html"
     path.write_text("")
     page = opened(path)
@@ -284,24 +282,24 @@ def test_hostile_names_are_text_and_nothing_else(opened: Opener, folder: Path) -
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), text[:40]
 
 
-def test_paper_is_white_shows_every_finding_and_has_headings_but_no_buttons(
+def test_a_printed_page_is_light_and_open_and_has_no_buttons(
     opened: Opener, recorded: Path
 ) -> None:
     page = opened(recorded, color_scheme="dark")
-    page.locator("#finding-1 summary").click()
+    page.locator("#finding-1 > summary").click()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     expect(page.locator("#finding-1 .fix")).to_be_visible()
     expect(page.locator("#operators th").first).to_have_text("Operator")
     expect(page.locator("#operators th button").first).to_be_visible()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    seen = page.locator("main button:visible, .top button:visible")
-    assert seen.count() == page.locator(".table th button:visible, .lane-names button").count()
+    buttons = page.locator("main button:visible, .top button:visible")
+    assert buttons.count() == page.locator(".table th button:visible, .lane-names button").count()
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-def test_a_narrow_window_needs_no_scrolling_sideways(opened: Opener, recorded: Path) -> None:
+def test_a_narrow_window_does_not_scroll_sideways(opened: Opener, recorded: Path) -> None:
     page = opened(recorded, viewport={"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -315,21 +313,19 @@ def joined(folder: Path) -> Path:
     return path
 
 
-def test_several_reports_are_one_page_that_shows_the_chosen_one(
-    opened: Opener, joined: Path
-) -> None:
+def test_a_combined_page_shows_the_selected_report(opened: Opener, joined: Path) -> None:
     page = opened(joined, allowed=(joined.as_uri(), "about:"))
     assert len(names_in(page, "side-by-side")) == 2
-    frame = page.frame_locator("#chosen-page")
+    frame = page.frame_locator("#selected-page")
     expect(frame.locator("h1")).to_contain_text("Step time is 174 ms")
-    page.locator("#chosen").select_option(index=1)
-    expect(frame.locator("h1")).to_contain_text("all on the CPU")
+    page.locator("#selected-report").select_option(index=1)
+    expect(frame.locator("h1")).to_contain_text("CPU")
     page.locator("#theme").click()
     theme = page.evaluate("document.documentElement.dataset.theme")
     expect(frame.locator("html")).to_have_attribute("data-theme", theme)
 
 
-def test_axe_finds_nothing_serious_around_the_chosen_one(
+def test_axe_finds_no_serious_violation_in_a_combined_page(
     opened: Opener, axe: str, joined: Path
 ) -> None:
     page = opened(joined, allowed=(joined.as_uri(), "about:"), color_scheme="dark")
@@ -337,7 +333,7 @@ def test_axe_finds_nothing_serious_around_the_chosen_one(
     assert violations(page, axe, frames=False) == []
 
 
-def test_it_works_within_a_frame_that_has_no_origin(opened: Opener, folder: Path) -> None:
+def test_it_works_in_a_sandboxed_frame(opened: Opener, folder: Path) -> None:
     inner = escape(render(reports.gpu_report(), "html").decode(), quote=True)
     path = folder / "framed.html"
     path.write_text(f'<!DOCTYPE html><iframe sandbox="allow-scripts" srcdoc="{inner}"></iframe>')

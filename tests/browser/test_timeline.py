@@ -1,4 +1,4 @@
-"""The timeline and the flame graphs of the page, in a real browser."""
+"""The timeline and the flame graphs of the page, in a browser."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def program() -> TraceBuilder:
-    """Three steps with a kernel each, and one kernel that stands out."""
+    """Three steps with a kernel each, and one other kernel."""
     b = TraceBuilder(stacks=True)
     for turn in range(3):
         with b.step(), b.frame("train.py", 3, "main"), b.module("Net"):
@@ -51,14 +51,14 @@ def small(folder: Path, studied: Study) -> Path:
 
 
 def drawn(opened: Opener, small: Path, **settings: object) -> Page:
-    """The page with its timeline drawn, and motion reduced so that a zoom is done at once."""
-    sheet: Page = opened(small, reduced_motion="reduce", **settings)
-    expect(sheet.locator("#timeline-view")).to_have_attribute("data-resolution", "0")
-    # What is above it stands where it will stay.
-    chart = sheet.locator("#steps-chart")
+    """The page with its timeline drawn, without animations."""
+    page: Page = opened(small, reduced_motion="reduce", **settings)
+    expect(page.locator("#timeline-view")).to_have_attribute("data-resolution", "0")
+    # The layout above the timeline is final.
+    chart = page.locator("#steps-chart")
     chart.scroll_into_view_if_needed()
     expect(chart).to_have_attribute("data-drawn", "true")
-    return sheet
+    return page
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def page(opened: Opener, small: Path) -> Page:
     return drawn(opened, small)
 
 
-def shown(page: Page) -> tuple[float, float]:
-    """The stretch of time that the timeline shows, in nanoseconds."""
+def visible_range(page: Page) -> tuple[float, float]:
+    """The time range that the timeline shows, in nanoseconds."""
     page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     view = page.locator("#timeline-view")
     begin, end = view.get_attribute("data-from"), view.get_attribute("data-to")
@@ -76,8 +76,8 @@ def shown(page: Page) -> tuple[float, float]:
     return float(begin), float(end)
 
 
-def comes_to(page: Page, begin: float, end: float) -> None:
-    """The timeline shows a stretch of time, within a pixel, as soon as it has drawn."""
+def expect_range(page: Page, begin: float, end: float) -> None:
+    """Wait until the timeline shows a time range, within a pixel."""
     page.wait_for_function(
         """([begin, end]) => {
             const {from, to} = document.getElementById('timeline-view').dataset;
@@ -89,10 +89,10 @@ def comes_to(page: Page, begin: float, end: float) -> None:
 
 
 def at_slice(page: Page, studied: Study, name: str) -> tuple[float, float]:
-    """Where in the window the middle of a kernel's first slice is."""
+    """Window coordinates of the middle of a kernel's first slice."""
     events = studied.recording.context.events
     row = next(i for i in range(len(events)) if events.name_of(i) == name)
-    begin, end = shown(page)
+    begin, end = visible_range(page)
     middle = float(events.ts_ns[row] + events.dur_ns[row] / 2)
     page.locator("#timeline-view").scroll_into_view_if_needed()
     box = page.locator(".lanes .slices").bounding_box()
@@ -102,34 +102,34 @@ def at_slice(page: Page, studied: Study, name: str) -> tuple[float, float]:
     return box["x"] + (middle - begin) / (end - begin) * box["width"], lane["y"] + 8
 
 
-def test_a_step_that_is_chosen_fills_the_timeline(page: Page, studied: Study) -> None:
-    whole = shown(page)
+def test_a_selected_step_fills_the_timeline(page: Page, studied: Study) -> None:
+    whole = visible_range(page)
     step = studied.report.summary.steps[1]
     page.locator("#timeline-step").select_option("1")
-    assert shown(page) == (step.start_ns, step.start_ns + step.dur_ns)
+    assert visible_range(page) == (step.start_ns, step.start_ns + step.dur_ns)
     page.locator("#timeline-step").select_option("")
-    assert shown(page) == whole
+    assert visible_range(page) == whole
 
 
-def test_other_parts_of_the_page_lead_to_the_timeline(page: Page, studied: Study) -> None:
+def test_the_table_of_steps_links_to_the_timeline(page: Page, studied: Study) -> None:
     step = studied.report.summary.steps[2]
     page.locator("#steps-table .go").nth(2).click()
-    assert shown(page) == (step.start_ns, step.start_ns + step.dur_ns)
+    assert visible_range(page) == (step.start_ns, step.start_ns + step.dur_ns)
     expect(page.locator(".lanes")).to_be_focused()
 
 
-def test_the_keyboard_alone_moves_zooms_and_chooses(page: Page) -> None:
+def test_the_keyboard_pans_zooms_and_selects(page: Page) -> None:
     lanes = page.locator(".lanes")
-    begin, end = whole = shown(page)
+    begin, end = whole = visible_range(page)
     lanes.focus()
     lanes.press("+")
-    inner = shown(page)
+    inner = visible_range(page)
     assert inner[1] - inner[0] == pytest.approx(0.6 * (end - begin))
     lanes.press("ArrowRight")
-    assert shown(page)[0] > inner[0]
+    assert visible_range(page)[0] > inner[0]
     lanes.press("-")
     lanes.press("Home")
-    assert shown(page) == whole
+    assert visible_range(page) == whole
     details = page.locator("#timeline-details")
     lanes.press("Shift+ArrowRight")
     expect(details.locator("h3")).to_have_text("ProfilerStep#0")
@@ -138,15 +138,15 @@ def test_the_keyboard_alone_moves_zooms_and_chooses(page: Page) -> None:
     lanes.press("Shift+ArrowDown")
     expect(details.locator("h3")).not_to_have_text("ProfilerStep#1")
     lanes.press("Enter")
-    assert shown(page)[1] - shown(page)[0] < end - begin
+    assert visible_range(page)[1] - visible_range(page)[0] < end - begin
     lanes.press("0")
     lanes.press("Escape")
     expect(details).to_be_empty()
-    assert shown(page) == whole
+    assert visible_range(page) == whole
 
 
-def test_the_wheel_zooms_only_with_control_and_keeps_the_moment_below_it(page: Page) -> None:
-    whole = shown(page)
+def test_the_wheel_zooms_around_the_pointer_and_only_with_control(page: Page) -> None:
+    whole = visible_range(page)
     page.locator("#timeline-view").scroll_into_view_if_needed()
     box = page.locator(".lanes .slices").bounding_box()
     assert box is not None
@@ -157,14 +157,14 @@ def test_the_wheel_zooms_only_with_control_and_keeps_the_moment_below_it(page: P
     span = whole[1] - whole[0]
     factor, under = 1.0015**-400, whole[0] + span / 4
     begin = under - (under - whole[0]) * factor
-    comes_to(page, begin, begin + span * factor)
+    expect_range(page, begin, begin + span * factor)
     page.mouse.wheel(0, 5)
-    comes_to(page, begin, begin + span * factor)
+    expect_range(page, begin, begin + span * factor)
 
 
-def test_a_drag_moves_the_timeline(page: Page) -> None:
+def test_a_drag_pans_the_timeline(page: Page) -> None:
     page.locator("[data-zoom=in]").click()
-    begin, end = shown(page)
+    begin, end = visible_range(page)
     box = page.locator(".lanes .slices").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 300, box["y"] + 60)
@@ -172,47 +172,45 @@ def test_a_drag_moves_the_timeline(page: Page) -> None:
     page.mouse.move(box["x"] + 200, box["y"] + 60, steps=4)
     page.mouse.up()
     by = (end - begin) / box["width"] * 100
-    comes_to(page, begin + by, end + by)
+    expect_range(page, begin + by, end + by)
     expect(page.locator("#timeline-details")).to_be_empty()
 
 
-def test_two_fingers_zoom_and_move_and_keep_the_moments_that_they_hold(
-    opened: Opener, small: Path
-) -> None:
+def test_a_pinch_zooms_and_pans(opened: Opener, small: Path) -> None:
     page = drawn(opened, small, has_touch=True)
-    begin, end = whole = shown(page)
+    begin, end = whole = visible_range(page)
     span = end - begin
     fingers = Fingers(page, ".lanes .slices")
-    fingers.go((0.4, 0.6), (0.3, 0.7))  # apart: twice as far, so half as much is shown
-    comes_to(page, begin + span / 4, end - span / 4)
+    fingers.go((0.4, 0.6), (0.3, 0.7))  # twice the distance shows half the range
+    expect_range(page, begin + span / 4, end - span / 4)
     fingers.at("touchEnd")
-    fingers.go((0.3, 0.5), (0.4, 0.6))  # both to the right: a tenth of what is shown
-    comes_to(page, begin + span * 0.2, end - span * 0.3)
-    fingers.at("touchEnd", 0.4)  # one is lifted, the other one moves on alone
+    fingers.go((0.3, 0.5), (0.4, 0.6))  # both to the right by a tenth of the range
+    expect_range(page, begin + span * 0.2, end - span * 0.3)
+    fingers.at("touchEnd", 0.4)  # one is lifted, the other one continues
     fingers.at("touchMove", 0.7, first=1)
-    comes_to(page, begin + span * 0.15, end - span * 0.35)
+    expect_range(page, begin + span * 0.15, end - span * 0.35)
     fingers.at("touchEnd")
     expect(page.locator("#timeline-details")).to_be_empty()
-    fingers.go((0.2, 0.8), (0.45, 0.55))  # together: all of it again, and not more
-    assert shown(page) == whole
+    fingers.go((0.2, 0.8), (0.45, 0.55))  # limited to the whole recording
+    assert visible_range(page) == whole
     fingers.at("touchEnd")
 
 
-def test_a_tap_chooses_and_one_finger_drags(opened: Opener, small: Path, studied: Study) -> None:
+def test_a_tap_selects_and_one_finger_pans(opened: Opener, small: Path, studied: Study) -> None:
     page = drawn(opened, small, has_touch=True)
     x, y = at_slice(page, studied, "odd_one")
     page.touchscreen.tap(x, y)
     expect(page.locator("#timeline-details h3")).to_have_text("odd_one")
     page.locator("[data-zoom=in]").tap()
-    begin, end = shown(page)
+    begin, end = visible_range(page)
     fingers = Fingers(page, ".lanes .slices")
     fingers.go((0.5,), (0.4,))
     by = (end - begin) / 10
-    comes_to(page, begin + by, end + by)
+    expect_range(page, begin + by, end + by)
     fingers.at("touchEnd")
 
 
-def test_the_pointer_is_told_name_length_line_and_operator(page: Page, studied: Study) -> None:
+def test_the_tooltip_has_name_duration_line_and_operator(page: Page, studied: Study) -> None:
     page.mouse.move(*at_slice(page, studied, "odd_one"))
     tip = page.locator("#timeline-view .slice-tip")
     expect(tip.locator("b")).to_have_text("odd_one")
@@ -222,30 +220,30 @@ def test_the_pointer_is_told_name_length_line_and_operator(page: Page, studied: 
     page.mouse.click(*at_slice(page, studied, "odd_one"))
     details = page.locator("#timeline-details")
     expect(details).to_contain_text("cuda:0 stream 7")
-    details.get_by_role("button", name="Zoom to it").click()
-    begin, end = shown(page)
+    details.get_by_role("button", name="Zoom in").click()
+    begin, end = visible_range(page)
     assert end - begin == pytest.approx(1.2 * 90_000)
 
 
-def test_a_search_says_how_much_it_found_and_goes_there(page: Page, studied: Study) -> None:
+def test_a_search_sums_its_matches_and_steps_through_them(page: Page, studied: Study) -> None:
     search = page.get_by_role("searchbox", name="Find").first
     search.fill("GEMM")
     kernel = next(k for k in studied.report.summary.top_kernels if k.name == "gemm")
     found = page.locator("#timeline-found")
-    expect(found).to_have_text(f"3 slices, {format_ns(kernel.total_ns)} together")
+    expect(found).to_have_text(f"3 events, {format_ns(kernel.total_ns)} total")
     begins = []
     for _ in range(3):
         page.locator("#timeline-next").click()
-        begins.append(shown(page)[0])
+        begins.append(visible_range(page)[0])
     assert begins == sorted(set(begins))
     page.locator("#timeline-next").click()
-    expect(found).to_contain_text("no more")
+    expect(found).to_contain_text("no more matches")
     search.fill("nothing is called this")
-    expect(found).to_have_text("nothing")
+    expect(found).to_have_text("no match")
     expect(page.locator("#timeline-next")).to_be_disabled()
 
 
-def test_lanes_open_and_close(page: Page) -> None:
+def test_lanes_expand_and_collapse(page: Page) -> None:
     lane = page.locator("button.lane-name", has_text="thread 1000")
     names = page.locator(".lane-names")
     high = names.evaluate("(names) => names.offsetHeight")
@@ -263,8 +261,8 @@ def test_lanes_open_and_close(page: Page) -> None:
     expect(lane).to_have_attribute("aria-expanded", "false")
 
 
-def pixels(page: Page, canvas: str) -> Any:  # noqa: ANN401  (what the script says)
-    """How many different colours a canvas has."""
+def pixels(page: Page, canvas: str) -> Any:  # noqa: ANN401  (of the script)
+    """The number of different colours of a canvas."""
     return page.locator(canvas).evaluate(
         """(canvas) => {
             const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
@@ -273,27 +271,27 @@ def pixels(page: Page, canvas: str) -> Any:  # noqa: ANN401  (what the script sa
     )
 
 
-def test_the_theme_repaints_what_is_drawn(page: Page) -> None:
-    look = "(canvas) => canvas.toDataURL()"
-    before = [page.locator(each).evaluate(look) for each in (".slices", ".flame canvas")]
+def test_the_theme_redraws_the_canvases(page: Page) -> None:
+    image = "(canvas) => canvas.toDataURL()"
+    before = [page.locator(each).evaluate(image) for each in (".slices", ".flame canvas")]
     page.locator("#theme").click()
-    shown(page)
-    after = [page.locator(each).evaluate(look) for each in (".slices", ".flame canvas")]
+    visible_range(page)
+    after = [page.locator(each).evaluate(image) for each in (".slices", ".flame canvas")]
     assert before[0] != after[0]
     assert before[1] != after[1]
     assert pixels(page, ".slices") > 5
 
 
-def test_a_flame_graph_opens_to_a_box_and_back(page: Page) -> None:
+def test_a_flame_graph_zooms_in_and_out(page: Page) -> None:
     page.locator("#flame-choice").get_by_text("Device time by module").click()
-    view, chosen = page.locator("#flame-view"), page.locator("#flame-chosen")
-    expect(chosen).to_contain_text(f"{format_ns(3 * 400_000 + 90_000)} in all")
+    view, selected = page.locator("#flame-view"), page.locator("#flame-selected")
+    expect(selected).to_contain_text(f"{format_ns(3 * 400_000 + 90_000)} total")
     view.focus()
     for name in ("cuda:0", "Net_0", "aten::mm"):
         view.press("ArrowDown")
-        expect(chosen.locator("b")).to_have_text(name)
+        expect(selected.locator("b")).to_have_text(name)
     view.press("ArrowRight")
-    expect(chosen).to_contain_text(f"aten::add: {format_ns(90_000)}, 7.0% of all")
+    expect(selected).to_contain_text(f"aten::add: {format_ns(90_000)}, 7.0% of total")
     view.press("Enter")
     crumbs = page.locator("#flame-crumbs button")
     expect(crumbs).to_have_text(["all", "cuda:0", "Net_0", "aten::add"])
@@ -307,15 +305,15 @@ def test_a_flame_graph_opens_to_a_box_and_back(page: Page) -> None:
     expect(crumbs.last).to_have_text("aten::mm")
 
 
-def test_a_search_in_a_flame_graph_counts_nothing_twice(page: Page) -> None:
+def test_a_search_in_a_flame_graph_counts_nested_matches_once(page: Page) -> None:
     page.locator("#flame-choice").get_by_text("Device time by stack").click()
     page.locator("#flame-search").fill("net")
-    expect(page.locator("#flame-found")).to_have_text(f"{format_ns(1_290_000)} within, 100% of all")
+    expect(page.locator("#flame-found")).to_have_text(f"{format_ns(1_290_000)}, 100% of total")
     expect(page.locator('[data-flame="4"]')).to_be_visible()
     expect(page.locator('[data-flame="0"]')).to_be_hidden()
 
 
-def test_axe_finds_nothing_serious_while_something_is_chosen(page: Page, axe: str) -> None:
+def test_axe_finds_no_serious_violation_with_a_selection(page: Page, axe: str) -> None:
     page.locator(".lanes").press("Shift+ArrowRight")
     page.locator("#timeline-search").fill("gemm")
     for _ in range(2):
@@ -324,35 +322,35 @@ def test_axe_finds_nothing_serious_while_something_is_chosen(page: Page, axe: st
 
 
 def tiled(events: EventTable, n: int, rng: np.random.Generator) -> EventTable:
-    """At least so many events: the same again and again, on a clock that runs unevenly."""
-    turns = -(-n // len(events))
+    """At least so many events: the same events repeated, on an uneven clock."""
+    rounds = -(-n // len(events))
     span = int(events.end_ns.max() - events.ts_ns.min()) + 1_000
-    shift = np.repeat(np.arange(turns) * span, len(events))
-    knots = np.arange(0, turns * span + span, 5_000)
+    shift = np.repeat(np.arange(rounds) * span, len(events))
+    knots = np.arange(0, rounds * span + span, 5_000)
     clock = np.cumsum(rng.integers(2_000, 8_000, len(knots)))
-    start = np.tile(events.ts_ns, turns) + shift
-    end = start + np.tile(events.dur_ns, turns)
+    start = np.tile(events.ts_ns, rounds) + shift
+    end = start + np.tile(events.dur_ns, rounds)
     ts_ns, end_ns = (np.interp(at, knots, clock).astype(np.int64) for at in (start, end))
 
-    def again(column: SparseColumn) -> SparseColumn:
-        rows = [column.rows + turn * len(events) for turn in range(turns)]
-        values = np.tile(column.values, turns)
+    def repeated(column: SparseColumn) -> SparseColumn:
+        rows = [column.rows + turn * len(events) for turn in range(rounds)]
+        values = np.tile(column.values, rounds)
         return SparseColumn(np.concatenate(rows).astype(np.int32), values)
 
     changed: dict[str, Any] = {
-        name: np.tile(getattr(events, name), turns) for name in ("category", "name", "lane")
+        name: np.tile(getattr(events, name), rounds) for name in ("category", "name", "lane")
     }
     for each in fields(events):
         column = getattr(events, each.name)
         if isinstance(column, SparseColumn):
-            changed[each.name] = again(column)
-    position = np.arange(turns * len(events), dtype=np.int32)
+            changed[each.name] = repeated(column)
+    position = np.arange(rounds * len(events), dtype=np.int32)
     return replace(events, position=position, ts_ns=ts_ns, dur_ns=end_ns - ts_ns, **changed)
 
 
 @pytest.fixture(scope="module")
 def large(folder: Path) -> Path:
-    """The page of a million events that no two turns of the program share."""
+    """The page of a million events of different lengths."""
     (source,) = (ROOT / "traces" / "starved_loader").glob("*.gz")
     found = study(source)
     trace = found.recording.context.trace
@@ -363,7 +361,7 @@ def large(folder: Path) -> Path:
     return path
 
 
-def test_a_million_events_are_one_page_that_opens_and_zooms_to_a_single_call(
+def test_a_page_of_a_million_events_opens_and_zooms_to_a_single_event(
     opened: Opener, large: Path
 ) -> None:
     assert large.stat().st_size <= 12_000_000
@@ -371,7 +369,7 @@ def test_a_million_events_are_one_page_that_opens_and_zooms_to_a_single_call(
     view = page.locator("#timeline-view")
     page.wait_for_function("performance.getEntriesByName('profkit:timeline').length > 0")
     drawn_ms = page.evaluate("performance.getEntriesByName('profkit:timeline')[0].startTime")
-    assert drawn_ms < 10_000  # the benchmark holds it to 2 s; here others may need the machine
+    assert drawn_ms < 10_000  # the benchmark asserts 2 s; this machine may be busy
     assert pixels(page, ".slices") > 5
     page.locator("#timeline-step").select_option("7")
     expect(view).to_have_attribute("data-resolution", "0")
@@ -379,4 +377,4 @@ def test_a_million_events_are_one_page_that_opens_and_zooms_to_a_single_call(
     lanes.focus()
     lanes.press("Shift+ArrowRight")
     expect(page.locator("#timeline-details h3")).to_contain_text("ProfilerStep")
-    expect(page.locator("#timeline-details")).to_contain_text("Length")
+    expect(page.locator("#timeline-details")).to_contain_text("Duration")

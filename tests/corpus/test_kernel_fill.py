@@ -100,11 +100,11 @@ def test_how_much_of_their_mean_is_false_is_said(both: Both) -> None:
         if OCCUPANCY in each["args"] and not is_occupancy(each["args"], both.device)
     ]
     share = sum(lost) / sum(each["dur"] for each in calls)
-    told = [each.really for each in both.misread if "Occupancy" in each.where]
+    reported = [each.actual for each in both.misread if "Occupancy" in each.where]
     if share < 0.05:
-        assert told == []
+        assert reported == []
     else:
-        assert told[0].startswith(f"Of {format_share(share)} of the kernels' time")
+        assert reported[0].startswith(f"The occupancy of {format_share(share)} of kernel time")
 
 
 def is_occupancy(args: dict[str, Any], device: dict[str, Any]) -> bool:

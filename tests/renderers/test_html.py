@@ -1,4 +1,4 @@
-"""The HTML page as text: what is in it, and that nothing else can get in."""
+"""The HTML page as text: its sections, its policy, and hostile names."""
 
 import base64
 import hashlib
@@ -84,7 +84,7 @@ def test_a_policy_allows_the_scripts_of_the_page_and_no_request() -> None:
     assert "unsafe" not in directives["script-src"]
 
 
-def test_no_address_of_the_page_leads_anywhere_else() -> None:
+def test_every_address_is_within_the_page() -> None:
     parts = Parts(recorded())
     assert parts.addresses
     assert [each for each in parts.addresses if not each.startswith(("#", "data:,"))] == []
@@ -110,7 +110,7 @@ def test_data_cannot_end_its_script() -> None:
     assert json.loads(data) == {"name": text}
 
 
-def test_plotly_comes_only_where_there_is_a_chart() -> None:
+def test_plotly_is_included_only_for_charts() -> None:
     assert len(page_of(reports.empty_report())) < 80_000
     assert len(page_of(reports.snapshot_report())) > 1_500_000
 
@@ -125,27 +125,25 @@ def test_plotly_comes_only_where_there_is_a_chart() -> None:
         (reports.empty_report(), ["Overview", "Findings"]),
     ],
 )
-def test_a_page_has_the_sections_that_have_something_to_say(
-    report: Report, sections: list[str]
-) -> None:
-    assert Parts(page_of(report)).headings == [*sections, "Recording", "Words"]
+def test_a_page_has_the_sections_that_have_content(report: Report, sections: list[str]) -> None:
+    assert Parts(page_of(report)).headings == [*sections, "Recording", "Glossary"]
 
 
-def test_rules_that_could_not_look_keep_a_page_from_looking_clean() -> None:
+def test_a_page_with_skipped_checks_does_not_claim_to_be_clean() -> None:
     partly = page_of(reports.unchecked_report()).decode()
     assert '<p class="none partly">' in partly
-    assert "13 could not look" in partly
+    assert "13 checks need more data." in partly
     clean = page_of(reports.empty_report()).decode()
-    assert '<p class="none">No rule found anything to change.</p>' in clean
-    assert "could not look" not in clean
+    assert '<p class="none">No problems found.</p>' in clean
+    assert "need more data" not in clean
 
 
-def test_a_recording_adds_what_is_drawn_of_it() -> None:
+def test_a_recording_adds_timeline_and_flame_graphs() -> None:
     headings = Parts(recorded()).headings
     assert headings[2:6] == ["Steps", "Timeline", "Flame graphs", "Memory"]
 
 
-def test_a_report_that_an_earlier_version_saved_has_its_steps_as_a_table() -> None:
+def test_steps_without_parts_are_a_table_without_a_chart() -> None:
     report = reports.gpu_report()
     steps = tuple(replace(step, parts=()) for step in report.summary.steps)
     page = page_of(replace(report, summary=replace(report.summary, steps=steps)))
@@ -153,7 +151,7 @@ def test_a_report_that_an_earlier_version_saved_has_its_steps_as_a_table() -> No
     assert b"ProfilerStep#5" in page
 
 
-def test_lines_of_the_users_code_are_shown_where_this_machine_has_them(tmp_path: Path) -> None:
+def test_source_lines_are_shown_where_the_file_exists(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("for batch in loader:\n    loss = step(batch)  # <here> & there\n")
     finding = replace(reports.starved(), locations=(Location(str(path), 2, "main"),))
@@ -164,12 +162,12 @@ def test_lines_of_the_users_code_are_shown_where_this_machine_has_them(tmp_path:
     assert "&lt;here&gt;" not in page_of(report, source=False).decode()
 
 
-def test_a_finding_on_a_device_is_shown_on_the_timeline_where_there_is_one() -> None:
+def test_findings_link_to_the_timeline_if_there_is_one() -> None:
     assert b"Show on the timeline" in recorded()
     assert b"Show on the timeline" not in page_of(reports.gpu_report())
 
 
-def test_a_finding_without_a_time_of_its_own_leads_to_the_longest_of_its_events(
+def test_a_finding_without_claims_links_to_its_longest_event(
     tmp_path: Path,
 ) -> None:
     builder = TraceBuilder()
@@ -186,19 +184,19 @@ def test_a_finding_without_a_time_of_its_own_leads_to_the_longest_of_its_events(
     assert int(start) == int(events.ts_ns[events.dur_ns == 9_000][0])
 
 
-def test_backticks_mark_code_and_are_gone() -> None:
+def test_backticks_become_code() -> None:
     pieces = [(piece.text, piece.is_code) for piece in marked("Empty `history` or ``x = 1``.")]
     assert pieces == [("Empty ", False), ("history", True), (" or ", False), ("x = 1", True),
                       (".", False)]  # fmt: skip
 
 
-def test_a_word_says_what_it_means_without_markup() -> None:
+def test_a_term_has_its_definition_as_plain_text() -> None:
     assert 'data-tip="a function that runs on a device."' in term("kernel", "Kernels")
-    assert "`" not in term("op")
+    assert "`" not in term("operator")
     assert "&#34;" in term("region")
 
 
-def test_ranks_are_called_by_their_number_and_other_reports_by_their_path() -> None:
+def test_reports_are_named_by_rank_or_by_path() -> None:
     def named(*changes: dict[str, object]) -> list[str]:
         pages = [
             page_of(replace(reports.gpu_report(), source=reports.source(**each)))
@@ -211,7 +209,7 @@ def test_ranks_are_called_by_their_number_and_other_reports_by_their_path() -> N
     assert named({"path": ""}, {"path": ""}) == ["report 1", "report 2"]
 
 
-def test_a_page_of_several_holds_plotly_once_and_allows_every_script_within() -> None:
+def test_a_combined_page_has_plotly_once_and_allows_every_inner_script() -> None:
     pages = [page_of(reports.snapshot_report(n)) for n in (1, 2, 1)]
     joined = html.together(pages)
     assert len(joined) < len(pages[0]) * 1.2
@@ -222,7 +220,7 @@ def test_a_page_of_several_holds_plotly_once_and_allows_every_script_within() ->
 
 
 @pytest.mark.parametrize("text", reports.HOSTILE, ids=range(len(reports.HOSTILE)))
-def test_hostile_names_add_nothing_to_a_page_of_several(text: str) -> None:
+def test_hostile_names_add_nothing_to_a_combined_page(text: str) -> None:
     plain = page_of(reports.hostile_report("plain"))
     joined = Parts(html.together([page_of(reports.hostile_report(text)), plain]))
     expected = Parts(html.together([plain, plain]))
@@ -231,6 +229,6 @@ def test_hostile_names_add_nothing_to_a_page_of_several(text: str) -> None:
     assert joined.handlers == []
 
 
-def test_several_reports_are_the_same_bytes_each_time() -> None:
+def test_a_combined_page_is_deterministic() -> None:
     pages = [page_of(reports.gpu_report()), page_of(reports.cpu_report())]
     assert html.together(pages) == html.together(pages)

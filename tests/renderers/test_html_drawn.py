@@ -1,4 +1,4 @@
-"""What the page draws of a recording: the same slices and boxes, read back out of the page."""
+"""Slices and flame graphs of a recording, decoded from the page and compared to the source."""
 
 import base64
 import gzip
@@ -52,7 +52,7 @@ def data(page: str, section: str) -> dict[str, Any]:
 
 
 def numbers(packed: dict[str, Any]) -> list[list[int]]:
-    """Columns as a script would read them, a number at a time."""
+    """Columns, decoded one number at a time."""
     raw = base64.b64decode(packed["text"])
     if not packed["plain"]:
         raw = gzip.decompress(raw)
@@ -67,7 +67,7 @@ def numbers(packed: dict[str, Any]) -> list[list[int]]:
 
 
 @given(st.lists(st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 300), max_size=30), max_size=4))
-def test_whole_numbers_come_back_as_they_were(columns: list[list[int]]) -> None:
+def test_packed_integers_round_trip(columns: list[list[int]]) -> None:
     for plain in (True, False):
         packed = _packed_columns.packed([np.array(each, np.int64) for each in columns], plain=plain)
         assert numbers(packed) == columns
@@ -94,56 +94,56 @@ def tuples(slices: Slices) -> list[tuple[int, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def drawn_of(studied: Study) -> Timeline:
-    drawn = timeline(studied.recording.context, studied.report)
-    assert drawn is not None
-    return drawn
+def timeline_of(studied: Study) -> Timeline:
+    shown = timeline(studied.recording.context, studied.report)
+    assert shown is not None
+    return shown
 
 
-def test_the_page_holds_every_slice_of_every_level(studied: Study, page: str) -> None:
-    written, drawn = data(page, "timeline")["timeline"], drawn_of(studied)
-    assert len(drawn.levels) > 1
+def test_the_page_has_every_slice_of_every_level(studied: Study, page: str) -> None:
+    written, shown = data(page, "timeline")["timeline"], timeline_of(studied)
+    assert len(shown.levels) > 1
     assert [each["resolutionNs"] for each in written["levels"]] == [
-        level.resolution_ns for level in drawn.levels
+        level.resolution_ns for level in shown.levels
     ]
-    for each, level in zip(written["levels"], drawn.levels, strict=True):
+    for each, level in zip(written["levels"], shown.levels, strict=True):
         assert slices_of(each, written["startNs"]) == tuples(level.slices)
     assert written["levels"][-1]["packed"]["plain"]
-    assert [lane["busyNs"] for lane in written["lanes"]] == [lane.busy_ns for lane in drawn.lanes]
+    assert [lane["busyNs"] for lane in written["lanes"]] == [lane.busy_ns for lane in shown.lanes]
 
 
-def test_a_page_that_would_get_too_large_merges_more_and_says_so(studied: Study) -> None:
-    drawn = drawn_of(studied)
-    whole = levels_within(drawn, 10_000_000)
+def test_a_page_that_is_too_large_merges_more_slices(studied: Study) -> None:
+    shown = timeline_of(studied)
+    whole = levels_within(shown, 10_000_000)
     assert [each.level.resolution_ns for each in whole] == [
-        level.resolution_ns for level in drawn.levels
+        level.resolution_ns for level in shown.levels
     ]
     limit = whole[0].n_characters
-    less = levels_within(drawn, limit)
+    less = levels_within(shown, limit)
     assert sum(each.n_characters for each in less) <= limit
     assert less[0].level.resolution_ns > 0
     for each in less:
-        assert each.level.slices.n.sum() == drawn.levels[0].slices.n.sum()
-        assert each.level.slices.busy_ns.sum() == drawn.levels[0].slices.busy_ns.sum()
+        assert each.level.slices.n.sum() == shown.levels[0].slices.n.sum()
+        assert each.level.slices.busy_ns.sum() == shown.levels[0].slices.busy_ns.sum()
 
 
-def test_slices_that_never_merge_still_fit(studied: Study) -> None:
-    drawn = drawn_of(studied)
-    only = Timeline(drawn.start_ns, drawn.end_ns, drawn.lanes, drawn.sites,
-                    (Level(0, drawn.levels[0].slices),), drawn.steps)  # fmt: skip
+def test_a_single_level_is_merged_until_it_fits(studied: Study) -> None:
+    shown = timeline_of(studied)
+    only = Timeline(shown.start_ns, shown.end_ns, shown.lanes, shown.sites,
+                    (Level(0, shown.levels[0].slices),), shown.steps)  # fmt: skip
     (found,) = levels_within(only, 2_000)
     assert found.n_characters <= 2_000
-    assert found.level.slices.n.sum() == drawn.levels[0].slices.n.sum()
+    assert found.level.slices.n.sum() == shown.levels[0].slices.n.sum()
 
 
-def test_names_that_a_browser_would_obey_are_only_text(page: str) -> None:
+def test_hostile_names_are_escaped(page: str) -> None:
     assert HOSTILE not in page
     assert "<img src=x" not in page
     texts = data(page, "timeline")["timeline"]["sites"]["texts"]
     assert any("<img src=x onerror=alert(1)>\\x1b[31m\\u202egnp" in text for text in texts)
 
 
-def test_names_without_end_are_cut(tmp_path: Path) -> None:
+def test_very_long_names_are_cut(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.compute("x" * 100_000, 1_000)
     found = study(b.write(tmp_path / "t.json"))
@@ -153,7 +153,7 @@ def test_names_without_end_are_cut(tmp_path: Path) -> None:
     assert max(map(len, names)) <= 240
 
 
-def test_the_page_holds_every_box_of_every_flame_graph(studied: Study, page: str) -> None:
+def test_the_page_has_every_node_of_every_flame_graph(studied: Study, page: str) -> None:
     made = {flame.name: flame for flame in flames(studied.recording.context)}
     written = data(page, "flames")["flames"]
     assert written[0]["name"] == "host-line"
@@ -173,7 +173,7 @@ def test_the_page_holds_every_box_of_every_flame_graph(studied: Study, page: str
         assert each["nLeftOut"] == 0
 
 
-def test_the_lightest_boxes_are_left_out_and_counted(
+def test_the_smallest_nodes_are_left_out_and_counted(
     studied: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("profkit.renderers.html.flames.MAX_NODES", 5)
@@ -187,7 +187,7 @@ def test_the_lightest_boxes_are_left_out_and_counted(
         assert all(by <= node for node, by in enumerate(up))
 
 
-def test_what_calls_itself_counts_once_in_its_total(tmp_path: Path) -> None:
+def test_a_recursive_call_counts_once_in_its_total(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True)
     with b.frame("a.py", 1, "f"):
         b.advance(1_000)
@@ -208,5 +208,5 @@ def test_a_report_alone_has_neither_timeline_nor_flame_graphs(studied: Study) ->
     assert 'id="flames"' not in page
 
 
-def test_the_same_recording_is_the_same_page(studied: Study, page: str) -> None:
+def test_the_page_is_deterministic(studied: Study, page: str) -> None:
     assert render(studied.report, "html", recording=studied.recording).decode() == page

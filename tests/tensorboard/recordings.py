@@ -1,4 +1,4 @@
-"""Recordings of a device, as the committed ones are of the CPU."""
+"""Synthetic recordings of a device; the committed ones are of the CPU."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ GEMM_NS, RELU_NS, REDUCE_NS, COPY_NS = 500_000, 50_000, 400_000, 100_000
 
 
 def gpu_training(*, rank: int | None = None, reduce_ns: int = REDUCE_NS) -> TraceBuilder:
-    """A training of three steps: a copy, two modules, communication, and memory that comes back."""
+    """Three training steps: a copy, two modules, a collective, and memory that is freed."""
     head = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
     b = TraceBuilder(stacks=True, memory=True, shapes=True, absolute=True, head=head)
     for number in range(STEPS):
         with b.step():
-            began_ns = b.now_ns
+            start_ns = b.now_ns
             b.load(300_000)
             with b.frame("train.py", 12, "train_step"):
                 b.to_device(MB, COPY_NS)
@@ -30,11 +30,11 @@ def gpu_training(*, rank: int | None = None, reduce_ns: int = REDUCE_NS) -> Trac
                              host_ns=20_000, device_ns=reduce_ns, stream=20)  # fmt: skip
                 b.item()
             name = f"ProfilerStep#{number}"
-            b.work("gpu_user_annotation", name, b.now_ns - began_ns, at_ns=began_ns)
+            b.work("gpu_user_annotation", name, b.now_ns - start_ns, at_ns=start_ns)
     return b
 
 
 def write_gpu_training(folder: Path) -> Path:
-    """The same as a file that TensorBoard's plugins find."""
+    """Write it to a file that TensorBoard's plugins find."""
     folder.mkdir(parents=True, exist_ok=True)
     return gpu_training().write(folder / "host_7.1795206901986030890.pt.trace.json.gz")

@@ -1,4 +1,4 @@
-"""A real TensorBoard server on the loopback interface, asked over HTTP as its pages ask it."""
+"""A TensorBoard server on the loopback interface, with the HTTP requests of its pages."""
 
 import contextlib
 import gzip
@@ -27,7 +27,7 @@ class TensorBoard:
 
     Args:
         address: Its address, ending with a slash.
-        log: What it has written so far, line by line; it goes on growing.
+        log: The lines that it has written so far; the list grows.
     """
 
     def __init__(self, address: str, log: list[str]) -> None:
@@ -35,7 +35,7 @@ class TensorBoard:
         self.log = log
 
     def fetch(self, route: str, **query: str) -> bytes:
-        """The bytes that one route of the profiler's plugin answers with.
+        """The response of a route of the torch-tb-profiler plugin.
 
         Raises:
             HTTPError: The server answered with an error.
@@ -45,14 +45,14 @@ class TensorBoard:
             return bytes(answer.read())
 
     def ask(self, route: str, **query: str) -> Any:  # noqa: ANN401  (each route has its own)
-        """What one route answers, decoded; some are packed whether one takes that or not."""
+        """The decoded response of a route; some are compressed regardless of the request."""
         answer = self.fetch(route, **query)
         return json.loads(gzip.decompress(answer) if answer.startswith(_GZIP) else answer)
 
     def runs(self, n: int) -> list[str]:
-        """The runs the plugin lists once it has read so many and nothing is left to load.
+        """The runs that the plugin lists once it has loaded at least so many.
 
-        On a busy machine it lists a run a moment before its views.
+        On a busy machine it lists a run slightly before its views.
         """
         deadline = time.monotonic() + LOAD_LIMIT_S
         while time.monotonic() < deadline:
@@ -65,7 +65,7 @@ class TensorBoard:
         raise TimeoutError(f"{n} runs expected, {answer}\n" + "\n".join(self.log))
 
     def loaded(self, run: str) -> str:
-        """The run, once its views can be asked for; others may be broken."""
+        """The run, once its views are available; others may be broken."""
         deadline = time.monotonic() + LOAD_LIMIT_S
         while time.monotonic() < deadline:
             if run in self.ask("runs")["runs"] and self.ask("views", run=run):
@@ -76,7 +76,7 @@ class TensorBoard:
 
 @contextlib.contextmanager
 def serving(logdir: Path) -> Iterator[TensorBoard]:
-    """Start TensorBoard on a folder, and stop it at the end. The user's own cache is left alone."""
+    """Start TensorBoard on a folder with a temporary cache, and stop it at the end."""
     with tempfile.TemporaryDirectory() as cache:
         yield from _serving(logdir, cache)
 

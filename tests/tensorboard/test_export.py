@@ -1,4 +1,4 @@
-"""Reports as TensorBoard's own events: each figure where it is looked for, and only once."""
+"""Reports as TensorBoard events: every figure once, with the right tag, step and value."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ from tests.tensorboard.server import serving
 
 
 def read(path: Path) -> dict[str, list[tuple[int, Any]]]:
-    """What TensorBoard itself reads in a folder of events: by tag the steps and values."""
+    """The steps and values by tag, as TensorBoard reads them from a folder."""
     events = EventAccumulator(str(path), size_guidance={"tensors": 0})
     events.Reload()
     return {
@@ -42,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return analyze(write_gpu_training(tmp_path_factory.mktemp("logs") / "train"))
 
 
-def test_every_step_is_a_point_at_its_own_number(trained: Report, tmp_path: Path) -> None:
+def test_every_step_is_a_point_at_its_number(trained: Report, tmp_path: Path) -> None:
     (path,) = write([trained], tmp_path)
     assert path.parent == tmp_path / "train" / "profkit"
     found = read(path.parent)
@@ -57,7 +57,7 @@ def test_every_step_is_a_point_at_its_own_number(trained: Report, tmp_path: Path
     assert [float(value) for _, value in found["profkit/data_wait_ms"]] == pytest.approx([0.3] * 3)
 
 
-def test_a_recordings_figures_are_those_of_its_report(trained: Report, tmp_path: Path) -> None:
+def test_figures_of_a_recording_are_those_of_its_report(trained: Report, tmp_path: Path) -> None:
     (path,) = write([trained], tmp_path)
     found = {tag: float(values[0][1]) for tag, values in read(path.parent).items()
              if tag.startswith("profkit_recordings/")}  # fmt: skip
@@ -87,7 +87,7 @@ def test_writing_again_changes_nothing(trained: Report, tmp_path: Path) -> None:
     assert len(read(first.parent)["profkit/step_ms"]) == STEPS
 
 
-def test_recordings_of_a_run_follow_each_other(trained: Report, tmp_path: Path) -> None:
+def test_recordings_of_a_run_are_consecutive_steps(trained: Report, tmp_path: Path) -> None:
     source = trained.source
     second = replace(trained, source=replace(source, path=f"{source.path}.later"))
     paths = write([trained, second], tmp_path)
@@ -96,7 +96,7 @@ def test_recordings_of_a_run_follow_each_other(trained: Report, tmp_path: Path) 
     assert sorted(step for step, _ in found["profkit_recordings/warnings"]) == [0, 1]
 
 
-def test_folders_of_one_name_are_runs_of_their_own(trained: Report, tmp_path: Path) -> None:
+def test_folders_of_the_same_name_are_separate_runs(trained: Report, tmp_path: Path) -> None:
     both = [
         replace(trained, source=replace(trained.source, path=f"/logs/{name}/train/t.json"))
         for name in ("one", "two")
@@ -105,16 +105,16 @@ def test_folders_of_one_name_are_runs_of_their_own(trained: Report, tmp_path: Pa
     assert runs == ["one/train/profkit", "two/train/profkit"]
 
 
-def test_watched_memory_and_snapshots_have_their_figures(tmp_path: Path) -> None:
-    watched = analyze(LiveBuilder().write(tmp_path / "w.memory.json.gz"))
-    memory = watched.summary.memory
+def test_memory_samples_and_snapshots_are_exported(tmp_path: Path) -> None:
+    monitored = analyze(LiveBuilder().write(tmp_path / "w.memory.json.gz"))
+    memory = monitored.summary.memory
     assert memory is not None
-    told = {
-        (point.step, point.value) for point in points(watched, 0)
+    exported = {
+        (point.step, point.value) for point in points(monitored, 0)
         if point.tag == "profkit_memory/host_rss_bytes"
     }  # fmt: skip
-    assert told
-    assert told == {
+    assert exported
+    assert exported == {
         (step.step, step.host_rss_bytes) for step in memory.steps
         if step.host_rss_bytes is not None
     }  # fmt: skip
@@ -144,9 +144,7 @@ def test_any_report_can_be_written_and_read(report: Report, tmp_path: Path) -> N
     assert "profkit_recordings/errors" in read(path.parent)
 
 
-def test_a_folder_that_cannot_be_written_is_an_output_error(
-    trained: Report, tmp_path: Path
-) -> None:
+def test_an_unwritable_folder_is_an_output_error(trained: Report, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot be written"):
         write([trained], tmp_path / "file")
@@ -173,9 +171,9 @@ def test_tensorboard_serves_scalars_text_and_hparams(trained: Report, tmp_path: 
                 return msgspec.json.decode(answer.read())
 
         tags = ask("scalars/tags")["train/profkit"]
-        assert tags["profkit/step_ms"]["description"].startswith("<p>Length of each recorded step")
+        assert tags["profkit/step_ms"]["description"].startswith("<p>Time of each recorded step")
         query = {"run": "train/profkit", "tag": "profkit/step_ms"}
         assert len(ask("scalars/scalars", **query)) == STEPS
-        (said,) = ask("text/text", run="train/profkit", tag="profkit/report")
-        assert "profkit report" in said["text"]
+        (text,) = ask("text/text", run="train/profkit", tag="profkit/report")
+        assert "profkit report" in text["text"]
         assert set(ask("text/tags")["train/profkit"]) == {"profkit/findings", "profkit/report"}

@@ -1,6 +1,6 @@
-"""profkit in TensorBoard: a tab of its own, and scalars beside the training curves.
+"""profkit in TensorBoard: a tab with reports, and scalars beside the training curves.
 
-``plugin`` is what TensorBoard loads; it finds recordings in the background (``scanner``), has them
-analyzed in a process of their own (``analyst``, ``worker``), keeps what came of it (``store``), and
-never does any of that while a page waits. ``export`` writes a report as TensorBoard's own events.
+TensorBoard loads ``plugin``. It finds recordings in the background (``scanner``), analyzes them in
+separate processes (``analysis_queue``, ``worker``) and caches the results (``cache``), so that no
+request waits for an analysis. ``export`` writes a report as TensorBoard events.
 """

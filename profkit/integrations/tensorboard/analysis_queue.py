@@ -1,7 +1,7 @@
-"""Has recordings analyzed, one after the other, each in a process of its own.
+"""Analyzes recordings in background processes.
 
-An analysis is all computation: in a process of its own it leaves the server's threads alone, gives
-its memory back at the end, and a file that breaks it breaks nothing else.
+An analysis is CPU-bound: in a separate process it does not block the server's threads, returns its
+memory at the end, and cannot crash the server.
 """
 
 import atexit
@@ -22,22 +22,24 @@ from typing import Final, Literal
 from profkit.integrations.tensorboard.cache import ResultCache
 
 WORKER: Final = "profkit.integrations.tensorboard.worker"
-_LONGEST_S: Final = 1800.0
-_LAST_WORDS: Final = 2_000
-_MOST_REMEMBERED: Final = 1_000
+_TIMEOUT_S: Final = 1800.0
+_STDERR_BYTES: Final = 2_000
+_MAX_FAILURES: Final = 1_000
 _NICENESS: Final = 10
-"""Of what nobody waits for."""
+"""Of background tasks."""
+_BACKGROUND: Final = 1
+"""The priority of background tasks; urgent ones have a lower number."""
 
 Stage = Literal["waiting", "queued", "analyzing", "ready", "failed"]
 
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to work out.
+    """A task of the worker.
 
     Attributes:
-        key: The key of the entry that it makes.
-        arguments: What the worker is told, after the folder to write to.
+        key: The cache key of its result.
+        arguments: The worker's arguments after the output folder.
     """
 
     key: str
@@ -46,13 +48,13 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskState:
-    """How far a task is.
+    """The progress of a task.
 
     Attributes:
-        stage: ``waiting``: nobody has asked for it. ``ready``: its entry is there; what was told of
-            it may be an error of the file.
-        message: Why it failed; a process that died leaves no entry.
-        hint: What to do about it.
+        stage: ``waiting``: it was never submitted. ``ready``: its result is cached; the result may
+            be an error about the file. ``failed``: the process died and left no result.
+        message: Why it failed.
+        hint: How to proceed.
     """
 
     stage: Stage
@@ -60,88 +62,80 @@ class TaskState:
     hint: str = ""
 
 
-_LATER: Final = 1
-
-
 @dataclass(order=True)
-class _Place:
-    """A task's place in the queue.
+class _QueueEntry:
+    """A queued task; the entry with the lowest priority number, then the lowest number, is next."""
 
-    Attributes:
-        urgency: The least comes first; :data:`_LATER` of what nobody waits for.
-        number: In the order in which they were asked for.
-        task: The task.
-    """
-
-    urgency: int
+    priority: int
     number: int
     task: Task = field(compare=False)
 
 
 class AnalysisQueue:
-    """A queue of tasks and the threads that have them worked out.
+    """A queue of tasks, and the threads that run them.
 
     Args:
-        store: Where entries go.
-        n_processes: How many may be worked out at once; by default two, so that one is always free
-            for what somebody waits for.
-        longest_s: After how many seconds one is given up.
-        worker: The module that works them out.
+        cache: Where results go.
+        n_processes: Concurrent processes. All but one run only urgent tasks, so that these need
+            not wait for background tasks.
+        timeout_s: Limit of a task in seconds.
+        worker: The module that runs a task.
     """
 
     def __init__(
         self,
-        store: ResultCache,
+        cache: ResultCache,
         n_processes: int = 2,
-        longest_s: float = _LONGEST_S,
+        timeout_s: float = _TIMEOUT_S,
         worker: str = WORKER,
     ) -> None:
-        self._store = store
+        self._cache = cache
         self._n_processes = n_processes
-        self._longest_s = longest_s
+        self._timeout_s = timeout_s
         self._worker = worker
         self._changed = threading.Condition()
-        self._queue: list[_Place] = []
+        self._queue: list[_QueueEntry] = []
         self._numbers = itertools.count()
         self._stages: dict[str, Stage] = {}
-        self._broken: OrderedDict[str, TaskState] = OrderedDict()
+        self._failures: OrderedDict[str, TaskState] = OrderedDict()
         self._threads: list[threading.Thread] = []
         self._running: set[subprocess.Popen[bytes]] = set()
         self._closed = False
 
     def state(self, key: str) -> TaskState:
-        """How far a task is."""
+        """The progress of a task."""
         with self._changed:
             if stage := self._stages.get(key):
                 return TaskState(stage)
-            if broken := self._broken.get(key):
-                return broken
-        return TaskState("ready" if self._store.has(key) else "waiting")
+            if failure := self._failures.get(key):
+                return failure
+        return TaskState("ready" if self._cache.has(key) else "waiting")
 
-    def ask(self, task: Task, *, urgent: bool, again: bool = False) -> TaskState:
-        """Have a task worked out, unless it has been or is about to be. Returns at once.
+    def submit(self, task: Task, *, urgent: bool, retry: bool = False) -> TaskState:
+        """Queue a task unless its result is cached or on the way. Returns at once.
 
         Args:
-            urgent: Whether somebody waits for it: those come first, the latest before all.
-            again: Whether to try again what broke the process.
+            urgent: Whether a user waits for it: urgent tasks run first, the latest before all.
+            retry: Whether to run a failed task again.
         """
         state = self.state(task.key)
-        if state.stage in {"ready", "analyzing"} or (state.stage == "failed" and not again):
+        if state.stage in {"ready", "analyzing"} or (state.stage == "failed" and not retry):
             return state
         with self._changed:
             if self._closed or (state.stage == "queued" and not urgent):
                 return state
-            self._broken.pop(task.key, None)
+            self._failures.pop(task.key, None)
             self._stages[task.key] = "queued"
             number = next(self._numbers)
-            heapq.heappush(self._queue, _Place(-number if urgent else _LATER, number, task))
+            entry = _QueueEntry(-number if urgent else _BACKGROUND, number, task)
+            heapq.heappush(self._queue, entry)
             if not self._threads:
                 self._start()
             self._changed.notify_all()
         return TaskState("queued")
 
     def close(self) -> None:
-        """Stop; what is being worked out is given up."""
+        """Stop, and kill running processes."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -159,86 +153,80 @@ class AnalysisQueue:
             thread.start()
             self._threads.append(thread)
 
-    def _work(self, urgent_alone: bool) -> None:  # noqa: FBT001  (a thread's argument)
-        while place := self._next(urgent_alone=urgent_alone):
-            task = place.task
+    def _work(self, urgent_only: bool) -> None:  # noqa: FBT001  (a thread's argument)
+        while entry := self._next(urgent_only=urgent_only):
+            task = entry.task
             try:
-                broken = self._have_done(task, is_urgent=place.urgency != _LATER)
+                failure = self._execute(task, is_urgent=entry.priority != _BACKGROUND)
             except Exception as error:  # noqa: BLE001  (a full disk, no more processes: the thread lives on)
-                broken = TaskState("failed", f"It could not be analyzed: {error}.", "Try again.")
+                failure = TaskState("failed", f"The analysis failed: {error}.", "Try again.")
             with self._changed:
                 del self._stages[task.key]
-                if broken is not None:
-                    self._broken[task.key] = broken
-                    while len(self._broken) > _MOST_REMEMBERED:
-                        self._broken.popitem(last=False)
+                if failure is not None:
+                    self._failures[task.key] = failure
+                    while len(self._failures) > _MAX_FAILURES:
+                        self._failures.popitem(last=False)
 
-    def _next(self, *, urgent_alone: bool) -> _Place | None:
-        """The next task, when there is one; None when all is over."""
+    def _next(self, *, urgent_only: bool) -> _QueueEntry | None:
+        """Wait for the next task; None once the queue is closed."""
         with self._changed:
             while not self._closed:
-                while self._queue and not (urgent_alone and self._queue[0].urgency == _LATER):
-                    place = heapq.heappop(self._queue)
-                    # Else it was asked for twice, and has been or is being worked out.
-                    if self._stages.get(place.task.key) == "queued":
-                        self._stages[place.task.key] = "analyzing"
-                        return place
+                while self._queue and not (urgent_only and self._queue[0].priority == _BACKGROUND):
+                    entry = heapq.heappop(self._queue)
+                    # Else it was submitted twice, and runs already or is finished.
+                    if self._stages.get(entry.task.key) == "queued":
+                        self._stages[entry.task.key] = "analyzing"
+                        return entry
                 self._changed.wait()
         return None
 
-    def _have_done(self, task: Task, *, is_urgent: bool) -> TaskState | None:
-        """Run the worker; None if its entry is there, else what went wrong."""
-        draft = self._store.draft()
+    def _execute(self, task: Task, *, is_urgent: bool) -> TaskState | None:
+        """Run the worker; returns None once its result is cached, else why it failed."""
+        draft = self._cache.draft()
         try:
-            with tempfile.TemporaryFile() as words:
-                code = self._run(task, draft, words.fileno(), is_urgent=is_urgent)
-                words.seek(0, os.SEEK_END)
-                words.seek(max(0, words.tell() - _LAST_WORDS))
-                said = words.read().decode("utf-8", "replace").strip().splitlines()
+            with tempfile.TemporaryFile() as stderr:
+                code = self._run(task, draft, stderr.fileno(), is_urgent=is_urgent)
+                stderr.seek(0, os.SEEK_END)
+                stderr.seek(max(0, stderr.tell() - _STDERR_BYTES))
+                lines = stderr.read().decode("utf-8", "replace").strip().splitlines()
             if code == 0:
-                self._store.keep(draft, task.key)
+                self._cache.commit(draft, task.key)
                 return None
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         if code is None:
-            minutes = self._longest_s / 60
-            return TaskState(
-                "failed",
-                f"It was given up after {minutes:,.0f} minutes.",
-                "profkit analyze takes as long as it needs.",
-            )
+            minutes = self._timeout_s / 60
+            message = f"The analysis timed out after {minutes:,.0f} minutes."
+            return TaskState("failed", message, "`profkit analyze` has no time limit.")
         if code < 0:
-            hint = "Signal 9 is often the system's, when memory runs out."
-            return TaskState("failed", f"Its process was ended by signal {-code}.", hint)
-        last = said[-1] if said else "it said nothing"
-        return TaskState(
-            "failed",
-            f"Its process ended with {code}: {last}.",
-            "profkit analyze on the file says more.",
-        )
+            message = f"The analysis process was killed by signal {-code}."
+            return TaskState("failed", message, "Signal 9 often means that memory ran out.")
+        last = lines[-1] if lines else "no message"
+        message = f"The analysis process exited with code {code}: {last}."
+        return TaskState("failed", message, "Run `profkit analyze` on the file for details.")
 
-    def _run(self, task: Task, draft: Path, words: int, *, is_urgent: bool) -> int | None:
-        """Run the worker and return how it ended, or None if it took too long."""
-        ours = (str(Path(folder).absolute()) for folder in sys.path if folder)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(ours)}
+    def _run(self, task: Task, draft: Path, stderr: int, *, is_urgent: bool) -> int | None:
+        """Run the worker and return its exit code, or None after the timeout."""
+        paths = (str(Path(folder).absolute()) for folder in sys.path if folder)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         process = subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
             [sys.executable, "-m", self._worker, str(draft), *task.arguments],
-            stdin=subprocess.PIPE,  # it ends when this side is gone, however that happens
+            stdin=subprocess.PIPE,  # it is closed when the server ends, however that happens
             stdout=subprocess.DEVNULL,
-            stderr=words,
-            cwd=draft,  # -m looks into the current folder first: it is empty, and ours
+            stderr=stderr,
+            cwd=draft,  # -m searches the current folder first: this one is empty
             env=environment,
         )
         with process:
             if not is_urgent:
-                with contextlib.suppress(OSError, AttributeError):  # Windows knows no niceness
+                with contextlib.suppress(OSError, AttributeError):  # Windows has no niceness
                     os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
             with self._changed:
                 self._running.add(process)
                 if self._closed:
                     process.kill()
             try:
-                return process.wait(self._longest_s)
+                return process.wait(self._timeout_s)
             except subprocess.TimeoutExpired:
                 process.kill()
                 return None

@@ -1,7 +1,7 @@
-"""What came of analyses, on disk: found again by what was analyzed, and bounded in size.
+"""A bounded cache of results on disk, with the analyzed files as the key.
 
-An entry is a folder of files that is made elsewhere and renamed into place, so that it is there
-as a whole or not at all. Nothing of it is kept in memory.
+An entry is a folder of files that is written elsewhere and renamed into place, so that it is either
+complete or absent. Nothing is cached in memory.
 """
 
 import contextlib
@@ -15,28 +15,28 @@ from typing import Final
 
 from profkit._version import __version__
 
-_LAYOUT: Final = "2"
-"""Changes when what the worker writes does."""
+_FORMAT: Final = "3"
+"""Changes with the format of what the worker writes."""
 LIMIT_BYTES: Final = 1 << 30
 _DRAFT: Final = "draft-"
-_FORGOTTEN_S: Final = 86_400
-"""After a day a draft is what a killed server left."""
+_STALE_S: Final = 86_400
+"""A draft of a day ago was left by a server that was killed."""
 
 
 def key_of(*parts: str) -> str:
-    """The key of an entry: another one for each version of profkit and of each file.
+    """The key of an entry, different for each version of profkit.
 
     Args:
-        *parts: What it was made from.
+        *parts: What the entry was made from.
     """
-    text = "\0".join((_LAYOUT, __version__, *parts))
+    text = "\0".join((_FORMAT, __version__, *parts))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def default_folder() -> Path:
     """``$XDG_CACHE_HOME/profkit/tensorboard``, or below ``~/.cache``.
 
-    Source: "XDG Base Directory Specification": a path that is not absolute is passed over.
+    Source: "XDG Base Directory Specification": a path that is not absolute is ignored.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or "")
     if not home.is_absolute():
@@ -48,52 +48,47 @@ class ResultCache:
     """A folder of entries.
 
     Args:
-        folder: The folder; where it cannot be made, a temporary one takes its place.
-        limit_bytes: From how many bytes on the entries that nobody read lately are removed.
+        folder: The folder; if it is not writable, a temporary one is used.
+        limit_bytes: Beyond this size the least recently read entries are removed.
     """
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
-        self._wanted = folder
+        self._preferred = folder
         self._limit_bytes = limit_bytes
-        self._made: Path | None = None
+        self._folder: Path | None = None
 
     @property
     def folder(self) -> Path:
-        """The folder; made when it is first asked for."""
-        if self._made is None:
-            wanted = self._wanted or default_folder()
+        """The folder, created on first use."""
+        if self._folder is None:
+            preferred = self._preferred or default_folder()
             try:
-                wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with tempfile.TemporaryFile(dir=wanted):
+                preferred.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=preferred):
                     pass
-                self._made = wanted
+                self._folder = preferred
             except OSError:
-                self._made = Path(tempfile.mkdtemp(prefix="profkit-tensorboard-"))
-        return self._made
+                self._folder = Path(tempfile.mkdtemp(prefix="profkit-tensorboard-"))
+        return self._folder
 
-    def read(self, key: str, name: str, *, in_passing: bool = False) -> bytes | None:
-        """A file of an entry, or None where there is none.
+    def read(self, key: str, name: str, *, touch: bool = True) -> bytes | None:
+        """A file of an entry, or None if there is none.
 
         Args:
             key: The entry's key, from :func:`key_of`.
             name: The file's name.
-            in_passing: Whether nobody asked for this entry: then it is kept no longer for it.
+            touch: Whether this counts as a use of the entry, which delays its removal.
         """
         entry = self.folder / key
         with contextlib.suppress(OSError):
             content = (entry / name).read_bytes()
-            if not in_passing:
-                os.utime(entry)  # read lately: the last to go
+            if touch:
+                os.utime(entry)
             return content
         return None
 
     def path(self, key: str, name: str) -> str:
-        """Where a file of an entry is, whether there is one or not.
-
-        Args:
-            key: The entry's key.
-            name: The file's name.
-        """
+        """The path of a file of an entry, whether it exists or not."""
         return str(self.folder / key / name)
 
     def has(self, key: str) -> bool:
@@ -101,28 +96,22 @@ class ResultCache:
         return (self.folder / key).is_dir()
 
     def draft(self) -> Path:
-        """An empty folder in which an entry can be made."""
+        """An empty folder for a new entry."""
         return Path(tempfile.mkdtemp(prefix=_DRAFT, dir=self.folder))
 
-    def keep(self, draft: Path, key: str) -> None:
-        """Make a draft an entry, and see to it that all entries stay within the limit.
-
-        Args:
-            draft: What :meth:`draft` gave, filled.
-            key: The entry's key.
-        """
+    def commit(self, draft: Path, key: str) -> None:
+        """Make a draft an entry, and remove old entries beyond the limit."""
         target = self.folder / key
         with contextlib.suppress(OSError):
             draft.replace(target)
-        shutil.rmtree(draft, ignore_errors=True)  # another server was first
+        shutil.rmtree(draft, ignore_errors=True)  # another server has written the entry
         self._prune(key)
 
     def _prune(self, newest: str) -> None:
-        """Remove the entries that were read longest ago until the rest is within the limit."""
         entries = []
         for draft in self.folder.glob(f"{_DRAFT}*"):
             with contextlib.suppress(OSError):
-                if time.time() - draft.stat().st_mtime > _FORGOTTEN_S:
+                if time.time() - draft.stat().st_mtime > _STALE_S:
                     shutil.rmtree(draft, ignore_errors=True)
         for entry in self.folder.iterdir():
             with contextlib.suppress(OSError):

@@ -1,11 +1,10 @@
-"""Reports as TensorBoard's own events: figures over steps and runs beside the training curves.
+"""Writes reports as TensorBoard events: figures over steps and recordings beside training curves.
 
-``<folder>/<run>/profkit/events.out.tfevents.…``: a file a recording, a run a folder of recordings.
-It is a run of its own, because TensorBoard stops to follow the file of a training that is still
-being written as soon as a newer one lies beside it. Neither torch nor TensorFlow is imported.
+The files are ``<folder>/<run>/profkit/events.out.tfevents.…``, one for each recording. They form a
+run of their own, because TensorBoard stops following the events file of a running training once
+there is a newer one in the same folder. Neither torch nor TensorFlow is imported.
 
-The same report gives the same file, so that writing it again replaces it and no point is there
-twice.
+The same report results in the same file, so that writing it again duplicates no point.
 """
 
 import hashlib
@@ -25,55 +24,55 @@ from profkit.names import visible
 from profkit.units import format_count
 
 _NUMBER: Final = re.compile(r"(\d+)\D*$")
-_ODD: Final = re.compile(r"[^\w.+-]+")
+_UNSAFE: Final = re.compile(r"[^\w.+-]+")
 _FOLDER: Final = "profkit"
 _NS_PER_MS: Final = 1e6
-_MOST_LINES: Final = 100
-_WATCHED: Final = (
+_MAX_LINES: Final = 100
+_MEMORY_FIGURES: Final = (
     "host_rss_bytes", "tensor_bytes", "graph_bytes", "allocated_bytes", "peak_bytes",
     "reserved_bytes", "worker_bytes",
 )  # fmt: skip
-_SAID: Final = {
-    "profkit/step_ms": "Length of each recorded step on the host, in milliseconds.",
-    "profkit/device_busy_share": "Share of each step in which a device worked, from 0 to 1.",
-    "profkit/data_wait_ms": "Wait for the next batch in each step, in milliseconds.",
-    "profkit/sync_ms": "Wait in synchronizing calls in each step, in milliseconds.",
-    "profkit_recordings/median_step_ms": "The median step of each recording, in milliseconds.",
+_DESCRIPTIONS: Final = {
+    "profkit/step_ms": "Time of each recorded step on the host, in milliseconds.",
+    "profkit/device_busy_share": "Share of each step in which a device was busy, from 0 to 1.",
+    "profkit/data_wait_ms": "Time waiting for the next batch in each step, in milliseconds.",
+    "profkit/sync_ms": "Host time in syncs in each step, in milliseconds.",
+    "profkit_recordings/median_step_ms": "Median step time of each recording, in milliseconds.",
     "profkit_recordings/device_busy_share": "Share of the time from the devices' first work to "
-    "their last in which they worked, from 0 to 1.",
-    "profkit_recordings/errors": "Findings that are errors.",
-    "profkit_recordings/warnings": "Findings that are warnings.",
-    "profkit_recordings/notes": "Findings that are notes.",
-    "profkit_recordings/could_be_saved_ms": "Time that findings say can be given back over the "
-    "whole recording, in milliseconds; what several claim is counted once.",
+    "their last in which they were busy, from 0 to 1.",
+    "profkit_recordings/errors": "Findings of severity error.",
+    "profkit_recordings/warnings": "Findings of severity warning.",
+    "profkit_recordings/notes": "Findings of severity note.",
+    "profkit_recordings/could_be_saved_ms": "Time that fixes can save over the whole recording, in "
+    "milliseconds; time that several findings claim counts once.",
 }
-"""What each figure is, by its tag: TensorBoard shows it beside the chart."""
+"""By tag; TensorBoard shows the description beside the chart."""
 
 
 @dataclass(frozen=True)
 class ScalarPoint:
-    """One value of one figure.
+    """One value of a figure.
 
     Attributes:
         tag: The figure's name.
-        step: Where it stands on the axis of steps.
-        value: The value; milliseconds, bytes, shares from 0 to 1, or a count, as the tag says.
-        said: What the figure is.
+        step: Its position on the axis of steps.
+        value: Milliseconds, bytes, a share from 0 to 1, or a count, as the tag says.
+        description: What the figure is.
     """
 
     tag: str
     step: int
     value: float
-    said: str
+    description: str
 
 
 def write(reports: Iterable[Report], folder: Path) -> tuple[Path, ...]:
     """Write reports as events.
 
     Args:
-        reports: The reports, in the order of time: the place of each in it is its step where a
-            figure is of a whole recording.
-        folder: A logdir; it is made where it is not there.
+        reports: The reports in the order of time: their index is the step of figures of a whole
+            recording.
+        folder: A logdir; it is created if it does not exist.
 
     Returns:
         The files, in the order of the reports.
@@ -81,14 +80,14 @@ def write(reports: Iterable[Report], folder: Path) -> tuple[Path, ...]:
     Raises:
         OutputError: A file cannot be written, or TensorBoard is not installed.
     """
-    everything = list(reports)
-    runs = _runs([report.source.path for report in everything])
-    places: Counter[str] = Counter()
+    reports = list(reports)
+    runs = _runs([report.source.path for report in reports])
+    indices: Counter[str] = Counter()
     written = []
-    for report, run in zip(everything, runs, strict=True):
+    for report, run in zip(reports, runs, strict=True):
         target = folder / run / _FOLDER / _file_name(report)
-        content = _events(report, places[run])
-        places[run] += 1
+        content = _events(report, indices[run])
+        indices[run] += 1
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_name(f".{target.name}.part")
@@ -102,11 +101,11 @@ def write(reports: Iterable[Report], folder: Path) -> tuple[Path, ...]:
     return tuple(written)
 
 
-def points(report: Report, place: int) -> Iterator[ScalarPoint]:
+def points(report: Report, index: int) -> Iterator[ScalarPoint]:
     """The figures of a report.
 
     Args:
-        place: The recording's place among those of its run, from 0.
+        index: The recording's index among those of its run, from 0.
     """
     for number, step in zip(_step_numbers(report), report.summary.steps, strict=True):
         yield _point("profkit/step_ms", number, step.dur_ns / _NS_PER_MS)
@@ -114,53 +113,51 @@ def points(report: Report, place: int) -> Iterator[ScalarPoint]:
             yield _point("profkit/device_busy_share", number, step.gpu_busy_ns / step.dur_ns)
         yield _point("profkit/data_wait_ms", number, step.data_wait_ns / _NS_PER_MS)
         yield _point("profkit/sync_ms", number, step.sync_ns / _NS_PER_MS)
-    yield from _watched(report)
-    yield from _of_recording(run_summary(report), place)
+    yield from _memory_points(report)
+    yield from _recording_points(run_summary(report), index)
 
 
 def _point(tag: str, step: int, value: float) -> ScalarPoint:
-    return ScalarPoint(tag, step, value, _SAID[tag])
+    return ScalarPoint(tag, step, value, _DESCRIPTIONS[tag])
 
 
 def _step_numbers(report: Report) -> list[int]:
-    """The numbers of the steps as the program counts them, else their places."""
+    """The numbers in the names of the steps if they are unique, else their indices."""
     found = [_NUMBER.search(step.name) for step in report.summary.steps]
     numbers = [int(each[1]) for each in found if each is not None]
     distinct = len(set(numbers)) == len(found)
     return numbers if distinct else list(range(len(found)))
 
 
-def _watched(report: Report) -> Iterator[ScalarPoint]:
+def _memory_points(report: Report) -> Iterator[ScalarPoint]:
     memory = report.summary.memory
     for step in memory.steps if memory is not None else ():
-        for name in _WATCHED:
+        for name in _MEMORY_FIGURES:
             value = getattr(step, name)
             if value is not None:
-                said = f"{name} of the report's summary.memory.steps: bytes when a step had ended."
-                yield ScalarPoint(f"profkit_memory/{name}", step.step, value, said)
+                about = f"{name} of the report's summary.memory.steps: bytes at the end of a step."
+                yield ScalarPoint(f"profkit_memory/{name}", step.step, value, about)
 
 
-def _of_recording(known: RunSummary, place: int) -> Iterator[ScalarPoint]:
-    def of_all(name: str, value: float) -> ScalarPoint:
-        return _point(f"profkit_recordings/{name}", place, value)
+def _recording_points(run: RunSummary, index: int) -> Iterator[ScalarPoint]:
+    def point(name: str, value: float) -> ScalarPoint:
+        return _point(f"profkit_recordings/{name}", index, value)
 
-    if known.step_ns is not None:
-        yield of_all("median_step_ms", known.step_ns / _NS_PER_MS)
-    if known.device_busy_share is not None:
-        yield of_all("device_busy_share", known.device_busy_share)
-    for peak in known.peaks:
+    if run.step_ns is not None:
+        yield point("median_step_ms", run.step_ns / _NS_PER_MS)
+    if run.device_busy_share is not None:
+        yield point("device_busy_share", run.device_busy_share)
+    for peak in run.peaks:
         tag = f"profkit_recordings/peak_bytes_{_safe(peak.device)}"
-        yield ScalarPoint(
-            tag, place, peak.bytes, "The highest use of this device's memory, in bytes."
-        )
-    yield of_all("errors", known.n_errors)
-    yield of_all("warnings", known.n_warnings)
-    yield of_all("notes", known.n_notes)
-    yield of_all("could_be_saved_ms", known.recoverable_ns / _NS_PER_MS)
+        yield ScalarPoint(tag, index, peak.bytes, "Peak memory of this device, in bytes.")
+    yield point("errors", run.n_errors)
+    yield point("warnings", run.n_warnings)
+    yield point("notes", run.n_notes)
+    yield point("could_be_saved_ms", run.recoverable_ns / _NS_PER_MS)
 
 
-def _events(report: Report, place: int) -> bytes:
-    """A whole file of events."""
+def _events(report: Report, index: int) -> bytes:
+    """The content of an events file."""
     try:
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.plugins.hparams import summary_v2
@@ -171,27 +168,27 @@ def _events(report: Report, place: int) -> bytes:
         message = f"TensorBoard cannot be imported: {error}."
         raise OutputError(message, "pip install tensorboard") from error
 
-    moment_s = _moment_s(report)
+    written_s = _written_s(report)
     file = io.BytesIO()
     writer = RecordWriter(file)
 
     def add(**content: Any) -> None:  # noqa: ANN401  (an event's fields)
-        writer.write(event_pb2.Event(wall_time=moment_s, **content).SerializeToString())
+        writer.write(event_pb2.Event(wall_time=written_s, **content).SerializeToString())
 
     add(file_version="brain.Event:2")
-    for point in points(report, place):
+    for point in points(report, index):
         value = summary_pb2.Summary.Value(
             tag=point.tag,
             tensor=tensor_util.make_tensor_proto(point.value, dtype="float32"),
-            metadata=metadata.create_summary_metadata("", point.said),
+            metadata=metadata.create_summary_metadata("", point.description),
         )
         add(step=point.step, summary=summary_pb2.Summary(value=[value]))
     for tag, text in _texts(report).items():
-        add(step=place, summary=_text_summary(tag, text))
-    about = summary_v2.hparams_pb(
-        _settings(report), trial_id=_digest(report), start_time_secs=moment_s
+        add(step=index, summary=_text_summary(tag, text))
+    hparams = summary_v2.hparams_pb(
+        _settings(report), trial_id=_digest(report), start_time_secs=written_s
     )
-    add(summary=about)
+    add(summary=hparams)
     return file.getvalue()
 
 
@@ -203,36 +200,36 @@ def _text_summary(tag: str, text: str) -> Any:  # noqa: ANN401  (TensorBoard shi
     value = summary_pb2.Summary.Value(
         tag=tag,
         tensor=tensor_util.make_tensor_proto([text.encode("utf-8", "replace")]),
-        metadata=metadata.create_summary_metadata("", "What profkit says of the recording."),
+        metadata=metadata.create_summary_metadata("", "The report of profkit."),
     )
     return summary_pb2.Summary(value=[value])
 
 
 def _texts(report: Report) -> Mapping[str, str]:
-    """The report as Markdown, and its findings alone, a line each."""
+    """The report as Markdown, and its findings with a line each."""
     lines = [
-        f"- **{finding.severity}** {finding.rule} {finding.name}: {_in_line(finding.message)}"
-        for finding in report.findings[:_MOST_LINES]
+        f"- **{finding.severity}** {finding.rule} {finding.name}: {_escaped(finding.message)}"
+        for finding in report.findings[:_MAX_LINES]
     ]
-    if len(report.findings) > _MOST_LINES:
-        lines.append(f"- … and {format_count(len(report.findings) - _MOST_LINES)} more")
+    if len(report.findings) > _MAX_LINES:
+        lines.append(f"- … and {format_count(len(report.findings) - _MAX_LINES)} more")
     findings = "\n".join(lines)
     return {
         "profkit/report": render(report, "md").decode(),
-        "profkit/findings": findings or "No rule that could look found anything to change.",
+        "profkit/findings": findings or "No problems found.",
     }
 
 
-def _in_line(text: str) -> str:
-    """A text of a recording within a line of Markdown: none of its characters means anything."""
+def _escaped(text: str) -> str:
+    """A text of a recording as one line of Markdown without markup."""
     return re.sub(r"([\\`*_\[\]<>#|~&])", r"\\\1", " ".join(visible(text).split()))
 
 
 def _settings(report: Report) -> dict[str, bool | float | str]:
-    """What runs differ in, as far as a recording tells."""
+    """The recorded settings in which runs can differ."""
     source = report.source
     recorded = source.recorded_with
-    told: dict[str, bool | float | str | None] = {
+    settings: dict[str, bool | float | str | None] = {
         "torch": source.torch,
         "device": ", ".join(sorted(set(filter(None, source.devices)))) or "CPU",
         "rank": source.rank,
@@ -243,13 +240,13 @@ def _settings(report: Report) -> dict[str, bool | float | str]:
     }
     return {
         name: visible(value) if isinstance(value, str) else value
-        for name, value in told.items()
+        for name, value in settings.items()
         if value is not None
     }
 
 
-def _moment_s(report: Report) -> float:
-    """When the recording was written, in seconds since 1970; 0 where its file is not here."""
+def _written_s(report: Report) -> float:
+    """When the recording was written, in seconds since 1970; 0 if its file does not exist."""
     try:
         return Path(report.source.path).stat().st_mtime
     except (OSError, ValueError):
@@ -257,7 +254,7 @@ def _moment_s(report: Report) -> float:
 
 
 def _file_name(report: Report) -> str:
-    return f"events.out.tfevents.{int(_moment_s(report)):010d}.profkit.{_digest(report)}"
+    return f"events.out.tfevents.{int(_written_s(report)):010d}.profkit.{_digest(report)}"
 
 
 def _digest(report: Report) -> str:
@@ -266,7 +263,7 @@ def _digest(report: Report) -> str:
 
 
 def _runs(paths: list[str]) -> list[str]:
-    """What the run of each recording is called: its folder, and the one above if that is needed."""
+    """The run of each recording: its folder, with the parent folder if the name is ambiguous."""
     folders = [Path(path).absolute().parent for path in paths]
     names = Counter(folder.name for folder in set(folders))
     return [
@@ -277,4 +274,4 @@ def _runs(paths: list[str]) -> list[str]:
 
 
 def _safe(name: str) -> str:
-    return _ODD.sub("_", name).strip("._") or "run"
+    return _UNSAFE.sub("_", name).strip("._") or "run"

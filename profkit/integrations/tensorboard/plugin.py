@@ -1,8 +1,8 @@
-"""The tab "Profkit" of TensorBoard: what the server answers.
+"""The tab "Profkit" of TensorBoard: its HTTP routes.
 
-Nothing here reads a recording: every route answers at once from what the scanner has found and the
-analyst has had worked out. A page names recordings by ids that the scanner gave out, and no path is
-ever made from what a page sends.
+No route reads a recording: each answers at once from what the scanner has found and the analysis
+queue has finished. Pages refer to recordings by ids from the scanner; no path is ever built from a
+request.
 
 Source: "TensorBoard plugins" (``ADDING_A_PLUGIN.md``) and ``tensorboard/plugins/base_plugin.py``.
 """
@@ -20,43 +20,42 @@ from profkit._version import __version__
 from profkit.integrations.tensorboard.analysis_queue import AnalysisQueue, Task, TaskState
 from profkit.integrations.tensorboard.cache import ResultCache, key_of
 from profkit.integrations.tensorboard.discovery import (
-    MOST_RECORDINGS,
+    MAX_RECORDINGS,
     DiscoveredRecording,
     LogRoot,
     roots_of,
 )
 from profkit.integrations.tensorboard.scanner import Scanner
+from profkit.names import visible
 
+_STATIC: Final = "integrations/tensorboard/static"
+_REPORT: Final = "renderers/html"
+"""The tab formats numbers, and draws and styles tables with the files of the HTML report."""
 _ASSETS: Final = {
-    "index.html": "text/html", "index.js": "text/javascript", "app.js": "text/javascript",
-    "charts.js": "text/javascript", "compare.js": "text/javascript",
-    "elements.js": "text/javascript", "server.js": "text/javascript",
-    "table.js": "text/javascript", "views.js": "text/javascript", "style.css": "text/css",
+    "index.html": _STATIC, "index.js": _STATIC, "app.js": _STATIC, "compare.js": _STATIC,
+    "elements.js": _STATIC, "ranks.js": _STATIC, "server.js": _STATIC, "tab.css": _STATIC,
+    "base.js": _REPORT, "table.js": _REPORT, "tooltips.js": _REPORT, "style.css": _REPORT,
 }  # fmt: skip
+"""The files of the page, each with its folder in the package."""
+_MEDIA_TYPES: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "frame-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'"
 )
-_OF_THE_PAGE: Final = "renderers/html"
-"""The HTML report's own script spells numbers; here they are to be spelled the same."""
-_NOT_KEPT: Final = ("Cache-Control", "no-store")
-_AT_FIRST: Final = 20
-"""So many of the newest recordings are analyzed without being asked for."""
-_MOST_RANKS: Final = 256
+_NO_STORE: Final = ("Cache-Control", "no-store")
+_N_PREFETCHED: Final = 20
+"""So many of the newest recordings are analyzed before they are opened."""
+_MAX_RANKS: Final = 256
 
 Answer = tuple[dict[str, Any], int]
-"""What a route answers as JSON, and its status code."""
+"""The JSON and the status code of a route."""
 
 
 class Loader(base_plugin.TBLoader):  # type: ignore[misc]  # TensorBoard ships no types
-    """Makes the plugin; TensorBoard finds it by the entry point ``tensorboard_plugins``."""
+    """Creates the plugin; TensorBoard finds it by the entry point ``tensorboard_plugins``."""
 
     def load(self, context: base_plugin.TBContext) -> "ProfkitPlugin":
-        """The plugin of a server.
-
-        Args:
-            context: What the server was started with.
-        """
+        """The plugin of a server."""
         spec = getattr(context.flags, "logdir_spec", None)
         logdir = getattr(context.flags, "logdir", None)
         if not spec:
@@ -68,9 +67,9 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
     """Recordings and their reports.
 
     Args:
-        context: What the server was started with.
-        roots: The folders to look in.
-        store: Where results are kept; by default the user's cache.
+        context: The server's context.
+        roots: The folders to search.
+        cache: Where results are cached; by default in the user's cache folder.
     """
 
     plugin_name = "profkit"
@@ -79,58 +78,58 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         self,
         context: base_plugin.TBContext,
         roots: tuple[LogRoot, ...] = (),
-        store: ResultCache | None = None,
+        cache: ResultCache | None = None,
     ) -> None:
         super().__init__(context)
         self._scanner = Scanner(roots)
-        self._store = store or ResultCache()
-        self._analyst = AnalysisQueue(self._store)
+        self._cache = cache or ResultCache()
+        self._queue = AnalysisQueue(self._cache)
         self._answers: dict[str, dict[str, Any]] = {}
-        self._scanner.look()
+        self._scanner.start()
 
     def is_active(self) -> bool:
-        """Whether there is a recording, as far as is known. Costs next to nothing."""
-        self._scanner.look()
-        return bool(self._scanner.found.recordings) or not self._scanner.has_looked
+        """Whether there is a recording, as far as is known. Returns at once."""
+        self._scanner.start()
+        return bool(self._scanner.found.recordings) or not self._scanner.has_scanned
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """Where the tab's script is. The page asks for news by itself, so it is not reloaded."""
+        """The tab's script. The page polls for news, so TensorBoard need not reload it."""
         return base_plugin.FrontendMetadata(
             es_module_path="/index.js", tab_name="Profkit", disable_reload=True
         )
 
     def get_plugin_apps(self) -> dict[str, Callable[..., Iterable[bytes]]]:
-        """What answers each route."""
-        assets = {f"/{name}": _asset(name, kind) for name, kind in _ASSETS.items()}
+        """The WSGI application of each route."""
+        assets = {f"/{name}": _asset(name, folder) for name, folder in _ASSETS.items()}
         return {
             **assets,
-            "/base.js": _asset("base.js", "text/javascript", _OF_THE_PAGE),
             "/runs": _json(self._runs),
             "/report": _json(self._report),
+            "/sections": _json(self._sections),
             "/ranks": _json(self._ranks),
             "/compare": _json(self._compare),
             "/page": Request.application(self._page),
         }
 
     def close(self) -> None:
-        """Stop all that works in the background."""
-        self._analyst.close()
+        """Stop all background work."""
+        self._queue.close()
 
-    def _runs(self, request: Request) -> Answer:  # noqa: ARG002  (every route is given one)
-        self._scanner.look()
+    def _runs(self, request: Request) -> Answer:  # noqa: ARG002  (the signature of a route)
+        self._scanner.start()
         found = self._scanner.found
-        for recording in found.recordings[:_AT_FIRST]:
-            self._analyst.ask(_analysis(recording), urgent=False)
+        for recording in found.recordings[:_N_PREFETCHED]:
+            self._queue.submit(_analysis(recording), urgent=False)
         return {
             "version": __version__,
-            "is_looking": not self._scanner.has_looked,
-            "is_whole": found.is_whole,
-            "not_here": found.not_here,
+            "is_looking": not self._scanner.has_scanned,
+            "is_whole": found.is_complete,
+            "not_here": found.missing,
             "recordings": [self._row(recording) for recording in found.recordings],
         }, 200
 
     def _row(self, recording: DiscoveredRecording) -> dict[str, Any]:
-        """A recording in the list: what it is, and how far its analysis is."""
+        """A recording in the list, with the progress of its analysis."""
         return {
             "id": recording.id,
             "run_id": recording.run_id,
@@ -139,92 +138,105 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
             "kind": recording.kind,
             "bytes": recording.n_bytes,
             "modified_ms": recording.modified_ns // 1_000_000,
-            **self._told(_analysis(recording).key),
+            **self._progress(_analysis(recording).key),
         }
 
-    def _told(self, key: str, state: TaskState | None = None) -> dict[str, Any]:
-        """How far a task is; of one that is ready what came of it, in a few words."""
-        state = state or self._analyst.state(key)
+    def _progress(self, key: str, state: TaskState | None = None) -> dict[str, Any]:
+        """The progress of a task; once it is ready, its answer."""
+        state = state or self._queue.state(key)
         if state.stage != "ready":
-            told = {"stage": state.stage, "error": state.message, "hint": state.hint}
-            return {**told, "can_retry": state.stage == "failed"}
-        answer = self._answer(key) or {"error": "It was removed.", "hint": "Open it again."}
-        failed = bool(answer["error"])
-        return {**answer, "stage": "failed" if failed else "ready", "can_retry": False}
+            return {
+                "stage": state.stage,
+                "error": visible(state.message),
+                "hint": state.hint,
+                "can_retry": state.stage == "failed",
+            }
+        answer = self._answer(key) or {
+            "error": "The result was removed from the cache.", "hint": "Open the recording again.",
+        }  # fmt: skip
+        return {**answer, "stage": "failed" if answer["error"] else "ready", "can_retry": False}
 
     def _answer(self, key: str) -> dict[str, Any] | None:
-        """What came of a task in a few words, from memory where it has been read before."""
+        """A task's ``answer.json``, from memory if it was read before."""
         if key not in self._answers:
-            text = self._store.read(key, "answer.json", in_passing=True)
+            text = self._cache.read(key, "answer.json", touch=False)
             try:
                 answer = None if text is None else msgspec.json.decode(text, type=dict[str, Any])
             except msgspec.DecodeError:
                 answer = None
             if answer is None:
                 return None
-            if len(self._answers) >= MOST_RECORDINGS:
+            if len(self._answers) >= MAX_RECORDINGS:
                 self._answers.clear()
             self._answers[key] = answer
         return self._answers[key]
 
-    def _asked_for(self, request: Request, name: str = "id") -> DiscoveredRecording | None:
+    def _requested(self, request: Request, name: str = "id") -> DiscoveredRecording | None:
         return self._scanner.recording(request.args.get(name, ""))
 
-    def _report(self, request: Request) -> Answer:
-        recording = self._asked_for(request)
+    def _sections(self, request: Request) -> Answer:
+        """What the tab shows of a recording, once it is analyzed: the sections of its page."""
+        recording = self._requested(request)
         if recording is None:
             return _UNKNOWN
         task = _analysis(recording)
-        state = self._analyst.ask(task, urgent=True, again="again" in request.args)
-        answer = {**self._row(recording), **self._told(task.key, state)}
+        state = self._queue.submit(task, urgent=True, retry="again" in request.args)
+        answer = {**self._row(recording), **self._progress(task.key, state)}
         if answer["stage"] == "ready":
-            answer["paths"] = [_shown(path) for path in recording.paths]
-            answer["report"] = self._raw(task.key, "report.json")
-            answer["views"] = self._raw(task.key, "views.json")
-            answer["has_page"] = self._store.read(task.key, "policy.txt") is not None
+            answer["paths"] = [visible(path) for path in recording.paths]
+            answer["tab"] = self._raw(task.key, "tab.json")
+            answer["has_page"] = self._cache.read(task.key, "policy.txt") is not None
         return answer, 200
 
+    def _report(self, request: Request) -> Answer:
+        answer, status = self._sections(request)
+        recording = self._requested(request)
+        if recording is not None and answer["stage"] == "ready":
+            answer["report"] = self._raw(_analysis(recording).key, "report.json")
+        return answer, status
+
     def _raw(self, key: str, name: str) -> msgspec.Raw:
-        """A JSON file of an entry as it is, without decoding it."""
-        return msgspec.Raw(self._store.read(key, name) or b"null")
+        """A JSON file of an entry, without decoding it."""
+        return msgspec.Raw(self._cache.read(key, name) or b"null")
 
     def _ranks(self, request: Request) -> Answer:
-        recording = self._asked_for(request)
+        recording = self._requested(request)
         if recording is None:
             return _UNKNOWN
         of_run = [each for each in self._scanner.found.recordings
                   if each.run_id == recording.run_id and each.kind == "trace"]  # fmt: skip
-        for each in of_run[:_MOST_RANKS]:
-            self._analyst.ask(_analysis(each), urgent=False)
-        rows = [self._row(each) for each in of_run[:_MOST_RANKS]]
-        return {"recordings": rows, "n_left_out": max(0, len(of_run) - _MOST_RANKS)}, 200
+        for each in of_run[:_MAX_RANKS]:
+            self._queue.submit(_analysis(each), urgent=False)
+        rows = [self._row(each) for each in of_run[:_MAX_RANKS]]
+        return {"recordings": rows, "n_left_out": max(0, len(of_run) - _MAX_RANKS)}, 200
 
     def _compare(self, request: Request) -> Answer:
-        before, after = self._asked_for(request, "before"), self._asked_for(request, "after")
+        before, after = self._requested(request, "before"), self._requested(request, "after")
         if before is None or after is None:
             return _UNKNOWN
         task = Task(
             key_of("compare", before.state, after.state),
-            ("compare", self._side(before), self._side(after)),
+            ("compare", self._comparable(before), self._comparable(after)),
         )
-        state = self._analyst.ask(task, urgent=True, again="again" in request.args)
-        answer = self._told(task.key, state)
+        state = self._queue.submit(task, urgent=True, retry="again" in request.args)
+        answer = self._progress(task.key, state)
         if answer["stage"] == "ready":
             answer["difference"] = self._raw(task.key, "difference.json")
+            answer["tab"] = self._raw(task.key, "tab.json")
         return answer, 200
 
-    def _side(self, recording: DiscoveredRecording) -> str:
-        """What to compare: the report where there is one; snapshots are compared block by block."""
+    def _comparable(self, recording: DiscoveredRecording) -> str:
+        """The file to compare: the report if there is one; a snapshot's blocks are not in it."""
         key = _analysis(recording).key
-        if recording.kind == "snapshot" or self._told(key)["stage"] != "ready":
+        if recording.kind == "snapshot" or self._progress(key)["stage"] != "ready":
             return recording.paths[0]
-        return self._store.path(key, "report.json")
+        return self._cache.path(key, "report.json")
 
     def _page(self, request: Request) -> Response:
-        recording = self._asked_for(request)
+        recording = self._requested(request)
         key = _analysis(recording).key if recording else ""
-        page = self._store.read(key, "page.html.gz") if key else None
-        policy = self._store.read(key, "policy.txt") if key else None
+        page = self._cache.read(key, "page.html.gz") if key else None
+        policy = self._cache.read(key, "policy.txt") if key else None
         if page is None or policy is None:
             return _respond(request, b"There is no such page.", "text/plain", 404)
         headers = [("Content-Security-Policy", policy.decode()), ("Referrer-Policy", "no-referrer")]
@@ -242,12 +254,6 @@ _UNKNOWN: Final[Answer] = (
 )  # fmt: skip
 
 
-def _shown(path: str) -> str:
-    from profkit.names import visible
-
-    return visible(path)
-
-
 def _json(route: Callable[[Request], Answer]) -> Callable[..., Iterable[bytes]]:
     """A route that answers with JSON."""
 
@@ -259,10 +265,9 @@ def _json(route: Callable[[Request], Answer]) -> Callable[..., Iterable[bytes]]:
     return application
 
 
-def _asset(
-    name: str, media_type: str, folder: str = "integrations/tensorboard/static"
-) -> Callable[..., Iterable[bytes]]:
-    """A route that answers with a file of ours."""
+def _asset(name: str, folder: str) -> Callable[..., Iterable[bytes]]:
+    """A route that answers with a file of the package."""
+    media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
 
     def answer(request: Request) -> Response:
         content = files("profkit").joinpath(f"{folder}/{name}").read_bytes()
@@ -281,10 +286,10 @@ def _respond(
     headers: Iterable[tuple[str, str]] = (),
     encoding: str | None = None,
 ) -> Response:
-    """An answer as TensorBoard wants it: packed where the browser takes it, with its headers."""
+    """A response by TensorBoard's own function, which compresses it where the browser allows."""
     response: Response = http_util.Respond(
         request, content, media_type, code=status, content_encoding=encoding
     )
-    for name, value in (_NOT_KEPT, *headers):
+    for name, value in (_NO_STORE, *headers):
         response.headers[name] = value
     return response

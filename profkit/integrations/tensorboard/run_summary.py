@@ -1,4 +1,4 @@
-"""A report in a few figures: for the list of runs, for ranks side by side, for scalars."""
+"""The main figures of a report: for the list of runs, the comparison of ranks, and scalars."""
 
 from dataclasses import dataclass
 from statistics import median_low
@@ -11,27 +11,28 @@ from profkit.present.headline import headline
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A report in a few figures. What is not known is None or empty.
+    """The main figures of a report. Unknown figures are None or empty.
 
     Attributes:
         kind: What was analyzed.
-        verdict: The report in a sentence or two.
+        headline: The report's headline.
         torch: PyTorch's version.
         device_names: Names of the devices.
         rank: Rank in a distributed job.
         world_size: Ranks in that job.
         n_steps: Steps.
-        step_ns: The median step.
+        step_ns: The median step time.
+        mean_step_ns: The mean step time.
         data_wait_ns: Time in all steps that was spent waiting for the next batch.
-        sync_ns: Time in all steps in which the host waited in a synchronizing call.
-        device_busy_share: Time in which the devices worked as a share of their spans, from the
-            first work of each to its last.
-        devices: The devices that worked.
-        peaks: The highest use of memory by device.
-        n_errors: Findings of that severity.
-        n_warnings: Likewise.
-        n_notes: Likewise.
-        recoverable_ns: Time that findings say can be given back, as in the report.
+        sync_ns: Time in all steps in which the host waited in syncs.
+        device_busy_share: Busy time of the devices as a share of their spans, each from the
+            device's first work to its last.
+        devices: The devices that ran work.
+        peaks: Peak memory by device.
+        n_errors: Findings of severity ``error``.
+        n_warnings: Findings of severity ``warning``.
+        n_notes: Findings of severity ``note``.
+        recoverable_ns: Time that the findings' fixes can save, as in the report.
     """
 
     kind: SourceKind
@@ -42,6 +43,7 @@ class RunSummary:
     world_size: int | None
     n_steps: int
     step_ns: int | None
+    mean_step_ns: int | None
     data_wait_ns: int
     sync_ns: int
     device_busy_share: float | None
@@ -54,7 +56,7 @@ class RunSummary:
 
 
 def run_summary(report: Report) -> RunSummary:
-    """The few figures of a report."""
+    """The main figures of a report."""
     source, summary = report.source, report.summary
     lengths = [step.dur_ns for step in summary.steps]
     span_ns = sum(device.span_ns for device in summary.devices)
@@ -68,8 +70,9 @@ def run_summary(report: Report) -> RunSummary:
         rank=source.rank,
         world_size=source.world_size,
         n_steps=len(lengths),
-        # The first step is often longer than the rest; the median does not mind.
+        # The first step is often slower than the others; the median is not affected.
         step_ns=median_low(lengths) if lengths else None,
+        mean_step_ns=summary.breakdown.per_step_ns if summary.breakdown else None,
         data_wait_ns=sum(step.data_wait_ns for step in summary.steps),
         sync_ns=sum(step.sync_ns for step in summary.steps),
         device_busy_share=busy_ns / span_ns if span_ns else None,
@@ -83,7 +86,6 @@ def run_summary(report: Report) -> RunSummary:
 
 
 def _peaks(memory: MemorySummary | None) -> tuple[PeakMemory, ...]:
-    """The peaks of a snapshot's devices, else of a trace."""
     if memory is None:
         return ()
     if memory.devices:

@@ -1,4 +1,4 @@
-"""Looks for recordings again and again, on a thread of its own, while somebody is interested."""
+"""Searches for recordings repeatedly, on a background thread, while the tab is in use."""
 
 import threading
 import time
@@ -11,21 +11,20 @@ from profkit.integrations.tensorboard.discovery import (
     find_recordings,
 )
 
-_REST_S: Final = 5.0
-"""Between the end of one walk and the begin of the next."""
+_PAUSE_S: Final = 5.0
 
 
 class Scanner:
-    """What lies below some folders, as of a few seconds ago.
+    """The recordings below some folders, as of a few seconds ago.
 
     Args:
         roots: The folders.
-        rest_s: Seconds between two walks.
+        pause_s: Seconds from the end of one scan to the start of the next.
     """
 
-    def __init__(self, roots: tuple[LogRoot, ...], rest_s: float = _REST_S) -> None:
+    def __init__(self, roots: tuple[LogRoot, ...], pause_s: float = _PAUSE_S) -> None:
         self._roots = roots
-        self._rest_s = rest_s
+        self._pause_s = pause_s
         self._lock = threading.Lock()
         self._running = False
         self._ended_s: float | None = None
@@ -33,33 +32,29 @@ class Scanner:
         self._by_id: dict[str, DiscoveredRecording] = {}
 
     @property
-    def has_looked(self) -> bool:
-        """Whether a walk has come to its end."""
+    def has_scanned(self) -> bool:
+        """Whether a scan has completed."""
         return self._ended_s is not None
 
     @property
     def found(self) -> DiscoveryResult:
-        """What the last walk found."""
+        """The result of the last scan."""
         return self._found
 
     def recording(self, ident: str) -> DiscoveredRecording | None:
-        """The recording of an id, or None.
-
-        Args:
-            ident: The id, from whoever asks.
-        """
+        """The recording with an id, or None; the id may come from any client."""
         return self._by_id.get(ident)
 
-    def look(self) -> None:
-        """Begin a walk, unless one is under way or has just ended. Returns at once."""
+    def start(self) -> None:
+        """Start a scan, unless one is running or has just ended. Returns at once."""
         with self._lock:
-            rested = self._ended_s is None or time.monotonic() - self._ended_s >= self._rest_s
-            if self._running or not rested:
+            is_due = self._ended_s is None or time.monotonic() - self._ended_s >= self._pause_s
+            if self._running or not is_due:
                 return
             self._running = True
-        threading.Thread(target=self._walk, name="profkit scan", daemon=True).start()
+        threading.Thread(target=self._scan, name="profkit scan", daemon=True).start()
 
-    def _walk(self) -> None:
+    def _scan(self) -> None:
         try:
             found = find_recordings(self._roots)
             self._by_id = {each.id: each for each in found.recordings}

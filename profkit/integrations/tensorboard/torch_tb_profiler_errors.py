@@ -1,7 +1,7 @@
-"""What the tab "PyTorch Profiler" (torch-tb-profiler 0.4.3) shows wrongly of a recording.
+"""Figures that the tab "PyTorch Profiler" (torch-tb-profiler 0.4.3) shows wrongly of a recording.
 
-That plugin was last changed for torch 1.13. What it does not know of later recordings it shows as
-zero, or counts twice, without a word. Who has both tabs open is told which figures to trust.
+That plugin was last updated for torch 1.13. Events that it does not know from later versions it
+counts as zero, or twice, without a warning.
 """
 
 import re
@@ -24,31 +24,31 @@ from profkit.units import format_count, format_ns, format_share
 _COLLECTIVES: Final = frozenset(
     f"nccl:{name}" for name in ("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter")
 )
-_CALL: Final = re.compile(rb'"cat"\s*:\s*"(\w*runtime)"', re.IGNORECASE)
-_LONGEST_CATEGORY: Final = 64
-_WORTH_SAYING_SHARE: Final = 0.05
-"""Of the time of kernels; a smaller part changes no mean that anybody would look at."""
-_MOST_READ: Final = 1 << 29
-"""The first call of a trace with device work comes long before."""
+_RUNTIME_CATEGORY: Final = re.compile(rb'"cat"\s*:\s*"(\w*runtime)"', re.IGNORECASE)
+_MAX_CATEGORY_LENGTH: Final = 64
+_MIN_SHARE: Final = 0.05
+"""Of kernel time; kernels with a smaller share do not change the mean noticeably."""
+_MAX_READ_BYTES: Final = 1 << 29
+"""The first runtime call of a trace with device work comes long before."""
 
 
 @dataclass(frozen=True)
 class Misreading:
-    """One thing that is shown wrongly.
+    """A figure that the other tab shows wrongly.
 
     Attributes:
         where: The view and the figure.
-        shown: What is shown there, and why.
-        really: What is so.
+        shown: What it shows, and why.
+        actual: The correct figure.
     """
 
     where: str
     shown: str
-    really: str
+    actual: str
 
 
 def misreadings(ctx: Context, report: Report) -> tuple[Misreading, ...]:
-    """What that tab shows wrongly of a recording.
+    """The figures that the other tab shows wrongly of a recording.
 
     Source: ``profiler/trace.py`` (``EventTypeMap``, ``NcclOpNameSet``), ``event_parser.py`` and
     ``gpu_metrics_parser.py`` of torch-tb-profiler 0.4.3.
@@ -62,27 +62,27 @@ def misreadings(ctx: Context, report: Report) -> tuple[Misreading, ...]:
 
 
 def _of_operators(ctx: Context) -> Iterator[Misreading]:
-    if not _names_calls_anew(ctx.trace.path):
+    if not _has_new_runtime_category(ctx.trace.path):
         return
     device_ns = int(ctx.events.dur_ns[ctx.launches.work].sum())
     yield Misreading(
         "Operator: device time of every operator; Overview: Runtime",
-        "Both are 0: it looks for calls of the category runtime, and torch names it cuda_runtime.",
-        f"The device worked {format_ns(device_ns)}, all kernels, copies and fills added up; "
-        "the view Operators here tells whose they are.",
+        "Both are 0: the plugin expects the event category runtime; torch writes cuda_runtime.",
+        f"Kernels, copies and fills sum to {format_ns(device_ns)}; the table of operators in the "
+        "report has the device time of each.",
     )
 
 
-def _names_calls_anew(path: str) -> bool:
-    """Whether a trace calls calls of the runtime otherwise than torch did up to 1.12."""
+def _has_new_runtime_category(path: str) -> bool:
+    """Whether runtime calls have another category than torch wrote up to 1.12."""
     tail = b""
     try:
         with open_plain(place_of(path)) as stream:
-            for chunk in Chunks(stream, _MOST_READ):
+            for chunk in Chunks(stream, _MAX_READ_BYTES):
                 text = tail + chunk
-                if found := _CALL.search(text):
+                if found := _RUNTIME_CATEGORY.search(text):
                     return found[1].lower() != b"runtime"
-                tail = text[-_LONGEST_CATEGORY:]
+                tail = text[-_MAX_CATEGORY_LENGTH:]
     except LoadError:
         pass
     return False
@@ -91,19 +91,19 @@ def _names_calls_anew(path: str) -> bool:
 def _of_steps(ctx: Context) -> Iterator[Misreading]:
     events = ctx.events
     is_step = names_matching(events.names, STEP)[events.name]
-    on_device = int((is_step & (events.category == Category.DEVICE_ANNOTATION)).sum())
-    if on_device:
+    n_on_device = int((is_step & (events.category == Category.DEVICE_ANNOTATION)).sum())
+    if n_on_device:
         yield Misreading(
             "Overview: number of steps and their average",
-            f"Steps are counted again as the device saw them: {format_count(on_device)} more.",
-            f"There are {format_count(len(ctx.steps))}.",
+            f"The {format_count(n_on_device)} annotations of steps on devices are counted as more "
+            "steps.",
+            f"The recording has {format_count(len(ctx.steps))} steps.",
         )
-    has_host = bool(len(ctx.tree.rows))
-    if not has_host:
+    if not len(ctx.tree.rows):
         yield Misreading(
             "Overview: every figure",
-            "Without events of the host it reckons from no beginning, and shows times of no sense.",
-            "The view Overview here tells what the devices did.",
+            "Without host events the plugin has no start time, and all times are wrong.",
+            "The overview of the report has the time of the devices.",
         )
 
 
@@ -111,13 +111,13 @@ def _of_communication(ctx: Context, report: Report) -> Iterator[Misreading]:
     events = ctx.events
     is_known = np.fromiter((name in _COLLECTIVES for name in events.names), dtype=np.bool_)
     communication_ns = sum(device.communication_ns for device in report.summary.devices)
-    # Up to torch 1.10 they were operators, whose kernels it can join to them.
+    # Up to torch 1.10 they were operators, and the plugin finds the kernels of operators.
     if communication_ns and not is_known[events.name[events.rows_of(Category.OP)]].any():
         yield Misreading(
             "Overview: Communication; Distributed",
-            "It knows communication by five names on the host alone, and takes the kernels "
-            "themselves for computation.",
-            f"Communication kernels ran {format_ns(communication_ns)}.",
+            "The plugin recognizes communication by five operator names on the host, and counts "
+            "the kernels of collectives as computation.",
+            f"Kernels of collectives ran {format_ns(communication_ns)}.",
         )
 
 
@@ -129,7 +129,7 @@ def _of_copies(report: Report) -> Iterator[Misreading]:
         busy = format_share(sum(device.busy_ns for device in devices) / span_ns)
         yield Misreading(
             "Overview: GPU Utilization",
-            "Only kernels count as use of the device, not copies and fills.",
+            "Only kernels count as utilization; copies and fills do not.",
             f"Copies ran {format_ns(memcpy_ns)}; with all its work the device was busy {busy} of "
             "the time from its first work to its last.",
         )
@@ -140,16 +140,18 @@ def _of_occupancy(ctx: Context) -> Iterator[Misreading]:
     kernels = events.rows_of(Category.KERNEL)
     dur_ns = events.dur_ns[kernels]
     occupancy = events.occupancy_percent.figures_at(kernels)
-    # Both figures are written together: where only one is kept, the other was no figure.
-    is_lost = np.isnan(occupancy) & ~np.isnan(events.blocks_per_sm.figures_at(kernels))
-    lost_ns, total_ns = int(dur_ns[is_lost].sum()), int(dur_ns.sum())
-    if not total_ns or lost_ns < _WORTH_SAYING_SHARE * total_ns:
+    # Both figures are recorded together: where only the blocks were read, the occupancy was no
+    # estimate.
+    is_missing = np.isnan(occupancy) & ~np.isnan(events.blocks_per_sm.figures_at(kernels))
+    missing_ns, total_ns = int(dur_ns[is_missing].sum()), int(dur_ns.sum())
+    if not total_ns or missing_ns < _MIN_SHARE * total_ns:
         return
     mean = mean_by_time(occupancy, dur_ns)
-    others = "" if mean is None else f" That of the others is {format_share(mean / 100)}."
+    others = "" if mean is None else f" The mean of the others is {format_share(mean / 100)}."
     yield Misreading(
         "Overview and Kernel: Est. Achieved Occupancy",
-        "The profiler writes 0 where it cannot estimate it, for kernels that ask for more than "
-        "48 KiB of shared memory, and these zeros are in the mean.",
-        f"Of {format_share(lost_ns / total_ns)} of the kernels' time it is not known.{others}",
+        "The profiler writes 0 for kernels with more than 48 KiB of shared memory, because it "
+        "cannot estimate their occupancy; the mean includes these zeros.",
+        f"The occupancy of {format_share(missing_ns / total_ns)} of kernel time is "
+        f"unknown.{others}",
     )

@@ -1,8 +1,8 @@
-"""Analyzes one recording, or compares two, in a process of its own, and writes what the tab shows.
+"""Analyzes one recording, or compares two, in a separate process, and writes what the tab shows.
 
 ``python -m profkit.integrations.tensorboard.worker FOLDER analyze PATH...`` writes ``answer.json``
-(an error, or the report at a glance), ``report.json``, ``views.json``, the page and its policy.
-``... FOLDER compare BEFORE AFTER`` writes ``answer.json`` and ``difference.json``.
+(an error, or the main figures), ``report.json``, ``tab.json``, the page and its policy.
+``... FOLDER compare BEFORE AFTER`` writes ``answer.json``, ``difference.json`` and ``tab.json``.
 """
 
 import contextlib
@@ -12,34 +12,41 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from profkit.api import Study, compare, render, study
+from profkit.api import compare, render, study
+from profkit.comparison.messages import (
+    TITLES,
+    amount,
+    headline,
+    label,
+    share_of,
+    signed,
+    subject_of,
+    where_of,
+)
 from profkit.errors import ProfkitError
-from profkit.integrations.tensorboard import views
 from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
+from profkit.model.difference import Difference
+from profkit.names import visible
 
 _POLICY: Final = re.compile(
     rb'<meta http-equiv="Content-Security-Policy" content="([^"]*)"', re.IGNORECASE
 )
-_NOTHING_RUNS: Final = "default-src 'none'; style-src 'unsafe-inline'"
-"""The policy of a page that brings none."""
+_SECTION: Final = re.compile(r'<section id="([\w-]+)"[^>]*>\s*<h2[^>]*>([^<]*)</h2>')
+_NO_SCRIPTS: Final = "default-src 'none'; style-src 'unsafe-inline'"
+"""The policy of a page without one."""
 
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """What came of a task.
-
-    Attributes:
-        error: What is wrong with the file, or empty.
-        hint: What to do about it.
-        run_summary: The report at a glance, where there is one.
-    """
+    """The result of a task: an error about a file and how to proceed, or the main figures."""
 
     error: str = ""
     hint: str = ""
@@ -47,83 +54,100 @@ class AnalysisResult:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the arguments say.
+    """Run the worker.
 
     Args:
-        arguments: The folder to write to, what to do, and its files.
+        arguments: The output folder, the task, and its files.
     """
-    _end_with_parent()
+    _exit_with_parent()
     folder, task, *paths = arguments
     try:
-        answer = analyzed(paths, Path(folder)) if task == "analyze" else compared(paths, folder)
+        answer = (analyzed if task == "analyze" else compared)(paths, Path(folder))
     except ProfkitError as error:
-        answer = AnalysisResult(error.message, error.hint)
+        answer = AnalysisResult(visible(error.message), visible(error.hint))
     _write(Path(folder) / "answer.json", answer)
     return 0
 
 
 def analyzed(paths: list[str], folder: Path) -> AnalysisResult:
-    """Analyze a recording.
-
-    Args:
-        paths: Its files.
-        folder: Where to write what the tab shows of it.
+    """Analyze the files of one recording, and write the results to a folder.
 
     Raises:
         LoadError: A file cannot be read.
     """
     studied = study(paths)
-    (folder / "report.json").write_bytes(render(studied.report, "json", indent=0))
-    _write(folder / "views.json", views_of(studied))
-    page = render(studied.report, "html", recording=studied.recording)
+    report = studied.report
+    (folder / "report.json").write_bytes(render(report, "json", indent=0))
+    page = render(report, "html", recording=studied.recording)
     (folder / "page.html.gz").write_bytes(gzip.compress(page, 6, mtime=0))
     (folder / "policy.txt").write_text(policy_of(page))
-    return AnalysisResult(run_summary=run_summary(studied.report))
+    errors = misreadings(studied.recording.context, report)
+    _write(folder / "tab.json", {"sections": sections_of(page), "misreadings": errors})
+    return AnalysisResult(run_summary=run_summary(report))
 
 
-def views_of(studied: Study) -> views.Views:
-    """What the tab draws beside a report.
-
-    Args:
-        studied: The report and what it was made from.
-    """
-    ctx, report = studied.recording.context, studied.report
-    return views.Views(
-        words=views.words(report),
-        modules=views.modules(ctx),
-        kernels=views.spreads(ctx, report.summary.top_kernels),
-        memory=views.memory_courses(ctx),
-        op_memory=views.op_memory(ctx),
-        allocations=views.largest(ctx),
-        misreadings=misreadings(ctx, report),
-    )
-
-
-def compared(paths: list[str], folder: str) -> AnalysisResult:
-    """Compare two recordings, or reports of them.
-
-    Args:
-        paths: The two.
-        folder: Where to write what changed.
+def compared(paths: list[str], folder: Path) -> AnalysisResult:
+    """Compare two recordings, or reports of them, and write the results to a folder.
 
     Raises:
         LoadError: A file cannot be read.
         UsageError: They are of two kinds.
     """
-    before, after = paths
-    difference = render(compare(before, after), "json")
-    (Path(folder) / "difference.json").write_bytes(difference)
+    difference = compare(*paths)
+    (folder / "difference.json").write_bytes(render(difference, "json"))
+    tab = {
+        "headline": headline(difference),
+        "notes": [visible(each) for each in difference.notes],
+        "tables": list(_tables(difference)),
+    }
+    _write(folder / "tab.json", tab)
     return AnalysisResult()
 
 
+def _tables(difference: Difference) -> Iterator[dict[str, Any]]:
+    """The tables of a comparison: what ``sortableTable`` of ``elements.js`` draws."""
+    figures = [
+        [label(each), amount(each.before, each.unit), amount(each.after, each.unit), signed(each),
+         share_of(each)]
+        for each in difference.figures
+    ]  # fmt: skip
+    titles = ("Figure", "Before", "After", "Change", "Relative")
+    if figures:
+        columns = [{"title": title, "kind": "text"} for title in titles]
+        yield {"caption": "Figures", "columns": columns, "rows": figures, "sortedBy": None}
+    for kind, title in TITLES:
+        changes = difference.of_kind(kind)
+        unit = next((each.unit for each in changes if each.unit), "ns")
+        per_step = "per step" if any(each.per_step for each in changes) else ""
+        rows = [
+            [subject_of(each), each.what, each.before, each.after, each.delta, where_of(each, "")]
+            for each in changes
+        ]
+        if rows:
+            numeric = ("Before", "After", "Change")
+            columns = [
+                {"title": "Name", "kind": "name"},
+                {"title": "Status", "kind": "text"},
+                *({"title": each, "kind": unit, "about": per_step} for each in numeric),
+                {"title": "Location", "kind": "place"},
+            ]
+            yield {"caption": title, "columns": columns, "rows": rows, "sortedBy": 4}
+
+
+def sections_of(page: bytes) -> list[dict[str, str]]:
+    """The sections of a page: id and title of each."""
+    found = _SECTION.findall(page.decode())
+    return [{"id": ident, "title": html.unescape(title)} for ident, title in found]
+
+
 def policy_of(page: bytes) -> str:
-    """The policy that a page has for itself: what its server has to say of it too."""
+    """The page's own policy, which its server sends as a header too."""
     found = _POLICY.search(page)
-    return html.unescape(found[1].decode()) if found else _NOTHING_RUNS
+    return html.unescape(found[1].decode()) if found else _NO_SCRIPTS
 
 
 def _write(path: Path, value: object) -> None:
-    """Write JSON; what is no text in it, such as half a character in a name, becomes ``?``."""
+    """Write JSON; characters that cannot be encoded, such as lone surrogates, become ``?``."""
     try:
         text = msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -141,12 +165,12 @@ def _as_text(value: object) -> object:
     return value
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it is gone: then nobody holds the pipe."""
+def _exit_with_parent() -> None:
+    """Exit when the process that started this one has ended, which closes the pipe of stdin."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):
-            while os.read(0, 1):  # not through sys.stdin, whose lock this thread would die with
+            while os.read(0, 1):  # not sys.stdin, whose lock this thread would hold at exit
                 pass
         os._exit(1)
 

@@ -1,11 +1,11 @@
-"""The report as one HTML page, for a browser: to send to a colleague, and to look closer.
+"""The report as one self-contained HTML page.
 
-The page is a single file that needs nothing else: no server, no network, no other file. Its
-policy, which the browser enforces, forbids every request and every script that is not in it.
+The page is a single file: it needs no server, no network and no other file. Its Content Security
+Policy, which the browser enforces, forbids every request and every script that is not part of it.
 
-From top to bottom: the verdict and what could be saved; findings with their evidence and lines;
-the steps; the timeline; flame graphs; memory; tables that sort and search; what was not checked,
-the recording's health, and where it was made.
+From top to bottom: the headline and the main figures; findings with evidence and source lines;
+steps; timeline; flame graphs; memory; tables; skipped checks, faults and environment of the
+recording; glossary.
 """
 
 from collections.abc import Sequence
@@ -20,22 +20,18 @@ INFO = RendererInfo(name="html", suffix=".html", media_type="text/html")
 
 
 def render(report: Report, options: Options) -> bytes:
-    """The report as one self-contained page in UTF-8.
-
-    Args:
-        options: What it was made from, and how names are shown.
-    """
+    """The report as one self-contained page in UTF-8."""
     from profkit.renderers.html._page import page  # noqa: PLC0415  (other formats load no templates)
 
     return page(report, options).encode()
 
 
 def together(products: Sequence[bytes]) -> bytes:
-    """One page of several: the reports side by side, and each one's own page to choose.
+    """One page of several reports: a table that compares them, and the page of the selected one.
 
     Args:
-        products: What :func:`render` made of each report.
+        products: The page of each report, from :func:`render`.
     """
-    from profkit.renderers.html._combined import together as joined  # noqa: PLC0415  (as above)
+    from profkit.renderers.html._combined import combined_page  # noqa: PLC0415  (as above)
 
-    return joined(products)
+    return combined_page(products)

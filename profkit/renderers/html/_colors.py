@@ -1,6 +1,6 @@
-"""Which colour is whose, the same in every picture of the page.
+"""The colour of each part of a step's time, the same in every chart of the page.
 
-The eight colours are Okabe and Ito's, which people tell apart whatever colours they see; the two
+The eight colours are Okabe and Ito's, which people with any colour vision can distinguish; both
 themes have their own shades of them in ``style.css``.
 
 Source: https://jfly.uni-koeln.de/color/ ("Color Universal Design").
@@ -26,13 +26,18 @@ _COLORS: Final = {
     "idle-device": 5,
     "idle-unknown": 8,
 }
-N_SERIES: Final = 8
+_N_SERIES: Final = 8
 
 
 def color_of(kind: str) -> str:
-    """The custom property with the colour of a part of time, such as ``--series-3``.
+    """The CSS custom property of a part's colour, such as ``--series-3``.
 
     Args:
         kind: As in :class:`~profkit.model.report.TimePart`.
     """
-    return f"--series-{_COLORS.get(kind, N_SERIES)}"
+    return f"--series-{_COLORS.get(kind, _N_SERIES)}"
+
+
+def is_idle(kind: str) -> bool:
+    """Whether a part is drawn hatched: no device, or no operator, ran in it."""
+    return kind.startswith("idle-") or kind in {"data", "python"}

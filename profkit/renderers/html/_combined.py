@@ -1,7 +1,7 @@
-"""Several reports on one page: side by side, and each one's own page to choose.
+"""Several reports on one page: a table that compares them, and the page of the selected one.
 
-The own pages travel packed, without plotly's script, which is on the outer page once; the browser
-puts each together when it is chosen, in a frame that can reach nothing else.
+The pages of the single reports are embedded compressed and without plotly's script, which the
+outer page has once. The browser assembles a page when it is selected, in a sandboxed frame.
 """
 
 import base64
@@ -14,136 +14,114 @@ from typing import Any, Final
 
 from profkit.engine.wording import counted
 from profkit.names import short_path
-from profkit.renderers.html._page import CARD_ID, PLOTLY_ID, Head, assembled
+from profkit.renderers.html._page import FIGURES_ID, PLOTLY_ID, Head, assembled
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
+from profkit.renderers.html.steps import stacked_series
 from profkit.units import format_ns
 
 _SCRIPTS: Final = (TABLE_SCRIPT, CHART_SCRIPT, "stacked.js", "together.js")
 _PLOTLY: Final = re.compile(rf'(<script type="text/plain" id="{PLOTLY_ID}">)([^<]*)(</script>)')
-_CARD: Final = re.compile(rf'<script type="application/json" id="data-{CARD_ID}">([^<]*)</script>')
+_FIGURES: Final = re.compile(
+    rf'<script type="application/json" id="data-{FIGURES_ID}">([^<]*)</script>'
+)
 _POLICY: Final = re.compile(r'http-equiv="Content-Security-Policy" content="([^"]*)"')
 _HASH: Final = re.compile(r"(?:'|&#39;)(sha256-[A-Za-z0-9+/=]+)(?:'|&#39;)")
 
 
 @dataclass(frozen=True)
-class Inner:
-    """One report's page within the page of several.
+class InnerPage:
+    """The page of one report within the page of several.
 
     Attributes:
-        name: What it is called there.
-        card: The figures of the report, as :mod:`profkit.renderers.html._summary_card` has them.
+        name: Its name there.
+        figures: From :func:`~profkit.renderers.html.overview.comparable_figures`.
         packed: The page without plotly's script, as gzip in base64.
-        allowed: What its policy calls the scripts that it allows.
+        allowed: The script hashes that its policy allows.
     """
 
     name: str
-    card: dict[str, Any]
+    figures: dict[str, Any]
     packed: str
     allowed: tuple[str, ...]
 
 
-def together(products: Sequence[bytes]) -> bytes:
-    """One page of several.
-
-    Args:
-        products: Pages of one report each.
-    """
-    inner = [_inner(product.decode()) for product in products]
-    names = _names([each.card for each in inner])
-    inner = [Inner(name, e.card, e.packed, e.allowed) for name, e in zip(names, inner, strict=True)]
+def combined_page(products: Sequence[bytes]) -> bytes:
+    """One page of several pages of one report each."""
+    pages = [product.decode() for product in products]
+    figures = [json.loads(found[1]) if (found := _FIGURES.search(each)) else {} for each in pages]
+    inner = [
+        _inner(name, *each) for name, *each in zip(_names(figures), figures, pages, strict=True)
+    ]
     rows = _table(inner)
-    body = fill("together.html.j2", table=rows, inner=inner,
-                has_chart=any(each.card["parts"] for each in inner))  # fmt: skip
+    parts = [each.figures["partsNs"] for each in inner]
+    kinds = list(dict.fromkeys(kind for each in parts for kind in each))
+    body = fill("together.html.j2", table=rows, inner=inner, has_chart=bool(kinds))
+    names = [each.name for each in inner]
+    chart = {"axis": "report", "names": names, "series": stacked_series(kinds, parts)}
     section = Section(
         id="reports",
         title="Side by side",
         body=body,
         scripts=_SCRIPTS,
-        data={"tables": {rows.id: rows.data}, "parts": _drawn(inner)},
+        data={"tables": {rows.id: rows.data}, "parts": chart},
         needs_plotly=True,
     )
-    chosen = Section("report", "Report", fill("chosen.html.j2", inner=inner))
-    head = Head("Reports · profkit", _heading(inner), "", (), inner[0].card["version"])
+    selected = Section("report", "Report", fill("selected.html.j2", inner=inner))
+    head = Head("Reports · profkit", _heading(inner), "", (), inner[0].figures["version"])
     allowed = tuple(dict.fromkeys(name for each in inner for name in each.allowed))
-    return assembled(head, (section, chosen), scripts_within=allowed).encode()
+    return assembled(head, (section, selected), inner_allowed=allowed).encode()
 
 
-def _inner(page: str) -> Inner:
-    found, policy = _CARD.search(page), _POLICY.search(page)
-    card = json.loads(found[1]) if found else {}
-    bare = _PLOTLY.sub(r"\1\3", page)
-    packed = base64.b64encode(gzip.compress(bare.encode(), 6, mtime=0)).decode()
+def _inner(name: str, figures: dict[str, Any], page: str) -> InnerPage:
+    policy = _POLICY.search(page)
+    content = gzip.compress(_PLOTLY.sub(r"\1\3", page).encode(), 6, mtime=0)
     allowed = _HASH.findall(policy[1]) if policy else []
-    return Inner("", card, packed, tuple(f"'{each}'" for each in allowed))
+    packed = base64.b64encode(content).decode()
+    return InnerPage(name, figures, packed, tuple(f"'{each}'" for each in allowed))
 
 
-def _names(cards: Sequence[dict[str, Any]]) -> list[str]:
-    """Ranks where each report has its own, else paths without what all of them begin with."""
-    ranks = [card["rank"] for card in cards]
+def _names(every: Sequence[dict[str, Any]]) -> list[str]:
+    """Ranks where they are unique, else paths without the folder that all of them share."""
+    ranks = [figures["rank"] for figures in every]
     if None not in ranks and len(set(ranks)) == len(ranks):
         return [f"rank {rank}" for rank in ranks]
-    folder = cards[0]["path"].rpartition("/")[0]
-    while folder and not all(card["path"].startswith(f"{folder}/") for card in cards):
+    folder = every[0]["path"].rpartition("/")[0]
+    while folder and not all(figures["path"].startswith(f"{folder}/") for figures in every):
         folder = folder.rpartition("/")[0]
-    return [short_path(card["path"], folder) or f"report {n}" for n, card in enumerate(cards, 1)]
+    return [short_path(each["path"], folder) or f"report {n}" for n, each in enumerate(every, 1)]
 
 
-def _heading(inner: Sequence[Inner]) -> str:
-    are_ranks = inner[0].name.startswith("rank ")
-    how_many = counted(len(inner), "rank" if are_ranks else "report")
-    known = [each for each in inner if each.card["wholeNs"] and each.card["nSteps"]]
-    if len(known) < 2:  # noqa: PLR2004  (one is not compared)
-        return f"{how_many}."
-    slowest = max(known, key=lambda each: each.card["wholeNs"])
-    quickest = min(known, key=lambda each: each.card["wholeNs"])
-    return (
-        f"{how_many}. A step takes {format_ns(quickest.card['wholeNs'])} ({quickest.name}) to "
-        f"{format_ns(slowest.card['wholeNs'])} ({slowest.name})."
+def _heading(inner: Sequence[InnerPage]) -> str:
+    of_ranks = inner[0].name.startswith("rank ")
+    n_reports = counted(len(inner), "rank" if of_ranks else "report")
+    known = [each for each in inner if each.figures["wholeNs"] and each.figures["nSteps"]]
+    if len(known) < 2:  # noqa: PLR2004  (nothing to compare)
+        return f"{n_reports}."
+    by_step = sorted(known, key=lambda each: each.figures["wholeNs"])
+    fastest, slowest = (
+        f"{format_ns(each.figures['wholeNs'])} ({each.name})" for each in (by_step[0], by_step[-1])
     )
+    return f"{n_reports}. Step time is {fastest} to {slowest}."
 
 
-def _table(inner: Sequence[Inner]) -> SortableTable:
+def _table(inner: Sequence[InnerPage]) -> SortableTable:
     shares = (
-        ("Device busy", "busyShare", "of the time that the devices were in use"),
-        ("Compute", "computeShare", "a kernel ran that is no communication"),
-        ("Communication", "communicationShare", "a communication kernel ran"),
-        ("Both at once", "overlapShare", "compute and communication"),
+        ("Device busy", "busyShare", "of the time from the devices' first work to their last"),
+        ("Compute", "computeShare", "a kernel other than a collective ran"),
+        ("Communication", "communicationShare", "a collective's kernel ran"),
+        ("Overlap", "overlapShare", "compute and communication ran at the same time"),
     )
     columns = (
         SortableColumn("Report", "name"),
         SortableColumn("Steps", "count"),
-        SortableColumn("A step", "ns", "or the whole recording, where it has no steps"),
+        SortableColumn("Step time", "ns", "the mean; the whole recording where it has no steps"),
         *(SortableColumn(title, "share", about) for title, _, about in shares),
-        SortableColumn("Memory at the peak", "bytes"),
+        SortableColumn("Peak memory", "bytes"),
         SortableColumn("Findings", "count"),
-        SortableColumn("Costliest", "text"),
+        SortableColumn("Highest cost", "text", "the finding with the highest cost"),
     )
-    rows = (
-        (
-            each.name, each.card["nSteps"], each.card["wholeNs"],
-            *(each.card[key] for _, key, _ in shares),
-            each.card["peakBytes"], each.card["nFindings"], each.card["worst"],
-        )
-        for each in inner
-    )  # fmt: skip
+    keys = ("nSteps", "wholeNs", *(key for _, key, _ in shares), "peakBytes", "nFindings",
+            "firstFinding")  # fmt: skip
+    rows = ((each.name, *(each.figures[key] for key in keys)) for each in inner)
     return table("side-by-side", "Reports", columns, rows)
-
-
-def _drawn(inner: Sequence[Inner]) -> dict[str, Any]:
-    """What ``stacked.js`` draws: a bar a report."""
-    every = {part["kind"]: part for each in inner for part in each.card["parts"]}
-    by_report = [{part["kind"]: part["ns"] for part in each.card["parts"]} for each in inner]
-    return {
-        "axis": "report",
-        "names": [each.name for each in inner],
-        "series": [
-            {
-                "label": part["label"],
-                "color": part["color"],
-                "isIdle": kind.startswith("idle-") or kind in {"data", "python"},
-                "ns": [known.get(kind, 0) for known in by_report],
-            }
-            for kind, part in every.items()
-        ],
-    }

@@ -1,4 +1,4 @@
-"""What a reader of the page can choose; apart, so that asking for it loads no templates."""
+"""Options of the page, in a module that loads no templates."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,14 @@ from profkit.present.renderer import LoadedRecording
 
 @dataclass(frozen=True)
 class Options:
-    """What a reader of the page can choose.
+    """Options of the page.
 
     Attributes:
-        recording: What the report was made from, for the timeline, the flame graphs and memory
-            over time; without it the page has what the report has.
-        base: The folder to which paths are shown relative; empty shows them whole.
-        source: Whether lines of the user's code come into the page, where this machine has them.
+        recording: What the report was made from. Timeline, flame graphs, memory over time and the
+            tables of modules and allocations need it.
+        base: Paths are shown relative to this folder; empty shows them in full.
+        source: Whether the page includes source lines of the user's code, where this machine has
+            the files.
     """
 
     recording: LoadedRecording | None = None

@@ -1,4 +1,4 @@
-"""Whole numbers as short text: their bytes sorted by place, packed, and then as base64."""
+"""Columns of integers as short text: byte planes, gzip, base64."""
 
 import base64
 import gzip
@@ -11,16 +11,16 @@ import numpy.typing as npt
 _LEVEL = 6
 
 
-def planes(values: npt.NDArray[np.integer[Any]]) -> tuple[bytes, int]:
-    """The lowest bytes of all numbers, then the next ones, as far as any number has one.
+def byte_planes(values: npt.NDArray[np.integer[Any]]) -> tuple[bytes, int]:
+    """The lowest bytes of all numbers, then the second lowest, up to the highest that is used.
 
-    So what is alike is side by side: the high bytes of numbers of one size, which pack well.
+    Similar bytes are then adjacent, which compresses well.
 
     Args:
         values: Numbers of 0 or more. Shape ``(k,)``.
 
     Returns:
-        The bytes, and how many each number has, at least 1.
+        The bytes, and how many bytes each number has, at least 1.
     """
     width = max(1, -(-int(values.max(initial=0)).bit_length() // 8))
     by_number = np.ascontiguousarray(values.astype("<u8")).view(np.uint8).reshape(-1, 8)
@@ -34,19 +34,19 @@ def packed(
 
     Args:
         columns: The columns, of any lengths.
-        plain: Not to zip them, for browsers that cannot unzip.
+        plain: Skip gzip, for browsers without ``DecompressionStream``.
 
     Returns:
-        ``n``, how many numbers each column has; ``widths``, how many bytes each of its numbers;
-        ``text``, all of them in base64; ``plain``.
+        ``n``: numbers in each column; ``widths``: bytes of each of its numbers; ``text``: all
+        columns in base64; ``plain``.
     """
-    parts = [planes(column) for column in columns]
-    together = b"".join(part for part, _ in parts)
+    parts = [byte_planes(column) for column in columns]
+    content = b"".join(part for part, _ in parts)
     if not plain:
-        together = gzip.compress(together, _LEVEL, mtime=0)
+        content = gzip.compress(content, _LEVEL, mtime=0)
     return {
         "n": [len(column) for column in columns],
         "widths": [width for _, width in parts],
-        "text": base64.b64encode(together).decode(),
+        "text": base64.b64encode(content).decode(),
         "plain": plain,
     }

@@ -1,4 +1,4 @@
-"""The page around the sections: its policy, its style, its scripts, its data."""
+"""The page around the sections: policy, style, scripts and data."""
 
 import base64
 import gzip
@@ -15,11 +15,11 @@ from plotly.offline import get_plotlyjs
 
 from profkit.model.report import Report
 from profkit.names import short_path
+from profkit.present.glossary import GLOSSARY
 from profkit.present.headline import headline, origin
 from profkit.renderers.html import (
     findings,
     flames,
-    glossary,
     memory,
     overview,
     recording,
@@ -29,7 +29,11 @@ from profkit.renderers.html import (
 )
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._summary_card import card
+
+
+def _glossary(report: Report, options: Options) -> Section:
+    return Section("glossary", "Glossary", fill("glossary.html.j2", terms=GLOSSARY))
+
 
 SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
     overview.section,
@@ -40,46 +44,40 @@ SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
     memory.section,
     tables.section,
     recording.section,
-    glossary.section,
+    _glossary,
 )
-"""What is on the page, from top to bottom."""
+"""The sections from top to bottom."""
 
 _PACKAGE: Final = "profkit.renderers.html"
-_BASE_SCRIPTS: Final = ("base.js", "page.js")
+_BASE_SCRIPTS: Final = ("base.js", "tooltips.js", "page.js")
 _STYLES: Final = ("style.css", "drawn.css")
 PLOTLY_ID: Final = "plotly-packed"
-CARD_ID: Final = "card"
+FIGURES_ID: Final = "figures"
 
 
 def page(report: Report, options: Options) -> str:
-    """The whole page of one report.
-
-    Args:
-        options: What the reader chose.
-    """
-    sections = [found for each in SECTIONS if (found := each(report, options)) is not None]
-    return assembled(
-        Head(
-            title=_title(report),
-            heading=headline(report),
-            source=short_path(report.source.path, options.base),
-            origin=tuple(origin(report)),
-            version=report.profkit,
-        ),
-        sections,
-        card=card(report),
+    """The whole page of one report."""
+    name = report.source.path.replace("\\", "/").rsplit("/", 1)[-1]
+    head = Head(
+        title=f"{name} · profkit" if name else "profkit",
+        heading=headline(report),
+        source=short_path(report.source.path, options.base),
+        origin=tuple(origin(report)),
+        version=report.profkit,
     )
+    sections = [found for each in SECTIONS if (found := each(report, options)) is not None]
+    return assembled(head, sections, figures=overview.comparable_figures(report))
 
 
 @dataclass(frozen=True)
 class Head:
-    """What stands above the sections of a page.
+    """The head of a page.
 
     Attributes:
         title: The title of the browser's tab.
         heading: The first heading.
-        source: What was analyzed, as it is shown; empty for nothing.
-        origin: Where it comes from, in a few words each.
+        source: Path of the recording; empty for none.
+        origin: Devices, versions and rank.
         version: profkit's version.
     """
 
@@ -94,29 +92,30 @@ def assembled(
     head: Head,
     sections: Sequence[Section],
     *,
-    card: Mapping[str, Any] | None = None,
-    scripts_within: Collection[str] = (),
+    figures: Mapping[str, Any] | None = None,
+    inner_allowed: Collection[str] = (),
 ) -> str:
     """A page of some sections, with their scripts, their data and its policy.
 
     Args:
-        head: What stands above them.
+        head: Its head.
         sections: The sections, from top to bottom.
-        card: What a page of several reports tells of this one; None for nothing.
-        scripts_within: What the policy of pages within this one allows, as it stands there.
+        figures: What a page of several reports compares, from
+            :func:`~profkit.renderers.html.overview.comparable_figures`.
+        inner_allowed: Script hashes that the policies of embedded pages allow.
     """
     names = (*_BASE_SCRIPTS, *(script for each in sections for script in each.scripts))
     scripts = [resource(name) for name in dict.fromkeys(names)]
     with_plotly = any(each.needs_plotly for each in sections)
     allowed = [hashed(text) for text in (*scripts, *((get_plotlyjs(),) if with_plotly else ()))]
     data = {each.id: script_json(each.data) for each in sections if each.data}
-    if card is not None:
-        data[CARD_ID] = script_json(card)
+    if figures is not None:
+        data[FIGURES_ID] = script_json(figures)
     return str(
         fill(
             "page.html.j2",
             head=head,
-            policy=policy((*allowed, *scripts_within)),
+            policy=policy((*allowed, *inner_allowed)),
             style=_inline("".join(map(resource, _STYLES))),
             sections=sections,
             data=data,
@@ -127,51 +126,38 @@ def assembled(
     )
 
 
-def _title(report: Report) -> str:
-    name = report.source.path.replace("\\", "/").rsplit("/", 1)[-1]
-    return f"{name} · profkit" if name else "profkit"
-
-
 def resource(name: str) -> str:
-    """The text of a file of this package.
-
-    Args:
-        name: The file's name.
-    """
+    """The text of a file of this package."""
     return files(_PACKAGE).joinpath(name).read_text(encoding="utf-8")
 
 
 def _inline(text: str) -> Markup:
-    """A script or style of ours, which no value of a recording ever enters."""
+    """A script or style of this package, which contains no value of a recording."""
     return Markup(text)  # noqa: S704
 
 
 def script_json(value: Any) -> Markup:  # noqa: ANN401  (what JSON can hold)
     """A value as JSON that is safe within a ``<script>`` element.
 
-    Nothing in it can end the element or begin a comment, and no character in it is beyond ASCII.
+    It is ASCII, and nothing in it can end the element or begin a comment.
 
     Args:
-        value: What JSON can hold; no number in it is NaN or infinite.
+        value: Any JSON value; no number in it is NaN or infinite.
     """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
 
 
 def hashed(script: str) -> str:
-    """What a policy calls a script that it allows.
-
-    Args:
-        script: The script's text.
-    """
+    """The source expression by which a policy allows a script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def policy(allowed: Iterable[str]) -> str:
-    """A content security policy that allows some scripts, and no request at all.
+    """A Content Security Policy that allows some scripts, and no request at all.
 
     Args:
-        allowed: What :func:`hashed` says of each.
+        allowed: From :func:`hashed`, for each script.
 
     Source: https://www.w3.org/TR/CSP3/ ("default-src", "Matching elements to source lists").
     """
@@ -184,9 +170,9 @@ def policy(allowed: Iterable[str]) -> str:
 
 @lru_cache(maxsize=1)
 def packed_plotly() -> str:
-    """Plotly's script out of the installed wheel, as gzip in base64: 2 MB instead of 5.
+    """Plotly's script from the installed wheel, as gzip in base64: 2 MB instead of 5.
 
-    ``base.js`` unpacks it when the first chart is about to be seen, so that the page opens
+    ``base.js`` unpacks it when the first chart is about to become visible, so that the page opens
     without waiting for it.
     """
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 6, mtime=0)).decode()

@@ -1,4 +1,4 @@
-"""What a section of the page is: a module with ``section(report, options)``."""
+"""A section of the page: what a module's ``section(report, options)`` returns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,22 +12,21 @@ from profkit.present.glossary import GLOSSARY
 from profkit.present.markup import environment
 
 CHART_SCRIPT: Final = "chart.js"
-"""What draws with plotly needs it before its own script."""
+"""Scripts that draw with plotly need this one before them."""
 _PACKAGE: Final = "profkit.renderers.html"
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
+    """A section of the page.
 
     Attributes:
         id: Its anchor: lower case and dashes.
-        title: Its heading, a word or two.
+        title: Its heading.
         body: Its HTML, without the heading.
-        scripts: Files of this package that draw it, each in the page once.
-        data: What they draw, as JSON: in the page it is the text of the element with the id
-            ``data-<id>``; nothing is written where it is empty.
-        needs_plotly: Whether they draw with plotly.
+        scripts: Files of this package that draw it; each is in the page once.
+        data: JSON that the scripts draw, in the element ``data-<id>``; no element if empty.
+        needs_plotly: Whether the scripts draw with plotly.
     """
 
     id: str
@@ -39,11 +38,11 @@ class Section:
 
 
 def fill(template: str, **values: object) -> Markup:
-    """A template of this package with values in it, each escaped and made visible.
+    """A template of this package, filled with values; each is escaped and made visible.
 
     Args:
         template: The file's name in ``templates/``.
-        **values: What it asks for; all that it asks for.
+        **values: All values that the template uses.
     """
     return Markup(_environment().get_template(template).render(values))  # noqa: S704  (the environment escapes)
 
@@ -56,11 +55,11 @@ def _environment() -> Environment:
 
 
 def term(word: str, shown: str = "") -> Markup:
-    """A word of the glossary that says what it means when the pointer or the keyboard is on it.
+    """A glossary term with its definition as a tooltip.
 
     Args:
-        word: The word, as in :data:`~profkit.present.glossary.GLOSSARY`.
-        shown: How it stands in its sentence; by default as it is.
+        word: A key of :data:`~profkit.present.glossary.GLOSSARY`.
+        shown: The text to show; by default the term itself.
     """
     attributes = Markup('<span class="term" tabindex="0" data-tip="{}">{}</span>')
     return attributes.format(GLOSSARY[word].definition.replace("`", ""), shown or word)

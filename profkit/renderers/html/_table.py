@@ -1,4 +1,4 @@
-"""Tables that sort and search: the first rows as HTML, all of them as data for ``table.js``."""
+"""Tables that sort and search: the first rows as HTML, all rows as data for ``table.js``."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from profkit.units import format_bytes, format_count, format_ns, format_number, 
 CellKind = Literal["name", "place", "text", "ns", "bytes", "count", "share", "number"]
 Cell = str | int | float | None
 MAX_CELL_CHARACTERS: Final = 600
-"""Longer names are cut in their middle; the whole name stays in the JSON report."""
+"""Longer names are cut in the middle; the JSON report has them in full."""
 FIRST_ROWS: Final = 15
-"""What is there to read and print without a script, and the length of a page of rows."""
+"""Rows that are readable without a script, and rows per page of the table."""
 TABLE_SCRIPT: Final = "table.js"
 
-_SPELLED: Final[dict[str, Callable[[Any], str]]] = {
+_FORMATS: Final[dict[str, Callable[[Any], str]]] = {
     "ns": format_ns,
     "bytes": format_bytes,
     "count": format_count,
@@ -33,9 +33,9 @@ class SortableColumn:
 
     Attributes:
         title: Its heading.
-        kind: What it holds: names and places are set as code, figures at the right; a figure is
-            in the unit that its kind names.
-        about: What the figure is, in a few words; empty where the heading says it all.
+        kind: What it contains: ``name`` and ``place`` are shown as code; figures are aligned right
+            and are in the unit that the kind names.
+        about: Explanation of the figure; empty where the heading suffices.
     """
 
     title: str
@@ -44,14 +44,14 @@ class SortableColumn:
 
     @property
     def is_figure(self) -> bool:
-        """Whether it holds numbers."""
-        return self.kind in _SPELLED
+        """Whether it contains numbers."""
+        return self.kind in _FORMATS
 
-    def spelled(self, cell: Cell) -> str:
-        """A cell as it is read; a figure that is not known is a dash."""
+    def formatted(self, cell: Cell) -> str:
+        """A cell as text; an unknown figure is a dash."""
         if cell is None:
             return "" if not self.is_figure else "–"  # noqa: RUF001  (a dash, not a minus)
-        return _SPELLED[self.kind](cell) if self.is_figure else str(cell)
+        return _FORMATS[self.kind](cell) if self.is_figure else str(cell)
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class SortableTable:
         id: Its anchor in the page.
         caption: What its rows are.
         columns: Its columns.
-        rows: Its rows in the order that they have at first.
-        sorted_by: The column that this order comes from, falling; None for another one.
-        ranges: For each row the stretch of time that the timeline can show, as (start, end) in
+        rows: Its rows in their initial order.
+        sorted_by: The column by which they are sorted, descending; None for any other order.
+        ranges: For each row the time range that the timeline can show, as (start, end) in
             nanoseconds; empty where rows have none.
-        hints: For each row the whole of what its first cell shortens; empty where none does.
-        word: The word of the glossary that its caption is; empty where it is none.
+        hints: For each row the full text that its first cell shortens; empty where none does.
+        word: The glossary term of the caption; empty where it is none.
     """
 
     id: str
@@ -81,12 +81,12 @@ class SortableTable:
 
     @property
     def body(self) -> Markup:
-        """Its first rows, and what ``table.js`` needs to show the others."""
+        """Its first rows, and the elements to which ``table.js`` adds."""
         return fill("table.html.j2", table=self, first=self.rows[:FIRST_ROWS], n=len(self.rows))
 
     @property
     def data(self) -> dict[str, Any]:
-        """All of it, for ``table.js``."""
+        """All rows, for ``table.js``."""
         return {
             "kinds": [column.kind for column in self.columns],
             "rows": self.rows,
@@ -98,11 +98,7 @@ class SortableTable:
 
 
 def cell(text: str | None) -> str:
-    """A name as a cell has it: visible, and not without end.
-
-    Args:
-        text: The name, or None for none.
-    """
+    """A name as a cell shows it: made visible, and cut if it is very long."""
     return "" if text is None else middle_cut(visible(text), MAX_CELL_CHARACTERS)
 
 
@@ -117,24 +113,18 @@ def table(
     hints: Sequence[str] = (),
     word: str = "",
 ) -> SortableTable:
-    """A table whose texts are safe to show, without columns in which there is nothing.
+    """A table with texts that are safe to show, without its empty columns.
 
-    Args:
-        id: As in :class:`SortableTable`, like all that follow.
-        caption: What its rows are.
-        sorted_by: The column that their order comes from.
-        ranges: What the timeline can show of each.
-        hints: The whole of what first cells shorten.
-        word: The word of the glossary that its caption is.
+    The parameters are the attributes of :class:`SortableTable`.
     """
     safe = [[cell(each) if isinstance(each, str) else each for each in row] for row in rows]
-    told = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in safe)]
+    filled = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in safe)]
     return SortableTable(
         id=id,
         caption=caption,
-        columns=tuple(columns[i] for i in told),
-        rows=tuple(tuple(row[i] for i in told) for row in safe),
-        sorted_by=told.index(sorted_by) if sorted_by in told else None,
+        columns=tuple(columns[i] for i in filled),
+        rows=tuple(tuple(row[i] for i in filled) for row in safe),
+        sorted_by=filled.index(sorted_by) if sorted_by in filled else None,
         ranges=tuple(ranges),
         hints=tuple(map(cell, hints)),
         word=word,

@@ -1,17 +1,17 @@
 'use strict';
 /**
- * What every script of the page builds on: the one global name `profkit`.
+ * What the other scripts build on: the one global name `profkit`.
  *
  * Events on `window`:
- *   profkit:range  detail {startNs, endNs, label}  the timeline shows this stretch
- *   profkit:theme  detail {dark}                   colours changed: what draws on its own draws anew
+ *   profkit:range  detail {startNs, endNs, label}  the timeline shows this time range
+ *   profkit:theme  detail {dark}                   the colours changed: canvases redraw
  */
 const profkit = (() => {
-  const timeSteps = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs']];
-  const sizeSteps = [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB']];
-  const almostNothing = 0.001;
+  const timeScales = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs']];
+  const sizeScales = [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB']];
+  const smallestShare = 0.001;
 
-  /** A number with so many decimals, where two are as near to the even one, as Python writes it. */
+  /** A number with a fixed number of decimals, ties rounded to even as Python does. */
   function fixed(value, digits) {
     const text = value.toFixed(digits);
     const halves = Math.abs(value) * 2 ** (digits + 1);
@@ -20,75 +20,79 @@ const profkit = (() => {
     return (value * (1 - 1e-9)).toFixed(digits);
   }
 
-  /** Thousands separated by commas. */
-  function separated(text) {
-    return text.replace(/\B(?=(\d{3})+$)/g, ',');
-  }
+  const withCommas = (text) => text.replace(/\B(?=(\d{3})+$)/g, ',');
 
   function threeDigits(value) {
     const magnitude = Math.abs(value);
-    if (magnitude >= 99.95) return separated(fixed(value, 0));
+    if (magnitude >= 99.95) return withCommas(fixed(value, 0));
     return fixed(value, magnitude >= 9.995 ? 1 : 2);
   }
 
-  function scaled(value, steps, smallest) {
-    for (const [scale, unit] of steps) {
+  function scaled(value, scales, smallestUnit) {
+    for (const [scale, unit] of scales) {
       if (Math.abs(value) >= scale) return `${threeDigits(value / scale)} ${unit}`;
     }
-    return `${fixed(value, 0)} ${smallest}`;
+    return `${fixed(value, 0)} ${smallestUnit}`;
   }
 
-  /** Nanoseconds as text: `1.50 ms`. As profkit/units.py writes them, like all that follow. */
-  const formatNs = (ns) => scaled(ns, timeSteps, 'ns');
+  // These equal the functions of profkit/units.py.
+  /** Nanoseconds as text: `1.50 ms`. */
+  const formatNs = (ns) => scaled(ns, timeScales, 'ns');
 
   /** Bytes as text in powers of 1024: `3.20 GiB`. */
-  const formatBytes = (bytes) => scaled(bytes, sizeSteps, 'B');
+  const formatBytes = (bytes) => scaled(bytes, sizeScales, 'B');
 
   /** A share from 0 to 1 as a percentage: `12%`. */
   function formatShare(share) {
-    if (share !== 0 && Math.abs(share) < almostNothing) return '<0.1%';
+    if (share !== 0 && Math.abs(share) < smallestShare) return '<0.1%';
     const percent = share * 100;
     const isWhole = Math.abs(percent) >= 9.95 || percent === 0;
     return `${fixed(percent, isWhole ? 0 : 1)}%`;
   }
 
-  /** A whole number with thousands separated: `12,400`. */
-  const formatCount = (count) => separated(String(count));
+  /** An integer with commas: `12,400`. */
+  const formatCount = (count) => withCommas(String(count));
 
   /** A number that may be a fraction: `2.50`, `<0.01`. */
   const formatNumber = (number) => (number > 0 && number < 0.005 ? '<0.01' : threeDigits(number));
 
   const parsed = new Map();
 
-  /** The data of a section, or null where the page has none. It is read once, and not changed. */
+  /** The data of a section, or null; it is parsed once and never changed. */
   function data(id) {
     if (!parsed.has(id)) {
-      const element = document.getElementById(`data-${id}`);
-      parsed.set(id, element === null ? null : JSON.parse(element.textContent));
+      const holder = document.getElementById(`data-${id}`);
+      parsed.set(id, holder === null ? null : JSON.parse(holder.textContent));
     }
     return parsed.get(id);
   }
 
-  /** An element with text in it; text is never read as HTML. */
+  /**
+   * An element. Text is never parsed as HTML. Attributes and children that are null, undefined or
+   * false are left out; an attribute that is true is empty.
+   */
   function element(tag, attributes = {}, ...children) {
+    const isSet = (value) => value !== null && value !== undefined && value !== false;
     const made = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.append(...children);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (isSet(value)) made.setAttribute(name, value === true ? '' : value);
+    }
+    made.append(...children.flat().filter(isSet));
     return made;
   }
 
-  /** The value of a custom property of the page, such as `--series-1`. */
+  /** The value of a CSS custom property of the page, such as `--series-1`. */
   function color(property) {
     return getComputedStyle(document.documentElement).getPropertyValue(property).trim();
   }
 
-  /** Ask the timeline to show a stretch of the recording. */
+  /** Make the timeline show a time range of the recording. */
   function showRange(startNs, endNs, label) {
     const detail = { startNs, endNs, label };
     window.dispatchEvent(new CustomEvent('profkit:range', { detail }));
   }
 
-  /** Bytes that a text holds as base64. */
+  /** The bytes of a base64 text. */
   function unbase64(text) {
     const binary = atob(text);
     const bytes = new Uint8Array(binary.length);
@@ -96,16 +100,34 @@ const profkit = (() => {
     return bytes;
   }
 
-  /** The bytes of what was packed with gzip and written as base64. */
+  /** The bytes of a base64 text of gzip. */
   async function unpack(text) {
     const stream = new Blob([unbase64(text)]).stream();
     const plain = stream.pipeThrough(new DecompressionStream('gzip'));
     return new Uint8Array(await new Response(plain).arrayBuffer());
   }
 
+  /**
+   * Columns of integers out of bytes, as _packed_columns.py writes them.
+   * @param {Uint8Array} bytes all columns, one after the other
+   * @param {{n: number[], widths: number[]}} packed numbers in each column, and bytes per number
+   * @returns {Float64Array[]}
+   */
+  function columns(bytes, { n, widths }) {
+    let at = 0;
+    return n.map((count, column) => {
+      const values = new Float64Array(count);
+      for (let plane = 0, scale = 1; plane < widths[column]; plane += 1, scale *= 256) {
+        for (let i = 0; i < count; i += 1) values[i] += bytes[at + i] * scale;
+        at += count;
+      }
+      return values;
+    });
+  }
+
   let plotlyReady = null;
 
-  /** Plotly, unpacked when it is first asked for. */
+  /** Plotly, unpacked on first use. */
   function plotly() {
     plotlyReady = plotlyReady ?? unpack(document.getElementById('plotly-packed').textContent)
       .then((bytes) => {
@@ -119,6 +141,6 @@ const profkit = (() => {
 
   return {
     formatNs, formatBytes, formatShare, formatCount, formatNumber,
-    data, element, color, showRange, unbase64, unpack, plotly,
+    data, element, color, showRange, unbase64, unpack, columns, plotly,
   };
 })();

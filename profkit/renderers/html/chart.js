@@ -1,5 +1,5 @@
 'use strict';
-/** Charts by plotly: drawn when they are about to be seen, and anew when the theme changes. */
+/** Charts by plotly: drawn when they are about to become visible, redrawn when the theme changes. */
 profkit.chart = (() => {
   const charts = new Set();
 
@@ -9,7 +9,7 @@ profkit.chart = (() => {
   }
 
   /** A layout in the colours of the page. */
-  function dressed(layout) {
+  function themed(layout) {
     const line = profkit.color('--line');
     const axis = { gridcolor: line, linecolor: line, zerolinecolor: line, automargin: true };
     return {
@@ -31,7 +31,7 @@ profkit.chart = (() => {
       const plotly = await profkit.plotly();
       const { traces, layout } = make();
       const settings = { displaylogo: false, responsive: true, displayModeBar: false };
-      await plotly.react(place, traces, dressed(layout), settings);
+      await plotly.react(place, traces, themed(layout), settings);
       if (onClick && !chart.isDrawn) place.on('plotly_click', onClick);
       chart.isDrawn = true;
       place.dataset.drawn = 'true';
@@ -47,7 +47,7 @@ profkit.chart = (() => {
       near.unobserve(entry.target);
       for (const chart of charts) if (chart.place === entry.target) draw(chart);
     }
-  }, { rootMargin: '400px' });
+  }, { root: document, rootMargin: '400px' });
 
   window.addEventListener('profkit:theme', () => {
     for (const chart of charts) if (chart.isDrawn) draw(chart);
@@ -58,11 +58,11 @@ profkit.chart = (() => {
   });
 
   /**
-   * Draw a chart in a place.
+   * Add a chart.
    * @param {HTMLElement} place
-   * @param {() => {traces: object[], layout: object}} make what plotly draws, in today's colours
+   * @param {() => {traces: object[], layout: object}} make what plotly draws, in current colours
    * @param {(event: object) => void} [onClick]
-   * @returns {() => void} draws it anew
+   * @returns {() => void} redraws it
    */
   return (place, make, onClick) => {
     const chart = { place, make, onClick, isDrawn: false };

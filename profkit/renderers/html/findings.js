@@ -1,24 +1,18 @@
 'use strict';
-/** Findings: all of them open or closed at once. */
+/** The button that opens or closes all findings. */
 (() => {
   const button = document.querySelector('[data-open-all]');
   const all = [...document.querySelectorAll('details.finding')];
   if (!button || all.length < 2) return;
-
-  function isOpen() {
-    return all.every((details) => details.open);
-  }
-
-  function name() {
-    button.textContent = isOpen() ? 'Close all' : 'Open all';
-  }
+  const areOpen = () => all.every((details) => details.open);
+  const label = () => { button.textContent = areOpen() ? 'Close all' : 'Open all'; };
 
   button.hidden = false;
   button.addEventListener('click', () => {
-    const open = !isOpen();
+    const open = !areOpen();
     for (const details of all) details.open = open;
-    name();
+    label();
   });
-  for (const details of all) details.addEventListener('toggle', name);
-  name();
+  for (const details of all) details.addEventListener('toggle', label);
+  label();
 })();

@@ -1,4 +1,4 @@
-"""What to change, most costly first; each finding opens to its evidence, lines and cure."""
+"""Findings by cost; each opens to its fix, source lines and evidence."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,29 +21,24 @@ from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
 from profkit.units import format_bytes, format_ns, format_share
 
-MAX_OPENING: Final = 60
-"""So many findings open to all that is known of them; the others are rows of a table."""
+MAX_CARDS: Final = 60
+"""Findings with all their details; the others are rows of a table."""
 MAX_PLACES: Final = 12
-MAX_EXCERPTS: Final = 3
+MAX_SNIPPETS: Final = 3
 MAX_HOLDERS: Final = 6
-_LONG_CHARACTERS: Final = 400
+_MAX_CHARACTERS: Final = 400
 _SCRIPT: Final = "findings.js"
 _UNIT: Final = re.compile(r"_(ns|bytes|share)$")
-_KEYS: Final = {"events": "event_ids"}
-_OF_RULE: Final = ("Why it matters", "When to ignore this")
+_LABELS: Final = {"events": "event_ids"}
+_RULE_SECTIONS: Final = ("Why it matters", "When to ignore this")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a finding is.
-
-    Attributes:
-        name: ``train.py:12``, and what ran there.
-        excerpt: The lines there, where this machine has them.
-    """
+    """A location of a finding: its name, and the source lines there if this machine has them."""
 
     name: str
-    source_snippet: SourceSnippet | None
+    snippet: SourceSnippet | None
 
 
 @dataclass(frozen=True)
@@ -53,15 +48,15 @@ class Card:
     Attributes:
         number: Its rank, from 1.
         finding: The finding.
-        place: Its first place, or who holds what it is about.
-        cost: What it costs.
-        places: Its places with lines, the costliest first.
-        more_places: How many others it has.
-        holders: The chains of who holds what it is about.
-        evidence: The figures that it rests on, spelled.
-        range_ns: What the timeline can show of it, or None.
-        instead: Code to write instead, of the rule's page.
-        about: Of the rule's page what matters beyond the finding.
+        place: Its first location, or the holder of the object that it is about.
+        cost: Its cost as text.
+        places: Its locations, the most expensive first.
+        n_more_places: Locations that are not shown.
+        holders: The reference chains of the object that it is about.
+        evidence: Names and formatted values.
+        range_ns: The time range that the timeline can show, or None.
+        instead: Code to use instead, from the rule's page.
+        about: Sections of the rule's page that help to judge the finding.
     """
 
     number: int
@@ -69,7 +64,7 @@ class Card:
     place: str
     cost: str
     places: tuple[Place, ...]
-    more_places: int
+    n_more_places: int
     holders: tuple[str, ...]
     evidence: tuple[tuple[str, str], ...]
     range_ns: tuple[int, int] | None
@@ -78,16 +73,11 @@ class Card:
 
 
 def section(report: Report, options: Options) -> Section:
-    """The findings, or that there are none.
-
-    Args:
-        options: Where lines are looked up, and whether there is a timeline.
-    """
+    """The findings, or a statement that there are none."""
     pages = {rule.INFO.id: rule_page(rule) for rule in rules()}
-    opening = report.findings[:MAX_OPENING]
     cards = [
         _card(report, options, number, finding, pages.get(finding.rule, {}))
-        for number, finding in enumerate(opening, start=1)
+        for number, finding in enumerate(report.findings[:MAX_CARDS], start=1)
     ]
     rest = _rest(report, options)
     body = fill("findings.html.j2", cards=cards, rest=rest, n=len(report.findings),
@@ -106,34 +96,33 @@ def _card(
     page: Mapping[str, tuple[Passage, ...]],
 ) -> Card:
     places = finding.locations[:MAX_PLACES]
+    n_snippets = MAX_SNIPPETS if options.source else 0
     return Card(
         number=number,
         finding=finding,
-        place=_head(finding, options),
+        place=_short_place(finding, options),
         cost=cost_text(report, finding),
         places=tuple(
             Place(
                 _long_place(where, options),
-                source_snippet(where, options.base)
-                if i < MAX_EXCERPTS and options.source
-                else None,
+                source_snippet(where, options.base) if i < n_snippets else None,
             )
             for i, where in enumerate(places)
         ),
-        more_places=len(finding.locations) - len(places),
+        n_more_places=len(finding.locations) - len(places),
         holders=tuple(_cut("".join(chain)) for chain in finding.holders[:MAX_HOLDERS]),
         evidence=tuple(_evidence(finding)),
         range_ns=_range(finding, options),
         instead=page.get("Use instead", ()),
-        about={title: page[title] for title in _OF_RULE if title in page},
+        about={title: page[title] for title in _RULE_SECTIONS if title in page},
     )
 
 
 def _cut(text: str) -> str:
-    return middle_cut(visible(text), _LONG_CHARACTERS)
+    return middle_cut(visible(text), _MAX_CHARACTERS)
 
 
-def _head(finding: Finding, options: Options) -> str:
+def _short_place(finding: Finding, options: Options) -> str:
     if not finding.locations:
         return _cut("".join(finding.holders[0])) if finding.holders else ""
     where = finding.locations[0]
@@ -143,31 +132,27 @@ def _head(finding: Finding, options: Options) -> str:
 
 
 def _long_place(where: Location, options: Options) -> str:
-    words = []
+    parts = []
     if where.file is not None and where.line is not None:
-        words.append(f"{short_path(where.file, options.base)}:{where.line}")
+        parts.append(f"{short_path(where.file, options.base)}:{where.line}")
     if where.function:
-        words.append(f"in {where.function}")
-    words += [f"{what} {name}" for what, name in (("op", where.op), ("module", where.module),
+        parts.append(f"in {where.function}")
+    parts += [f"{what} {name}" for what, name in (("op", where.op), ("module", where.module),
                                                   ("step", where.step)) if name]  # fmt: skip
-    return _cut(" · ".join(words)) or "an unknown line"
+    return _cut(" · ".join(parts)) or "no stack recorded"
 
 
 def _evidence(finding: Finding) -> Iterator[tuple[str, str]]:
-    """What a finding rests on: a name and a figure each, where there is one."""
     for key, value in finding.evidence.items():
         bare = _UNIT.sub("", key)
-        # Beside another thing of that name the unit tells what this one is.
+        # The unit distinguishes `loader_ns` from `loader`.
         name = key if bare != key and bare in finding.evidence else bare
+        label = _cut(_LABELS.get(name, name).replace("_", " ").removeprefix("n ")) or "value"
         if value is not None:
-            yield _words(_KEYS.get(name, name)), _figure(key, value)
+            yield label, _formatted(key, value)
 
 
-def _words(key: str) -> str:
-    return _cut(key.replace("_", " ").removeprefix("n ")) or "value"
-
-
-def _figure(key: str, value: EvidenceValue) -> str:
+def _formatted(key: str, value: EvidenceValue) -> str:
     if isinstance(value, str) or value is None or isinstance(value, bool):
         return _cut(str(value))
     if isinstance(value, int | float):
@@ -176,13 +161,13 @@ def _figure(key: str, value: EvidenceValue) -> str:
         if key.endswith("_bytes"):
             return format_bytes(value)
         return format_share(value) if key.endswith("_share") else f"{value:,}"
-    shown = ", ".join(_figure(key, each) for each in value[:MAX_PLACES])
-    more = len(value) - MAX_PLACES
-    return _cut(shown) + (f" and {more} more" if more > 0 else "")
+    shown = ", ".join(_formatted(key, each) for each in value[:MAX_PLACES])
+    n_more = len(value) - MAX_PLACES
+    return _cut(shown) + (f" and {n_more} more" if n_more > 0 else "")
 
 
 def _range(finding: Finding, options: Options) -> tuple[int, int] | None:
-    """What the timeline shows of a finding: the longest time that it claims, else an event."""
+    """The longest time range that the finding claims, else its longest event."""
     if options.recording is None:
         return None
     if finding.claims:
@@ -199,8 +184,8 @@ def _range(finding: Finding, options: Options) -> tuple[int, int] | None:
 
 
 def _rest(report: Report, options: Options) -> SortableTable | None:
-    """The findings that are only rows."""
-    others = report.findings[MAX_OPENING:]
+    """The findings beyond the cards."""
+    others = report.findings[MAX_CARDS:]
     if not others:
         return None
     columns = (
@@ -208,16 +193,16 @@ def _rest(report: Report, options: Options) -> SortableTable | None:
         SortableColumn("Finding", "text"),
         SortableColumn("Rule", "name"),
         SortableColumn("Severity", "text"),
-        SortableColumn("Place", "place"),
-        SortableColumn("Time", "ns", "what the cure can give back of the recording"),
+        SortableColumn("Location", "place"),
+        SortableColumn("Time", "ns", "what the fix can save over the whole recording"),
         SortableColumn("Memory", "bytes"),
-        SortableColumn("What happens", "text"),
+        SortableColumn("Message", "text"),
     )
     rows = (
         (
-            rank, each.title, each.rule, each.severity, _head(each, options), each.cost.ns,
-            each.cost.bytes, cell(each.message)[:_LONG_CHARACTERS],
+            rank, each.title, each.rule, each.severity, _short_place(each, options), each.cost.ns,
+            each.cost.bytes, cell(each.message)[:_MAX_CHARACTERS],
         )
-        for rank, each in enumerate(others, start=MAX_OPENING + 1)
+        for rank, each in enumerate(others, start=MAX_CARDS + 1)
     )  # fmt: skip
-    return table("more-findings", f"{counted(len(others), 'more finding')}", columns, rows)
+    return table("more-findings", counted(len(others), "more finding"), columns, rows)

@@ -1,11 +1,11 @@
 'use strict';
-/** One flame graph: its nodes, where each is, and its picture. */
+/** One flame graph: its nodes, their layout, and its drawing. */
 profkit.Flame = class {
   static rowHeight = 20;
 
-  constructor({ n, packed, sites, looks, unit, nLeftOut }) {
+  constructor({ n, packed, sites, styles, unit, nLeftOut }) {
     const [up, site, own, total, count] = profkit.columns(profkit.unbase64(packed.text), packed);
-    Object.assign(this, { n, sites, looks, nLeftOut, site, own, total, count });
+    Object.assign(this, { n, sites, styles, nLeftOut, site, own, total, count });
     this.format = unit === 'ns' ? profkit.formatNs : profkit.formatBytes;
     this.parent = up.map((by, node) => (by === 0 ? -1 : node - by));
     this.children = Array.from({ length: n }, () => []);
@@ -19,16 +19,16 @@ profkit.Flame = class {
     this.show(-1);
   }
 
-  /** Nodes from the top down to one, itself included. */
+  /** The callers of a node from the top, and the node itself. */
   path(node) {
     const found = [];
     for (let at = node; at >= 0; at = this.parent[at]) found.unshift(at);
     return found;
   }
 
-  /** Lay a node out over the whole width, those above it over it; -1 shows all. */
+  /** Zoom to a node, with its callers above it; -1 shows all. */
   show(node) {
-    this.shown = node;
+    this.zoomed = node;
     this.left = new Float64Array(this.n).fill(-1);
     this.share = new Float64Array(this.n);
     this.depth = new Int32Array(this.n);
@@ -58,16 +58,16 @@ profkit.Flame = class {
     }
   }
 
-  /** How many rows it needs where boxes narrower than a pixel are left out. */
+  /** Rows of all boxes that are at least a pixel wide. */
   nRows(width) {
-    let most = 1;
+    let rows = 1;
     for (let node = 0; node < this.n; node += 1) {
-      if (this.share[node] * width >= 1) most = Math.max(most, this.depth[node] + 1);
+      if (this.share[node] * width >= 1) rows = Math.max(rows, this.depth[node] + 1);
     }
-    return most;
+    return rows;
   }
 
-  /** The node at a place of the picture, or -1. */
+  /** The node at a point of the drawing, or -1. */
   at(x, y, width) {
     const depth = Math.floor(y / profkit.Flame.rowHeight);
     for (let node = 0; node < this.n; node += 1) {
@@ -82,45 +82,45 @@ profkit.Flame = class {
     return this.sites[column][this.site[node]];
   }
 
-  /** What a node is, in a sentence. */
+  /** Total and own weight of a node, its share, and its kind. */
   about(node) {
     const share = profkit.formatShare(this.total[node] / this.weight);
-    return `${this.format(this.total[node])}, ${share} of all; `
-      + `${this.format(this.own[node])} of it its own; `
-      + `${this.samples[this.sites.look[this.site[node]]].label}`;
+    return `${this.format(this.total[node])}, ${share} of total; `
+      + `self ${this.format(this.own[node])}; `
+      + `${this.styles[this.sites.style[this.site[node]]].label}`;
   }
 
-  /** Draw all that can be seen. */
-  draw(canvas, width, { marked, chosen }) {
+  /** Draw all boxes that are visible; `matches` are the sites that a search found, or null. */
+  draw(canvas, width, { matches, selected }) {
     const { rowHeight } = profkit.Flame;
     const height = this.nRows(width) * rowHeight;
     const context = profkit.canvas.fitted(canvas, width, height);
     canvas.style.height = `${height}px`;
-    const fills = this.samples.map(({ color }) => profkit.color(color));
-    const inks = fills.map((fill) => (profkit.canvas.isLight(fill) ? '#000000' : '#ffffff'));
+    const fills = this.styles.map(({ color }) => profkit.color(color));
+    const textColors = fills.map(profkit.canvas.textColorOn);
     for (let node = 0; node < this.n; node += 1) {
       const wide = this.share[node] * width;
       if (this.left[node] < 0 || wide < 0.7) continue;
-      const look = this.sites.look[this.site[node]];
-      const isAbove = this.shown >= 0 && this.depth[node] < this.depth[this.shown];
-      const isMarked = marked === null || marked.has(this.site[node]);
+      const style = this.sites.style[this.site[node]];
+      const isAbove = this.zoomed >= 0 && this.depth[node] < this.depth[this.zoomed];
+      const isMatch = matches === null || matches.has(this.site[node]);
       const [x, y] = [this.left[node] * width, this.depth[node] * rowHeight];
-      context.globalAlpha = isMarked ? (isAbove ? 0.55 : 1) : 0.18;
-      context.fillStyle = fills[look];
+      context.globalAlpha = isMatch ? (isAbove ? 0.55 : 1) : 0.18;
+      context.fillStyle = fills[style];
       context.fillRect(x, y, Math.max(0.7, wide - 0.7), rowHeight - 1);
       context.globalAlpha = 1;
-      if (wide > 26) this.label(context, node, x, y, wide, isMarked ? inks[look] : null);
+      if (wide > 26) this.label(context, node, x, y, wide, isMatch ? textColors[style] : null);
     }
-    if (chosen >= 0 && this.left[chosen] >= 0) {
+    if (selected >= 0 && this.left[selected] >= 0) {
       context.strokeStyle = profkit.color('--fg');
       context.lineWidth = 2;
-      context.strokeRect(this.left[chosen] * width + 1, this.depth[chosen] * rowHeight + 1,
-        Math.max(3, this.share[chosen] * width - 2), rowHeight - 3);
+      context.strokeRect(this.left[selected] * width + 1, this.depth[selected] * rowHeight + 1,
+        Math.max(3, this.share[selected] * width - 2), rowHeight - 3);
     }
   }
 
-  label(context, node, x, y, wide, ink) {
-    context.fillStyle = ink ?? profkit.color('--muted');
+  label(context, node, x, y, wide, color) {
+    context.fillStyle = color ?? profkit.color('--muted');
     profkit.canvas.write(context, this.text('short', node), x + 4,
       y + profkit.Flame.rowHeight / 2 - 0.5, wide - 8);
   }

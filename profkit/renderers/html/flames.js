@@ -1,31 +1,31 @@
 'use strict';
-/** The flame graphs: which one is shown, which part of it, and what is chosen there. */
+/** The flame graphs: choice of a graph, zoom, selection and search. */
 (() => {
   const { flames } = profkit.data('flames');
   const root = document.getElementById('flame-view');
   const canvas = root.querySelector('canvas');
   const tip = root.querySelector('.slice-tip');
   const crumbs = document.getElementById('flame-crumbs');
-  const told = document.getElementById('flame-chosen');
-  const looks = document.getElementById('flame-looks');
+  const details = document.getElementById('flame-selected');
+  const legend = document.getElementById('flame-styles');
   const search = document.getElementById('flame-search');
   const found = document.getElementById('flame-found');
   const tables = document.querySelectorAll('.flame-table');
-  const made = new Map();
+  const graphs = new Map();
   let flame = null;
-  let chosen = -1;
-  let marked = null;
+  let selected = -1;
+  let matches = null;
 
   function draw() {
-    flame.draw(canvas, Math.max(50, root.clientWidth), { marked, chosen });
+    flame.draw(canvas, Math.max(50, root.clientWidth), { matches, selected });
     root.dataset.drawn = String(flame.n);
   }
 
-  /** A button that shows a node alone. */
+  /** A button that zooms to a node. */
   function crumb(node) {
     const name = node < 0 ? 'all' : flame.text('short', node);
     const button = profkit.element('button', { type: 'button' }, name);
-    if (node === flame.shown) button.setAttribute('aria-current', 'true');
+    if (node === flame.zoomed) button.setAttribute('aria-current', 'true');
     button.addEventListener('click', () => {
       show(node);
       crumbs.querySelector('[aria-current]').focus();
@@ -33,81 +33,81 @@
     return button;
   }
 
-  /** Show a node over the whole width; -1 shows all. */
+  /** Zoom to a node; -1 shows all. */
   function show(node) {
     flame.show(node);
-    chosen = node;
+    selected = node;
     crumbs.replaceChildren(...[-1, ...flame.path(node)].map(crumb));
-    say();
+    describe();
     draw();
   }
 
-  function choose(node) {
-    chosen = node;
-    say();
+  function select(node) {
+    selected = node;
+    describe();
     draw();
   }
 
-  /** Say what is chosen. */
-  function say() {
-    if (chosen < 0) {
+  /** Describe the selected node. */
+  function describe() {
+    if (selected < 0) {
       const rest = flame.nLeftOut
-        ? `; ${profkit.formatCount(flame.nLeftOut)} of the lightest boxes are left out` : '';
-      told.textContent = `${flame.format(flame.weight)} in all${rest}.`;
+        ? `; ${profkit.formatCount(flame.nLeftOut)} smallest boxes are left out` : '';
+      details.textContent = `${flame.format(flame.weight)} total${rest}.`;
       return;
     }
-    const place = flame.text('place', chosen);
-    told.replaceChildren(profkit.element('b', {}, flame.text('name', chosen)),
-      `${place ? ` ${place}` : ''}: ${flame.about(chosen)}.`);
+    const place = flame.text('place', selected);
+    details.replaceChildren(profkit.element('b', {}, flame.text('name', selected)),
+      `${place ? ` ${place}` : ''}: ${flame.about(selected)}.`);
   }
 
-  function drawLooks() {
-    looks.replaceChildren(...flame.samples.map(({ label, color }) => {
-      const swatch = profkit.element('i', { class: 'look', style: `--color: var(${color})` });
+  function drawLegend() {
+    legend.replaceChildren(...flame.styles.map(({ label, color }) => {
+      const swatch = profkit.element('i', { class: 'swatch', style: `--color: var(${color})` });
       return profkit.element('li', {}, swatch, label);
     }));
   }
 
-  /** Mark what has a text in its name or its line, and say how much that is, each once. */
-  function mark() {
-    const wanted = search.value.trim().toLowerCase();
-    marked = null;
+  /** Highlight nodes whose name or location contains a text, and sum them without double counting. */
+  function find() {
+    const text = search.value.trim().toLowerCase();
+    matches = null;
     found.textContent = '';
-    if (wanted !== '') {
+    if (text !== '') {
       const { name, place } = flame.sites;
-      marked = new Set([...name.keys()].filter((site) => name[site].toLowerCase().includes(wanted)
-        || place[site].toLowerCase().includes(wanted)));
+      matches = new Set([...name.keys()].filter((site) => name[site].toLowerCase().includes(text)
+        || place[site].toLowerCase().includes(text)));
       let sum = 0;
       const isWithin = new Uint8Array(flame.n);
       for (let node = 0; node < flame.n; node += 1) {
         const above = flame.parent[node];
-        const isHit = marked.has(flame.site[node]);
-        isWithin[node] = isHit || (above >= 0 && isWithin[above]) ? 1 : 0;
-        if (isHit && !(above >= 0 && isWithin[above])) sum += flame.total[node];
+        const isMatch = matches.has(flame.site[node]);
+        isWithin[node] = isMatch || (above >= 0 && isWithin[above]) ? 1 : 0;
+        if (isMatch && !(above >= 0 && isWithin[above])) sum += flame.total[node];
       }
       const share = profkit.formatShare(sum / flame.weight);
-      found.textContent = sum ? `${flame.format(sum)} within, ${share} of all` : 'nothing';
+      found.textContent = sum ? `${flame.format(sum)}, ${share} of total` : 'no match';
     }
     draw();
   }
 
-  function pick(number) {
-    if (!made.has(number)) made.set(number, new profkit.Flame(flames[number]));
-    flame = made.get(number);
+  function choose(number) {
+    if (!graphs.has(number)) graphs.set(number, new profkit.Flame(flames[number]));
+    flame = graphs.get(number);
     for (const table of tables) table.hidden = Number(table.dataset.flame) !== number;
     tip.hidden = true;
-    drawLooks();
+    drawLegend();
     show(-1);
-    mark();
+    find();
   }
 
-  function under(event) {
+  function nodeAt(event) {
     const box = canvas.getBoundingClientRect();
     return flame.at(event.clientX - box.left, event.clientY - box.top, box.width);
   }
 
   canvas.addEventListener('pointermove', (event) => {
-    const node = under(event);
+    const node = nodeAt(event);
     tip.hidden = node < 0;
     canvas.style.cursor = node < 0 ? 'default' : 'pointer';
     if (node < 0) return;
@@ -121,38 +121,38 @@
   });
   canvas.addEventListener('pointerleave', () => { tip.hidden = true; });
   canvas.addEventListener('click', (event) => {
-    const node = under(event);
-    if (node >= 0) show(node === flame.shown ? flame.parent[node] : node);
+    const node = nodeAt(event);
+    if (node >= 0) show(node === flame.zoomed ? flame.parent[node] : node);
   });
 
-  /** The node beside a node, by so many places among those with the same caller. */
-  function beside(node, by) {
+  /** The sibling of a node at a distance, or the node itself. */
+  function sibling(node, by) {
     const above = flame.parent[node];
     const row = above < 0 ? flame.roots : flame.children[above];
     return row[row.indexOf(node) + by] ?? node;
   }
 
   const keys = {
-    ArrowUp: () => choose(flame.parent[chosen] ?? -1),
-    ArrowDown: () => choose((chosen < 0 ? flame.roots : flame.children[chosen])[0] ?? chosen),
-    ArrowLeft: () => { if (chosen >= 0) choose(beside(chosen, -1)); },
-    ArrowRight: () => { if (chosen >= 0) choose(beside(chosen, 1)); },
-    Enter: () => show(chosen),
+    ArrowUp: () => select(flame.parent[selected] ?? -1),
+    ArrowDown: () => select((selected < 0 ? flame.roots : flame.children[selected])[0] ?? selected),
+    ArrowLeft: () => { if (selected >= 0) select(sibling(selected, -1)); },
+    ArrowRight: () => { if (selected >= 0) select(sibling(selected, 1)); },
+    Enter: () => show(selected),
     Home: () => show(-1),
-    Escape: () => { if (flame.shown >= 0) show(flame.parent[flame.shown]); },
+    Escape: () => { if (flame.zoomed >= 0) show(flame.parent[flame.zoomed]); },
   };
   root.addEventListener('keydown', (event) => {
-    const act = keys[event.key];
-    if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
-    act();
+    const handle = keys[event.key];
+    if (!handle || event.ctrlKey || event.metaKey || event.altKey) return;
+    handle();
     event.preventDefault();
   });
 
-  search.addEventListener('input', mark);
+  search.addEventListener('input', find);
   document.getElementById('flame-choice').addEventListener('change', (event) => {
-    pick(Number(event.target.value));
+    choose(Number(event.target.value));
   });
   window.addEventListener('profkit:theme', draw);
-  pick(0);
+  choose(0);
   new ResizeObserver(draw).observe(root);
 })();

@@ -1,4 +1,4 @@
-"""Flame graphs: where host time, device time and memory went, by stack, line and module."""
+"""Flame graphs of host time, device time and memory, by stack, line and module."""
 
 from collections.abc import Collection
 from typing import Any, Final
@@ -7,7 +7,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.model.events import NO_ROW, Int64s
-from profkit.model.flame import Flame, FlameSite, SiteKind
+from profkit.model.flame import Flame, FlameSite
 from profkit.model.report import Report
 from profkit.names import middle_cut, short_kernel, short_path, visible
 from profkit.present.flames import flames
@@ -17,88 +17,66 @@ from profkit.renderers.html._packed_columns import packed
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
 
-SCRIPTS: Final = ("canvas.js", "columns.js", "flame.js", "flames.js")
+SCRIPTS: Final = ("canvas.js", "flame.js", "flames.js")
 _ORDER: Final = (
     "host-line", "host-stack", "device-line", "device-module", "device-stack", "memory-use",
     "memory-stack",
 )  # fmt: skip
-"""What tells of the user's own lines first."""
+"""Graphs by the user's own source lines first."""
 MAX_NODES: Final = 4_000
-"""What is narrower than the first so many nodes is narrower than a pixel."""
+"""Nodes beyond the first so many are narrower than a pixel."""
 MAX_ROWS: Final = 300
-"""Rows of the table of a graph; the heaviest."""
 MAX_NAME: Final = 240
 
-_COLORS: Final[dict[str, str]] = {
-    "yours": "--series-2",
-    "line": "--series-2",
-    "python": "--series-8",
-    "module": "--series-5",
-    "op": "--series-1",
-    "call": "--series-6",
-    "kernel": color_of("compute"),
-    "copy": color_of("copy"),
-    "annotation": "--series-5",
-    "use": "--series-3",
-    "step": "--series-1",
-    "thread": "--series-8",
-    "device": "--series-8",
-    "unknown": "--series-8",
+_STYLES: Final[dict[str, tuple[str, str]]] = {
+    "user": ("your code", "--series-2"),
+    "line": ("a source line", "--series-2"),
+    "python": ("library code", "--series-8"),
+    "module": ("a module", "--series-5"),
+    "op": ("an operator", "--series-1"),
+    "call": ("a runtime call", "--series-6"),
+    "kernel": ("a kernel", color_of("compute")),
+    "copy": ("a copy or fill", color_of("copy")),
+    "annotation": ("a region or annotation", "--series-5"),
+    "use": ("a use of memory", "--series-3"),
+    "step": ("all steps", "--series-1"),
+    "thread": ("a thread", "--series-8"),
+    "device": ("a device", "--series-8"),
+    "unknown": ("unknown", "--series-8"),
 }
-_WORDS: Final[dict[str, str]] = {
-    "yours": "your code",
-    "line": "a line of your code",
-    "python": "Python outside your code",
-    "module": "a module",
-    "op": "an operator",
-    "call": "a runtime call",
-    "kernel": "a kernel",
-    "copy": "a copy or a fill",
-    "annotation": "a region or an annotation",
-    "use": "what memory is used for",
-    "step": "all steps",
-    "thread": "a thread",
-    "device": "a device",
-    "unknown": "not known",
-}
+"""Label and colour of each kind of node."""
 
 
 def section(report: Report, options: Options) -> Section | None:
-    """The flame graphs, or None without a recording that has something for one.
-
-    Args:
-        options: The recording, and how paths are shown.
-    """
+    """The flame graphs, or None without a recording that has data for one."""
     if options.recording is None:
         return None
     ctx = options.recording.context
-    made = flames(ctx, _ORDER)
-    if not made:
+    every = flames(ctx, _ORDER)
+    if not every:
         return None
-    own_files = files_of_user(ctx)
-    tables = [_table(flame, options.base) for flame in made]
+    user_files = files_of_user(ctx)
+    tables = [_table(flame, options.base) for flame in every]
+    widths = {"time" if flame.unit == "ns" else "bytes of memory" for flame in every}
     return Section(
         id="flames",
         title="Flame graphs",
         body=fill(
             "flames.html.j2",
-            flames=list(zip(made, tables, strict=True)),
+            flames=list(zip(every, tables, strict=True)),
+            width=" or ".join(sorted(widths, reverse=True)),
             has_lines=report.source.lines_from is not None,
         ),
         scripts=(TABLE_SCRIPT, *SCRIPTS),
         data={
             "tables": {each.id: each.data for each in tables},
-            "flames": [_data(flame, own_files, options.base) for flame in made],
+            "flames": [_data(flame, user_files, options.base) for flame in every],
         },
     )
 
 
 def files_of_user(ctx: Context) -> frozenset[str]:
-    """The files of the user's own code, as far as the recording tells.
-
-    Args:
-        ctx: What was recorded.
-    """
+    """The files of the user's own code in the recorded stacks."""
     found = {frame.file for frame in ctx.source.frames}
     for memory in ctx.device_memories:
         lines = memory.lines
@@ -107,44 +85,44 @@ def files_of_user(ctx: Context) -> frozenset[str]:
     return frozenset(found)
 
 
-def _data(flame: Flame, own_files: Collection[str], base: str) -> dict[str, Any]:
-    """What ``flames.js`` draws: the heaviest nodes as columns, and what each stands for."""
-    kept = np.sort(np.lexsort((np.arange(len(flame)), -flame.total))[:MAX_NODES])
+def _data(flame: Flame, user_files: Collection[str], base: str) -> dict[str, Any]:
+    """What ``flames.js`` draws: the heaviest nodes as columns, and their sites."""
+    nodes = np.sort(np.lexsort((np.arange(len(flame)), -flame.total))[:MAX_NODES])
     number = np.full(len(flame), NO_ROW, dtype=np.int64)
-    number[kept] = np.arange(len(kept))
-    parent = flame.parent[kept]
+    number[nodes] = np.arange(len(nodes))
+    parent = flame.parent[nodes]
     above = np.where(parent == NO_ROW, NO_ROW, number[parent])
-    sites, site = np.unique(flame.site[kept], return_inverse=True)
-    looks = [_look(flame.sites[each], own_files) for each in sites.tolist()]
-    kinds = list(dict.fromkeys(looks))
+    used, site = np.unique(flame.site[nodes], return_inverse=True)
+    sites = [flame.sites[each] for each in used.tolist()]
+    kind_of_site = [_kind(each, user_files) for each in sites]
+    kinds = list(dict.fromkeys(kind_of_site))
     return {
         "name": flame.name,
         "unit": flame.unit,
-        "n": len(kept),
-        "nLeftOut": len(flame) - len(kept),
-        # A parent precedes its children: what is written is by how much, and 0 for none.
+        "n": len(nodes),
+        "nLeftOut": len(flame) - len(nodes),
+        # A parent precedes its children: the distance to it is written, and 0 for none.
         "packed": packed(
             (
-                np.where(above == NO_ROW, 0, np.arange(len(kept)) - above),
-                site, flame.own[kept], flame.total[kept], flame.n[kept],
+                np.where(above == NO_ROW, 0, np.arange(len(nodes)) - above),
+                site, flame.own[nodes], flame.total[nodes], flame.n[nodes],
             ),
             plain=True,
         ),
         "sites": {
-            "name": [_cut(flame.sites[each].name) for each in sites.tolist()],
-            "short": [_short(flame.sites[each]) for each in sites.tolist()],
-            "place": [_place(flame.sites[each], base) for each in sites.tolist()],
-            "look": [kinds.index(look) for look in looks],
+            "name": [_cut(each.name) for each in sites],
+            "short": [_short(each) for each in sites],
+            "place": [_place(each, base) for each in sites],
+            "style": [kinds.index(kind) for kind in kind_of_site],
         },
-        "looks": [{"label": _WORDS[kind], "color": _COLORS[kind]} for kind in kinds],
+        "styles": [dict(zip(("label", "color"), _STYLES[kind], strict=True)) for kind in kinds],
     }  # fmt: skip
 
 
-def _look(site: FlameSite, own_files: Collection[str]) -> str:
-    """The kind of a site, Python calls told apart by whose they are."""
-    own: SiteKind = "python"
-    if site.kind == own and site.frame is not None and site.frame.file in own_files:
-        return "yours"
+def _kind(site: FlameSite, user_files: Collection[str]) -> str:
+    """The kind of a site, with Python calls of the user's own code as a kind of their own."""
+    if site.kind == "python" and site.frame is not None and site.frame.file in user_files:
+        return "user"
     return site.kind
 
 
@@ -153,12 +131,11 @@ def _cut(text: str) -> str:
 
 
 def _name(site: FlameSite) -> str:
-    """The name, of a kernel what tells it from others."""
     return short_kernel(site.name) if site.kind == "kernel" else site.name
 
 
 def _short(site: FlameSite) -> str:
-    """The name as it fits into a graph; a line of the user's with where it is."""
+    """The name that is drawn; of a source line with its file and number."""
     if site.frame is not None and site.kind == "line":
         file = site.frame.file.replace("\\", "/").rsplit("/", 1)[-1]
         return _cut(f"{site.name}  {file}:{site.frame.line}")
@@ -172,17 +149,17 @@ def _place(site: FlameSite, base: str) -> str:
 
 
 def _table(flame: Flame, base: str) -> SortableTable:
-    """What a graph is made of, each once, the one with the most weight of its own first."""
+    """The sites of a graph, the one with the highest own weight first."""
     own, total, n = by_site(flame)
     order = np.lexsort((np.arange(len(own)), -total, -own))[:MAX_ROWS].tolist()
     unit: Any = flame.unit
     columns = (
         SortableColumn("Name", "name"),
-        SortableColumn("Where", "place"),
+        SortableColumn("Location", "place"),
         SortableColumn("Self", unit, "without what it calls"),
         SortableColumn("Share", "share", "of the whole graph, without what it calls"),
-        SortableColumn("Total", unit, "with all that it calls; what calls itself counts once"),
-        SortableColumn("Count", "count", "how many calls, pieces of work or blocks end there"),
+        SortableColumn("Total", unit, "with all that it calls; recursive calls count once"),
+        SortableColumn("Count", "count", "calls, kernels, copies or blocks that end there"),
     )
     rows = (
         (
@@ -196,13 +173,10 @@ def _table(flame: Flame, base: str) -> SortableTable:
 
 
 def by_site(flame: Flame) -> tuple[Int64s, Int64s, Int64s]:
-    """Own weight, total weight and count of every site, over all of its nodes.
-
-    Args:
-        flame: The graph.
+    """Own weight, total weight and count of every site, summed over its nodes.
 
     Returns:
-        Of what calls itself the total is that of the outermost call. An entry a site each.
+        An entry for each site. The total of a recursive call is that of the outermost call.
     """
     outermost = np.ones(len(flame), dtype=np.bool_)
     here = np.flatnonzero(flame.parent != NO_ROW)
@@ -210,8 +184,8 @@ def by_site(flame: Flame) -> tuple[Int64s, Int64s, Int64s]:
     while len(here):
         outermost[here] &= flame.site[above] != flame.site[here]
         above = flame.parent[above]
-        more = above != NO_ROW
-        here, above = here[more], above[more]
+        has_parent = above != NO_ROW
+        here, above = here[has_parent], above[has_parent]
     own, total, n = np.zeros((3, len(flame.sites)), dtype=np.int64)
     np.add.at(own, flame.site, flame.own)
     np.add.at(total, flame.site[outermost], flame.total[outermost])

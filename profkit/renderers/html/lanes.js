@@ -1,21 +1,21 @@
 'use strict';
-/** How the timeline looks: where each lane is, and slices, ruler and overview on their canvases. */
+/** Layout of the timeline's lanes; drawing of slices, ruler and overview. */
 profkit.lanes = (() => {
   const rowHeight = 18;
   const laneGap = 8;
   const laneHeight = 22;
   const fewRows = 10;
 
-  /** A small square that is laid over a colour, so that colour is not the only sign. */
-  function tile(context, pattern, ink) {
+  /** A pattern that is drawn over a colour, so that colour is not the only sign. */
+  function tile(context, pattern, color) {
     if (pattern === 'plain') return null;
     const square = document.createElement('canvas');
     square.width = 8;
     square.height = 8;
     const pen = square.getContext('2d');
     pen.globalAlpha = 0.4;
-    pen.strokeStyle = ink;
-    pen.fillStyle = ink;
+    pen.strokeStyle = color;
+    pen.fillStyle = color;
     pen.lineWidth = 2;
     if (pattern === 'stripes') {
       for (const shift of [-8, 0, 8]) {
@@ -30,27 +30,27 @@ profkit.lanes = (() => {
     return context.createPattern(square, 'repeat');
   }
 
-  let known = null;
-  window.addEventListener('profkit:theme', () => { known = null; });
+  let cachedPalette = null;
+  window.addEventListener('profkit:theme', () => { cachedPalette = null; });
 
-  /** Colours of the page as they are now: looked up anew when the theme changes. */
-  function palette(context, looks) {
-    known = known ?? colorsNow(context, looks);
-    return known;
+  /** The page's colours, cached until the theme changes. */
+  function palette(context, styles) {
+    cachedPalette = cachedPalette ?? readPalette(context, styles);
+    return cachedPalette;
   }
 
-  function colorsNow(context, looks) {
+  function readPalette(context, styles) {
     const names = ['--bg', '--fg', '--muted', '--line', '--ground', '--accent'];
     const colors = Object.fromEntries(names.map((name) => [name.slice(2), profkit.color(name)]));
-    const fills = looks.map(({ color, pattern }) => {
+    const fills = styles.map(({ color, pattern }) => {
       const fill = profkit.color(color);
-      const ink = profkit.canvas.isLight(fill) ? '#000000' : '#ffffff';
-      return { fill, ink, tile: tile(context, pattern, ink) };
+      const text = profkit.canvas.textColorOn(fill);
+      return { fill, text, tile: tile(context, pattern, text) };
     });
     return { ...colors, fills };
   }
 
-  /** Where each lane is. Lanes of many rows begin with the first ones, and open when asked. */
+  /** The position of each lane. Lanes of many rows are collapsed to their first rows. */
   class Layout {
     constructor(lanes) {
       this.lanes = lanes;
@@ -59,38 +59,38 @@ profkit.lanes = (() => {
       this.place();
     }
 
-    /** How many rows of a lane are shown. */
-    nShown(place) {
-      const { nRows } = this.lanes[place];
-      if (this.isOpen[place]) return nRows;
-      return Math.min(nRows, this.lanes[place].kind === 'thread' ? fewRows / 2 : 1);
+    /** Visible rows of a lane. */
+    nVisible(index) {
+      const { nRows } = this.lanes[index];
+      if (this.isOpen[index]) return nRows;
+      return Math.min(nRows, this.lanes[index].kind === 'thread' ? fewRows / 2 : 1);
     }
 
     place() {
       let y = laneGap / 2;
       this.top = [];
       this.rows = [];
-      this.lanes.forEach((lane, place) => {
+      this.lanes.forEach((lane, index) => {
         this.top.push(y);
-        const n = this.nShown(place);
+        const n = this.nVisible(index);
         for (let i = 0; i < n; i += 1) {
-          this.rows.push({ row: lane.firstRow + i, y: y + i * rowHeight, lane: place });
+          this.rows.push({ row: lane.firstRow + i, y: y + i * rowHeight, lane: index });
         }
         y += Math.max(laneHeight, n * rowHeight) + laneGap;
       });
       this.height = y;
     }
 
-    toggle(place) {
-      this.isOpen[place] = !this.isOpen[place];
+    toggle(index) {
+      this.isOpen[index] = !this.isOpen[index];
       this.place();
     }
 
-    canOpen(place) {
-      return this.lanes[place].nRows > 1;
+    canOpen(index) {
+      return this.lanes[index].nRows > 1;
     }
 
-    /** The row at a height, or undefined between rows. */
+    /** The row at a vertical position, or undefined between rows. */
     rowAt(y) {
       return this.rows.find((each) => y >= each.y && y < each.y + rowHeight);
     }
@@ -108,57 +108,57 @@ profkit.lanes = (() => {
       return (ns - this.view.from) * this.scale;
     }
 
-    /** The slices of a row that can be seen. `marked` are sites that stand out, or null. */
-    row(level, row, y, marked) {
+    /** Draw the visible slices of a row; `matches` are the sites that a search found, or null. */
+    row(level, row, y, matches) {
       const last = level.first[row + 1];
       let drawnTo = -1;
       for (let i = profkit.slices.firstAfter(level, row, this.view.from); i < last; i += 1) {
         if (level.start[i] > this.view.to) break;
         const left = Math.max(-2, this.x(level.start[i]));
         const right = Math.min(this.width + 2, this.x(level.end[i]));
-        const isMarked = marked === null || marked.has(level.site[i]);
-        // Of what shares a pixel the first is drawn, and whatever stands out.
-        if (right < drawnTo && !(marked !== null && isMarked)) continue;
-        this.slice(level, i, left, Math.max(right - left, 1), y, isMarked);
+        const isMatch = matches === null || matches.has(level.site[i]);
+        // Of the slices within one pixel only the first is drawn, and all that a search found.
+        if (right < drawnTo && !(matches !== null && isMatch)) continue;
+        this.slice(level, i, left, Math.max(right - left, 1), y, isMatch);
         drawnTo = Math.max(right, left + 1);
       }
     }
 
-    slice(level, i, left, width, y, isMarked) {
+    slice(level, i, left, width, y, isMatch) {
       const { context } = this;
       const site = level.site[i];
-      const look = this.colors.fills[this.sites.look[site]];
+      const style = this.colors.fills[this.sites.style[site]];
       const length = level.end[i] - level.start[i];
       const density = level.n[i] > 1 && length > 0 ? 0.4 + 0.6 * (level.busy[i] / length) : 1;
       const height = rowHeight - 2;
-      context.globalAlpha = isMarked ? density : 0.12;
-      context.fillStyle = look.fill;
+      context.globalAlpha = isMatch ? density : 0.12;
+      context.fillStyle = style.fill;
       context.fillRect(left, y, width > 2.5 ? width - 0.6 : width, height);
-      if (look.tile && width > 3) {
-        context.fillStyle = look.tile;
+      if (style.tile && width > 3) {
+        context.fillStyle = style.tile;
         context.fillRect(left, y, width - 0.6, height);
       }
       context.globalAlpha = 1;
-      if (width > 26 && isMarked) this.label(level, i, left, width, y, look);
+      if (width > 26 && isMatch) this.label(level, i, left, width, y, style);
     }
 
-    label(level, i, left, width, y, look) {
+    label(level, i, left, width, y, style) {
       const { context, sites } = this;
       const n = level.n[i];
       const name = sites.texts[sites.short[level.site[i]]];
       const text = n > 1 ? `${profkit.formatCount(n)} × ${name}…` : name;
       const from = Math.max(left, 0);
       const room = Math.min(left + width, this.width) - from - 8;
-      if (look.tile && room > 0) {
+      if (style.tile && room > 0) {
         const wide = Math.min(room, context.measureText(text).width);
-        context.fillStyle = look.fill;
+        context.fillStyle = style.fill;
         context.fillRect(from + 2, y + 2, wide + 4, rowHeight - 6);
       }
-      context.fillStyle = look.ink;
+      context.fillStyle = style.text;
       profkit.canvas.write(context, text, from + 4, y + rowHeight / 2 - 0.5, room);
     }
 
-    /** A frame around what was chosen. */
+    /** A frame around the selected slice. */
     frame(y, start, end) {
       const left = this.x(start);
       const { context } = this;
@@ -168,10 +168,11 @@ profkit.lanes = (() => {
     }
   }
 
-  /** Draw the lanes that can be seen. */
-  function drawSlices(canvas, { layout, level, sites, looks, view, scroll, size, marked, chosen }) {
+  /** Draw the visible lanes. */
+  function drawSlices(canvas, state) {
+    const { layout, level, sites, styles, view, scroll, size, matches, selected } = state;
     const context = profkit.canvas.fitted(canvas, size.width, size.height);
-    const colors = palette(context, looks);
+    const colors = palette(context, styles);
     const painter = new Painter(context, colors, sites, view, size.width);
     for (const { at } of ticks(view, size.width)) {
       context.fillStyle = colors.line;
@@ -184,12 +185,12 @@ profkit.lanes = (() => {
     for (const { row, y } of layout.rows) {
       const top = y - scroll;
       if (top < -rowHeight || top > size.height) continue;
-      painter.row(level, row, top, marked);
-      if (chosen && chosen.row === row) painter.frame(top, chosen.start, chosen.end);
+      painter.row(level, row, top, matches);
+      if (selected && selected.row === row) painter.frame(top, selected.start, selected.end);
     }
   }
 
-  /** Round moments of a stretch of time, and how each is written. */
+  /** Round times within a range, with their labels. */
   function ticks({ from, to }, width, zero = 0) {
     const rough = ((to - from) / width) * 110;
     const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
@@ -217,40 +218,40 @@ profkit.lanes = (() => {
     }
   }
 
-  /** The whole recording, small; kept until the theme, the width or the level changes. */
-  const kept = { canvas: document.createElement('canvas'), of: [] };
+  /** The overview image of the whole recording, cached until theme, width or level change. */
+  const cache = { canvas: document.createElement('canvas'), key: [] };
 
-  function wholeOf({ level, sites, looks, whole, size, rows }) {
-    const of = [level, size.width, window.devicePixelRatio, document.documentElement.dataset.theme];
-    if (of.every((each, place) => each === kept.of[place])) return kept.canvas;
-    kept.of = of;
-    const context = profkit.canvas.fitted(kept.canvas, size.width, size.height);
-    const colors = palette(context, looks);
+  function overviewImage({ level, sites, styles, whole, size, rows }) {
+    const key = [level, size.width, window.devicePixelRatio, document.documentElement.dataset.theme];
+    if (key.every((each, index) => each === cache.key[index])) return cache.canvas;
+    cache.key = key;
+    const context = profkit.canvas.fitted(cache.canvas, size.width, size.height);
+    const colors = palette(context, styles);
     const scale = size.width / (whole.to - whole.from);
-    const high = Math.floor((size.height - 4) / Math.max(1, rows.length));
-    rows.forEach((row, place) => {
+    const rowPx = Math.floor((size.height - 4) / Math.max(1, rows.length));
+    rows.forEach((row, index) => {
       let drawnTo = -1;
       for (let i = level.first[row]; i < level.first[row + 1]; i += 1) {
         const left = (level.start[i] - whole.from) * scale;
         const width = Math.max(0.7, (level.end[i] - level.start[i]) * scale);
         if (left + width < drawnTo) continue;
-        context.fillStyle = colors.fills[sites.look[level.site[i]]].fill;
-        context.fillRect(left, 2 + place * high, width, high - 1);
+        context.fillStyle = colors.fills[sites.style[level.site[i]]].fill;
+        context.fillRect(left, 2 + index * rowPx, width, rowPx - 1);
         drawnTo = left + width + 0.2;
       }
     });
-    return kept.canvas;
+    return cache.canvas;
   }
 
-  /** The whole recording with a frame around what is shown below. */
+  /** The whole recording, with a frame around the visible range. */
   function drawOverview(canvas, state) {
-    const { looks, whole, view, size } = state;
-    const picture = wholeOf(state);
+    const { styles, whole, view, size } = state;
+    const image = overviewImage(state);
     const context = profkit.canvas.fitted(canvas, size.width, size.height);
-    const colors = palette(context, looks);
+    const colors = palette(context, styles);
     const scale = size.width / (whole.to - whole.from);
-    if (picture.width && picture.height) {
-      context.drawImage(picture, 0, 0, size.width, size.height);
+    if (image.width && image.height) {
+      context.drawImage(image, 0, 0, size.width, size.height);
     }
     const [left, right] = [view.from, view.to].map((ns) => (ns - whole.from) * scale);
     context.globalAlpha = 0.7;

@@ -1,5 +1,5 @@
 'use strict';
-/** How memory went: what was allocated and reserved, and who held how much of it. */
+/** Allocated and reserved memory over time, with layers by line, use or operator. */
 (() => {
   const clocks = {
     ns: { title: 'time', scales: [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']] },
@@ -16,7 +16,7 @@
     return scales.find(([size]) => largest >= size) ?? scales[scales.length - 1];
   }
 
-  function trace(x, { name, bytes }, scale, look) {
+  function trace(x, { name, bytes }, scale, style) {
     return {
       type: 'scatter',
       name,
@@ -25,7 +25,7 @@
       text: bytes.map((each) => (each === null ? '' : profkit.formatBytes(each))),
       hovertemplate: '%{text}<extra>%{fullData.name}</extra>',
       connectgaps: true,
-      ...look,
+      ...style,
     };
   }
 
@@ -40,14 +40,14 @@
     const shape = clock === 'step' ? 'linear' : 'hv';
     const kinds = Object.keys(layers);
 
-    /** Layers in the page's colours; those beyond them, which are everything else, in grey. */
+    /** Layers in the page's colours; the rest, which has no colour of its own, in grey. */
     function layerTraces() {
       const kind = inputs.find((input) => input.checked)?.value ?? kinds[0];
-      return (layers[kind] ?? []).map((layer, place_) => {
-        const color = profkit.color(`--series-${Math.min(place_ + 1, nSeries)}`);
-        const isRest = place_ >= nSeries || /^(all others|from before)/.test(layer.name);
+      return (layers[kind] ?? []).map((layer, index) => {
+        const color = profkit.color(`--series-${Math.min(index + 1, nSeries)}`);
+        const isRest = index >= nSeries || layer.isRest;
         return trace(x, layer, size, {
-          mode: 'lines', stackgroup: 'held', line: { width: 0, shape, simplify: false },
+          mode: 'lines', stackgroup: 'layers', line: { width: 0, shape, simplify: false },
           fillcolor: isRest ? profkit.color('--line') : color,
         });
       });
@@ -55,15 +55,15 @@
 
     function lineTraces() {
       const overLayers = kinds.length > 0;
-      return lines.map((line, place_) => trace(x, line, size, {
+      return lines.map((line, index) => trace(x, line, size, {
         mode: clock === 'step' && at.length < 60 ? 'lines+markers' : 'lines',
         line: {
           shape,
           simplify: false,
           width: overLayers ? 1.5 : 2,
-          dash: place_ % 2 ? 'dash' : 'solid',
-          color: overLayers ? profkit.color(place_ ? '--muted' : '--fg')
-            : profkit.color(`--series-${place_ + 1}`),
+          dash: index % 2 ? 'dash' : 'solid',
+          color: overLayers ? profkit.color(index ? '--muted' : '--fg')
+            : profkit.color(`--series-${index + 1}`),
         },
       }));
     }

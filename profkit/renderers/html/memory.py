@@ -1,4 +1,4 @@
-"""How memory went, by line and by use, and what stood at the moments that matter."""
+"""Memory over time by line, use and operator, and what was allocated at its peak."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -9,7 +9,7 @@ from profkit.model.memory_series import MemorySeries
 from profkit.model.memory_summary import AllocationSite, MemorySummary, SnapshotDevice
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.present.memory_series import memory_series
+from profkit.present.memory_series import REST_LAYERS, memory_series
 from profkit.present.memory_text import (
     AllocationTable,
     allocation_tables,
@@ -19,6 +19,7 @@ from profkit.present.memory_text import (
     use_label,
     use_of,
 )
+from profkit.present.recording_tables import largest_allocations, operator_memory
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
@@ -29,20 +30,16 @@ _BY: Final = {"line": "by line", "use": "by use", "operator": "by operator"}
 
 
 def section(report: Report, options: Options) -> Section | None:
-    """Memory over time and its tables, or None where nothing is known of it.
-
-    Args:
-        options: What it was made from.
-    """
+    """Memory over time and its tables, or None where the recording has no memory data."""
     memory = report.summary.memory
     if memory is None:
         return None
-    went = _courses(memory, options)
-    charts = [_chart(number, course) for number, course in enumerate(went)]
-    watched = _watched_chart(report)
-    if watched is not None:
-        charts.append(watched)
-    tables = [each for each in _tables(report, memory, options, went) if each.rows]
+    every = _series(memory, options)
+    charts = [_chart(number, series) for number, series in enumerate(every)]
+    monitored = _monitored_chart(report)
+    if monitored is not None:
+        charts.append(monitored)
+    tables = [each for each in _tables(report, memory, options, every) if each.rows]
     facts = list(memory_facts(report, everything=False))
     if not (charts or tables or facts):
         return None
@@ -52,8 +49,8 @@ def section(report: Report, options: Options) -> Section | None:
     return Section("memory", "Memory", body, scripts, data, needs_plotly=bool(charts))
 
 
-def _courses(memory: MemorySummary, options: Options) -> tuple[MemorySeries, ...]:
-    """How each device's memory went: by the recording, else the outline that the report has."""
+def _series(memory: MemorySummary, options: Options) -> tuple[MemorySeries, ...]:
+    """Each device's memory over time: from the recording, else the outline in the report."""
     if options.recording is not None:
         return memory_series(options.recording.context)
     return tuple(_outline(each) for each in memory.devices if len(each.timeline) > 1)
@@ -71,93 +68,101 @@ def _outline(device: SnapshotDevice) -> MemorySeries:
     )
 
 
-def _chart(number: int, course: MemorySeries) -> dict[str, Any]:
-    """What ``memory.js`` draws of a device."""
-    lines = [{"name": "allocated", "bytes": course.allocated_bytes.tolist()}]
-    if course.reserved_bytes is not None:
-        lines.append({"name": "reserved", "bytes": course.reserved_bytes.tolist()})
-    highest = format_bytes(int(course.allocated_bytes.max()))
+def _chart(number: int, series: MemorySeries) -> dict[str, Any]:
+    """What ``memory.js`` draws for a device."""
+    lines = [{"name": "allocated", "bytes": series.allocated_bytes.tolist()}]
+    if series.reserved_bytes is not None:
+        lines.append({"name": "reserved", "bytes": series.reserved_bytes.tolist()})
+    highest = format_bytes(int(series.allocated_bytes.max()))
     return {
         "id": f"memory-{number}",
-        "title": f"{cell(course.device)}: at most {highest}",
-        "clock": course.clock,
-        "at": course.at.tolist(),
+        "title": f"{cell(series.device)}: peak {highest}",
+        "clock": series.clock,
+        "at": series.at.tolist(),
         "lines": lines,
         "layers": {
-            kind: [{"name": cell(layer.name), "bytes": layer.bytes.tolist()} for layer in layers]
-            for kind, layers in course.layers.items()
+            kind: [
+                {
+                    "name": cell(layer.name),
+                    "bytes": layer.bytes.tolist(),
+                    "isRest": layer.name in REST_LAYERS,
+                }
+                for layer in layers
+            ]
+            for kind, layers in series.layers.items()
             if layers
         },
     }
 
 
-def _watched_chart(report: Report) -> dict[str, Any] | None:
-    """What it draws of a program that was watched: a line a figure, over the steps."""
-    went = series_rows(report)
-    if not went:
+def _monitored_chart(report: Report) -> dict[str, Any] | None:
+    """What it draws for a monitored program: a line for each figure, over the steps."""
+    rows = series_rows(report)
+    if not rows:
         return None
-    every = sorted({step for course in went for step in course.steps})
-    by_step = [dict(zip(course.steps, course.values_bytes, strict=True)) for course in went]
+    steps = sorted({step for row in rows for step in row.steps})
+    by_step = [dict(zip(row.steps, row.values_bytes, strict=True)) for row in rows]
     return {
         "id": "memory-steps",
         "title": "Memory after each step",
         "clock": "step",
-        "at": every,
+        "at": steps,
         "lines": [
-            {"name": course.name, "bytes": [known.get(step) for step in every]}
-            for course, known in zip(went, by_step, strict=True)
+            {"name": row.name, "bytes": [known.get(step) for step in steps]}
+            for row, known in zip(rows, by_step, strict=True)
         ],
         "layers": {},
     }
 
 
 def _tables(
-    report: Report, memory: MemorySummary, options: Options, went: tuple[MemorySeries, ...]
+    report: Report, memory: MemorySummary, options: Options, every: tuple[MemorySeries, ...]
 ) -> Iterator[SortableTable]:
-    yield _watched_table(report)
+    yield _monitored_table(report)
     if not memory.devices:
-        for number, course in enumerate(went):
-            yield from (_peak_table(number, course, kind) for kind in course.layers)
+        for number, series in enumerate(every):
+            yield from (_peak_table(number, series, kind) for kind in series.layers)
     for number, each in enumerate(allocation_tables(report, everything=True)):
         yield _sites_table(number, each, options)
     for number, device in enumerate(memory.devices):
-        yield from _device_tables(number, device, options)
+        yield from _device_tables(number, device)
+    yield from _allocation_tables(options)
 
 
-def _peak_table(number: int, course: MemorySeries, kind: str) -> SortableTable:
-    """What a trace tells of the moment at which most was allocated."""
-    highest = course.highest
-    total = int(course.allocated_bytes[highest])
+def _peak_table(number: int, series: MemorySeries, kind: str) -> SortableTable:
+    """What was allocated when a trace's memory was highest."""
+    highest = series.highest
+    total = int(series.allocated_bytes[highest])
     columns = (
-        SortableColumn("Held", "place"),
+        SortableColumn("Allocated by", "place"),
         SortableColumn("Bytes", "bytes"),
-        SortableColumn("Share", "share", "of all that stood then"),
+        SortableColumn("Share", "share", "of all allocated bytes at that time"),
     )
-    held = sorted(((int(each.bytes[highest]), each.name) for each in course.layers[kind]),
-                  key=lambda each: -each[0])  # fmt: skip
-    rows = ((name, n_bytes, n_bytes / total) for n_bytes, name in held if n_bytes and total)
-    caption = f"{course.device} at its peak, {_BY[kind]}: {format_bytes(total)}"
+    layers = sorted(((int(each.bytes[highest]), each.name) for each in series.layers[kind]),
+                    key=lambda each: -each[0])  # fmt: skip
+    rows = ((name, n_bytes, n_bytes / total) for n_bytes, name in layers if n_bytes and total)
+    caption = f"{series.device} at its peak, {_BY[kind]}: {format_bytes(total)}"
     return table(f"memory-peak-{number}-{kind}", caption, columns, rows, sorted_by=1)
 
 
-def _watched_table(report: Report) -> SortableTable:
-    figures = ("After the first step", "After the last", "Highest")
+def _monitored_table(report: Report) -> SortableTable:
+    figures = ("After the first step", "After the last step", "Highest")
     columns = (
         SortableColumn("Figure", "text"),
         *(SortableColumn(each, "bytes") for each in figures),
     )
     rows = ((e.name, e.first_bytes, e.last_bytes, e.highest_bytes) for e in series_rows(report))
-    return table("memory-watched", "Memory over the steps", columns, rows)
+    return table("memory-monitored", "Memory over the steps", columns, rows)
 
 
 def _sites_table(number: int, each: AllocationTable, options: Options) -> SortableTable:
     columns = (
         SortableColumn("Allocated at", "place"),
-        SortableColumn("In", "name"),
+        SortableColumn("Function", "name"),
         SortableColumn("Blocks", "count"),
         SortableColumn("Bytes", "bytes"),
-        SortableColumn("Share", "share", "of all that stood then"),
-        SortableColumn("Used for", "text", "by the evidence of the stack"),
+        SortableColumn("Share", "share", "of all allocated bytes at that time"),
+        SortableColumn("Used for", "text", "inferred from the stack"),
     )
     rows = (
         (
@@ -177,33 +182,24 @@ def _site_place(site: AllocationSite, options: Options) -> str:
     return f"{short_path(where.file, options.base)}:{where.line}"
 
 
-def _device_tables(
-    number: int, device: SnapshotDevice, options: Options
-) -> Iterator[SortableTable]:
+def _device_tables(number: int, device: SnapshotDevice) -> Iterator[SortableTable]:
     name = device.device
-    uses = ((use_label(each.category) or "not known", each.n, each.bytes)
-            for each in device.peak_uses)  # fmt: skip
+    count_and_bytes = (SortableColumn("Blocks", "count"), SortableColumn("Bytes", "bytes"))
     yield table(
         f"memory-uses-{number}",
         f"{name} at its peak, by use",
-        (
-            SortableColumn("Use", "text"),
-            SortableColumn("Blocks", "count"),
-            SortableColumn("Bytes", "bytes"),
-        ),
-        uses,
+        (SortableColumn("Use", "text"), *count_and_bytes),
+        ((use_label(e.category) or "not known", e.n, e.bytes) for e in device.peak_uses),
         sorted_by=2,
     )
+    pinned = "free bytes in the same segments, which cannot be released"
     yield table(
-        f"memory-pins-{number}",
-        f"{name}: what holds free memory in place",
+        f"memory-fragmentation-{number}",
+        f"{name}: allocations that keep free memory from being released",
         (
             SortableColumn("Allocated at", "place"),
-            SortableColumn("Blocks", "count"),
-            SortableColumn("Bytes", "bytes"),
-            SortableColumn(
-                "Holds in place", "bytes", "free bytes beside them in the same segments"
-            ),
+            *count_and_bytes,
+            SortableColumn("Unreleasable", "bytes", pinned),
         ),
         (
             (each.location.place, each.n, each.bytes, each.unreleasable_bytes)
@@ -213,16 +209,53 @@ def _device_tables(
     )
     yield table(
         f"memory-regions-{number}",
-        f"{name}: memory of regions",
+        f"{name}: memory by region",
         (
             SortableColumn("Region", "name"),
             SortableColumn("Entries", "count"),
-            SortableColumn("At most", "bytes", "active in any of them"),
-            SortableColumn("Left behind", "bytes", "negative where they freed more than they took"),
+            SortableColumn("Peak", "bytes", "highest active bytes in any entry"),
+            SortableColumn("Net", "bytes", "allocated minus freed; negative if more was freed"),
         ),
         (
             (each.name, each.n, each.peak_active_bytes, each.net_active_bytes)
             for each in device.regions
+        ),
+        sorted_by=2,
+    )
+
+
+def _allocation_tables(options: Options) -> Iterator[SortableTable]:
+    if options.recording is None or not options.recording.context.has_trace:
+        return
+    ctx = options.recording.context
+    origin = (SortableColumn("Operator", "name"), SortableColumn("Device", "text"))
+    yield table(
+        "memory-operators",
+        "Allocations by operator",
+        (
+            *origin,
+            SortableColumn("Allocations", "count"),
+            SortableColumn("Allocated", "bytes", "sum of their sizes"),
+            SortableColumn("Net", "bytes", "allocated minus freed within the operator"),
+        ),
+        (
+            (each.op, each.device, each.n_allocations, each.allocated_bytes, each.net_bytes)
+            for each in operator_memory(ctx)
+        ),
+        sorted_by=3,
+    )
+    yield table(
+        "memory-largest",
+        "Largest allocations",
+        (
+            *origin,
+            SortableColumn("Bytes", "bytes"),
+            SortableColumn("Allocated at", "ns", "from the start of the trace"),
+            SortableColumn("Freed after", "ns", "–: not freed in the recording"),  # noqa: RUF001  (a dash)
+        ),
+        (
+            (each.op, each.device, each.n_bytes, each.at_ns, each.lifetime_ns)
+            for each in largest_allocations(ctx)
         ),
         sorted_by=2,
     )

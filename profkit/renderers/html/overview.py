@@ -1,27 +1,24 @@
-"""The figures that matter, and where the time of a step goes."""
+"""The main figures of the report, and the parts of the step time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from profkit.engine.wording import counted
+from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import SEVERITIES
 from profkit.model.report import Breakdown, Report
 from profkit.present.headline import breakdown_title, device_noun, part_label
-from profkit.renderers.html._colors import color_of
+from profkit.renderers.html._colors import color_of, is_idle
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
-from profkit.units import format_bytes, format_ns, format_share
+from profkit.renderers.html._table import cell
+from profkit.units import format_bytes, format_count, format_ns, format_share
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure that stands out.
-
-    Attributes:
-        label: What it is.
-        figure: It.
-        more: What belongs to it, in a few words.
-    """
+    """A main figure: what it is, its value, and a detail."""
 
     label: str
     figure: str
@@ -30,43 +27,34 @@ class Tile:
 
 @dataclass(frozen=True)
 class Bar:
-    """A part of the time of a step.
+    """A part of the step time, or of the recording without steps.
 
     Attributes:
         label: What it is.
-        ns: Its length, of a step where there are steps.
+        ns: Its length, per step where there are steps.
         share: The same as a share of the whole.
-        before_share: Where it begins, likewise.
-        color: The custom property of its colour.
-        is_idle: Whether nothing worked; it is hatched, so that colour is not the only sign.
+        color: The CSS custom property of its colour.
+        is_idle: Whether it is hatched, so that colour is not the only sign.
     """
 
     label: str
     ns: int
     share: float
-    before_share: float
     color: str
     is_idle: bool
 
 
 def section(report: Report, options: Options) -> Section:
-    """The figures of any report.
-
-    Args:
-        options: Nothing of them is needed.
-    """
+    """The figures of any report."""
     breakdown = report.summary.breakdown
-    return Section(
-        id="overview",
-        title="Overview",
-        body=fill(
-            "overview.html.j2",
-            tiles=list(_tiles(report)),
-            whole=breakdown_title(report),
-            whole_ns=_whole_ns(breakdown),
-            bars=list(_bars(breakdown)),
-        ),
+    body = fill(
+        "overview.html.j2",
+        tiles=list(_tiles(report)),
+        whole=breakdown_title(report),
+        whole_ns=_whole_ns(breakdown),
+        bars=list(_bars(breakdown)),
     )
+    return Section("overview", "Overview", body)
 
 
 def _whole_ns(breakdown: Breakdown | None) -> int:
@@ -79,27 +67,27 @@ def _tiles(report: Report) -> Iterator[Tile]:
     summary = report.summary
     breakdown = summary.breakdown
     if breakdown is not None and breakdown.total_ns:
-        yield Tile(breakdown_title(report), format_ns(_whole_ns(breakdown)), _spread(report))
+        yield Tile(breakdown_title(report), format_ns(_whole_ns(breakdown)), _range(report))
     for device in summary.devices:
         if device.span_ns and len(summary.devices) == 1:
             busy = format_share(device.busy_ns / device.span_ns)
             more = f"{format_ns(device.busy_ns)} of {format_ns(device.span_ns)}"
             yield Tile(f"{device_noun(report)} busy", busy, more)
     if summary.recoverable_ns:
-        share = ""
+        more = ""
         if breakdown is not None and breakdown.total_ns:
-            share = f"of {format_ns(breakdown.total_ns)} recorded"
-        yield Tile("Could be saved", format_ns(summary.recoverable_ns), share)
+            more = f"of {format_ns(breakdown.total_ns)} recorded"
+        yield Tile("Possible savings", format_ns(summary.recoverable_ns), more)
     yield from _memory_tiles(report)
     yield _findings_tile(report)
 
 
-def _spread(report: Report) -> str:
+def _range(report: Report) -> str:
     lengths = [step.dur_ns for step in report.summary.steps]
-    if len(lengths) < 2:  # noqa: PLR2004  (one has no spread)
+    if len(lengths) < 2:  # noqa: PLR2004  (one step has no range)
         return "one step" if lengths else ""
     shortest, longest = format_ns(min(lengths)), format_ns(max(lengths))
-    return f"mean of {len(lengths)}: {shortest} to {longest}"
+    return f"mean of {len(lengths)} steps: {shortest} to {longest}"
 
 
 def _memory_tiles(report: Report) -> Iterator[Tile]:
@@ -109,17 +97,13 @@ def _memory_tiles(report: Report) -> Iterator[Tile]:
     if memory.devices:
         fullest = max(memory.devices, key=lambda device: device.at_peak_bytes)
         more = f"{format_bytes(fullest.peak_reserved_bytes)} reserved"
-        peak = format_bytes(fullest.at_peak_bytes)
-        yield Tile(f"Memory at the peak, {fullest.device}", peak, more)
+        yield Tile(f"Peak memory, {fullest.device}", format_bytes(fullest.at_peak_bytes), more)
     elif memory.peak:
-        fullest_of_trace = max(memory.peak, key=lambda peak: peak.bytes)
-        peak = format_bytes(fullest_of_trace.bytes)
-        yield Tile(f"Memory at the peak, {fullest_of_trace.device}", peak)
+        highest = max(memory.peak, key=lambda peak: peak.bytes)
+        yield Tile(f"Peak memory, {highest.device}", format_bytes(highest.bytes))
     if memory.n_monitored_steps:
-        growing = counted(memory.n_leaks, "thing") if memory.n_leaks is not None else "–"  # noqa: RUF001  (a dash)
-        yield Tile(
-            "Grows with every step", growing, f"watched over {memory.n_monitored_steps} steps"
-        )
+        n_leaks = "–" if memory.n_leaks is None else format_count(memory.n_leaks)  # noqa: RUF001  (a dash)
+        yield Tile("Leaks", n_leaks, f"over {counted(memory.n_monitored_steps, 'monitored step')}")
 
 
 def _findings_tile(report: Report) -> Tile:
@@ -128,15 +112,46 @@ def _findings_tile(report: Report) -> Tile:
         for severity in reversed(SEVERITIES)
         if (n := sum(each.severity == severity for each in report.findings))
     ]
-    not_checked = f"{counted(len(report.unchecked), 'rule')} could not look"
-    more = ", ".join(by_severity) or (not_checked if report.unchecked else "every rule looked")
-    return Tile("Findings", f"{len(report.findings):,}", more)
+    n_skipped = len(report.unchecked)
+    skipped = f"{counted(n_skipped, 'check')} skipped" if n_skipped else "no checks skipped"
+    return Tile("Findings", format_count(len(report.findings)), ", ".join(by_severity) or skipped)
 
 
 def _bars(breakdown: Breakdown | None) -> Iterator[Bar]:
-    before = 0.0
     for part in breakdown.parts if breakdown is not None else ():
-        idle = part.kind.startswith("idle-") or part.kind in {"data", "python"}
         ns = part.ns if part.per_step_ns is None else part.per_step_ns
-        yield Bar(part_label(part.kind), ns, part.share, before, color_of(part.kind), idle)
-        before += part.share
+        yield Bar(part_label(part.kind), ns, part.share, color_of(part.kind), is_idle(part.kind))
+
+
+def comparable_figures(report: Report) -> dict[str, Any]:
+    """The figures of a report that a page of several reports compares."""
+    source, summary = report.source, report.summary
+    breakdown, memory = summary.breakdown, summary.memory
+    peaks = (
+        *(peak.bytes for peak in (memory.peak if memory else ())),
+        *(device.at_peak_bytes for device in (memory.devices if memory else ())),
+    )
+    return {
+        "version": report.profkit,
+        "path": cell(source.path),
+        "rank": source.rank,
+        "nSteps": len(summary.steps) or None,
+        "wholeNs": _whole_ns(breakdown) or None,
+        "partsNs": {
+            part.kind: part.ns if part.per_step_ns is None else part.per_step_ns
+            for part in (breakdown.parts if breakdown else ())
+        },
+        "busyShare": _share(summary.devices, "busy_ns"),
+        "computeShare": _share(summary.devices, "compute_ns"),
+        "communicationShare": _share(summary.devices, "communication_ns"),
+        "overlapShare": _share(summary.devices, "overlap_ns"),
+        "peakBytes": max(peaks, default=None),
+        "nFindings": len(report.findings),
+        "firstFinding": cell(report.findings[0].title) if report.findings else "",
+    }
+
+
+def _share(devices: tuple[DeviceSummary, ...], figure: str) -> float | None:
+    """A figure of all devices as a share of their spans, each from its first work to its last."""
+    span_ns = sum(device.span_ns for device in devices)
+    return sum(getattr(device, figure) for device in devices) / span_ns if span_ns else None

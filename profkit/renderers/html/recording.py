@@ -1,4 +1,4 @@
-"""What was not checked, the recording's health, and where it was made."""
+"""Skipped checks, faults of the recording, and the environment in which it was made."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.units import format_count, format_ns
 
-_KEPT = {
+_RECORDED = {
     "stacks": "Python stacks",
     "shapes": "shapes",
     "memory": "memory",
@@ -20,11 +20,7 @@ _KEPT = {
 
 
 def section(report: Report, options: Options) -> Section:
-    """What any reader must know of the recording itself.
-
-    Args:
-        options: How paths are shown.
-    """
+    """What limits the report, and where the recording comes from."""
     return Section(
         id="recording",
         title="Recording",
@@ -40,20 +36,19 @@ def section(report: Report, options: Options) -> Section:
 
 
 def _remarks(report: Report) -> Iterator[str]:
-    """What the recording did to the figures, a sentence each."""
+    """How recording affects the figures, a sentence each."""
     source = report.source
     if source.overhead_ratio is not None:
         yield overhead_text(source.overhead_ratio)
     if source.lines_from == "other-step":
-        yield "Times are from steps without stacks; lines are from another step of the loop."
+        yield "Times are from steps without stacks; source lines are from another step."
     if report.summary.n_gpu_events_without_launch:
         n = format_count(report.summary.n_gpu_events_without_launch)
-        yield f"Of {n} pieces of device work the launch is not in the recording."
+        yield f"{n} kernels and copies were launched before recording began."
     yield from not_measured(report)
 
 
 def _environment(report: Report, options: Options) -> Iterator[tuple[str, str]]:
-    """Where and how the recording was made: a name and a value each."""
     source, summary = report.source, report.summary
     yield "Kind", source.kind
     if source.path:
@@ -69,8 +64,8 @@ def _environment(report: Report, options: Options) -> Iterator[tuple[str, str]]:
     if source.torch:
         yield "PyTorch", source.torch
     if source.kind == "trace":
-        kept = [words for name, words in _KEPT.items() if getattr(source.recorded_with, name)]
-        yield "Recorded with", ", ".join(kept) or "times alone"
+        parts = [label for name, label in _RECORDED.items() if getattr(source.recorded_with, name)]
+        yield "Recorded with", ", ".join(parts) or "times only"
     if summary.n_graph_launches:
         yield "Graph launches", format_count(summary.n_graph_launches)
     yield "profkit", report.profkit

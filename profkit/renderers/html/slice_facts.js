@@ -1,53 +1,51 @@
 'use strict';
-/** What is said of a slice, in the hint beside the pointer and below the timeline. */
+/** The facts about a slice, for the tooltip and for the details below the timeline. */
 profkit.SliceFacts = class {
-  constructor({ sites, looks }) {
+  constructor({ sites, styles }) {
     this.sites = sites;
-    this.samples = looks;
+    this.styles = styles;
   }
 
-  /** The name of a slice, or how many events it holds. */
-  title(level, place) {
-    const n = level.n[place];
-    if (n > 1) return `${profkit.formatCount(n)} events`;
-    return this.text('name', level.site[place]);
+  /** The name of a slice, or the number of events that it merges. */
+  title(level, index) {
+    const n = level.n[index];
+    return n > 1 ? `${profkit.formatCount(n)} events` : this.text('name', level.site[index]);
   }
 
   text(column, site) {
     return this.sites.texts[this.sites[column][site]];
   }
 
-  /** What a slice is, as pairs of a word and its value. */
-  of(level, place) {
-    const site = level.site[place];
+  /** The facts as pairs of a label and a value. */
+  of(level, index) {
+    const site = level.site[index];
     const [op, line] = [this.text('op', site), this.text('place', site)];
     return [
-      ...this.lengths(level, place),
-      ['Starts at', profkit.formatNs(level.start[place])],
-      ['Kind', this.samples[this.sites.look[site]].label],
+      ...this.durations(level, index),
+      ['Start', profkit.formatNs(level.start[index])],
+      ['Kind', this.styles[this.sites.style[site]].label],
       ...(op ? [['Launched by', op]] : []),
       ...(line ? [['Line', line]] : []),
-      ['In all', `${profkit.formatCount(this.sites.n[site])} of this name, line and operator, `
-        + `${profkit.formatNs(this.sites.totalNs[site])} together`],
+      ['Total', `${profkit.formatNs(this.sites.totalNs[site])} in `
+        + `${profkit.formatCount(this.sites.n[site])} events of this name, line and operator`],
     ];
   }
 
-  lengths(level, place) {
-    const length = level.end[place] - level.start[place];
-    if (level.n[place] === 1) return [['Length', profkit.formatNs(length)]];
-    const longest = this.text('name', level.site[place]);
+  durations(level, index) {
+    const duration = level.end[index] - level.start[index];
+    if (level.n[index] === 1) return [['Duration', profkit.formatNs(duration)]];
+    const longest = this.text('name', level.site[index]);
     return [
-      ['Too short to be told apart here', 'zoom in to see each'],
-      ['Busy', `${profkit.formatNs(level.busy[place])} of ${profkit.formatNs(length)}`],
-      ['Longest', `${longest}, ${profkit.formatNs(level.longest[place])}`],
+      ['Merged', 'zoom in to see each event'],
+      ['Busy', `${profkit.formatNs(level.busy[index])} of ${profkit.formatNs(duration)}`],
+      ['Longest', `${longest}, ${profkit.formatNs(level.longest[index])}`],
     ];
   }
 
-  /** Pairs as a list of terms. */
-  list(pairs) {
-    const items = pairs.flatMap(([word, value]) => [
-      profkit.element('dt', {}, word), profkit.element('dd', {}, value),
-    ]);
-    return profkit.element('dl', {}, ...items);
+  /** Facts as a definition list. */
+  list(facts) {
+    return profkit.element('dl', {}, facts.flatMap(([label, value]) => [
+      profkit.element('dt', {}, label), profkit.element('dd', {}, value),
+    ]));
   }
 };

@@ -1,19 +1,19 @@
 'use strict';
 /**
- * The slices of the timeline: numbers out of text, levels of detail, and what is where.
+ * The slices of the timeline: decoding, levels of detail, lookup by time.
  *
  * @typedef {object} Level
- * @property {number} resolutionNs  below this neighbours are one slice; 0 where none are
+ * @property {number} resolutionNs  shorter adjacent events are merged; 0 where none are
  * @property {Float64Array} start   nanoseconds, as end, busy and longest
  * @property {Float64Array} end
- * @property {Float64Array} busy    how much of it events cover
+ * @property {Float64Array} busy    the part of it that events cover
  * @property {Float64Array} longest its longest event
- * @property {Uint32Array} site     place in the sites
- * @property {Float64Array} n       events in it
- * @property {Uint32Array} first    where each row begins, and where the last one ends
+ * @property {Uint32Array} site     index into the sites
+ * @property {Float64Array} n       merged events
+ * @property {Uint32Array} first    first slice of each row, and the end of the last row
  */
 profkit.slices = (() => {
-  /** The bytes of a level, unpacked where they are packed. */
+  /** The bytes of a level, decompressed where they are compressed. */
   async function bytesOf({ text, plain }) {
     return plain ? profkit.unbase64(text) : profkit.unpack(text);
   }
@@ -53,33 +53,33 @@ profkit.slices = (() => {
     return level;
   }
 
-  /** All levels of a timeline, each unpacked when it is first needed. */
+  /** All levels of a timeline, each decoded on first use. */
   class Levels {
     constructor({ levels, startNs }, onReady) {
       this.startNs = startNs;
       this.onReady = onReady;
-      this.written = levels;
+      this.encoded = levels;
       this.ready = levels.map(() => null);
       this.failed = false;
       const last = levels.length - 1;
       if (levels[last].packed.plain) {
-        this.keep(last, profkit.unbase64(levels[last].packed.text));
+        this.decode(last, profkit.unbase64(levels[last].packed.text));
       } else {
         this.load(last);
       }
     }
 
-    keep(place, bytes) {
-      this.ready[place] = decoded(bytes, this.written[place], this.startNs);
-      this.written[place] = { resolutionNs: this.written[place].resolutionNs };
+    decode(index, bytes) {
+      this.ready[index] = decoded(bytes, this.encoded[index], this.startNs);
+      this.encoded[index] = { resolutionNs: this.encoded[index].resolutionNs };
     }
 
-    async load(place) {
-      const { packed } = this.written[place];
+    async load(index) {
+      const { packed } = this.encoded[index];
       if (!packed || packed.isLoading) return;
       packed.isLoading = true;
       try {
-        this.keep(place, await bytesOf(packed));
+        this.decode(index, await bytesOf(packed));
       } catch {
         this.failed = true;
       }
@@ -87,20 +87,20 @@ profkit.slices = (() => {
     }
 
     /**
-     * The coarsest level that shows all that can be seen, or the next coarser that is there yet.
-     * @param {number} pixelNs how long a pixel is
+     * The coarsest level that is exact to a pixel; a coarser one until that is decoded.
+     * @param {number} pixelNs nanoseconds per pixel
      * @returns {Level | null}
      */
     at(pixelNs) {
-      let place = this.written.length - 1;
-      while (place > 0 && this.written[place].resolutionNs > pixelNs) place -= 1;
-      if (!this.ready[place]) this.load(place);
-      while (place < this.ready.length - 1 && !this.ready[place]) place += 1;
-      return this.ready[place];
+      let index = this.encoded.length - 1;
+      while (index > 0 && this.encoded[index].resolutionNs > pixelNs) index -= 1;
+      if (!this.ready[index]) this.load(index);
+      while (index < this.ready.length - 1 && !this.ready[index]) index += 1;
+      return this.ready[index];
     }
   }
 
-  /** The first slice of a row that ends after a moment; behind the row's last one if none does. */
+  /** The first slice of a row that ends after a time; the end of the row if none does. */
   function firstAfter(level, row, ns) {
     let low = level.first[row];
     let high = level.first[row + 1];
@@ -112,18 +112,18 @@ profkit.slices = (() => {
     return low;
   }
 
-  /** The slice of a row at a moment, or beside it by no more than a distance; -1 for none. */
+  /** The slice of a row at a time, or the nearest within a distance; -1 for none. */
   function sliceAt(level, row, ns, distanceNs) {
     let best = -1;
-    let least = distanceNs;
+    let bestDistance = distanceNs;
     for (let i = firstAfter(level, row, ns - distanceNs); i < level.first[row + 1]; i += 1) {
       if (level.start[i] > ns + distanceNs) break;
-      const away = Math.max(0, level.start[i] - ns, ns - level.end[i]);
-      if (away < least || (away === 0 && best < 0)) {
+      const distance = Math.max(0, level.start[i] - ns, ns - level.end[i]);
+      if (distance < bestDistance || (distance === 0 && best < 0)) {
         best = i;
-        least = away;
+        bestDistance = distance;
       }
-      if (away === 0) break;
+      if (distance === 0) break;
     }
     return best;
   }

@@ -1,13 +1,13 @@
 'use strict';
 /**
- * Stacked bars of time: one a step or a report, with what it was made of.
+ * Stacked bars of time: one for each step or report.
  * @param {HTMLElement} place
  * @param {{axis: string, names: string[], series: object[]}} data
- * @param {(number: number) => void} [onChoose] is told which bar was chosen
+ * @param {(number: number) => void} [onSelect] called with the index of a clicked bar
  */
-profkit.stacked = (place, { axis, names, series }, onChoose) => {
-  const mostBars = 400;
-  const mostNames = 40;
+profkit.stacked = (place, { axis, names, series }, onSelect) => {
+  const maxBars = 400;
+  const maxNameLength = 40;
   const numbers = names.map((_, bar) => bar + 1);
   const longest = Math.max(...names.map((_, bar) => series
     .reduce((sum, { ns }) => sum + ns[bar], 0)));
@@ -15,12 +15,12 @@ profkit.stacked = (place, { axis, names, series }, onChoose) => {
     .find(([size]) => longest >= size) ?? [1, 'ns'];
 
   function trace({ label, color, isIdle, ns }) {
-    const look = profkit.color(color);
+    const fill = profkit.color(color);
     const pattern = { shape: isIdle ? '/' : '', fgcolor: profkit.color('--bg'), fgopacity: 0.55,
       size: 6, solidity: 0.35, fillmode: 'overlay' };
-    const kind = names.length > mostBars
-      ? { type: 'scatter', mode: 'none', stackgroup: 'bars', fillcolor: look, fillpattern: pattern }
-      : { type: 'bar', marker: { color: look, pattern } };
+    const kind = names.length > maxBars
+      ? { type: 'scatter', mode: 'none', stackgroup: 'bars', fillcolor: fill, fillpattern: pattern }
+      : { type: 'bar', marker: { color: fill, pattern } };
     return {
       ...kind,
       name: label,
@@ -33,7 +33,7 @@ profkit.stacked = (place, { axis, names, series }, onChoose) => {
 
   function make() {
     const ticks = axis === 'step' ? (names.length < 25 ? { dtick: 1 } : {})
-      : { tickvals: numbers, ticktext: names.map((name) => name.slice(-mostNames)) };
+      : { tickvals: numbers, ticktext: names.map((name) => name.slice(-maxNameLength)) };
     return {
       traces: series.map(trace),
       layout: {
@@ -47,5 +47,5 @@ profkit.stacked = (place, { axis, names, series }, onChoose) => {
     };
   }
 
-  profkit.chart(place, make, (event) => onChoose?.(event.points[0].x - 1));
+  profkit.chart(place, make, (event) => onSelect?.(event.points[0].x - 1));
 };

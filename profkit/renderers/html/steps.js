@@ -1,5 +1,5 @@
 'use strict';
-/** Where the time of each step went; a bar leads to its step on the timeline. */
+/** The parts of each step; a click on a bar shows the step on the timeline. */
 (() => {
   const { steps } = profkit.data('steps');
   profkit.stacked(document.getElementById('steps-chart'), { axis: 'step', ...steps }, (step) => {

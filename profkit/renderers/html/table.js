@@ -1,7 +1,7 @@
 'use strict';
-/** Tables that sort and search. The HTML has their first rows, `data-<section>` has all. */
+/** Tables that sort and search. The HTML has the first rows, `data-<section>` has all. */
 (() => {
-  const spelled = {
+  const formats = {
     ns: profkit.formatNs,
     bytes: profkit.formatBytes,
     count: profkit.formatCount,
@@ -11,8 +11,8 @@
   const collator = new Intl.Collator('en');
   const hasTimeline = document.getElementById('timeline') !== null;
 
-  /** One table on the page. */
-  class SortedTable {
+  /** One table: adds sorting, search and paging to a figure with a heading and a table. */
+  profkit.SortableTable = class {
     constructor(figure, { kinds, rows, sortedBy, ranges, hints, pageRows }) {
       this.figure = figure;
       this.kinds = kinds;
@@ -21,7 +21,7 @@
       this.hints = hints;
       this.pageRows = pageRows;
       this.sorted = { column: sortedBy, descending: true };
-      this.shown = rows.map((_, place) => place);
+      this.visible = rows.map((_, index) => index);
       this.page = 0;
       this.body = figure.querySelector('tbody');
       this.status = figure.querySelector('.rows');
@@ -64,7 +64,7 @@
       };
       this.back = button('‹ Back', `Previous rows of ${this.title}`, -1);
       this.next = button('Next ›', `Next rows of ${this.title}`, 1);
-      this.place = profkit.element('span');
+      this.position = profkit.element('span');
       this.size = profkit.element('select', { 'aria-label': `Rows of ${this.title} at once` });
       for (const n of [this.pageRows, 50, 200]) {
         this.size.append(profkit.element('option', { value: String(n) }, `${n} rows`));
@@ -75,26 +75,26 @@
         this.draw();
       });
       const pager = profkit.element('div', { class: 'pager' });
-      pager.append(this.back, this.next, this.place, this.size);
+      pager.append(this.back, this.next, this.position, this.size);
       this.figure.append(pager);
     }
 
-    /** Keep the rows that hold every word. */
+    /** Show the rows that contain every word. */
     search(text) {
       const words = text.toLowerCase().split(/\s+/).filter((word) => word);
-      this.lower = this.lower ?? this.rows.map((row, place) => [...row, this.hints[place]]
+      this.lower = this.lower ?? this.rows.map((row, index) => [...row, this.hints[index]]
         .filter((cell) => typeof cell === 'string').join(' ').toLowerCase());
-      this.shown = [];
-      this.lower.forEach((row, place) => {
-        if (words.every((word) => row.includes(word))) this.shown.push(place);
+      this.visible = [];
+      this.lower.forEach((row, index) => {
+        if (words.every((word) => row.includes(word))) this.visible.push(index);
       });
       this.order();
     }
 
-    /** Sort by a column: figures fall first, names rise first; once more turns it round. */
+    /** Sort by a column: figures descending, names ascending; the same column again reverses. */
     sort(column) {
-      const again = this.sorted.column === column;
-      const descending = again ? !this.sorted.descending : this.kinds[column] in spelled;
+      const isSame = this.sorted.column === column;
+      const descending = isSame ? !this.sorted.descending : this.kinds[column] in formats;
       this.sorted = { column, descending };
       this.order();
     }
@@ -102,12 +102,12 @@
     order() {
       const { column, descending } = this.sorted;
       if (column === null) {
-        this.shown.sort((a, b) => a - b);
+        this.visible.sort((a, b) => a - b);
       } else {
         const sign = descending ? -1 : 1;
-        this.shown.sort((a, b) => {
+        this.visible.sort((a, b) => {
           const [one, other] = [this.rows[a][column], this.rows[b][column]];
-          // What is not known comes last, whichever way the rest goes.
+          // Unknown values come last in either direction.
           if (one === null || other === null) return (one === null) - (other === null) || a - b;
           if (typeof one === 'number') return sign * (one - other) || a - b;
           return sign * collator.compare(one, other) || a - b;
@@ -124,12 +124,11 @@
 
     draw() {
       const start = this.page * this.pageRows;
-      const places = this.shown.slice(start, start + this.pageRows);
-      this.body.replaceChildren(...places.map((place) => this.row(place)));
-      const [n, all] = [this.shown.length, this.rows.length];
-      const [some, every] = [profkit.formatCount(n), profkit.formatCount(all)];
-      const rows = all === 1 ? 'row' : 'rows';
-      this.status.textContent = n === all ? `${every} ${rows}` : `${some} of ${every} ${rows}`;
+      const indices = this.visible.slice(start, start + this.pageRows);
+      this.body.replaceChildren(...indices.map((index) => this.row(index)));
+      const [n, total] = [this.visible.length, this.rows.length];
+      const rows = `${profkit.formatCount(total)} ${total === 1 ? 'row' : 'rows'}`;
+      this.status.textContent = n === total ? rows : `${profkit.formatCount(n)} of ${rows}`;
       this.headings.forEach((heading, column) => {
         if (column === this.sorted.column) {
           heading.setAttribute('aria-sort', this.sorted.descending ? 'descending' : 'ascending');
@@ -137,46 +136,46 @@
           heading.removeAttribute('aria-sort');
         }
       });
-      if (this.place) this.drawPager(start, places.length);
+      if (this.position) this.drawPager(start, indices.length);
     }
 
     drawPager(start, n) {
       const from = profkit.formatCount(n ? start + 1 : 0);
       const to = profkit.formatCount(start + n);
-      this.place.textContent = `${from} to ${to} of ${profkit.formatCount(this.shown.length)}`;
+      this.position.textContent = `${from} to ${to} of ${profkit.formatCount(this.visible.length)}`;
       this.back.disabled = start === 0;
-      this.next.disabled = start + n >= this.shown.length;
+      this.next.disabled = start + n >= this.visible.length;
     }
 
-    row(place) {
-      const cells = this.rows[place].map((value, column) => {
+    row(index) {
+      const cells = this.rows[index].map((value, column) => {
         const kind = this.kinds[column];
-        const isFigure = kind in spelled;
+        const isFigure = kind in formats;
         let text = value === null ? '' : String(value);
-        if (isFigure) text = value === null ? '–' : spelled[kind](value);
+        if (isFigure) text = value === null ? '–' : formats[kind](value);
         return profkit.element('td', { class: kind }, text);
       });
-      const [range, whole] = [this.ranges[place], this.hints[place]];
-      if (whole && whole !== this.rows[place][0]) {
-        const attributes = { class: 'short', tabindex: '0', 'data-tip': whole };
-        cells[0].replaceChildren(profkit.element('span', attributes, this.rows[place][0]));
+      const [range, full, [first]] = [this.ranges[index], this.hints[index], this.rows[index]];
+      if (full && full !== first) {
+        const attributes = { class: 'short', tabindex: '0', 'data-tip': full };
+        cells[0].replaceChildren(profkit.element('span', attributes, first));
       }
-      if (range) cells[0].append(' ', this.go(range, this.rows[place][0]));
+      if (range) cells[0].append(' ', this.timelineButton(range, first));
       return profkit.element('tr', {}, ...cells);
     }
 
-    go([startNs, endNs], name) {
+    timelineButton([startNs, endNs], name) {
       return profkit.element('button', {
         type: 'button', class: 'go', 'aria-label': `Show ${name} on the timeline`,
         'data-start-ns': String(startNs), 'data-end-ns': String(endNs), 'data-label': String(name),
       }, 'timeline');
     }
-  }
+  };
 
   for (const section of document.querySelectorAll('main > section')) {
     const tables = profkit.data(section.id)?.tables ?? {};
     for (const [id, data] of Object.entries(tables)) {
-      new SortedTable(document.getElementById(id), data);
+      new profkit.SortableTable(document.getElementById(id), data);
     }
   }
 })();

@@ -1,4 +1,4 @@
-"""Kernels, operators, copies, syncs and regions: tables that sort and search."""
+"""Devices, kernels, operators, modules, copies, syncs and regions: tables that sort and search."""
 
 import posixpath
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from profkit.model.location import Location
 from profkit.model.report import Report
 from profkit.names import short_kernel, short_path
 from profkit.present.headline import busiest_ops, idle_explanation
+from profkit.present.recording_tables import kernel_extremes, module_times
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
@@ -15,11 +16,7 @@ _CALLS = SortableColumn("Calls", "count")
 
 
 def section(report: Report, options: Options) -> Section | None:
-    """Everything that was counted, or None where nothing was.
-
-    Args:
-        options: How paths are shown.
-    """
+    """The tables that have rows, or None where none has."""
     tables = [each for each in _tables(report, options) if each.rows]
     if not tables:
         return None
@@ -37,9 +34,10 @@ def _tables(report: Report, options: Options) -> Iterator[SortableTable]:
     yield _idle(report)
     yield _kernels(report, options)
     yield _operators(report, options)
+    yield _modules(options)
     yield _copies(report)
     yield _syncs(report)
-    yield _waits(report)
+    yield _sync_sites(report)
     yield _regions(report)
 
 
@@ -56,24 +54,26 @@ def _devices(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Device", "name"),
         SortableColumn("Name", "text"),
-        SortableColumn("In use", "ns", "from the start of its first work to the end of its last"),
+        SortableColumn("Span", "ns", "from the start of its first work to the end of its last"),
         SortableColumn("Busy", "ns", "a kernel, copy or fill ran"),
-        SortableColumn("Idle", "ns", "the rest of that time"),
-        SortableColumn("Compute", "ns", "a kernel ran that is no communication"),
-        SortableColumn("Communication", "ns", "a communication kernel ran"),
-        SortableColumn("Both", "ns", "compute and communication ran at once"),
-        SortableColumn("Copies", "ns", "a copy ran"),
+        SortableColumn("Idle", "ns", "the rest of the span"),
+        SortableColumn("Compute", "ns", "a kernel other than a collective ran"),
+        SortableColumn("Communication", "ns", "a collective's kernel ran"),
+        SortableColumn("Overlap", "ns", "compute and communication ran at the same time"),
+        SortableColumn("Copying", "ns", "a copy ran"),
         SortableColumn("Kernels", "count"),
-        SortableColumn("Copies made", "count"),
+        SortableColumn("Copies", "count"),
         SortableColumn("Fills", "count"),
         SortableColumn(
             "Occupancy",
             "share",
-            "of the warps that it can hold, while kernels with an "
-            "estimate ran: the profiler's estimate from launches, not measured",
+            "of the warps that the device can hold, while kernels with an estimate ran: the "
+            "profiler's estimate from launches, not measured",
         ),
         SortableColumn(
-            "Tensor cores", "share", "of the time of its kernels, by their names: at least"
+            "Tensor cores",
+            "share",
+            "of kernel time, recognized by kernel names: a lower bound",
         ),
     )
     rows = (
@@ -90,9 +90,9 @@ def _devices(report: Report) -> SortableTable:
 def _idle(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Device", "name"),
-        SortableColumn("While", "text", "what the host did meanwhile"),
+        SortableColumn("Cause", "text", "what the host did meanwhile"),
         SortableColumn("Idle", "ns"),
-        SortableColumn("Share", "share", "of the time that the device was in use"),
+        SortableColumn("Share", "share", "of the device's span"),
     )
     rows = (
         (device.device, idle_explanation(f"idle-{idle.cause}"), idle.ns,
@@ -104,36 +104,40 @@ def _idle(report: Report) -> SortableTable:
 
 
 def _kernels(report: Report, options: Options) -> SortableTable:
+    kernels = report.summary.top_kernels
+    extremes: tuple[tuple[int, int] | tuple[None, None], ...] = ((None, None),) * len(kernels)
+    if options.recording is not None:
+        extremes = kernel_extremes(options.recording.context, kernels)
     columns = (
         SortableColumn("Kernel", "name"),
         _CALLS,
-        SortableColumn("Total", "ns", "the sum of the lengths of its calls"),
-        SortableColumn("Mean", "ns", "the mean length of a call"),
+        SortableColumn("Total", "ns", "sum of the lengths of its calls"),
+        SortableColumn("Mean", "ns", "mean length of a call"),
+        SortableColumn("Shortest", "ns", "its shortest call"),
+        SortableColumn("Longest", "ns", "its longest call"),
         SortableColumn("Share", "share", "of the time of all kernels"),
-        SortableColumn(
-            "Blocks", "number", "for each multiprocessor, on average; below 1 some had none"
-        ),
+        SortableColumn("Blocks", "number", "per multiprocessor, on average; below 1 some had none"),
         SortableColumn(
             "Occupancy",
             "share",
-            "of the warps that the device can hold: estimated by the "
-            "profiler from the launch, not measured",
+            "of the warps that the device can hold: the profiler's estimate from launches, not "
+            "measured",
         ),
-        SortableColumn("Tensor cores", "text", "told by the name, and many names tell nothing"),
+        SortableColumn("Tensor cores", "text", "recognized by name; many names do not tell"),
         SortableColumn("Operator", "name", "the operator that launched most of its time"),
-        SortableColumn("Module", "name", "the nn.Module that did"),
-        SortableColumn("Line", "place", "the line of your code that did"),
+        SortableColumn("Module", "name", "the nn.Module that launched most of its time"),
+        SortableColumn("Line", "place", "the source line that launched most of its time"),
     )
     rows = (
         (
-            short_kernel(kernel.name), kernel.n_calls, kernel.total_ns, kernel.mean_ns,
+            short_kernel(kernel.name), kernel.n_calls, kernel.total_ns, kernel.mean_ns, *extreme,
             kernel.share, kernel.blocks_per_sm, kernel.occupancy_share,
             "yes" if kernel.tensor_cores else None, kernel.op, kernel.module,
             short_place(kernel.location, options),
         )
-        for kernel in report.summary.top_kernels
+        for kernel, extreme in zip(kernels, extremes, strict=True)
     )  # fmt: skip
-    names = [kernel.name for kernel in report.summary.top_kernels]
+    names = [kernel.name for kernel in kernels]
     return table("kernels", "Kernels", columns, rows, sorted_by=2, hints=names, word="kernel")
 
 
@@ -146,7 +150,7 @@ def _operators(report: Report, options: Options) -> SortableTable:
         *((device,) if on_device else ()),
         SortableColumn("Self", "ns", "on the host, without the operators that it calls"),
         SortableColumn("Total", "ns", "on the host, with all that it calls"),
-        SortableColumn("Line", "place", "the line of your code with most of its time"),
+        SortableColumn("Line", "place", "the source line with most of its time"),
     )
     rows = (
         (
@@ -158,12 +162,37 @@ def _operators(report: Report, options: Options) -> SortableTable:
     return table("operators", "Operators", columns, rows, sorted_by=2, word="operator")
 
 
+def _modules(options: Options) -> SortableTable:
+    every = () if options.recording is None else module_times(options.recording.context)
+    on_device = any(module.device_ns for module in every)
+    device = SortableColumn("On the device", "ns", "device work launched within it, not within "
+                            "the modules that it calls")  # fmt: skip
+    columns = (
+        SortableColumn("Module", "name"),
+        SortableColumn("Called by", "name", "the module that called it first"),
+        _CALLS,
+        *((device,) if on_device else ()),
+        SortableColumn("Total", "ns", "on the host, with all that it calls"),
+        SortableColumn("Operators", "count", "calls of operators, without those of inner modules"),
+        SortableColumn("Operator time", "ns", "host time of these operators"),
+    )
+    rows = [
+        (
+            module.name, module.parent, module.n_calls,
+            *((module.device_ns,) if on_device else ()), module.total_ns, module.n_ops,
+            module.op_ns,
+        )
+        for module in every
+    ]  # fmt: skip
+    return table("modules", "Modules", columns, rows, sorted_by=3 if on_device else 5)
+
+
 def _copies(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Copy", "name"),
         SortableColumn("Copies", "count"),
-        SortableColumn("Total", "ns", "the sum of their lengths on the device"),
-        SortableColumn("Bytes", "bytes", "bytes moved"),
+        SortableColumn("Total", "ns", "sum of their lengths on the device"),
+        SortableColumn("Bytes", "bytes", "bytes copied"),
     )
     rows = ((each.kind, each.n_calls, each.total_ns, each.bytes) for each in report.summary.copies)
     return table("copies", "Copies", columns, rows, sorted_by=2, word="copy")
@@ -173,13 +202,13 @@ def _syncs(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Call", "name"),
         _CALLS,
-        SortableColumn("Total", "ns", "the time that the host was in it"),
+        SortableColumn("Total", "ns", "host time in these calls"),
     )
     rows = ((each.call, each.n_calls, each.total_ns) for each in report.summary.syncs)
     return table("syncs", "Syncs", columns, rows, word="sync")
 
 
-def _waits(report: Report) -> SortableTable:
+def _sync_sites(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Line", "name"),
         SortableColumn("Operation", "name"),
@@ -188,21 +217,19 @@ def _waits(report: Report) -> SortableTable:
     )
     rows = (
         (
-            each.location.place if each.location else "",
-            each.operation,
-            each.n_calls,
+            each.location.place if each.location else "", each.operation, each.n_calls,
             each.allowed_reason or "",
         )
         for each in report.summary.sync_sites or ()
-    )
-    return table("sync_sites", "Host-device syncs by line", columns, rows, sorted_by=2, word="sync")
+    )  # fmt: skip
+    return table("sync_sites", "Syncs by source line", columns, rows, sorted_by=2, word="sync")
 
 
 def _regions(report: Report) -> SortableTable:
     columns = (
         SortableColumn("Region", "name"),
         SortableColumn("Entries", "count"),
-        SortableColumn("Total", "ns", "the sum of their lengths on the host"),
+        SortableColumn("Total", "ns", "sum of their lengths on the host"),
         SortableColumn("On the device", "ns", "device work launched within"),
     )
     rows = (

@@ -1,8 +1,8 @@
 'use strict';
-/** The timeline: what is shown of it, and what the pointer, the keyboard and the page ask of it. */
+/** The timeline: visible range, selection, search; pointer, keyboard and links of the page. */
 (() => {
   const { timeline: recorded } = profkit.data('timeline');
-  const { sites, looks, steps } = recorded;
+  const { sites, styles, steps } = recorded;
   const whole = { from: recorded.startNs, to: Math.max(recorded.endNs, recorded.startNs + 1) };
   const root = document.getElementById('timeline-view');
   const lanes = root.querySelector('.lanes');
@@ -19,68 +19,68 @@
   const stepChoice = document.getElementById('timeline-step');
   const layout = new profkit.lanes.Layout(recorded.lanes);
   const facts = new profkit.SliceFacts(recorded);
-  const calm = window.matchMedia('(prefers-reduced-motion: reduce)');
+  const reducedMotion = window.matchMedia('(prefers-reduced-motion: reduce)');
   const overviewHeight = 34;
   const rulerHeight = 22;
-  const smallestNs = 20;
+  const minSpanNs = 20;
 
   let view = { ...whole };
-  let marked = null;
-  let chosen = null;
-  let isDue = false;
-  let spokenLater = null;
+  let matches = null;
+  let selected = null;
+  let isFrameRequested = false;
+  let rangeTimer = null;
 
   const levels = new profkit.slices.Levels(recorded, draw);
 
-  /** Width of what is drawn, beside the lanes' names. */
+  /** Width of the slices, beside the lanes' names. */
   function width() {
     return Math.max(50, canvas.clientWidth);
   }
 
   const pixelNs = () => (view.to - view.from) / width();
 
-  /** Show a stretch of time, as much of it as there is, at once or within a moment. */
-  function show(from, to, slowly = false) {
-    const span = Math.min(Math.max(to - from, smallestNs), whole.to - whole.from);
+  /** Show a time range, limited to the recording; optionally animated. */
+  function show(from, to, animated = false) {
+    const span = Math.min(Math.max(to - from, minSpanNs), whole.to - whole.from);
     const start = Math.min(Math.max(from - (span - (to - from)) / 2, whole.from), whole.to - span);
     const target = { from: start, to: start + span };
-    if (!slowly || calm.matches) {
+    if (!animated || reducedMotion.matches) {
       view = target;
       draw();
       return;
     }
-    const begin = { ...view };
+    const initial = { ...view };
     const startMs = performance.now();
-    const glide = (nowMs) => {
+    const animate = (nowMs) => {
       const part = Math.min(1, (nowMs - startMs) / 180);
       const eased = 1 - (1 - part) ** 3;
       view = {
-        from: begin.from + (target.from - begin.from) * eased,
-        to: begin.to + (target.to - begin.to) * eased,
+        from: initial.from + (target.from - initial.from) * eased,
+        to: initial.to + (target.to - initial.to) * eased,
       };
       draw();
-      if (part < 1) requestAnimationFrame(glide);
+      if (part < 1) requestAnimationFrame(animate);
     };
-    requestAnimationFrame(glide);
+    requestAnimationFrame(animate);
   }
 
-  /** Zoom around a moment; a factor below 1 zooms in. */
-  function zoom(factor, around = (view.from + view.to) / 2, slowly = false) {
-    show(around - (around - view.from) * factor, around + (view.to - around) * factor, slowly);
+  /** Zoom around a time; a factor below 1 zooms in. */
+  function zoom(factor, around = (view.from + view.to) / 2, animated = false) {
+    show(around - (around - view.from) * factor, around + (view.to - around) * factor, animated);
   }
 
-  function move(share) {
+  function pan(share) {
     const by = (view.to - view.from) * share;
     show(view.from + by, view.to + by);
   }
 
   function draw() {
-    if (isDue) return;
-    isDue = true;
+    if (isFrameRequested) return;
+    isFrameRequested = true;
     requestAnimationFrame(paint);
   }
 
-  /** The rows of the overview: the steps and the streams, or without a device what they called. */
+  /** The rows of the overview: steps and streams, or without a device the first thread. */
   function overviewRows() {
     const rowsOf = (kind) => recorded.lanes.filter((lane) => lane.kind === kind)
       .map((lane) => lane.firstRow + (kind === 'thread' && steps.length && lane.nRows > 1 ? 1 : 0));
@@ -89,14 +89,14 @@
   }
 
   function paint() {
-    isDue = false;
+    isFrameRequested = false;
     const size = { width: width(), height: lanes.clientHeight };
     const level = levels.at(pixelNs());
     if (!level) {
-      if (levels.failed) range.textContent = 'This browser cannot unpack the timeline.';
+      if (levels.failed) range.textContent = 'This browser cannot decompress the timeline.';
       return;
     }
-    const state = { layout, level, sites, looks, view, size, marked, chosen };
+    const state = { layout, level, sites, styles, view, size, matches, selected };
     canvas.style.height = `${size.height}px`;
     profkit.lanes.drawSlices(canvas, { ...state, scroll: lanes.scrollTop });
     profkit.lanes.drawRuler(ruler, view, ruler.clientWidth, rulerHeight);
@@ -110,41 +110,41 @@
     if (!performance.getEntriesByName('profkit:timeline').length) {
       performance.mark('profkit:timeline');
     }
-    say();
+    announceRange();
   }
 
-  /** Say what is shown: at once to the eye, to screen readers when it has come to rest. */
-  function say() {
+  /** Write the visible range once it has settled, so that screen readers hear it once. */
+  function announceRange() {
     const text = `${profkit.formatNs(view.to - view.from)} of `
       + `${profkit.formatNs(whole.to - whole.from)}, from ${profkit.formatNs(view.from)}`;
-    clearTimeout(spokenLater);
-    spokenLater = setTimeout(() => { range.textContent = text; }, 250);
+    clearTimeout(rangeTimer);
+    rangeTimer = setTimeout(() => { range.textContent = text; }, 250);
   }
 
-  /** Open a lane to all its rows, or close it. */
-  function toggle(place) {
-    layout.toggle(place);
+  /** Expand a lane to all its rows, or collapse it. */
+  function toggle(index) {
+    layout.toggle(index);
     drawNames();
     draw();
   }
 
-  /** Names of the lanes, as buttons where a lane can open. */
+  /** Draw the names of the lanes, as buttons where a lane can expand. */
   function drawNames() {
     const { laneHeight } = profkit.lanes;
     lanes.style.height = `${layout.height + 2}px`;
     canvas.style.marginBottom = `${Math.max(0, layout.height - lanes.clientHeight)}px`;
-    const made = recorded.lanes.map((lane, place) => {
-      const canOpen = layout.canOpen(place);
-      const about = `${lane.label}: ${profkit.formatCount(lane.n)} events, `
+    const made = recorded.lanes.map((lane, index) => {
+      const canOpen = layout.canOpen(index);
+      const title = `${lane.label}: ${profkit.formatCount(lane.n)} events, `
         + `busy ${profkit.formatNs(lane.busyNs)}`;
       const name = profkit.element(canOpen ? 'button' : 'span',
-        { class: 'lane-name', title: about, ...(canOpen ? { type: 'button', tabindex: '-1' } : {}) },
+        { class: 'lane-name', title, ...(canOpen ? { type: 'button', tabindex: '-1' } : {}) },
         lane.label);
       if (canOpen) {
-        name.setAttribute('aria-expanded', String(layout.isOpen[place]));
-        name.addEventListener('click', () => toggle(place));
+        name.setAttribute('aria-expanded', String(layout.isOpen[index]));
+        name.addEventListener('click', () => toggle(index));
       }
-      name.style.top = `${layout.top[place]}px`;
+      name.style.top = `${layout.top[index]}px`;
       name.style.height = `${laneHeight - 4}px`;
       return name;
     });
@@ -152,15 +152,15 @@
     names.style.height = `${layout.height}px`;
   }
 
-  /** What the pointer is on: a row, and the place of a slice in it or -1. */
-  function under(event) {
+  /** The row under the pointer, and the index of the slice in it or -1. */
+  function hit(event) {
     const box = canvas.getBoundingClientRect();
     const row = layout.rowAt(event.clientY - box.top + lanes.scrollTop);
     const level = levels.at(pixelNs());
     const ns = view.from + (event.clientX - box.left) * pixelNs();
-    if (!row || !level || event.clientX < box.left) return { level, row: null, place: -1, ns };
-    const place = profkit.slices.sliceAt(level, row.row, ns, 3 * pixelNs());
-    return { level, row, place, ns };
+    if (!row || !level || event.clientX < box.left) return { level, row: null, index: -1, ns };
+    const index = profkit.slices.sliceAt(level, row.row, ns, 3 * pixelNs());
+    return { level, row, index, ns };
   }
 
   function hideTip() {
@@ -168,13 +168,13 @@
   }
 
   function showTip(event) {
-    const { level, row, place } = under(event);
-    if (!row || place < 0) {
+    const { level, row, index } = hit(event);
+    if (!row || index < 0) {
       hideTip();
       return;
     }
-    tip.replaceChildren(profkit.element('b', {}, facts.title(level, place)),
-      facts.list(facts.of(level, place)));
+    tip.replaceChildren(profkit.element('b', {}, facts.title(level, index)),
+      facts.list(facts.of(level, index)));
     tip.hidden = false;
     const box = root.getBoundingClientRect();
     const left = Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth - 4);
@@ -184,41 +184,40 @@
     tip.style.top = `${top}px`;
   }
 
-  function choose(level, row, place) {
-    if (place < 0) {
-      chosen = null;
+  function select(level, row, index) {
+    if (index < 0) {
+      selected = null;
       details.replaceChildren();
     } else {
-      chosen = { row, start: level.start[place], end: level.end[place] };
-      const to = profkit.element('button', { type: 'button' }, 'Zoom to it');
-      to.addEventListener('click', zoomToChosen);
+      selected = { row, start: level.start[index], end: level.end[index] };
+      const to = profkit.element('button', { type: 'button' }, 'Zoom in');
+      to.addEventListener('click', zoomToSelected);
       const lane = recorded.lanes[layout.rows.find((each) => each.row === row)?.lane ?? 0];
       details.replaceChildren(
-        profkit.element('h3', {}, facts.title(level, place)),
-        facts.list([['Lane', lane.label], ...facts.of(level, place)]), to,
+        profkit.element('h3', {}, facts.title(level, index)),
+        facts.list([['Lane', lane.label], ...facts.of(level, index)]), to,
       );
     }
     draw();
   }
 
-  function zoomToChosen() {
-    if (!chosen) return;
-    const margin = Math.max((chosen.end - chosen.start) * 0.1, smallestNs);
-    show(chosen.start - margin, chosen.end + margin, true);
+  function zoomToSelected() {
+    if (!selected) return;
+    const margin = Math.max((selected.end - selected.start) * 0.1, minSpanNs);
+    show(selected.start - margin, selected.end + margin, true);
   }
 
-  /** Choose the slice beside, above or below the one that is chosen. */
-  function chooseBeside(across, down) {
+  /** Select the slice beside, above or below the selected one. */
+  function selectAdjacent(across, down) {
     const level = levels.at(pixelNs());
     if (!level) return;
-    const at = layout.rows.findIndex((each) => each.row === chosen?.row);
-    const place = Math.min(Math.max(at + down, 0), layout.rows.length - 1);
-    const { row, y } = layout.rows[place];
-    const middle = chosen ? (chosen.start + chosen.end) / 2 : view.from;
+    const at = layout.rows.findIndex((each) => each.row === selected?.row);
+    const { row, y } = layout.rows[Math.min(Math.max(at + down, 0), layout.rows.length - 1)];
+    const middle = selected ? (selected.start + selected.end) / 2 : view.from;
     let slice = profkit.slices.sliceAt(level, row, middle, whole.to - whole.from);
-    if (across !== 0 && chosen) slice += across;
+    if (across !== 0 && selected) slice += across;
     if (slice < level.first[row] || slice >= level.first[row + 1]) return;
-    choose(level, row, slice);
+    select(level, row, slice);
     if (level.start[slice] < view.from || level.end[slice] > view.to) {
       const span = view.to - view.from;
       const start = level.start[slice] - span / 4;
@@ -230,8 +229,8 @@
   }
 
   const keys = {
-    ArrowLeft: () => move(-0.15),
-    ArrowRight: () => move(0.15),
+    ArrowLeft: () => pan(-0.15),
+    ArrowRight: () => pan(0.15),
     ArrowUp: () => { lanes.scrollTop -= 3 * profkit.lanes.rowHeight; },
     ArrowDown: () => { lanes.scrollTop += 3 * profkit.lanes.rowHeight; },
     '+': () => zoom(0.6),
@@ -239,9 +238,9 @@
     '-': () => zoom(1 / 0.6),
     0: () => show(whole.from, whole.to, true),
     Home: () => show(whole.from, whole.to, true),
-    Enter: zoomToChosen,
-    ' ': () => toggle(layout.rows.find((each) => each.row === chosen?.row)?.lane ?? 0),
-    Escape: () => choose(null, 0, -1),
+    Enter: zoomToSelected,
+    ' ': () => toggle(layout.rows.find((each) => each.row === selected?.row)?.lane ?? 0),
+    Escape: () => select(null, 0, -1),
   };
   const shifted = {
     ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1],
@@ -249,18 +248,18 @@
 
   lanes.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target !== lanes) return;
-    const beside = event.shiftKey ? shifted[event.key] : undefined;
-    if (beside) chooseBeside(...beside);
+    const adjacent = event.shiftKey ? shifted[event.key] : undefined;
+    if (adjacent) selectAdjacent(...adjacent);
     else if (keys[event.key]) keys[event.key]();
     else return;
     event.preventDefault();
   });
 
   lanes.addEventListener('wheel', (event) => {
-    const { ns } = under(event);
+    const { ns } = hit(event);
     if (event.ctrlKey || event.metaKey) zoom(1.0015 ** event.deltaY, ns);
     else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      move((event.deltaX || event.deltaY) / width());
+      pan((event.deltaX || event.deltaY) / width());
     } else return;
     event.preventDefault();
   }, { passive: false });
@@ -269,15 +268,15 @@
     view: () => view,
     show,
     scroller: lanes,
-    began: hideTip,
-    pressed: (event) => {
-      const { level, row, place } = under(event);
-      choose(level, row?.row ?? 0, row ? place : -1);
+    onStart: hideTip,
+    onClick: (event) => {
+      const { level, row, index } = hit(event);
+      select(level, row?.row ?? 0, row ? index : -1);
     },
   });
   canvas.addEventListener('pointermove', (event) => { if (!event.buttons) showTip(event); });
   canvas.addEventListener('pointerleave', hideTip);
-  canvas.addEventListener('dblclick', zoomToChosen);
+  canvas.addEventListener('dblclick', zoomToSelected);
   lanes.addEventListener('scroll', () => {
     hideTip();
     draw();
@@ -285,16 +284,16 @@
 
   overview.addEventListener('pointerdown', (event) => {
     const span = view.to - view.from;
-    const to = (moved) => {
+    const moveTo = (pointer) => {
       const box = overview.getBoundingClientRect();
-      const ns = whole.from + ((moved.clientX - box.left) / box.width) * (whole.to - whole.from);
+      const ns = whole.from + ((pointer.clientX - box.left) / box.width) * (whole.to - whole.from);
       show(ns - span / 2, ns + span / 2);
     };
     overview.setPointerCapture(event.pointerId);
-    overview.addEventListener('pointermove', to);
+    overview.addEventListener('pointermove', moveTo);
     overview.addEventListener('pointerup',
-      () => overview.removeEventListener('pointermove', to), { once: true });
-    to(event);
+      () => overview.removeEventListener('pointermove', moveTo), { once: true });
+    moveTo(event);
   });
 
   for (const button of document.querySelectorAll('[data-zoom]')) {
@@ -310,53 +309,53 @@
     else show(whole.from, whole.to, true);
   });
 
-  /** Mark what has a text in its name, its line or its operator, and say how much that is. */
-  function mark() {
-    const wanted = search.value.trim().toLowerCase();
-    next.disabled = wanted === '';
-    marked = null;
+  /** Highlight slices whose name, line or operator contains a text, and sum them. */
+  function find() {
+    const text = search.value.trim().toLowerCase();
+    next.disabled = text === '';
+    matches = null;
     found.textContent = '';
-    if (wanted !== '') {
-      const has = sites.texts.map((text) => text.toLowerCase().includes(wanted));
-      marked = new Set([...sites.name.keys()].filter((site) => has[sites.name[site]]
+    if (text !== '') {
+      const has = sites.texts.map((each) => each.toLowerCase().includes(text));
+      matches = new Set([...sites.name.keys()].filter((site) => has[sites.name[site]]
         || has[sites.place[site]] || has[sites.op[site]]));
       let [n, totalNs] = [0, 0];
-      for (const site of marked) {
+      for (const site of matches) {
         n += sites.n[site];
         totalNs += sites.totalNs[site];
       }
       found.textContent = n
-        ? `${profkit.formatCount(n)} slices, ${profkit.formatNs(totalNs)} together` : 'nothing';
+        ? `${profkit.formatCount(n)} events, ${profkit.formatNs(totalNs)} total` : 'no match';
       next.disabled = n === 0;
     }
     draw();
   }
 
-  /** Go to the next slice, in time, of those that are marked. */
-  function goToNext() {
+  /** Select the next match in time. */
+  function selectNext() {
     const level = levels.at(pixelNs());
-    if (!level || !marked) return;
-    const after = chosen ? chosen.start : -Infinity;
+    if (!level || !matches) return;
+    const after = selected ? selected.start : -Infinity;
     let best = null;
     for (const { row } of layout.rows) {
       for (let i = level.first[row]; i < level.first[row + 1]; i += 1) {
-        if (!marked.has(level.site[i]) || level.start[i] <= after) continue;
+        if (!matches.has(level.site[i]) || level.start[i] <= after) continue;
         if (!best || level.start[i] < level.start[best.i]) best = { row, i };
         break;
       }
     }
     if (!best) {
-      chosen = null;
-      found.textContent = 'no more; again from the first';
+      selected = null;
+      found.textContent = 'no more matches; Next starts over';
       return;
     }
-    choose(level, best.row, best.i);
-    zoomToChosen();
+    select(level, best.row, best.i);
+    zoomToSelected();
   }
 
-  search.addEventListener('input', mark);
-  search.addEventListener('keydown', (event) => { if (event.key === 'Enter') goToNext(); });
-  next.addEventListener('click', goToNext);
+  search.addEventListener('input', find);
+  search.addEventListener('keydown', (event) => { if (event.key === 'Enter') selectNext(); });
+  next.addEventListener('click', selectNext);
 
   window.addEventListener('profkit:range', ({ detail }) => {
     show(detail.startNs, detail.endNs, true);

@@ -1,7 +1,7 @@
-"""The timeline: streams, threads, steps, findings and idle time, to zoom into and to search."""
+"""The timeline: streams, threads, steps, findings and idle time, with zoom and search."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,6 @@ from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, Sortable
 
 SCRIPTS: Final = (
     "canvas.js",
-    "columns.js",
     "slices.js",
     "lanes.js",
     "drags.js",
@@ -30,25 +29,25 @@ SCRIPTS: Final = (
     "timeline.js",
 )
 MAX_LEVEL_CHARACTERS: Final = 8_500_000
-"""With so much text of slices a page of a million events has less than 12 MB, whatever they are."""
+"""Limit of all slices as text: it keeps the page of a million events below 12 MB."""
 MAX_PLAIN_SLICES: Final = 20_000
-"""The coarsest level is not zipped where it is no larger: then any browser draws at least that."""
+"""Up to so many slices the coarsest level is not compressed, so that any browser can draw it."""
 MAX_STEPS: Final = 1_000
-"""The list of steps to choose from is no longer; the table of steps has them all."""
+"""Steps in the list to choose from; the table of steps has all."""
 MAX_NAME: Final = 240
 _SAMPLE: Final = 1 << 16
 _TRIES: Final = 64
-_WORTH_A_TRY: Final = 1.1
-"""What a sample says is too long by no more than this share may fit."""
+_SAMPLE_TOLERANCE: Final = 1.1
+"""A level that is estimated to be too long by no more than this factor is measured exactly."""
 
 
 @dataclass(frozen=True)
-class _Look:
+class SliceStyle:
     """How slices of one kind are drawn.
 
     Attributes:
-        label: What they are, in a few words.
-        color: The custom property with their colour.
+        label: What they are, for the legend.
+        color: The CSS custom property of their colour.
         pattern: ``plain``; ``stripes`` where something waits; ``dots`` where bytes move.
     """
 
@@ -57,94 +56,86 @@ class _Look:
     pattern: str = "plain"
 
 
-_LOOKS: Final[dict[SliceKind, _Look]] = {
-    "step": _Look("steps", "--series-8"),
-    "finding": _Look("findings", "--series-4"),
-    "compute": _Look("kernels", color_of("compute")),
-    "communication": _Look("communication", color_of("communication"), "dots"),
-    "copy": _Look("copies and fills", color_of("copy"), "dots"),
-    "op": _Look("operators", "--series-1"),
-    "annotation": _Look("regions and annotations", "--series-5"),
-    "python": _Look("Python calls", "--series-8"),
-    "call": _Look("runtime calls", "--series-6"),
-    "sync": _Look("syncs: the host waits for a device", "--series-4", "stripes"),
-    "data": _Look("waits for data", color_of("data"), "stripes"),
-    "allocator": _Look("asks the driver for memory", color_of("idle-allocator"), "stripes"),
-    "overhead": _Look("profiler overhead", "--series-8", "stripes"),
-    "other": _Look("other events", "--series-8"),
+_STYLES: Final[dict[SliceKind, SliceStyle]] = {
+    "step": SliceStyle("steps", "--series-8"),
+    "finding": SliceStyle("findings", "--series-4"),
+    "compute": SliceStyle("kernels", color_of("compute")),
+    "communication": SliceStyle(part_label("communication"), color_of("communication"), "dots"),
+    "copy": SliceStyle("copies and fills", color_of("copy"), "dots"),
+    "op": SliceStyle("operators", "--series-1"),
+    "annotation": SliceStyle("regions and annotations", "--series-5"),
+    "python": SliceStyle("Python calls", "--series-8"),
+    "call": SliceStyle("runtime calls", "--series-6"),
+    "sync": SliceStyle("syncs", "--series-4", "stripes"),
+    "data": SliceStyle(part_label("data"), color_of("data"), "stripes"),
+    "allocator": SliceStyle("driver allocations", color_of("idle-allocator"), "stripes"),
+    "overhead": SliceStyle("profiler overhead", "--series-8", "stripes"),
+    "other": SliceStyle("other events", "--series-8"),
 }
 
 
 def section(report: Report, options: Options) -> Section | None:
-    """The timeline, or None without a recording that has events.
-
-    Args:
-        options: The recording, and how paths are shown.
-    """
+    """The timeline, or None without a recording that has events."""
     if options.recording is None:
         return None
-    drawn = timeline(options.recording.context, report)
-    if drawn is None:
+    shown = timeline(options.recording.context, report)
+    if shown is None:
         return None
-    levels = levels_within(drawn, MAX_LEVEL_CHARACTERS)
-    lanes = _table(drawn)
+    levels = levels_within(shown, MAX_LEVEL_CHARACTERS)
+    lanes = _table(shown)
     return Section(
         id="timeline",
         title="Timeline",
-        body=_body(drawn, levels, lanes),
+        body=_body(shown, levels, lanes),
         scripts=(TABLE_SCRIPT, *SCRIPTS),
         data={
             "tables": {lanes.id: lanes.data},
-            "timeline": _data(drawn, levels, options.base),
+            "timeline": _data(shown, levels, options.base),
         },
     )
 
 
-def look_of(kind: SliceKind) -> _Look:
+def style_of(kind: SliceKind) -> SliceStyle:
     """How slices of a kind are drawn."""
-    if kind in _LOOKS:
-        return _LOOKS[kind]
-    return _Look(part_label(kind), color_of(kind), "stripes")
+    if kind in _STYLES:
+        return _STYLES[kind]
+    return SliceStyle(part_label(kind), color_of(kind), "stripes")
 
 
-def kinds_of(drawn: Timeline) -> list[SliceKind]:
-    """The kinds that a timeline has, in the order of the legend."""
-    there = {site.kind for site in drawn.sites}
-    return [*(kind for kind in _LOOKS if kind in there), *sorted(there - _LOOKS.keys())]
+def kinds_of(shown: Timeline) -> list[SliceKind]:
+    """The kinds of slices that a timeline has, in the order of the legend."""
+    kinds = {site.kind for site in shown.sites}
+    return [*(kind for kind in _STYLES if kind in kinds), *sorted(kinds - _STYLES.keys())]
 
 
-def _body(drawn: Timeline, levels: Sequence["_Packed"], lanes: SortableTable) -> Markup:
+def _body(shown: Timeline, levels: Sequence["_PackedLevel"], lanes: SortableTable) -> Markup:
     return fill(
         "timeline.html.j2",
-        samples=[look_of(kind) for kind in kinds_of(drawn)],
-        steps=[step[0] for step in drawn.steps[:MAX_STEPS]],
-        n_steps=len(drawn.steps),
-        n_events=sum(lane.n for lane in drawn.lanes),
-        n_slices=len(levels[0].level.slices),
+        styles=[style_of(kind) for kind in kinds_of(shown)],
+        steps=[step[0] for step in shown.steps[:MAX_STEPS]],
+        n_steps=len(shown.steps),
+        n_events=sum(lane.n for lane in shown.lanes),
         resolution_ns=levels[0].level.resolution_ns,
         table=lanes,
     )
 
 
-def _data(drawn: Timeline, levels: Sequence["_Packed"], base: str) -> dict[str, Any]:
+def _data(shown: Timeline, levels: Sequence["_PackedLevel"], base: str) -> dict[str, Any]:
     """What ``timeline.js`` draws."""
-    kinds = kinds_of(drawn)
-    looks = [look_of(kind) for kind in kinds]
-    n_rows = sum(lane.n_rows for lane in drawn.lanes)
+    kinds = kinds_of(shown)
+    n_rows = sum(lane.n_rows for lane in shown.lanes)
     return {
-        "startNs": drawn.start_ns,
-        "endNs": drawn.end_ns,
+        "startNs": shown.start_ns,
+        "endNs": shown.end_ns,
         "lanes": [
             {
                 "kind": lane.kind, "label": _cut(lane.label), "firstRow": lane.first_row,
                 "nRows": lane.n_rows, "n": lane.n, "busyNs": lane.busy_ns,
             }
-            for lane in drawn.lanes
+            for lane in shown.lanes
         ],
-        "looks": [
-            {"label": look.label, "color": look.color, "pattern": look.pattern} for look in looks
-        ],
-        "sites": _sites(drawn.sites, kinds, base),
+        "styles": [asdict(style_of(kind)) for kind in kinds],
+        "sites": _sites(shown.sites, kinds, base),
         "levels": [
             {
                 "resolutionNs": each.level.resolution_ns,
@@ -155,7 +146,7 @@ def _data(drawn: Timeline, levels: Sequence["_Packed"], base: str) -> dict[str, 
         ],
         "steps": [
             {"name": _cut(name), "startNs": start, "endNs": end}
-            for name, start, end in drawn.steps[:MAX_STEPS]
+            for name, start, end in shown.steps[:MAX_STEPS]
         ],
     }  # fmt: skip
 
@@ -163,21 +154,21 @@ def _data(drawn: Timeline, levels: Sequence["_Packed"], base: str) -> dict[str, 
 def _sites(
     sites: Sequence[TimelineSite], kinds: Sequence[SliceKind], base: str
 ) -> dict[str, list[Any]]:
-    """Sites as columns; texts are places in ``texts``, 0 is none."""
+    """Sites as columns; text columns are indices into ``texts``, 0 is none."""
     texts: dict[str, int] = {"": 0}
 
-    def number(text: str) -> int:
+    def index(text: str) -> int:
         return texts.setdefault(_cut(text), len(texts))
 
     found = {
-        "name": [number(site.name) for site in sites],
+        "name": [index(site.name) for site in sites],
         "short": [
-            number(short_kernel(site.name) if site.kind == "compute" else site.name)
+            index(short_kernel(site.name) if site.kind == "compute" else site.name)
             for site in sites
         ],
-        "place": [number(_place(site.frame, base)) for site in sites],
-        "op": [number(site.op or "") for site in sites],
-        "look": [kinds.index(site.kind) for site in sites],
+        "place": [index(_place(site.frame, base)) for site in sites],
+        "op": [index(site.op or "") for site in sites],
+        "style": [kinds.index(site.kind) for site in sites],
         "n": [site.n for site in sites],
         "totalNs": [site.total_ns for site in sites],
     }
@@ -189,9 +180,7 @@ def _place(frame: Frame | None, base: str) -> str:
     if frame is None:
         return ""
     where = f"{short_path(frame.file, base)}:{frame.line}"
-    if not frame.function:
-        return where
-    return f"{where} in {frame.function}"
+    return f"{where} in {frame.function}" if frame.function else where
 
 
 def _cut(text: str) -> str:
@@ -199,8 +188,8 @@ def _cut(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Packed:
-    """A level, and the same as text."""
+class _PackedLevel:
+    """A level of detail, and its slices as text."""
 
     level: Level
     packed: dict[str, Any]
@@ -210,33 +199,35 @@ class _Packed:
         return len(self.packed["text"])
 
 
-def levels_within(drawn: Timeline, max_characters: int) -> list[_Packed]:
-    """The levels as text, the finest first, none of them so fine that the page gets too large.
+def levels_within(shown: Timeline, max_characters: int) -> list[_PackedLevel]:
+    """The levels of detail as text, the finest first, within a limit of the page's size.
 
     Args:
-        drawn: The timeline.
-        max_characters: Length of all texts together.
+        shown: The timeline.
+        max_characters: Limit of the length of all texts together.
     """
-    kept: list[_Packed] = []
+    found: list[_PackedLevel] = []
     left = max_characters
-    for level in reversed(drawn.levels):
-        found = _fitting(drawn, level, left, kept[0].level.resolution_ns if kept else None)
-        if found is None:
+    for level in reversed(shown.levels):
+        fitting = _fitting(shown, level, left, found[0].level.resolution_ns if found else None)
+        if fitting is None:
             break
-        kept.insert(0, found)
-        left -= found.n_characters
-    return kept
+        found.insert(0, fitting)
+        left -= fitting.n_characters
+    return found
 
 
-def _fitting(drawn: Timeline, level: Level, left: int, coarser_ns: int | None) -> _Packed | None:
-    """A level, or as much of it as fits; None if that is no more than the next coarser has."""
-    # Of a level that is far too long the try is not with each nanosecond more.
-    least_ns = (coarser_ns or drawn.end_ns - drawn.start_ns) // _TRIES
+def _fitting(
+    shown: Timeline, level: Level, left: int, coarser_ns: int | None
+) -> _PackedLevel | None:
+    """A level, as coarse as it must be to fit; None if the next coarser level is as fine."""
+    # A level that is far too long is not tried at every resolution.
+    least_ns = (coarser_ns or shown.end_ns - shown.start_ns) // _TRIES
     resolution_ns = max(1, level.resolution_ns, least_ns)
     while True:
         plain = coarser_ns is None and len(level.slices) <= MAX_PLAIN_SLICES
-        if _characters(drawn, level) <= _WORTH_A_TRY * left:
-            found = _Packed(level, _packed(drawn, level, plain=plain))
+        if _estimated_characters(shown, level) <= _SAMPLE_TOLERANCE * left:
+            found = _PackedLevel(level, _packed(shown, level, plain=plain))
             if found.n_characters <= left:
                 return found
         resolution_ns *= 2
@@ -245,26 +236,26 @@ def _fitting(drawn: Timeline, level: Level, left: int, coarser_ns: int | None) -
         level = Level(resolution_ns, coarser(level.slices, resolution_ns))
 
 
-def _characters(drawn: Timeline, level: Level) -> int:
-    """About how long the text of a level would be, from a sample of it."""
+def _estimated_characters(shown: Timeline, level: Level) -> int:
+    """About how long the text of a level is, from a sample; 0 for levels that are short."""
     n = len(level.slices)
     if n <= _SAMPLE:
         return 0
     first = (n - _SAMPLE) // 2
     sample = Level(level.resolution_ns, level.slices.of(np.arange(first, first + _SAMPLE)))
-    return len(_packed(drawn, sample, plain=False)["text"]) * n // _SAMPLE
+    return len(_packed(shown, sample, plain=False)["text"]) * n // _SAMPLE
 
 
-def _packed(drawn: Timeline, level: Level, *, plain: bool) -> dict[str, Any]:
-    """The slices of a level as columns, each row from the timeline's start.
+def _packed(shown: Timeline, level: Level, *, plain: bool) -> dict[str, Any]:
+    """The slices of a level as columns; each row begins at the timeline's start.
 
-    These are: the time since the end before; the length; the site; how many events beyond one; and
-    of those with several the part of the length that is not busy, and the longest event.
+    The columns: time since the end of the slice before; length; site; events beyond the first; and
+    for slices of several events the idle part of the length, and the longest event.
     """
     slices = level.slices
     before = np.empty(len(slices), dtype=np.int64)
     before[1:] = slices.end_ns[:-1]
-    before[np.flatnonzero(np.diff(slices.row, prepend=-1))] = drawn.start_ns
+    before[np.flatnonzero(np.diff(slices.row, prepend=-1))] = shown.start_ns
     lengths = slices.end_ns - slices.start_ns
     several = slices.n > 1
     columns = (
@@ -278,18 +269,18 @@ def _packed(drawn: Timeline, level: Level, *, plain: bool) -> dict[str, Any]:
     return packed(columns, plain=plain)
 
 
-def _table(drawn: Timeline) -> SortableTable:
-    """The lanes as a table, for those who do not see the picture."""
+def _table(shown: Timeline) -> SortableTable:
+    """The lanes as a table, for screen readers."""
     columns = (
         SortableColumn("Lane", "name"),
         SortableColumn("Events", "count"),
         SortableColumn("Busy", "ns", "time that its events cover"),
         SortableColumn("Share", "share", "of the time from the first event to the last"),
-        SortableColumn("Rows", "count", "how deep its calls nest, or how many run at once"),
+        SortableColumn("Rows", "count", "nesting depth, or events that run at the same time"),
     )
-    span_ns = max(1, drawn.end_ns - drawn.start_ns)
+    span_ns = max(1, shown.end_ns - shown.start_ns)
     rows = (
         (lane.label, lane.n, lane.busy_ns, lane.busy_ns / span_ns, lane.n_rows)
-        for lane in drawn.lanes
+        for lane in shown.lanes
     )
-    return table("lanes-table", "Every lane", columns, rows)
+    return table("lanes-table", "All lanes", columns, rows)

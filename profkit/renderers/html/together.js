@@ -1,44 +1,44 @@
 'use strict';
-/** Several reports: a bar and a row for each, and the page of the one that is chosen. */
+/** A page of several reports: a bar and a row for each, and the page of the selected one. */
 (() => {
   const chart = document.getElementById('parts-chart');
-  const select = document.getElementById('chosen');
-  const frame = document.getElementById('chosen-page');
-  const plotlyMark = 'id="plotly-packed">';
-  let asked = 0;
+  const select = document.getElementById('selected-report');
+  const frame = document.getElementById('selected-page');
+  const plotlySlot = 'id="plotly-packed">';
+  let nRequests = 0;
 
-  /** Put a page together and show it; the last one that was asked for stays. */
+  /** Assemble a page and show it, unless another one is selected meanwhile. */
   async function show(number) {
-    asked += 1;
-    const mine = asked;
+    nRequests += 1;
+    const request = nRequests;
     const packed = document.getElementById(`page-${number}`);
     let page = '';
     try {
       page = new TextDecoder().decode(await profkit.unpack(packed.textContent));
     } catch {
-      frame.replaceWith('This browser cannot unpack the page. Make one of this report alone.');
+      frame.replaceWith('This browser cannot unpack the page. Render this report alone.');
       return;
     }
-    if (mine !== asked) return;
+    if (request !== nRequests) return;
     const plotly = document.getElementById('plotly-packed').textContent;
     frame.title = select.options[number].text;
-    frame.srcdoc = page.replace(plotlyMark, () => plotlyMark + plotly);
+    frame.srcdoc = page.replace(plotlySlot, () => plotlySlot + plotly);
   }
 
-  function choose(number) {
-    select.value = String(number);
-    show(number);
-    document.getElementById('report').scrollIntoView();
-  }
-
-  function tellTheme() {
+  function sendTheme() {
     frame.contentWindow?.postMessage({ theme: document.documentElement.dataset.theme }, '*');
   }
 
   select.addEventListener('change', () => show(Number(select.value)));
-  frame.addEventListener('load', tellTheme);
-  window.addEventListener('profkit:theme', tellTheme);
+  frame.addEventListener('load', sendTheme);
+  window.addEventListener('profkit:theme', sendTheme);
   const { parts } = profkit.data('reports');
-  if (chart) profkit.stacked(chart, parts, choose);
+  if (chart) {
+    profkit.stacked(chart, parts, (number) => {
+      select.value = String(number);
+      show(number);
+      document.getElementById('report').scrollIntoView();
+    });
+  }
   show(0);
 })();

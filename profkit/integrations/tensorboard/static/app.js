@@ -1,242 +1,296 @@
-/** The tab: recordings on the left, one of them on the right, a view at a time. */
+/** The tab: the list of recordings, and the views of the selected one. */
 /* global profkit */
 import {
-  block, button, counted, el, moment, quiet, shown,
+  block, counted, dateTime, el, failure, quiet, sortableTable,
 } from './elements.js';
-import { ask, askUntilReady, isUnderWay, wait } from './server.js';
+import { ask, askUntilReady, isPending, wait } from './server.js';
 import { compare } from './compare.js';
-import * as views from './views.js';
+import { ranks } from './ranks.js';
 
-const viewTitles = [
-  ['overview', 'Overview'], ['findings', 'Findings'], ['operators', 'Operators'],
-  ['kernels', 'Kernels'], ['memory', 'Memory'], ['modules', 'Modules'], ['trace', 'Timeline'],
-  ['ranks', 'Ranks'], ['compare', 'Compare'], ['whole', 'Report'],
-];
-const stageWords = {
-  waiting: 'not analyzed yet', queued: 'waits its turn', analyzing: 'is being analyzed',
-  failed: 'cannot be read',
+const stageLabels = {
+  waiting: 'not analyzed yet', queued: 'queued', analyzing: 'analyzing…', failed: 'cannot be read',
 };
-const mostListed = 200;
+const maxListed = 200;
 const state = {
-  recordings: [], id: '', view: 'overview', answer: null, search: '', shown: 0, listed: '',
+  recordings: [], id: '', view: '', answer: null, search: '', nRequests: 0, listKey: '',
   compared: { before: '', after: '' },
 };
-const main = document.getElementById('main');
+const root = document.documentElement;
+const [main, head, place] = ['main', 'head', 'view'].map((id) => document.getElementById(id));
+let frame = null;
 
-/** The theme of the TensorBoard around this frame, else the reader's own. */
+const current = () => state.recordings.find((each) => each.id === state.id);
+const sections = () => state.answer?.tab.sections ?? [];
+const isSection = (id) => sections().some((each) => each.id === id);
+
+/** Send theme and section to the report in the frame. */
+function updatePage() {
+  frame?.contentWindow?.postMessage({ theme: root.dataset.theme, section: state.view }, '*');
+}
+
+/** Follow the theme of TensorBoard around this frame, else that of the system. */
 function followTheme() {
   let outside = null;
   try {
     outside = window.parent === window ? null : window.parent.document.body;
-  } catch { /* a frame of another origin: its theme is its own */ }
+  } catch { /* the frame of another origin: its theme is not known */ }
   const preferred = window.matchMedia('(prefers-color-scheme: dark)');
   const apply = () => {
     const isDark = outside ? outside.classList.contains('dark-mode') : preferred.matches;
-    document.documentElement.dataset.theme = isDark ? 'dark' : 'light';
+    root.dataset.theme = isDark ? 'dark' : 'light';
+    updatePage();
   };
   apply();
   preferred.addEventListener('change', apply);
   if (outside) new MutationObserver(apply).observe(outside, { attributeFilter: ['class'] });
 }
 
-const current = () => state.recordings.find((each) => each.id === state.id);
-
-/** One line of the list: what is known of a recording at a glance. */
-function summary(recording) {
-  if (recording.stage !== 'ready') return stageWords[recording.stage];
-  const { glance } = recording;
-  const count = glance.n_errors + glance.n_warnings + glance.n_notes;
-  const words = [counted(count, 'finding')];
-  if (glance.step_ns !== null) words.push(`${profkit.formatNs(glance.step_ns)} a step`);
-  return words.join(' · ');
+/** The second line of a recording in the list: its progress, or its main figures. */
+function summary({ stage, run_summary: run }) {
+  if (stage !== 'ready') return stageLabels[stage];
+  const findings = counted(run.n_errors + run.n_warnings + run.n_notes, 'finding');
+  const stepNs = run.mean_step_ns;
+  return stepNs === null ? findings : `${findings} · ${profkit.formatNs(stepNs)} per step`;
 }
 
-function item(recording) {
-  const name = recording.glance && recording.glance.rank !== null && recording.glance.rank !== undefined
-    ? `rank ${recording.glance.rank}` : recording.name.replace(/\.\d{10,}$/, '');
-  const link = el(
+function listItem(recording) {
+  const rank = recording.run_summary?.rank ?? null;
+  const name = rank === null ? recording.name.replace(/\.\d{10,}$/, '') : `rank ${rank}`;
+  return el('li', {}, el(
     'a', {
-      href: `#${recording.id}/${state.view}`, title: shown(recording.name),
-      'aria-current': recording.id === state.id ? 'page' : null,
+      href: `#${recording.id}/${state.view}`, title: recording.name,
+      'aria-current': recording.id === state.id && 'page',
     },
-    el('span', { class: 'name' }, shown(name)),
+    el('span', { class: 'name' }, name),
     el('span', { class: `quiet ${recording.stage}` }, summary(recording)),
-    el('span', { class: 'quiet' }, `${recording.kind} · ${moment(recording.modified_ms)}`),
-  );
-  return el('li', {}, link);
+    el('span', { class: 'quiet' }, `${recording.kind} · ${dateTime(recording.modified_ms)}`),
+  ));
 }
 
-/** The list on the left, drawn anew only when something in it changed. */
-function list() {
+/** Draw the list of recordings if it has changed. */
+function drawList() {
   const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = state.recordings.filter((each) => {
-    const text = shown(`${each.run}/${each.name}`).toLowerCase();
+  const found = state.recordings.filter(({ run, name }) => {
+    const text = `${run}/${name}`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
-  const key = JSON.stringify([found.slice(0, mostListed), found.length, state.id, state.view]);
-  if (key === state.listed) return;
-  state.listed = key;
+  const listed = found.slice(0, maxListed);
+  const key = JSON.stringify([listed, found.length, state.id, state.view]);
+  if (key === state.listKey) return;
+  state.listKey = key;
   const byRun = new Map();
-  for (const recording of found.slice(0, mostListed)) {
-    const title = shown(recording.run);
-    byRun.set(title, [...(byRun.get(title) ?? []), recording]);
-  }
-  const groups = [...byRun].map(([title, all]) => el(
-    'section', {}, el('h2', {}, title === '.' ? 'recordings' : title), el('ul', {}, all.map(item)),
+  for (const each of listed) byRun.set(each.run, [...(byRun.get(each.run) ?? []), each]);
+  const groups = [...byRun].map(([run, all]) => el(
+    'section', {}, el('h2', {}, run === '.' ? 'recordings' : run), el('ul', {}, all.map(listItem)),
   ));
-  const left = found.length - mostListed;
-  const box = document.getElementById('list');
-  const focused = box.contains(document.activeElement)
+  const nMore = found.length - listed.length;
+  const list = document.getElementById('list');
+  const focused = list.contains(document.activeElement)
     ? document.activeElement.getAttribute('href') : null;
-  box.replaceChildren(
-    ...groups, left > 0 ? quiet(`and ${profkit.formatCount(left)} more: search for them`) : '',
-    found.length ? '' : quiet('No recording has such a name.'),
+  list.replaceChildren(
+    ...groups, nMore ? quiet(`${profkit.formatCount(nMore)} more; search to find them`) : '',
+    found.length ? '' : quiet('No recording matches.'),
   );
-  if (focused) box.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+  if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
 }
 
-function sidebar() {
+function drawSidebar() {
   const search = el('input', {
     type: 'search', placeholder: 'Search', 'aria-label': 'Search recordings',
   });
-  search.addEventListener('input', () => { state.search = search.value; list(); });
+  search.addEventListener('input', () => { state.search = search.value; drawList(); });
   document.getElementById('runs').replaceChildren(search, el('div', { id: 'list' }));
 }
 
-/** What is shown where there is no recording yet: how to make one. */
-function empty(told) {
+/** Without recordings: how to make one. */
+function drawEmpty(missing) {
   const example = 'import profkit\n\n'
     + 'for batch in profkit.steps(loader, "train", dir="LOGDIR"):\n    train_step(batch)\n';
-  const missing = told.not_here.map((path) => el('li', {}, el('code', {}, shown(path))));
-  main.replaceChildren(
-    el('h1', {}, 'There is no recording yet'),
-    el('p', {}, 'Record one into the folder that TensorBoard looks at; it appears here by itself.'),
-    block('A program as it is', el('pre', { tabindex: '0' }, 'profkit run --dir LOGDIR train.py')),
-    block('Or in the code', el('pre', { tabindex: '0' }, example)),
-    el('p', {}, 'Traces that torch.profiler.tensorboard_trace_handler wrote are shown too, and '
-      + 'files that end in .snapshot.pickle from torch.cuda.memory._dump_snapshot.'),
-    ...(missing.length ? [block('Folders that are not on this machine', el('ul', {}, missing))] : []),
+  const folders = missing.map((path) => el('li', {}, el('code', {}, path)));
+  place.replaceChildren(
+    el('h1', {}, 'No recordings'),
+    el('p', {}, 'Record into the folder that TensorBoard was started on; recordings appear here.'),
+    block('From the command line', el('pre', { tabindex: '0' }, 'profkit run --dir LOGDIR train.py')),
+    block('From Python', el('pre', { tabindex: '0' }, example)),
+    el('p', {}, 'Traces of torch.profiler.tensorboard_trace_handler and files of '
+      + 'torch.cuda.memory._dump_snapshot that end in .snapshot.pickle are shown too.'),
+    ...(folders.length ? [block('Folders that are not on this machine', el('ul', {}, folders))] : []),
   );
 }
 
-function failure(answer) {
-  const again = button('Try again', () => open(true));
-  return [
-    el('p', { class: 'error', role: 'alert' }, shown(answer.error)), quiet(shown(answer.hint)),
-    ...(answer.can_retry ? [again] : []),
-  ];
+/** The views of the selected recording: the sections of its report, and those of the tab. */
+function views() {
+  if (!state.answer) return [];
+  const own = [['ranks', 'Ranks'], ['compare', 'Compare']];
+  if (state.answer.tab.misreadings.length) own.push(['torch-tb-profiler', 'PyTorch Profiler']);
+  return [...sections().map(({ id, title }) => [id, title]), ...own];
 }
 
-/** The frame of a recording: its name, its views, and the place for one of them. */
-function frame(recording, verdict) {
-  const links = viewTitles.map(([name, title]) => el('li', {}, el(
-    'a', {
-      href: `#${recording.id}/${name}`, 'aria-current': name === state.view ? 'page' : null,
-    }, title,
+function drawHead() {
+  const { id, run, name } = current();
+  const files = (state.answer?.paths ?? []).map((path) => el('li', {}, el('code', {}, path)));
+  const links = views().map(([view, title]) => el('li', {}, el(
+    'a', { href: `#${id}/${view}`, 'aria-current': view === state.view && 'page' }, title,
   )));
-  const place = el('div', { id: 'view' });
-  main.replaceChildren(
-    el('p', { class: 'quiet' }, shown(`${recording.run} / ${recording.name}`)),
-    el('h1', {}, verdict),
-    el('nav', { class: 'views', 'aria-label': 'Views' }, el('ul', {}, links)), place,
+  const address = `page?${new URLSearchParams({ id })}`;
+  head.replaceChildren(
+    el('h1', {}, `${run} / ${name}`),
+    ...(files.length ? [el(
+      'div', { class: 'source' },
+      el('details', {}, el('summary', {}, counted(files.length, 'file')), el('ul', {}, files)),
+      el(
+        'a', { href: address, target: '_blank', rel: 'noopener noreferrer' },
+        'Open the report in a new window',
+      ),
+    )] : []),
+    ...(links.length ? [el('nav', { class: 'views', 'aria-label': 'Views' }, el('ul', {}, links))] : []),
   );
-  return place;
+}
+
+/** Show a section of the report in a sandboxed frame that can only draw. */
+function showSection() {
+  if (!state.answer.has_page) {
+    place.replaceChildren(quiet('This installation has no HTML report.'));
+    return;
+  }
+  place.replaceChildren();
+  if (frame) {
+    frame.hidden = false;
+    updatePage();
+    return;
+  }
+  const src = `page?${new URLSearchParams({ id: state.id })}`;
+  frame = el('iframe', { src, title: 'Report', sandbox: 'allow-scripts', class: 'page' });
+  frame.addEventListener('load', updatePage);
+  main.append(frame);
+}
+
+function removePage() {
+  frame?.remove();
+  frame = null;
+}
+
+/** The report in the frame notifies of the visible section. */
+function followPage({ source, data }) {
+  if (!frame || frame.hidden || source !== frame.contentWindow || !isSection(data?.section)) return;
+  if (data.section === state.view) return;
+  state.view = data.section;
+  window.history.replaceState(null, '', `#${state.id}/${state.view}`);
+  drawHead();
+  drawList();
 }
 
 /** Show the ranks of a run, and again while more of them are analyzed. */
-async function showRanks(place, isStale) {
+async function showRanks(isStale) {
   for (;;) {
-    const all = await ask('ranks', { id: state.id });
+    const answer = await ask('ranks', { id: state.id });
     if (isStale()) return;
-    if (!all.recordings) { place.replaceChildren(...failure(all)); return; }
-    place.replaceChildren(...views.ranks(all).flat().filter(Boolean));
-    if (!all.recordings.some(isUnderWay)) return;
+    if (!answer.recordings) { place.replaceChildren(...failure(answer, follow)); return; }
+    place.replaceChildren(...ranks(answer));
+    if (!answer.recordings.some(isPending)) return;
     await wait(1500);
     if (isStale()) return;
   }
 }
 
-/** Of other recordings the one that is most likely another try of the same: by kind and run. */
-function likest(others) {
+/** The recording that is most likely another run of the same program: by kind and name. */
+function mostSimilar(others) {
   const { kind, run } = current();
-  const inCommon = (other) => {
-    let n = 0;
-    while (n < run.length && run[n] === other.run[n]) n += 1;
+  const score = (other) => {
+    let n = other.kind === kind ? 1e6 : 0;
+    for (let i = 0; i < run.length && run[i] === other.run[i]; i += 1) n += 1;
     return n;
   };
-  const rank = (other) => (other.kind === kind ? 1e6 : 0) + inCommon(other);
-  return [...others].sort((a, b) => rank(b) - rank(a))[0];
+  return [...others].sort((a, b) => score(b) - score(a))[0];
 }
 
-function showView(place, isStale) {
-  if (state.view === 'ranks') { showRanks(place, isStale); return; }
-  if (state.view === 'compare') {
-    const { compared } = state;
-    compared.after = state.id;
-    const others = state.recordings.filter(
-      (each) => each.id !== state.id && each.stage !== 'failed',
-    );
-    if (!others.some((each) => each.id === compared.before)) {
-      compared.before = likest(others)?.id ?? state.id;
-    }
-    place.replaceChildren(...compare(state.recordings, compared, isStale));
-    return;
+function showComparison(isStale) {
+  const { compared, id, recordings } = state;
+  const others = recordings.filter((each) => each.id !== id && each.stage !== 'failed');
+  compared.after = id;
+  if (!others.some((each) => each.id === compared.before)) {
+    compared.before = mostSimilar(others)?.id ?? id;
   }
-  place.replaceChildren(...[views[state.view](state.answer)].flat(2).filter(Boolean));
+  place.replaceChildren(...compare(recordings, compared, isStale));
 }
 
-/** Show what the address names. */
-async function open(again = false) {
-  state.shown += 1;
-  const mine = state.shown;
-  const isStale = () => mine !== state.shown;
+function showMisreadings() {
+  const titles = ['View', 'Shown there', 'Actual'];
+  place.replaceChildren(sortableTable({
+    caption: 'Wrong figures of this recording in the tab “PyTorch Profiler”',
+    columns: titles.map((title) => ({ title, kind: 'text' })),
+    rows: state.answer.tab.misreadings.map(({ where, shown, actual }) => [where, shown, actual]),
+    sortedBy: null,
+  }));
+}
+
+function showView(isStale) {
+  if (!views().some(([view]) => view === state.view)) state.view = sections()[0]?.id ?? 'compare';
+  drawHead();
+  drawList();
+  if (isSection(state.view)) { showSection(); return; }
+  if (frame) frame.hidden = true;
+  if (state.view === 'ranks') showRanks(isStale);
+  else if (state.view === 'compare') showComparison(isStale);
+  else showMisreadings();
+}
+
+/** Show the selected view of the selected recording. */
+async function open(retry = false) {
+  state.nRequests += 1;
+  const request = state.nRequests;
+  const isStale = () => request !== state.nRequests;
   const recording = current();
-  list();
+  drawList();
   if (!recording) return;
-  if (again || state.answer?.id !== recording.id || state.answer.stage !== 'ready') {
-    const place = frame(recording, shown(recording.name));
-    const tell = (answer) => place.replaceChildren(quiet(`This recording ${stageWords[answer.stage]} …`));
-    tell({ stage: 'queued' });
-    const query = { id: recording.id, ...(again === true ? { again: 1 } : {}) };
-    const answer = await askUntilReady('report', query, tell, isStale);
+  if (retry || state.answer?.id !== recording.id) {
+    removePage();
+    state.answer = null;
+    drawHead();
+    const showProgress = ({ stage }) => place.replaceChildren(quiet(stageLabels[stage]));
+    showProgress({ stage: 'queued' });
+    const query = { id: recording.id, ...(retry ? { again: 1 } : {}) };
+    const answer = await askUntilReady('sections', query, showProgress, isStale);
     if (answer === null) return;
+    if (answer.stage !== 'ready') {
+      place.replaceChildren(...failure(answer, () => open(true)));
+      return;
+    }
     state.answer = answer;
-    if (answer.stage !== 'ready') { place.replaceChildren(...failure(answer)); return; }
   }
-  document.title = `${shown(recording.run)} · Profkit`;
-  showView(frame(recording, shown(state.answer.glance.verdict)), isStale);
+  document.title = `${recording.run} · Profkit`;
+  showView(isStale);
 }
 
 function follow() {
-  const [id, view] = window.location.hash.slice(1).split('/');
-  const isKnown = viewTitles.some(([name]) => name === view);
-  state.view = isKnown ? view : 'overview';
+  const [id, view = ''] = window.location.hash.slice(1).split('/');
   const first = state.recordings.find((each) => each.stage !== 'failed') ?? state.recordings[0];
+  state.view = view;
   state.id = state.recordings.some((each) => each.id === id) ? id : first?.id ?? '';
   open();
 }
 
-/** Ask what there is, again and again; less often the less there is to be told. */
+/** Poll the list of recordings, more often while the server is busy. */
 async function watch() {
   for (;;) {
-    const told = await ask('runs');
-    if (told.recordings) {
+    const answer = await ask('runs');
+    if (answer.recordings) {
       const before = current();
       const hadNone = state.recordings.length === 0;
-      state.recordings = told.recordings;
-      document.getElementById('version').textContent = told.version;
-      if (state.recordings.length && hadNone) { sidebar(); follow(); }
-      else if (!state.recordings.length && !told.is_looking && !before) empty(told);
+      state.recordings = answer.recordings;
+      document.getElementById('version').textContent = answer.version;
+      if (state.recordings.length && hadNone) { drawSidebar(); follow(); }
+      else if (!state.recordings.length && !answer.is_looking && !before) drawEmpty(answer.not_here);
       else if (before && current() && current().modified_ms !== before.modified_ms) open(true);
-      if (state.recordings.length) list();
+      if (state.recordings.length) drawList();
     }
-    const busy = !told.recordings || told.is_looking || told.recordings.some(
-      (each) => ['queued', 'analyzing'].includes(each.stage),
-    );
-    await wait(busy || !told.recordings.length ? 1500 : 6000);
+    const isBusy = !answer.recordings?.length || answer.is_looking
+      || answer.recordings.some(({ stage }) => ['queued', 'analyzing'].includes(stage));
+    await wait(isBusy ? 1500 : 6000);
   }
 }
 
 followTheme();
+window.addEventListener('message', followPage);
 window.addEventListener('hashchange', follow);
 watch();

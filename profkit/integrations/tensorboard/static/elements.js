@@ -1,74 +1,53 @@
-/** Small pieces of the page. Text is set as text: no value of a recording is ever read as HTML. */
+/** Elements of the tab. Text is set as text: no value of a recording is ever parsed as HTML. */
 /* global profkit */
 
-const invisible = /[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}]/gu;
+export const el = profkit.element;
 
-/** A text without characters that are not seen or that change the direction of others. */
-export function shown(text) {
-  return String(text).replace(invisible, (one) => `\\u{${one.codePointAt(0).toString(16)}}`);
-}
+export const quiet = (text) => el('p', { class: 'quiet' }, text);
 
-/** An element; attributes that are null or false are left out, true ones are empty. */
-export function el(tag, attributes = {}, ...children) {
-  const kept = Object.entries(attributes)
-    .filter(([, value]) => value !== null && value !== undefined && value !== false)
-    .map(([name, value]) => [name, value === true ? '' : value]);
-  const given = children.flat().filter((child) => child !== null && child !== undefined);
-  return profkit.element(tag, Object.fromEntries(kept), ...given);
-}
-
-/** A button that does something. */
-export function button(text, onClick, attributes = {}) {
-  const made = el('button', { type: 'button', ...attributes }, text);
+export function button(text, onClick) {
+  const made = el('button', { type: 'button' }, text);
   made.addEventListener('click', onClick);
   return made;
 }
 
-/** A heading and what it is of. */
-export function block(title, ...children) {
-  return el('section', { class: 'block' }, el('h3', {}, title), ...children);
-}
+/** A section with a heading. */
+export const block = (title, ...children) => el('section', {}, el('h2', {}, title), ...children);
 
-export const quiet = (text) => el('p', { class: 'quiet' }, text);
+/** An error, how to proceed, and a button if it makes sense to try again. */
+export const failure = (answer, retry) => [
+  el('p', { class: 'error', role: 'alert' }, answer.error), quiet(answer.hint),
+  ...(answer.can_retry ? [button('Try again', retry)] : []),
+];
 
-/** A text in which `code` stands between backticks. */
-export const prose = (text) => shown(text).split('`').map((part, index) => (
-  index % 2 === 1 ? el('code', {}, part) : part
-));
+/** A count with its noun: `1 finding`, `1,200 findings`. */
+export const counted = (n, noun) => `${profkit.formatCount(n)} ${n === 1 ? noun : `${noun}s`}`;
 
-/** How many there are of something: `1 warning`, `1,200 warnings`. */
-export const counted = (n, one) => `${profkit.formatCount(n)} ${n === 1 ? one : `${one}s`}`;
-
-/** `train.py:12 in step`, or null where no line is known. */
-export function place(location) {
-  if (!location || !location.file || !location.line) return null;
-  const name = location.file.replaceAll('\\', '/').split('/').pop();
-  const inside = location.function ? ` in ${location.function}` : '';
-  return shown(`${name}:${location.line}${inside}`);
-}
-
-/** Where a finding is, in as many words as are known. */
-export function whereabouts(location) {
-  const words = [place(location), location.op, location.module, location.step];
-  return words.filter(Boolean).map(shown).join(' · ') || 'an unknown line';
-}
-
-/** When something was written, in the reader's own words. */
-export const moment = (ms) => new Date(ms).toLocaleString(undefined, {
+/** A date and time in the reader's locale. */
+export const dateTime = (ms) => new Date(ms).toLocaleString(undefined, {
   dateStyle: 'medium', timeStyle: 'short',
 });
 
-/** A table of a few rows that are all seen: no sorting, no search; `kind` is `words` or empty. */
-export function plainTable(caption, headings, rows, kind = '') {
-  const head = el('tr', {}, headings.map((text) => el('th', { scope: 'col' }, text)));
-  const body = rows.map(([first, ...rest]) => el(
-    'tr', {}, el('th', { scope: 'row' }, first), rest.map((text) => el('td', {}, text)),
+/**
+ * A table as in the report: it sorts, searches and has pages.
+ * @param {{caption: string, columns: {title: string, kind: string, about?: string}[],
+ *   rows: (string|number|null)[][], sortedBy: number|null}} table the columns' kinds are those of
+ *   the report; the rows are in the order of `sortedBy`, descending
+ */
+export function sortableTable({ caption, columns, rows, sortedBy }) {
+  const figures = new Set(['ns', 'bytes', 'share', 'count', 'number']);
+  const headings = columns.map(({ title, kind, about }) => el(
+    'th', { scope: 'col', class: figures.has(kind) && 'figure', title: about || null }, title,
   ));
-  return el(
-    'div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption },
+  const figure = el(
+    'figure', { class: 'table' },
+    el('figcaption', {}, el('h3', {}, caption), el('span', { class: 'rows', role: 'status' })),
     el(
-      'table', { class: `plain ${kind}` }, el('caption', { class: 'hidden' }, caption),
-      el('thead', {}, head), el('tbody', {}, body),
+      'div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption },
+      el('table', {}, el('thead', {}, el('tr', {}, headings)), el('tbody')),
     ),
   );
+  const kinds = columns.map(({ kind }) => kind);
+  const data = { kinds, rows, sortedBy, ranges: [], hints: [], pageRows: 15 };
+  return new profkit.SortableTable(figure, data).figure;
 }

@@ -1,4 +1,4 @@
-/** What TensorBoard calls in the tab's frame: the page of this plugin takes the frame over. */
+/** The script that TensorBoard loads into the tab's frame: it replaces the frame's page. */
 export async function render() {
   document.location.replace('index.html');
 }

@@ -1,6 +1,6 @@
-/** Questions to the server, and how long to wait before the next. */
+/** Requests to the server. */
 
-/** What a route answers, decoded; an error that tells what is wrong if the server is gone. */
+/** The decoded answer of a route; an error if the server cannot be reached. */
 export async function ask(route, query = {}) {
   const address = `${route}?${new URLSearchParams(query)}`;
   let answer;
@@ -15,22 +15,22 @@ export async function ask(route, query = {}) {
 
 export const wait = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
-/** Whether the server is still at work on what was asked. */
-export const isUnderWay = (answer) => ['waiting', 'queued', 'analyzing'].includes(answer.stage);
+/** Whether the server has not finished a task yet. */
+export const isPending = (answer) => ['waiting', 'queued', 'analyzing'].includes(answer.stage);
 
 /**
- * Ask until the answer is there. Calls `onState` with each answer that is not the last one, and
- * ends with null as soon as `isStale()`: the reader went elsewhere.
+ * Poll a route until its task is finished. Calls `onProgress` with each earlier answer, and returns
+ * null as soon as `isStale()`: the reader has left the view.
  */
-export async function askUntilReady(route, query, onState, isStale) {
-  let pause = 250;
+export async function askUntilReady(route, query, onProgress, isStale) {
+  let pauseMs = 250;
   for (;;) {
     const answer = await ask(route, query);
     if (isStale()) return null;
-    if (!isUnderWay(answer)) return answer;
-    onState(answer);
-    await wait(pause);
+    if (!isPending(answer)) return answer;
+    onProgress(answer);
+    await wait(pauseMs);
     if (isStale()) return null;
-    pause = Math.min(pause * 1.3, 2000);
+    pauseMs = Math.min(pauseMs * 1.3, 2000);
   }
 }

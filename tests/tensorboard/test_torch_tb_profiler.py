@@ -1,4 +1,4 @@
-"""What profkit records opens in TensorBoard: asked of a real server, view by view."""
+"""Traces of profkit open in torch-tb-profiler, view by view, on a TensorBoard server."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ ROWS_OF_A_TABLE = {"name", "calls", "host_self_duration"}
 
 
 def runs_in(logdir: Path) -> list[str]:
-    """The folders that hold traces, as TensorBoard names its runs."""
+    """The folders with traces, as TensorBoard names its runs."""
     folders = {path.parent for path in logdir.rglob("*.pt.trace.json.gz")}
     return sorted(folder.relative_to(logdir).as_posix() for folder in folders)
 
@@ -45,7 +45,7 @@ def check_views(server: TensorBoard, run: str) -> None:
 
 
 def only_profile(server: TensorBoard, run: str) -> dict[str, str]:
-    """What names the one profile of a run that has one worker and one span."""
+    """The query for the only profile of a run."""
     (worker,) = server.ask("workers", run=run, view="Overview")
     (span,) = server.ask("spans", run=run, worker=worker)
     return {"run": run, "worker": worker, "span": span}
@@ -58,7 +58,7 @@ def train_step(network: torch.nn.Module, batch: torch.Tensor) -> None:
 
 @pytest.fixture(scope="session")
 def just_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that profkit wrote a moment ago: single entries, and a schedule with steps."""
+    """A folder with new traces: single entries, and a schedule with steps."""
     folder = tmp_path_factory.mktemp("logdir")
     network, batch = torch.nn.Linear(16, 4), torch.randn(8, 16)
     for _ in range(2):
@@ -76,9 +76,7 @@ def server_on_just_recorded(just_recorded: Path) -> Iterator[TensorBoard]:
         yield server
 
 
-def test_a_folder_that_profkit_wrote_a_moment_ago_opens(
-    just_recorded: Path, server_on_just_recorded: TensorBoard
-) -> None:
+def test_new_traces_open(just_recorded: Path, server_on_just_recorded: TensorBoard) -> None:
     runs = runs_in(just_recorded)
     assert len(runs) == 2
     assert sorted(server_on_just_recorded.runs(n=2)) == runs
@@ -86,7 +84,7 @@ def test_a_folder_that_profkit_wrote_a_moment_ago_opens(
         check_views(server_on_just_recorded, run)
 
 
-def test_each_entry_of_a_name_is_a_span_of_its_own(server_on_just_recorded: TensorBoard) -> None:
+def test_each_entry_is_a_span(server_on_just_recorded: TensorBoard) -> None:
     (run,) = (name for name in server_on_just_recorded.runs(n=2) if "each" in name)
     (worker,) = server_on_just_recorded.ask("workers", run=run, view="Overview")
     assert len(server_on_just_recorded.ask("spans", run=run, worker=worker)) == 2
@@ -105,9 +103,9 @@ def test_the_trace_view_gets_the_file_that_was_written(
 ) -> None:
     server_on_just_recorded.runs(n=2)
     query = only_profile(server_on_just_recorded, "loop")
-    shown = json.loads(igzip.decompress(server_on_just_recorded.fetch("trace", **query)))
+    loaded = json.loads(igzip.decompress(server_on_just_recorded.fetch("trace", **query)))
     (path,) = (just_recorded / "loop").glob("*.pt.trace.json.gz")
-    assert shown == json.loads(igzip.decompress(path.read_bytes()))
+    assert loaded == json.loads(igzip.decompress(path.read_bytes()))
 
 
 def test_every_recorded_trace_of_the_examples_opens() -> None:
@@ -177,23 +175,23 @@ def overview_shares(server: TensorBoard, query: dict[str, str]) -> dict[str, flo
     return {row["name"]: row["value"] for row in rows}
 
 
-def test_what_the_tab_of_ours_says_of_the_other_one_is_so(
-    server_on_gpu_trace: TensorBoard, tmp_path: Path
-) -> None:
+def test_the_reported_misreadings_occur(server_on_gpu_trace: TensorBoard, tmp_path: Path) -> None:
     studied = study(write_gpu_training(tmp_path))
-    told = {each.where: each for each in misreadings(studied.recording.context, studied.report)}
+    reported = {each.where: each for each in misreadings(studied.recording.context, studied.report)}
     query = only_profile(server_on_gpu_trace, "train")
     operators = server_on_gpu_trace.ask("operation/table", **query, group_by="Operation")["data"]
     assert {op["device_total_duration"] for op in operators} == {0}
-    (operator_note,) = (note for where, note in told.items() if where.startswith("Operator"))
-    assert operator_note.really.startswith("The device worked 3.15 ms")
+    (operator_note,) = (note for where, note in reported.items() if where.startswith("Operator"))
+    assert operator_note.actual.startswith("Kernels, copies and fills sum to 3.15 ms")
     steps = server_on_gpu_trace.ask("overview", **query)["steps"]["rows"]
     assert len(steps) == 2 * STEPS
-    assert told["Overview: number of steps and their average"].really == f"There are {STEPS}."
+    assert reported["Overview: number of steps and their average"].actual == (
+        f"The recording has {STEPS} steps."
+    )
     parts = overview_shares(server_on_gpu_trace, query)
     assert "Communication" not in parts
     assert parts["Runtime"] == 0
-    assert told["Overview: Communication; Distributed"].really == (
-        "Communication kernels ran 1.20 ms."
+    assert reported["Overview: Communication; Distributed"].actual == (
+        "Kernels of collectives ran 1.20 ms."
     )
-    assert "Copies ran" in told["Overview: GPU Utilization"].really
+    assert "Copies ran" in reported["Overview: GPU Utilization"].actual

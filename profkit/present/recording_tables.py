@@ -1,0 +1,189 @@
+"""Tables computed from a recording beyond its report: modules, kernels, allocations."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.index.host.nesting import rows_open_at, self_ns
+from profkit.index.host.source import NO_FRAME
+from profkit.index.trace_memory.live_bytes import device_label
+from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask, Rows
+from profkit.model.report import KernelSummary
+from profkit.model.torch_names import MODULE_PREFIX
+
+_MAX_ROWS: Final = 1_000
+"""Enough for every module of a model with a thousand layers."""
+_MAX_ALLOCATIONS: Final = 200
+
+
+@dataclass(frozen=True)
+class ModuleTime:
+    """The time of one ``nn.Module``.
+
+    Attributes:
+        name: As torch names it, such as ``Linear_3``.
+        parent: The module that called it first; None at the top and where no calls are recorded.
+        n_calls: Its calls in the window; None where no calls are recorded.
+        total_ns: Sum of their lengths on the host; None where no calls are recorded.
+        n_ops: Calls of operators of which it is the innermost module.
+        op_ns: Host self time of these operators.
+        device_ns: Sum of the lengths of the device work of which it is the innermost module.
+    """
+
+    name: str
+    parent: str | None
+    n_calls: int | None
+    total_ns: int | None
+    n_ops: int
+    op_ns: int
+    device_ns: int
+
+
+@dataclass(frozen=True)
+class OperatorMemory:
+    """What one operator allocated on a device, as the innermost operator at that time.
+
+    Attributes:
+        op: The operator.
+        device: ``cpu``, ``cuda:0``.
+        n_allocations: Allocations.
+        allocated_bytes: Sum of their sizes.
+        net_bytes: ``allocated_bytes`` minus what was freed within this operator.
+    """
+
+    op: str
+    device: str
+    n_allocations: int
+    allocated_bytes: int
+    net_bytes: int
+
+
+@dataclass(frozen=True)
+class LargestAllocation:
+    """One allocation.
+
+    Attributes:
+        op: The innermost operator at that time, or None.
+        device: ``cpu``, ``cuda:0``.
+        n_bytes: Its size.
+        at_ns: When, from the trace's start.
+        lifetime_ns: Until it was freed; None where the recording does not include that.
+    """
+
+    op: str | None
+    device: str
+    n_bytes: int
+    at_ns: int
+    lifetime_ns: int | None
+
+
+def module_times(ctx: Context) -> tuple[ModuleTime, ...]:
+    """The time of every module, by time on devices, then on the host, then name."""
+    events, source, launches = ctx.events, ctx.source, ctx.launches
+    n = len(source.modules)
+    if not n:
+        return ()
+    is_op: Mask = events.category == Category.OP
+    ops = np.flatnonzero(is_op & (source.module != NO_FRAME))
+    op_ns = _sums(n, source.module[ops], self_ns(events, ctx.tree, is_op)[ops])
+    n_ops = np.bincount(source.module[ops], minlength=n)
+    origin = np.where(launches.op != NO_ROW, launches.op, launches.launch)
+    known = origin != NO_ROW
+    known[known] = source.module[origin[known]] != NO_FRAME
+    device_ns = _sums(n, source.module[origin[known]], events.dur_ns[launches.work[known]])
+    calls = _module_calls(ctx)
+    found = []
+    for number, name in enumerate(source.modules):
+        parent, n_calls, total_ns = calls.get(name, (None, None, None))
+        times = (int(n_ops[number]), int(op_ns[number]), int(device_ns[number]))
+        found.append(ModuleTime(name, parent, n_calls, total_ns, *times))
+    return tuple(sorted(found, key=lambda m: (-m.device_ns, -m.op_ns, m.name)))[:_MAX_ROWS]
+
+
+def _module_calls(ctx: Context) -> dict[str, tuple[str | None, int, int]]:
+    """By module: the module that called it first, its calls, and the sum of their lengths."""
+    events = ctx.events
+    is_module = np.fromiter((name.startswith(MODULE_PREFIX) for name in events.names), np.bool_)
+    is_call: Mask = (events.category == Category.PYTHON) & is_module[events.name]
+    rows = np.flatnonzero(is_call)
+    callers = ctx.tree.enclosing(is_call)[rows]
+    found: dict[str, tuple[str | None, int, int]] = {}
+    order = np.argsort(events.ts_ns[rows], kind="stable")
+    for row, caller in zip(rows[order].tolist(), callers[order].tolist(), strict=True):
+        name = events.name_of(row).removeprefix(MODULE_PREFIX)
+        first = events.name_of(caller).removeprefix(MODULE_PREFIX) if caller != NO_ROW else None
+        parent, n_calls, total_ns = found.get(name, (first, 0, 0))
+        found[name] = (parent, n_calls + 1, total_ns + int(events.dur_ns[row]))
+    return found
+
+
+def kernel_extremes(
+    ctx: Context, kernels: tuple[KernelSummary, ...]
+) -> tuple[tuple[int, int], ...]:
+    """The shortest and the longest call of each kernel, in nanoseconds."""
+    events = ctx.events
+    rows = events.rows_of(Category.KERNEL)
+    shortest = np.full(len(events.names), np.iinfo(np.int64).max, dtype=np.int64)
+    longest = np.zeros(len(events.names), dtype=np.int64)
+    np.minimum.at(shortest, events.name[rows], events.dur_ns[rows])
+    np.maximum.at(longest, events.name[rows], events.dur_ns[rows])
+    numbers = {events.names[number]: number for number in np.unique(events.name[rows]).tolist()}
+    return tuple(
+        (int(shortest[numbers[each.name]]), int(longest[numbers[each.name]])) for each in kernels
+    )
+
+
+def operator_memory(ctx: Context) -> tuple[OperatorMemory, ...]:
+    """What each operator allocated on each device, the most bytes first."""
+    table, events = ctx.trace.memory, ctx.events
+    size = len(events.names)
+    devices = sorted({*zip(table.device_type.tolist(), table.device.tolist(), strict=True)})
+    found = []
+    for kind, number in devices:
+        rows = np.flatnonzero((table.device_type == kind) & (table.device == number))
+        op = _innermost_op(ctx, rows)
+        known = op != NO_ROW
+        n_bytes, name = table.n_bytes[rows[known]], events.name[op[known]]
+        counts = np.bincount(name[n_bytes > 0], minlength=size)
+        allocated = _sums(size, name[n_bytes > 0], n_bytes[n_bytes > 0])
+        net = _sums(size, name, n_bytes)
+        device = device_label(kind, number)
+        found += [
+            OperatorMemory(events.names[i], device, int(counts[i]), int(allocated[i]), int(net[i]))
+            for i in np.unique(name).tolist()
+        ]
+    return tuple(sorted(found, key=lambda m: (-m.allocated_bytes, m.op, m.device)))[:_MAX_ROWS]
+
+
+def largest_allocations(ctx: Context) -> tuple[LargestAllocation, ...]:
+    """The largest allocations of the window; of equal ones the earliest first."""
+    table, events, pairs = ctx.trace.memory, ctx.events, ctx.allocations
+    chosen = np.lexsort((pairs.alloc, -pairs.n_bytes))[:_MAX_ALLOCATIONS]
+    rows, frees = pairs.alloc[chosen], pairs.free[chosen]
+    ops = _innermost_op(ctx, rows)
+    return tuple(
+        LargestAllocation(
+            op=events.name_of(op) if op != NO_ROW else None,
+            device=device_label(int(table.device_type[row]), int(table.device[row])),
+            n_bytes=int(table.n_bytes[row]),
+            at_ns=int(table.ts_ns[row]),
+            lifetime_ns=int(table.ts_ns[free] - table.ts_ns[row]) if free >= 0 else None,
+        )
+        for op, row, free in zip(ops.tolist(), rows.tolist(), frees.tolist(), strict=True)
+    )
+
+
+def _innermost_op(ctx: Context, rows: Rows) -> Int32s:
+    """For some memory events the innermost operator at that time, or NO_ROW."""
+    table = ctx.trace.memory
+    inside = rows_open_at(ctx.events, ctx.tree, table.lane[rows], table.ts_ns[rows])
+    return np.where(inside != NO_ROW, ctx.innermost_op[inside], NO_ROW)
+
+
+def _sums(n: int, keys: Int32s, weights: Int64s) -> Int64s:
+    """Sum of weights by key, exact for integers. Shape ``(n,)``."""
+    sums = np.zeros(n, dtype=np.int64)
+    np.add.at(sums, keys, weights)
+    return sums

@@ -1,0 +1,99 @@
+"""Tables of modules, kernels and allocations, against known and independently counted values."""
+
+from pathlib import Path
+
+import pytest
+
+from profkit.api import Study, study
+from profkit.model.events import Category
+from profkit.present.recording_tables import (
+    kernel_extremes,
+    largest_allocations,
+    module_times,
+    operator_memory,
+)
+from profkit.testing import TraceBuilder
+from tests.tensorboard.recordings import GEMM_NS, MB, RELU_NS, STEPS, write_gpu_training
+
+RECORDED = Path(__file__).parents[2] / "traces"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return study(write_gpu_training(tmp_path_factory.mktemp("train")))
+
+
+def test_device_time_belongs_to_the_innermost_module(trained: Study) -> None:
+    found = {each.name: each for each in module_times(trained.recording.context)}
+    assert {name: each.device_ns for name, each in found.items()} == {
+        "Linear_0": STEPS * GEMM_NS,
+        "Net_0": STEPS * RELU_NS,
+    }
+    assert (found["Linear_0"].parent, found["Net_0"].parent) == ("Net_0", None)
+    assert {each.n_calls for each in found.values()} == {STEPS}
+    assert found["Linear_0"].total_ns == STEPS * 20_000
+    assert found["Net_0"].total_ns == STEPS * 40_000
+    assert found["Linear_0"].op_ns == found["Net_0"].op_ns == STEPS * 20_000
+
+
+def test_module_times_with_lines_of_another_step_sum_all_operators() -> None:
+    (path,) = (RECORDED / "starved_loader").glob("*.gz")
+    ctx = study(path).recording.context
+    is_op = ctx.events.category == Category.OP
+    caller = ctx.tree.enclosing(is_op)
+    own: dict[str, int] = {}
+    for row in ctx.events.rows_of(Category.OP).tolist():
+        if (module := ctx.source.module[row]) >= 0:
+            name = ctx.source.modules[module]
+            called = ctx.events.dur_ns[(caller == row) & is_op]
+            own[name] = own.get(name, 0) + int(ctx.events.dur_ns[row] - called.sum())
+    assert own
+    assert {each.name: each.op_ns for each in module_times(ctx) if each.n_ops} == own
+
+
+def test_kernel_extremes_are_the_shortest_and_longest_call(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for ns in (30_000, 10_000, 20_000):
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=ns)
+    studied = study(b.write(tmp_path / "t.json"))
+    kernels = studied.report.summary.top_kernels
+    assert [kernel.name for kernel in kernels] == ["gemm"]
+    assert kernel_extremes(studied.recording.context, kernels) == ((10_000, 30_000),)
+
+
+def test_allocations_belong_to_the_innermost_operator(tmp_path: Path) -> None:
+    b = TraceBuilder(memory=True)
+    with b.op("aten::empty", self_ns=1_000):
+        first = b.alloc(3 * MB)
+        second = b.alloc(2 * MB)
+        b.advance(1_000)
+    with b.op("aten::resize_", self_ns=1_000):
+        b.free(second)
+        b.alloc(1 * MB)
+        b.advance(1_000)
+    b.advance(1_000)
+    b.free(first)
+    ctx = study(b.write(tmp_path / "t.json")).recording.context
+    found = {each.op: each for each in operator_memory(ctx)}
+    assert set(found) == {"aten::empty", "aten::resize_"}
+    empty, resize = found["aten::empty"], found["aten::resize_"]
+    assert (empty.n_allocations, empty.allocated_bytes, empty.net_bytes) == (2, 5 * MB, 5 * MB)
+    assert (resize.n_allocations, resize.allocated_bytes, resize.net_bytes) == (1, MB, -MB)
+    assert empty.device == "cuda:0"
+
+
+def test_the_largest_allocations_have_their_lifetimes(tmp_path: Path) -> None:
+    b = TraceBuilder(memory=True)
+    with b.op("aten::empty", self_ns=1_000):
+        block = b.alloc(3 * MB)
+        b.alloc(5 * MB)
+        b.advance(1_000)
+    b.advance(7_000)
+    b.free(block)
+    b.alloc(MB)
+    found = largest_allocations(study(b.write(tmp_path / "t.json")).recording.context)
+    assert [(each.op, each.n_bytes, each.lifetime_ns) for each in found] == [
+        ("aten::empty", 5 * MB, None),
+        ("aten::empty", 3 * MB, 8_000),
+        (None, MB, None),
+    ]
