@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def report_screenshots(browser: Browser, folder: Path) -> None:
-    """The head of the page with an open finding in the light theme, the timeline in the dark one."""
+    """The head of the page in the light theme, and its timeline in the dark one."""
     (trace,) = (TRACES / SHOWN).glob("*.pt.trace.json.gz")
     here = folder / trace.name
     # The recorded paths are replaced by those of this checkout, so that source lines are found.

@@ -78,7 +78,5 @@ def web_components() -> bytes:
     """The script that torch-tb-profiler loads from the internet."""
     found = ROOT / "build" / "webcomponents" / "package" / "webcomponents.min.js"
     if not found.exists():
-        pytest.skip(
-            "webcomponents.js is not installed: `make install` fetches it with npm"
-        )
+        pytest.skip("webcomponents.js is not installed: `make install` fetches it with npm")
     return found.read_bytes()

@@ -28,12 +28,11 @@ from profkit.comparison.messages import (
     share_of,
     signed,
     subject_of,
-    where_of,
 )
 from profkit.errors import ProfkitError
 from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
-from profkit.model.difference import Difference
+from profkit.model.difference import Change, Difference
 from profkit.names import visible
 
 _POLICY: Final = re.compile(
@@ -120,7 +119,7 @@ def _tables(difference: Difference) -> Iterator[dict[str, Any]]:
         unit = next((each.unit for each in changes if each.unit), "ns")
         per_step = "per step" if any(each.per_step for each in changes) else ""
         rows = [
-            [subject_of(each), each.what, each.before, each.after, each.delta, where_of(each, "")]
+            [subject_of(each), each.status, each.before, each.after, each.delta, _place(each)]
             for each in changes
         ]
         if rows:
@@ -132,6 +131,15 @@ def _tables(difference: Difference) -> Iterator[dict[str, Any]]:
                 {"title": "Location", "kind": "place"},
             ]
             yield {"caption": title, "columns": columns, "rows": rows, "sortedBy": 4}
+
+
+def _place(change: Change) -> str:
+    where = change.location
+    if where is None or where.file is None or where.line is None:
+        unknown = "no stack recorded" if change.kind == "memory" else ""
+        return visible(where.op) if where is not None and where.op else unknown
+    moved = f", before line {change.before_line}" if change.before_line is not None else ""
+    return visible(where.place) + moved
 
 
 def sections_of(page: bytes) -> list[dict[str, str]]:
