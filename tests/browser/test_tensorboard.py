@@ -155,16 +155,16 @@ def test_two_recordings_are_compared_in_tables_that_sort_and_search(
     )
     finding = page.get_by_role("row").filter(has_text="starved-by-loader")
     expect(finding).to_contain_text("fixed", timeout=READY_MS)
-    operators = page.locator("#view figure").filter(
-        has=page.get_by_role("heading", name="Operators", exact=True)
+    figures = page.locator("#view figure").filter(
+        has=page.get_by_role("heading", name="Figures", exact=True)
     )
-    names = operators.locator("tbody td:first-child")
-    operators.get_by_role("button", name="Name").click()
+    names = figures.locator("tbody td:first-child")
+    figures.get_by_role("button", name="Figure").click()
     assert names.all_text_contents() == sorted(names.all_text_contents(), key=str.lower)
-    expect(operators.locator("thead th").first).to_have_attribute("aria-sort", "ascending")
-    operators.get_by_role("searchbox", name="Search Operators").fill("conv2d")
-    expect(operators.locator("[role=status]")).to_contain_text(" of ")
-    assert all("conv2d" in name for name in names.all_text_contents())
+    expect(figures.locator("thead th").first).to_have_attribute("aria-sort", "ascending")
+    figures.get_by_role("searchbox", name="Search Figures").fill("step")
+    expect(figures.locator("[role=status]")).to_contain_text(" of ")
+    assert all("step" in name for name in names.all_text_contents())
 
 
 def test_ranks_are_compared(opened: Opener, server: TensorBoard) -> None:
