@@ -342,8 +342,9 @@ def _time(report: Report) -> Iterator[DocumentSection]:
             kind = _part_kind(part.kind)
             parts.append(Part(part_label(part.kind), kind, format_ns(ns), part.share, start))
         start += part.share
-    title, figures = _time_heading(report, breakdown)
-    yield DocumentSection(title, (TimeParts(tuple(parts)),), figures)
+    yield DocumentSection(
+        breakdown_title(report), (TimeParts(tuple(parts)),), _time_figures(report, breakdown)
+    )
 
 
 def _part_kind(kind: str) -> PartKind:
@@ -352,17 +353,17 @@ def _part_kind(kind: str) -> PartKind:
     return _WORK.get(kind, "host")
 
 
-def _time_heading(report: Report, breakdown: Breakdown) -> tuple[str, str]:
-    """``Step time`` and ``174 ms (mean of 3, 170 ms to 180 ms)``."""
+def _time_figures(report: Report, breakdown: Breakdown) -> str:
+    """``174 ms (mean of 6, 171 ms to 176 ms)``."""
     if breakdown.per_step_ns is None:
-        return breakdown_title(report), format_ns(breakdown.total_ns)
-    figures = format_ns(breakdown.per_step_ns)
+        return format_ns(breakdown.total_ns)
     lengths = [step.dur_ns for step in report.summary.steps]
-    if len(lengths) > 1:
-        shortest, longest = format_ns(min(lengths)), format_ns(max(lengths))
-        spread = f", {shortest} to {longest}" if shortest != longest else ""
-        figures += f" (mean of {format_count(len(lengths))}{spread})"
-    return "Step time", figures
+    mean = format_ns(breakdown.per_step_ns)
+    if len(lengths) <= 1:
+        return mean
+    shortest, longest = format_ns(min(lengths)), format_ns(max(lengths))
+    spread = f", {shortest} to {longest}" if shortest != longest else ""
+    return f"{mean} (mean of {format_count(len(lengths))}{spread})"
 
 
 def _findings(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:

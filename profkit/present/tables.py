@@ -1,13 +1,11 @@
 """A report as tables, for formats with rows: names, columns with units, values."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from profkit.errors import UsageError
-from profkit.model.finding import Finding
 from profkit.model.location import Location
-from profkit.model.memory_summary import AllocationSite
 from profkit.model.report import Report
 from profkit.names import short_path
 
@@ -57,31 +55,15 @@ def _columns(texts: str = "", ints: str = "", floats: str = "") -> tuple[Column,
     )
 
 
+_FINDING: Final = "rule name severity confidence title message fix"
 _FINDINGS: Final = (
     Column("number", "int"),
-    *_columns("rule name severity confidence title message fix"),
+    *_columns(_FINDING),
     *_PLACE,
     *_columns("step", "n cost_ns cost_per_step_ns cost_bytes cost_per_step_bytes"),
     *_columns("cost_basis held_by recording"),
 )
-_STEPS: Final = _columns("name", "start_ns dur_ns gpu_busy_ns gpu_idle_ns data_wait_ns sync_ns")
-_DEVICES: Final = _columns(
-    "device name",
-    "span_ns busy_ns idle_ns compute_ns communication_ns overlap_ns memcpy_ns n_kernels n_memcpy "
-    "n_memset",
-    "occupancy_share tensor_core_share",
-)
-_MEMORY_STEPS: Final = _columns(
-    "",
-    "step host_rss_bytes tensor_bytes graph_bytes allocated_bytes peak_bytes reserved_bytes "
-    "worker_bytes",
-)
-_SITES: Final = (
-    *_columns("device moment"),
-    *_PLACE,
-    *_columns("category size_class", "n bytes"),
-)
-_TIMELINE: Final = _columns("device", "entry time_us active_bytes reserved_bytes")
+_SITES: Final = (*_columns("device moment"), *_PLACE, *_columns("category size_class", "n bytes"))
 
 
 def table(report: Report, name: str, base: str = "") -> Table:
@@ -96,40 +78,8 @@ def table(report: Report, name: str, base: str = "") -> Table:
     return Table(name, columns, tuple(rows(report, base)))
 
 
-def _findings(report: Report, base: str) -> Iterator[tuple[Value, ...]]:
-    """The findings, then faults of the recording, then skipped checks."""
-    path = short_path(report.source.path, base)
-    for number, finding in enumerate((*report.findings, *report.health), start=1):
-        yield (number, *_finding(finding, base), path)
-    for each in report.unchecked:
-        values: dict[str, Value] = {
-            "rule": each.rule, "severity": "unchecked", "message": each.reason, "fix": each.remedy,
-            "recording": path,
-        }  # fmt: skip
-        yield tuple(values.get(column.name) for column in _FINDINGS)
-
-
-def _finding(finding: Finding, base: str) -> tuple[Value, ...]:
-    where = finding.locations[0] if finding.locations else Location()
-    cost = finding.cost
-    return (
-        finding.rule,
-        finding.name,
-        finding.severity,
-        finding.confidence,
-        finding.title,
-        finding.message,
-        finding.fix,
-        *_place(where, base),
-        where.step,
-        finding.n,
-        cost.ns,
-        cost.per_step_ns,
-        cost.bytes,
-        cost.per_step_bytes,
-        cost.basis if cost.ns is not None or cost.bytes is not None else None,
-        " and ".join("".join(chain) for chain in finding.holders) or None,
-    )
+def _values(item: object, names: str) -> tuple[Any, ...]:
+    return tuple(getattr(item, name) for name in names.split())
 
 
 def _place(where: Location | None, base: str) -> tuple[Value, ...]:
@@ -139,95 +89,127 @@ def _place(where: Location | None, base: str) -> tuple[Value, ...]:
     return (file, where.line, where.function, where.op, where.module)
 
 
-def _fields(
-    summaries: Iterable[object], columns: Iterable[Column]
-) -> Iterator[tuple[Value, ...]]:
-    """Rows of objects whose fields are named like the columns."""
-    names = [column.name for column in columns]
-    for summary in summaries:
-        yield tuple(getattr(summary, name) for name in names)
+def _findings(report: Report, base: str) -> "_Rows":
+    """The findings, then faults of the recording, then skipped checks."""
+    path = short_path(report.source.path, base)
+    for number, finding in enumerate((*report.findings, *report.health), start=1):
+        where = finding.locations[0] if finding.locations else Location()
+        cost = finding.cost
+        yield (
+            number,
+            *_values(finding, _FINDING),
+            *_place(where, base),
+            where.step,
+            finding.n,
+            *_values(cost, "ns per_step_ns bytes per_step_bytes"),
+            cost.basis if cost.ns is not None or cost.bytes is not None else None,
+            " and ".join("".join(chain) for chain in finding.holders) or None,
+            path,
+        )
+    for each in report.unchecked:
+        values: dict[str, Value] = {
+            "rule": each.rule, "severity": "unchecked", "message": each.reason, "fix": each.remedy,
+            "recording": path,
+        }  # fmt: skip
+        yield tuple(values.get(column.name) for column in _FINDINGS)
 
 
-def _plain(part: str, columns: tuple[Column, ...]) -> "_Maker":
-    """A table of a part of the summary, of values alone."""
+def _summary(part: str, *columns: Column, located: bool = False) -> "_Maker":
+    """The table of a part of the summary, whose fields are named like the columns.
 
-    def rows(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001  (as all makers have it)
-        return _fields(getattr(report.summary, part), columns)
+    Args:
+        part: The field of the summary.
+        *columns: The columns.
+        located: Whether the source line is in further columns.
+    """
+    names = " ".join(column.name for column in columns)
 
-    return columns, rows
+    def rows(report: Report, base: str) -> "_Rows":
+        for each in getattr(report.summary, part) or ():
+            place = _place(each.location, base)[:3] if located else ()
+            yield (*_values(each, names), *place)
 
-
-def _located(part: str, columns: tuple[Column, ...]) -> "_Maker":
-    """The same, with the source line."""
-
-    def rows(report: Report, base: str) -> Iterator[tuple[Value, ...]]:
-        for summary in getattr(report.summary, part) or ():
-            file, line, function, _, _ = _place(summary.location, base)
-            yield (*next(_fields((summary,), columns)), file, line, function)
-
-    return (*columns, *_PLACE[:3]), rows
+    return (*columns, *(_PLACE[:3] if located else ())), rows
 
 
-def _idle(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001
+def _idle(report: Report, base: str) -> "_Rows":  # noqa: ARG001  (as all have it)
     for device in report.summary.devices:
         for each in device.idle_causes:
             yield (device.device, each.cause, each.ns)
 
 
-def _parts(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001
+def _step_parts(report: Report, base: str) -> "_Rows":  # noqa: ARG001
     for step in report.summary.steps:
         for part in step.parts:
             yield (step.name, part.kind, part.ns)
 
 
-def _sites(report: Report, base: str) -> Iterator[tuple[Value, ...]]:
+def _memory_sites(report: Report, base: str) -> "_Rows":
     memory = report.summary.memory
     for device in memory.devices if memory is not None else ():
         for moment, sites in (("peak", device.peak_sites), ("end", device.top_sites)):
             for site in sites:
-                yield (device.device, moment, *_site(site, base))
+                values = _values(site, "category size_class n bytes")
+                yield (device.device, moment, *_place(site.location, base), *values)
 
 
-def _site(site: AllocationSite, base: str) -> tuple[Value, ...]:
-    where = _place(site.location, base)
-    return (*where, site.category, site.size_class, site.n, site.bytes)
+_TIMELINE: Final = "entry time_us active_bytes reserved_bytes"
 
 
-def _timeline(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001
+def _memory_timeline(report: Report, base: str) -> "_Rows":  # noqa: ARG001
     memory = report.summary.memory
     for device in memory.devices if memory is not None else ():
         for point in device.timeline:
-            times = (point.entry, point.time_us)
-            yield (device.device, *times, point.active_bytes, point.reserved_bytes)
+            yield (device.device, *_values(point, _TIMELINE))
 
 
-def _memory_steps(report: Report, base: str) -> Iterator[tuple[Value, ...]]:  # noqa: ARG001
+_STEP_MEMORY: Final = (
+    "step host_rss_bytes tensor_bytes graph_bytes allocated_bytes peak_bytes reserved_bytes "
+    "worker_bytes"
+)
+
+
+def _memory_steps(report: Report, base: str) -> "_Rows":  # noqa: ARG001
     memory = report.summary.memory
-    return _fields(memory.steps if memory is not None else (), _MEMORY_STEPS)
+    for step in memory.steps if memory is not None else ():
+        yield _values(step, _STEP_MEMORY)
 
 
-_Maker = tuple[tuple[Column, ...], Callable[[Report, str], Iterator[tuple[Any, ...]]]]
+_Rows = Iterator[tuple[Any, ...]]
+_Maker = tuple[tuple[Column, ...], Callable[[Report, str], _Rows]]
 
 _MAKERS: Final[dict[str, _Maker]] = {
     "findings": (_FINDINGS, _findings),
-    "devices": _plain("devices", _DEVICES),
-    "idle": (_columns("device cause", "ns"), _idle),
-    "steps": _plain("steps", _STEPS),
-    "step_parts": (_columns("step part", "ns"), _parts),
-    "kernels": _located(
-        "top_kernels", (*_columns("name", "n_calls total_ns mean_ns",
-                                                  "share blocks_per_sm occupancy_share"),
-                        *_columns("op module")),
+    "devices": _summary(
+        "devices",
+        *_columns("device name", "span_ns busy_ns idle_ns compute_ns communication_ns overlap_ns"),
+        *_columns("", "memcpy_ns n_kernels n_memcpy n_memset", "occupancy_share tensor_core_share"),
     ),
-    "operators": _located("top_ops", _columns("name", "n_calls total_ns self_ns device_ns")),
-    "regions": _plain("regions", _columns("name", "n_calls total_ns device_ns")),
-    "syncs": _plain("syncs", _columns("call", "n_calls total_ns")),
-    "sync_sites": _located("sync_sites", _columns("operation allowed_reason", "n_calls")),
-    "copies": _plain("copies", _columns("kind", "n_calls total_ns bytes")),
-    "memory_sites": (_SITES, _sites),
-    "memory_timeline": (_TIMELINE, _timeline),
-    "memory_steps": (_MEMORY_STEPS, _memory_steps),
-}  # fmt: skip
+    "idle": (_columns("device cause", "ns"), _idle),
+    "steps": _summary(
+        "steps",
+        *_columns("name", "start_ns dur_ns gpu_busy_ns gpu_idle_ns data_wait_ns sync_ns"),
+    ),
+    "step_parts": (_columns("step part", "ns"), _step_parts),
+    "kernels": _summary(
+        "top_kernels",
+        *_columns("name", "n_calls total_ns mean_ns", "share blocks_per_sm occupancy_share"),
+        *_columns("op module"),
+        located=True,
+    ),
+    "operators": _summary(
+        "top_ops", *_columns("name", "n_calls total_ns self_ns device_ns"), located=True
+    ),
+    "regions": _summary("regions", *_columns("name", "n_calls total_ns device_ns")),
+    "syncs": _summary("syncs", *_columns("call", "n_calls total_ns")),
+    "sync_sites": _summary(
+        "sync_sites", *_columns("operation allowed_reason", "n_calls"), located=True
+    ),
+    "copies": _summary("copies", *_columns("kind", "n_calls total_ns bytes")),
+    "memory_sites": (_SITES, _memory_sites),
+    "memory_timeline": (_columns("device", _TIMELINE), _memory_timeline),
+    "memory_steps": (_columns("", _STEP_MEMORY), _memory_steps),
+}
 
 TABLES: Final = tuple(_MAKERS)
 """The names of all tables."""
