@@ -1,7 +1,5 @@
 """Parts of sentences that several rules and renderers share."""
 
-from collections.abc import Sequence
-
 from profkit.engine.context import Context
 from profkit.model.events import NO_ROW
 from profkit.model.location import Location
@@ -70,8 +68,3 @@ def counted(n: int, one: str, many: str = "") -> str:
         many: The plural; by default the singular with an s.
     """
     return f"{format_count(n)} {one if n == 1 else many or f'{one}s'}"
-
-
-def listed(parts: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

@@ -48,8 +48,8 @@ def test_a_live_block_that_fences_free_memory_is_named(found: Found) -> None:
     assert finding.evidence["is_reproduced"] is True
     assert finding.evidence["reserved_if_expandable_bytes"] == without
     assert finding.fix.startswith(
-        "Take `max_split_size_mb` (64.0 MiB here) out of `PYTORCH_CUDA_ALLOC_CONF`: without it "
-        "reserved memory at its peak would have been 480 MiB instead of 13.9 GiB."
+        "Remove `max_split_size_mb` (64.0 MiB here) from `PYTORCH_CUDA_ALLOC_CONF`: without it "
+        "peak reserved memory would be 480 MiB instead of 13.9 GiB."
     )
     assert finding.cost.bytes is not None
     assert 10_000 * MIB < finding.cost.bytes < moment.reserved_bytes
@@ -78,8 +78,8 @@ def test_ever_new_sizes_with_small_tensors_that_stay_grow_the_cache(found: Found
     (finding,) = found(b, RULE)
     assert finding.locations[0].place == "keep.py:5"
     assert finding.fix.startswith(
-        "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: with it reserved memory at its "
-        "peak would have been 960 MiB instead of 11.5 GiB."
+        "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: with it peak reserved memory "
+        "would be 960 MiB instead of 11.5 GiB."
     )
 
 

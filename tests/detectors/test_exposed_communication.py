@@ -239,7 +239,7 @@ def test_of_a_model_in_ddp_it_names_the_call_of_backward(found: Found) -> None:
 
 def test_gradients_that_go_in_one_piece_could_go_in_several(found: Found) -> None:
     (finding,) = found(ddp(), RULE)
-    assert "All gradients go in one bucket" in finding.fix
+    assert "All gradients are in one bucket" in finding.fix
 
 
 def test_gradients_that_are_sent_once_for_several_passes_are_left_at_that(found: Found) -> None:
@@ -250,7 +250,7 @@ def test_gradients_that_are_sent_once_for_several_passes_are_left_at_that(found:
 
 def test_gradients_that_add_up_over_passes_need_be_sent_only_once(found: Found) -> None:
     (finding,) = found(ddp(n_passes=4, exchange_ns=300 * US), RULE)
-    assert "The model runs 4 times for each step of the optimizer" in finding.fix
+    assert "The model runs 4 times per optimizer step" in finding.fix
     assert "`model.no_sync()`" in finding.fix
 
 
@@ -299,8 +299,8 @@ def test_an_exchange_in_the_forward_pass_is_started_earlier(found: Found) -> Non
 @pytest.mark.parametrize(
     ("op", "written", "fix"),
     [
-        ("c10d::barrier", "allreduce", "Delete the barrier"),
-        ("c10d::recv_", "recv", "If these are stages of a pipeline"),
+        ("c10d::barrier", "allreduce", "Remove the barrier"),
+        ("c10d::recv_", "recv", "With pipeline parallelism"),
         ("c10d::alltoall_base_", "all_to_allv", "Start it with `async_op=True`"),
         ("record_param_comms", "all_to_allv", "Start it with `async_op=True`"),
     ],

@@ -116,9 +116,9 @@ def test_gloo_of_a_model_in_ddp_is_not_told_of_hooks_of_nccl(found: Found) -> No
             b.compute("aten::add_", 50 * US)
     (finding,) = found(b, RULE)
     assert finding.fix == (
-        "`DistributedDataParallel` overlaps what it can. Compute more between two exchanges, by a "
-        "larger batch on each rank. All gradients go in one bucket: with a smaller `bucket_cap_mb` "
-        "the first leaves earlier."
+        "`DistributedDataParallel` already overlaps communication with backward. Compute more per "
+        "collective, with a larger batch on each rank. All gradients are in one bucket: with a "
+        "smaller `bucket_cap_mb` the first all-reduce starts earlier."
     )
 
 
@@ -141,7 +141,7 @@ def test_gloo_for_tensors_of_a_gpu_is_to_be_nccl(found: Found) -> None:
     # All of gloo's 100 µs, its 4 to copy the result back, and its wait of 10 for the copy.
     assert finding.cost.per_step_ns == 114 * US
     assert finding.evidence["device"] is None
-    assert finding.fix.startswith("These are tensors of the GPU")
+    assert finding.fix.startswith("gloo copies these GPU tensors")
     assert '`init_process_group("nccl")`' in finding.fix
 
 

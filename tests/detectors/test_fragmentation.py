@@ -47,10 +47,10 @@ def test_it_tells_pieces_lines_and_what_would_do(found: Found) -> None:
     assert "400 MiB in 20 blocks of keep.py:5 held 1.56 GiB in place then" in finding.message
     # Live blocks of 20 MiB lie between the pieces whatever the setting.
     assert finding.fix == (
-        "No setting would have saved much of the 2.95 GiB that were reserved at the peak: 2.89 GiB "
-        "with `expandable_segments:True` and 2.95 GiB with `max_split_size_mb:1024`. Allocate what "
-        "lives long before what comes and goes, and pad changing sizes to a few: about 1.95 GiB "
-        "would do if free memory were in one piece."
+        "No setting would reduce the peak of 2.95 GiB reserved by much: 2.89 GiB with "
+        "`expandable_segments:True` and 2.95 GiB with `max_split_size_mb:1024`. Allocate long-lived "
+        "tensors before short-lived ones, and pad varying sizes to a few: without fragmentation "
+        "about 1.95 GiB would be enough."
     )
 
 
@@ -74,8 +74,8 @@ def split_by_shorter_ones(b: SnapshotBuilder) -> SnapshotBuilder:
 def test_settings_that_would_have_saved_much_are_told_with_their_figures(found: Found) -> None:
     (finding,) = found(split_by_shorter_ones(SnapshotBuilder()), RULE)
     assert finding.fix.startswith(
-        "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: with it reserved memory at its "
-        "peak would have been 1.25 GiB instead of 1.95 GiB; with `max_split_size_mb:128` 1.37 GiB."
+        "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: with it peak reserved memory "
+        "would be 1.25 GiB instead of 1.95 GiB; with `max_split_size_mb:128` 1.37 GiB."
     )
     evidence = finding.evidence
     assert evidence["reserved_bytes"] == 2000 * MIB
@@ -109,9 +109,8 @@ def test_a_limit_is_advised_alone_where_segments_that_grow_are_no_use(found: Fou
     # The ten of 200 MiB serve what is nearly as long, and what stays has segments of its own.
     assert limited.reserved_bytes == (10 * 200 + 10 * 120) * MIB
     assert finding.fix == (
-        "Set `PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128`: with it reserved memory at its peak "
-        "would have been 3.12 GiB instead of 3.83 GiB. Allocate what lives long before what comes "
-        "and goes."
+        "Set `PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128`: with it peak reserved memory would "
+        "be 3.12 GiB instead of 3.83 GiB. Allocate long-lived tensors before short-lived ones."
     )
 
 

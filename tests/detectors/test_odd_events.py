@@ -32,7 +32,10 @@ def kernel(dur: float) -> dict[str, Any]:
 def test_a_kernel_of_years_is_told_and_in_no_figure(tmp_path: Path) -> None:
     sane, odd = report(tmp_path), report(tmp_path, kernel(1.8e16))
     (finding,) = odd.health
-    assert "1 with odd times, such as endless (its start or duration is not a valid number)" in finding.message
+    assert (
+        "1 with odd times, such as endless (its start or duration is not a valid number)"
+        in finding.message
+    )
     assert finding.evidence["events"] == [odd.source.n_events - 1]
     assert odd.summary.devices == sane.summary.devices
     assert odd.summary.window_ns == sane.summary.window_ns

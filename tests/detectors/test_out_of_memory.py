@@ -50,7 +50,7 @@ def test_a_full_device_is_told_with_what_fills_it(found: Found) -> None:
 
 def test_the_advice_comes_in_the_order_of_bytes(found: Found) -> None:
     (finding,) = found(full(), RULE)
-    parts = finding.fix.removeprefix("In the order of bytes: ").split("; ")
+    parts = finding.fix.removeprefix("By bytes: ").split("; ")
     assert [part.split(" ", 3)[:3] for part in parts] == [
         ["6.00", "GiB", "activations:"],
         ["2.00", "GiB", "loss.py:4:"],
@@ -78,11 +78,11 @@ def test_memory_in_pieces_is_told_from_a_full_device(found: Found) -> None:
     assert finding.evidence["reserved_bytes"] == 7680 * MIB
     assert finding.evidence["unreleasable_bytes"] == 60 * 64 * MIB
     assert finding.evidence["largest_usable_block_bytes"] == 64 * MIB
-    assert "The memory is in pieces" in finding.message
-    assert "In one piece they would have been enough." in finding.message
+    assert "Free memory is fragmented" in finding.message
+    assert "As one block they would have been enough." in finding.message
     # Each piece of 64 MiB has whole pages that go back to the driver.
     assert finding.evidence["fits_with"] == "expandable_segments:True"
-    assert "expandable_segments:True`, and this request would have fitted" in finding.fix
+    assert "expandable_segments:True`, with which this allocation would fit" in finding.fix
 
 
 def nearly_full(max_split_bytes: int | None = None, *, expandable: bool = False) -> SnapshotBuilder:
@@ -112,8 +112,8 @@ def test_one_setting_that_is_enough_is_named_however_few_its_bytes(found: Found)
     # With a limit the two neighbours have segments of their own, and one of them goes back. With
     # expandable segments the live one keeps the other in place all the same.
     assert finding.fix.endswith(
-        "64.0 MiB free in pieces: set `PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128`, "
-        "and this request would have fitted."
+        "64.0 MiB fragmented: set `PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128`, "
+        "with which this allocation would fit."
     )
     assert finding.evidence["is_reproduced"] is True
     assert finding.evidence["fits_with"] == "max_split_size_mb:128"
@@ -135,10 +135,11 @@ def test_settings_that_are_of_no_use_are_not_advised(found: Found) -> None:
     assert finding.evidence["reason"] == "fragmentation"
     assert finding.evidence["is_reproduced"] is True
     assert finding.evidence["fits_with"] is None
-    assert "In one piece they would have been enough, and no setting would have joined them." in (
-        finding.message
+    assert (
+        "As one block they would have been enough, but no allocator setting would have merged them."
+        in (finding.message)
     )
-    assert "free in pieces: " not in finding.fix
+    assert "fragmented: " not in finding.fix
 
 
 def test_what_other_programs_hold_is_told_as_far_as_it_is_known(found: Found) -> None:
@@ -147,7 +148,7 @@ def test_what_other_programs_hold_is_told_as_far_as_it_is_known(found: Found) ->
     b.alloc_or_none(3 * GIB)
     (finding,) = found(b, RULE)
     assert finding.evidence["device_free_bytes"] == GIB
-    assert "more than these 2.00 GiB, the rest is other programs'" in finding.message
+    assert "beyond these 2.00 GiB is in use by other programs or libraries" in finding.message
 
 
 def test_what_others_hold_is_told_where_the_driver_was_asked(tmp_path: Path) -> None:
@@ -165,10 +166,10 @@ def test_what_others_hold_is_told_where_the_driver_was_asked(tmp_path: Path) -> 
     assert finding.evidence["reason"] == "outside"
     assert finding.evidence["outside_bytes"] == 6 * GIB
     assert finding.message.endswith(
-        "6.00 GiB of the device's 8.00 GiB were held outside PyTorch: 5.00 GiB by other programs "
+        "6.00 GiB of the device's 8.00 GiB were in use outside PyTorch: 5.00 GiB by other programs "
         "and 1.00 GiB by libraries of this program."
     )
-    assert finding.fix.startswith("In the order of bytes: 6.00 GiB outside PyTorch: see with")
+    assert finding.fix.startswith("By bytes: 6.00 GiB outside PyTorch: check with")
 
 
 def test_a_driver_with_enough_left_points_to_a_limit(found: Found) -> None:

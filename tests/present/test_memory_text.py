@@ -81,8 +81,8 @@ def test_a_report_with_notes_only_says_so() -> None:
 def test_a_failed_allocation_is_reported_with_its_size_and_reason() -> None:
     assert headline(reports.snapshot_report()) == (
         "cuda:0 has 34.2 GiB reserved and 33.2 GiB active (33.7 GiB at the peak). cuda:0: "
-        "allocation of 3.91 GiB failed at train.py:21 with 3.75 GiB free on the device: PyTorch had "
-        "enough free memory, but in separate blocks of at most 112 MiB."
+        "allocation of 3.91 GiB failed at train.py:21 with 3.75 GiB free on the device: PyTorch "
+        "had enough free memory, but in separate blocks of at most 112 MiB."
     )
 
 

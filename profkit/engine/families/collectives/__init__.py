@@ -1,1 +1,1 @@
-"""Collectives: how long ranks wait for them, and which lines start them."""
+"""Collectives: how long each rank waits for them, and which lines start them."""

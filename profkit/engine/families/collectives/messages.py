@@ -1,4 +1,4 @@
-"""What to do about exchanges that are waited for, by how the program was seen to start them."""
+"""The fix for waits on collectives, by how the program starts them."""
 
 import re
 from dataclasses import dataclass
@@ -22,42 +22,41 @@ _OF_GRADIENTS: Final = frozenset({"all-reduce", "reduce-scatter"})
 _FEW_BUCKETS: Final = 2
 
 _NCCL: Final = (
-    "These are tensors of the GPU, which gloo takes through the host's memory: where every process "
-    'has a GPU of its own, write `init_process_group("nccl")`.'
+    "gloo copies these GPU tensors through host memory: if each process has its own GPU, use "
+    '`init_process_group("nccl")`.'
 )
 _WRAP: Final = (
-    "Wrap the model in `DistributedDataParallel`: it sends gradients in buckets while the backward "
-    "pass still works on the others. By hand: start all of them with `async_op=True`, and `wait()` "
-    "when the last has started."
+    "Wrap the model in `DistributedDataParallel`: it reduces gradients in buckets during the "
+    "backward pass. Without it, start all collectives with `async_op=True`, then `wait()` for them."
 )
 _OVERLAPPED: Final = (
-    "`DistributedDataParallel` overlaps what it can. Compute more between two exchanges, by a "
-    "larger batch on each rank"
+    "`DistributedDataParallel` already overlaps communication with backward. Compute more per "
+    "collective, with a larger batch on each rank"
 )
 _FEWER_BYTES: Final = (
-    ", or send fewer bytes: `model.register_comm_hook(None, default_hooks.bf16_compress_hook)`."
+    ", or reduce the bytes: `model.register_comm_hook(None, default_hooks.bf16_compress_hook)`."
 )
 _PREFETCH: Final = (
-    "FSDP gathers the parameters of each module before it runs. Gather earlier "
-    "(`forward_prefetch=True`, or `set_modules_to_forward_prefetch` of `fully_shard`), keep them "
-    "where memory allows (`reshard_after_forward=False`), or compute more between two exchanges."
+    "FSDP gathers the parameters of each module before it runs. Gather them earlier "
+    "(`forward_prefetch=True`, or `set_modules_to_forward_prefetch` of `fully_shard`), do not free "
+    "them if memory allows (`reshard_after_forward=False`), or compute more per collective."
 )
 _INFERENCE: Final = (
-    "No backward pass is recorded, so there are no gradients to send meanwhile. A model whose "
-    "layers are split over GPUs waits for each exchange by design: use fewer GPUs for one model, "
-    "larger batches, or kernels that fuse the exchange with what follows."
+    "The recording has no backward pass to overlap with. Tensor parallelism waits for each "
+    "collective by design: use fewer GPUs per model, larger batches, or kernels that fuse the "
+    "collective with the next operator."
 )
 _NO_BARRIER: Final = (
-    "Delete the barrier: every other exchange waits by itself for the ranks that it needs. Where "
-    "one process must come first, such as to download a file, one barrier before the loop will do."
+    "Remove the barrier: every other collective already waits for the ranks that it needs. If one "
+    "rank must run first, such as to download a file, use one barrier before the loop."
 )
 _PIPELINE: Final = (
-    "If these are stages of a pipeline, each waits for its neighbours at the ends of a batch: cut "
-    "it into more micro-batches, or interleave the stages (`torch.distributed.pipelining`)."
+    "With pipeline parallelism, stages wait at the start and end of each batch: use more "
+    "micro-batches, or interleave the stages (`torch.distributed.pipelining`)."
 )
 _EARLIER: Final = (
     "Start it with `async_op=True` before work that does not need its result, and `wait()` where "
-    "the result is needed; do rarely what is not needed in every step, such as metrics."
+    "the result is needed. Run what is not needed in every step, such as metrics, less often."
 )
 _BY_KIND: Final = {
     frozenset({"barrier"}): _NO_BARRIER,
@@ -67,12 +66,12 @@ _BY_KIND: Final = {
 
 @dataclass(frozen=True)
 class DistributedProgram:
-    """What a recording tells of a program that exchanges data between ranks.
+    """What a recording shows of a distributed program.
 
     Attributes:
-        trains: Whether it has a backward pass or steps of an optimizer.
+        trains: Whether it has a backward pass or optimizer steps.
         n_forwards: Calls of models in ``DistributedDataParallel``.
-        n_updates: Steps of optimizers.
+        n_updates: Optimizer steps.
     """
 
     trains: bool
@@ -81,7 +80,7 @@ class DistributedProgram:
 
 
 def distributed_program(ctx: Context) -> DistributedProgram:
-    """What kind of program it is.
+    """The kind of program.
 
     Source: ``torch/nn/parallel/distributed.py`` and ``torch/optim/optimizer.py`` for the names of
     their annotations; ``torch/csrc/autograd/engine.cpp`` for those of a backward pass.
@@ -94,19 +93,14 @@ def distributed_program(ctx: Context) -> DistributedProgram:
 
 
 def collective_fix(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
-    """What to write instead.
-
-    Args:
-        waits: Exchanges and how long each was waited for.
-        program: What kind of program it is.
-    """
-    advice = _by_origin(ctx, waits, program)
+    """The fix for waits on collectives."""
+    advice = _fix_by_origin(ctx, waits, program)
     if waits.device is None and _moves_device_tensors(ctx):
         return f"{_NCCL} {advice}"
     return advice
 
 
-def _by_origin(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
+def _fix_by_origin(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> str:
     for kinds, advice in _BY_KIND.items():
         if _mostly(waits, np.array([kind in kinds for kind in waits.kinds], dtype=np.bool_)):
             return advice
@@ -116,28 +110,28 @@ def _by_origin(ctx: Context, waits: CollectiveWaits, program: DistributedProgram
         return _PREFETCH
     in_backward = _within(ctx, waits, BACKWARD)
     if program.n_forwards:
-        return _of_ddp(waits, program, in_backward) if _mostly(waits, in_backward) else _EARLIER
+        return _ddp_fix(waits, program, in_backward) if _mostly(waits, in_backward) else _EARLIER
     after = _after_backward(ctx, waits) & ~in_backward
     of_gradients = np.array([kind in _OF_GRADIENTS for kind in waits.kinds], dtype=np.bool_)
     return _WRAP if _mostly(waits, after & of_gradients) else _EARLIER
 
 
-def _of_ddp(waits: CollectiveWaits, program: DistributedProgram, in_backward: Mask) -> str:
-    """Advice for a model in ``DistributedDataParallel``, by what it was seen to do."""
+def _ddp_fix(waits: CollectiveWaits, program: DistributedProgram, in_backward: Mask) -> str:
+    """The fix for a model in ``DistributedDataParallel``."""
     n_sent = int(in_backward.sum())
     each_pass_sends = n_sent >= program.n_forwards
     n_buckets = n_sent / max(1, program.n_forwards if each_pass_sends else program.n_updates)
     sentences = [_OVERLAPPED + ("." if waits.device is None else _FEWER_BYTES)]
     if n_buckets <= _FEW_BUCKETS:
         sentences.append(
-            "All gradients go in "
+            "All gradients are in "
             + ("one bucket" if n_buckets <= 1 else "two buckets")
-            + ": with a smaller `bucket_cap_mb` the first leaves earlier."
+            + ": with a smaller `bucket_cap_mb` the first all-reduce starts earlier."
         )
     if each_pass_sends and 0 < 2 * program.n_updates <= program.n_forwards:
         sentences.append(
-            f"The model runs {program.n_forwards // program.n_updates} times for each step of the "
-            "optimizer: all but the last can run within `model.no_sync()`."
+            f"The model runs {program.n_forwards // program.n_updates} times per optimizer step: "
+            "all but the last can run in `model.no_sync()`."
         )
     return " ".join(sentences)
 
@@ -148,17 +142,17 @@ def _named(ctx: Context, pattern: re.Pattern[str]) -> Mask:
 
 
 def _within(ctx: Context, waits: CollectiveWaits, pattern: re.Pattern[str]) -> Mask:
-    """Which exchanges were started within something of such a name. Shape of ``waits.rows``."""
+    """Which collectives were started inside an event of such a name. Shape of ``waits.rows``."""
     above = ctx.tree.nearest(_named(ctx, pattern))
     known = waits.starter != NO_ROW
     return np.asarray(known & (above[waits.starter] != NO_ROW))
 
 
 def _after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
-    """Which the program itself started when a backward pass of the same step was over.
+    """Which collectives the program started after a backward pass of the same step.
 
-    Without steps the recording is one. What an operator starts, such as a layer that averages over
-    ranks, are no gradients. Shape of ``waits.rows``.
+    A recording without steps is one step. A collective that an operator starts, such as a layer
+    that averages over ranks, does not reduce gradients. Shape of ``waits.rows``.
     """
     events = ctx.events
     backward = np.sort(events.end_ns[np.flatnonzero(_named(ctx, BACKWARD))])
@@ -174,7 +168,7 @@ def _after_backward(ctx: Context, waits: CollectiveWaits) -> Mask:
 
 
 def _mostly(waits: CollectiveWaits, which: Mask) -> bool:
-    """Whether these have at least half of the time waited, for exchanges of known origin if any."""
+    """Whether these have half of the waited time, of collectives of known origin if any."""
     known = waits.starter != NO_ROW
     if not waits.share_ns[known].any():
         known = np.ones(len(known), dtype=np.bool_)
@@ -182,12 +176,12 @@ def _mostly(waits: CollectiveWaits, which: Mask) -> bool:
 
 
 def _moves_device_tensors(ctx: Context) -> bool:
-    """Whether threads that run exchanges on the host launch work of a device for them.
+    """Whether host threads launch device work inside collectives.
 
-    Source: ``ProcessGroupGloo.cpp``: a work on CUDA tensors copies its result back by itself.
+    Source: ``ProcessGroupGloo.cpp``: a work on CUDA tensors copies its result back itself.
     """
-    is_exchange = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_exchange[host_collectives(ctx.events)] = True
+    is_collective = np.zeros(len(ctx.events), dtype=np.bool_)
+    is_collective[host_collectives(ctx.events)] = True
     launch = ctx.launches.launch
     launch = launch[launch != NO_ROW]
-    return bool((ctx.tree.nearest(is_exchange)[launch] != NO_ROW).any())
+    return bool((ctx.tree.nearest(is_collective)[launch] != NO_ROW).any())

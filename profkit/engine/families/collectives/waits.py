@@ -1,4 +1,4 @@
-"""Time that is lost to exchanges between ranks, and the lines that started them."""
+"""Time that a rank waits for collectives, and the source lines that started them."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -29,23 +29,22 @@ from profkit.model.events import MISSING, NO_ROW, Category, Int32s, Int64s, Mask
 from profkit.model.location import Location
 from profkit.model.torch_names import FRAMING
 
-"""Annotations that PyTorch and profkit write by themselves around what the user calls."""
 _SEED: Final = "aten::ones_like"
-"""What ``loss.backward()`` begins with, on the thread that calls it."""
+"""The first operator of ``loss.backward()``, on the calling thread."""
 
 
 @dataclass(frozen=True)
 class CollectiveWaits:
-    """Exchanges of one device, or of the host, and how long each was waited for.
+    """The collectives of one device, or of the host, and the time waited for each.
 
     Attributes:
-        device: The device's ordinal; None where threads of the host run the exchanges.
-        rows: Kernels, or annotations of the host, by their start. Shape ``(k,)``.
+        device: The device's ordinal; None if host threads run the collectives.
+        rows: Kernels, or annotations of the host, by start. Shape ``(k,)``.
         starter: The host row that started each, or :data:`NO_ROW`. Shape ``(k,)``.
-        kinds: What each is, such as ``all-reduce``.
-        exposed_ns: Time in the windows in which any of them ran and nothing was computed.
-        waited: The part of it in which that is why nothing was computed.
-        share_ns: What each has of that time. Shape ``(k,)``.
+        kinds: The kind of each, such as ``all-reduce``.
+        exposed_ns: Time in the windows in which a collective ran and nothing was computed.
+        waited: The part of it in which the collective is the reason.
+        share_ns: The part of that time for each collective. Shape ``(k,)``.
     """
 
     device: int | None
@@ -58,7 +57,7 @@ class CollectiveWaits:
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Nanoseconds by kind, the most first."""
+        """Waited nanoseconds by kind, the most first."""
         found: dict[str, int] = {}
         for kind, ns in zip(self.kinds, self.share_ns.tolist(), strict=True):
             found[kind] = found.get(kind, 0) + ns
@@ -66,10 +65,10 @@ class CollectiveWaits:
 
 
 def waits_of_devices(ctx: Context) -> CollectiveWaits | None:
-    """The device that waits most for exchanges that devices run; None without any such exchange.
+    """The waits of the device that waits longest; None without collectives on devices.
 
-    A device that computes nothing during an exchange does not wait for it where the host has not
-    launched anything more to compute, unless the host is itself held by the device.
+    A device that computes nothing during a collective does not wait for it if the host has not
+    launched further compute kernels, unless the device blocks the host.
     """
     found = [_of_device(ctx, each) for each in ctx.devices if len(each.communication)]
     return max(found, key=lambda each: each.waited.total_ns, default=None)
@@ -78,8 +77,8 @@ def waits_of_devices(ctx: Context) -> CollectiveWaits | None:
 def _of_device(ctx: Context, device: DeviceActivity) -> CollectiveWaits:
     events, launches = ctx.events, ctx.launches
     alone = intersect(subtract(device.communication, device.compute), union(*windows(ctx)))
-    held = ctx.host_activity["sync"]
-    late = late_launch_time(events, launches, device, ctx.is_communication, held)
+    blocked = ctx.host_activity["sync"]
+    late = late_launch_time(events, launches, device, ctx.is_communication, blocked)
     rows = device.rows[ctx.is_communication[device.rows]]
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
     place = np.searchsorted(launches.work, rows)
@@ -101,11 +100,11 @@ def _of_device(ctx: Context, device: DeviceActivity) -> CollectiveWaits:
 
 
 def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s) -> list[str]:
-    """What each kernel exchanges, by the first name that tells.
+    """The kind of each kernel's collective, from the first name that has one.
 
-    That is the operator that the program called, the collective written on the kernel, the
-    annotation around its launch, and last its own name: NCCL makes a barrier of an all-reduce, and
-    sends all-to-all by kernels that send and receive.
+    The names are those of the operator that the program called, the collective in the kernel's
+    metadata, the annotation around its launch, and last the kernel: NCCL implements a barrier as an
+    all-reduce, and all-to-all by kernels that send and receive.
     """
     events = ctx.events
     is_annotation = np.zeros(len(events), dtype=np.bool_)
@@ -131,7 +130,7 @@ def _kinds_of_kernels(ctx: Context, rows: Rows, launch: Int32s, starter: Int32s)
 
 
 def waits_of_host(ctx: Context) -> CollectiveWaits | None:
-    """The time lost to exchanges that threads of the host run; None without any such exchange."""
+    """The waits for collectives that host threads run; None without such collectives."""
     events = ctx.events
     rows = host_collectives(events)
     starts, ends = windows(ctx)
@@ -156,13 +155,13 @@ def waits_of_host(ctx: Context) -> CollectiveWaits | None:
 
 @dataclass(frozen=True)
 class CollectiveSite:
-    """A line that started exchanges.
+    """A source line that started collectives.
 
     Attributes:
-        location: The line, and the operator that most of the waiting was for.
-        region: The innermost named region around most of it, or empty.
-        kind: The kind of exchange that most of the waiting was for.
-        ns: Time waited.
+        location: The line, and the operator with most of the waited time.
+        region: The innermost region around at least half of it, or empty.
+        kind: The kind of collective with most of the waited time.
+        ns: Waited time.
     """
 
     location: Location
@@ -172,24 +171,23 @@ class CollectiveSite:
 
 
 def collective_sites(ctx: Context, waits: CollectiveWaits) -> list[CollectiveSite]:
-    """The lines that started exchanges that were waited for, the most waited for first.
+    """The lines that started collectives with waited time, the longest first.
 
-    Args:
-        waits: The exchanges. Those whose start was not recorded belong to no line.
+    Collectives whose start was not recorded have no line.
     """
     counts = np.flatnonzero((waits.share_ns > 0) & (waits.starter != NO_ROW))
     counts = counts[np.argsort(-waits.share_ns[counts], kind="stable")]
-    ns, seats = waits.share_ns[counts], _seats(ctx, waits.starter[counts])
+    ns, rows = waits.share_ns[counts], _rows_with_line(ctx, waits.starter[counts])
     regions = ctx.tree.nearest(_regions(ctx))[waits.starter[counts]]
     found = []
-    for location, here in ctx.by_line(seats):
-        mine = np.isin(seats, here)
+    for location, here in ctx.by_line(rows):
+        mine = np.isin(rows, here)
         heaviest = int(counts[mine][0])
         op = ctx.location(int(waits.starter[heaviest])).op
         found.append(
             CollectiveSite(
                 location=replace(location, op=op),
-                region=_most_of(ctx, regions[mine], ns[mine]),
+                region=_main_region(ctx, regions[mine], ns[mine]),
                 kind=waits.kinds[heaviest],
                 ns=int(ns[mine].sum()),
             )
@@ -197,8 +195,8 @@ def collective_sites(ctx: Context, waits: CollectiveWaits) -> list[CollectiveSit
     return sorted(found, key=lambda each: -each.ns)
 
 
-def _most_of(ctx: Context, regions: Int32s, ns: Int64s) -> str:
-    """The name of the regions that have at least half of some time; empty if there are none."""
+def _main_region(ctx: Context, regions: Int32s, ns: Int64s) -> str:
+    """The region with at least half of the time, by name; empty if there is none."""
     by_name: dict[str, int] = {}
     for region, each_ns in zip(regions.tolist(), ns.tolist(), strict=True):
         if region != NO_ROW:
@@ -208,28 +206,28 @@ def _most_of(ctx: Context, regions: Int32s, ns: Int64s) -> str:
 
 
 def _regions(ctx: Context) -> Mask:
-    """Annotations that are the user's, not those of exchanges or of steps. Shape ``(n,)``."""
+    """Annotations of the user's program, without collectives and steps. Shape ``(n,)``."""
     own = (ctx.events.category == Category.ANNOTATION) & ~collective_rows(ctx.events)
     own[ctx.steps.rows] = False
     return np.asarray(own & ~names_matching(ctx.events.names, FRAMING)[ctx.events.name])
 
 
-def _seats(ctx: Context, starter: Int32s) -> Int32s:
-    """The rows whose lines stand for some operators.
+def _rows_with_line(ctx: Context, starter: Int32s) -> Int32s:
+    """For each operator the row whose source line it belongs to.
 
-    An operator that autograd's own thread runs has no line. It belongs to the call of
-    ``backward()`` that the main thread is in, if the recording tells which that is.
+    An operator on autograd's thread has no source line. It belongs to the call of ``backward()``
+    that is open on the main thread, if the recording shows it.
     """
     events, tree, frame = ctx.events, ctx.tree, ctx.source.frame
-    homeless = (frame[starter] == NO_FRAME) & (events.lane[starter] != _main_lane(ctx))
-    if not homeless.any():
+    without_line = (frame[starter] == NO_FRAME) & (events.lane[starter] != _main_lane(ctx))
+    if not without_line.any():
         return starter
-    at_ns = events.ts_ns[starter[homeless]]
+    at_ns = events.ts_ns[starter[without_line]]
     lane = np.full(len(at_ns), _main_lane(ctx), dtype=np.int32)
     ops = np.flatnonzero((events.category == Category.OP) & (events.lane == _main_lane(ctx)))
     ops = ops[tree.enclosing(events.category == Category.OP)[ops] == NO_ROW]
     ops = ops[np.argsort(events.ts_ns[ops], kind="stable")]
-    seat: Int32s = starter.copy()
+    found: Int32s = starter.copy()
     if len(ops):
         place = np.searchsorted(events.ts_ns[ops], at_ns, side="right") - 1
         last = ops[np.maximum(place, 0)]
@@ -239,12 +237,12 @@ def _seats(ctx: Context, starter: Int32s) -> Int32s:
         is_frame = (open_now != NO_ROW) & (python[open_now] != NO_ROW)
         called = np.where((place >= 0) & is_seed, last, np.where(is_frame, open_now, NO_ROW))
         has = (called != NO_ROW) & (frame[called] != NO_FRAME)
-        seat[homeless] = np.where(has, called, seat[homeless])
-    return seat
+        found[without_line] = np.where(has, called, found[without_line])
+    return found
 
 
 def _main_lane(ctx: Context) -> int:
-    """The thread that the steps are on; without steps the one with the most operators."""
+    """The thread with the steps; without steps the one with the most operators."""
     events = ctx.events
     if len(ctx.steps):
         return int(events.lane[ctx.steps.rows[0]])

@@ -1,1 +1,1 @@
-"""Sentences on device memory: fragmentation, allocator settings, out of memory."""
+"""Messages on device memory: fragmentation, allocator settings, failed allocations."""

@@ -1,31 +1,27 @@
-"""Parts of sentences about device memory, in the user's own lines and figures."""
+"""Parts of messages about device memory: blocks, allocation sites and fragmentation."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from profkit.engine.wording import counted
 from profkit.model.location import Location
 from profkit.model.memory_summary import AllocationSite, FragmentationSite
-from profkit.units import format_bytes, format_count
+from profkit.units import format_bytes
 
-_TELLING_SHARE: Final = 0.05
-"""What holds less than this in place is not worth a reader's time."""
+_MIN_SHARE: Final = 0.05
+"""A line that causes less of the fragmentation is not named."""
 
 
 def blocks(n: int) -> str:
     """``1 block``, ``1,200 blocks``."""
-    return "1 block" if n == 1 else f"{format_count(n)} blocks"
+    return counted(n, "block")
 
 
 def site_line(location: Location, *, is_before_recording: bool = False) -> str:
-    """``train.py:12``, or what is known of memory without a line.
-
-    Args:
-        location: Where it was allocated.
-        is_before_recording: Whether that was before the history began.
-    """
+    """``train.py:12``, or why there is no source line."""
     if location.file is not None:
         return location.place
-    return "what was allocated before the recording" if is_before_recording else "an unknown line"
+    return "memory allocated before recording" if is_before_recording else "no stack recorded"
 
 
 def site_text(site: AllocationSite) -> str:
@@ -40,22 +36,22 @@ def fragmentation_text(site: FragmentationSite) -> str:
     return f"{format_bytes(site.bytes)} in {blocks(site.n)} of {site_line(site.location)}"
 
 
-def main_fragmentation_sites(pins: Sequence[FragmentationSite]) -> list[FragmentationSite]:
-    """Those that have a line and hold a good part of the free memory in place."""
-    least = _TELLING_SHARE * sum(pin.unreleasable_bytes for pin in pins)
+def main_fragmentation_sites(sites: Sequence[FragmentationSite]) -> list[FragmentationSite]:
+    """Those that have a source line and cause a good part of the fragmentation."""
+    min_bytes = _MIN_SHARE * sum(site.unreleasable_bytes for site in sites)
     return [
-        pin for pin in pins if pin.location.file is not None and pin.unreleasable_bytes >= least
+        site
+        for site in sites
+        if site.location.file is not None and site.unreleasable_bytes >= min_bytes
     ]
 
 
 def listed(parts: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
-    if len(parts) < 2:  # noqa: PLR2004  (one alone)
-        return "".join(parts)
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def site_locations(sites: Iterable[AllocationSite | FragmentationSite]) -> tuple[Location, ...]:
-    """The lines of some sites that are known, each once, in their order."""
+    """The distinct source lines of sites, in their order."""
     known = (site.location for site in sites if site.location.file is not None)
     return tuple(dict.fromkeys(known))

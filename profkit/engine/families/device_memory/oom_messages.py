@@ -1,4 +1,4 @@
-"""Why a request found no room on a device, and what to change, in sentences."""
+"""Messages and fixes for failed allocations, and for requests that make the allocator flush."""
 
 from typing import Final
 
@@ -16,19 +16,19 @@ from profkit.model.memory_summary import AllocationSite
 from profkit.units import format_bytes, format_count, format_times
 
 MAX_LINES: Final = 3
-"""So many lines, and so many ways, are named."""
+"""Number of lines, and of ways to free memory, that a message names."""
 
 _REASONS: Final = {
     "exhaustion": "The device is full",
-    "fragmentation": "The memory is in pieces",
-    "outside": "Much of the device is not PyTorch's",
+    "fragmentation": "Free memory is fragmented",
+    "outside": "Much of the device is in use outside PyTorch",
 }
 _ADVICE: Final = {
     "activation": "activations: use a smaller batch, `torch.utils.checkpoint` or `torch.autocast`",
-    "parameter": "parameters: keep them in bfloat16, or shard them",
+    "parameter": "parameters: store them in bfloat16, or shard them",
     "gradient": "gradients: use a smaller batch, or `zero_grad(set_to_none=True)` before it",
     "optimizer-state": "optimizer state: use an optimizer with less of it, or shard it",
-    "input": "inputs: move a batch to the device when its turn comes",
+    "input": "inputs: copy each batch to the device when it is needed",
     "workspace": "workspaces: use a smaller batch",
     "communication": "communication: use smaller buckets",
 }
@@ -37,89 +37,87 @@ _ADVICE: Final = {
 def oom_message(
     memory: DeviceMemory,
     line: Location,
-    told: AllocationFailure,
+    failure: AllocationFailure,
     sites: tuple[AllocationSite, ...],
     n: int,
 ) -> str:
-    """What was asked for, what stood in its way, and whose the memory was.
+    """The failed allocation, its cause, and the allocation sites with the most memory.
 
     Args:
-        memory: The device.
-        line: The line that asked.
-        told: The request that is told of.
-        sites: What stood then, the most bytes first.
-        n: How many requests of the line found no room.
+        line: The source line of the allocation.
+        failure: The failure to describe, of all at that line.
+        sites: Live memory at that moment, the most bytes first.
+        n: Number of failed allocations at that line.
     """
-    where = f" asked for at {line.place}" if line.file else ""
-    often = f", {format_times(n)}" if n > 1 else ""
-    in_use = f"{format_bytes(told.active_bytes)} of PyTorch's {format_bytes(told.reserved_bytes)}"
-    parts = [f"{memory.label} had no room for {format_bytes(told.requested_bytes)}{where}{often}."]
-    free = told.device_free_bytes
-    if told.reason == "limit":
-        own = None if told.driver is None else told.driver.limit_bytes
-        limit = f"a limit of the program's own{f' of {format_bytes(own)}' if own else ''}"
+    place = f" at {line.place}" if line.file else ""
+    times = f", {format_times(n)}" if n > 1 else ""
+    requested = format_bytes(failure.requested_bytes)
+    parts = [f"{memory.label}: allocation of {requested} failed{place}{times}."]
+    active = (
+        f"{format_bytes(failure.active_bytes)} of the {format_bytes(failure.reserved_bytes)} that "
+        "PyTorch had reserved were active"
+    )
+    free = failure.device_free_bytes
+    if failure.reason == "limit":
+        limit_bytes = None if failure.driver is None else failure.driver.limit_bytes
+        limit = f" of {format_bytes(limit_bytes)}" if limit_bytes else ""
         parts.append(
-            f"The driver had {format_bytes(free or 0)} left, which is enough: {limit} was reached, "
-            f"or memory was given back a moment too late. {in_use} were in use."
+            f"The driver had {format_bytes(free or 0)} free, which is enough: the program's memory "
+            f"limit{limit} was reached, or memory was freed too late. {active}."
         )
         return " ".join(parts)
-    full = _REASONS[told.reason]
-    left = "" if free is None else f", and the driver had {format_bytes(free)} left"
-    lacked = f", {format_bytes(told.missing_bytes)} too little" if told.missing_bytes else ""
-    parts.append(f"{full}: {in_use} were in use{left}{lacked}.")
-    if told.unreleasable_bytes:
-        longest = told.largest_usable_block_bytes
-        of_them = "" if longest is None else f", the longest fit for it {format_bytes(longest)}"
-        enough = ""
-        if told.fits_if_compacted:
-            why = (
-                ", and no setting would have joined them"
-                if fails_with_any_setting(memory, told)
-                else ""
-            )
-            enough = f" In one piece they would have been enough{why}."
-        parts.append(
-            f"{format_bytes(told.unreleasable_bytes)} lay free in pieces{of_them}.{enough}"
-        )
+    driver = "" if free is None else f", and the driver had {format_bytes(free)} free"
+    missing = failure.missing_bytes
+    too_little = f", {format_bytes(missing)} too little" if missing else ""
+    parts.append(f"{_REASONS[failure.reason]}: {active}{driver}{too_little}.")
+    if failure.unreleasable_bytes:
+        parts.append(_fragmented(memory, failure))
     if sites:
-        parts.append(f"Most was held by {listed([site_text(each) for each in sites[:MAX_LINES]])}.")
-    parts.append(_others(told))
+        largest = listed([site_text(each) for each in sites[:MAX_LINES]])
+        parts.append(f"Largest allocation sites: {largest}.")
+    parts.append(_outside(failure))
     return " ".join(filter(None, parts))
 
 
-def _others(told: AllocationFailure) -> str:
-    """What of the device was not this allocator's, as far as anyone can tell."""
-    if told.outside_bytes is None or told.driver is None:
-        if told.device_free_bytes is None:
+def _fragmented(memory: DeviceMemory, failure: AllocationFailure) -> str:
+    largest = failure.largest_usable_block_bytes
+    at_most = "" if largest is None else f" of at most {format_bytes(largest)}"
+    text = f"{format_bytes(failure.unreleasable_bytes)} were free in separate blocks{at_most}"
+    if not failure.fits_if_compacted:
+        return f"{text}."
+    but = ""
+    if fails_with_any_setting(memory, failure):
+        but = ", but no allocator setting would have merged them"
+    return f"{text}. As one block they would have been enough{but}."
+
+
+def _outside(failure: AllocationFailure) -> str:
+    """The device memory outside this allocator, as far as it is known."""
+    if failure.outside_bytes is None or failure.driver is None:
+        if failure.device_free_bytes is None:
             return ""
-        known = format_bytes(told.reserved_bytes + told.device_free_bytes)
-        return (
-            f"If the device has more than these {known}, the rest is other programs' or libraries'."
-        )
-    others, own = told.driver.others_bytes, told.driver.non_torch_bytes
-    whose = [f"{format_bytes(others)} by other programs"] if others else []
-    whose += [f"{format_bytes(own)} by libraries of this program"] if own else []
+        known = format_bytes(failure.reserved_bytes + failure.device_free_bytes)
+        return f"Device memory beyond these {known} is in use by other programs or libraries."
+    others, own = failure.driver.others_bytes, failure.driver.non_torch_bytes
+    owners = [f"{format_bytes(others)} by other programs"] if others else []
+    owners += [f"{format_bytes(own)} by libraries of this program"] if own else []
     return (
-        f"{format_bytes(told.outside_bytes)} of the device's "
-        f"{format_bytes(told.driver.total_bytes)} were held outside PyTorch"
-        f"{': ' if whose else ''}{listed(whose)}."
+        f"{format_bytes(failure.outside_bytes)} of the device's "
+        f"{format_bytes(failure.driver.total_bytes)} were in use outside PyTorch"
+        f"{': ' if owners else ''}{listed(owners)}."
     )
 
 
 def oom_fix(
-    memory: DeviceMemory, line: Location, told: AllocationFailure, sites: tuple[AllocationSite, ...]
+    memory: DeviceMemory,
+    line: Location,
+    failure: AllocationFailure,
+    sites: tuple[AllocationSite, ...],
 ) -> str:
-    """The ways to make room, those with the most bytes first.
-
-    Args:
-        memory: The device.
-        line: The line that asked.
-        told: The request that is told of.
-        sites: What stood then, the most bytes first.
-    """
-    if told.reason == "limit":
+    """The ways to free memory, those with the most bytes first. Arguments as above."""
+    if failure.reason == "limit":
         return (
-            "Raise `torch.cuda.set_per_process_memory_fraction` if the program sets it, and see "
+            "Raise `torch.cuda.set_per_process_memory_fraction` if the program sets it, and check "
             "with `nvidia-smi` what else uses the device."
         )
     by_use: dict[str, int] = {}
@@ -127,68 +125,59 @@ def oom_fix(
         by_use[site.category] = by_use.get(site.category, 0) + site.bytes
     ways = [(n_bytes, _ADVICE[use]) for use, n_bytes in by_use.items() if use in _ADVICE]
     ways.extend(
-        (site.bytes, f"{site_line(site.location)}: see whether all of it is needed at once")
+        (site.bytes, f"{site_line(site.location)}: check whether all of it is needed at once")
         for site in sites
         if site.category == "unknown" and site.location.file is not None
     )
-    if told.reason == "outside":
-        outside = "outside PyTorch: see with `nvidia-smi` who else uses the device"
-        ways.append((told.outside_bytes or 0, outside))
+    if failure.reason == "outside":
+        outside = "outside PyTorch: check with `nvidia-smi` what else uses the device"
+        ways.append((failure.outside_bytes or 0, outside))
     if line.file:
-        ways.append(
-            (told.requested_bytes, f"{line.place}: compute in chunks what it asks for at once")
-        )
-    pieces = None
-    setting = fitting_setting(memory, told) if told.unreleasable_bytes else None
+        ways.append((failure.requested_bytes, f"{line.place}: compute it in chunks"))
+    compacted = None
+    setting = fitting_setting(memory, failure) if failure.unreleasable_bytes else None
     if setting is not None:
-        pieces = (told.unreleasable_bytes, f"free in pieces: {setting}")
-        ways.append(pieces)
-    ways.sort(key=lambda each: -each[0])
-    told_ways = ways[:MAX_LINES]
-    if pieces is not None and pieces not in told_ways and told.fits_if_compacted:
-        told_ways.append(pieces)
+        compacted = (failure.unreleasable_bytes, f"fragmented: {setting}")
+        ways.append(compacted)
     if not ways:
-        return "Use a smaller batch, and record the history with stacks to see what holds memory."
-    chosen = "; ".join(f"{format_bytes(n_bytes)} {way}" for n_bytes, way in told_ways)
-    return f"In the order of bytes: {chosen}."
+        return "Use a smaller batch, and record the history with stacks to see what uses memory."
+    ways.sort(key=lambda each: -each[0])
+    named = ways[:MAX_LINES]
+    if compacted is not None and compacted not in named and failure.fits_if_compacted:
+        named.append(compacted)
+    return f"By bytes: {'; '.join(f'{format_bytes(n_bytes)} {way}' for n_bytes, way in named)}."
 
 
 def flush_message(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
-    """How often requests made the allocator give its cache back, and what that came to.
+    """How often requests made the allocator release its cache, and how much it reserved again.
 
     Args:
-        memory: The device.
-        full: Such runs, as places in :attr:`DeviceMemory.flushes`.
-        again_bytes: What of it was asked of the driver again.
+        full: Such flushes, as places in :attr:`DeviceMemory.flushes`.
+        again_bytes: Bytes that it then reserved again.
     """
     flushes = memory.flushes
     threshold = _threshold(memory)
-    why = "" if threshold is None else f" within `garbage_collection_threshold` ({threshold})"
+    limit = "" if threshold is None else f" within `garbage_collection_threshold` ({threshold})"
     return (
-        f"{format_times(len(full)).capitalize()} a request found no room{why} on {memory.label}: "
-        f"the allocator gave {format_bytes(int(flushes.n_bytes[full].sum()))} of its cache back to "
-        f"the driver, in {format_count(int(flushes.n_calls[full].sum()))} calls that wait for the "
-        f"device, and asked for {format_bytes(again_bytes)} of it anew."
+        f"{memory.label}: {format_times(len(full))} a request did not fit{limit}, and the "
+        f"allocator released {format_bytes(int(flushes.n_bytes[full].sum()))} of cached memory to the driver "
+        f"in {format_count(int(flushes.n_calls[full].sum()))} calls that synchronize with the "
+        f"device. It then reserved {format_bytes(again_bytes)} of it again."
     )
 
 
 def flush_fix(memory: DeviceMemory) -> str:
-    """What to do about it.
-
-    Args:
-        memory: The device.
-    """
+    """The fix for such flushes."""
     if _threshold(memory) is not None:
         return (
-            "Raise `garbage_collection_threshold` in `PYTORCH_CUDA_ALLOC_CONF`, or take it out: "
-            "the allocator frees its cache by itself before it gives a request up."
+            "Raise `garbage_collection_threshold` in `PYTORCH_CUDA_ALLOC_CONF`, or remove it: the "
+            "allocator frees its cache anyway before an allocation fails."
         )
-    grows = memory.settings.expandable
-    pieces = "" if grows else f", or set `{EXPANDABLE}`, so that cached pieces fit"
-    return f"The device is nearly full: use a smaller batch, keep fewer tensors{pieces}."
+    setting = "" if memory.settings.expandable else f", or set `{EXPANDABLE}` to reuse free memory"
+    return f"The device is nearly full: use a smaller batch, retain fewer tensors{setting}."
 
 
 def _threshold(memory: DeviceMemory) -> float | None:
-    """``garbage_collection_threshold``, where the program has set one."""
+    """``garbage_collection_threshold``, if the program sets it."""
     value = memory.snapshot.settings.get("garbage_collection_threshold")
     return float(value) if isinstance(value, int | float) and value > 0 else None

@@ -1,4 +1,4 @@
-"""What other settings of the allocator would have changed, in sentences and figures."""
+"""The effect of other allocator settings, as fixes and evidence."""
 
 from typing import Final
 
@@ -13,166 +13,137 @@ EXPANDABLE: Final = f"{CONF}=expandable_segments:True"
 
 _MIN_SAVED_BYTES: Final = 256 << 20
 _MIN_SAVED_SHARE: Final = 0.1
-"""What saves less of what was reserved is not worth a setting."""
-_ORDER: Final = "Allocate what lives long before what comes and goes"
+"""A setting that saves less of the reserved memory is not recommended."""
+_ORDER: Final = "Allocate long-lived tensors before short-lived ones"
 
 
 def fragmentation_fix(memory: DeviceMemory) -> str:
-    """What to do about free memory in pieces, with what it would come to where that is known.
-
-    Args:
-        memory: The device.
-    """
-    other = memory.what_if
-    if not other.is_reproduced:
-        return _from_levels(memory)
-    most = other.recorded.peak_bytes
-    tried = _outcomes(other)
-    helping = [
-        each for each in tried if each.is_complete and _is_much(most - each.peak_bytes, most)
-    ]
-    if helping:
-        first, *others = helping
+    """The fix for fragmentation, with the peak that a simulation of the history gives for it."""
+    what_if = memory.what_if
+    if not what_if.is_reproduced:
+        return _estimated_fix(memory)
+    recorded = what_if.recorded.peak_bytes
+    tried = [each for each in _results(what_if) if each.is_complete]
+    useful = [each for each in tried if _is_significant(recorded - each.peak_bytes, recorded)]
+    if useful:
+        first, *others = useful
         also = "".join(
             f"; {_with(memory, each)} {format_bytes(each.peak_bytes)}" for each in others
         )
-        it = "without it" if _goes(memory, first) else "with it"
+        it = "without it" if _removes_limit(memory, first) else "with it"
         return (
-            f"{_done(memory, first)}: {it} reserved memory at its peak would have been "
-            f"{format_bytes(first.peak_bytes)} instead of {format_bytes(most)}{also}. {_ORDER}."
+            f"{_change(memory, first)}: {it} peak reserved memory would be "
+            f"{format_bytes(first.peak_bytes)} instead of {format_bytes(recorded)}{also}. {_ORDER}."
         )
     figures = " and ".join(
-        f"{format_bytes(each.peak_bytes)} {_with(memory, each)}"
-        for each in tried
-        if each.is_complete
+        f"{format_bytes(each.peak_bytes)} {_with(memory, each)}" for each in tried
     )
-    no_use = (
-        f"No setting would have saved much of the {format_bytes(most)} that were reserved at the "
-        f"peak: {figures}. "
-    )
-    return f"{no_use if figures else ''}{_of_the_program(memory)}"
+    no_setting = f"No setting would reduce the peak of {format_bytes(recorded)} reserved by much: "
+        f"{figures}. "
+    return f"{no_setting if figures else ''}{_program_fix(memory)}"
 
 
 def fragmentation_evidence(memory: DeviceMemory) -> dict[str, EvidenceValue]:
-    """The figures behind it: what the history played again reserved at its peak.
-
-    Args:
-        memory: The device.
-    """
-    other = memory.what_if
-    expandable, split = other.expandable, other.best_split
+    """The peaks of reserved memory in simulations of the history."""
+    what_if = memory.what_if
+    expandable, split = what_if.expandable, what_if.best_split
     return {
-        "is_reproduced": other.is_reproduced,
-        "reproduced_within_bytes": other.max_error_bytes,
+        "is_reproduced": what_if.is_reproduced,
+        "reproduced_within_bytes": what_if.max_error_bytes,
         "reserved_if_expandable_bytes": None if expandable is None else expandable.peak_bytes,
         "best_max_split": None if split is None else split.alloc_conf or "none",
         "reserved_if_best_max_split_bytes": None if split is None else split.peak_bytes,
     }
 
 
-def fitting_setting(memory: DeviceMemory, told: AllocationFailure) -> str | None:
-    """What to set so that what is free in pieces makes room; None where no setting is of use.
-
-    Args:
-        memory: The device.
-        told: The request that found no room.
-    """
-    other = memory.what_if
-    if told.fits_if_compacted and other.is_reproduced:
-        found = other.setting_that_serves(told.place)
+def fitting_setting(memory: DeviceMemory, failure: AllocationFailure) -> str | None:
+    """The setting with which a failed allocation would fit, or None if there is none."""
+    what_if = memory.what_if
+    if failure.fits_if_compacted and what_if.is_reproduced:
+        found = what_if.setting_that_serves(failure.place)
         if found is None:
             return None
-        done = _done(memory, found)
-        return f"{done[0].lower()}{done[1:]}, and this request would have fitted"
+        change = _change(memory, found)
+        return f"{change[0].lower()}{change[1:]}, with which this allocation would fit"
     if memory.settings.expandable:
         return None
-    enough = ", which alone may have been enough" if told.fits_if_compacted else ""
+    enough = ", which may be enough" if failure.fits_if_compacted else ""
     return f"set `{EXPANDABLE}`{enough}"
 
 
-def fails_with_any_setting(memory: DeviceMemory, told: AllocationFailure) -> bool:
-    """Whether the request was tried under other settings and met under none.
-
-    Args:
-        memory: The device.
-        told: The request that found no room.
-    """
-    other = memory.what_if
-    tried = other.expandable is not None or len(other.split_results) > 0
-    return tried and other.setting_that_serves(told.place) is None
+def fails_with_any_setting(memory: DeviceMemory, failure: AllocationFailure) -> bool:
+    """Whether other settings were simulated and the allocation fails with all of them."""
+    what_if = memory.what_if
+    is_simulated = what_if.expandable is not None or len(what_if.split_results) > 0
+    return is_simulated and what_if.setting_that_serves(failure.place) is None
 
 
 def fitting_setting_evidence(
-    memory: DeviceMemory, told: AllocationFailure
+    memory: DeviceMemory, failure: AllocationFailure
 ) -> dict[str, EvidenceValue]:
-    """Whether the request was tried under other settings, and one that would have met it.
-
-    Args:
-        memory: The device.
-        told: The request that found no room.
-    """
-    if told.reason == "limit" or not told.fits_if_compacted:
+    """Whether other settings were simulated, and one with which the allocation would fit."""
+    if failure.reason == "limit" or not failure.fits_if_compacted:
         return {}
-    other = memory.what_if
-    found = other.setting_that_serves(told.place)
+    what_if = memory.what_if
+    found = what_if.setting_that_serves(failure.place)
     return {
-        "is_reproduced": other.is_reproduced,
+        "is_reproduced": what_if.is_reproduced,
         "fits_with": None if found is None else found.alloc_conf or "no max_split_size_mb",
     }
 
 
-def _outcomes(other: WhatIf) -> list[SimulationResult]:
-    """Expandable segments and the best limit; the latter first where it reserves much less."""
-    expandable, split = other.expandable, other.best_split
+def _results(what_if: WhatIf) -> list[SimulationResult]:
+    """Expandable segments and the best split limit; the limit first if it reserves much less."""
+    expandable, split = what_if.expandable, what_if.best_split
     found = [each for each in (expandable, split) if each is not None]
     if expandable is not None and split is not None:
         less = expandable.peak_bytes - split.peak_bytes
-        if _is_much(less, other.recorded.peak_bytes):
+        if _is_significant(less, what_if.recorded.peak_bytes):
             found.reverse()
     return found
 
 
-def _is_much(n_bytes: int, most: int) -> bool:
-    return n_bytes >= max(_MIN_SAVED_BYTES, _MIN_SAVED_SHARE * most)
+def _is_significant(saved_bytes: int, recorded_bytes: int) -> bool:
+    return saved_bytes >= max(_MIN_SAVED_BYTES, _MIN_SAVED_SHARE * recorded_bytes)
 
 
-def _goes(memory: DeviceMemory, outcome: SimulationResult) -> bool:
-    """Whether the setting is to have no ``max_split_size`` any more."""
+def _removes_limit(memory: DeviceMemory, result: SimulationResult) -> bool:
+    """Whether the change is to remove ``max_split_size_mb``."""
     has_limit = memory.settings.max_split_bytes is not None
-    return has_limit and (memory.settings.expandable or not outcome.alloc_conf)
+    return has_limit and (memory.settings.expandable or not result.alloc_conf)
 
 
-def _done(memory: DeviceMemory, outcome: SimulationResult) -> str:
-    if _goes(memory, outcome):
+def _change(memory: DeviceMemory, result: SimulationResult) -> str:
+    if _removes_limit(memory, result):
         limit = format_bytes(memory.settings.max_split_bytes or 0)
-        return f"Take `max_split_size_mb` ({limit} here) out of `{CONF}`"
-    return f"Set `{CONF}={outcome.alloc_conf}`"
+        return f"Remove `max_split_size_mb` ({limit} here) from `{CONF}`"
+    return f"Set `{CONF}={result.alloc_conf}`"
 
 
-def _with(memory: DeviceMemory, outcome: SimulationResult) -> str:
+def _with(memory: DeviceMemory, result: SimulationResult) -> str:
+    if _removes_limit(memory, result):
+        return "without `max_split_size_mb`"
+    return f"with `{result.alloc_conf}`"
+
+
+def _program_fix(memory: DeviceMemory) -> str:
+    compact = format_bytes(memory.driver_requests.compact_bytes)
     return (
-        "without `max_split_size_mb`" if _goes(memory, outcome) else f"with `{outcome.alloc_conf}`"
+        f"{_ORDER}, and pad varying sizes to a few: without fragmentation about {compact} would be "
+        "enough."
     )
 
 
-def _of_the_program(memory: DeviceMemory) -> str:
-    tight = format_bytes(memory.driver_requests.compact_bytes)
-    return (
-        f"{_ORDER}, and pad changing sizes to a few: about {tight} would do if free memory were in "
-        f"one piece."
-    )
-
-
-def _from_levels(memory: DeviceMemory) -> str:
-    """Where the history cannot be played again: what it says of how much was in use."""
-    tight = format_bytes(memory.driver_requests.compact_bytes)
+def _estimated_fix(memory: DeviceMemory) -> str:
+    """The fix if the history cannot be simulated, from the memory that was active."""
+    compact = format_bytes(memory.driver_requests.compact_bytes)
     limit = memory.settings.max_split_bytes
     if not memory.settings.expandable:
-        return f"Set `{EXPANDABLE}`: at best {tight} would do then. {_ORDER}."
+        return f"Set `{EXPANDABLE}`: at best {compact} would be enough then. {_ORDER}."
     if limit is not None:
         return (
-            f"Take `max_split_size_mb` ({format_bytes(limit)} here) out of `{CONF}`: no shorter "
-            f"request may have a free block beyond it, and at best {tight} would do without. Free "
-            f"what stands between, or allocate it first."
+            f"Remove `max_split_size_mb` ({format_bytes(limit)} here) from `{CONF}`: it prevents "
+            "smaller requests from using larger free blocks, and at best "
+            f"{compact} would be enough without it. {_ORDER}."
         )
-    return _of_the_program(memory)
+    return _program_fix(memory)
