@@ -160,9 +160,9 @@ def flush_message(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
     limit = "" if threshold is None else f" within `garbage_collection_threshold` ({threshold})"
     return (
         f"{memory.label}: {format_times(len(full))} a request did not fit{limit}, and the "
-        f"allocator released {format_bytes(int(flushes.n_bytes[full].sum()))} of cached memory to the driver "
-        f"in {format_count(int(flushes.n_calls[full].sum()))} calls that synchronize with the "
-        f"device. It then reserved {format_bytes(again_bytes)} of it again."
+        f"allocator released {format_bytes(int(flushes.n_bytes[full].sum()))} of cached memory to "
+        f"the driver in {format_count(int(flushes.n_calls[full].sum()))} calls that synchronize "
+        f"with the device. It then reserved {format_bytes(again_bytes)} of it again."
     )
 
 

@@ -38,9 +38,12 @@ def fragmentation_fix(memory: DeviceMemory) -> str:
     figures = " and ".join(
         f"{format_bytes(each.peak_bytes)} {_with(memory, each)}" for each in tried
     )
-    no_setting = f"No setting would reduce the peak of {format_bytes(recorded)} reserved by much: "
-        f"{figures}. "
-    return f"{no_setting if figures else ''}{_program_fix(memory)}"
+    if not figures:
+        return _program_fix(memory)
+    return (
+        f"No setting would reduce the peak of {format_bytes(recorded)} reserved by much: "
+        f"{figures}. {_program_fix(memory)}"
+    )
 
 
 def fragmentation_evidence(memory: DeviceMemory) -> dict[str, EvidenceValue]:
