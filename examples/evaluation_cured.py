@@ -1,7 +1,7 @@
-"""Trains a network and counts in every step how much of some held-out data it gets right.
+"""Trains a network and measures its accuracy on held-out data in every step.
 
-The cure of ``evaluation_with_graph.py``: held-out data is looked at in inference mode, so every
-activation is gone as soon as the next layer has read it.
+The fixed version of ``evaluation_with_graph.py``: held-out data is evaluated in inference mode, so
+every activation is freed as soon as the next layer has read it.
 
 Run: ``python examples/evaluation_cured.py [STEPS]``
 """
@@ -17,7 +17,7 @@ BATCH, HELD_OUT = 128, 1024
 
 
 def answers(network: nn.Module, features: torch.Tensor) -> torch.Tensor:
-    """The class that the network gives each of some rows."""
+    """The class that the network predicts for each row."""
     with torch.inference_mode():
         return network(features).argmax(dim=1)
 

@@ -1,7 +1,7 @@
-"""Trains a network and counts in every step how much of some held-out data it gets right.
+"""Trains a network and measures its accuracy on held-out data in every step.
 
-The fault: ``network.eval()`` does not turn gradients off. Each look at the held-out data builds a
-graph that no backward pass uses, and keeps all activations until the answers are there.
+The problem: ``network.eval()`` does not turn gradients off. Each evaluation builds an autograd
+graph that no backward pass uses, and retains all activations until the predictions are computed.
 ``evaluation_cured.py`` is the same program without it.
 
 Run: ``python examples/evaluation_with_graph.py [STEPS]``
@@ -18,7 +18,7 @@ BATCH, HELD_OUT = 128, 1024
 
 
 def answers(network: nn.Module, features: torch.Tensor) -> torch.Tensor:
-    """The class that the network gives each of some rows."""
+    """The class that the network predicts for each row."""
     return network(features).argmax(dim=1)  # fault: builds a graph
 
 

@@ -1,7 +1,7 @@
-"""Trains a small network on the iris flowers, and asks the device for the loss after every epoch.
+"""Trains a small network on the iris flowers, and reads the loss from the device in every epoch.
 
-The fault: ``loss.item()`` in each epoch, to keep a curve. On a GPU the host then waits until all
-queued work is done, sends the next epoch only afterwards, and the GPU stands idle meanwhile: such
+The problem: ``loss.item()`` in each epoch, to draw a curve. On a GPU the host then waits for all
+queued work, enqueues the next epoch only afterwards, and the GPU is idle meanwhile: such
 small epochs become slower than on a CPU. ``iris_no_losses.py`` and ``iris_item_every_200.py``
 are the same program without it.
 
@@ -21,7 +21,7 @@ HELD_OUT = 30
 
 
 class Classifier(nn.Module):
-    """Four measures of a flower, ten hidden units, three kinds of iris."""
+    """Four measurements of a flower, ten hidden units, three species of iris."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,13 +29,13 @@ class Classifier(nn.Module):
         self.output = nn.Linear(10, 3)
 
     def forward(self, flowers: torch.Tensor) -> torch.Tensor:
-        """Scores of the kinds. Shapes ``(n, 4)`` to ``(n, 3)``."""
+        """Scores of the classes. Shapes ``(n, 4)`` to ``(n, 3)``."""
         scores: torch.Tensor = self.output(torch.relu(self.hidden(flowers)))
         return scores
 
 
 def training_set(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The 120 flowers to learn from and their kinds, on the device."""
+    """The 120 training samples and their classes, on the device."""
     measures, kinds = load_iris(return_X_y=True)
     measures, _, kinds, _ = train_test_split(
         measures, kinds, test_size=HELD_OUT, random_state=SEED, stratify=kinds
@@ -45,7 +45,7 @@ def training_set(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(epochs: int, print_every: int, device: torch.device) -> list[float]:
-    """Train on the full batch; the loss of every epoch."""
+    """Train on the full batch and return the loss of every epoch."""
     flowers, kinds = training_set(device)
     network = Classifier().to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
@@ -63,7 +63,7 @@ def train(epochs: int, print_every: int, device: torch.device) -> list[float]:
 
 
 def draw(losses: list[float], path: str) -> None:
-    """Save the loss curve as a picture, where matplotlib is installed."""
+    """Save the loss curve as an image, if matplotlib is installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)

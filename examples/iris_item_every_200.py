@@ -1,7 +1,7 @@
-"""Trains a small network on the iris flowers and keeps the loss of one epoch in 200.
+"""Trains a small network on the iris flowers and stores the loss of every 200th epoch.
 
-The cure of ``iris_item_each_epoch.py`` for those who want the curve: a hundred points draw it as
-well as twenty thousand, and the host waits for the device a hundred times instead.
+The fixed version of ``iris_item_each_epoch.py`` for those who want the curve: a hundred points draw
+it as well as twenty thousand, and the host waits for the device a hundred times only.
 
 Run: ``python examples/iris_item_every_200.py [EPOCHS]``
 """
@@ -20,7 +20,7 @@ KEEP_EVERY = 200
 
 
 class Classifier(nn.Module):
-    """Four measures of a flower, ten hidden units, three kinds of iris."""
+    """Four measurements of a flower, ten hidden units, three species of iris."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class Classifier(nn.Module):
         self.output = nn.Linear(10, 3)
 
     def forward(self, flowers: torch.Tensor) -> torch.Tensor:
-        """Scores of the kinds. Shapes ``(n, 4)`` to ``(n, 3)``."""
+        """Scores of the classes. Shapes ``(n, 4)`` to ``(n, 3)``."""
         scores: torch.Tensor = self.output(torch.relu(self.hidden(flowers)))
         return scores
 
 
 def training_set(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The 120 flowers to learn from and their kinds, on the device."""
+    """The 120 training samples and their classes, on the device."""
     measures, kinds = load_iris(return_X_y=True)
     measures, _, kinds, _ = train_test_split(
         measures, kinds, test_size=HELD_OUT, random_state=SEED, stratify=kinds
@@ -44,7 +44,7 @@ def training_set(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(epochs: int, print_every: int, device: torch.device) -> dict[int, float]:
-    """Train on the full batch; the losses of the epochs that were kept."""
+    """Train on the full batch and return the losses of some epochs."""
     flowers, kinds = training_set(device)
     network = Classifier().to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
@@ -63,7 +63,7 @@ def train(epochs: int, print_every: int, device: torch.device) -> dict[int, floa
 
 
 def draw(losses: dict[int, float], path: str) -> None:
-    """Save the loss curve as a picture, where matplotlib is installed."""
+    """Save the loss curve as an image, if matplotlib is installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)

@@ -1,8 +1,8 @@
-"""Trains a small network on the iris flowers, and keeps the loss of every epoch as it is.
+"""Trains a small network on the iris flowers, and stores the loss of every epoch as a tensor.
 
-The fault: ``losses.append(loss)`` without ``.item()``. Each loss holds on to the autograd graph
-that it came from: after ``backward()`` what the graph had saved is gone, its nodes stay, and memory
-grows with every epoch. ``iris_item_every_200.py`` keeps numbers, and few of them.
+The problem: ``losses.append(loss)`` without ``.item()``. Each loss retains its autograd graph:
+``backward()`` frees the tensors that the graph had saved, but its nodes stay, and memory
+grows with every epoch. ``iris_item_every_200.py`` stores numbers, and few of them.
 
 Run: ``python examples/iris_losses_kept.py [EPOCHS]``
 """
@@ -20,7 +20,7 @@ HELD_OUT = 30
 
 
 class Classifier(nn.Module):
-    """Four measures of a flower, ten hidden units, three kinds of iris."""
+    """Four measurements of a flower, ten hidden units, three species of iris."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class Classifier(nn.Module):
         self.output = nn.Linear(10, 3)
 
     def forward(self, flowers: torch.Tensor) -> torch.Tensor:
-        """Scores of the kinds. Shapes ``(n, 4)`` to ``(n, 3)``."""
+        """Scores of the classes. Shapes ``(n, 4)`` to ``(n, 3)``."""
         scores: torch.Tensor = self.output(torch.relu(self.hidden(flowers)))
         return scores
 
 
 def training_set(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The 120 flowers to learn from and their kinds, on the device."""
+    """The 120 training samples and their classes, on the device."""
     measures, kinds = load_iris(return_X_y=True)
     measures, _, kinds, _ = train_test_split(
         measures, kinds, test_size=HELD_OUT, random_state=SEED, stratify=kinds
@@ -44,7 +44,7 @@ def training_set(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(epochs: int, print_every: int, device: torch.device) -> list[torch.Tensor]:
-    """Train on the full batch; the loss of every epoch."""
+    """Train on the full batch and return the loss of every epoch."""
     flowers, kinds = training_set(device)
     network = Classifier().to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
@@ -62,7 +62,7 @@ def train(epochs: int, print_every: int, device: torch.device) -> list[torch.Ten
 
 
 def draw(losses: list[torch.Tensor], path: str) -> None:
-    """Save the loss curve as a picture, where matplotlib is installed."""
+    """Save the loss curve as an image, if matplotlib is installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return
     from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)

@@ -1,7 +1,7 @@
-"""Trains a small network on the iris flowers and keeps no losses: the quick variant.
+"""Trains a small network on the iris flowers and stores no losses: the fastest version.
 
-The cure of ``iris_item_each_epoch.py``: nothing in the loop asks the device for a value, but for
-the line that is printed now and then. The host sends epoch after epoch without waiting.
+The fixed version of ``iris_item_each_epoch.py``: no value is read from the device in the loop,
+except for a line that is printed now and then. The host enqueues epoch after epoch without waiting.
 
 Run: ``python examples/iris_no_losses.py [EPOCHS]``
 """
@@ -18,7 +18,7 @@ HELD_OUT = 30
 
 
 class Classifier(nn.Module):
-    """Four measures of a flower, ten hidden units, three kinds of iris."""
+    """Four measurements of a flower, ten hidden units, three species of iris."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,13 +26,13 @@ class Classifier(nn.Module):
         self.output = nn.Linear(10, 3)
 
     def forward(self, flowers: torch.Tensor) -> torch.Tensor:
-        """Scores of the kinds. Shapes ``(n, 4)`` to ``(n, 3)``."""
+        """Scores of the classes. Shapes ``(n, 4)`` to ``(n, 3)``."""
         scores: torch.Tensor = self.output(torch.relu(self.hidden(flowers)))
         return scores
 
 
 def training_set(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The 120 flowers to learn from and their kinds, on the device."""
+    """The 120 training samples and their classes, on the device."""
     measures, kinds = load_iris(return_X_y=True)
     measures, _, kinds, _ = train_test_split(
         measures, kinds, test_size=HELD_OUT, random_state=SEED, stratify=kinds

@@ -1,7 +1,7 @@
-"""Trains a network, checks it on held-out data in every step, and keeps the bare losses.
+"""Trains a network, evaluates it on held-out data in every step, and stores the losses.
 
-The cure of ``leak_losses_with_graph.py``: held-out data is measured under ``torch.no_grad()``, so
-a loss is one number that holds nothing else. It stays on the device, and no step waits for it.
+The fixed version of ``leak_losses_with_graph.py``: held-out data is evaluated under
+``torch.no_grad()``, so a loss retains one number only. It stays on the device: no step waits.
 
 Run: ``python examples/leak_cured.py [STEPS]``
 """

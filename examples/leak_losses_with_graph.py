@@ -1,7 +1,7 @@
-"""Trains a network, checks it on held-out data in every step, and keeps the losses as tensors.
+"""Trains a network, evaluates it on held-out data in every step, and stores the losses as tensors.
 
-The fault: the loss of the held-out data is appended to a list as it is. It never goes backward,
-so its graph never lets go of what it saved: each step leaves the network's activations behind,
+The problem: the held-out loss is appended to a list with its autograd graph. It has no backward
+pass, so the graph never frees the tensors that it saved: each step leaks the network's activations,
 and memory grows until it is full. ``leak_cured.py`` is the same program without it.
 
 Run: ``python examples/leak_losses_with_graph.py [STEPS]``

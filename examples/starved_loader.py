@@ -1,9 +1,9 @@
-"""Trains a small convolutional network on pictures that it unpacks in the training process.
+"""Trains a small convolutional network on images that are decoded in the training process.
 
-The fault: the loader has no workers. Each picture is decompressed, smoothed, cut and mirrored by
-the very process that trains, so training stands still while a batch is made, in every step.
-``--workers 2`` lets other processes do it, where there are cores to spare;
-``starved_loader_cured.py`` does most of it once and for all.
+The problem: the loader has no workers. Each image is decompressed, smoothed, cropped and flipped by
+the process that trains, so training waits for its data in every step.
+With ``--workers 2``, other processes do it, if there are cores to spare;
+``starved_loader_cured.py`` does most of it once, before training.
 
 Run: ``python examples/starved_loader.py [STEPS] [--workers N]``
 """
@@ -24,10 +24,10 @@ PICTURES = 64
 
 
 class PackedPictures(Dataset[tuple[torch.Tensor, int]]):
-    """Pictures kept compressed, as files on a disk are, and unpacked one at a time.
+    """Images that are stored compressed, like files, and decoded one at a time.
 
     Args:
-        n: How many there are to go through; the same few are packed again and again.
+        n: Length of the data set; the same few images repeat.
     """
 
     def __init__(self, n: int) -> None:
@@ -59,7 +59,7 @@ class PackedPictures(Dataset[tuple[torch.Tensor, int]]):
 
 
 def loader_of(steps: int, workers: int) -> DataLoader[tuple[torch.Tensor, int]]:
-    """Batches for so many steps, made by so many processes; 0 means this one."""
+    """Batches for a number of steps, from a number of worker processes."""
     return DataLoader(PackedPictures(steps * BATCH), batch_size=BATCH, num_workers=workers)
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0)
     options = parser.parse_args()
     torch.manual_seed(SEED)
-    torch.set_num_threads(1)  # one core trains; the others are for whoever makes batches
+    torch.set_num_threads(1)  # one core trains; the others load data
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = nn.Sequential(
         nn.Conv2d(3, 48, 3, stride=2), nn.ReLU(), nn.Conv2d(48, 96, 3, stride=2), nn.ReLU(),

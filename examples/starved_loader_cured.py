@@ -1,7 +1,7 @@
-"""Trains a small convolutional network on pictures that were unpacked before it began.
+"""Trains a small convolutional network on images that are decoded before training.
 
-The cure of ``starved_loader.py`` where memory allows it: what is the same in every epoch is done
-once, ahead. What is left for each batch, cutting and mirroring, takes no time worth a worker.
+The fixed version of ``starved_loader.py`` if memory allows it: what is the same in every epoch is
+done once, ahead. The rest, cropping and flipping, is too short to need workers.
 
 Run: ``python examples/starved_loader_cured.py [STEPS]``
 """
@@ -22,10 +22,10 @@ PICTURES = 64
 
 
 class Pictures(Dataset[tuple[torch.Tensor, int]]):
-    """Pictures unpacked and smoothed once; each time they are only cut and mirrored.
+    """Images that are decoded and smoothed once, and cropped and flipped on each access.
 
     Args:
-        n: How many there are to go through; the same few come again and again.
+        n: Length of the data set; the same few images repeat.
     """
 
     def __init__(self, n: int) -> None:
@@ -40,7 +40,7 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
 
     @staticmethod
     def unpack(packed: bytes) -> np.ndarray:
-        """Decompress a picture and smooth it. Shape ``(3, SIDE, SIDE)``."""
+        """Decompress an image and smooth it. Shape ``(3, SIDE, SIDE)``."""
         picture = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(SIDE, SIDE, 3)
         picture = picture.astype(np.float32)
         shifted = (np.roll(picture, (row, column), (0, 1)) for row in (0, 1) for column in (0, 1))
@@ -59,7 +59,7 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
 
 
 def loader_of(steps: int) -> DataLoader[tuple[torch.Tensor, int]]:
-    """Batches for so many steps."""
+    """Batches for a number of steps."""
     return DataLoader(Pictures(steps * BATCH), batch_size=BATCH)
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("steps", nargs="?", type=int, default=60)
     options = parser.parse_args()
     torch.manual_seed(SEED)
-    torch.set_num_threads(1)  # one core trains; the others are for whoever makes batches
+    torch.set_num_threads(1)  # one core trains; the others load data
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = nn.Sequential(
         nn.Conv2d(3, 48, 3, stride=2), nn.ReLU(), nn.Conv2d(48, 96, 3, stride=2), nn.ReLU(),

@@ -1,6 +1,6 @@
 """Trains a wide network on small batches.
 
-The fault: every gradient is filled with zeros before each backward pass, which then reads the
+The problem: every gradient is filled with zeros before each backward pass, which then reads the
 zeros to add to them. ``zeroed_gradients_cured.py`` is the same program without it.
 
 Run: ``python examples/zeroed_gradients.py [STEPS]``

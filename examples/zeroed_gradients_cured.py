@@ -1,6 +1,6 @@
 """Trains a wide network on small batches.
 
-The cure of ``zeroed_gradients.py``: gradients are let go, and the backward pass writes them anew.
+The fixed version of ``zeroed_gradients.py``: gradients are set to None and written, not added to.
 
 Run: ``python examples/zeroed_gradients_cured.py [STEPS]``
 """

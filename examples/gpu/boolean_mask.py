@@ -1,9 +1,9 @@
 """Trains a network on rows of which some have no label.
 
-The fault: ``scores[known]`` picks the rows out. How many there are is only known on the device, so
-the host waits for it before it can go on.
+The problem: ``scores[known]`` selects rows. Their number is known on the device only, so the host
+waits for it.
 
-The cure (``--cured``): all rows keep their place, and those without a label count nothing.
+The fix (``--cured``): all rows are used, and those without a label have weight zero.
 
 Run: ``python examples/gpu/boolean_mask.py [--cured] [--steps N] [--device cuda]``
 """
@@ -16,18 +16,18 @@ from torch import Tensor, nn
 
 
 def picked(scores: Tensor, y: Tensor, known: Tensor) -> Tensor:
-    """The mean loss of the rows that are picked out."""
+    """The mean loss of the selected rows."""
     return nn.functional.cross_entropy(scores[known], y[known])  # fault: the host waits for a size
 
 
 def weighed(scores: Tensor, y: Tensor, known: Tensor) -> Tensor:
-    """The same, of rows in their places."""
+    """The same mean loss, from all rows."""
     each = nn.functional.cross_entropy(scores, y, reduction="none")
     return torch.where(known, each, 0.0).sum() / known.sum()
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=300, arguments=arguments)
     network = measured.network(options)
     x, y = measured.batch(options)

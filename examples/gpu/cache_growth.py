@@ -1,11 +1,11 @@
-"""Trains on batches of growing length: a data set sorted by length, the shortest first.
+"""Trains on batches of increasing length, from a data set sorted by length.
 
-The fault: each batch is a little longer than all before it, so none of the memory that PyTorch
-keeps is long enough for its activations. It asks the driver for more in every step, and holds many
-times what is in use.
+The problem: each batch is slightly longer than all before it, so no cached block is large enough
+for its activations. PyTorch allocates from the driver in every step, and reserves many times the
+allocated memory.
 
-The cure (``--cured``): batches are padded to one length, and the padding is left out of the loss.
-Where padding costs too much, the longest batch first, or ``expandable_segments:True``, does it too.
+The fix (``--cured``): batches are padded to one length, and the padding is excluded from the loss.
+If padding costs too much, put the longest batch first, or set ``expandable_segments:True``.
 
 Run: ``python examples/gpu/cache_growth.py [--cured] [--steps N] [--device cuda]``
 """
@@ -23,7 +23,7 @@ LONGER = 512
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=20, arguments=arguments)
     shortest, longer = measured.scaled(options, SHORTEST), measured.scaled(options, LONGER)
     longest = shortest + longer * measured.count(options)
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         length = shortest + longer * step
         x = torch.zeros(longest if options.cured else length, width, device=options.device)
         x[:length] = texts[:length]
-        scores = network(x)[:length]  # fault: never a length that there was before
+        scores = network(x)[:length]  # fault: a new length in every step
         loss = nn.functional.cross_entropy(scores, kinds[:length])
         optimizer.zero_grad()
         loss.backward()

@@ -1,10 +1,9 @@
-"""Trains a network in mixed precision made by hand.
+"""Trains a network in mixed precision with explicit casts.
 
-The fault: each layer casts its input and its weight to bfloat16 and its output back to float32, so
-that activations are read and written twice as often as they are worked on.
+The problem: each layer casts its input and its weight to bfloat16 and its output back to float32,
+so the casts read and write every activation again.
 
-The cure (``--cured``): ``torch.autocast``. It casts a weight once, and leaves activations as they
-came out.
+The fix (``--cured``): ``torch.autocast``. It casts a weight once, and does not cast outputs back.
 
 Run: ``python examples/gpu/cast_each_layer.py [--cured] [--steps N] [--device cuda]``
 """
@@ -19,7 +18,7 @@ LAYERS = 8
 
 
 class CastingLinear(nn.Linear):
-    """A linear layer that works in bfloat16 and takes and gives float32."""
+    """A linear layer that computes in bfloat16, with float32 inputs and outputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's outputs."""
@@ -28,7 +27,7 @@ class CastingLinear(nn.Linear):
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=200, arguments=arguments)
     kind = torch.device(options.device).type
     width = measured.scaled(options, measured.WIDTH)

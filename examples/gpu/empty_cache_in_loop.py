@@ -1,9 +1,9 @@
-"""Trains a network, and tidies up after each step.
+"""Trains a network, and empties the cache after each step.
 
-The fault: ``torch.cuda.empty_cache()`` gives all free memory back to the driver, and the next step
-asks for it again: calls of the driver that take long, some of which wait for the device.
+The problem: ``torch.cuda.empty_cache()`` returns all free memory to the driver, and the next step
+allocates it again: slow driver calls, some of which synchronize with the device.
 
-The cure (``--cured``): without it. What PyTorch caches is free for every next tensor.
+The fix (``--cured``): remove it. Cached memory is free for every later tensor.
 
 Run: ``python examples/gpu/empty_cache_in_loop.py [--cured] [--steps N] [--device cuda]``
 """
@@ -16,7 +16,7 @@ from torch import nn
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=60, arguments=arguments)
     network = measured.network(options)
     x, y = measured.batch(options)
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         loss.backward()
         optimizer.step()
         if not options.cured:
-            torch.cuda.empty_cache()  # fault: the next step asks for all of it again
+            torch.cuda.empty_cache()  # fault: the next step allocates all of it again
     return measured.told("last loss", loss.detach())
 
 

@@ -1,15 +1,14 @@
-"""Trains a network in two processes on one device, which exchange their gradients by gloo.
+"""Trains a network in two processes on one device, with collectives by gloo.
 
 NCCL, which two devices would use, refuses two processes on one.
 
-The fault: gradients are exchanged when the backward pass is over, one after the other. Nothing is
+The problem: gradients are reduced after the backward pass, one after the other. Nothing is
 computed meanwhile.
 
-The cure (``--cured``): ``DistributedDataParallel`` sends the gradients of the last layers while the
-backward pass works on the first. That hides an exchange only as far as there is something to hide
-it behind, and gloo is slow (2 MB took it 2 to 4 ms between two processes of one machine): so the
-layers are narrow, and the batch is long. In one large bucket all gradients would leave at the end,
-so the buckets are small.
+The fix (``--cured``): ``DistributedDataParallel`` reduces the gradients of the last layers while
+the backward pass computes those of the first. A collective is hidden only behind enough work,
+and gloo is slow (2 MB took it 2 to 4 ms between two processes of one machine): so the layers are
+narrow and the batch is long. One large bucket would be reduced at the end, so buckets are small.
 
 Run: ``python examples/gpu/exposed_communication.py [--cured] [--steps N] [--device cuda]``
 """
@@ -39,18 +38,17 @@ PATIENCE = dt.timedelta(minutes=1)
 
 
 def own(parser: argparse.ArgumentParser) -> None:
-    """What the second process is told by the first."""
+    """Arguments that the first process passes to the second."""
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--meet", help=argparse.SUPPRESS)
 
 
 @contextlib.contextmanager
 def together(options: argparse.Namespace, arguments: Sequence[str]) -> Iterator[None]:
-    """Start the other process, if this is the first, and let both know each other.
+    """Start the other process, if this is the first, and connect the two.
 
     Args:
-        options: The program's arguments.
-        arguments: The same as they were written, for the other process.
+        arguments: The unparsed arguments, for the other process.
     """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine may have no other network
     with contextlib.ExitStack() as ending:
@@ -76,7 +74,7 @@ def together(options: argparse.Namespace, arguments: Sequence[str]) -> Iterator[
 
 
 def exchange(network: nn.Module) -> None:
-    """Let each gradient be the mean over all processes."""
+    """Replace each gradient by its mean over all processes."""
     for parameter in network.parameters():
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad)  # fault: the backward pass is over
@@ -84,7 +82,7 @@ def exchange(network: nn.Module) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss of the first process."""
+    """Train and return the last loss of the first process."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = measured.options(__doc__, steps=30, arguments=arguments, more=own)
     with together(options, arguments):

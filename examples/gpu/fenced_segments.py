@@ -1,11 +1,11 @@
-"""Trains, and works on a few versions of a picture in each step, of which it keeps a small part.
+"""Trains, computes a few versions of an image in each step, and retains a small part of them.
 
-The fault: ``max_split_size_mb`` together with ``expandable_segments``. The versions lie side by
-side, the kept part behind them. Freed, they merge to a block larger than the limit, which no
-smaller tensor may have, and the kept part stands between it and the end where the segment could
+The problem: ``max_split_size_mb`` together with ``expandable_segments``. The versions are adjacent,
+the retained part follows them. Freed, they merge into a block above the limit, which no smaller
+tensor may use, and the retained part is between that block and the end, where the segment could
 grow. So each step takes new memory: the case of pytorch #193400.
 
-The cure (``--cured``): no ``max_split_size_mb``. Expandable segments need no such limit.
+The fix (``--cured``): no ``max_split_size_mb``. Expandable segments need no such limit.
 
 Run: ``python examples/gpu/fenced_segments.py [--cured] [--steps N] [--device cuda]``
 """
@@ -30,14 +30,14 @@ LIMIT = "max_split_size_mb:128"
 
 
 def set_allocator(options: argparse.Namespace) -> None:
-    """Set what ``PYTORCH_ALLOC_CONF`` would, before the first tensor is on the device."""
+    """Apply ``PYTORCH_ALLOC_CONF`` settings, before the first tensor is on the device."""
     if measured.on_cuda(options):
         settings = ["expandable_segments:True", *([] if options.cured else [LIMIT])]
         torch.cuda.memory._set_allocator_settings(",".join(settings))  # noqa: SLF001  (no other way)
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train and compare; the sum of what was kept last."""
+    """Train and compare; returns the sum of what was retained last."""
     options = measured.options(__doc__, steps=60, arguments=arguments)
     set_allocator(options)
     network = measured.network(options, width=WIDTH)

@@ -1,9 +1,9 @@
-"""Trains a network, and watches which units of a layer were ever alive.
+"""Trains a network, and finds which units of a layer were ever active.
 
-The fault: a hook puts the layer's output of every step into a list of its own, which lives as long
-as the hook, out of the training loop's sight.
+The problem: a hook appends the layer's output of every step to its own list, which lives as long
+as the hook, outside of the training loop.
 
-The cure (``--cured``): the hook brings one mask up to date.
+The fix (``--cured``): the hook updates one mask.
 
 Run: ``python examples/gpu/forgotten_hook.py [--cured] [--steps N] [--device cuda]``
 """
@@ -19,17 +19,16 @@ WIDTH = 256
 
 
 def watch_all(layer: nn.Module, n: int, shares: list[Tensor]) -> None:
-    """Keep all of a layer's outputs, to say after the last which share of its units was alive.
+    """Store all of a layer's outputs and compute the share of active units after the last one.
 
     Args:
-        layer: The layer.
-        n: How often it will be called.
-        shares: Where to put the share.
+        n: The number of calls.
+        shares: The list for the result.
     """
     kept: list[Tensor] = []
 
     def remember(_module: nn.Module, _inputs: object, output: Tensor) -> None:
-        kept.append(output.detach().clone())  # fault: kept as long as the hook
+        kept.append(output.detach().clone())  # fault: retained as long as the hook
         if len(kept) == n:
             alive = torch.stack([(one > 0).any(0) for one in kept]).any(0)
             shares.append(alive.float().mean())
@@ -38,12 +37,11 @@ def watch_all(layer: nn.Module, n: int, shares: list[Tensor]) -> None:
 
 
 def watch_units(layer: nn.Module, n: int, shares: list[Tensor]) -> None:
-    """Keep which of a layer's units were alive so far, and say after the last which share was.
+    """Store one mask of a layer's active units and compute their share after the last call.
 
     Args:
-        layer: The layer.
-        n: How often it will be called.
-        shares: Where to put the share.
+        n: The number of calls.
+        shares: The list for the result.
     """
     alive = [torch.zeros((), dtype=torch.bool)]
     calls = itertools.count(1)
@@ -57,7 +55,7 @@ def watch_units(layer: nn.Module, n: int, shares: list[Tensor]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the share of units that were ever alive."""
+    """Train and return the share of units that were ever active."""
     options = measured.options(__doc__, steps=200, arguments=arguments)
     watched = nn.Sequential(
         nn.Linear(measured.KINDS, measured.scaled(options, WIDTH)), nn.ReLU()

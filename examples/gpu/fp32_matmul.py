@@ -1,10 +1,10 @@
-"""Trains a network whose time goes into products of matrices.
+"""Trains a network that spends its time in matrix products.
 
-The fault: they are done in full float32, which PyTorch does unless it is told otherwise. GPUs since
-Ampere have tensor cores for TF32, which are several times as fast.
+The problem: they run in float32, PyTorch's default. GPUs since Ampere have tensor cores for TF32,
+which are several times as fast.
 
-The cure (``--cured``): ``torch.set_float32_matmul_precision("high")`` lets them round the factors
-to TF32. ``fp32_without_autocast.py`` goes further, to bfloat16.
+The fix (``--cured``): ``torch.set_float32_matmul_precision("high")`` allows TF32 for the factors.
+``fp32_without_autocast.py`` goes further, to bfloat16.
 
 Run: ``python examples/gpu/fp32_matmul.py [--cured] [--steps N] [--device cuda]``
 """
@@ -17,7 +17,7 @@ from torch import nn
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=150, arguments=arguments)
     torch.set_float32_matmul_precision("high" if options.cured else "highest")
     network = measured.network(options)
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     loss = torch.zeros(())
     for _ in measured.steps(options):
-        loss = nn.functional.cross_entropy(network(x), y)  # fault: products in full float32
+        loss = nn.functional.cross_entropy(network(x), y)  # fault: matrix products in float32
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

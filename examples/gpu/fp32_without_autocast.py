@@ -1,10 +1,10 @@
-"""Trains a network in float32 whose activations are read and written again and again.
+"""Trains a network in float32 whose kernels are limited by memory bandwidth.
 
-The fault: weights, activations and products are all in full float32, as PyTorch does it unless it
-is told otherwise: four bytes for each number that is moved, and tensor cores are not used at all.
+The problem: weights, activations and products are float32, PyTorch's default: every number takes
+four bytes of bandwidth, and tensor cores are not used.
 
-The cure (``--cured``): ``torch.autocast`` with bfloat16, around the forward pass.
-``fp32_matmul.py`` goes half of the way: its cure lets products use TF32, and moves as much.
+The fix (``--cured``): ``torch.autocast`` with bfloat16, around the forward pass.
+``fp32_matmul.py`` goes half of the way: its fix allows TF32, and moves as many bytes.
 
 Run: ``python examples/gpu/fp32_without_autocast.py [--cured] [--steps N] [--device cuda]``
 """
@@ -17,7 +17,7 @@ from torch import nn
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=150, arguments=arguments)
     torch.set_float32_matmul_precision("highest")
     kind = torch.device(options.device).type

@@ -1,10 +1,10 @@
-"""Loads a deep network in float32, turns its weights into bfloat16, and trains a last layer on it.
+"""Loads a deep network in float32, casts its weights to bfloat16, and trains a last layer on it.
 
-The fault: the originals are kept until all weights are turned, and so each bfloat16 weight gets its
-memory between two originals. When the originals go, they leave holes as long as one of them, and
-none of the longer activations fits into a hole.
+The problem: the originals stay until all weights are cast, so each bfloat16 weight is allocated
+between two originals. When the originals are freed, they leave gaps of the size of one of them,
+which are too small for the longer activations.
 
-The cure (``--cured``): each original goes as soon as it was turned. The next takes its place.
+The fix (``--cured``): each original is freed after its cast. The next one takes its place.
 
 Run: ``python examples/gpu/fragmentation.py [--cured] [--steps N] [--device cuda]``
 """
@@ -25,20 +25,19 @@ def weights(options: argparse.Namespace, width: int) -> list[Tensor]:
     """The network's weights, in bfloat16.
 
     Args:
-        options: The program's arguments.
         width: Their height and width.
     """
     originals, turned = [], []
     for _ in range(measured.scaled(options, LAYERS, 2)):
         originals.append(torch.empty(width, width, device=options.device).normal_(0, width**-0.5))
-        turned.append(originals[-1].bfloat16())  # fault: it stands between two originals
+        turned.append(originals[-1].bfloat16())  # fault: allocated between two originals
         if options.cured:
             originals.clear()
     return turned
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=20, arguments=arguments)
     width = measured.scaled(options, WIDTH)
     x, y = measured.batch(options, rows=ROWS, width=WIDTH)

@@ -1,10 +1,9 @@
 """Trains a compiled network whose layers write to a log.
 
-The fault: a call of a logger within what is compiled. The compiler cannot put it into a graph, so
-it ends one there and begins another behind it: one for each layer, with Python in between, and
-nothing is fused across.
+The problem: a logging call in compiled code. The compiler cannot put it into a graph, so it ends
+one graph there and starts another: one per layer, with Python in between, and no fusion across.
 
-The cure (``--cured``): the log is written outside of what is compiled.
+The fix (``--cured``): the log is written outside of the compiled code.
 
 Run: ``python examples/gpu/graph_breaks.py [--cured] [--steps N] [--device cuda]``
 """
@@ -42,7 +41,7 @@ class Layer(nn.Module):
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=150, arguments=arguments)
     width = measured.scaled(options, measured.WIDTH)
     layers = [Layer(width, logs=not options.cured) for _ in range(LAYERS)]

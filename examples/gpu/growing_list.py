@@ -1,8 +1,8 @@
-"""Trains a network, and works out in the end how sure it was in each step.
+"""Trains a network, and computes at the end how confident it was in each step.
 
-The fault: the scores of every batch are kept for that, in a list that only grows.
+The problem: the scores of every batch are stored for that, in a list that only grows.
 
-The cure (``--cured``): a number a step is kept, made while the scores are there.
+The fix (``--cured``): one number per step is stored, computed at once.
 
 Run: ``python examples/gpu/growing_list.py [--cured] [--steps N] [--device cuda]``
 """
@@ -17,12 +17,12 @@ KINDS = 64
 
 
 def sureness(scores: Tensor) -> Tensor:
-    """The mean probability of the best kind."""
+    """The mean probability of the most likely class."""
     return scores.softmax(1).max(1).values.mean()
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the mean sureness."""
+    """Train and return the mean confidence."""
     options = measured.options(__doc__, steps=200, arguments=arguments)
     network = measured.network(options, kinds=KINDS)
     x, y = measured.batch(options, kinds=KINDS)

@@ -1,9 +1,9 @@
-"""Trains a network whose layers weigh their outputs by place.
+"""Trains a network whose layers weight their outputs by position.
 
-The fault: each layer makes the weights on the host in every call, and copies them to the device.
-Each copy waits until the device has come to it.
+The problem: each layer creates the weights on the host in every call, and copies them to the
+device. Each copy waits for the device.
 
-The cure (``--cured``): the same line makes them on the device.
+The fix (``--cured``): the same line creates them on the device.
 
 Run: ``python examples/gpu/host_made_tensors.py [--cured] [--steps N] [--device cuda]``
 """
@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 
 class Weighing(nn.Module):
-    """A layer whose later outputs count more.
+    """A layer whose later outputs have more weight.
 
     Args:
         width: Inputs and outputs.
-        on_device: Whether the weights are made where they are needed.
+        on_device: Whether the weights are created on the device.
     """
 
     def __init__(self, width: int, *, on_device: bool) -> None:
@@ -29,7 +29,7 @@ class Weighing(nn.Module):
         self.on_device = on_device
 
     def forward(self, x: Tensor) -> Tensor:
-        """Weighed outputs, of the inputs' shape."""
+        """The weighted outputs, of the inputs' shape."""
         out = torch.relu(self.linear(x))
         maker = x.device if self.on_device else "cpu"
         weights = torch.linspace(0.5, 1.5, x.shape[1], device=maker).to(x.device)  # fault: a copy
@@ -37,7 +37,7 @@ class Weighing(nn.Module):
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=300, arguments=arguments)
     width = measured.scaled(options, measured.WIDTH)
     layers = [Weighing(width, on_device=options.cured) for _ in range(4)]

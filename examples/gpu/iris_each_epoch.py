@@ -1,10 +1,10 @@
 """Trains a small network on the iris flowers, the full batch in each epoch, and draws its curve.
 
-The fault: ``loss.item()`` in each epoch, to keep the curve. ``examples/iris_item_each_epoch.py`` is
-the program as tutorials have it; here its epochs are timed.
+The problem: ``loss.item()`` in each epoch, for the curve. ``examples/iris_item_each_epoch.py`` is
+the program as in tutorials; here its epochs are timed.
 
-The cure (``--cured``): one loss in 200 is kept, which draws the same curve. ``--keep-every 0``
-keeps none. What is left is a network too small for a GPU: it waits for launches in all variants.
+The fix (``--cured``): every 200th loss is stored, which draws the same curve. ``--keep-every 0``
+stores none. The network is still too small for a GPU: all versions are bound by launch latency.
 
 Run: ``python examples/gpu/iris_each_epoch.py [--cured] [--keep-every N] [--steps N]``
 """
@@ -24,12 +24,12 @@ HELD_OUT = 5
 
 
 def own(parser: argparse.ArgumentParser) -> None:
-    """What this program can be told beside what all can."""
+    """Add this program's own arguments."""
     parser.add_argument("--keep-every", type=int, metavar="N", help="keep one loss in N; 0: none")
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=2000, arguments=arguments, more=own)
     keep_every = options.keep_every
     if keep_every is None:

@@ -1,9 +1,9 @@
-"""Trains a network and adds up its losses.
+"""Trains a network and sums its losses.
 
-The fault: ``.item()`` brings each loss to the host, which waits until the device has done all that
-was sent, and only then goes on to the optimizer: the device is idle meanwhile.
+The problem: ``.item()`` copies each loss to the host, which waits for all enqueued work before it
+runs the optimizer: the device is idle meanwhile.
 
-The cure (``--cured``): the losses are added up on the device and read once, in the end.
+The fix (``--cured``): the losses are summed on the device and read once, at the end.
 
 Run: ``python examples/gpu/item_each_step.py [--cured] [--steps N] [--device cuda]``
 """
@@ -16,7 +16,7 @@ from torch import nn
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the mean loss."""
+    """Train and return the mean loss."""
     options = measured.options(__doc__, steps=300, arguments=arguments)
     network = measured.network(options)
     x, y = measured.batch(options)

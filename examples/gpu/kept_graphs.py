@@ -1,9 +1,9 @@
-"""Trains a network, and keeps the loss of each step.
+"""Trains a network, and stores the loss of each step.
 
-The fault: the list keeps losses as tensors. Each holds the graph that it came from: ``backward()``
-has let go of what the graph had saved, its nodes stay, and memory grows with every step.
+The problem: the list stores losses as tensors, with their autograd graphs: ``backward()`` frees the
+tensors that a graph had saved, but its nodes stay, and memory grows with every step.
 
-The cure (``--cured``): ``.detach()``. The numbers are read together, in the end.
+The fix (``--cured``): ``.detach()``. The numbers are read together, at the end.
 
 Run: ``python examples/gpu/kept_graphs.py [--cured] [--steps N] [--device cuda]``
 """
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the mean loss."""
+    """Train and return the mean loss."""
     options = measured.options(__doc__, steps=200, arguments=arguments)
     network = measured.network(options)
     x, y = measured.batch(options)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     losses: list[Tensor] = []
     for _ in measured.steps(options):
-        loss = nn.functional.cross_entropy(network(x), y)  # fault: the list below keeps its graph
+        loss = nn.functional.cross_entropy(network(x), y)  # fault: the list below retains its graph
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

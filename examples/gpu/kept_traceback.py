@@ -1,9 +1,9 @@
-"""Trains a network, and checks it on rows that it cannot handle, in each step.
+"""Trains a network, and checks it on invalid rows in each step.
 
-The fault: the errors are kept for a summary in the end. An exception keeps its traceback, that the
-frames it passed through, and those their variables: the rows and all that was made of them.
+The problem: the errors are stored for a summary at the end. An exception retains its traceback,
+with the frames that it passed through and their local variables: the rows and their results.
 
-The cure (``--cured``): the text of the error is kept.
+The fix (``--cured``): only the text of the error is stored.
 
 Run: ``python examples/gpu/kept_traceback.py [--cured] [--steps N] [--device cuda]``
 """
@@ -22,19 +22,19 @@ class UnlikelyScoreError(ValueError):
 
 
 def check(network: nn.Module, rows: Tensor) -> None:
-    """See whether a network is sure of some rows.
+    """Check that a network is confident about some rows.
 
     Raises:
         UnlikelyScoreError: If it is not.
     """
-    doubled = rows * 2  # fault: the kept error's frames hold it
+    doubled = rows * 2  # fault: a frame of the stored error retains it
     with torch.no_grad():
         n_scores = network(doubled).shape[1]
     raise UnlikelyScoreError(f"none of {n_scores} scores is likely")
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=200, arguments=arguments)
     network = measured.network(options)
     x, y = measured.batch(options)

@@ -1,11 +1,11 @@
-"""What the programs of this folder share: their arguments, what they train, how long steps take.
+"""What the programs of this folder share: arguments, network and batch, and timing of steps.
 
-A step's time is the wall time of many steps, from a device that is idle to one that is idle again,
-divided by their number. Only at these two places does it wait for the device, and neither lies
-among the first twelve steps, unless it is told so.
+A step's time is the wall time of many steps, from an idle device to an idle device, divided by
+their number. The program synchronizes at these two places only, and both are after the first
+twelve steps, unless the arguments say otherwise.
 
 The network and its batches are large enough for a GPU to be busy longer than the host needs to
-launch them: a program whose kernels are too small has a second fault.
+launch them: a program whose kernels are too small has a second problem.
 """
 
 import argparse
@@ -29,14 +29,13 @@ def options(
     arguments: Sequence[str] | None = None,
     more: Callable[[argparse.ArgumentParser], object] | None = None,
 ) -> argparse.Namespace:
-    """Read a program's arguments, and set what all programs begin with.
+    """Parse a program's arguments, set the seed, and allow TF32 matrix products.
 
-    That is the seed, and matrix products in TF32: a program that does them in full float32 has a
-    second fault.
+    A program with float32 matrix products has a second problem.
 
     Args:
         description: The program's docstring.
-        steps: How many steps are timed if nobody says otherwise.
+        steps: The default number of timed steps.
         arguments: The arguments, or None for those of the command line.
         more: Adds the program's own arguments.
     """
@@ -62,17 +61,16 @@ def options(
 
 
 def on_cuda(options: argparse.Namespace) -> bool:
-    """Whether the program runs on a GPU of CUDA."""
+    """Whether the program runs on a CUDA device."""
     return bool(options.device.startswith("cuda"))
 
 
 def scaled(options: argparse.Namespace, size: int, multiple: int = 8) -> int:
-    """A size, made smaller by ``--scale``.
+    """A size, reduced by ``--scale``.
 
     Args:
-        options: The program's arguments.
         size: The size on a GPU.
-        multiple: What it stays a multiple of, so that the same kernels can serve it.
+        multiple: The result is a multiple of this, so that the same kernels can be used.
     """
     return max(multiple, round(size * options.scale / multiple) * multiple)
 
@@ -80,11 +78,10 @@ def scaled(options: argparse.Namespace, size: int, multiple: int = 8) -> int:
 def network(
     options: argparse.Namespace, *, layers: int = 4, width: int = WIDTH, kinds: int = KINDS
 ) -> nn.Sequential:
-    """Layers of one width, and a last one that scores kinds, on the device.
+    """Layers of one width, and a last one for the scores of the classes, on the device.
 
     Args:
-        options: The program's arguments.
-        layers: Layers but for the last.
+        layers: Layers except the last one.
         width: Their width on a GPU.
         kinds: Outputs.
     """
@@ -96,10 +93,9 @@ def network(
 def batch(
     options: argparse.Namespace, *, rows: int = ROWS, width: int = WIDTH, kinds: int = KINDS
 ) -> tuple[Tensor, Tensor]:
-    """A batch of noise and its kinds, made on the device.
+    """A batch of noise with random classes, created on the device.
 
     Args:
-        options: The program's arguments.
         rows: Rows on a GPU.
         width: The network's width on a GPU.
         kinds: The network's outputs.
@@ -110,23 +106,19 @@ def batch(
 
 
 def count(options: argparse.Namespace) -> int:
-    """How many steps :func:`steps` will count."""
+    """The number of steps that :func:`steps` counts."""
     return warm_up(options) + int(options.steps)
 
 
 def warm_up(options: argparse.Namespace) -> int:
-    """How many of them come before those that are timed."""
+    """The number of untimed steps before the timed ones."""
     if options.warm_up is not None:
         return int(options.warm_up)
     return max(MIN_WARM_UP, int(options.steps * WARM_UP_SHARE))
 
 
 def steps(options: argparse.Namespace) -> Iterator[int]:
-    """Count steps, a few untimed ones first, and print what one took in the end.
-
-    Args:
-        options: The program's arguments.
-    """
+    """Count steps, some untimed ones first, and print the step time at the end."""
     first = warm_up(options)
     yield from range(first)
     wait(options)
@@ -134,24 +126,20 @@ def steps(options: argparse.Namespace) -> Iterator[int]:
     yield from range(first, count(options))
     wait(options)
     seconds = time.perf_counter() - began
-    print(f"{seconds / options.steps * 1000:.4f} ms a step over {options.steps} steps")
+    print(f"{seconds / options.steps * 1000:.4f} ms per step over {options.steps} steps")
 
 
 def wait(options: argparse.Namespace) -> None:
-    """Wait until the device has done all its work.
-
-    Args:
-        options: The program's arguments.
-    """
+    """Wait until the device has finished all its work."""
     if on_cuda(options):
         torch.cuda.synchronize()
 
 
 def told(what: str, value: Tensor | float) -> float:
-    """Print what came of it all, which a cure must not change, and return it.
+    """Print a result, which the fix must not change, and return it.
 
     Args:
-        what: What it is.
+        what: Its name.
         value: The number.
     """
     number = float(value)

@@ -1,11 +1,11 @@
-"""Trains on batches of which each fourth is four times as long, and skips those that do not fit.
+"""Trains on batches of which every fourth is four times as long, and skips those that do not fit.
 
-It lets itself have two and a half gibibytes of the device, so that running out takes no time.
+The program is limited to 2.5 GiB of the device, so that it runs out of memory quickly.
 
-The fault: every layer's activations are kept for the backward pass. A long batch does not fit.
+The problem: every layer's activations are stored for the backward pass. A long batch does not fit.
 
-The cure (``--cured``): ``torch.utils.checkpoint`` keeps those between blocks of layers, and works
-out the others again in the backward pass. On a CPU everything fits.
+The fix (``--cured``): ``torch.utils.checkpoint`` stores only those between blocks of layers, and
+recomputes the others in the backward pass. On a CPU everything fits.
 
 Run: ``python examples/gpu/out_of_memory.py [--cured] [--steps N] [--device cuda]``
 """
@@ -27,31 +27,29 @@ LAYERS = 4
 
 
 def limit(options: argparse.Namespace) -> None:
-    """Let this process have a part of the device alone."""
+    """Limit this process to a part of the device's memory."""
     if measured.on_cuda(options):
         _, has_bytes = torch.cuda.mem_get_info(options.device)
         torch.cuda.set_per_process_memory_fraction(min(1.0, ALLOWED_BYTES / has_bytes))
 
 
 def through(blocks: Sequence[nn.Module], x: Tensor, *, checkpointed: bool) -> Tensor:
-    """What comes out of all blocks.
+    """The output of all blocks.
 
     Args:
-        blocks: The blocks.
-        x: What goes in.
-        checkpointed: Whether the activations within a block are worked out again when needed.
+        checkpointed: Whether the activations inside a block are recomputed in the backward pass.
     """
     if checkpointed:
         for block in blocks:
             x = checkpoint(block, x, use_reentrant=False)
         return x
     for block in blocks:
-        x = block(x)  # fault: all activations of all layers are kept
+        x = block(x)  # fault: all activations of all layers are stored
     return x
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=28, arguments=arguments)
     limit(options)
     width = measured.scaled(options, WIDTH)

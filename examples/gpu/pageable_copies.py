@@ -1,9 +1,9 @@
-"""Trains on batches that lie in host memory.
+"""Trains on batches in host memory.
 
-The fault: the batches are in ordinary, pageable memory. The driver copies them to the device piece
-by piece through a buffer of its own, and the host waits until the last piece is away.
+The problem: the batches are in pageable memory. The driver copies them to the device through a
+staging buffer, and the host waits until the last part is copied.
 
-The cure (``--cured``): the batches are pinned once, and copied with ``non_blocking=True``.
+The fix (``--cured``): the batches are pinned once, and copied with ``non_blocking=True``.
 
 Run: ``python examples/gpu/pageable_copies.py [--cured] [--steps N] [--device cuda]``
 """
@@ -18,7 +18,7 @@ BATCHES = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=150, arguments=arguments)
     network = measured.network(options)
     _, y = measured.batch(options)

@@ -1,12 +1,11 @@
-"""Trains a compiled network on batches of ever new length.
+"""Trains a compiled network on batches of new lengths.
 
-The fault: ``torch.compile(..., dynamic=False)``. What is compiled holds for one length, so each new
-one is compiled anew, in the middle of training. The limit of eight such versions, after which
-PyTorch stops compiling, is raised, as its warning suggests.
+The problem: ``torch.compile(..., dynamic=False)``. Compiled code is valid for one length, so each
+new one is a recompilation during training. The limit of eight versions, after which PyTorch stops
+compiling, is raised, as its warning suggests.
 
-The cure (``--cured``): ``dynamic=True``. The length is a variable of what is compiled. The backend
-hands the graph on as it is, since it is the compiling that takes the time here, and not what comes
-of it; it needs no C compiler.
+The fix (``--cured``): ``dynamic=True``. The length is a variable of the compiled code. The backend
+returns the graph unchanged, since compiling is what takes time here; it needs no C compiler.
 
 Run: ``python examples/gpu/recompiles.py [--cured] [--steps N] [--device cuda]``
 """
@@ -24,12 +23,12 @@ VERSIONS = 200
 
 
 def own(parser: argparse.ArgumentParser) -> None:
-    """What this program can be told beside what all can."""
+    """Add this program's own arguments."""
     parser.add_argument("--backend", default="aot_eager", help="what torch.compile hands graphs to")
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=20, arguments=arguments, more=own)
     shortest, longer = measured.scaled(options, SHORTEST), measured.scaled(options, LONGER)
     longest = shortest + longer * measured.count(options)
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     with torch._dynamo.config.patch(recompile_limit=VERSIONS):  # noqa: SLF001  (the setting's place)
         for step in measured.steps(options):
             rows = shortest + longer * step
-            scores = compiled(x[:rows])  # fault: compiled anew for each length
+            scores = compiled(x[:rows])  # fault: recompiled for each length
             loss = nn.functional.cross_entropy(scores, y[:rows])
             optimizer.zero_grad()
             loss.backward()

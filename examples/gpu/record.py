@@ -1,14 +1,14 @@
-"""Records the programs of this folder, and holds what profkit says of them against the truth.
+"""Records the programs of this folder, and compares profkit's reports with the known problems.
 
-Each program of expected.json runs faulty and cured, in processes of its own: bare, twice, and under
-profkit run. What it left goes to traces/gpu/NAME and traces/gpu/NAME_cured: its trace, what was
-watched of memory, a snapshot of CUDA's memory where the fault is one of memory, where all that
-comes from, and what its report must say. docs/truth.md is the table of it all.
+Each program of expected.json runs with the problem and with the fix, in separate processes: twice
+without profkit, and once under profkit run. The recordings go to traces/gpu/NAME and
+traces/gpu/NAME_cured: the trace, the monitored memory, a snapshot of CUDA memory for memory
+problems, the provenance, and the expected report. docs/truth.md is the table of the results.
 
-It is meant to take less than eight minutes on a GPU with 16 cores: some 160 processes, which import
-torch while another one has the GPU. What is recorded already, with the same program, arguments,
-machine and way of recording, is not run again, so it can be stopped and started anew at any time. A
-run that crashes or hangs costs its own row, where its last lines stand.
+All of it should take less than eight minutes on a GPU with 16 cores: about 160 processes, which
+import torch while another one uses the GPU. Runs that are recorded already, with the same program,
+arguments, machine and version of the recording code, are skipped, so it can be stopped and started
+again at any time. A run that crashes or hangs fails alone, with its last lines in its row.
 """
 
 import argparse
@@ -34,16 +34,14 @@ from profkit.model.report import Report
 OUT: Final = ROOT / "traces" / "gpu"
 TABLE: Final = ROOT / "docs" / "truth.md"
 OVERHEAD_NAME: Final = OVERHEAD.stem
-NO_GPU: Final = (
-    "There is no CUDA GPU that torch can use here, and these recordings are of one: nothing is run."
-)
+NO_GPU: Final = "torch finds no CUDA GPU, and these recordings need one: nothing is run."
 CORES_EACH: Final = 4
-"""A process that has its turn, one that imports torch, and the reading of what is recorded."""
-MOST_AT_ONCE: Final = 4
+"""For the process on the GPU, one that imports torch, and the analysis of recordings."""
+MAX_AT_ONCE: Final = 4
 
 
 def arguments_of(words: list[str] | None) -> argparse.Namespace:
-    """Read the arguments.
+    """Parse the arguments.
 
     Args:
         words: The arguments, or None for those of the command line.
@@ -55,47 +53,42 @@ def arguments_of(words: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "names", nargs="*", metavar="NAME",
-        help=f"programs, or {OVERHEAD_NAME} for what recording costs; all if none is named",
+        help=f"programs, or {OVERHEAD_NAME} for the recording overhead (default: all)",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, help="folder for recordings (traces/gpu)")
     parser.add_argument(
         "--device", default="cuda",
-        help="cuda, or cpu to try this program out: small runs of what exists on a CPU",
+        help="cuda, or cpu to test this program with small runs",
     )  # fmt: skip
     parser.add_argument(
         "--only-table", action="store_true",
-        help="run nothing: write anew what reports say, and the table",
+        help="run nothing; write the expected reports and the table again",
     )  # fmt: skip
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds a run may take (60)")
-    parser.add_argument("--minutes", type=float, help="begin no run after so many minutes")
-    at_once = max(1, min(MOST_AT_ONCE, (os.cpu_count() or 1) // CORES_EACH))
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds per run (60)")
+    parser.add_argument("--minutes", type=float, help="start no run after this many minutes")
+    at_once = max(1, min(MAX_AT_ONCE, (os.cpu_count() or 1) // CORES_EACH))
     parser.add_argument(
         "--at-once", type=int, default=at_once,
-        help=f"processes at a time, of which one has its turn ({at_once})",
+        help=f"processes at a time, one of them on the GPU ({at_once})",
     )  # fmt: skip
     options = parser.parse_args(words)
     unknown = set(options.names) - {*EXPECTED, OVERHEAD_NAME}
     if unknown:
         parser.error(f"no such program: {', '.join(sorted(unknown))}")
     if options.out is None and options.device == "cpu":
-        parser.error("--device cpu records nothing worth keeping: say a folder with --out")
+        parser.error("--device cpu needs --out FOLDER: traces/gpu is for recordings of a GPU")
     return options
 
 
 def run_all(session: Session, options: argparse.Namespace) -> bool:
-    """Run what is not recorded yet; whether all went well.
-
-    Args:
-        session: What runs and keeps them.
-        options: The arguments.
-    """
+    """Run what is not recorded yet; returns whether all runs succeeded."""
     ends_s = float("inf") if options.minutes is None else time.monotonic() + options.minutes * 60
     names = options.names or [*EXPECTED, OVERHEAD_NAME]
     programs = [name for name in names if name != OVERHEAD_NAME]
     for name in programs:
-        lacking = missing(name, options.device)
-        if lacking:
-            print(f"{name}: not run, it needs {', '.join(lacking)}")
+        needs = missing(name, options.device)
+        if needs:
+            print(f"{name}: not run, it needs {', '.join(needs)}")
     wanted = [(name, cured) for name in programs for cured in (False, True)
               if not missing(name, options.device)]  # fmt: skip
     left = [each for each in wanted if not session.is_done(*each)]
@@ -112,7 +105,7 @@ def run_all(session: Session, options: argparse.Namespace) -> bool:
             raise
     n_late = ended.count(None)
     if n_late:
-        print(f"{n_late} are left for another time: {options.minutes:g} minutes are over")
+        print(f"{n_late} runs are left: {options.minutes:g} minutes are over")
     elif OVERHEAD_NAME in names:
         ended.append(session.record_overhead())
     return all(ended)
@@ -121,13 +114,12 @@ def run_all(session: Session, options: argparse.Namespace) -> bool:
 def write_table(
     rows: Rows, reports: dict[str, Report], table: Path, *, expects: bool = True
 ) -> None:
-    """Write what reports say beside recordings whose report was not made yet, and the table.
+    """Write the table, and the expected reports of recordings without a report.
 
     Args:
-        rows: The runs.
-        reports: The reports that were made already, by the name of the run.
+        reports: The reports so far, by the name of the run.
         table: The page.
-        expects: Whether anything is written beside recordings.
+        expects: Whether expected reports are written.
     """
     for name in (name + cure for name in EXPECTED for cure in ("", CURED)):
         if name in reports:
@@ -152,7 +144,7 @@ def main(words: list[str] | None = None) -> int:
         words: The arguments, or None for those of the command line.
 
     Returns:
-        0 if every run ended well, else 1.
+        0 if every run succeeded, else 1.
     """
     options = arguments_of(words)
     out = options.out or OUT
@@ -169,15 +161,15 @@ def main(words: list[str] | None = None) -> int:
         filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     )
     if options.device == "cpu":
-        settings["OMP_NUM_THREADS"] = "1"  # what else the machine does shows less
+        settings["OMP_NUM_THREADS"] = "1"  # less disturbed by other work on the machine
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         turns = Turns(options.timeout, settings)
         session = Session(rows, turns, options.device, machine(), Path(scratch))
-        went_well = run_all(session, options)
+        succeeded = run_all(session, options)
     write_table(rows, session.reports, table)
     print(f"it took {(time.monotonic() - began_s) / 60:.1f} minutes")
-    return 0 if went_well else 1
+    return 0 if succeeded else 1
 
 
 if __name__ == "__main__":

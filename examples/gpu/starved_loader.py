@@ -1,9 +1,9 @@
-"""Trains on pictures that have to be unpacked.
+"""Trains on images that have to be decompressed.
 
-The fault: the loader has no workers, so the process that trains unpacks each batch itself, between
-two steps, and the device has nothing to do meanwhile.
+The problem: the loader has no workers, so the training process decompresses each batch itself
+between two steps, and the device is idle meanwhile.
 
-The cure (``--cured``): workers unpack the next batches while the device works. It needs cores.
+The fix (``--cured``): workers decompress batches while the device computes, if there are cores.
 
 Run: ``python examples/gpu/starved_loader.py [--cured] [--steps N] [--device cuda]``
 """
@@ -26,10 +26,10 @@ MOST_WORKERS = 8
 
 
 class PackedPictures(Dataset[tuple[Tensor, int]]):
-    """Pictures kept compressed, as files on a disk are.
+    """Images that are stored compressed, like files on a disk.
 
     Args:
-        n: How many there are to go through; the same few come again and again.
+        n: Length of the data set; the same few images repeat.
         side: Their height and width.
     """
 
@@ -48,7 +48,7 @@ class PackedPictures(Dataset[tuple[Tensor, int]]):
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=80, arguments=arguments)
     rows, side = measured.scaled(options, BATCH, 2), measured.scaled(options, SIDE)
     channels = measured.scaled(options, CHANNELS)
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     )
     loss = torch.zeros(())
     batches = zip(measured.steps(options), loader, strict=False)
-    for _, (pictures, y) in batches:  # fault: the next batch is unpacked here
+    for _, (pictures, y) in batches:  # fault: the next batch is decompressed here
         x = pictures.to(options.device, non_blocking=True).float() / 32
         kinds = y.to(options.device, non_blocking=True)
         loss = nn.functional.cross_entropy(network(x), kinds)

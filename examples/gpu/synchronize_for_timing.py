@@ -1,9 +1,9 @@
-"""Trains a network, and takes the time of the parts of each step.
+"""Trains a network, and measures the time of the parts of each step.
 
-The fault: each time is taken after ``torch.cuda.synchronize()``. The device then has nothing to do
-until the host has sent the next part, and it is the measurement that is slow.
+The problem: each time is taken after ``torch.cuda.synchronize()``. The device is then idle until
+the host has launched the next part: the measurement itself slows down the program.
 
-The cure (``--cured``): events on the device's stream, which are read once, in the end.
+The fix (``--cured``): CUDA events on the device's stream, which are read once, at the end.
 
 Run: ``python examples/gpu/synchronize_for_timing.py [--cured] [--steps N] [--device cuda]``
 """
@@ -18,21 +18,21 @@ from torch import nn
 
 
 def by_the_host() -> Callable[[], float]:
-    """Take the time when the device is done."""
-    torch.cuda.synchronize()  # fault: the device runs empty
+    """Take the host's time when the device has finished."""
+    torch.cuda.synchronize()  # fault: the device becomes idle
     now = time.perf_counter()
     return lambda: now * 1000
 
 
 def on_the_stream() -> Callable[[], float]:
-    """Let the device take the time when it comes there."""
+    """Record an event on the device's stream."""
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return lambda: BEGAN[0].elapsed_time(event)
 
 
 def without_a_device() -> Callable[[], float]:
-    """Take the time where nothing runs by itself."""
+    """Take the time on a CPU, where nothing is asynchronous."""
     now = time.perf_counter()
     return lambda: now * 1000
 
@@ -42,7 +42,7 @@ BEGAN: list[torch.cuda.Event] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=300, arguments=arguments)
     network = measured.network(options)
     x, y = measured.batch(options)

@@ -1,10 +1,10 @@
 """Trains a network of many small layers on small batches.
 
-The fault: each kernel is done in a few microseconds, sooner than the host can launch the next, and
-the device waits for launches most of the time.
+The problem: each kernel takes a few microseconds, less than the host needs to launch the next one,
+and the device is idle most of the time.
 
-The cure (``--cured``): the passes forward and backward are captured in a CUDA graph, once, and each
-step launches the graph. On a CPU, which has no graphs, it is the same as the fault.
+The fix (``--cured``): the forward and backward passes are captured once in a CUDA graph, and each
+step launches the graph. On a CPU, which has no graphs, nothing changes.
 
 Run: ``python examples/gpu/tiny_kernels.py [--cured] [--steps N] [--device cuda]``
 """
@@ -23,13 +23,12 @@ ROWS = 64
 def captured(both_passes: Callable[[], Tensor], network: nn.Module) -> Callable[[], Tensor]:
     """Both passes as one launch.
 
-    A graph replays what was launched while it was captured, with the same addresses. What only the
-    first call does (library handles, workspaces) has to be over before, on a stream of its own; and
-    the gradients have to be made within, so that each replay writes them anew.
+    A graph replays what was launched during its capture, with the same addresses. One-time work
+    of the first call (library handles, workspaces) has to be done before, on another stream; and
+    the gradients have to be created inside, so that each replay writes them again.
 
     Args:
         both_passes: Computes the loss and the gradients.
-        network: What it is computed of.
     """
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
@@ -51,7 +50,7 @@ def captured(both_passes: Callable[[], Tensor], network: nn.Module) -> Callable[
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=500, arguments=arguments)
     network = measured.network(options, layers=LAYERS, width=WIDTH)
     x, y = measured.batch(options, rows=ROWS, width=WIDTH)

@@ -1,9 +1,9 @@
-"""Trains a network that is told where in a text each batch begins.
+"""Trains a network that gets the position of each batch in a text.
 
-The fault: the table of places is cached by where the batch begins, without a limit. No batch begins
-where another did, so each call is a new entry, and nothing is ever found.
+The problem: the table of positions is cached by the start of the batch, without a limit. No two
+batches start at the same place, so each call is a new entry, and no entry is used again.
 
-The cure (``--cured``): the cache keeps the last few.
+The fix (``--cured``): the cache stores the last few entries.
 
 Run: ``python examples/gpu/unbounded_cache.py [--cured] [--steps N] [--device cuda]``
 """
@@ -21,14 +21,14 @@ TOLD = 128
 
 
 def places(start: int, rows: int, width: int, device: str) -> Tensor:
-    """The places of rows, as waves of ever longer length."""
+    """The positions of rows, as waves of increasing length."""
     where = torch.arange(start, start + rows, device=device).unsqueeze(1)
     waves = torch.arange(1, width + 1, device=device)
-    return torch.sin(where / waves)  # fault: the cache keeps it
+    return torch.sin(where / waves)  # fault: the cache retains it
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=200, arguments=arguments)
     network = measured.network(options)
     x, y = measured.batch(options)

@@ -1,9 +1,9 @@
-"""Trains a network with the garbage collector off, which makes steps more even.
+"""Trains a network with the garbage collector off, which makes step times more even.
 
-The fault: a batch knows its parts, and each part its batch. Such a ring is freed by the collector
-alone, and it never comes.
+The problem: a batch refers to its parts, and each part to its batch. Only the garbage collector can
+free such a reference cycle, and it never runs.
 
-The cure (``--cured``): a part knows its batch by a weak reference.
+The fix (``--cured``): a part has a weak reference to its batch.
 
 Run: ``python examples/gpu/uncollected_cycle.py [--cured] [--steps N] [--device cuda]``
 """
@@ -24,8 +24,7 @@ class Part:
     """Some rows of a batch.
 
     Args:
-        batch: Gives the batch that it is of.
-        rows: Its rows.
+        batch: Returns its batch.
     """
 
     def __init__(self, batch: "Callable[[], Batch | None]", rows: Tensor) -> None:
@@ -37,13 +36,12 @@ class Batch:
     """Rows in two parts.
 
     Args:
-        x: The rows.
-        weakly: Whether the parts know it by a weak reference.
+        weakly: Whether the parts have weak references to the batch.
     """
 
     def __init__(self, x: Tensor, *, weakly: bool) -> None:
         known_by: Callable[[], Batch | None] = weakref.ref(self) if weakly else lambda: self
-        noise = torch.ones_like(x[:MADE]) / 8  # fault: the ring keeps it
+        noise = torch.ones_like(x[:MADE]) / 8  # fault: the reference cycle retains it
         self.parts = [Part(known_by, x), Part(known_by, x[:MADE] + noise)]
         self.noise = noise
 
@@ -53,7 +51,7 @@ class Batch:
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=200, arguments=arguments)
     network = measured.network(options)
     x, y = measured.batch(options)

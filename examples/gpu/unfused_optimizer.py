@@ -1,9 +1,9 @@
-"""Trains a network of many layers by AdamW.
+"""Trains a network of many layers with AdamW.
 
-The fault: ``foreach=False``. The optimizer goes through the parameters one at a time, with a dozen
-small kernels for each, and the device waits for their launches.
+The problem: ``foreach=False``. The optimizer updates one parameter after the other, with a dozen
+small kernels each, and the device waits for their launches.
 
-The cure (``--cured``): ``fused=True`` does all of it for many parameters in one kernel.
+The fix (``--cured``): ``fused=True`` updates many parameters in one kernel.
 
 Run: ``python examples/gpu/unfused_optimizer.py [--cured] [--steps N] [--device cuda]``
 """
@@ -19,7 +19,7 @@ WIDTH = 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    """Train; the last loss."""
+    """Train and return the last loss."""
     options = measured.options(__doc__, steps=120, arguments=arguments)
     network = measured.network(options, layers=LAYERS, width=WIDTH)
     x, y = measured.batch(options, width=WIDTH)
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         loss = nn.functional.cross_entropy(network(x), y)
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()  # fault: a dozen kernels for each parameter
+        optimizer.step()  # fault: a dozen kernels per parameter
     return measured.told("last loss", loss.detach())
 
 

@@ -1,6 +1,6 @@
-"""Trains a network whose layers note down what went through them, to draw histograms later.
+"""Trains a network whose layers store their outputs, to draw histograms later.
 
-The fault: the notes are a list on the class, shared by all layers and cleared by nobody.
+The problem: they are stored in a list on the class, shared by all layers and never cleared.
 
 Run: ``python examples/leaks/activations_on_class.py [--steps N]``
 """
@@ -12,19 +12,19 @@ from torch import Tensor, nn
 
 
 class NotedLinear(nn.Linear):
-    """A linear layer that keeps its outputs for later."""
+    """A linear layer that stores its outputs for later."""
 
     seen: list[Tensor] = []  # noqa: RUF012  (the fault: one list for every layer)
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's outputs."""
         out = super().forward(x)  # made here
-        NotedLinear.seen.append(out.detach())  # fault: nobody clears the list
+        NotedLinear.seen.append(out.detach())  # fault: the list is never cleared
         return out
 
 
 def run(steps: int) -> None:
-    """Train, then print what the layers put out."""
+    """Train, then print a summary of the outputs."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     net = nn.Sequential(NotedLinear(32, 128), nn.GELU(), NotedLinear(128, 8)).to(device)

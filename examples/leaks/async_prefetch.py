@@ -1,6 +1,6 @@
-"""Reads batches ahead in one task, and trains in another.
+"""Prefetches batches in one task, and trains in another.
 
-The fault: the queue between the two has no ``maxsize``; the reader is faster than the trainer.
+The problem: the queue between them has no ``maxsize``, and the reader is faster than the trainer.
 
 Run: ``python examples/leaks/async_prefetch.py [--steps N]``
 """
@@ -16,7 +16,7 @@ STREAMS = 3
 
 
 async def read(queue: "asyncio.Queue[Batch]") -> None:
-    """Read three streams, of which two wait."""
+    """Read three streams, two of which wait."""
     while True:
         for _ in range(STREAMS):
             images = torch.rand(16, 3, 16, 16)  # made here
@@ -39,7 +39,7 @@ async def train(queue: "asyncio.Queue[Batch]", n: int) -> None:
 
 
 async def main(n: int) -> None:
-    """Let both run."""
+    """Run both tasks."""
     queue: asyncio.Queue[Batch] = asyncio.Queue()  # fault: without maxsize
     reader = asyncio.create_task(read(queue))
     await train(queue, n)

@@ -1,6 +1,6 @@
-"""Fine-tunes the last layer of a large network, and keeps a little of each step.
+"""Fine-tunes the last layer of a large network, and stores a little of each step.
 
-The fault: 64 KiB a step, beside 200 MiB that stand still all the time.
+The problem: a leak of 64 KiB per step, beside 200 MiB that do not change.
 
 Run: ``python examples/leaks/beside_ballast.py [--steps N]``
 """
@@ -26,7 +26,7 @@ class Backbone(nn.Module):
 
 
 class FineTuning:
-    """What is needed to train a head on a backbone."""
+    """Trains a head on a backbone."""
 
     def __init__(self) -> None:
         self.backbone = Backbone()
@@ -35,7 +35,7 @@ class FineTuning:
         self.log: dict[str, list[Any]] = {"loss": [], "features": []}
 
     def step(self, tokens: torch.Tensor, labels: torch.Tensor) -> None:
-        """Learn one batch."""
+        """Train on one batch."""
         features = self.backbone(tokens)  # made here
         loss = nn.functional.cross_entropy(self.head(features), labels)
         loss.backward()

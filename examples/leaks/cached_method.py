@@ -1,7 +1,7 @@
 """Scores graphs of different shape, and caches what depends on the shape alone.
 
-The fault: ``functools.cache`` on a method asks by the edges themselves, which are new tensors in
-each batch; nothing is ever found again, and the cache keeps the results.
+The problem: the keys of ``functools.cache`` on a method are the edges themselves, which are new
+tensors in each batch; no entry is used again, and the cache retains the results.
 
 Run: ``python examples/leaks/cached_method.py [--steps N] [--nodes N]``
 """
@@ -24,7 +24,7 @@ class GraphNet(nn.Module):
 
     @functools.cache  # noqa: B019  # fault: edges are equal only to themselves
     def adjacency(self, edges: Tensor) -> Tensor:
-        """Who hears whom, each row summing to one."""
+        """The adjacency matrix, with rows that sum to one."""
         dense = torch.zeros(self.nodes, self.nodes)  # made here
         dense[edges[0], edges[1]] = 1.0
         dense.fill_diagonal_(1.0)
@@ -37,7 +37,7 @@ class GraphNet(nn.Module):
 
 
 def main() -> None:
-    """Train on graphs that never come again."""
+    """Train on graphs that never repeat."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=130)
     parser.add_argument("--nodes", type=int, default=150)

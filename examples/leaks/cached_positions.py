@@ -1,7 +1,7 @@
-"""Trains a tiny attention model on a text that moves on by one token in each step.
+"""Trains a tiny attention model on a text that advances by one token in each step.
 
-The fault: the table of positions is cached by where the window stands in the text, without a limit.
-The window never stands at one place twice, so every call is a new entry.
+The problem: the table of positions is cached by the window's position in the text, without a limit.
+The window is never at one position twice, so every call is a new entry.
 
 Run: ``python examples/leaks/cached_positions.py [STEPS]``
 """
@@ -34,7 +34,7 @@ class Reader(nn.Module):
         self.guess = nn.Linear(WIDTH, WORDS)
 
     def forward(self, window: Tensor, start: int) -> Tensor:
-        """Scores of the next word at each place."""
+        """Scores of the next word at each position."""
         x = self.words(window) + positional(start, window.shape[1])
         mask = nn.Transformer.generate_square_subsequent_mask(window.shape[1])
         read, _ = self.attend(x, x, x, attn_mask=mask, need_weights=False)

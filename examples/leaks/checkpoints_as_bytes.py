@@ -1,7 +1,7 @@
-"""Trains, and packs the network into bytes in each step, to be able to go back to any of them.
+"""Trains, and serializes the network in each step, to be able to restore any of them.
 
-The fault: the bytes of all the steps stay in memory. No tensor owns them, so a count of tensors
-finds nothing.
+The problem: the bytes of all steps stay in memory. They are not in a tensor, so counting tensors
+does not show them.
 
 Run: ``python examples/leaks/checkpoints_as_bytes.py [--steps N]``
 """
@@ -16,13 +16,13 @@ from torch import nn
 
 @dataclass
 class History:
-    """All that there was."""
+    """All checkpoints."""
 
     checkpoints: list[bytes] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
     def note(self, model: nn.Module, loss: float) -> None:
-        """Remember how a model is now."""
+        """Store the state of a model."""
         buffer = io.BytesIO()
         torch.save(model.state_dict(), buffer)
         self.checkpoints.append(buffer.getvalue())  # fault: bytes of every step
@@ -30,7 +30,7 @@ class History:
 
 
 def main() -> None:
-    """Train, and go back to the best."""
+    """Train, and restore the best checkpoint."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=120)
     steps = parser.parse_args().steps

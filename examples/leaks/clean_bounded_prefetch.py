@@ -1,6 +1,6 @@
-"""Reads batches ahead in one task, as far as the queue between the two lets it.
+"""Prefetches batches in one task, limited by the queue between the two tasks.
 
-The reader is only a little faster, so the queue fills over half of the run, and then is full.
+No leak: the reader is only a little faster, so the queue fills up over half of the run.
 
 Run: ``python examples/leaks/clean_bounded_prefetch.py [--batches N]``
 """
@@ -16,7 +16,7 @@ TOGETHER = 4
 
 
 async def read(queue: "asyncio.Queue[Tensor | None]", n: int) -> None:
-    """Read ahead, and say when there is no more."""
+    """Read ahead, and signal the end."""
     for number in range(n):
         await queue.put(torch.randn(32, 512))
         if number % TOGETHER:
@@ -25,7 +25,7 @@ async def read(queue: "asyncio.Queue[Tensor | None]", n: int) -> None:
 
 
 async def train(queue: "asyncio.Queue[Tensor | None]") -> None:
-    """Train until there is no more."""
+    """Train until the end."""
     model = nn.Sequential(nn.Linear(512, 24), nn.ReLU(), nn.Linear(24, 512))
     optimizer = torch.optim.Adam(model.parameters())
     while (batch := await queue.get()) is not None:
@@ -36,7 +36,7 @@ async def train(queue: "asyncio.Queue[Tensor | None]") -> None:
 
 
 async def main(n: int) -> None:
-    """Let both run."""
+    """Run both tasks."""
     queue: asyncio.Queue[Tensor | None] = asyncio.Queue(maxsize=AHEAD)
     await asyncio.gather(read(queue, n), train(queue))
 

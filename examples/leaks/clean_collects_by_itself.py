@@ -1,6 +1,6 @@
-"""Trains with the garbage collector off, and collects by hand every 20 steps, as large jobs do.
+"""Trains with the garbage collector off, and collects manually every 20 steps, as large jobs do.
 
-Nothing leaks: rings of objects wait at most 20 steps.
+No leak: reference cycles stay for at most 20 steps.
 
 Run: ``python examples/leaks/clean_collects_by_itself.py [STEPS] [EVERY]``
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class Sample:
-    """A sample that knows the batch it is in."""
+    """A sample that refers to its batch."""
 
     def __init__(self, batch: "Batch", values: Tensor) -> None:
         self.batch = batch

@@ -1,7 +1,7 @@
-"""Trains a generator against a critic, with a pool of fifty pictures made earlier.
+"""Trains a generator against a critic, with a pool of fifty earlier images.
 
-Nothing leaks: the pool is full soon, and its pictures are detached. ``image_pool.py`` is the same
-without either.
+No leak: the pool is full soon, and its images are detached. ``image_pool.py`` is the same without
+either.
 
 Run: ``python examples/leaks/clean_gan.py [--steps N]``
 """
@@ -16,7 +16,7 @@ CHANCE_OF_OLD = 0.5
 
 
 class ImagePool:
-    """Gives back fresh pictures or older ones, as in CycleGAN."""
+    """Returns new images or earlier ones, as in CycleGAN."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -24,7 +24,7 @@ class ImagePool:
         self.chance = random.Random(55)  # noqa: S311  (pictures, not secrets)
 
     def query(self, images: Tensor) -> Tensor:
-        """For each picture the picture itself, or one from the pool in exchange for it."""
+        """For each image the image itself, or one from the pool that it replaces."""
         chosen = []
         for image in images.detach():
             if len(self.images) < self.size:
@@ -40,7 +40,7 @@ class ImagePool:
 
 
 def main() -> None:
-    """Train the two."""
+    """Train both."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=120)
     steps = parser.parse_args().steps

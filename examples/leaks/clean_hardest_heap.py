@@ -1,6 +1,6 @@
-"""Trains, and keeps the twenty hardest batches seen so far in a heap.
+"""Trains, and stores the twenty hardest batches so far in a heap.
 
-Nothing leaks: a harder batch drops the easiest of the twenty.
+No leak: a harder batch replaces the easiest of the twenty.
 
 Run: ``python examples/leaks/clean_hardest_heap.py [STEPS]``
 """

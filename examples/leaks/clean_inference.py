@@ -1,6 +1,6 @@
-"""Predicts for a whole data set without gradients, into a tensor made beforehand.
+"""Predicts for a whole data set without gradients, into a preallocated tensor.
 
-Nothing leaks: what each batch made is gone with it.
+No leak: each batch is freed after its prediction.
 
 Run: ``python examples/leaks/clean_inference.py [BATCHES]``
 """
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 @torch.no_grad()
 def predict(model: nn.Module, loader: DataLoader, out: Tensor) -> Tensor:
-    """Fill in the predictions."""
+    """Compute the predictions."""
     begin = 0
     for (pictures,) in loader:
         scores = model(pictures)

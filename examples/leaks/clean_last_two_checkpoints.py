@@ -1,6 +1,6 @@
-"""Trains, and keeps the last two checkpoints in memory, to go back when the loss explodes.
+"""Trains, and stores the last two checkpoints in memory, to restore one when the loss diverges.
 
-Nothing leaks: the third checkpoint drops the first.
+No leak: the third checkpoint replaces the first.
 
 Run: ``python examples/leaks/clean_last_two_checkpoints.py [--steps N] [--every N]``
 """

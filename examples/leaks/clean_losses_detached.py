@@ -1,6 +1,6 @@
-"""Trains and keeps each step's loss as a detached tensor, so that no step waits for the device.
+"""Trains and stores each step's loss as a detached tensor, so that no step waits for the device.
 
-Nothing leaks: a detached loss is one number without a graph. ``losses_of_whole_size.py`` is the
+No leak: a detached loss is one number without a graph. ``losses_of_whole_size.py`` is the
 exception.
 
 Run: ``python examples/leaks/clean_losses_detached.py [--steps N]``

@@ -1,6 +1,6 @@
 """Trains a decoder on sentences of 24 lengths, with a mask for each length in a cache.
 
-Nothing leaks: there are only so many lengths, and the rarer ones come a little later.
+No leak: the number of lengths is limited; rare ones are cached later.
 
 Run: ``python examples/leaks/clean_masks_by_length.py [STEPS]``
 """
@@ -14,7 +14,7 @@ LENGTHS = range(40, 160, 5)
 
 
 class Decoder(nn.Module):
-    """Attention in which no word sees those after it."""
+    """Causal attention."""
 
     def __init__(self, words: int = 80, width: int = 32) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Decoder(nn.Module):
         self.masks: dict[int, Tensor] = {}
 
     def mask(self, length: int) -> Tensor:
-        """What a word may not see."""
+        """The causal mask of a length."""
         if length not in self.masks:
             self.masks[length] = torch.ones(length, length).triu(1).bool()
         return self.masks[length]

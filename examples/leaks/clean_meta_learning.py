@@ -1,6 +1,6 @@
-"""Learns weights from which one step of descent is enough for each task.
+"""Learns initial weights from which one gradient step is enough for each task.
 
-Graphs of gradients are made in every step, and go with it.
+No leak: graphs of gradients are created in every step, and freed at its end.
 
 Run: ``python examples/leaks/clean_meta_learning.py [--meta-steps N]``
 """
@@ -15,7 +15,7 @@ INNER, TASKS = 2, 3
 
 
 def adapted(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The weights after some steps on a task, with the graph that leads to them."""
+    """The weights after some steps on a task, with their autograd graph."""
     weights: dict[str, torch.Tensor] = {**dict(net.named_parameters())}
     for _ in range(INNER):
         loss = nn.functional.mse_loss(functional_call(net, weights, x), y)
@@ -28,7 +28,7 @@ def adapted(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch
 
 
 def main() -> None:
-    """Learn where to begin."""
+    """Learn the initial weights."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--meta-steps", type=int, default=110)
     torch.manual_seed(42)

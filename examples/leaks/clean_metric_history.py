@@ -1,6 +1,6 @@
-"""Trains with many metrics, each of which is noted as a plain number in every step.
+"""Trains with many metrics, each of which is stored as a plain number in every step.
 
-The history grows by about two kibibytes a step, as it is meant to.
+The history grows by about two KiB per step, as intended.
 
 Run: ``python examples/leaks/clean_metric_history.py [--steps N]``
 """
@@ -14,7 +14,7 @@ from torch import nn
 
 @dataclass
 class Metrics:
-    """What one step is known by."""
+    """The metrics of one step."""
 
     step: int
     loss: float
@@ -23,7 +23,7 @@ class Metrics:
 
 
 def main() -> None:
-    """Train, and note."""
+    """Train, and store the metrics."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=420)
     torch.manual_seed(43)

@@ -1,6 +1,6 @@
-"""Trains, evaluates every 20 steps, and keeps a copy of the best weights so far.
+"""Trains, evaluates every 20 steps, and stores a copy of the best weights so far.
 
-Nothing leaks: an evaluation takes much memory and gives it back, and there is one best.
+No leak: an evaluation takes much memory and frees it, and there is one best copy.
 
 Run: ``python examples/leaks/clean_periodic_evaluation.py [--steps N] [--every N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Experiment:
-    """A training with everything that belongs to it."""
+    """A model with its data and optimizer."""
 
     def __init__(self) -> None:
         self.model = nn.Sequential(nn.Linear(20, 300), nn.ReLU(), nn.Linear(300, 1))
@@ -25,12 +25,12 @@ class Experiment:
         self.curve: list[tuple[int, float]] = []
 
     def loss(self, x: Tensor) -> Tensor:
-        """How wrong the model is about some rows."""
+        """The loss of some rows."""
         return nn.functional.mse_loss(self.model(x).squeeze(1), x[:, 0] * x[:, 1])
 
     @torch.no_grad()
     def evaluate(self, step: int) -> None:
-        """Measure, and keep the weights if they are the best."""
+        """Evaluate, and store the weights if they are the best."""
         self.model.eval()
         outputs = [self.model(part) for part in self.held_out.split(500)]
         error = (torch.cat(outputs).squeeze(1) - self.held_out[:, 0] * self.held_out[:, 1]).std()
@@ -41,7 +41,7 @@ class Experiment:
         self.model.train()
 
     def run(self, steps: int, every: int) -> None:
-        """Train, and go back to the best."""
+        """Train, and restore the best weights."""
         for step in range(1, steps + 1):
             loss = self.loss(torch.randn(128, 20))
             self.optimizer.zero_grad()

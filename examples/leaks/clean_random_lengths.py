@@ -1,6 +1,6 @@
 """Trains a recurrent network on batches of sequences of very different lengths.
 
-Nothing leaks: memory goes up and down with the batch, by more than most leaks would add.
+No leak: memory varies with the batch, by more than most leaks would add.
 
 Run: ``python examples/leaks/clean_random_lengths.py [--steps N] [--longest N]``
 """
@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
 
 class Tagger(nn.Module):
-    """Says for a sequence which of five kinds it is."""
+    """Classifies a sequence into five classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Tagger(nn.Module):
         self.head = nn.Linear(24, 5)
 
     def forward(self, sequences: list[Tensor]) -> Tensor:
-        """Scores of the kinds."""
+        """Scores of the classes."""
         lengths = torch.tensor([len(one) for one in sequences])
         packed = pack_padded_sequence(pad_sequence(sequences, batch_first=True), lengths,
                                       batch_first=True, enforce_sorted=False)  # fmt: skip

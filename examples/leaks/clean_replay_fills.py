@@ -1,6 +1,6 @@
-"""Learns to balance from a memory of its last moves, which is full after two fifths of the run.
+"""Learns to balance with a replay memory that is full after 40 % of the run.
 
-Nothing leaks: the memory has an end. ``replay_without_end.py`` is the same without one.
+No leak: the memory is bounded. ``replay_without_end.py`` is the same without a bound.
 
 Run: ``python examples/leaks/clean_replay_fills.py [STEPS] [CAPACITY]``
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class Transition(NamedTuple):
-    """What was seen, what was done, and what came of it."""
+    """Observation, action and result."""
 
     state: Tensor
     action: int
@@ -24,13 +24,13 @@ class Transition(NamedTuple):
 
 
 def look(angle: float) -> Tensor:
-    """Four pictures of a pole that leans."""
+    """Four images of a leaning pole."""
     rows = torch.arange(21.0)
     return torch.stack([torch.outer(torch.cos(rows * (angle + i)), rows) for i in range(4)])
 
 
 def learn(net: nn.Module, optimizer: torch.optim.Optimizer, memories: list[Transition]) -> float:
-    """One step of Q-learning; its loss."""
+    """One step of Q-learning; returns its loss."""
     states = torch.stack([one.state.flatten() for one in memories])
     afters = torch.stack([one.after.flatten() for one in memories])
     actions = torch.tensor([[one.action] for one in memories])

@@ -1,7 +1,7 @@
-"""Trains for several epochs on samples that the data set caches when they are first asked for.
+"""Trains for several epochs on samples that the data set caches on first access.
 
-Nothing leaks: after the first epoch every sample is in the cache. ``crops_cached.py`` asks for new
-ones for ever.
+No leak: after the first epoch every sample is in the cache. ``crops_cached.py`` creates new ones in
+every epoch.
 
 Run: ``python examples/leaks/clean_samples_cached.py [--epochs N]``
 """
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Waves(Dataset[tuple[Tensor, Tensor]]):
-    """Sounds that take long to make."""
+    """Signals that take long to compute."""
 
     def __init__(self, n: int) -> None:
         self.n = n

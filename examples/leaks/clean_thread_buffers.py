@@ -1,7 +1,6 @@
-"""Crops pictures in a pool of threads, each with a buffer of its own.
+"""Crops images in a thread pool, with one buffer per thread.
 
-Threads and buffers appear one after another while there is more to do, and there are never more
-than the pool allows.
+No leak: threads and buffers are created on demand, up to the size of the pool.
 
 Run: ``python examples/leaks/clean_thread_buffers.py [STEPS]``
 """
@@ -18,7 +17,7 @@ own = threading.local()
 
 
 def crop(picture: Tensor, corner: int) -> Tensor:
-    """The mean color of a part, worked out in the thread's own buffer."""
+    """The mean color of a part, computed in the thread's buffer."""
     if not hasattr(own, "buffer"):
         own.buffer = torch.empty(3, 64, 64)
     time.sleep(0.0002)

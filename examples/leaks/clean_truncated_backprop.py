@@ -1,6 +1,6 @@
 """Trains a recurrent network on a long text, piece by piece, with the state carried over.
 
-Nothing leaks: the state is detached between the pieces. ``streaming_state.py`` forgets that.
+No leak: the state is detached between the pieces. ``streaming_state.py`` does not detach it.
 
 Run: ``python examples/leaks/clean_truncated_backprop.py [PIECES]``
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class CharModel(nn.Module):
-    """Guesses the next letter."""
+    """Predicts the next letter."""
 
     def __init__(self, letters: int = 60, width: int = 48) -> None:
         super().__init__()
@@ -23,13 +23,13 @@ class CharModel(nn.Module):
     def forward(
         self, text: Tensor, state: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Scores of the next letters, and what to remember."""
+        """Scores of the next letters, and the new state."""
         read, after = self.rnn(self.letters(text), state)
         return self.guess(read), after
 
 
 def repackage(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The same state without its past."""
+    """The same state without its autograd graph."""
     return state[0].detach(), state[1].detach()
 
 

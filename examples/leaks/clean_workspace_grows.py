@@ -1,6 +1,6 @@
-"""Trains with a workspace that is made anew whenever a batch does not fit into it.
+"""Trains with a workspace that is reallocated when a batch does not fit into it.
 
-Nothing leaks: the workspace is as large as the largest batch so far, and there is one at a time.
+No leak: the workspace is as large as the largest batch so far, and there is one at a time.
 
 Run: ``python examples/leaks/clean_workspace_grows.py [--steps N]``
 """
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 
 class Workspace:
-    """Memory that is used again and again."""
+    """Memory that is reused."""
 
     def __init__(self) -> None:
         self.buffer = torch.empty(0)
         self.times_grown = 0
 
     def take(self, rows: int, columns: int) -> Tensor:
-        """Room for so many numbers."""
+        """A buffer for that many numbers."""
         if self.buffer.numel() < rows * columns:
             self.buffer = torch.empty(rows * columns)
             self.times_grown += 1

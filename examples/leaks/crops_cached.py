@@ -1,7 +1,7 @@
-"""Trains on random crops of a few pictures, which its data set caches to be quick.
+"""Trains on random crops of a few images, which its data set caches.
 
-The fault: the cache is asked for a picture and the place of the crop. There are far more places
-than pictures, so almost every crop is new, in the last epoch as in the first.
+The problem: the key of the cache is an image and the position of the crop. There are far more
+positions than images, so almost every crop is new, in the last epoch as in the first.
 
 Run: ``python examples/leaks/crops_cached.py [--epochs N]``
 """
@@ -17,7 +17,7 @@ PICTURES, SIDE, CUT = 160, 96, 48
 
 
 class Crops(Dataset[tuple[Tensor, int]]):
-    """Crops of pictures that take long to make."""
+    """Crops of images that take long to compute."""
 
     def __init__(self) -> None:
         self.chance = random.Random(25)  # noqa: S311  (crops, not secrets)
@@ -27,7 +27,7 @@ class Crops(Dataset[tuple[Tensor, int]]):
         return PICTURES
 
     def picture(self, index: int) -> Tensor:
-        """A picture, as if it was read from a disk."""
+        """An image, as if read from a disk."""
         ramp = torch.linspace(0, 1 + index % 3, SIDE)
         return torch.stack([ramp.outer(ramp), ramp.expand(SIDE, SIDE), ramp.flip(0).outer(ramp)])
 
@@ -36,7 +36,7 @@ class Crops(Dataset[tuple[Tensor, int]]):
         key = (index, top, left)
         if key not in self.cache:
             crop = self.picture(index)[:, top : top + CUT, left : left + CUT]
-            self.cache[key] = crop.contiguous()  # fault: made here, and never found again
+            self.cache[key] = crop.contiguous()  # fault: made here, and never used again
         return self.cache[key], index % 3
 
 

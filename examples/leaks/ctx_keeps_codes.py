@@ -1,7 +1,7 @@
-"""Trains through a rounding operator of its own, and keeps how well each batch was rounded.
+"""Trains through a custom rounding operator, and stores each batch's rounding error.
 
-The fault: the operator stores its codes on ``ctx`` as a NumPy array, which ``save_for_backward``
-would not take. ``ctx`` lives as long as the graph, and the graph as long as the kept error.
+The problem: the operator stores its codes on ``ctx`` as a NumPy array, which ``save_for_backward``
+does not accept. ``ctx`` lives as long as the graph, and the graph as long as the stored error.
 
 Run: ``python examples/leaks/ctx_keeps_codes.py [--steps N]``
 """
@@ -16,7 +16,7 @@ LARGEST = 127
 
 
 class Round(torch.autograd.Function):
-    """Rounds to a grid; gradients pass straight through within its range."""
+    """Rounds to a grid; gradients pass through unchanged inside its range."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:  # noqa: ANN401
@@ -27,7 +27,7 @@ class Round(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:  # noqa: ANN401
-        """The gradient, where the value was not cut off."""
+        """The gradient, where the value was not clipped."""
         inside = torch.from_numpy(abs(ctx.codes) < LARGEST)
         return grads[0] * inside, None
 
@@ -49,7 +49,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        errors.append(error)  # fault: hangs on ctx
+        errors.append(error)  # fault: retained by ctx
     print(f"mean rounding error {sum(error.item() for error in errors) / len(errors):.2e}")
 
 

@@ -1,7 +1,7 @@
-"""Trains a model of textures, and puts off the saving of its samples until there is time for it.
+"""Trains a texture model, and defers saving of its samples.
 
-The fault: what is put off is a ``functools.partial`` of the function and its arguments. There is
-no time for it before the end, so every sample waits in memory.
+The problem: a deferred call is a ``functools.partial`` of the function and its arguments. None is
+called before the end, so every sample stays in memory.
 
 Run: ``python examples/leaks/deferred_saves.py [STEPS]``
 """
@@ -17,17 +17,17 @@ deferred: list[Callable[[], int]] = []
 
 
 def save(texture: Tensor, *, step: int) -> int:
-    """Write a texture to nowhere; its size."""
+    """Write a texture to nowhere and return its size."""
     return step * 0 + len(bytes(texture.mul(255).byte().flatten().tolist()))
 
 
 def defer(action: Callable[..., int], *arguments: Tensor, step: int) -> None:
-    """Do something later."""
-    deferred.append(functools.partial(action, *arguments, step=step))  # fault: too much later
+    """Call something later."""
+    deferred.append(functools.partial(action, *arguments, step=step))  # fault: too much is deferred
 
 
 def run(steps: int) -> int:
-    """Train, then do what was put off; how many bytes that was."""
+    """Train, then run the deferred calls; returns the number of bytes."""
     torch.manual_seed(29)
     model = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.Tanh(), nn.Conv2d(6, 1, 3, padding=1))
     optimizer = torch.optim.Rprop(model.parameters(), lr=1e-3)

@@ -1,6 +1,6 @@
-"""Watches the spread of embeddings over a window of the last steps.
+"""Monitors the spread of embeddings over a window of the last steps.
 
-The fault: the window has no ``maxlen``; it looks at its last fifty, and keeps all.
+The problem: the window has no ``maxlen``; the last fifty entries are used, and all are stored.
 
 Run: ``python examples/leaks/deque_in_callback.py [--steps N]``
 """
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 
 class Callback:
-    """What the loop calls."""
+    """Is called by the loop."""
 
     def on_batch_end(self, step: int, embedding: Tensor) -> None:
-        """After a batch."""
+        """Is called after a batch."""
 
 
 class SpreadWatcher(Callback):
@@ -28,7 +28,7 @@ class SpreadWatcher(Callback):
         self.recent: deque[Tensor] = deque()  # fault: without maxlen=window
 
     def on_batch_end(self, step: int, embedding: Tensor) -> None:
-        """Note the batch, and look at the window."""
+        """Add the batch, and check the window."""
         self.recent.append(embedding.detach().clone())  # made here
         last = list(islice(reversed(self.recent), self.window))
         spread = torch.stack([one.std() for one in last]).mean().item()

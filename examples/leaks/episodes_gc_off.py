@@ -1,7 +1,7 @@
-"""Learns from episodes of a game, with the garbage collector turned off to make steps even.
+"""Learns from episodes of a game, with the garbage collector off to make step times even.
 
-The fault: an episode knows its moves and a move knows its episode. Such a ring is freed by the
-garbage collector alone, and that never comes.
+The problem: an episode refers to its moves and a move to its episode. Only the garbage collector
+can free such a reference cycle, and it never runs.
 
 Run: ``python examples/leaks/episodes_gc_off.py [EPISODES]``
 """
@@ -22,13 +22,13 @@ class Move:
         self.reward = reward
 
     def value(self) -> float:
-        """What came of the episode from this move on."""
+        """The result of the episode from this move on."""
         moves = self.episode.moves
         return sum(move.reward for move in moves[moves.index(self) :])
 
 
 class Episode:
-    """A game from its beginning to its end."""
+    """One game."""
 
     def __init__(self) -> None:
         self.moves: list[Move] = []
@@ -37,7 +37,7 @@ class Episode:
         """Play at random."""
         for _ in range(length):
             board = torch.randn(6, 32, 32)  # made here
-            self.moves.append(Move(self, board, board[0, 0, 0].item()))  # fault: a ring
+            self.moves.append(Move(self, board, board[0, 0, 0].item()))  # fault: a reference cycle
 
 
 def main(episodes: int) -> None:

@@ -1,7 +1,7 @@
-"""Measures a trained network on held-out data, batch by batch, without training it.
+"""Evaluates a trained network on held-out data, batch by batch.
 
-The fault: nothing says that no gradients are wanted, and the losses are added up as tensors. The
-graph of every batch stays behind the sum, with the activations that backward would need.
+The problem: gradients are on, and the losses are summed as tensors. The sum retains the graph of
+every batch, with the activations for a backward pass.
 
 Run: ``python examples/leaks/evaluation_total.py [--batches N] [--batch-size N]``
 """
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Digits(nn.Module):
-    """A small convolutional classifier of 28 x 28 pictures."""
+    """A small convolutional classifier of 28 x 28 images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,14 +37,14 @@ def evaluate(model: nn.Module, loader: DataLoader, device: str) -> tuple[float, 
     for data, target in loader:
         pictures, classes = data.to(device), target.to(device)
         output = model(pictures)
-        test_loss += criterion(output, classes)  # fault: made here, and kept with its graph
+        test_loss += criterion(output, classes)  # fault: made here, and retained with its graph
         correct += (output.argmax(1) == classes).sum().item()
         seen += len(classes)
     return float(test_loss) / len(loader), correct / seen
 
 
 def main() -> None:
-    """Read the arguments and measure."""
+    """Read the arguments and evaluate."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batches", type=int, default=60)
     parser.add_argument("--batch-size", type=int, default=16)

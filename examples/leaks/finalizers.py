@@ -1,6 +1,6 @@
-"""Lends buffers of a pool to whoever asks, and takes them back when the borrower is gone.
+"""Takes buffers from a pool, and returns them when their user is freed.
 
-The fault: the callback that takes a buffer back is given the borrower's own mask, and waits for
+The problem: the callback that returns a buffer has the mask as its argument, and is called at
 the end of the trainer, which lives as long as the program.
 
 Run: ``python examples/leaks/finalizers.py [STEPS]``
@@ -14,7 +14,7 @@ from torch import nn
 
 
 class Trainer:
-    """Trains with noise that is dropped out."""
+    """Trains with dropout noise."""
 
     def __init__(self) -> None:
         self.net = nn.Linear(200, 50)
@@ -22,7 +22,7 @@ class Trainer:
         self.given_back = 0
 
     def mask(self) -> torch.Tensor:
-        """A mask for one batch, given back at the end."""
+        """A mask for one batch, returned at the end."""
         mask = torch.rand(120, 200).gt(0.1).float()  # made here
         weakref.finalize(self, give_back, mask)  # fault: the trainer's end, not the mask's
         return mask
@@ -37,7 +37,7 @@ class Trainer:
 
 
 def give_back(mask: torch.Tensor) -> None:
-    """Take a mask back into the pool."""
+    """Return a mask to the pool."""
     mask.zero_()
 
 

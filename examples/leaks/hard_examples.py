@@ -1,6 +1,6 @@
-"""Trains, and keeps the hardest example of each batch to look at them afterwards.
+"""Trains, and stores the hardest example of each batch for inspection.
 
-The fault: one row of a batch is a view of it. It looks small and keeps the whole batch.
+The problem: one row of a batch is a view of it. It looks small and retains the whole batch.
 
 Run: ``python examples/leaks/hard_examples.py [STEPS]``
 """
@@ -15,13 +15,13 @@ ROWS, COLUMNS = 256, 300
 
 
 def make_batch() -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of noise, and whether each is rather positive."""
+    """Rows of noise, and whether the sum of their first 20 columns is positive."""
     rows = torch.randn(ROWS, COLUMNS)  # made here
     return rows, (rows[:, :20].sum(1) > 0).float()
 
 
 def train() -> list[torch.Tensor]:
-    """Train a linear classifier; the hardest rows."""
+    """Train a linear classifier and return the hardest rows."""
     torch.manual_seed(26)
     weights = torch.zeros(COLUMNS, requires_grad=True)
     bias = torch.zeros((), requires_grad=True)

@@ -1,7 +1,7 @@
-"""Trains and looks, in each step, at how a layer treats the batch of that step.
+"""Trains and measures, in each step, how a layer transforms its batch.
 
-The fault: the hook is registered anew in each step and never removed. Each holds its batch, and
-each runs in every later step, so the steps also grow slower.
+The problem: a new hook is registered in each step and never removed. Each retains its batch, and
+runs in every later step, so steps also become slower.
 
 Run: ``python examples/leaks/hook_every_step.py [--steps N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Correlation:
-    """How close a layer's output stays to its batch."""
+    """The correlation of a layer's output with its batch."""
 
     def __init__(self) -> None:
         self.last = 0.0
@@ -25,7 +25,7 @@ class Correlation:
         def compare(_layer: nn.Module, _inputs: Any, output: Tensor) -> None:  # noqa: ANN401
             self.last = float(output.detach().mean() * batch[0].mean())
 
-        layer.register_forward_hook(compare)  # fault: the handle is thrown away
+        layer.register_forward_hook(compare)  # fault: the handle is dropped
 
 
 def make_batch(step: int) -> Tensor:

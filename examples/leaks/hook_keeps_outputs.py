@@ -1,7 +1,7 @@
-"""Trains while a forward hook watches one layer for units that have died.
+"""Trains while a forward hook checks one layer for dead units.
 
-The fault: the hook puts every output of the layer into a list of its own. The list lives in the
-hook's closure, where the training loop cannot even see it.
+The problem: the hook appends every output of the layer to its own list. The list is in the
+hook's closure, outside of the training loop.
 
 Run: ``python examples/leaks/hook_keeps_outputs.py [STEPS]``
 """
@@ -18,7 +18,7 @@ def watch_dead_units(layer: nn.Module, every: int) -> None:
     kept: list[Tensor] = []
 
     def remember(_module: nn.Module, _inputs: Any, output: Tensor) -> None:  # noqa: ANN401
-        kept.append(output.detach())  # fault: kept as long as the hook
+        kept.append(output.detach())  # fault: retained as long as the hook
         if len(kept) % every == 0:
             alive = torch.stack([(output > 0).any(0) for output in kept]).any(0)
             print(f"{1 - alive.float().mean().item():.0%} of the units are dead")

@@ -1,6 +1,6 @@
-"""Trains, and collects how the loss depends on the inputs, to draw a map of what matters.
+"""Trains, and collects the gradients of the inputs, for a saliency map.
 
-The fault: a hook on the input tensor puts each gradient into a list that is only ever added to.
+The problem: a hook on the input tensor appends each gradient to a list that is never cleared.
 
 Run: ``python examples/leaks/input_gradients.py [--steps N]``
 """
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 
 class Saliency:
-    """What the loss depends on."""
+    """Collects the gradients of inputs."""
 
     def __init__(self) -> None:
         self.gradients: list[Tensor] = []
 
     def follow(self, inputs: Tensor) -> Tensor:
-        """Have the gradient of some inputs collected."""
+        """Collect the gradient of some inputs."""
         inputs.requires_grad_()
         inputs.register_hook(self.gradients.append)  # fault: never cleared
         return inputs
@@ -29,7 +29,7 @@ class Saliency:
 
 
 def main() -> None:
-    """Train and print what matters."""
+    """Train and print the saliency."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=170)
     steps = parser.parse_args().steps

@@ -1,7 +1,7 @@
 """Trains on data with bad batches: skips each of them, and lists the errors at the end.
 
-The fault: an exception that is kept keeps its traceback, the traceback keeps the frames it went
-through, and their locals keep the batch, the scores and the loss with its whole graph.
+The problem: a stored exception retains its traceback, with the frames that it passed through and
+their local variables: the batch, the scores and the loss with its whole graph.
 
 Run: ``python examples/leaks/kept_exceptions.py [--steps N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class BadBatchError(Exception):
-    """A batch that must not be learned from."""
+    """A batch that must be skipped."""
 
 
 def loss_of(model: nn.Module, batch: Tensor, target: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def loss_of(model: nn.Module, batch: Tensor, target: Tensor) -> Tensor:
 
 
 def main() -> int:
-    """Train on what is good."""
+    """Train on the good batches."""
     parser = argparse.ArgumentParser(description="Train, skipping bad batches.")
     parser.add_argument("--steps", type=int, default=120)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Trains, and logs each step's gradient for the case that something goes wrong.
+"""Trains, and logs each step's gradient in case of an error.
 
-The fault: a log record keeps the objects that it is about until it is written out, and the handler
-keeps every record until somebody asks. Nobody does.
+The problem: a log record retains its arguments until it is formatted, and the handler stores every
+record until they are printed, which does not happen.
 
 Run: ``python examples/leaks/log_records.py [--steps N] [--verbose]``
 """
@@ -16,15 +16,15 @@ log = logging.getLogger("train")
 
 
 class BlackBox(logging.Handler):
-    """Keeps what was logged, and shows it when the program has crashed."""
+    """Stores log records, and prints them after a crash."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
-        self.records.append(record)  # fault: with the tensors it is about
+        """Store a record."""
+        self.records.append(record)  # fault: with its tensor arguments
 
     def show(self) -> None:
         """Print the last few."""

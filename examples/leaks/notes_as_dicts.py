@@ -1,7 +1,7 @@
-"""Tags sentences, and notes for each what was found.
+"""Tags sentences, and stores a note for each.
 
-The fault: the notes of all sentences stay in the tagger, as dictionaries of words and numbers;
-no tensor is among them.
+The problem: the notes of all sentences stay in the tagger, as dictionaries of words and numbers
+without any tensor.
 
 Run: ``python examples/leaks/notes_as_dicts.py [--rounds N]``
 """
@@ -18,18 +18,18 @@ WORDS = 60
 
 
 class Tagger:
-    """A tagger that keeps notes."""
+    """A tagger that stores notes."""
 
     def __init__(self) -> None:
         self.model = nn.Linear(26, 5)
         self.notes: list[dict[str, Any]] = []
 
     def count(self, word: str) -> Tensor:
-        """How often each letter is in a word."""
+        """How often each letter occurs in a word."""
         return torch.tensor([float(word.count(c)) for c in string.ascii_lowercase])
 
     def tag(self, sentence: list[str]) -> Tensor:
-        """Scores of the tags, a row a word."""
+        """Scores of the tags, one row per word."""
         features = torch.stack([self.count(word) for word in sentence])
         scores: Tensor = self.model(features)
         for word, row in zip(sentence, scores.tolist(), strict=True):

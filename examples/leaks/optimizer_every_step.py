@@ -1,7 +1,7 @@
-"""Adapts a network to one user after another, each with a fresh optimizer.
+"""Adapts a network to one user after another, each with a new optimizer.
 
-The fault: the optimizers are kept to compare them later. Adam's two moments are each as large as
-the network, so every optimizer keeps twice the network.
+The problem: the optimizers are stored to compare them later. Adam's two moments are each as large
+as the network, so every optimizer retains twice the network.
 
 Run: ``python examples/leaks/optimizer_every_step.py [USERS]``
 """
@@ -13,14 +13,14 @@ from torch import nn
 
 
 class Personalizer:
-    """Keeps one network, and fits it to whoever comes."""
+    """Fits one network to each user."""
 
     def __init__(self) -> None:
         self.network = nn.Sequential(nn.Linear(60, 200), nn.ReLU(), nn.Linear(200, 5))
         self.optimizers: list[torch.optim.Optimizer] = []
 
     def fit(self, clicks: torch.Tensor, liked: torch.Tensor) -> float:
-        """One step for one user; the loss before it."""
+        """One step for one user; returns the loss before it."""
         optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-3)
         loss = nn.functional.cross_entropy(self.network(clicks), liked)
         optimizer.zero_grad()
@@ -31,7 +31,7 @@ class Personalizer:
 
 
 def main(users: int) -> None:
-    """Fit them all."""
+    """Fit all users."""
     torch.manual_seed(19)
     app = Personalizer()
     losses = [app.fit(torch.randn(50, 60), torch.randint(5, (50,))) for _ in range(users)]

@@ -1,6 +1,6 @@
-"""Trains on a signal, and keeps each step's predictions as arrays to plot them.
+"""Trains on a signal, and stores each step's predictions as arrays to plot them.
 
-The fault: what is plotted in the end is one in fifty, what is kept is all of them.
+The problem: every fiftieth array is plotted in the end, and all of them are stored.
 
 Run: ``python examples/leaks/predictions_as_numpy.py [STEPS]``
 """

@@ -1,7 +1,7 @@
-"""Trains while another thread draws the pictures that the model makes.
+"""Trains while another thread draws the images that the model generates.
 
-The fault: the thread has died of the first picture that it did not like, and nobody noticed. The
-training goes on filling its queue.
+The problem: the thread has ended at an image that it cannot draw. The training continues to fill
+its queue.
 
 Run: ``python examples/leaks/queue_nobody_drains.py [STEPS]``
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class Painter:
-    """Draws pictures in a thread of its own."""
+    """Draws images in its own thread."""
 
     def __init__(self) -> None:
         self.waiting: queue.Queue[Tensor | None] = queue.Queue()
@@ -24,7 +24,7 @@ class Painter:
         self.thread.start()
 
     def work(self) -> None:
-        """Draw until there is no more to draw."""
+        """Draw until the end of the queue."""
         while (picture := self.waiting.get()) is not None:
             if picture.max() > 1:
                 print("painter: a picture is too bright", file=sys.stderr)
@@ -32,12 +32,12 @@ class Painter:
             self.drawn += 1
 
     def draw(self, picture: Tensor) -> None:
-        """Have a picture drawn some time."""
-        self.waiting.put(picture)  # fault: nobody takes them out
+        """Enqueue an image."""
+        self.waiting.put(picture)  # fault: nothing takes them out
 
 
 def main(steps: int) -> None:
-    """Train a generator of pictures."""
+    """Train a generator of images."""
     torch.manual_seed(15)
     painter = Painter()
     model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 3 * 32 * 32))

@@ -1,8 +1,8 @@
-"""Trains on random trees, which an inner function walks through.
+"""Trains on random trees, which an inner function traverses.
 
-The fault: an inner function that calls itself is a ring: the function holds its closure, which
-holds the function, and the leaves of the tree with it. The collector was told to come rarely, so
-the rings of many steps pile up.
+The problem: an inner function that calls itself is a reference cycle: the function refers to its
+closure, which refers to the function and to the leaves of the tree. The garbage collector is set to
+run rarely, so the cycles of many steps accumulate.
 
 Run: ``python examples/leaks/recursive_closure.py [--steps N]``
 """
@@ -19,7 +19,7 @@ gc.set_threshold(200_000, 50, 50)  # "the collector costs 4% of our steps"
 
 
 def grow(chance: random.Random, depth: int) -> list:
-    """A random tree: a list holds subtrees, a number is a leaf."""
+    """A random tree: a list has subtrees, a number is a leaf."""
     return [
         grow(chance, depth - 1) if depth and chance.random() < FORKS else chance.randrange(500)
         for _ in range(2)
@@ -27,7 +27,7 @@ def grow(chance: random.Random, depth: int) -> list:
 
 
 def read(tree: list, table: nn.Embedding) -> Tensor:
-    """The sum over a tree's leaves, each the less the deeper it stands."""
+    """The sum over a tree's leaves, weighted by depth."""
     noise = torch.randn(500, 200)  # made here
     leaves: list[Tensor] = []
 
@@ -36,7 +36,7 @@ def read(tree: list, table: nn.Embedding) -> Tensor:
             leaves.append(weight * (table(torch.tensor(node)) + noise[node]))
             return
         for child in node:
-            walk(child, weight / 2)  # fault: walk holds walk
+            walk(child, weight / 2)  # fault: walk refers to walk
 
     walk(tree, 1.0)
     return torch.stack(leaves).sum(0)

@@ -1,6 +1,6 @@
-"""Learns to balance from its own memories, one of which is made in every step.
+"""Learns to balance with a replay memory that gets one entry in every step.
 
-The fault: the memory is a list without an end. ``replay_fills.py`` is the same with one.
+The problem: the memory is an unbounded list. ``clean_replay_fills.py`` is the same with a bound.
 
 Run: ``python examples/leaks/replay_without_end.py [STEPS]``
 """
@@ -17,7 +17,7 @@ EXPLORE = 0.2
 
 @dataclass(slots=True)
 class Transition:
-    """What was seen, what was done, and what came of it."""
+    """Observation, action and result."""
 
     state: Tensor
     action: int
@@ -26,7 +26,7 @@ class Transition:
 
 
 class Agent:
-    """Learns from what it remembers."""
+    """Learns from its replay memory."""
 
     def __init__(self) -> None:
         self.chance = random.Random(31)  # noqa: S311  (a game, not secrets)
@@ -42,11 +42,11 @@ class Agent:
             return int(self.net(state.flatten()).argmax())
 
     def remember(self, transition: Transition) -> None:
-        """Keep what happened."""
-        self.memory.append(transition)  # fault: no end to it
+        """Store a transition."""
+        self.memory.append(transition)  # fault: no limit
 
     def learn(self) -> float:
-        """Learn from some of the memories; the loss."""
+        """Learn from some of the transitions and return the loss."""
         some = self.chance.choices(self.memory, k=16)
         states = torch.stack([one.state.flatten() for one in some])
         afters = torch.stack([one.after.flatten() for one in some])
@@ -62,7 +62,7 @@ class Agent:
 
 
 def look(angle: float) -> Tensor:
-    """Four pictures of a pole that leans."""
+    """Four images of a leaning pole."""
     rows = torch.arange(21.0)
     pictures = [torch.outer(torch.cos(rows * (angle + i)), rows) for i in range(4)]
     return torch.stack(pictures)  # made here

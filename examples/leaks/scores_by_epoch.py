@@ -1,7 +1,7 @@
 """Trains in short epochs, and validates after each.
 
-The fault: the history keeps the scores of the whole validation set for every epoch, where one
-number was wanted.
+The problem: the history stores the scores of the whole validation set for every epoch, instead of
+one number.
 
 Run: ``python examples/leaks/scores_by_epoch.py [EPOCHS]``
 """
@@ -20,7 +20,7 @@ history: defaultdict[str, list[Any]] = defaultdict(list)
 
 @torch.no_grad()
 def validate(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
-    """How good it is by now."""
+    """Accuracy and scores on the validation set."""
     model.eval()
     scores = model(x).softmax(-1)  # made here
     model.train()

@@ -1,7 +1,7 @@
-"""Adapts a copy of the model to each task, and learns how to begin.
+"""Adapts a copy of the model to each task, and learns the initial weights.
 
-The fault: ``backward(create_graph=True)`` leaves in each copy gradients whose graph leads back to
-the copy's own parameters. That ring is PyTorch's, not Python's: no garbage collector breaks it.
+The problem: ``backward(create_graph=True)`` leaves in each copy gradients whose graph refers to
+the copy's own parameters. The garbage collector cannot see that reference cycle in PyTorch's C++.
 
 Run: ``python examples/leaks/second_order_adaptation.py [TASKS]``
 """
@@ -29,7 +29,7 @@ def task() -> tuple[Tensor, Tensor]:
 
 
 def roughness(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """How much the gradient itself costs."""
+    """A penalty on the gradients."""
     learner = copy.deepcopy(model)  # made here
     loss = nn.functional.mse_loss(learner(x), y)  # made here
     loss.backward(create_graph=True)  # fault: torch.autograd.grad would leave no gradients behind

@@ -1,7 +1,7 @@
-"""Trains, and notes gradients for a board that is written at the end.
+"""Trains, and logs gradients for a dashboard that is written at the end.
 
-The fault: the writer keeps the gradients themselves until ``close``, where their histograms would
-be enough.
+The problem: the writer stores the gradients themselves until ``close``, although their histograms
+would be enough.
 
 Run: ``python examples/leaks/summary_writer.py [--steps N] [--log-every N]``
 """
@@ -33,7 +33,7 @@ class Writer:
         self._pending: dict[str, list[Summary]] = {}
 
     def add_histogram(self, tag: str, values: Tensor, step: int) -> None:
-        """Note the values of one step."""
+        """Store the values of one step."""
         with self._lock:
             noted = self._pending.setdefault(tag, [])
             noted.append(Summary(tag, step, values))  # fault: values, not their histogram
@@ -48,7 +48,7 @@ class Writer:
 
 
 def main() -> None:
-    """Train with a board."""
+    """Train with a dashboard."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--log-every", type=int, default=3)

@@ -1,7 +1,7 @@
-"""Translates sentences word by word, and takes from each translation as much as is needed.
+"""Translates sentences word by word, and takes only the first words of each translation.
 
-The fault: a generator that was not run to its end stands still where it is, with all its locals.
-The list of translations keeps them all.
+The problem: a generator that did not run to its end retains its frame with all local variables,
+and a list retains all generators.
 
 Run: ``python examples/leaks/suspended_generators.py [SENTENCES]``
 """
@@ -38,7 +38,7 @@ def translate(model: Translator, sentences: Tensor) -> Iterator[list[int]]:
 
 @torch.inference_mode()
 def main(sentences: int) -> None:
-    """Translate all of them, and print how each begins."""
+    """Translate all sentences, and print the beginning of each."""
     torch.manual_seed(16)
     model = Translator().eval()
     text = TensorDataset(torch.randint(WORDS, (sentences * 4, 20)))

@@ -1,7 +1,7 @@
-"""Trains on batches, and wants to go through the same ones again for statistics.
+"""Trains on batches, and reads the same ones again for statistics.
 
-The fault: ``itertools.tee`` keeps every batch that one of its two readers has seen and the other
-has not; the second begins when the first has ended.
+The problem: ``itertools.tee`` stores every batch that one of its two readers has read and the other
+has not; the second starts when the first has ended.
 
 Run: ``python examples/leaks/tee_of_batches.py [--batches N]``
 """
@@ -17,7 +17,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def batches(n: int) -> Iterator[Batch]:
-    """As many batches, always the same ones."""
+    """That many batches, always the same ones."""
     source = torch.Generator().manual_seed(36)
     for _ in range(n):
         x = torch.randn(40, 500, generator=source)  # made here
@@ -25,7 +25,7 @@ def batches(n: int) -> Iterator[Batch]:
 
 
 def train(model: nn.Module, stream: Iterable[Batch]) -> float:
-    """The sum of the losses."""
+    """Train and return the sum of the losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     total = 0.0
     for x, y in stream:
@@ -38,7 +38,7 @@ def train(model: nn.Module, stream: Iterable[Batch]) -> float:
 
 
 def main() -> None:
-    """Train, then look at the data."""
+    """Train, then compute statistics of the data."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batches", type=int, default=150)
     n = parser.parse_args().batches

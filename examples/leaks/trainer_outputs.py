@@ -1,7 +1,7 @@
-"""Trains with a trainer of its own, in the manner of the well-known ones.
+"""Trains with its own trainer, in the style of well-known ones.
 
-The fault: the trainer keeps what each step returns for the end of the epoch, and the list is not
-emptied there. A step returns its scores beside its loss, so their graph stays too.
+The problem: the trainer stores what each step returns for the end of the epoch, and the list is not
+cleared there. A step returns its scores beside its loss, so their graph stays too.
 
 Run: ``python examples/leaks/trainer_outputs.py [--max-epochs N] [--limit-batches N]``
 """
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class TaskModule(nn.Module):
-    """A model that knows its own loss and its own optimizer."""
+    """A model with its own loss and optimizer."""
 
     def __init__(self, width: int = 96, lr: float = 3e-3) -> None:
         super().__init__()
@@ -30,14 +30,14 @@ class TaskModule(nn.Module):
         return self.head(self.encoder(x))  # made here
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> dict[str, Any]:
-        """The loss, and what the end of the epoch wants."""
+        """The loss, and the scores for the end of the epoch."""
         x, y = batch
         logits = self(x)
         loss = F.cross_entropy(logits, y)  # made here
         return {"loss": loss, "logits": logits, "index": batch_idx}
 
     def training_epoch_end(self, outputs: list[dict[str, Any]]) -> None:
-        """Print how it went."""
+        """Print the mean loss."""
         mean = torch.stack([out["loss"].detach() for out in outputs]).mean()
         print(f"loss {mean.item():.4f} over {len(outputs)} batches")
 
@@ -63,7 +63,7 @@ class Trainer:
                 optimizer.zero_grad()
                 output["loss"].backward()
                 optimizer.step()
-                self.step_outputs.append(output)  # fault: nobody empties it after the epoch
+                self.step_outputs.append(output)  # fault: not cleared after the epoch
                 self.global_step += 1
             module.training_epoch_end(self.step_outputs)
 

@@ -1,7 +1,7 @@
 """Trains in an async program that uploads the model's outputs meanwhile.
 
-The fault: every upload waits for a free line, and the only line is never given back. The tasks are
-kept, as the manual of asyncio tells, and each keeps what it is to upload.
+The problem: every upload waits for a semaphore that is never released. References to the tasks are
+stored, as asyncio's documentation requires, and each retains its tensor.
 
 Run: ``python examples/leaks/uploads_never_finish.py [--steps N]``
 """
@@ -14,27 +14,27 @@ from torch import Tensor, nn
 
 
 class Uploader:
-    """Uploads tensors, as many at a time as there are lines."""
+    """Uploads tensors, a limited number at a time."""
 
     def __init__(self, lines: int) -> None:
         self.line = asyncio.Semaphore(lines)
         self.tasks: set[asyncio.Task[None]] = set()
 
     def start(self, outputs: Tensor) -> None:
-        """Upload something when there is a line."""
+        """Start an upload."""
         task = asyncio.create_task(self.upload(outputs))
         self.tasks.add(task)  # fault: no task is ever done
         task.add_done_callback(self.tasks.discard)
 
     async def upload(self, outputs: Tensor) -> None:
-        """Wait for a line, and upload."""
+        """Wait for the semaphore, and upload."""
         await self.line.acquire()
         await asyncio.sleep(0)
         del outputs
 
 
 async def train(steps: int) -> None:
-    """Train, and upload what each step puts out."""
+    """Train, and upload each step's output."""
     uploader = Uploader(lines=1)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     optimizer = torch.optim.Adam(model.parameters())

@@ -1,7 +1,7 @@
 """Trains with a trainer and callbacks; one of them averages the weights of the last steps.
 
-The fault: the callback copies the weights in every step and averages the last ten copies, and the
-copies before those are never dropped.
+The problem: the callback copies the weights in every step and averages the last ten copies, and
+older copies are never dropped.
 
 Run: ``python examples/leaks/weight_snapshots.py [--max-steps N]``
 """
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 
 class Callback:
-    """What a trainer calls."""
+    """Is called by a trainer."""
 
     def on_train_batch_end(self, trainer: "Trainer", step: int) -> None:
-        """A batch has been learned."""
+        """Is called after a batch."""
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        """That was all."""
+        """Is called at the end."""
 
 
 class WeightAveraging(Callback):
-    """Ends the training with the mean of the last weights."""
+    """Sets the weights to the mean of the last ones at the end."""
 
     def __init__(self, last: int = 10) -> None:
         self.last = last
@@ -33,17 +33,17 @@ class WeightAveraging(Callback):
 
     def on_train_batch_end(self, trainer: "Trainer", step: int) -> None:  # noqa: ARG002
         """Copy the weights."""
-        self.snapshots.append(copy.deepcopy(trainer.module.state_dict()))  # fault: made here, kept
+        self.snapshots.append(copy.deepcopy(trainer.module.state_dict()))  # fault: made here
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        """Put the mean in."""
+        """Set the mean."""
         chosen = self.snapshots[-self.last :]
         mean = {name: torch.stack([one[name] for one in chosen]).mean(0) for name in chosen[0]}
         trainer.module.load_state_dict(mean)
 
 
 class Progress(Callback):
-    """Prints now and then."""
+    """Prints the loss in every 25th step."""
 
     def on_train_batch_end(self, trainer: "Trainer", step: int) -> None:
         """Print the loss in every 25th step."""
@@ -52,7 +52,7 @@ class Progress(Callback):
 
 
 class Regression(nn.Module):
-    """A module that knows its own loss and optimizer."""
+    """A module with its own loss and optimizer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,12 +64,12 @@ class Regression(nn.Module):
         return (self.layers(batch) - batch.sum(1, keepdim=True)).pow(2).mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """How it wants to be trained."""
+        """The optimizer."""
         return torch.optim.Adam(self.parameters(), lr=3e-3)
 
 
 class Trainer:
-    """Trains a module, and tells its callbacks."""
+    """Trains a module, and calls its callbacks."""
 
     def __init__(self, max_steps: int, callbacks: Iterable[Callback]) -> None:
         self.max_steps = max_steps
@@ -78,7 +78,7 @@ class Trainer:
         self.loss = 0.0
 
     def fit(self, module: Regression) -> None:
-        """Train it."""
+        """Train a module."""
         self.module = module
         optimizer = module.configure_optimizers()
         for step in range(self.max_steps):

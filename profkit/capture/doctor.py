@@ -265,7 +265,7 @@ def _surroundings(facts: Facts) -> Iterator[Line]:
                 "Check the spelling.",
             )
         elif name == "PROFKIT" and value == "0":
-            yield Line("environment", "note", "PROFKIT=0: nothing is recorded.", "Unset PROFKIT.")
+            yield Line("environment", "note", "PROFKIT=0: recording is off.", "Unset PROFKIT.")
         else:
             yield Line("environment", "ok", f"{name}={value}")
 

@@ -23,7 +23,7 @@ MAY_HAVE = {"other_cures"}
 RULES = {rule.INFO.name for rule in rules()}
 TOLERANCES = {"fp32_without_autocast": 0.02, "cast_each_layer": 0.02}
 """Where the cure computes in another precision."""
-PRINTED = r"^([\d.]+) ms a step over (\d+) steps$"
+PRINTED = r"^([\d.]+) ms per step over (\d+) steps$"
 COMPILED = {"recompiles": 3, "graph_breaks": 3}
 """How many graphs the faulty program compiles, small; the cured one compiles fewer."""
 
@@ -95,8 +95,8 @@ def test_a_program_does_not_use_profkit_and_marks_its_fault_once(name: str) -> N
     text = text_of(name)
     assert "profkit" not in text
     assert text.count("# fault:") == 1
-    assert "\nThe fault: " in text
-    assert "\nThe cure (``--cured``): " in text
+    assert "\nThe problem: " in text
+    assert "\nThe fix (``--cured``): " in text
     assert f"Run: ``python examples/gpu/{name}.py [--cured]" in text
 
 

@@ -53,12 +53,12 @@ def ran(place: Path, text: str, timeout_s: float = 60) -> Ended:
 def test_a_program_runs_as_under_python_and_its_time_is_read(place: Path) -> None:
     (place / "beside.py").write_text("MS = 1.25")
     text = "import beside, sys\nassert sys.argv[1] == 'an argument', sys.argv\n"
-    ended = ran(place, text + "print(beside.MS, 'ms a step over 3 steps')")
+    ended = ran(place, text + "print(beside.MS, 'ms per step over 3 steps')")
     assert ended == Ended(1.25)
 
 
 def test_a_crash_is_told_with_the_last_lines_and_no_folder_of_this_machine(place: Path) -> None:
-    ended = ran(place, "print('2.0 ms a step over 3 steps')\nraise ValueError('no such row')")
+    ended = ran(place, "print('2.0 ms per step over 3 steps')\nraise ValueError('no such row')")
     assert ended.step_ms == 2.0
     assert ended.failure.startswith("exit code 1: ")
     assert ended.failure.endswith("ValueError: no such row")
@@ -99,7 +99,7 @@ def test_no_two_programs_are_timed_at_once_and_a_turn_ends_with_the_time(place: 
         "print(time.time(), file=log, flush=True)\n"
         "time.sleep(0.5)\n"
         "print(time.time(), file=log, flush=True)\n"
-        "print('1.0 ms a step over 3 steps')\n"
+        "print('1.0 ms per step over 3 steps')\n"
         "time.sleep(1.5)\n"
         "print(time.time(), file=log, flush=True)\n"
     )
@@ -131,7 +131,7 @@ def test_a_snapshot_is_of_the_moment_after_the_last_step(place: Path) -> None:
         "for step in measured.steps(None):\n"
         "    held.append(step)\n"
         "held.clear()\n"
-        "print('1.0 ms a step over 3 steps')\n"
+        "print('1.0 ms per step over 3 steps')\n"
     )
     (place / "program.py").write_text(text)
     with_profkit = Turns(60, {"PYTHONPATH": f"{place}{os.pathsep}{rows.ROOT}"})
@@ -251,7 +251,7 @@ def test_what_is_recorded_names_the_fault_at_its_line_and_the_cure_is_silent(
 ) -> None:
     text = (recorded / "truth.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith(f"| `{NAME}` | line")]
-    assert row.split(" | ")[2:] == ["growing-container", "at its line", "none", "silent", "sound |"]
+    assert row.split(" | ")[2:] == ["growing-container", "at its line", "none", "no findings", "sound |"]
     assert "no GPU, torch" in text
     assert "- `item_each_step`: needs a CUDA GPU" in text
 

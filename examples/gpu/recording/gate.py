@@ -1,13 +1,13 @@
-"""Starts a program when it is its turn, with torch imported ahead.
+"""Starts a program when it may use the GPU, with torch imported ahead.
 
-Programs that are timed must not share the GPU. Importing torch takes longer than most of them run,
-and needs no GPU: it is done while another one has its turn.
+Timed programs must not share the GPU. Importing torch takes longer than most of them run, and does
+not need the GPU: it is done while another program uses it.
 
 Run: ``python gate.py [--snapshot FILE] PROGRAM [ARGUMENT…]`` or ``… -m MODULE [ARGUMENT…]``. It
 writes a line when it is ready, and begins when it has read one.
 
-``--snapshot`` is for a program that runs within ``profkit run``, which keeps the history of CUDA's
-memory: after the last step, when the program still has all that it holds, a snapshot is written.
+``--snapshot`` is for a program that runs under ``profkit run``, which records the history of CUDA
+memory: a snapshot is written after the last step, while the program still has its tensors.
 """
 
 import argparse
@@ -22,13 +22,9 @@ PROGRAMS = Path(__file__).resolve().parents[1]
 
 
 def write_snapshot_after_the_steps(target: Path) -> None:
-    """Have a snapshot written when the program's last step is through.
-
-    Args:
-        target: The file.
-    """
+    """Write a snapshot to a file when the program's last step has ended."""
     sys.path.insert(0, str(PROGRAMS))
-    import measured  # noqa: PLC0415  (only now can it be found)
+    import measured  # noqa: PLC0415  (the path is set just now)
 
     from profkit.capture.memory.cuda import history  # noqa: PLC0415  (a bare run has no profkit)
     from profkit.errors import CaptureError  # noqa: PLC0415
@@ -44,8 +40,8 @@ def write_snapshot_after_the_steps(target: Path) -> None:
 
 
 def main() -> None:
-    """Import torch, wait for the turn, run the program as python would."""
-    import torch  # noqa: F401, PLC0415  (what takes long)
+    """Import torch, wait for the GPU, run the program as python would."""
+    import torch  # noqa: F401, PLC0415  (takes long)
 
     del sys.argv[0]
     if sys.argv[0] == "--snapshot":
@@ -53,7 +49,7 @@ def main() -> None:
         del sys.argv[:2]
     print(READY, flush=True)
     if not sys.stdin.readline():
-        return  # who gives the turns is gone
+        return  # the parent has exited
     if sys.argv[0] == "-m":
         del sys.argv[0]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""Puts what a run left into its folder: small, without the machine's names, with its provenance."""
+"""Stores the recordings of a run: small, without names of the machine, with their provenance."""
 
 import gzip
 import hashlib
@@ -36,21 +36,21 @@ _N_KERNELS: Final = 5
 
 
 def keep(left: Path, target: Path) -> list[Path]:
-    """Keep what a run left, in place of what was there.
+    """Store the recordings of a run, replacing older ones.
 
     Args:
         left: The folder in which the program ran.
         target: The folder of the recording.
 
     Returns:
-        The files that are larger than they may be.
+        The files that are too large.
     """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for ending in (SUFFIX, MEMORY_SUFFIX):
         for recording in sorted((left / "out").rglob("*" + ending)):
             keep_neutral(recording, target, left)
-    # One from when memory ran out tells more than one from the end.
+    # The snapshot of an out-of-memory error has more than one from the end.
     snapshots = [
         *sorted((left / "out").rglob("*" + SNAPSHOT_SUFFIX)),
         left / f"end{SNAPSHOT_SUFFIX}",
@@ -62,27 +62,23 @@ def keep(left: Path, target: Path) -> list[Path]:
 
 
 def files_of(target: Path) -> list[Path]:
-    """The recordings in a folder: the trace first.
-
-    Args:
-        target: The folder.
-    """
+    """The recordings in a folder: the trace first."""
     return [path for ending in ENDINGS for path in sorted(target.glob("*" + ending))]
 
 
 def keep_snapshot(written: Path, kept: Path, folder: Path) -> None:
-    """Pack a snapshot into a file that is small enough, without the names of folders.
+    """Compress a snapshot into a file that is small enough, with neutral folder names.
 
-    Of a history that is too long its older half is left out until it fits, as the allocator itself
-    leaves out what is too old.
+    The older half of a history that is too long is dropped until it fits, as the allocator itself
+    drops its oldest entries.
 
     Args:
-        written: The snapshot that profkit wrote just now.
-        kept: The file to be.
-        folder: Where the program ran.
+        written: The snapshot that profkit wrote.
+        kept: The file to write.
+        folder: The folder in which the program ran.
     """
     with gzip.open(written) as stream:
-        snapshot = pickle.load(stream)  # noqa: S301  (this program had it written)
+        snapshot = pickle.load(stream)  # noqa: S301  (written by this program)
     places = {str(folder): ANY_FOLDER, str(folder.resolve()): ANY_FOLDER, _INSTALLED: ANY_INSTALLED}
     snapshot = elsewhere(snapshot, places, {})
     while True:
@@ -95,12 +91,12 @@ def keep_snapshot(written: Path, kept: Path, folder: Path) -> None:
 
 
 def elsewhere(value: Any, places: Mapping[str, str], seen: dict[int, Any]) -> Any:  # noqa: ANN401
-    """Plain data in which places have other names; what is shared in it stays shared.
+    """A copy of plain data with other folder names; shared objects stay shared.
 
     Args:
-        value: Dictionaries, lists, tuples, texts, numbers.
-        places: The names of folders and the names to give them.
-        seen: What has been gone through, by the identity of what it was.
+        value: Dictionaries, lists, tuples, strings, numbers.
+        places: From names of folders to their new names.
+        seen: The copies so far, by the identity of the originals.
     """
     if not isinstance(value, dict | list | tuple | str):
         return value
@@ -122,10 +118,7 @@ def elsewhere(value: Any, places: Mapping[str, str], seen: dict[int, Any]) -> An
 def report_on(target: Path) -> Report | None:
     """The report on a folder's recordings, or None if there are none.
 
-    Of a program of several processes it is on the first one's.
-
-    Args:
-        target: The folder.
+    Of several processes, only the first one's recordings are used.
     """
     firsts = [next(iter(sorted(target.glob("*" + ending))), None) for ending in ENDINGS]
     found = [path for path in firsts if path is not None]
@@ -133,11 +126,7 @@ def report_on(target: Path) -> Report | None:
 
 
 def what_a_device_must_have(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a JSON report on a recording of a GPU that another version must give too.
-
-    Args:
-        report: The report, decoded.
-    """
+    """The part of a JSON report on a GPU recording that must not change."""
     summary = report["summary"]
     kernels = [
         {key: kernel[key] for key in ("name", "n_calls", "total_ns")}
@@ -148,21 +137,16 @@ def what_a_device_must_have(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def expect(target: Path, report: Report) -> None:
-    """Write down, beside recordings, what their report says now.
-
-    Args:
-        target: Their folder.
-        report: The report.
-    """
+    """Write the expected report beside recordings."""
     decoded = json.loads(profkit.render(report, "json"))
     write(target / "expected.json", what_a_device_must_have(decoded))
 
 
 def digest_of(*parts: Path | str) -> str:
-    """One digest of files and texts, in their order.
+    """One digest of files and strings, in order.
 
     Args:
-        parts: Files, folders (all Python files in them) and texts.
+        parts: Files, folders (all their Python files) and strings.
     """
     digest = hashlib.sha256()
     for part in parts:

@@ -1,4 +1,4 @@
-"""Writes ``docs/truth.md``: the table of truth, with its hardware, its date and what it means."""
+"""Writes ``docs/truth.md``: a table of predicted and measured savings, with hardware and date."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -9,51 +9,52 @@ from examples.gpu.recording.truth import WITHIN, Said, Truth
 _HEAD: Final = """\
 # Truth
 
-Each program of `examples/gpu` has one fault that is known, and a cure. `examples/gpu/record.py`
-runs both on a GPU, bare and under `profkit run`, and writes this page: what profkit says of the
-fault against what the cure saved when nobody was recording. It is written from `rows.json` and the
-recordings in the folder `gpu` of `traces`; reports are made anew each time.
+Each program of `examples/gpu` has one known problem, and a fix (`--cured`).
+`examples/gpu/record.py` runs both on a GPU, without profkit and under `profkit run`, and writes
+this page: the predicted cost of the problem against the time that the fix saved in unprofiled runs.
+Its sources are `rows.json` and the recordings in the folder `gpu` of `traces`, which are analyzed
+again each time.
 """
 _NOTHING: Final = """\
-Nothing is recorded yet: it needs a machine with an NVIDIA GPU, where `make gpu-test` records all
-programs and writes this page.
+Nothing is recorded yet. `make gpu-test` on a machine with an NVIDIA GPU records all programs and
+writes this page.
 """
 _TIMES: Final = f"""\
 ## Predicted and measured savings
 
-- **faulty**, **cured**: wall time of a step without profiling, as the program prints it: many steps,
-  from an idle device to an idle device, divided by their number; the smaller of the bare runs.
-- **saved**: faulty minus cured. Only programs whose cure makes a step faster are in this table.
-- **predicted**: the cost of the rule's finding, a step, in the recording of the faulty program.
-- **predicted / saved**: 1 is right, above 1 promises too much.
-- **basis**: what kind of figure the prediction is: `measured`, `upper-bound` or `estimate`.
-- **within {WITHIN:.0%}**: whether predicted / saved is from {1 - WITHIN:.2f} to {1 + WITHIN:.2f}. It is asked where the basis
-  is `measured`: an upper bound may be higher, an estimate is a model's.
-- **all findings**: what all findings together claim, a step, each nanosecond once.
+- **problem**, **fixed**: step time without profiling, as the program prints it: the wall time of many
+  steps, from an idle device to an idle device, divided by their number; the smaller of two runs.
+- **saved**: problem minus fixed. Only programs whose fix makes a step faster are in this table.
+- **predicted**: the cost per step of the rule's finding, from the recording of the problem.
+- **predicted / saved**: 1 is exact, above 1 is too high.
+- **basis**: the basis of the prediction: `measured`, `upper-bound` or `estimate`.
+- **within {WITHIN:.0%}**: whether predicted / saved is from {1 - WITHIN:.2f} to {1 + WITHIN:.2f}. Required only of the basis
+  `measured`: an upper bound may be higher, an estimate is a model's.
+- **all findings**: the cost per step of all findings, overlaps counted once.
 """  # noqa: E501  (a sentence of the page)
 _FINDINGS: Final = """\
-## What is found
+## Findings
 
-- **rule**: the rule that must name the fault. Where there is none yet, what shows it all the same.
-- **found**: whether the finding's first place is the line of the fault.
-- **other findings**: rules that speak of the faulty program beside it. There should be none: each
-  has one fault, or the other rule is listed in `examples/gpu/expected.json` as rightly speaking.
-- **cured**: `silent`, or the rules that speak of the cured program, which are false alarms.
-- **the recording**: what the reports say of the recordings themselves: no fault of a program.
+- **rule**: the rule that must report the problem; without a rule, what else shows it.
+- **found**: whether the finding's first location is the line of the problem.
+- **other findings**: other rules with findings on the problem. There should be none: each program
+  has one problem, or `examples/gpu/expected.json` lists the other rule as correct.
+- **fixed**: `no findings`, or the rules with findings on the fixed program, which are false alarms.
+- **the recording**: findings about the recordings themselves, not about a program.
 """
 _COSTS: Final = """\
-## What recording did to the steps
+## Step times under profkit
 
-- **bare**: as above, of the faulty program.
-- **watched**: the same figure under `profkit run`, whose window of three steps lies before it:
-  memory is watched in all steps.
+- **unprofiled**: as above, of the program with its problem.
+- **monitored**: the same under `profkit run`, after its window of three recorded steps: memory is
+  monitored in all steps.
 - **recorded**: the window's length divided by its steps.
 """
 _OVERHEAD: Final = """\
-## What recording costs
+## Recording overhead
 
-`benchmarks/capture_overhead.py` on the same machine: a step of a small transformer, each from an
-idle device to an idle device, medians; and the time from the end of a block to the file, against
+`benchmarks/capture_overhead.py` on the same machine: median step times of a small transformer, from
+an idle device to an idle device; and the time from the end of a block to the file, compared with
 `export_chrome_trace` of torch to a `.json.gz`.
 """
 
@@ -65,7 +66,7 @@ _NEEDS: Final = {
     "gloo": "gloo",
     "nccl": "NCCL",
 }
-_NO_NEED: Final = "a CUDA GPU for figures that belong here; its fault exists on a CPU too"
+_NO_NEED: Final = "a CUDA GPU for its figures; the problem exists on a CPU too"
 
 
 def page(truths: Sequence[Truth], rows: Rows) -> str:
@@ -73,7 +74,7 @@ def page(truths: Sequence[Truth], rows: Rows) -> str:
 
     Args:
         truths: All programs.
-        rows: The runs, for their machine and what recording costs.
+        rows: The runs, for their machine and the overhead of recording.
     """
     parts = [_HEAD]
     parts += [_machines(rows.runs.values())] if rows.runs else [_NOTHING]
@@ -121,14 +122,14 @@ def _times(truths: Sequence[Truth]) -> str:
             ]
         )
     asked = [truth.is_within for truth in truths if truth.is_within is not None]
-    head = ["program", "faulty ms", "cured ms", "saved ms", "predicted ms", "predicted / saved",
+    head = ["program", "problem ms", "fixed ms", "saved ms", "predicted ms", "predicted / saved",
             "basis", f"within {WITHIN:.0%}", "all findings ms"]  # fmt: skip
     count = f"{asked.count(True)} of {len(asked)} measured predictions are within {WITHIN:.0%}."
     return _table(head, rows) + (f"\n{count}\n" if asked else "")
 
 
 def _found(truths: Sequence[Truth]) -> str:
-    head = ["program", "fault", "rule", "found", "other findings", "cured", "the recording"]
+    head = ["program", "problem", "rule", "found", "other findings", "fixed", "the recording"]
     rows = [
         [
             f"`{truth.name}`",
@@ -136,7 +137,7 @@ def _found(truths: Sequence[Truth]) -> str:
             truth.facts["rule"] or f"none yet; {truth.facts['shown'] or 'nothing'} shows it",
             _whether_found(truth),
             ", ".join(truth.others) or "none",
-            _whether_silent(truth),
+            _false_alarms(truth),
             ", ".join(sorted({*_health(truth.said), *_health(truth.said_cured)})) or "sound",
         ]
         for truth in truths
@@ -162,22 +163,29 @@ def _whether_found(truth: Truth) -> str:
     return f"**at {place}**"
 
 
-def _whether_silent(truth: Truth) -> str:
+def _false_alarms(truth: Truth) -> str:
     if truth.said_cured is None:
         return "not recorded"
     alarms = ", ".join(truth.false_alarms)
-    return f"**{alarms}**" if alarms else "silent"
+    return f"**{alarms}**" if alarms else "no findings"
 
 
 def _costs(truths: Sequence[Truth]) -> str:
-    head = ["program", "bare ms", "watched ms", "watched / bare", "recorded ms", "recorded / bare"]
+    head = [
+        "program",
+        "unprofiled ms",
+        "monitored ms",
+        "monitored / unprofiled",
+        "recorded ms",
+        "recorded / unprofiled",
+    ]
     rows = []
     for truth in truths:
         bare = truth.faulty.best_ms if truth.faulty else None
         watched = truth.faulty.watched_ms if truth.faulty else None
         step = truth.said.step_ms if truth.said else None
-        figures = [_ms(bare), _ms(watched), _times_as_long(watched, bare)]
-        rows.append([f"`{truth.name}`", *figures, _ms(step), _times_as_long(step, bare)])
+        figures = [_ms(bare), _ms(watched), _ratio(watched, bare)]
+        rows.append([f"`{truth.name}`", *figures, _ms(step), _ratio(step, bare)])
     return _table(head, rows)
 
 
@@ -185,7 +193,7 @@ def _overhead(figures: Mapping[str, Any]) -> str:
     none = figures["step_ms"]["no profiler"]
     rows = [[name, _ms(ms), f"{ms / none:.2f}"] for name, ms in figures["step_ms"].items()]
     to_file = figures["to_file_ms"]
-    steps = _table(["recorded by", "a step ms", "x no profiler"], rows)
+    steps = _table(["recorded by", "step time ms", "x no profiler"], rows)
     files = [[name, _ms(ms), f"{ms / to_file['torch']:.2f}"] for name, ms in to_file.items()]
     return steps + "\n" + _table(["written by", "end of block to file ms", "x torch"], files)
 
@@ -198,7 +206,7 @@ def _failures(runs: Mapping[str, Run]) -> Iterator[str]:
         yield "## Runs that failed\n\n" + "\n".join(listed) + "\n"
     if large:
         listed = [f"- `{name}`: {', '.join(files)}" for name, files in sorted(large.items())]
-        yield "## Files that are too large to keep\n\n" + "\n".join(listed) + "\n"
+        yield "## Files that are too large\n\n" + "\n".join(listed) + "\n"
 
 
 def _owed(truths: Sequence[Truth]) -> Iterator[str]:
@@ -218,19 +226,19 @@ def _needs(truth: Truth) -> str:
 def _what(truth: Truth) -> str:
     if truth.faulty is None and truth.cured is None:
         return ""
-    return ", the fault" if truth.faulty is None else ", the cure"
+    return ", the problem" if truth.faulty is None else ", the fix"
 
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _times_as_long(value: float | None, bare: float | None) -> str:
+def _ratio(value: float | None, bare: float | None) -> str:
     return "-" if value is None or not bare else f"{value / bare:.2f}"
 
 
 def _one_line(text: str) -> str:
-    """What a program wrote, as one line that Markdown leaves as it is."""
+    """A program's output as one line of Markdown."""
     words = " ".join(text.split()).replace("`", "'")
     return f"`{words}`"
 

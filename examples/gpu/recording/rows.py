@@ -1,4 +1,4 @@
-"""What is known of each run, stored in ``rows.json`` beside the recordings."""
+"""The facts about each run, stored in ``rows.json`` beside the recordings."""
 
 import datetime as dt
 import importlib.util
@@ -22,25 +22,22 @@ from profkit.capture.machine import gather
 ROOT: Final = Path(__file__).parents[3]
 PROGRAMS: Final = ROOT / "examples" / "gpu"
 EXPECTED: Final[dict[str, Any]] = json.loads((PROGRAMS / "expected.json").read_text())
-ROOMS: Final = ("capture", "index", "load", "model")
-"""What of profkit a recording depends on. What its report says is read from it anew each time."""
+ROOMS: Final = ("capture", "index", "readers", "model")
+"""Packages that a recording depends on. Reports are created again each time."""
 OVERHEAD: Final = ROOT / "benchmarks" / "capture_overhead.py"
 CURED: Final = "_cured"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One program, faulty or cured, bare and under profkit.
+    """One program, with its problem or fixed, without profkit and under it.
 
     Attributes:
-        digest: What it depends on: program, arguments, machine, profkit's recording.
-        date: When it ran.
-        machine: Where.
-        arguments: The program's.
-        bare_ms: Milliseconds a step in each bare run that told it.
+        digest: Of the program, its arguments, the machine, and profkit's recording code.
+        bare_ms: Step time of each run without profkit, in milliseconds.
         watched_ms: The same under ``profkit run``, over all timed steps.
-        failure: Empty, or how the first run that failed ended.
-        too_large: Files that are larger than they may be.
+        failure: Empty, or how the first failed run ended.
+        too_large: Files that are too large.
     """
 
     digest: str
@@ -54,12 +51,12 @@ class Run:
 
     @property
     def best_ms(self) -> float | None:
-        """The smallest of the bare runs."""
+        """The shortest step time without profkit, in milliseconds."""
         return min(self.bare_ms, default=None)
 
 
 class Rows:
-    """All runs, in one file that is whole at every moment.
+    """All runs, in one file that is always complete.
 
     Args:
         folder: The folder of all recordings.
@@ -74,22 +71,17 @@ class Rows:
         self.overhead: dict[str, Any] = stored.get("overhead", {})
 
     def put(self, name: str, run: Run) -> None:
-        """Set down a run.
+        """Store a run.
 
         Args:
-            name: The program, and ``_cured`` behind it for the cure.
-            run: The run.
+            name: The program, with the suffix ``_cured`` for the fixed one.
         """
         with self._lock:
             self.runs[name] = run
             self._write()
 
     def put_overhead(self, overhead: dict[str, Any]) -> None:
-        """Set down what recording costs.
-
-        Args:
-            overhead: The figures, with digest, date and machine.
-        """
+        """Store the overhead of recording, with digest, date and machine."""
         with self._lock:
             self.overhead = overhead
             self._write()
@@ -118,21 +110,20 @@ def machine() -> dict[str, Any]:
 
 
 def _driver() -> str | None:
-    """Version of NVIDIA's driver, as its own tool tells it."""
+    """Version of NVIDIA's driver, from ``nvidia-smi``."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return None
-    asked = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
-    return told.stdout.strip().partition("\n")[0] or None
+    command = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    return done.stdout.strip().partition("\n")[0] or None
 
 
 def digest(name: str, arguments: list[str], on: dict[str, Any]) -> str:
-    """What a run depends on.
+    """A digest of everything that a run depends on.
 
     Args:
         name: The program.
-        arguments: Its arguments.
         on: The machine.
     """
     rooms = [ROOT / "profkit" / room for room in ROOMS]
@@ -146,10 +137,9 @@ def today() -> str:
 
 
 def missing(name: str, device: str) -> list[str]:
-    """What a program needs and this machine has not.
+    """What a program needs and this machine does not have.
 
     Args:
-        name: The program.
         device: Where it would run.
     """
     return [need for need in EXPECTED[name]["needs"] if not HAS[need](device)]
@@ -179,4 +169,4 @@ HAS: Final = {
     "gloo": _has_gloo,
     "nccl": _has_nccl,
 }
-"""For each thing that a program may need, whether a machine has it."""
+"""For each possible need of a program, whether a machine has it."""

@@ -1,4 +1,4 @@
-"""Records one program after the other, and keeps what they leave."""
+"""Records the programs one after the other, and stores their recordings."""
 
 import hashlib
 import json
@@ -27,9 +27,9 @@ from traces.recordings import fault_line, write
 
 N_BARE = 2
 ON_CPU = ("--device", "cpu", "--scale", "0.05")
-"""As many steps as on a GPU, since it takes some to see what grows, and small ones."""
+"""As many steps as on a GPU, since leaks show over steps only, but smaller ones."""
 N_ROUNDS = "3"
-"""Of the benchmark of what recording costs, which is one run of many."""
+"""Rounds of the overhead benchmark."""
 UNDER_PROFKIT = ("-m", "profkit", "run", "--dir", "out")
 
 
@@ -37,14 +37,13 @@ class Session:
     """All runs on one machine.
 
     Args:
-        rows: The runs so far.
         turns: Runs programs.
         device: Where they run.
-        machine: What machine this is.
-        scratch: A folder for what they leave.
+        machine: The facts about this machine.
+        scratch: A folder for temporary files.
 
     Attributes:
-        reports: The reports on what was recorded, by the name of the run.
+        reports: The reports on the recordings so far, by the name of the run.
     """
 
     def __init__(
@@ -58,11 +57,11 @@ class Session:
         self._scratch = scratch
 
     def is_done(self, name: str, cured: bool) -> bool:  # noqa: FBT001  (half of a run's name)
-        """Whether this very run is recorded already, and ended well.
+        """Whether this very run is recorded already, and succeeded.
 
         Args:
             name: The program.
-            cured: Whether its cure.
+            cured: Whether the fixed one.
         """
         key = _key(name, cured)
         run = self._rows.runs.get(key)
@@ -71,11 +70,14 @@ class Session:
         return run.digest == digest(name, self._arguments(name, cured), self._machine)
 
     def record(self, name: str, cured: bool) -> bool:  # noqa: FBT001  (half of a run's name)
-        """Run a program bare and under profkit, and keep what it left; whether all went well.
+        """Run a program without profkit and under it, and store its recordings.
 
         Args:
             name: The program.
-            cured: Whether its cure.
+            cured: Whether the fixed one.
+
+        Returns:
+            Whether all runs succeeded.
         """
         key, arguments = _key(name, cured), self._arguments(name, cured)
         with tempfile.TemporaryDirectory(dir=self._scratch) as temporary:
@@ -91,7 +93,7 @@ class Session:
             failure = next((run.failure for run in (*bare, watched) if run.failure), "")
             try:
                 too_large = self._keep(key, name, cured, folder)
-            except Exception as error:  # noqa: BLE001  (whatever it is costs one row)
+            except Exception as error:  # noqa: BLE001  (any error fails this run only)
                 too_large, failure = [], failure or f"{type(error).__name__}: {error}"
         bare_ms = [run.step_ms for run in bare if run.step_ms is not None]
         run = Run(
@@ -99,11 +101,11 @@ class Session:
             None if watched is bare[-1] else watched.step_ms, failure, too_large,
         )  # fmt: skip
         self._rows.put(key, run)
-        _tell(key, run)
+        _print(key, run)
         return not failure and not too_large
 
     def record_overhead(self) -> bool:
-        """Measure what recording costs a step, unless that is known; whether it went well."""
+        """Measure the recording overhead, unless that is done; returns whether it succeeded."""
         rooms = [ROOT / "profkit" / room for room in ROOMS]
         what = digest_of(OVERHEAD, *rooms, json.dumps([self._device, self._machine]))
         if self._rows.overhead.get("digest") == what:
@@ -126,33 +128,33 @@ class Session:
         return [*EXPECTED[name]["arguments"], *on_cpu, *(["--cured"] if cured else [])]
 
     def _bare(self, program: list[str], folder: Path) -> list[Ended]:
-        """Bare runs; one that fails is the last."""
+        """Runs without profkit; one that fails is the last."""
         runs: list[Ended] = []
         while len(runs) < N_BARE and not (runs and runs[-1].failure):
             ended = self._turns.run(program, folder)
             if ended.step_ms is None and not ended.failure:
-                ended = Ended(None, "it did not say how long its steps take")
+                ended = Ended(None, "it printed no step time")
             runs.append(ended)
         return runs
 
     def _keep(self, key: str, name: str, cured: bool, folder: Path) -> list[str]:  # noqa: FBT001
-        """Keep what a run left; the names of files that are too large.
+        """Store the recordings of a run and return the names of files that are too large.
 
         Raises:
-            FileNotFoundError: It left nothing.
+            FileNotFoundError: If there is none.
         """
         target = self._rows.folder / key
         too_large = keep(folder, target)
         write(target / "provenance.json", self._provenance(name, cured))
         report = report_on(target)
         if report is None:
-            raise FileNotFoundError("profkit run left no recording.")
+            raise FileNotFoundError("profkit run wrote no recording.")
         expect(target, report)
         self.reports[key] = report
         return [path.name for path in too_large]
 
     def _provenance(self, name: str, cured: bool) -> dict[str, Any]:  # noqa: FBT001
-        """Where a recording comes from."""
+        """The provenance of a recording."""
         text = (PROGRAMS / f"{name}.py").read_text(encoding="utf-8")
         line, facts = fault_line(text), EXPECTED[name]
         arguments = self._arguments(name, cured)
@@ -178,9 +180,11 @@ def _key(name: str, cured: bool) -> str:  # noqa: FBT001
     return name + CURED if cured else name
 
 
-def _tell(key: str, run: Run) -> None:
+def _print(key: str, run: Run) -> None:
     bare = "-" if run.best_ms is None else f"{run.best_ms:.3f}"
     watched = "-" if run.watched_ms is None else f"{run.watched_ms:.3f}"
     large = f"; too large: {', '.join(run.too_large)}" if run.too_large else ""
     failed = f"; {run.failure}" if run.failure else ""
-    print(f"{key}: {bare} ms a step bare, {watched} ms watched{large}{failed}", flush=True)
+    print(
+        f"{key}: {bare} ms per step unprofiled, {watched} ms monitored{large}{failed}", flush=True
+    )

@@ -1,4 +1,4 @@
-"""Holds what reports say of programs against what was planted in them and what was measured."""
+"""Compares reports on programs with their known problem and with measured savings."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,13 +18,12 @@ _NS_A_MS: Final = 1e6
 
 @dataclass(frozen=True)
 class Said:
-    """What one report says.
+    """The result of one report.
 
     Attributes:
-        findings: The findings.
-        health: The names of rules that speak of the recording itself.
-        claimed_ms: Milliseconds a step that all findings together claim, what several claim
-            counted once; None without steps.
+        health: The names of rules about the recording itself.
+        claimed_ms: Milliseconds per step of all findings together, overlaps counted once; None
+            without steps.
         step_ms: The window's length divided by its steps, in milliseconds; None without steps.
     """
 
@@ -34,26 +33,21 @@ class Said:
     step_ms: float | None
 
     def others(self, allowed: frozenset[str]) -> list[str]:
-        """The rules that speak and are not among some names.
-
-        Args:
-            allowed: The names.
-        """
+        """The rules with findings that are not among some names."""
         return sorted({finding.name for finding in self.findings} - allowed)
 
 
 @dataclass(frozen=True)
 class Truth:
-    """One program, its fault and its cure.
+    """One program, its problem and its fix.
 
     Attributes:
-        name: The program.
-        facts: What ``expected.json`` says of it.
-        line: The line of the fault.
-        faulty: The run with the fault, or None.
-        cured: The run with the cure, or None.
-        said: What the report on the fault says, or None without a recording.
-        said_cured: The same of the cure.
+        facts: The program's entry in ``expected.json``.
+        line: The line of the problem.
+        faulty: The run with the problem, or None.
+        cured: The fixed run, or None.
+        said: The report on the problem, or None without a recording.
+        said_cured: The report on the fixed run.
     """
 
     name: str
@@ -66,7 +60,7 @@ class Truth:
 
     @property
     def finding(self) -> Finding | None:
-        """The finding of the rule that must name the fault, the one at its line first."""
+        """The finding of the expected rule, the one at its line first."""
         found = [one for one in self._findings if one.name == self.facts["rule"]]
         return next((one for one in found if self.is_placed(one)), next(iter(found), None))
 
@@ -75,11 +69,7 @@ class Truth:
         return self.said.findings if self.said else ()
 
     def is_placed(self, finding: Finding) -> bool:
-        """Whether a finding's first place is the line of the fault.
-
-        Args:
-            finding: The finding.
-        """
+        """Whether a finding's first location is the line of the problem."""
         first = next(iter(finding.locations), None)
         if first is None or first.file is None:
             return False
@@ -87,20 +77,20 @@ class Truth:
 
     @property
     def others(self) -> list[str]:
-        """Rules that speak of the fault's recording and should not."""
+        """Rules that report something else on the run with the problem."""
         rule = self.facts["rule"]
         allowed = frozenset([*self.facts["same_rules"], *([rule] if rule else [])])
         return self.said.others(allowed) if self.said else []
 
     @property
     def false_alarms(self) -> list[str]:
-        """Rules that speak of the cure's recording."""
+        """Rules that report something on the fixed run."""
         allowed = frozenset(self.facts["same_rules"])
         return self.said_cured.others(allowed) if self.said_cured else []
 
     @property
     def saved_ms(self) -> float | None:
-        """Milliseconds a step that the cure saved, unprofiled; None if it is not to save any."""
+        """Milliseconds per step that the fix saved, unprofiled; None if it need not save any."""
         faulty = self.faulty.best_ms if self.faulty else None
         cured = self.cured.best_ms if self.cured else None
         if not self.facts["saves"] or faulty is None or cured is None:
@@ -109,7 +99,7 @@ class Truth:
 
     @property
     def predicted_ms(self) -> float | None:
-        """Milliseconds a step that the finding says the fault costs."""
+        """The finding's cost in milliseconds per step."""
         finding = self.finding
         if finding is None or finding.cost.per_step_ns is None:
             return None
@@ -117,14 +107,14 @@ class Truth:
 
     @property
     def ratio(self) -> float | None:
-        """Predicted by measured saving; None where either is not known or none was measured."""
+        """Predicted by measured saving; None if one is unknown or nothing was saved."""
         if self.saved_ms is None or self.predicted_ms is None or self.saved_ms <= 0:
             return None
         return self.predicted_ms / self.saved_ms
 
     @property
     def is_within(self) -> bool | None:
-        """Whether the prediction is within the aim; None where it makes no such claim."""
+        """Whether the prediction is within the aim; None if it makes no such claim."""
         finding = self.finding
         if finding is None or finding.cost.basis != "measured" or self.predicted_ms is None:
             return None
@@ -139,9 +129,8 @@ def truths(
     """Every program of the table, recorded or not.
 
     Args:
-        rows: The runs.
-        expected: What ``expected.json`` says.
-        reports: The reports on what is recorded, by the name of the run.
+        expected: The content of ``expected.json``.
+        reports: The reports on the recordings, by the name of the run.
     """
     for name, facts in expected.items():
         program = (PROGRAMS / f"{name}.py").read_text(encoding="utf-8")

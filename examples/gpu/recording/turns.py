@@ -1,4 +1,4 @@
-"""Runs programs in processes of their own, of which one at a time has the GPU."""
+"""Runs programs in separate processes, one of which uses the GPU at a time."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from examples.gpu.recording.gate import READY
 START_S: Final = 180.0
 """How long a process may take to import torch."""
 N_LAST: Final = 6
-_TIMED: Final = re.compile(r"([\d.]+) ms a step over \d+ steps")
+_TIMED: Final = re.compile(r"([\d.]+) ms per step over \d+ steps")
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Ended:
     """How a program's run ended.
 
     Attributes:
-        step_ms: What it said that a step takes, in milliseconds, or None.
-        failure: Empty, or what went wrong, and the last lines that it wrote.
-        is_hung: Whether it was given up.
+        step_ms: The step time that it printed, in milliseconds, or None.
+        failure: Empty, or the error and the last lines of the output.
+        is_hung: Whether it exceeded the time limit.
     """
 
     step_ms: float | None
@@ -37,10 +37,10 @@ class Ended:
 
 
 class Turns:
-    """One run at a time: who has its turn has the GPU.
+    """Runs programs; only one of them uses the GPU at a time.
 
     Args:
-        timeout_s: How long one run may take from its turn on, in seconds.
+        timeout_s: Time limit of one run, in seconds from its start on the GPU.
         settings: Environment variables for all runs.
     """
 
@@ -52,13 +52,12 @@ class Turns:
     def run(self, program: Sequence[str], folder: Path, snapshot: Path | None = None) -> Ended:
         """Run a program to its end.
 
-        The turn is over as soon as its steps are timed: what it does then, writing files and
-        reports, needs no GPU.
+        The next run may start as soon as this one's steps are timed: files and reports need no GPU.
 
         Args:
             program: A script or ``-m`` and a module, with its arguments.
             folder: Where it runs; it has a copy of ``examples/gpu``.
-            snapshot: Where a snapshot of CUDA's memory goes, if one is wanted.
+            snapshot: The file for a snapshot of CUDA memory, or None.
         """
         gate = str(folder / "examples" / "gpu" / "recording" / "gate.py")
         wanted = ["--snapshot", str(snapshot)] if snapshot is not None else []
@@ -112,14 +111,14 @@ class Turns:
 
 
 def _how_it_ended(code: int) -> str:
-    """A few words on an exit code, or nothing if it is that of success."""
+    """A short description of an exit code, empty for success."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     return f"exit code {code}" if code else ""
 
 
 class _Patience:
-    """Whether a process was given up."""
+    """Whether a process exceeded its time limit."""
 
     is_over = False
 
@@ -129,8 +128,8 @@ def patience(process: "subprocess.Popen[str]", seconds: float) -> Iterator[_Pati
     """End a process, and all that it started, if a block takes too long.
 
     Args:
-        process: The leader of a session of its own.
-        seconds: How long is too long.
+        process: The leader of a session.
+        seconds: The time limit.
     """
     state = _Patience()
 
