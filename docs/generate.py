@@ -269,7 +269,7 @@ def python_names() -> str:
     for name in sorted(profkit.__all__):
         if name.startswith("__"):
             continue
-        value = getattr(import_module(profkit._HOMES[name]), name)  # noqa: SLF001  (the table of public names)
+        value = getattr(import_module(profkit._MODULES[name]), name)  # noqa: SLF001  (the table of public names)
         signature = "" if inspect.isclass(value) else _bare_signature(value)
         parts.append(f"## profkit.{name}\n\n```python\nprofkit.{name}{signature}\n```")
         parts.append(_listed(markdown(inspect.getdoc(value))))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from profkit.model.report import Report as Report
     from profkit.readers.open import load as load
 
-_HOMES: Final = {
+_MODULES: Final = {
     "HostSyncError": "profkit.errors",
     "LeakError": "profkit.errors",
     "Report": "profkit.model.report",
@@ -44,26 +44,24 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  (a name may stand for anything)
-    """Import a public name when it is first asked for."""
-    home = _HOMES.get(name)
-    if home is None:
+def __getattr__(name: str) -> Any:  # noqa: ANN401  (a function, class or string)
+    """Import a public name on first access."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(home)
-    if home.startswith("profkit.capture."):
-        _teach_captures_to_report()
-    value = getattr(module, name)
-    globals()[name] = value
+    module = import_module(_MODULES[name])
+    if _MODULES[name].startswith("profkit.capture."):
+        _connect_captures_to_analysis()
+    value = globals()[name] = getattr(module, name)
     return value
 
 
 def __dir__() -> list[str]:
-    """The public names, whether they have been imported yet or not."""
+    """The public names, imported or not."""
     return sorted(__all__)
 
 
-def _teach_captures_to_report() -> None:
-    """Tell captures, which stand below the analysis and cannot import it, how to reach it."""
+def _connect_captures_to_analysis() -> None:
+    """Set the function by which captures, which cannot import the analysis, get their reports."""
     from profkit.capture import reporting
 
     def analyze(paths: list[str]) -> "Report":
@@ -82,11 +80,7 @@ def _teach_captures_to_report() -> None:
 
 
 def load_ipython_extension(ipython: Any) -> None:  # noqa: ANN401  (IPython's shell)
-    """Give a shell the magic ``%%profkit``: what ``%load_ext profkit`` calls.
-
-    Args:
-        ipython: The shell.
-    """
+    """Register the magic ``%%profkit``: called by ``%load_ext profkit``."""
     from profkit.integrations.notebook import ProfkitMagics, reset_limits_with_each_cell
 
     reset_limits_with_each_cell()

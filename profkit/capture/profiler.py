@@ -54,7 +54,8 @@ class ProfilerRecording:
         self.is_stopped = False
         self._began_ns = 0
         self._is_prepared = False
-        self._other_profilers = _OtherProfilers(on_other_profiler)
+        self._on_other_profiler = on_other_profiler
+        self._stop_watching: Callable[[], None] | None = None
         self._profile: Any = torch.profiler.profile(
             activities=_activities(ops=options.ops, device=options.device and device),
             record_shapes=options.shapes,
@@ -70,7 +71,8 @@ class ProfilerRecording:
         with _kineto_silent():
             self._profile.prepare_trace()
         self._is_prepared = True
-        self._other_profilers.watch()
+        if self._on_other_profiler is not None:
+            self._stop_watching = _watch_other_profilers(self._on_other_profiler)
         self.start_ns += time.perf_counter_ns() - began_ns
 
     def start(self) -> None:
@@ -92,7 +94,9 @@ class ProfilerRecording:
         devices.synchronize()
         ended_ns = time.perf_counter_ns()
         self.is_stopped = True
-        self._other_profilers.close()
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
         self._profile.stop_trace()
         self.window_ns = ended_ns - self._began_ns
         self.stop_ns = time.perf_counter_ns() - ended_ns
@@ -132,43 +136,31 @@ class ProfilerRecording:
         return {event.start_thread_id(): event.device_resource_id() for event in events}
 
 
-class _OtherProfilers:
-    """Reports when the program starts a profiler itself: torch allows one per process.
+def _watch_other_profilers(on_start: Callable[[], None]) -> Callable[[], None]:
+    """Call a function before this thread starts another profiler: torch allows one per process.
 
-    Args:
-        on_start: Called before the other one starts.
+    Returns:
+        A function that stops watching.
     """
+    import torch
 
-    def __init__(self, on_start: Callable[[], None] | None) -> None:
-        self._on_start = on_start
-        self._thread = threading.get_ident()
-        self._prepare: Any = None
+    kind: Any = torch.autograd.profiler.profile
+    original = getattr(kind, "_prepare_trace", None)  # all starts go through it
+    if original is None:
+        return lambda: None
+    thread = threading.get_ident()
 
-    def watch(self) -> None:
-        """Wrap the function through which every profiler starts."""
-        import torch
+    def stop() -> None:
+        kind._prepare_trace = original  # noqa: SLF001
 
-        kind: Any = torch.autograd.profiler.profile
-        if self._on_start is None or not hasattr(kind, "_prepare_trace"):
-            return
-        prepare = self._prepare = kind._prepare_trace  # noqa: SLF001  (all starts go through it)
+    def prepare_trace(other: Any) -> Any:  # noqa: ANN401
+        if threading.get_ident() == thread:
+            stop()
+            on_start()
+        return original(other)
 
-        def prepare_trace(other: Any) -> Any:  # noqa: ANN401
-            if threading.get_ident() == self._thread and self._on_start is not None:
-                self.close()
-                self._on_start()
-            return prepare(other)
-
-        kind._prepare_trace = prepare_trace  # noqa: SLF001
-
-    def close(self) -> None:
-        """Restore the function."""
-        import torch
-
-        if self._prepare is not None:
-            kind: Any = torch.autograd.profiler.profile
-            kind._prepare_trace = self._prepare  # noqa: SLF001
-            self._prepare = None
+    kind._prepare_trace = prepare_trace  # noqa: SLF001
+    return stop
 
 
 def region(name: str) -> contextlib.AbstractContextManager[Any]:
@@ -177,16 +169,6 @@ def region(name: str) -> contextlib.AbstractContextManager[Any]:
 
     context: contextlib.AbstractContextManager[Any] = torch.profiler.record_function(name)
     return context
-
-
-def is_running() -> bool:
-    """Whether a torch profiler is recording, in any thread."""
-    import torch
-
-    return bool(
-        getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
-        or torch._C._autograd._profiler_enabled()  # noqa: SLF001  (torch has no public function)
-    )
 
 
 def _activities(*, ops: bool, device: bool) -> list[Any]:
@@ -215,7 +197,12 @@ def _is_usable(device: str) -> bool:
 
 
 def _require_no_profiler() -> None:
-    if is_running():
+    import torch
+
+    if (
+        getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+        or torch._C._autograd._profiler_enabled()  # noqa: SLF001  (torch has no public function)
+    ):
         raise CaptureError(
             "Another torch profiler is running, and torch allows one at a time.",
             "Stop it first, or use only one of the two.",

@@ -99,7 +99,7 @@ def run(
     if current.is_on:
         running.torch_import.watch()
         current.on_killed = on_sigterm
-        if plan.watches and not plan.traces:
+        if plan.monitor_memory and not plan.record_trace:
             signals.on_sigterm(on_sigterm)
     try:
         error = target.run()
@@ -138,7 +138,7 @@ class _Run:
 
     def _on_torch_import(self) -> None:
         self.finder.on_torch_import()
-        if self._plan.watches:
+        if self._plan.monitor_memory:
             self.oom_capture.__enter__()
 
     def result(self, error: BaseException | None) -> RunResult:

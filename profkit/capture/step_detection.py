@@ -46,16 +46,16 @@ class Plan:
         name: The name of the trace.
         options: What to record.
         schedule: Which steps to record.
-        traces: Whether steps are recorded.
-        watches: Whether memory is monitored over all steps.
+        record_trace: Whether steps are recorded.
+        monitor_memory: Whether memory is monitored over all steps.
         lines_of_python: Whether ``tracemalloc`` records allocation sites of Python objects.
     """
 
     name: str
     options: Options
     schedule: Schedule
-    traces: bool = True
-    watches: bool = True
+    record_trace: bool = True
+    monitor_memory: bool = True
     lines_of_python: bool = False
 
 
@@ -73,7 +73,7 @@ class StepFinder:
         self._deadline: Deadline | None = None
         self._unhook: dict[str, Callable[[], None]] = {}
         self._n_batches = 0
-        self._boundaries = StepBoundaries(self._leak_monitor) if plan.watches else None
+        self._boundaries = StepBoundaries(self._leak_monitor) if plan.monitor_memory else None
         self._main_thread = (os.getpid(), threading.get_ident())
         self._saw_module = False
         self.saw_torch = False
@@ -90,7 +90,7 @@ class StepFinder:
             self._install_hooks()
         except (ImportError, AttributeError) as error:
             console.warn("steps cannot be detected with this version of torch.", error)
-        if self._plan.traces:
+        if self._plan.record_trace:
             self._restart("whole", replace(self._plan.options, stacks=False), OPS_SECONDS)
 
     def memory(self) -> LiveMemory | None:

@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, overload
 
 from profkit.capture import current, reporting, wrappers
 from profkit.capture.options import DEFAULTS, OnlyDevice, Options
@@ -22,7 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _DEFAULT_NAME = "trace"
 
 
-class Idle:
+class Idle(wrappers.IdleContext):
     """A ``profkit.trace`` that records nothing, at almost no cost; all share one object."""
 
     __slots__ = ()
@@ -36,16 +36,6 @@ class Idle:
     def _repr_html_(self) -> str:
         """What a notebook shows: the report, or why there is none."""
         return reporting.as_html(self)
-
-    def __enter__(self) -> "Self":
-        return self
-
-    def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
-        return None
-
-    def __call__(self, function: Function) -> Function:
-        """Return a function unchanged."""
-        return function
 
     def step(self) -> None:
         """Only call the step listeners, which monitor memory."""
@@ -90,6 +80,13 @@ _ended: Final[dict[str | None, Ended]] = {}
 """For each name, the object for its blocks beyond the limit."""
 
 
+class _Settings(NamedTuple):
+    limit: int
+    options: Options
+    schedule: Schedule | None
+    only: OnlyDevice | None
+
+
 class TraceCapture:
     """One use of ``profkit.trace``, as a context manager or a decorator.
 
@@ -97,35 +94,17 @@ class TraceCapture:
 
     Args:
         name: The name, or None: then a decorated function's own.
-        limit: How often the name is recorded in this process.
-        options: What to record.
-        schedule: Which steps to record, or None for the whole block.
-        only: Record only if this device is present.
         steps: What a step is.
 
     Attributes:
         path: The trace file, once the block has ended; None when nothing was recorded.
     """
 
-    __slots__ = (
-        "_entered", "_limit", "_name", "_only", "_options", "_report", "_schedule", "_steps",
-        "path",
-    )  # fmt: skip
+    __slots__ = ("_entered", "_name", "_report", "_settings", "_steps", "path")
 
-    def __init__(
-        self,
-        name: str | None,
-        limit: int,
-        options: Options,
-        schedule: Schedule | None,
-        only: OnlyDevice | None,
-        steps: StepKind,
-    ) -> None:
+    def __init__(self, name: str | None, settings: _Settings, steps: StepKind) -> None:
         self._name = name
-        self._limit = limit
-        self._options = options
-        self._schedule = schedule
-        self._only = only
+        self._settings = settings
         self._steps = steps
         self._entered: list[Any] = []
         self._report: Report | None = None
@@ -143,9 +122,10 @@ class TraceCapture:
 
     def __enter__(self) -> "Self":
         entered = None
-        if self._only is None or not current.is_absent(self._only):
+        limit, options, schedule, only = self._settings
+        if only is None or not current.is_absent(only):
             name = self._name or _DEFAULT_NAME
-            entered = current.enter(name, self._limit, self._options, self._schedule, self._steps)
+            entered = current.enter(name, limit, options, schedule, self._steps)
         self._entered.append(entered)
         return self
 
@@ -185,9 +165,7 @@ class TraceCapture:
                 "Decorate the class's methods." if inspect.isclass(given) else "",
             )
         name = self._name or _name_of(given)
-        new_context = functools.partial(
-            _new_capture, name, self._limit, self._options, self._schedule, self._only
-        )
+        new_context = functools.partial(_new_capture, name, self._settings)
         return cast("Function", wrappers.wrap(function, new_context))
 
     def set_step_kind(self, steps: StepKind) -> None:
@@ -313,11 +291,12 @@ def trace(
     schedule = None
     if wait or warmup or active is not None or repeat != 1:
         schedule = Schedule(wait, warmup, active, repeat)
+    settings = _Settings(limit, options, schedule, only)
     if _is_function(name):
-        return TraceCapture(None, limit, options, schedule, only, "entry")(name)
+        return TraceCapture(None, settings, "entry")(name)
     if name is not None and not isinstance(name, str):
         raise UsageError(f"The name of a trace must be a string, not {name!r}.")
-    return TraceCapture(name, limit, options, schedule, only, "user" if schedule else "entry")
+    return TraceCapture(name, settings, "user" if schedule else "entry")
 
 
 def _is_function(name: object) -> bool:
@@ -325,15 +304,13 @@ def _is_function(name: object) -> bool:
     return callable(name) or isinstance(name, (staticmethod, classmethod))
 
 
-def _new_capture(
-    name: str, limit: int, options: Options, schedule: Schedule | None, only: OnlyDevice | None
-) -> TraceCapture | None:
+def _new_capture(name: str, settings: _Settings) -> TraceCapture | None:
     """The capture for one more call of a decorated function, or None if it is not recorded."""
-    if current.session is None and (
-        current.n_recorded.get(name, 0) > limit or (only is not None and current.is_absent(only))
-    ):
-        return None
-    return TraceCapture(name, limit, options, schedule, only, "entry")
+    if current.session is None:
+        is_over = current.n_recorded.get(name, 0) > settings.limit
+        if is_over or (settings.only is not None and current.is_absent(settings.only)):
+            return None
+    return TraceCapture(name, settings, "entry")
 
 
 def _options(recording: dict[str, Any]) -> Options:

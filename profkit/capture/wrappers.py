@@ -5,14 +5,35 @@ import contextlib
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from profkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 NewContext = Callable[[], Any]
 """Creates the context manager for one call, or None when it is not recorded."""
 
 _NO_CONTEXT: Final = contextlib.nullcontext()
+
+
+class IdleContext:
+    """A context manager and decorator that does nothing."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
+        return None
+
+    def __call__(self, function: Function) -> Function:
+        """Return a function unchanged."""
+        return function
 
 
 def require_function(given: object, decorator: str) -> None:

@@ -67,8 +67,8 @@ def command(  # noqa: PLR0913  (one argument an option)
         target.title,
         options,
         schedule,
-        traces=not no_trace,
-        watches=not no_leaks,
+        record_trace=not no_trace,
+        monitor_memory=not no_leaks,
         lines_of_python=lines_of_python,
     )
     outcome = run(target, plan, killed=lambda ended: _report(ended, json_file))

@@ -44,7 +44,7 @@ def ran(folder: Path, then: str, **plan: Any) -> RunResult:  # noqa: ANN401
     program.write_text(PROGRAM.format(then=then))
     options = Options(folder="out", quiet=True)
     return run(
-        ProgramTarget(str(program)), Plan("train", options, DEFAULT_SCHEDULE, traces=False, **plan)
+        ProgramTarget(str(program)), Plan("train", options, DEFAULT_SCHEDULE, record_trace=False, **plan)
     )
 
 
@@ -79,6 +79,6 @@ def test_without_memory_monitoring_no_history_is_recorded(
     cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    outcome = ran(tmp_path, "pass", watches=False)
+    outcome = ran(tmp_path, "pass", monitor_memory=False)
     assert outcome.snapshot is None
     assert cuda.requests == []

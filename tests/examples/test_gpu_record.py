@@ -125,9 +125,9 @@ def test_a_snapshot_is_of_the_moment_after_the_last_step(place: Path) -> None:
     )
     text = (
         "import measured\n"
-        "from profkit.capture.memory import cuda_history\n"
+        "from profkit.capture.memory.cuda import history\n"
         "held = []\n"
-        "cuda_history.dump = lambda target: target.write_text(f'{len(held)} are held')\n"
+        "history.dump = lambda target: target.write_text(f'{len(held)} are held')\n"
         "for step in measured.steps(None):\n"
         "    held.append(step)\n"
         "held.clear()\n"
@@ -228,7 +228,7 @@ def test_a_run_without_a_recording_or_a_time_is_a_failure(tmp_path: Path) -> Non
     assert not made.record(NAME, cured=False)
     run = Rows(tmp_path).runs[NAME]
     assert (run.best_ms, run.watched_ms) == (1.5, 3.0)
-    assert run.failure == "FileNotFoundError: profkit run left no recording."
+    assert run.failure == "FileNotFoundError: profkit run wrote no recording."
     made, _ = session_of(tmp_path, Ended(None), Ended(3.0))
     made.record(NAME, cured=False)
     assert "how long" in Rows(tmp_path).runs[NAME].failure
@@ -317,7 +317,7 @@ def test_after_the_minutes_nothing_is_begun(
     monkeypatch.setattr(Turns, "run", None)
     words = [NAME, "--device", "cpu", "--out", str(tmp_path), "--minutes", "0"]
     assert record.main(words) == 1
-    assert "2 are left for another time" in capsys.readouterr().out
+    assert "2 runs are left: " in capsys.readouterr().out
 
 
 def test_without_a_gpu_it_says_so_in_one_sentence_and_fails(

@@ -223,17 +223,11 @@ def _is_backward(node: Any) -> bool:  # noqa: ANN401
 
 
 def _add(walk: _Walk, node: Any, site: _Site) -> _Entry:  # noqa: ANN401
-    external_id = node.correlation_id
+    external_id = node.correlation_id if node.correlation_id > 0 else -1
     entry = _Entry(
-        node.start_time_ns,
-        node.end_time_ns,
-        _name_of(node),
-        node.start_tid,
-        external_id if external_id > 0 else -1,
-        site.frame,
-        site.module,
-        backward=site.backward,
-    )
+        node.start_time_ns, node.end_time_ns, _name_of(node), node.start_tid, external_id,
+        site.frame, site.module, backward=site.backward,
+    )  # fmt: skip
     walk.entries.append(entry)
     return entry
 
@@ -275,11 +269,7 @@ def _place_backward(
             entry.module = entry.module or origin.module
         elif entry.frame is None:
             entry.frame = next(
-                (
-                    frame
-                    for start_ns, end_ns, frame in backward_calls
-                    if start_ns <= entry.start_ns <= end_ns
-                ),
+                (frame for start, end, frame in backward_calls if start <= entry.start_ns <= end),
                 None,
             )
 

@@ -19,9 +19,9 @@ from typing import Any, Final
 from profkit.capture.syncs.sync import Sync
 
 _OPERATIONS: Final = (
-    ("DeviceSynchronizationCallbacks", "device synchronization"),
-    ("StreamSynchronizationCallbacks", "stream synchronization"),
-    ("EventSynchronizationCallbacks", "event synchronization"),
+    ("DeviceSynchronizationCallbacks", "a device synchronization"),
+    ("StreamSynchronizationCallbacks", "a stream synchronization"),
+    ("EventSynchronizationCallbacks", "an event synchronization"),
 )
 """torch's callback registries, and the operation that each reports."""
 

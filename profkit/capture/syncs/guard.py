@@ -33,22 +33,12 @@ _open: Final[list["NoSync"]] = []
 """The guards that are open in any thread."""
 
 
-class IdleGuard:
+class IdleGuard(wrappers.IdleContext):
     """A ``profkit.no_sync`` that does nothing, because recording is off; all share one object."""
 
     __slots__ = ()
 
     lines: tuple[SyncSite, ...] = ()
-
-    def __enter__(self) -> "Self":
-        return self
-
-    def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
-        return None
-
-    def __call__(self, function: Function) -> Function:
-        """Return a function unchanged."""
-        return function
 
 
 IDLE: Final = IdleGuard()

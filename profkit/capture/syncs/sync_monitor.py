@@ -40,7 +40,7 @@ allowed_reason: Final[ContextVar[str | None]] = ContextVar("profkit_allow_sync",
 active_guard: Final[ContextVar[object]] = ContextVar("profkit_no_sync", default=None)
 """The innermost ``profkit.no_sync`` in this context, or None."""
 
-OPERATION: Final = "synchronizing operation"
+OPERATION: Final = "a synchronizing operation"
 """The operation of the debug mode's warnings, which do not name it."""
 
 SYNC_WARNING: re.Pattern[str] = re.compile(r"called a synchronizing (CUDA|HIP) operation")

@@ -39,8 +39,8 @@ def test_the_report_of_a_monitored_block_has_the_lines_that_synchronized(tmp_pat
     assert (most.n_calls, allowed.n_calls) == (STEPS, 3)
     text = " ".join(str(m.report).split())
     line = sync.__code__.co_firstlineno + 1
-    assert f"test_counted.py:{line} waited for the device 12 times" in text
-    assert "3 times: synchronizing operation, allowed: to log" in text
+    assert f"test_counted.py:{line}: 12 syncs in a synchronizing operation" in text
+    assert "3 syncs in a synchronizing operation, allowed: to log" in text
 
 
 def test_syncs_are_unknown_with_a_torch_without_cuda(tmp_path: Path) -> None:
@@ -55,16 +55,16 @@ def test_syncs_are_unknown_with_a_torch_without_cuda(tmp_path: Path) -> None:
 
 def test_lines_with_most_calls_are_listed_first_and_the_rest_together(tmp_path: Path) -> None:
     lines = tuple(
-        SyncSite("synchronizing operation", Frame("train.py", n, "step"), 100 - n)
+        SyncSite("a synchronizing operation", Frame("train.py", n, "step"), 100 - n)
         for n in range(1, 9)
     )
     path = LiveBuilder(sync_sites=(*lines, SyncSite("an event", None, 1))).write(
         tmp_path / "train.memory.json"
     )
     text = " ".join(str(profkit.analyze(path)).split())
-    assert "train.py:1 waited for the device 99 times" in text
+    assert "train.py:1: 99 syncs" in text
     assert "train.py:6" not in text
-    assert "4 more lines waited for the device, 280 times together" in text
+    assert "4 more lines: 280 syncs" in text
     whole = profkit.render(profkit.analyze(path), "csv", table="sync_sites").decode()
     assert len(whole.splitlines()) == 1 + 9
 
