@@ -231,7 +231,7 @@ def test_a_run_without_a_recording_or_a_time_is_a_failure(tmp_path: Path) -> Non
     assert run.failure == "FileNotFoundError: profkit run wrote no recording."
     made, _ = session_of(tmp_path, Ended(None), Ended(3.0))
     made.record(NAME, cured=False)
-    assert "how long" in Rows(tmp_path).runs[NAME].failure
+    assert "no step time" in Rows(tmp_path).runs[NAME].failure
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +251,8 @@ def test_what_is_recorded_names_the_fault_at_its_line_and_the_cure_is_silent(
 ) -> None:
     text = (recorded / "truth.md").read_text()
     (row,) = [line for line in text.splitlines() if line.startswith(f"| `{NAME}` | line")]
-    assert row.split(" | ")[2:] == ["growing-container", "at its line", "none", "no findings", "sound |"]
+    found = ["growing-container", "at its line", "none", "no findings", "sound |"]
+    assert row.split(" | ")[2:] == found
     assert "no GPU, torch" in text
     assert "- `item_each_step`: needs a CUDA GPU" in text
 
