@@ -34,7 +34,7 @@ _STARTS: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 2 / 3)
 _MIN_PACE: Final = 0.25
 """Minimum pace between two segments, as a share of the median pace."""
 _MIN_LATE_PACE: Final = 0.6
-"""Minimum pace of the second half, as a share of the first half's: a cache slows down as it fills."""
+"""Minimum pace of the second half, as a share of the first: caches slow down as they fill."""
 _MIN_OVERALL_PACE: Final = 0.5
 """Minimum pace after the start, as a share of the pace of the whole series."""
 _CONSISTENT: Final = 0.9

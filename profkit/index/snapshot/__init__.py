@@ -1,1 +1,1 @@
-"""Memory as a CUDA memory snapshot has it: live blocks, segments, history."""
+"""Memory from a CUDA memory snapshot: live blocks, segments, history."""

@@ -1,4 +1,4 @@
-"""Whether an allocator takes ever more from the driver for no more that is in use."""
+"""Whether an allocator reserves more and more memory without more of it being active."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,24 +8,24 @@ import numpy as np
 from profkit.model.events import Int64s
 
 N_PARTS: Final = 8
-"""Parts of equally many entries: enough to tell a rise from a jump."""
+"""Parts of equally many entries: enough to distinguish growth from a jump."""
 _SETTLED_PARTS: Final = 2
-"""In the first quarter a cache fills: that is what it is for."""
+"""In the first quarter the cache fills, as intended."""
 _MIN_RISES: Final = 3
-"""Of six parts: a jump or two are a larger batch, or an evaluation."""
+"""Of six parts; one or two rises come from a larger batch or an evaluation."""
 _ACTIVE_SHARE: Final = 0.25
-"""With more than this of the rise in use the program simply needs more."""
+"""With a larger active share of the growth the program simply needs more memory."""
 
 
 @dataclass(frozen=True)
 class CacheTrend:
-    """How reserved and active memory went on after the first quarter of a history.
+    """Growth of reserved and active memory after the first quarter of a history.
 
     Attributes:
-        n_rises: Of the later parts, those that reserve more than all before them.
-        reserved_rise_bytes: By how much the most that was reserved rose.
-        active_rise_bytes: By how much the most that was active rose.
-        start: Place where the later parts begin.
+        n_rises: Number of later parts that reserve more than all before them.
+        reserved_rise_bytes: Growth of the peak of reserved bytes.
+        active_rise_bytes: Growth of the peak of active bytes.
+        start: Index of the history entry where the later parts begin.
     """
 
     n_rises: int
@@ -35,25 +35,22 @@ class CacheTrend:
 
     @property
     def is_growing(self) -> bool:
-        """Whether reserved memory rises part after part while active memory hardly does."""
+        """Whether reserved memory grows part after part while active memory hardly does."""
         rises = self.n_rises >= _MIN_RISES
         return rises and self.active_rise_bytes <= _ACTIVE_SHARE * self.reserved_rise_bytes
 
     @property
     def unused_rise_bytes(self) -> int:
-        """What was reserved more, and never in use."""
+        """Growth of reserved bytes that were never active."""
         return max(0, self.reserved_rise_bytes - self.active_rise_bytes)
 
 
 def cache_trend(active_bytes: Int64s, reserved_bytes: Int64s) -> CacheTrend | None:
-    """Compare the parts of a device's history.
+    """Compare the parts of a device's history; None where it has too few entries.
 
     Args:
-        active_bytes: What was active before each row and in the end. Shape ``(n+1,)``.
-        reserved_bytes: What was reserved, likewise.
-
-    Returns:
-        None where it has too few entries for parts.
+        active_bytes: Active bytes before each entry and at the end. Shape ``(n+1,)``.
+        reserved_bytes: Reserved bytes before each entry and at the end. Shape ``(n+1,)``.
     """
     if len(active_bytes) <= N_PARTS:
         return None

@@ -1,4 +1,4 @@
-"""All that a snapshot tells of one device's memory, worked out when it is first asked."""
+"""Everything derived from a snapshot for one device, computed on first use."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -33,8 +33,8 @@ class DeviceMemory:
 
     Attributes:
         snapshot: The snapshot.
-        replay: The device's history, played again.
-        lines: The telling lines of the snapshot's stacks.
+        replay: The device's replayed history.
+        lines: The source lines of the snapshot's stacks.
     """
 
     snapshot: MemorySnapshot
@@ -45,12 +45,12 @@ class DeviceMemory:
 
     @property
     def label(self) -> str:
-        """As PyTorch writes it: ``cuda:0``. The snapshot does not tell of another kind."""
+        """The device in PyTorch's notation: ``cuda:0``; snapshots have no other kind."""
         return f"cuda:{self.replay.device}"
 
     @property
     def driver(self) -> DeviceBytes | None:
-        """What the driver said of the device when the snapshot was taken, if it was asked."""
+        """The driver's figures of the device when the snapshot was taken, if recorded."""
         own = (each for each in self.snapshot.driver if each.device == self.replay.device)
         return next(own, None)
 
@@ -60,51 +60,51 @@ class DeviceMemory:
 
     @property
     def active_bytes(self) -> Int64s:
-        """What was active outside private pools, as :attr:`DeviceReplay.active_bytes`."""
+        """Active bytes outside private pools, as :attr:`DeviceReplay.active_bytes`."""
         return self._common[0]
 
     @property
     def reserved_bytes(self) -> Int64s:
-        """What was reserved outside private pools, likewise."""
+        """Reserved bytes outside private pools, as :attr:`DeviceReplay.reserved_bytes`."""
         return self._common[1]
 
     @cached_property
     def cache_trend(self) -> CacheTrend | None:
-        """How these two went on; None where the history is too short to tell."""
+        """Growth of the cache; None where the history is too short."""
         return cache_trend(self.active_bytes, self.reserved_bytes)
 
     @property
     def is_cache_growing(self) -> bool:
-        """Whether the cache rises on and on."""
+        """Whether the cache keeps growing."""
         return self.cache_trend is not None and self.cache_trend.is_growing
 
     @cached_property
     def driver_requests(self) -> DriverRequests:
-        """What was asked of the driver."""
+        """Requests to the driver."""
         return driver_requests(self.snapshot, self.replay)
 
     @cached_property
     def flushes(self) -> Flushes:
-        """When cached memory was given back."""
+        """Cache flushes."""
         return cache_flushes(self.snapshot, self.replay)
 
     @cached_property
     def allocation_failures(self) -> tuple[AllocationFailure, ...]:
-        """Requests that could not be met."""
+        """Failed allocations."""
         return allocation_failures(self.snapshot, self.replay)
 
     @cached_property
     def settings(self) -> AllocatorSettings:
-        """The settings that the allocator had."""
-        told = settings_of(self.snapshot.settings)
+        """The allocator's settings."""
+        settings = settings_of(self.snapshot.settings)
         here = self.snapshot.segments.device == self.replay.device
-        # Before torch 2.3 a snapshot had no settings, and only segments tell.
-        grows = bool(self.snapshot.segments.is_expandable[here].any())
-        return replace(told, expandable=told.expandable or grows)
+        # Before torch 2.3 snapshots have no settings; segments show whether they are expandable.
+        is_expandable = bool(self.snapshot.segments.is_expandable[here].any())
+        return replace(settings, expandable=settings.expandable or is_expandable)
 
     @cached_property
     def what_if(self) -> WhatIf:
-        """What would have been reserved with others."""
+        """Simulations with other settings."""
         return WhatIf(
             recorded_history(
                 self.snapshot, self.replay, self.settings, self.flushes, self.allocation_failures
@@ -113,41 +113,41 @@ class DeviceMemory:
 
     @cached_property
     def segment_map(self) -> SegmentMap:
-        """Where everything lies in the end."""
+        """The final segment map."""
         return final_segment_map(self.snapshot, self.replay.device)
 
     @cached_property
     def rounding_bytes(self) -> int:
-        """What active blocks are longer than what was asked for, in the end."""
+        """Bytes by which active blocks exceed the requested sizes at the end."""
         blocks = self.snapshot.blocks
         here = self.snapshot.segments.device[blocks.segment] == self.replay.device
         active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
-        asked = blocks.requested_bytes
-        # What was asked for is not in every layout: 0 or missing is no request.
-        known = here & active & (asked > 0) & (asked <= blocks.n_bytes)
-        return int((blocks.n_bytes[known] - asked[known]).sum())
+        requested = blocks.requested_bytes
+        # Not every format has requested sizes: 0 or missing is none.
+        known = here & active & (requested > 0) & (requested <= blocks.n_bytes)
+        return int((blocks.n_bytes[known] - requested[known]).sum())
 
     def segment_map_at(self, place: int) -> SegmentMap:
-        """Where everything lay before a row of the history; where that is lost, in the end."""
+        """The segment map before a history entry; the final one if it cannot be reconstructed."""
         return segment_map_at(self.snapshot, self.replay, place) or self.segment_map
 
     def live_blocks_at(self, place: int) -> LiveBlocks:
-        """What stands before a row of the history, or in the end."""
+        """Live blocks before a history entry, or at the end."""
         if place not in self._live_blocks:
             self._live_blocks[place] = live_blocks_at(self.snapshot, self.replay, place)
         return self._live_blocks[place]
 
     def sites_at(self, place: int) -> LiveBlockSites:
-        """The same by line and use."""
+        """Live blocks by source line and use before a history entry, or at the end."""
         if place not in self._sites:
             self._sites[place] = group_by_site(self.live_blocks_at(place), self.lines)
         return self._sites[place]
 
     def locations(self, stacks: Iterable[int]) -> tuple[Location, ...]:
-        """The telling lines of some stacks, each once, the one of most stacks first.
+        """The source lines of some stacks, each once, most frequent first.
 
         Args:
-            stacks: Numbers of stacks; those without a line are passed over.
+            stacks: Numbers of stacks; those without a source line are skipped.
         """
         line = self.lines.of(np.fromiter(stacks, np.int32))
         found, n = np.unique(line[line >= 0], return_counts=True)
@@ -179,10 +179,6 @@ class DeviceMemory:
 def device_memories(
     snapshot: MemorySnapshot, replays: tuple[DeviceReplay, ...]
 ) -> tuple[DeviceMemory, ...]:
-    """Every device of a snapshot, by ordinal.
-
-    Args:
-        replays: The history of each device, played again.
-    """
+    """Every device of a snapshot, by ordinal."""
     lines = stack_lines(snapshot.stacks)
     return tuple(DeviceMemory(snapshot, replay, lines) for replay in replays)

@@ -1,4 +1,8 @@
-"""The requests that a program made to its allocator, from a snapshot's history."""
+"""The requests of a program to its allocator, from a snapshot's history.
+
+Allocations, frees and ``empty_cache`` are the program's actions; requests to the driver and cache
+flushes are the allocator's reaction, which the simulation replaces.
+"""
 
 from typing import Final
 
@@ -6,7 +10,7 @@ import numpy as np
 
 from profkit.index.snapshot.allocator.requests import InitialState, RequestKind, Requests
 from profkit.index.snapshot.cache_flushes import FlushCause, Flushes
-from profkit.index.snapshot.replay import DeviceReplay, paired, private_pools
+from profkit.index.snapshot.replay import DeviceReplay, pair_by_address, private_pools
 from profkit.index.snapshot.segment_map import segment_map_at
 from profkit.model.events import NO_ROW, Rows
 from profkit.model.snapshot import Action, MemorySnapshot
@@ -26,47 +30,39 @@ _NOTHING: Final = InitialState(
 def recorded_requests(
     snapshot: MemorySnapshot, replay: DeviceReplay, flushes: Flushes
 ) -> Requests | None:
-    """The requests of one device.
-
-    Args:
-        replay: The history of the device.
-        flushes: When cached memory was given back.
-
-    Returns:
-        None where it is not known what stood before the first row, or the history is odd.
-    """
+    """The requests of one device; None without a known, consistent initial state."""
     begin = _begin(snapshot, replay)
     history, rows = snapshot.history, replay.rows
-    tried = np.flatnonzero(history.action[rows] == Action.OOM)
-    asked = rows[np.concatenate((replay.alloc, tried))]
-    if begin is None or not len(asked) or int(history.n_bytes[asked].min()) < 0:
+    failed = np.flatnonzero(history.action[rows] == Action.OOM)
+    requested = rows[np.concatenate((replay.alloc, failed))]
+    if begin is None or not len(requested) or int(history.n_bytes[requested].min()) < 0:
         return None
     n, n_allocs = len(begin.block_address), len(replay.alloc)
     own, ended = np.arange(n, n + n_allocs), replay.free != NO_ROW
     earlier = begin.requests_at(history.address[rows[replay.earlier_frees]])
-    caused = _caused(snapshot, replay, flushes)
-    wait, waiting = _waits(snapshot, replay, begin, caused)
+    triggered_by = _triggered_by(snapshot, replay, flushes)
+    pending, pending_request = _pending_frees(snapshot, replay, begin, triggered_by)
     empty = flushes.first[flushes.cause != FlushCause.RETRY]
     done = (
         (RequestKind.ALLOC, replay.alloc, own),
         (RequestKind.FREE, replay.free[ended], own[ended]),
         (RequestKind.FREE, replay.earlier_frees[earlier != NO_ROW], earlier[earlier != NO_ROW]),
-        (RequestKind.WAIT, wait, waiting),
+        (RequestKind.PENDING_FREE, pending, pending_request),
         (RequestKind.EMPTY, empty, np.full(len(empty), NO_ROW, dtype=np.intp)),
-        (RequestKind.TRY, tried, np.arange(n + n_allocs, n + len(asked))),
+        (RequestKind.TRY, failed, np.arange(n + n_allocs, n + len(requested))),
     )
     kind = np.repeat([each for each, _, _ in done], [len(place) for _, place, _ in done])
     place = np.concatenate([place for _, place, _ in done])
-    of_request = caused[place]
-    place = np.where(of_request == NO_ROW, place, of_request)
-    order = np.lexsort((of_request != NO_ROW, place))
+    trigger = triggered_by[place]
+    place = np.where(trigger == NO_ROW, place, trigger)
+    order = np.lexsort((trigger != NO_ROW, place))
     return Requests(
-        n_bytes=np.concatenate((begin.block_bytes, history.n_bytes[asked])),
-        stream=np.concatenate((begin.stream[begin.holder], history.stream[asked])),
+        n_bytes=np.concatenate((begin.block_bytes, history.n_bytes[requested])),
+        stream=np.concatenate((begin.stream[begin.segment_of_block], history.stream[requested])),
         private=np.concatenate(
             (
-                begin.private[begin.holder],
-                private_pools(snapshot, replay.device, history.address[asked]),
+                begin.private[begin.segment_of_block],
+                private_pools(snapshot, replay.device, history.address[requested]),
             )
         ),
         place=place[order],
@@ -77,41 +73,41 @@ def recorded_requests(
 
 
 def _begin(snapshot: MemorySnapshot, replay: DeviceReplay) -> InitialState | None:
-    """What stood before the first row; None where that is not known, or cannot have been."""
-    layout = segment_map_at(snapshot, replay, 0)
-    if layout is None:
-        # Expandable segments: only where nothing stood it is known.
+    """The initial state; None if it is not known or inconsistent."""
+    segments = segment_map_at(snapshot, replay, 0)
+    if segments is None:
+        # Expandable segments: only an empty initial state is known.
         is_empty = not int(replay.reserved_bytes[0]) and not len(replay.earlier_frees)
         return _NOTHING if is_empty and bool((replay.since != NO_ROW).all()) else None
     here = snapshot.segments.device == replay.device
-    if len(layout.segment_address) and bool(snapshot.segments.is_expandable[here].any()):
+    if len(segments.segment_address) and bool(snapshot.segments.is_expandable[here].any()):
         return None
     begin = InitialState(
-        address=layout.segment_address,
-        n_bytes=layout.segment_bytes,
-        stream=layout.segment_stream,
-        is_small=layout.is_small,
-        private=private_pools(snapshot, replay.device, layout.segment_address),
-        block_address=layout.block_address,
-        block_bytes=layout.block_bytes,
+        address=segments.segment_address,
+        n_bytes=segments.segment_bytes,
+        stream=segments.segment_stream,
+        is_small=segments.is_small,
+        private=private_pools(snapshot, replay.device, segments.segment_address),
+        block_address=segments.block_address,
+        block_bytes=segments.block_bytes,
     )
     return begin.with_unsplit_rests() if begin.is_consistent else None
 
 
-def _waits(
-    snapshot: MemorySnapshot, replay: DeviceReplay, begin: InitialState, caused: Rows
+def _pending_frees(
+    snapshot: MemorySnapshot, replay: DeviceReplay, begin: InitialState, triggered_by: Rows
 ) -> tuple[Rows, Rows]:
-    """Frees that were not complete at once: their places, and the requests that they are of."""
+    """Frees that did not complete at once: their indices, and their requests."""
     history, rows = snapshot.history, replay.rows
     action, address = history.action[rows], history.address[rows]
-    waits = action == Action.FREE_REQUESTED
-    # Where completions were not kept, requests to free are what ends a block.
-    waits[replay.free[replay.free != NO_ROW]] = False
-    waits[replay.earlier_frees] = False
-    completes = (action == Action.FREE_COMPLETED) & (caused == NO_ROW)
-    waits[:-1] &= ~(completes[1:] & (address[1:] == address[:-1]))
-    places = np.flatnonzero(waits | (action == Action.ALLOC))
-    pairs = paired(address[places], action[places], Action.ALLOC, Action.FREE_REQUESTED)
+    is_pending = action == Action.FREE_REQUESTED
+    # Without recorded completions, requested frees end a block.
+    is_pending[replay.free[replay.free != NO_ROW]] = False
+    is_pending[replay.earlier_frees] = False
+    is_complete = (action == Action.FREE_COMPLETED) & (triggered_by == NO_ROW)
+    is_pending[:-1] &= ~(is_complete[1:] & (address[1:] == address[:-1]))
+    places = np.flatnonzero(is_pending | (action == Action.ALLOC))
+    pairs = pair_by_address(address[places], action[places], Action.ALLOC, Action.FREE_REQUESTED)
     own = np.flatnonzero(pairs.end != NO_ROW)
     earlier = places[pairs.earlier_ends]
     request = begin.requests_at(address[earlier])
@@ -122,29 +118,29 @@ def _waits(
     )
 
 
-def _caused(snapshot: MemorySnapshot, replay: DeviceReplay, flushes: Flushes) -> Rows:
-    """For each row that a request made happen the place of the request, else -1. Shape ``(n,)``.
+def _triggered_by(snapshot: MemorySnapshot, replay: DeviceReplay, flushes: Flushes) -> Rows:
+    """For each entry that a request triggered the index of the request, else -1. Shape ``(n,)``.
 
-    Before an allocator gives cached memory back for want of room it waits for all streams, and
-    completes what they still used. Such a completion has the stack of the request, and one right
-    after its free without that is the free's own.
+    Before flushing its cache for a retry, an allocator synchronizes with all streams and completes
+    pending frees. Such a completion has the stack of the request; one directly after its free
+    without that stack belongs to the free.
     """
     history, rows = snapshot.history, replay.rows
     action, address, stack = (
         column[rows] for column in (history.action, history.address, history.stack)
     )
     found = np.full(len(rows), NO_ROW, dtype=np.intp)
-    asks = np.flatnonzero((action == Action.ALLOC) | (action == Action.OOM))
-    at = np.searchsorted(asks, flushes.first)
-    is_of_request = (flushes.cause == FlushCause.RETRY) & (at < len(asks))
-    for row in np.flatnonzero(is_of_request).tolist():
-        asking, place = asks[at[row]], int(flushes.first[row]) - 1
+    allocs = np.flatnonzero((action == Action.ALLOC) | (action == Action.OOM))
+    at = np.searchsorted(allocs, flushes.first)
+    is_retry = (flushes.cause == FlushCause.RETRY) & (at < len(allocs))
+    for row in np.flatnonzero(is_retry).tolist():
+        alloc, place = allocs[at[row]], int(flushes.first[row]) - 1
         while place >= 0 and action[place] == Action.FREE_COMPLETED:
             follows = place > 0 and action[place - 1] == Action.FREE_REQUESTED
             if follows and address[place - 1] == address[place]:
-                own = stack[place] != stack[asking] or stack[place] == stack[place - 1]
+                own = stack[place] != stack[alloc] or stack[place] == stack[place - 1]
                 if own:
                     break
-            found[place] = asking
+            found[place] = alloc
             place -= 1
     return found

@@ -1,11 +1,11 @@
-"""A snapshot's history played again: what was live when, and the most that was.
+"""Replay of a snapshot's history: active and reserved bytes over time, and their peaks.
 
-The allocator's history is a ring: its beginning may be lost, its end is what stands in the
-snapshot. So levels are worked out backward from the end, which is known to the byte.
+The history is a buffer whose beginning may be lost, while its end is the state of the snapshot. So
+levels are computed backward from the end, which is exact.
 
-The history tells what was asked for, and the snapshot what that took, which is more: up to 1 MiB
-of a large block. Of blocks that still stand the latter counts all the way, or what was there before
-them would seem to be more by all that they were rounded up.
+The history has requested sizes, and the snapshot has block sizes, which exceed them by up to 1 MiB.
+For blocks that are live at the end the block size is used throughout; otherwise earlier levels
+would be too high by the rounding of these blocks.
 """
 
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ import numpy as np
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State, UInt8s
 
-_TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
-_GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+_RESERVES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+_RELEASES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Begins and ends of what has an address, by their places in a device's history.
+    """Begins and ends by address, as indices in a device's history.
 
     Attributes:
-        begin: Places of the begins. Shape ``(a,)``.
-        end: For each the place of what ended it, or -1. Shape ``(a,)``.
-        earlier_ends: Places of the ends of what began before the first row.
+        begin: Indices of the begins. Shape ``(a,)``.
+        end: Index of the end of each, or -1. Shape ``(a,)``.
+        earlier_ends: Indices of ends whose begin precedes the history.
     """
 
     begin: Rows
@@ -37,20 +37,20 @@ class Pairs:
 
 @dataclass(frozen=True)
 class DeviceReplay:
-    """The history of one device.
+    """The replayed history of one device.
 
     Attributes:
         device: Its ordinal.
-        rows: Its rows in the history, in the order of time. Shape ``(n,)``.
-        alloc: Places in ``rows`` of the allocations. Shape ``(a,)``.
-        free: For each the place of what ended it, or -1. Shape ``(a,)``.
-        earlier_frees: Places of the ends of blocks that were allocated before the first row.
-        block: Rows of the blocks that are active in the end, by address. Shape ``(b,)``.
-        since: For each the place of its allocation, or -1 where that was before the first row.
-        n_bytes: The bytes of each row: of an allocation that still stands what its block takes,
-            of all others what the history says. Shape ``(n,)``.
-        active_bytes: What was active before each row and, last, in the end. Shape ``(n+1,)``.
-        reserved_bytes: What was reserved, likewise. Shape ``(n+1,)``.
+        rows: Its rows in the history, in time order. Shape ``(n,)``.
+        alloc: Indices in ``rows`` of the allocations. Shape ``(a,)``.
+        free: Index of the free of each, or -1. Shape ``(a,)``.
+        earlier_frees: Indices of frees of blocks allocated before the history.
+        block: Rows of the blocks that are active at the end, by address. Shape ``(b,)``.
+        since: Index of the allocation of each, or -1 where it precedes the history.
+        n_bytes: Size of each row: of an allocation that is live at the end the block size, of all
+            others the size in the history. Shape ``(n,)``.
+        active_bytes: Active bytes before each row and at the end. Shape ``(n+1,)``.
+        reserved_bytes: Reserved bytes before each row and at the end. Shape ``(n+1,)``.
     """
 
     device: int
@@ -66,22 +66,22 @@ class DeviceReplay:
 
     @cached_property
     def live(self) -> Rows:
-        """Places of the allocations that nothing ended."""
+        """Indices of the allocations without a free."""
         return np.asarray(self.alloc[self.free == NO_ROW])
 
     @cached_property
     def peak(self) -> int:
-        """The first place in ``active_bytes`` of the most that was active."""
+        """First index of the peak in ``active_bytes``."""
         return int(self.active_bytes.argmax())
 
     @property
     def end(self) -> int:
-        """The place behind the last row: what stands in the snapshot."""
+        """The index after the last row: the state of the snapshot."""
         return len(self.rows)
 
 
 def replay_history(snapshot: MemorySnapshot) -> tuple[DeviceReplay, ...]:
-    """Play the history of every device."""
+    """Replay the history of every device."""
     return tuple(_of_device(snapshot, device) for device in snapshot.devices)
 
 
@@ -94,15 +94,15 @@ def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
     pending = blocks.address[own & (blocks.state == State.PENDING_FREE)]
     end = _end_of_block(action, len(pending))
     if end == Action.FREE_REQUESTED:
-        action = _without_waiting(action, address, pending)
-    pairs = paired(address, action, Action.ALLOC, end)
+        action = _without_pending(action, address, pending)
+    pairs = pair_by_address(address, action, Action.ALLOC, end)
     is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
     block = np.flatnonzero(is_active & own)
     block = block[np.argsort(blocks.address[block], kind="stable")]
     since = _since(blocks.address[block], address, pairs.begin[pairs.end == NO_ROW])
     n_bytes = history.n_bytes[rows].copy()
-    kept = since != NO_ROW
-    n_bytes[since[kept]] = blocks.n_bytes[block[kept]]
+    is_known = since != NO_ROW
+    n_bytes[since[is_known]] = blocks.n_bytes[block[is_known]]
     active = int(blocks.n_bytes[block].sum())
     return DeviceReplay(
         device=device,
@@ -117,14 +117,14 @@ def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
         reserved_bytes=levels(
             int(segments.total_bytes[here].sum()),
             n_bytes,
-            np.isin(action, _TAKES),
-            np.isin(action, _GIVES),
+            np.isin(action, _RESERVES),
+            np.isin(action, _RELEASES),
         ),
     )
 
 
 def _since(of_block: Int64s, address: Int64s, live: Rows) -> Rows:
-    """For each address of a block, ascending, the place of the allocation that it is of, or -1."""
+    """Index of the allocation of each block address, or -1; block addresses are ascending."""
     place = np.full(len(of_block), NO_ROW, dtype=np.intp)
     if len(of_block):
         of_live = address[live]
@@ -135,29 +135,25 @@ def _since(of_block: Int64s, address: Int64s, live: Rows) -> Rows:
 
 
 def requested_peak_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
-    """The most that was active at once in the history's own figures, in bytes.
+    """The peak of active bytes from the sizes in the history.
 
-    What was asked for is taken away from what stands in the end, whatever that took. So it is the
-    highest of :attr:`DeviceReplay.active_bytes` or more, by what blocks that still stand were
-    rounded up after the peak.
-
-    Args:
-        replay: The history of one device.
+    Requested sizes are subtracted from the final block sizes. So it is at least the maximum of
+    :attr:`DeviceReplay.active_bytes`, and exceeds it by the rounding of live blocks that were
+    allocated after the peak.
     """
     ups, downs = np.zeros((2, replay.end), dtype=np.bool_)
     ups[replay.alloc] = True
     downs[replay.free[replay.free != NO_ROW]] = True
     downs[replay.earlier_frees] = True
-    asked = snapshot.history.n_bytes[replay.rows]
-    return int(levels(int(replay.active_bytes[-1]), asked, ups, downs).max())
+    requested = snapshot.history.n_bytes[replay.rows]
+    return int(levels(int(replay.active_bytes[-1]), requested, ups, downs).max())
 
 
 def _end_of_block(action: UInt8s, n_pending: int) -> Action:
     """The action that ends a block.
 
-    A free is complete when no stream uses the block any more. Where completions were not kept
-    (``skip_actions``) requests have to do: then there are none, and more requests than blocks that
-    still wait for a stream.
+    A free completes when no stream uses the block any more. If completions were not recorded
+    (``skip_actions``), requested frees are used: there are more of them than pending blocks.
     """
     if (action == Action.FREE_COMPLETED).any():
         return Action.FREE_COMPLETED
@@ -165,24 +161,24 @@ def _end_of_block(action: UInt8s, n_pending: int) -> Action:
     return Action.FREE_REQUESTED if n_requests > n_pending else Action.FREE_COMPLETED
 
 
-def _without_waiting(action: UInt8s, address: Int64s, pending: Int64s) -> UInt8s:
-    """The actions without the requests of frees that are not complete yet: these end nothing."""
+def _without_pending(action: UInt8s, address: Int64s, pending: Int64s) -> UInt8s:
+    """The actions without requested frees that are still pending."""
     requests = np.flatnonzero((action == Action.FREE_REQUESTED) & np.isin(address, pending))
-    # An address is not given away again before its free is complete: the last request is the one.
+    # An address is not reused before its free is complete, so the last request is pending.
     _, from_last = np.unique(address[requests][::-1], return_index=True)
     found: UInt8s = action.copy()
     found[requests[::-1][from_last]] = Action.OTHER
     return found
 
 
-def levels(in_the_end: int, n_bytes: Int64s, ups: Mask, downs: Mask) -> Int64s:
-    """What there was before each change and in the end, from what there is in the end.
+def levels(final: int, n_bytes: Int64s, ups: Mask, downs: Mask) -> Int64s:
+    """The level before each change and at the end, from the final level.
 
     Args:
-        in_the_end: Bytes in the end.
-        n_bytes: Bytes of each change. Shape ``(n,)``.
-        ups: Which of them add. Shape ``(n,)``.
-        downs: Which of them take away. Shape ``(n,)``.
+        final: Bytes at the end.
+        n_bytes: Size of each change. Shape ``(n,)``.
+        ups: Which changes add. Shape ``(n,)``.
+        downs: Which changes subtract. Shape ``(n,)``.
 
     Returns:
         Bytes. Shape ``(n+1,)``.
@@ -190,20 +186,17 @@ def levels(in_the_end: int, n_bytes: Int64s, ups: Mask, downs: Mask) -> Int64s:
     change = np.where(ups, n_bytes, 0) - np.where(downs, n_bytes, 0)
     found = np.zeros(len(n_bytes) + 1, dtype=np.int64)
     np.cumsum(change, out=found[1:])
-    found += in_the_end - found[-1]
+    found += final - found[-1]
     return found
 
 
-def paired(address: Int64s, action: UInt8s, begin: Action, end: Action) -> Pairs:
-    """Begins, what ended each, and ends without a begin.
+def pair_by_address(address: Int64s, action: UInt8s, begin: Action, end: Action) -> Pairs:
+    """Pair begins with ends of the same address.
 
-    Of one address the changes are in turn a begin and its end, since an address is given away
-    again only after that.
+    Changes of one address alternate, since an address is reused only after its end.
 
     Args:
-        address: Addresses of all entries of a device's history, in the order of time.
-        begin: The action that begins.
-        end: The action that ends.
+        address: Addresses of all entries of a device's history, in time order.
     """
     changes = np.flatnonzero((action == begin) | (action == end))
     order = changes[np.argsort(address[changes], kind="stable")]
@@ -217,53 +210,49 @@ def paired(address: Int64s, action: UInt8s, begin: Action, end: Action) -> Pairs
 
 
 def peak_pending_free_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
-    """The most that waited at once, from the first entry of the history to its end.
+    """Peak of bytes that were freed but pending on another stream.
 
-    A free that the allocator completes by itself is complete in the next entry: that is no wait.
-    Where completions were not kept, only what waits in the end is known.
-
-    Args:
-        replay: The history of one device.
+    A block used on another stream (``record_stream``) stays active after its free until that stream
+    has reached the free. A free that completes in the next history entry was not pending. Where
+    completions were not recorded, only the blocks pending at the end are known.
     """
     rows, history, blocks = replay.rows, snapshot.history, snapshot.blocks
-    waiting = replay.block[blocks.state[replay.block] == State.PENDING_FREE]
-    in_the_end = int(blocks.n_bytes[waiting].sum())
+    pending = replay.block[blocks.state[replay.block] == State.PENDING_FREE]
+    final = int(blocks.n_bytes[pending].sum())
     action, address = history.action[rows], history.address[rows]
     begins, ends = action == Action.FREE_REQUESTED, action == Action.FREE_COMPLETED
     if not (begins.any() and ends.any()):
-        return in_the_end
-    # Nearly all are complete at once, and what is left is soon paired.
+        return final
+    # Nearly all complete at once; pairing the rest is fast.
     at_once = begins[:-1] & ends[1:] & (address[:-1] == address[1:])
-    left = begins | ends
-    left[:-1] &= ~at_once
-    left[1:] &= ~at_once
-    places = np.flatnonzero(left)
-    pairs = paired(address[places], action[places], Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+    remaining = begins | ends
+    remaining[:-1] &= ~at_once
+    remaining[1:] &= ~at_once
+    places = np.flatnonzero(remaining)
+    pairs = pair_by_address(
+        address[places], action[places], Action.FREE_REQUESTED, Action.FREE_COMPLETED
+    )
     begin, is_done = places[pairs.begin], pairs.end != NO_ROW
-    still = ~is_done & np.isin(address[begin], blocks.address[waiting])
+    is_pending = ~is_done & np.isin(address[begin], blocks.address[pending])
     end = places[pairs.end[is_done]]
-    # A completion that comes first of all may be half of a pair that the ring has cut.
+    # A completion in the first entry may be half of a pair that the buffer cut.
     cut = places[pairs.earlier_ends]
     cut = cut[cut > 0]
     n_bytes = history.n_bytes[rows]
     change = np.zeros(replay.end + 1, dtype=np.int64)
-    change[begin[is_done | still] + 1] += n_bytes[begin[is_done | still]]
+    change[begin[is_done | is_pending] + 1] += n_bytes[begin[is_done | is_pending]]
     change[0] = n_bytes[cut].sum()
     change[end + 1] -= n_bytes[end]
     change[cut + 1] -= n_bytes[cut]
-    return max(int(np.cumsum(change).max()), in_the_end)
+    return max(int(np.cumsum(change).max()), final)
 
 
 def private_pools(snapshot: MemorySnapshot, device: int, address: Int64s) -> Int32s:
-    """The private pool of each address whose segment still stands. Shape of ``address``.
-
-    Args:
-        device: Ordinal of the device.
-        address: The addresses.
+    """The private pool of each address in an existing segment. Shape of ``address``.
 
     Returns:
-        Indices into :attr:`MemorySnapshot.pools`; 0 is the common one, and that of what stands no
-        more.
+        Indices into :attr:`MemorySnapshot.pools`; 0 for the default pool and for segments that no
+        longer exist.
     """
     segments = snapshot.segments
     own = np.flatnonzero((segments.device == device) & (segments.pool != 0))
@@ -277,20 +266,17 @@ def private_pools(snapshot: MemorySnapshot, device: int, address: Int64s) -> Int
 
 
 def is_private(snapshot: MemorySnapshot, device: int, address: Int64s) -> Mask:
-    """Which addresses lie in a segment of a private pool that still stands. Shape of ``address``.
-
-    Args:
-        device: Ordinal of the device.
-        address: The addresses.
-    """
+    """Which addresses are in an existing segment of a private pool. Shape of ``address``."""
     return np.asarray(private_pools(snapshot, device, address) != 0)
 
 
 def common_levels(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Int64s, Int64s]:
-    """What was active and what was reserved outside private pools, as in :class:`DeviceReplay`.
+    """Active and reserved bytes outside private pools, as in :class:`DeviceReplay`.
 
-    Args:
-        replay: The history of one device.
+    Free memory of a CUDA graph's private pool is neither a cache that could be emptied nor
+    fragmented: the graph writes to it when it is replayed.
+
+    Source: "Graph memory management" in PyTorch's CUDA semantics.
     """
     segments, blocks = snapshot.segments, snapshot.blocks
     own = (segments.device == replay.device) & (segments.pool != 0)
@@ -312,7 +298,7 @@ def common_levels(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Int64
     reserved = levels(
         int(segments.total_bytes[own].sum()),
         n_bytes,
-        private & np.isin(action, _TAKES),
-        private & np.isin(action, _GIVES),
+        private & np.isin(action, _RESERVES),
+        private & np.isin(action, _RELEASES),
     )
     return replay.active_bytes - active, replay.reserved_bytes - reserved

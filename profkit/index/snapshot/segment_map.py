@@ -1,7 +1,7 @@
-"""Where blocks lie in the memory that an allocator has from the driver, and what is free between.
+"""The position of blocks and free memory in an allocator's segments.
 
-A free block in a segment that is wholly free can be given back to the driver. All others are held
-in place by the live blocks around them: nothing moves a tensor.
+Only completely free segments can be returned to the driver. Other free memory is kept from being
+released by the live blocks around it, since tensors never move.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import numpy as np
 
 from profkit.index.snapshot.allocator.sizes import BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from profkit.index.snapshot.live_blocks import live_blocks_at
-from profkit.index.snapshot.replay import DeviceReplay, is_private, paired
+from profkit.index.snapshot.replay import DeviceReplay, is_private, pair_by_address
 from profkit.index.snapshot.stack_lines import StackLines
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
 from profkit.model.snapshot import Action, MemorySnapshot, State
@@ -23,19 +23,19 @@ _OF_SEGMENTS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, *_MAPS)
 
 @dataclass(frozen=True)
 class SegmentMap:
-    """One device's memory at one moment; segments, blocks and holes each by address.
+    """One device's segments, live blocks and free blocks at one moment, each by address.
 
     Attributes:
-        segment_address: Where each segment begins. Shape ``(s,)``.
-        segment_bytes: Its length.
+        segment_address: Start of each segment. Shape ``(s,)``.
+        segment_bytes: Its size.
         segment_stream: The stream that it serves.
         is_small: Whether it serves requests up to 1 MiB.
-        is_private: Whether it is of a private pool.
-        block_address: Where each live block begins. Shape ``(b,)``.
-        block_bytes: Its length.
-        block_stack: Stack that allocated it.
-        free_address: Where each free block begins. Shape ``(h,)``.
-        free_bytes: Its length.
+        is_private: Whether it belongs to a private pool.
+        block_address: Start of each live block. Shape ``(b,)``.
+        block_bytes: Its size.
+        block_stack: Stack of its allocation.
+        free_address: Start of each free block. Shape ``(h,)``.
+        free_bytes: Its size.
     """
 
     segment_address: Int64s
@@ -51,39 +51,39 @@ class SegmentMap:
 
     @cached_property
     def free_segment(self) -> Rows:
-        """The segment of each hole. Shape ``(h,)``."""
+        """Segment of each free block. Shape ``(h,)``."""
         return self._segment_of(self.free_address)
 
     @cached_property
     def is_unreleasable(self) -> Mask:
-        """Holes in segments that have a live block. ``(h,)``."""
+        """Free blocks in segments with a live block. Shape ``(h,)``."""
         is_used = np.zeros(len(self.segment_address), dtype=np.bool_)
         is_used[self._segment_of(self.block_address)] = True
         return np.asarray(is_used[self.free_segment] & ~self.is_private[self.free_segment])
 
     @cached_property
     def is_releasable(self) -> Mask:
-        """Holes in segments without one, private pools aside: they can be given back. ``(h,)``."""
+        """Free blocks in segments without one, private pools excluded. Shape ``(h,)``."""
         return np.asarray(~self.is_unreleasable & ~self.is_private[self.free_segment])
 
     @property
     def releasable_bytes(self) -> int:
-        """What an emptied cache would give back to the driver."""
+        """Bytes that ``empty_cache`` would return to the driver."""
         return int(self.free_bytes[self.is_releasable].sum())
 
     @property
     def unreleasable_bytes(self) -> int:
-        """What is free and cannot be given back, for the live blocks in the same segment.
+        """Free bytes that live blocks in the same segment keep from being released.
 
-        What is free in private pools is neither: it is kept for the graphs that write there.
+        Free memory of private pools counts as neither: CUDA graphs write to it again.
         """
         return int(self.free_bytes[self.is_unreleasable].sum())
 
     def largest_usable_block_bytes(self, stream: int, *, is_small: bool) -> int:
-        """The longest free block that a request of a stream could have.
+        """The largest free block that a request of a stream could use.
 
         Args:
-            is_small: Whether the request is of at most 1 MiB.
+            is_small: Whether the request is at most 1 MiB.
         """
         segment = self.free_segment
         fits = (self.segment_stream[segment] == stream) & (self.is_small[segment] == is_small)
@@ -91,28 +91,28 @@ class SegmentMap:
 
     @cached_property
     def unreleasable_by_block(self) -> Int64s:
-        """Bytes of holes that each live block holds in place. Shape ``(b,)``.
+        """Unreleasable bytes attributed to each live block. Shape ``(b,)``.
 
-        A hole between two live blocks counts half for each, one at the end of a segment wholly for
-        its only neighbour; so all of them together are :attr:`unreleasable_bytes`.
+        A free block between two live blocks counts half for each, one at the end of a segment
+        entirely for its only neighbor; so they add up to :attr:`unreleasable_bytes`.
         """
-        pinned = np.zeros(len(self.block_address), dtype=np.int64)
-        held = np.flatnonzero(self.is_unreleasable)
-        if not len(held):
-            return pinned
-        segment = self.free_segment[held]
+        found = np.zeros(len(self.block_address), dtype=np.int64)
+        rows = np.flatnonzero(self.is_unreleasable)
+        if not len(rows):
+            return found
+        segment = self.free_segment[rows]
         of_block = self._segment_of(self.block_address)
-        after = np.searchsorted(self.block_address, self.free_address[held])
+        after = np.searchsorted(self.block_address, self.free_address[rows])
         last = len(self.block_address) - 1
         left, right = after - 1, np.minimum(after, last)
         has_left = (left >= 0) & (of_block[np.maximum(left, 0)] == segment)
         has_right = (after <= last) & (of_block[right] == segment)
-        size = self.free_bytes[held]
+        size = self.free_bytes[rows]
         half = np.where(has_left & has_right, size // 2, size)
-        np.add.at(pinned, left[has_left], half[has_left])
+        np.add.at(found, left[has_left], half[has_left])
         rest = np.where(has_left, size - half, size)
-        np.add.at(pinned, right[has_right], rest[has_right])
-        return pinned
+        np.add.at(found, right[has_right], rest[has_right])
+        return found
 
     def _segment_of(self, address: Int64s) -> Rows:
         found = np.searchsorted(self.segment_address, address, side="right") - 1
@@ -135,11 +135,7 @@ _NOTHING: Final = SegmentMap(
 
 
 def final_segment_map(snapshot: MemorySnapshot, device: int) -> SegmentMap:
-    """The layout that the snapshot itself holds.
-
-    Args:
-        device: Ordinal of the device.
-    """
+    """The segment map of the snapshot itself."""
     segments, blocks = snapshot.segments, snapshot.blocks
     here = np.flatnonzero(segments.device == device)
     here = here[np.argsort(segments.address[here], kind="stable")]
@@ -162,17 +158,16 @@ def final_segment_map(snapshot: MemorySnapshot, device: int) -> SegmentMap:
 
 
 def segment_map_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> SegmentMap | None:
-    """The layout before one row of a device's history.
+    """The segment map before one entry of a device's history.
 
-    Of blocks that were freed since, the history tells what was asked for; what they took is that
-    rounded up, so a hole may be too long by what a large block was given beyond its request.
+    For blocks that were freed since, the history has the requested size, which is rounded up here.
+    So a free block may be too long by the unsplit rest of a large block.
 
     Args:
-        replay: The history of the device.
-        place: A place as in :attr:`DeviceReplay.active_bytes`.
+        place: An index as in :attr:`DeviceReplay.active_bytes`.
 
     Returns:
-        None where expandable segments grew or shrank since: of these only ends are known.
+        None where expandable segments grew or shrank since: only their final ranges are known.
     """
     later = snapshot.history.action[replay.rows[place:]]
     moves = any(
@@ -184,17 +179,17 @@ def segment_map_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -
         return None
     address, n_bytes, stream, is_small = _segments_at(snapshot, replay, place)
     if not len(address):
-        # Nothing stands where nothing is reserved, whatever a broken history says.
+        # Without segments there are no blocks, whatever an inconsistent history says.
         return _NOTHING
-    standing = live_blocks_at(snapshot, replay, place)
-    order = np.argsort(standing.address, kind="stable")
-    begins, lengths = standing.address[order], standing.n_bytes[order]
+    live = live_blocks_at(snapshot, replay, place)
+    order = np.argsort(live.address, kind="stable")
+    begins, lengths = live.address[order], live.n_bytes[order]
     lengths = -(-lengths // BLOCK_BYTES) * BLOCK_BYTES
-    # Between the begins of segments and ends of blocks, and the begins of blocks and ends of
-    # segments, both in ascending order, lies what is free.
+    # Free memory lies between begins of segments or ends of blocks, and begins of blocks or ends
+    # of segments, both in ascending order.
     opens = np.sort(np.concatenate((address, begins + lengths)))
     closes = np.sort(np.concatenate((begins, address + n_bytes)))
-    real = closes > opens
+    is_free = closes > opens
     return SegmentMap(
         segment_address=address,
         segment_bytes=n_bytes,
@@ -203,19 +198,19 @@ def segment_map_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -
         is_private=is_private(snapshot, replay.device, address),
         block_address=begins,
         block_bytes=lengths,
-        block_stack=standing.stack[order],
-        free_address=opens[real],
-        free_bytes=(closes - opens)[real],
+        block_stack=live.stack[order],
+        free_address=opens[is_free],
+        free_bytes=(closes - opens)[is_free],
     )
 
 
 def _segments_at(
     snapshot: MemorySnapshot, replay: DeviceReplay, place: int
 ) -> tuple[Int64s, Int64s, Int64s, Mask]:
-    """Address, length, stream and kind of the segments that stood before a row, by address."""
+    """Address, size, stream and kind of the segments before an entry, by address."""
     segments, history = snapshot.segments, snapshot.history
     rows = replay.rows
-    pairs = paired(
+    pairs = pair_by_address(
         history.address[rows], history.action[rows], Action.SEGMENT_ALLOC, Action.SEGMENT_FREE
     )
     here = np.flatnonzero(segments.device == replay.device)
@@ -227,8 +222,8 @@ def _segments_at(
     hit = segments.address[here[at]] == history.address[rows[live]]
     since[at[hit]] = live[hit]
     own = here[since < place]
-    passing = pairs.begin[(pairs.begin < place) & (pairs.end >= place)]
-    gone = rows[np.concatenate((passing, pairs.earlier_ends[pairs.earlier_ends >= place]))]
+    freed_later = pairs.begin[(pairs.begin < place) & (pairs.end >= place)]
+    gone = rows[np.concatenate((freed_later, pairs.earlier_ends[pairs.earlier_ends >= place]))]
     address = np.concatenate((segments.address[own], history.address[gone]))
     order = np.argsort(address, kind="stable")
     return (
@@ -243,13 +238,14 @@ def _segments_at(
 
 @dataclass(frozen=True)
 class FragmentationSites:
-    """Live blocks with free memory beside them, by line, the most such memory first.
+    """Live blocks with unreleasable free memory beside them, by source line, most such bytes first.
 
     Attributes:
-        line: The telling line, or :data:`~profkit.index.snapshot.stack_lines.NO_LINE`. Shape ``(p,)``.
-        n: Blocks.
-        n_bytes: Their lengths together.
-        unreleasable_bytes: The free memory, as :attr:`SegmentMap.unreleasable_by_block` shares it out.
+        line: The source line, or :data:`~profkit.index.snapshot.stack_lines.NO_LINE`.
+            Shape ``(p,)``.
+        n: Number of blocks.
+        n_bytes: Sum of their sizes.
+        unreleasable_bytes: As in :attr:`SegmentMap.unreleasable_by_block`.
     """
 
     line: Int32s
@@ -261,19 +257,14 @@ class FragmentationSites:
         return len(self.line)
 
 
-def fragmentation_sites(layout: SegmentMap, lines: StackLines) -> FragmentationSites:
-    """Group the blocks that hold free memory in place by their lines.
-
-    Args:
-        layout: Where everything lies.
-        lines: The lines of the snapshot's stacks.
-    """
-    pinned = layout.unreleasable_by_block
-    holds = np.flatnonzero(pinned > 0)
-    line, group = np.unique(lines.of(layout.block_stack[holds]), return_inverse=True)
+def fragmentation_sites(segments: SegmentMap, lines: StackLines) -> FragmentationSites:
+    """Group the blocks that keep free memory from being released by source line."""
+    unreleasable = segments.unreleasable_by_block
+    blocks = np.flatnonzero(unreleasable > 0)
+    line, group = np.unique(lines.of(segments.block_stack[blocks]), return_inverse=True)
     n_bytes, unreleasable_bytes = np.zeros((2, len(line)), dtype=np.int64)
-    np.add.at(n_bytes, group, layout.block_bytes[holds])
-    np.add.at(unreleasable_bytes, group, pinned[holds])
+    np.add.at(n_bytes, group, segments.block_bytes[blocks])
+    np.add.at(unreleasable_bytes, group, unreleasable[blocks])
     order = np.argsort(-unreleasable_bytes, kind="stable")
     n = np.bincount(group, minlength=len(line))
     return FragmentationSites(line[order], n[order], n_bytes[order], unreleasable_bytes[order])

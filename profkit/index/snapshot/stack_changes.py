@@ -1,9 +1,8 @@
-"""Two snapshots compared: what stands in one, in the other, or in both, by the stack that made it.
+"""Comparison of two snapshots: live blocks by allocation stack.
 
-Stacks are the same where their Python frames are: file, line and function. Addresses say nothing,
-and compiled frames differ from build to build. Where a program was edited in between, lines move:
-what is left over is the same where its frames have the same files and functions and as many such
-stacks are left on both sides.
+Stacks match where their Python frames do: file, line and function. Addresses are meaningless, and
+compiled frames differ between builds. Where the program was edited in between, lines move: the
+remaining stacks match where files and functions are equal and equally many are left on both sides.
 """
 
 import posixpath
@@ -21,14 +20,14 @@ from profkit.model.snapshot import NO_STACK, MemorySnapshot, Stacks, State
 
 @dataclass(frozen=True)
 class LiveStack:
-    """Active blocks of one device that one stack allocated.
+    """Active blocks of one device with the same allocation stack.
 
     Attributes:
         device: Ordinal of the device.
-        frames: Its Python frames, innermost first; none where no stack was kept.
-        location: The line of it to look at.
-        n: Blocks.
-        n_bytes: Their lengths together.
+        frames: Python frames, innermost first; empty without a recorded stack.
+        location: The source line.
+        n: Number of blocks.
+        n_bytes: Sum of their sizes.
     """
 
     device: int
@@ -40,14 +39,14 @@ class LiveStack:
 
 @dataclass(frozen=True)
 class StackChange:
-    """What one stack holds on both sides; None where it holds nothing."""
+    """One allocation stack in both snapshots; None where it has no blocks."""
 
     before: LiveStack | None
     after: LiveStack | None
 
     @property
     def present(self) -> LiveStack:
-        """The stack, as it is after where it still holds something."""
+        """The stack after, or before where it has no blocks after."""
         stack = self.after or self.before
         if stack is None:
             raise ValueError("a change has at least one side")
@@ -55,37 +54,33 @@ class StackChange:
 
     @property
     def delta_bytes(self) -> int:
-        """What it holds more than before."""
+        """Bytes after minus bytes before."""
         return (self.after.n_bytes if self.after else 0) - (
             self.before.n_bytes if self.before else 0
         )
 
 
 def stack_changes(before: MemorySnapshot, after: MemorySnapshot) -> tuple[StackChange, ...]:
-    """What changed in number or bytes, the largest change first.
+    """Stacks whose number of blocks or bytes changed, largest change first.
 
-    Snapshots of one device each, as of two ranks, are compared whatever the device's number.
-
-    Args:
-        before: The first snapshot.
-        after: The second one.
+    Snapshots of one device each, such as of two ranks, are compared regardless of its ordinal.
     """
-    news = live_stacks(after)
-    olds = _on_devices_of(news, live_stacks(before))
-    pairs, went, appeared = match_items(olds, news, (_exact,), _lines_apart)
+    new_stacks = live_stacks(after)
+    old_stacks = _on_devices_of(new_stacks, live_stacks(before))
+    pairs, fixed, added = match_items(old_stacks, new_stacks, (_exact,), _lines_apart)
     for key in (_moved, _elsewhere):
-        same_count = _where_as_many(went, appeared, key)
-        more, went, appeared = match_items(went, appeared, (same_count,), _lines_apart)
+        same_count = _if_equally_many(fixed, added, key)
+        more, fixed, added = match_items(fixed, added, (same_count,), _lines_apart)
         pairs += more
     changes = [StackChange(old, new) for old, new in pairs]
-    changes += [StackChange(old, None) for old in went]
-    changes += [StackChange(None, new) for new in appeared]
+    changes += [StackChange(old, None) for old in fixed]
+    changes += [StackChange(None, new) for new in added]
     changes = [each for each in changes if _differs(each)]
     return tuple(sorted(changes, key=_rank))
 
 
 def live_stacks(snapshot: MemorySnapshot) -> list[LiveStack]:
-    """What stands in the end, by device and Python stack."""
+    """Active blocks at the end, by device and Python stack."""
     blocks = snapshot.blocks
     is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
     device = snapshot.segments.device[blocks.segment[is_active]].astype(np.int64)
@@ -95,38 +90,38 @@ def live_stacks(snapshot: MemorySnapshot) -> list[LiveStack]:
     np.add.at(sums, group.ravel(), n_bytes)
     counts = np.bincount(group.ravel(), minlength=pairs.shape[1])
     lines = stack_lines(snapshot.stacks)
-    telling = lines.of(pairs[1].astype(np.int32))
-    is_pythons = [is_python(frame) for frame in snapshot.stacks.frames]
+    source_line = lines.of(pairs[1].astype(np.int32))
+    is_python_frame = [is_python(frame) for frame in snapshot.stacks.frames]
     found: dict[tuple[int, tuple[Frame, ...]], LiveStack] = {}
     for (ordinal, number), line, total, n in zip(
-        pairs.T.tolist(), telling.tolist(), sums.tolist(), counts.tolist(), strict=True
+        pairs.T.tolist(), source_line.tolist(), sums.tolist(), counts.tolist(), strict=True
     ):
-        frames = _python_frames(snapshot.stacks, number, is_pythons)
-        seen = found.get((ordinal, frames))
+        frames = _python_frames(snapshot.stacks, number, is_python_frame)
+        earlier = found.get((ordinal, frames))
         found[ordinal, frames] = LiveStack(
             device=ordinal,
             frames=frames,
             location=lines.location(line) if frames else Location(),
-            n=n + (seen.n if seen else 0),
-            n_bytes=total + (seen.n_bytes if seen else 0),
+            n=n + (earlier.n if earlier else 0),
+            n_bytes=total + (earlier.n_bytes if earlier else 0),
         )
     return list(found.values())
 
 
-def _python_frames(stacks: Stacks, number: int, is_pythons: list[bool]) -> tuple[Frame, ...]:
+def _python_frames(stacks: Stacks, number: int, is_python_frame: list[bool]) -> tuple[Frame, ...]:
     if number == NO_STACK:
         return ()
     own = stacks.frame[stacks.start[number] : stacks.start[number + 1]].tolist()
-    return tuple(stacks.frames[each] for each in own if is_pythons[each])
+    return tuple(stacks.frames[each] for each in own if is_python_frame[each])
 
 
-def _on_devices_of(news: list[LiveStack], olds: list[LiveStack]) -> list[LiveStack]:
-    """Stacks before, told apart by device only where there are several on one side."""
-    devices = {each.device for each in news}
-    if len(devices) != 1 or len({each.device for each in olds}) != 1:
-        return olds
+def _on_devices_of(new_stacks: list[LiveStack], old_stacks: list[LiveStack]) -> list[LiveStack]:
+    """The old stacks, with the new device's ordinal where both sides have one device."""
+    devices = {each.device for each in new_stacks}
+    if len(devices) != 1 or len({each.device for each in old_stacks}) != 1:
+        return old_stacks
     (device,) = devices
-    return [replace(each, device=device) for each in olds]
+    return [replace(each, device=device) for each in old_stacks]
 
 
 def _exact(stack: LiveStack) -> Hashable:
@@ -144,17 +139,17 @@ def _elsewhere(stack: LiveStack) -> Hashable:
     )
 
 
-def _where_as_many(
+def _if_equally_many(
     ones: list[LiveStack], others: list[LiveStack], key: Callable[[LiveStack], Hashable]
 ) -> Callable[[LiveStack], Hashable | None]:
-    """A key that tells only of what is there as often on both sides."""
+    """A key that only matches items that are equally frequent on both sides."""
     left, right = Counter(map(key, ones)), Counter(map(key, others))
 
-    def sure(stack: LiveStack) -> Hashable | None:
+    def key_if_equal(stack: LiveStack) -> Hashable | None:
         name = key(stack)
         return name if stack.frames and left[name] == right[name] else None
 
-    return sure
+    return key_if_equal
 
 
 def _lines_apart(one: LiveStack, other: LiveStack) -> int:

@@ -1,4 +1,4 @@
-"""The line of each stack that its reader can change: the innermost one of the user's own code."""
+"""The source line of each allocation stack: its innermost frame of user code."""
 
 import re
 from dataclasses import dataclass
@@ -15,51 +15,50 @@ from profkit.model.snapshot import NO_STACK, Stacks
 NO_LINE: Final = -1
 
 _PYTHON: Final = re.compile(r"^<|\.(py|pyw|pyc|ipynb)$|(^|[/\\])[^/\\.?]+$", re.IGNORECASE)
-"""Files of Python, cells of notebooks among them, which some notebooks give no ending."""
-_OF_TORCH: Final = re.compile(
+"""Python files, including notebook cells, which may lack a file extension."""
+_TORCH_FILE: Final = re.compile(
     r"[/\\](site-packages|dist-packages)[/\\](torch|torchgen|functorch|triton)[/\\]"
     r"|(^|[/\\])torchinductor_|[/\\]torch_compile_debug[/\\]"
     r"|^torch[/\\]|[/\\]pytorch[^/\\]*[/\\]torch[/\\]"
 )
 _INSTALLED: Final = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
-_USERS, _PACKAGES, _TORCHS, _NO_PYTHON = range(4)
+_USER, _PACKAGE, _TORCH, _NOT_PYTHON = range(4)
 _OWNERSHIP: Final = Ownership(paths={}, libraries=(), known=False)
 
 
 def is_python(frame: Frame) -> bool:
-    """Whether a frame of a stack is Python's and not that of compiled code.
+    """Whether a frame is a Python frame, not one of compiled code.
 
-    ``stacks="all"`` mixes both; compiled frames have a source file of C++, an object file, or
-    none at all.
+    ``stacks="all"`` mixes both; compiled frames have a C++ source file, an object file, or none.
     """
     return _PYTHON.search(frame.file) is not None
 
 
 @lru_cache(maxsize=65536)
-def _whose(file: str) -> int:
+def _owner(file: str) -> int:
     if not _PYTHON.search(file):
-        return _NO_PYTHON
-    if _OF_TORCH.search(file):
-        return _TORCHS
+        return _NOT_PYTHON
+    if _TORCH_FILE.search(file):
+        return _TORCH
     if _OWNERSHIP.is_user(file):
-        return _USERS
-    return _PACKAGES if _INSTALLED.search(file) else _TORCHS
+        return _USER
+    return _PACKAGE if _INSTALLED.search(file) else _TORCH
 
 
 @dataclass(frozen=True)
 class StackLines:
-    """The telling line of every stack.
+    """The source line of every stack.
 
-    It is the innermost one of the user's own code. Where a program is an installed package
-    itself, it is the innermost one of any package but torch and the standard library; where there
-    is nothing else, it is torch's.
+    It is the innermost frame of user code. If there is none, as in a program that is itself an
+    installed package, it is the innermost frame of a package other than torch and the standard
+    library; else it is torch's.
 
     Attributes:
         stacks: The stacks.
         frame: Index into ``stacks.frames``, or :data:`NO_LINE` without a Python frame.
             Shape ``(k,)``.
-        is_users: Whether it is a line of the user's own code. Shape ``(k,)``.
+        is_users: Whether it is user code. Shape ``(k,)``.
     """
 
     stacks: Stacks
@@ -67,13 +66,13 @@ class StackLines:
     is_users: Mask
 
     def of(self, stack: Int32s) -> Int32s:
-        """The telling line of each of some stacks, or :data:`NO_LINE`. Shape of ``stack``."""
+        """The source line of each of some stacks, or :data:`NO_LINE`. Shape of ``stack``."""
         if not len(self.frame):
             return np.full(len(stack), NO_LINE, dtype=np.int32)
         return np.where(stack == NO_STACK, NO_LINE, self.frame[stack]).astype(np.int32)
 
     def location(self, line: int) -> Location:
-        """A line as a place; without any where there is :data:`NO_LINE`."""
+        """A source line as a location; empty for :data:`NO_LINE`."""
         if line == NO_LINE:
             return Location()
         frame = self.stacks.frames[line]
@@ -85,26 +84,26 @@ class StackLines:
 
 
 def stack_lines(stacks: Stacks) -> StackLines:
-    """Find the telling line of every stack."""
-    whose = np.fromiter((_whose(f.file) for f in stacks.frames), np.int64, len(stacks.frames))
-    place = best_frame_places(stacks, whose)
+    """Find the source line of every stack."""
+    owner_of = np.fromiter((_owner(f.file) for f in stacks.frames), np.int64, len(stacks.frames))
+    place = best_frame_places(stacks, owner_of)
     frame = np.full(len(stacks), NO_LINE, dtype=np.int32)
-    owner = np.full(len(stacks), _NO_PYTHON, dtype=np.int64)
+    owner = np.full(len(stacks), _NOT_PYTHON, dtype=np.int64)
     has = place >= 0
     frame[has] = stacks.frame[place[has]]
-    owner[has] = whose[frame[has]]
-    frame[owner == _NO_PYTHON] = NO_LINE
-    return StackLines(stacks, frame, owner == _USERS)
+    owner[has] = owner_of[frame[has]]
+    frame[owner == _NOT_PYTHON] = NO_LINE
+    return StackLines(stacks, frame, owner == _USER)
 
 
 def best_frame_places(stacks: Stacks, rank: Int64s) -> Int64s:
-    """For each stack the place in ``stacks.frame`` of its innermost frame of the lowest rank.
+    """For each stack the index in ``stacks.frame`` of its innermost frame of the lowest rank.
 
     Args:
-        rank: A rank for each of ``stacks.frames``, 0 or more. Shape ``(f,)``.
+        rank: Rank of each of ``stacks.frames``, 0 or more. Shape ``(f,)``.
 
     Returns:
-        Places, or -1 for a stack without frames. Shape ``(k,)``.
+        Indices, or -1 for a stack without frames. Shape ``(k,)``.
     """
     found = np.full(len(stacks), -1, dtype=np.int64)
     filled = np.flatnonzero(stacks.start[1:] > stacks.start[:-1])
@@ -113,4 +112,16 @@ def best_frame_places(stacks: Stacks, rank: Int64s) -> Int64s:
     n = len(stacks.frame)
     key = rank[stacks.frame] * n + np.arange(n)
     found[filled] = np.minimum.reduceat(key, stacks.start[filled].astype(np.intp)) % n
+    return found
+
+
+def stacks_with(stacks: Stacks, frames: Mask) -> Mask:
+    """Which stacks contain at least one of some frames. Shape ``(k,)``.
+
+    Args:
+        frames: Over ``stacks.frames``. Shape ``(f,)``.
+    """
+    found = np.zeros(len(stacks), dtype=np.bool_)
+    of_stack = np.repeat(np.arange(len(stacks)), np.diff(stacks.start))
+    found[of_stack[frames[stacks.frame]]] = True
     return found

@@ -1,9 +1,9 @@
-"""What a device's history would have reserved had its allocator had other settings.
+"""What a device would have reserved with other settings of its allocator.
 
-The history is played again twice and more: with the settings that it had, which must come to what
-was recorded, and with others. What was reserved before the first row stays as it was, and a cache
-that was emptied when there was nothing to give back left no trace in the history: both make other
-settings look no better than they are.
+The history is simulated with its own settings, which must reproduce the recorded figures, and then
+with others. The initial state is the same for all settings, and calls of ``empty_cache`` with
+nothing to release are not in the history: both make other settings look slightly worse than they
+are.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from profkit.index.snapshot.allocator.requests import Requests
 from profkit.index.snapshot.allocator.settings import AllocatorSettings
 from profkit.index.snapshot.allocator.simulate import (
     NEVER,
-    Family,
+    PoolSize,
     SimulatedRun,
     combined,
     simulate,
@@ -30,24 +30,24 @@ from profkit.model.events import Int64s, Rows
 from profkit.model.snapshot import MemorySnapshot
 
 SPLIT_MIB: Final = (32, 64, 128, 256, 512, 1024)
-"""Limits to try: PyTorch takes none of 20 MiB or less, and beyond 1 GiB few blocks are as long."""
+"""Values to try: PyTorch accepts none of 20 MiB or less, and few blocks exceed 1 GiB."""
 _MIB: Final = 1 << 20
 TOLERANCE_SHARE: Final = 0.01
-"""By so much of the most that was reserved a history played again may be off at any request."""
+"""Maximum error of the simulation at any request, as a share of the recorded peak."""
 
 
 @dataclass(frozen=True)
 class RecordedHistory:
-    """One device's history, and what stood in its allocator's way.
+    """One device's history, and the limits of its allocator.
 
     Attributes:
-        requests: What the program asked for, or None where that cannot be played.
-        settings: The settings that the allocator had.
-        place: Places of the requests that were met. Shape ``(a,)``.
-        reserved_bytes: What was reserved right after each of them, private pools aside.
-        peak_bytes: The most that was reserved at once, likewise.
-        room_bytes: What the driver had for the allocator; None where that was never reached.
-        limit_bytes: What the process allowed itself, or None.
+        requests: The program's requests, or None if they cannot be simulated.
+        settings: The allocator's settings.
+        place: Indices of successful allocations. Shape ``(a,)``.
+        reserved_bytes: Reserved bytes after each of them, private pools excluded.
+        peak_bytes: Peak of reserved bytes, private pools excluded.
+        capacity_bytes: Memory that the driver could provide; None where it was never exhausted.
+        limit_bytes: Limit of the process, or None.
     """
 
     requests: Requests | None
@@ -55,7 +55,7 @@ class RecordedHistory:
     place: Rows
     reserved_bytes: Int64s
     peak_bytes: int
-    room_bytes: int | None = None
+    capacity_bytes: int | None = None
     limit_bytes: int | None = None
 
 
@@ -64,29 +64,22 @@ def recorded_history(
     replay: DeviceReplay,
     settings: AllocatorSettings,
     flushes: Flushes,
-    shortages: tuple[AllocationFailure, ...],
+    failures: tuple[AllocationFailure, ...],
 ) -> RecordedHistory:
     """One device's history.
 
-    What the driver had in all shows where it was reached: at a request that was not met it says
-    what is left, and where cached memory went back for want of room it was no more than the most
-    that was reserved.
-
-    Args:
-        replay: The history of the device.
-        settings: The settings that its allocator had.
-        flushes: When cached memory was given back.
-        shortages: Requests that were not met.
+    The driver's capacity is known only where it was exhausted: a failed allocation reports the free
+    memory, and at a cache flush for a retry the capacity was at most the peak of reserved bytes.
     """
     _, reserved = common_levels(snapshot, replay)
-    most, room = int(replay.reserved_bytes.max()), None
-    if shortages or bool((flushes.cause == FlushCause.RETRY).any()):
-        left = [
+    peak, capacity = int(replay.reserved_bytes.max()), None
+    if failures or bool((flushes.cause == FlushCause.RETRY).any()):
+        capacities = [
             each.reserved_bytes + each.device_free_bytes
-            for each in shortages
+            for each in failures
             if each.device_free_bytes is not None and each.missing_bytes
         ]
-        room = max([most, *left[:1]])
+        capacity = max([peak, *capacities[:1]])
     driver = next((each for each in snapshot.driver if each.device == replay.device), None)
     limit = None if driver is None else driver.limit_bytes
     return RecordedHistory(
@@ -95,35 +88,35 @@ def recorded_history(
         place=replay.alloc,
         reserved_bytes=reserved[replay.alloc + 1],
         peak_bytes=int(reserved.max()),
-        room_bytes=room,
+        capacity_bytes=capacity,
         limit_bytes=limit if driver is not None and limit != driver.total_bytes else None,
     )
 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """What came of a history under some settings.
+    """Result of a simulation with some settings.
 
     Attributes:
         settings: The settings.
-        peak_bytes: The most that was reserved at once, private pools aside.
-        failed_at: Place of the first request that was met in the history and not here, or -1.
-        met: Places of requests that were not met in the history and were here.
+        peak_bytes: Peak of reserved bytes, private pools excluded.
+        failed_at: Index of the first allocation that fails here but did not in the history, or -1.
+        recovered: Indices of allocations that failed in the history and succeed here.
     """
 
     settings: AllocatorSettings
     peak_bytes: int
     failed_at: int = NEVER
-    met: tuple[int, ...] = ()
+    recovered: tuple[int, ...] = ()
 
     @property
     def is_complete(self) -> bool:
-        """Whether all requests were met that were met in the history."""
+        """Whether all allocations succeed that did in the history."""
         return self.failed_at == NEVER
 
     @property
     def alloc_conf(self) -> str:
-        """What ``PYTORCH_CUDA_ALLOC_CONF`` would say; empty for a limit that goes."""
+        """The value of ``PYTORCH_CUDA_ALLOC_CONF``; empty if a limit is removed."""
         if self.settings.expandable:
             return "expandable_segments:True"
         limit = self.settings.max_split_bytes
@@ -132,11 +125,7 @@ class SimulationResult:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What would have been.
-
-    Attributes:
-        recorded: What was.
-    """
+    """Simulations of one device's history with other settings."""
 
     recorded: RecordedHistory
 
@@ -145,61 +134,60 @@ class WhatIf:
         requests = self.recorded.requests
         if requests is None:
             return None
-        if self.recorded.room_bytes is None:
-            return combined(self._small, self._course(self.recorded.settings, "large"))
-        return self._course(self.recorded.settings)
+        if self.recorded.capacity_bytes is None:
+            return combined(self._small, self._simulated(self.recorded.settings, "large"))
+        return self._simulated(self.recorded.settings)
 
     @cached_property
     def max_error_bytes(self) -> int | None:
-        """By how much the model was off at worst with the settings that the history had.
+        """Maximum error of the simulation with the history's own settings.
 
-        None where it could not be played, or not to its end.
+        None if it cannot be simulated to its end.
         """
-        recorded, course = self.recorded, self._replayed
-        if course is None or course.failed_at != NEVER or course.met:
+        recorded, run = self.recorded, self._replayed
+        if run is None or run.failed_at != NEVER or run.recovered:
             return None
-        off = np.abs(course.after(recorded.place) - recorded.reserved_bytes)
-        return int(off.max(initial=0))
+        error = np.abs(run.after(recorded.place) - recorded.reserved_bytes)
+        return int(error.max(initial=0))
 
     @cached_property
     def is_reproduced(self) -> bool:
-        """Whether the model comes to what was recorded, at every request."""
-        off = self.max_error_bytes
-        return off is not None and off <= TOLERANCE_SHARE * self.recorded.peak_bytes
+        """Whether the simulation reproduces the recorded reserved bytes at every request."""
+        error = self.max_error_bytes
+        return error is not None and error <= TOLERANCE_SHARE * self.recorded.peak_bytes
 
     @cached_property
     def expandable(self) -> SimulationResult | None:
-        """With ``expandable_segments``; without ``max_split_size``, which goes ill with it.
+        """With ``expandable_segments`` and without ``max_split_size``, which it makes useless.
 
-        None where the history had that, or could not be played.
+        None if the history had these settings, or cannot be simulated.
         """
         own = self.recorded.settings
         settings = replace(own, expandable=True, max_split_bytes=None)
-        return self._outcome(settings) if settings != own and self.is_reproduced else None
+        return self._result(settings) if settings != own and self.is_reproduced else None
 
     @cached_property
     def split_results(self) -> tuple[SimulationResult, ...]:
-        """With each ``max_split_size`` of :data:`SPLIT_MIB` that could change anything, ascending.
+        """With each ``max_split_size`` of :data:`SPLIT_MIB` that may have an effect, ascending.
 
-        Where the history had one, without it as well. None of them where it had expandable
-        segments, or could not be played.
+        If the history had a limit, without it as well. Empty if the history had expandable
+        segments, or cannot be simulated.
         """
-        return tuple(self._outcome(settings) for settings in self._split_settings())
+        return tuple(self._result(settings) for settings in self._split_settings())
 
     @property
     def best_split(self) -> SimulationResult | None:
-        """That of them which reserves the least; of equal ones that which split_results the most."""
+        """The one that reserves least; among equals the largest limit."""
         whole = [each for each in reversed(self.split_results) if each.is_complete]
         return min(whole, key=lambda each: each.peak_bytes, default=None)
 
     def setting_that_serves(self, place: int) -> SimulationResult | None:
-        """A setting with which a request would have been met that was not met in the history.
+        """A setting with which a failed allocation would have succeeded, or None.
 
-        Returns:
-            Expandable segments where they do, else the largest of the limits that does.
+        Expandable segments if they suffice, else the largest sufficient limit.
         """
         found = (self.expandable, *reversed(self.split_results))
-        return next((each for each in found if each is not None and place in each.met), None)
+        return next((each for each in found if each is not None and place in each.recovered), None)
 
     def _split_settings(self) -> Iterator[AllocatorSettings]:
         own, requests = self.recorded.settings, self.recorded.requests
@@ -213,23 +201,23 @@ class WhatIf:
             if limit != own.max_split_bytes:
                 yield replace(own, max_split_bytes=limit)
 
-    def _outcome(self, settings: AllocatorSettings) -> SimulationResult:
-        own, room_bytes = self.recorded.settings, self.recorded.room_bytes
+    def _result(self, settings: AllocatorSettings) -> SimulationResult:
+        own, capacity_bytes = self.recorded.settings, self.recorded.capacity_bytes
         is_same_for_small = replace(own, max_split_bytes=settings.max_split_bytes) == settings
-        if room_bytes is None and is_same_for_small:
-            course = combined(self._small, self._course(settings, "large"))
+        if capacity_bytes is None and is_same_for_small:
+            run = combined(self._small, self._simulated(settings, "large"))
         else:
-            course = self._course(settings)
-        return SimulationResult(settings, course.peak_bytes, course.failed_at, course.met)
+            run = self._simulated(settings)
+        return SimulationResult(settings, run.peak_bytes, run.failed_at, run.recovered)
 
     @cached_property
     def _small(self) -> SimulatedRun:
-        return self._course(self.recorded.settings, "small")
+        return self._simulated(self.recorded.settings, "small")
 
-    def _course(self, settings: AllocatorSettings, family: Family = "all") -> SimulatedRun:
+    def _simulated(self, settings: AllocatorSettings, pool_size: PoolSize = "all") -> SimulatedRun:
         recorded = self.recorded
         if recorded.requests is None:
-            raise ValueError("a history that cannot be played has no course")
+            raise ValueError("the history cannot be simulated")
         return simulate(
-            recorded.requests, settings, recorded.room_bytes, recorded.limit_bytes, family
+            recorded.requests, settings, recorded.capacity_bytes, recorded.limit_bytes, pool_size
         )

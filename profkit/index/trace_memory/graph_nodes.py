@@ -20,8 +20,7 @@ from profkit.model.events import NO_ROW, EventTable, Int64s, Mask, Rows
 
 NO_RUN = -1
 _MIN_NODES = 3
-"""An allocation is retained if it is live this many nodes later, or at the end of its run; others are
-only passed on."""
+"""An allocation is retained if it is live this many nodes later, or at the end of its run."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""PyTorch's caching allocator as a model: a history's requests, played again by its rules.
+"""A model of PyTorch's caching allocator that simulates requests by its rules.
 
-One direction: lengths and settings, then blocks, the allocator, the requests of a history, the
-history played again, and what would have been reserved under other settings.
+It does not depend on snapshots: sizes and settings, then blocks, the allocator, requests, and the
+simulation of requests under given settings.
 """

@@ -1,4 +1,4 @@
-"""Blocks, the parts of segments, and the pools in which free ones wait for a request.
+"""Blocks of segments, and the pools of free blocks.
 
 Source: ``c10/cuda/CUDACachingAllocator.cpp`` (``Block``, ``BlockPool``, ``BlockComparatorSize``,
 ``try_merge_blocks``).
@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from typing import Final
 
 _ADDRESS_BITS: Final = 80
-"""More than devices have: the model's own addresses lie beyond theirs."""
+"""More than devices use: the model's own addresses are beyond theirs."""
 _ADDRESS: Final = (1 << _ADDRESS_BITS) - 1
 
 
-class Family:
-    """The pools of all streams that serve the same kind of requests.
+class BlockPool:
+    """The pools of all streams for one kind of requests.
 
     Attributes:
         is_small: Whether they serve requests up to 1 MiB.
-        private: Number of a private pool; 0 for the common one.
-        n_searches: How often a free block was looked for; counted where garbage is collected.
+        private: Number of a private pool; 0 for the default pool.
+        n_searches: Number of searches for a free block, counted where garbage is collected.
     """
 
     __slots__ = ("is_small", "n_searches", "private")
@@ -31,33 +31,35 @@ class Family:
 
 
 class Block:
-    """A part of a segment; all parts of one are a chain by address.
+    """A block: a part of a segment, linked to its neighbors by address.
 
     Attributes:
         pool: The pool of its segment.
-        address: Where it begins.
-        n_bytes: Its length.
-        before: Its neighbour at lower addresses in the same segment, or None.
-        after: Its other neighbour, or None.
-        is_free: Whether it can be given to a request, or could once it has memory behind it.
-        is_mapped: Whether it has memory behind it; only parts of expandable segments may not.
-        origin: Where its expandable segment begins; None in segments of a fixed length.
-        kept_at: :attr:`Family.n_searches` when it became free.
+        address: Start address.
+        n_bytes: Size.
+        before: Its neighbor at lower addresses in the same segment, or None.
+        after: Its other neighbor, or None.
+        is_free: Whether it is free.
+        is_mapped: Whether it has memory; only blocks of expandable segments may not.
+        origin: Start of its expandable segment; None in segments of fixed size.
+        freed_at: :attr:`BlockPool.n_searches` when it became free.
     """
 
     __slots__ = (
         "address",
         "after",
         "before",
+        "freed_at",
         "is_free",
         "is_mapped",
-        "kept_at",
         "n_bytes",
         "origin",
         "pool",
     )
 
-    def __init__(self, pool: "Pool", address: int, n_bytes: int, origin: int | None = None) -> None:
+    def __init__(
+        self, pool: "StreamPool", address: int, n_bytes: int, origin: int | None = None
+    ) -> None:
         self.pool = pool
         self.address = address
         self.n_bytes = n_bytes
@@ -66,28 +68,21 @@ class Block:
         self.is_free = False
         self.is_mapped = True
         self.origin = origin
-        self.kept_at = 0
+        self.freed_at = 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of its segment."""
+        """Whether it is its entire segment."""
         return self.before is None and self.after is None
 
     @property
     def reach_bytes(self) -> int:
-        """How long it could become where its segment can grow."""
+        """Size that it could grow to in an expandable segment."""
         after = self.after
         return self.n_bytes + (0 if after is None or after.is_mapped else after.n_bytes)
 
     def cut(self, n_bytes: int) -> "Block":
-        """Cut it, and make what lies behind the first bytes a block of its own.
-
-        Args:
-            n_bytes: What it keeps.
-
-        Returns:
-            The rest.
-        """
+        """Shrink the block to some bytes, and return the rest as a new block."""
         rest = Block(self.pool, self.address + n_bytes, self.n_bytes - n_bytes, self.origin)
         rest.is_mapped = self.is_mapped
         rest.before, rest.after = self, self.after
@@ -98,7 +93,7 @@ class Block:
         return rest
 
     def merge(self) -> None:
-        """Take in free neighbours, out of their pool, which are mapped as it is."""
+        """Merge it with free neighbors that are mapped like it, removing these from the pool."""
         before, after = self.before, self.after
         if before is not None and before.is_free and before.is_mapped == self.is_mapped:
             self.pool.remove(before)
@@ -115,24 +110,24 @@ class Block:
                 self.after.before = self
 
 
-class Pool:
-    """The free blocks of one family that serve one stream.
+class StreamPool:
+    """The free blocks of a pool for one stream.
 
     Attributes:
-        family: The family.
+        block_pool: The pool of all streams.
         stream: The stream.
-        unmapped: Addresses of the blocks without memory, ascending.
-        whole: The free blocks that are whole segments of a fixed length, by address.
+        unmapped: Addresses of blocks without memory, ascending.
+        whole: Free blocks that are entire segments of fixed size, by address.
     """
 
-    __slots__ = ("_at", "_keys", "family", "stream", "unmapped", "whole")
+    __slots__ = ("_at", "_keys", "block_pool", "stream", "unmapped", "whole")
 
-    def __init__(self, family: Family, stream: int) -> None:
-        self.family = family
+    def __init__(self, block_pool: BlockPool, stream: int) -> None:
+        self.block_pool = block_pool
         self.stream = stream
         self.unmapped: list[int] = []
         self.whole: dict[int, Block] = {}
-        # By length and then by address, both in one number: numbers compare quicker than tuples.
+        # Size and address in one number each: numbers compare faster than tuples.
         self._keys: list[int] = []
         self._at: dict[int, Block] = {}
 
@@ -140,13 +135,13 @@ class Pool:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[Block]:
-        """The free blocks, the shortest first, of equal ones the one with the lowest address."""
+        """The free blocks by size, then address."""
         return iter([self._at[key & _ADDRESS] for key in self._keys])
 
     def add(self, block: Block) -> None:
-        """Let a block wait for a request, or for memory."""
+        """Add a free or unmapped block."""
         block.is_free = True
-        block.kept_at = self.family.n_searches
+        block.freed_at = self.block_pool.n_searches
         self._at[block.address] = block
         if not block.is_mapped:
             insort(self.unmapped, block.address)
@@ -156,11 +151,7 @@ class Pool:
             self.whole[block.address] = block
 
     def remove(self, block: Block) -> None:
-        """Take a block out.
-
-        Args:
-            block: One that waits.
-        """
+        """Remove a block."""
         block.is_free = False
         del self._at[block.address]
         if not block.is_mapped:
@@ -172,24 +163,20 @@ class Pool:
             self.whole.pop(block.address, None)
 
     def pop(self, place: int) -> Block:
-        """Take out the free block at a place, in the order of lengths.
-
-        Args:
-            place: As :meth:`first` gives it.
-        """
+        """Remove the free block at an index, ordered by size, then address."""
         block = self._at.pop(self._keys.pop(place) & _ADDRESS)
         block.is_free = False
         self.whole.pop(block.address, None)
         return block
 
     def first(self, n_bytes: int) -> int:
-        """Place of the shortest free block that is long enough, or the number of blocks."""
+        """Index of the smallest free block that is large enough, or the number of blocks."""
         return bisect_left(self._keys, n_bytes << _ADDRESS_BITS)
 
     def block(self, place: int) -> Block:
-        """The free block at a place, in the order of lengths."""
+        """The free block at an index, ordered by size, then address."""
         return self._at[self._keys[place] & _ADDRESS]
 
     def unmapped_block(self, place: int) -> Block:
-        """The block without memory at a place, in the order of addresses."""
+        """The block without memory at an index, ordered by address."""
         return self._at[self.unmapped[place]]

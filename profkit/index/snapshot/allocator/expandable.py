@@ -1,4 +1,4 @@
-"""Segments that grow where they are, by pages, and give pages back.
+"""Expandable segments, which grow and shrink in place by pages.
 
 Source: ``c10/cuda/CUDACachingAllocator.cpp`` (``ExpandableSegment``, ``find_expandable_block``,
 ``map_block``, ``try_allocate_expandable_block``, ``unmap_block``).
@@ -7,58 +7,55 @@ Source: ``c10/cuda/CUDACachingAllocator.cpp`` (``ExpandableSegment``, ``find_exp
 from collections.abc import Callable
 from typing import Final
 
-from profkit.index.snapshot.allocator.blocks import Block, Pool
+from profkit.index.snapshot.allocator.blocks import Block, StreamPool
 
 SPACE_BYTES: Final = 1 << 42
-"""Addresses that each such segment has for itself: more than any device has memory."""
+"""Address range of each expandable segment: larger than any device's memory."""
 
-Takes = Callable[[int], bool]
-"""Asks the driver for so many bytes, and says whether it gave them."""
+Obtain = Callable[[int], bool]
+"""Requests bytes from the driver, and returns whether it succeeded."""
 
 
 def grown(
-    pool: Pool, n_bytes: int, page_bytes: int, takes: Takes, new_address: Callable[[], int]
+    pool: StreamPool, n_bytes: int, page_bytes: int, obtain: Obtain, new_address: Callable[[], int]
 ) -> Block | None:
-    """Give pages to a segment of the pool until a free block in it is long enough.
+    """Map pages of an expandable segment until a free block in it is large enough.
 
     Args:
-        n_bytes: The request.
-        page_bytes: The length of a page.
-        takes: Asks the driver.
-        new_address: Finds :data:`SPACE_BYTES` of addresses for a segment that is begun.
+        new_address: Finds an address range of :data:`SPACE_BYTES` for a new segment.
 
     Returns:
-        The block, out of the pool; None where the driver gave no more.
+        The block, removed from the pool; None if the driver has no more memory.
     """
-    block = _with_room(pool, n_bytes) or _begun(pool, new_address())
-    if not block.is_mapped and not _mapped(block, min(block.n_bytes, n_bytes), page_bytes, takes):
+    block = _with_space(pool, n_bytes) or _new_segment(pool, new_address())
+    if not block.is_mapped and not _map(block, min(block.n_bytes, n_bytes), page_bytes, obtain):
         return None
     while block.n_bytes < n_bytes:
-        # What follows has no memory yet, and takes in the block once it has.
+        # The following block is unmapped, and merges with this one once it is mapped.
         following = block.after
         if following is None:
             return None
-        lacking = min(n_bytes - block.n_bytes, following.n_bytes)
-        if not _mapped(following, lacking, page_bytes, takes):
+        missing = min(n_bytes - block.n_bytes, following.n_bytes)
+        if not _map(following, missing, page_bytes, obtain):
             return None
         block = following
     pool.remove(block)
     return block
 
 
-def _with_room(pool: Pool, n_bytes: int) -> Block | None:
-    """The free block, or the one without memory, from which on there is room for the request."""
+def _with_space(pool: StreamPool, n_bytes: int) -> Block | None:
+    """The free or unmapped block from which on there is space for the request."""
     for place in range(len(pool.unmapped)):
         block = pool.unmapped_block(place)
         if block.before is not None and block.before.is_free:
             block = block.before
-        if _room_bytes(block, n_bytes) >= n_bytes:
+        if _space_bytes(block, n_bytes) >= n_bytes:
             return block
     return None
 
 
-def _room_bytes(block: Block, enough: int) -> int:
-    """The length of a free block and of those that follow, as far as need be."""
+def _space_bytes(block: Block, enough: int) -> int:
+    """Total size of a free block and the free blocks after it, at most until it suffices."""
     found, following = 0, block.after
     while block.is_free:
         found += block.n_bytes
@@ -68,17 +65,17 @@ def _room_bytes(block: Block, enough: int) -> int:
     return found
 
 
-def _begun(pool: Pool, address: int) -> Block:
+def _new_segment(pool: StreamPool, address: int) -> Block:
     block = Block(pool, address, SPACE_BYTES, origin=address)
     block.is_mapped = False
     pool.add(block)
     return block
 
 
-def _mapped(block: Block, n_bytes: int, page_bytes: int, takes: Takes) -> bool:
-    """Put memory behind the first pages of a block that has none, and merge it with free ones."""
+def _map(block: Block, n_bytes: int, page_bytes: int, obtain: Obtain) -> bool:
+    """Map the first pages of an unmapped block, and merge it with free neighbors."""
     length = -(-n_bytes // page_bytes) * page_bytes
-    if not takes(length):
+    if not obtain(length):
         return False
     pool = block.pool
     pool.remove(block)
@@ -91,14 +88,10 @@ def _mapped(block: Block, n_bytes: int, page_bytes: int, takes: Takes) -> bool:
 
 
 def unmapped_bytes(block: Block, page_bytes: int) -> int:
-    """Take the memory from behind all whole pages of a free block.
-
-    Args:
-        block: A free block of an expandable segment.
-        page_bytes: The length of a page.
+    """Unmap all whole pages of a free block of an expandable segment.
 
     Returns:
-        The bytes that go back to the driver.
+        The bytes returned to the driver.
     """
     origin = block.origin or 0
     begin = -(-(block.address - origin) // page_bytes) * page_bytes + origin

@@ -11,31 +11,31 @@ from profkit.model.snapshot import UInt8s
 
 
 class RequestKind(IntEnum):
-    """What the program did."""
+    """Kind of an action of the program."""
 
     ALLOC = 0
-    WAIT = 1
-    """Freed a block that another stream still uses."""
+    PENDING_FREE = 1
+    """Freed a block that is pending on another stream."""
     FREE = 2
-    """Freed a block, or the other stream was done."""
+    """Freed a block, or the other stream finished."""
     EMPTY = 3
     """Emptied the cache."""
     TRY = 4
-    """Asked for a block, and got none."""
+    """Tried an allocation that failed."""
 
 
 @dataclass(frozen=True)
 class InitialState:
-    """What stood before a history's first row: segments and live blocks, each by address.
+    """Segments and live blocks before a history's first entry, each by address.
 
     Attributes:
-        address: Where each segment begins. Shape ``(s,)``.
-        n_bytes: Its length.
+        address: Start of each segment. Shape ``(s,)``.
+        n_bytes: Its size.
         stream: The stream that it serves.
         is_small: Whether it serves requests up to 1 MiB.
         private: Number of its private pool, or 0.
-        block_address: Where each live block begins; its row is its request. Shape ``(b,)``.
-        block_bytes: Its length.
+        block_address: Start of each live block; its index is its request. Shape ``(b,)``.
+        block_bytes: Its size.
     """
 
     address: Int64s
@@ -50,37 +50,41 @@ class InitialState:
         return len(self.address)
 
     @property
-    def holder(self) -> Rows:
+    def segment_of_block(self) -> Rows:
         """The segment of each block. Shape ``(b,)``."""
         found = np.searchsorted(self.address, self.block_address, side="right") - 1
         return np.asarray(found, dtype=np.intp)
 
     @property
     def is_consistent(self) -> bool:
-        """Whether blocks lie within segments, and apart."""
-        holder, end = self.holder, self.block_address + self.block_bytes
-        if (holder < 0).any() or (end[:-1] > self.block_address[1:]).any():
+        """Whether blocks are disjoint and within disjoint segments."""
+        segment_of_block, end = self.segment_of_block, self.block_address + self.block_bytes
+        if (segment_of_block < 0).any() or (end[:-1] > self.block_address[1:]).any():
             return False
         limit = self.address + self.n_bytes
-        is_odd = (self.address < 0) | (self.n_bytes <= 0)
-        is_odd[:-1] |= limit[:-1] > self.address[1:]
-        return not (is_odd.any() or (self.block_bytes <= 0).any() or (end > limit[holder]).any())
+        is_invalid = (self.address < 0) | (self.n_bytes <= 0)
+        is_invalid[:-1] |= limit[:-1] > self.address[1:]
+        return not (
+            is_invalid.any()
+            or (self.block_bytes <= 0).any()
+            or (end > limit[segment_of_block]).any()
+        )
 
     def with_unsplit_rests(self) -> "InitialState":
-        """The same with what large blocks were given beyond their requests.
+        """The same with the unsplit rests of large blocks.
 
-        Of what is freed later the history tells what was asked for. A rest of up to 1 MiB is not
-        split off a large block, and no free block of that kind is as short.
+        For blocks that are freed later the history has the requested size. A rest of up to 1 MiB is
+        not split off a large block, and no free block of that kind is as small.
         """
-        limit = (self.address + self.n_bytes)[self.holder]
+        limit = (self.address + self.n_bytes)[self.segment_of_block]
         end = self.block_address + self.block_bytes
-        following = np.append(self.block_address[1:], np.iinfo(np.int64).max)[: len(end)]
-        rest = np.minimum(limit, following) - end
-        own = ~self.is_small[self.holder] & (rest <= SMALL_BYTES)
-        return replace(self, block_bytes=self.block_bytes + np.where(own, rest, 0))
+        next_begin = np.append(self.block_address[1:], np.iinfo(np.int64).max)[: len(end)]
+        rest = np.minimum(limit, next_begin) - end
+        is_unsplit = ~self.is_small[self.segment_of_block] & (rest <= SMALL_BYTES)
+        return replace(self, block_bytes=self.block_bytes + np.where(is_unsplit, rest, 0))
 
     def requests_at(self, address: Int64s) -> Rows:
-        """The request of the block that begins at each address, or -1. Shape of ``address``."""
+        """Request of the block at each address, or -1. Shape of ``address``."""
         if not len(self.block_address):
             return np.full(len(address), NO_ROW, dtype=np.intp)
         at = np.searchsorted(self.block_address, address)
@@ -90,16 +94,16 @@ class InitialState:
 
 @dataclass(frozen=True)
 class Requests:
-    """One device's requests, and what was done with them in the order of time.
+    """The requests of one device, and the actions on them in time order.
 
     Attributes:
-        n_bytes: What each asked for, those before the first row first. Shape ``(r,)``.
-        stream: The stream that it is for.
+        n_bytes: Size of each request, blocks of the initial state first. Shape ``(r,)``.
+        stream: The stream of each request.
         private: Number of its private pool, or 0.
-        place: Places in the device's history. Shape ``(d,)``.
+        place: Indices of actions in the device's history. Shape ``(d,)``.
         kind: A :class:`RequestKind` value each.
-        which: The request; of no account where the cache is emptied.
-        begin: What stood before.
+        which: Index of the request; unused for :attr:`RequestKind.EMPTY`.
+        begin: The initial state.
     """
 
     n_bytes: Int64s

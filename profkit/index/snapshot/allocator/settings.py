@@ -1,4 +1,4 @@
-"""The settings of PyTorch's caching allocator that decide what it reserves.
+"""The settings of PyTorch's caching allocator that affect what it reserves.
 
 Source: ``c10/core/AllocatorConfig.h`` and ``c10/cuda/CUDAAllocatorConfig.h``;
 ``c10/cuda/CUDACachingAllocator.cpp`` (``round_size``, ``roundup_power2_next_division``).
@@ -15,24 +15,24 @@ _MIB: Final = 1 << 20
 _N_DIVISIONS: Final = 16
 """One for each power of two from 1 MiB to 32 GiB."""
 _NO_LIMIT_BYTES: Final = 1 << 48
-"""More than any device has: how versions of PyTorch write that there is no limit differs."""
+"""More than any device has: versions of PyTorch write different values for no limit."""
 _NUMBER: Final = re.compile(r"(\w+)\s*:\s*(\d+)")
 
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """The settings, as ``PYTORCH_CUDA_ALLOC_CONF`` has them.
+    """The settings of ``PYTORCH_CUDA_ALLOC_CONF``.
 
     Attributes:
-        max_split_bytes: ``max_split_size_mb``, or None: free blocks from this length on are not
-            split, and no shorter request may have one.
+        max_split_bytes: ``max_split_size_mb``, or None: larger free blocks are not split, and serve
+            no smaller request.
         expandable: ``expandable_segments``.
-        max_rest_bytes: ``max_non_split_rounding_mb``: by less than this a block that is not split
-            may be longer than the request.
+        max_rest_bytes: ``max_non_split_rounding_mb``: a block that is not split may exceed the
+            request by less than this.
         large_segment_bytes: ``large_segment_size_mb``.
         divisions: ``roundup_power2_divisions`` for requests below 2 MiB, 4 MiB and so on; 0 or 1
-            where lengths are rounded to blocks alone. Empty where they all are.
-        garbage_threshold: ``garbage_collection_threshold``, a share of what the process may have.
+            rounds to block sizes only. Empty if all do.
+        garbage_threshold: ``garbage_collection_threshold``, a share of the process's limit.
     """
 
     max_split_bytes: int | None = None
@@ -43,11 +43,7 @@ class AllocatorSettings:
     garbage_threshold: float = 0.0
 
     def rounded(self, n_bytes: int) -> int:
-        """The length of the block that a request needs, in bytes.
-
-        Args:
-            n_bytes: The request.
-        """
+        """The block size that a request of some bytes needs."""
         if n_bytes < BLOCK_BYTES:
             return BLOCK_BYTES
         divisions = self._divisions_of(n_bytes)
@@ -63,7 +59,7 @@ class AllocatorSettings:
 
 
 def _next_division(n_bytes: int, divisions: int) -> int:
-    """The next of the lengths that divide the way from one power of two to the next."""
+    """The request rounded up to a division between two powers of two."""
     floor = 1 << (n_bytes.bit_length() - 1)
     if floor == n_bytes:
         return n_bytes
@@ -72,10 +68,10 @@ def _next_division(n_bytes: int, divisions: int) -> int:
 
 
 def settings_of(values: Mapping[str, str | int | float | bool]) -> AllocatorSettings:
-    """The settings that a snapshot tells of; where it has none, those of PyTorch itself.
+    """The settings of a snapshot; PyTorch's defaults where it has none.
 
     Args:
-        values: ``allocator_settings`` as :attr:`MemorySnapshot.settings` has them.
+        values: :attr:`MemorySnapshot.settings`.
     """
     limit = values.get("max_split_size")
     text = values.get("PYTORCH_CUDA_ALLOC_CONF")
@@ -97,7 +93,7 @@ def _mebibytes(written: Mapping[str, int], name: str) -> int:
 
 
 def _divisions(value: object) -> tuple[int, ...]:
-    """From ``1:0 2:0 4:8``, mebibytes and divisions, those of each power of two."""
+    """Divisions by power of two, from ``1:0 2:0 4:8`` (mebibytes and divisions)."""
     if not isinstance(value, str):
         return ()
     by_size = {int(size): int(n) for size, n in _NUMBER.findall(value) if size.isdigit()}

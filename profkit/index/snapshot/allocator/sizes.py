@@ -1,4 +1,4 @@
-"""The lengths by which PyTorch's caching allocator works, in bytes.
+"""Sizes used by PyTorch's caching allocator, in bytes.
 
 Source: ``c10/core/AllocatorConfig.h`` (``kMinBlockSize``, ``kSmallSize``, ``kSmallBuffer``,
 ``kMinLargeAlloc``, ``kRoundLarge``), ``c10/cuda/CUDACachingAllocator.cpp``
@@ -8,25 +8,25 @@ Source: ``c10/core/AllocatorConfig.h`` (``kMinBlockSize``, ``kSmallSize``, ``kSm
 from typing import Final
 
 BLOCK_BYTES: Final = 512
-"""What lengths of blocks are rounded up to."""
+"""Block sizes are multiples of this."""
 SMALL_BYTES: Final = 1 << 20
-"""The longest request that goes to a pool of small ones."""
+"""Largest request that is served by a small pool."""
 SMALL_SEGMENT_BYTES: Final = 2 << 20
-"""The length of every segment of such a pool, and of the pages of an expandable one."""
+"""Size of a segment of a small pool, and of the pages of an expandable one."""
 LARGE_SEGMENT_BYTES: Final = 20 << 20
-"""The length of segments that several larger requests share, and of pages likewise."""
+"""Size of a segment shared by larger requests, and of the pages of an expandable one."""
 OWN_SEGMENT_BYTES: Final = 10 << 20
-"""From here on a request that no free block can serve gets a segment for itself."""
+"""Requests from this size on get a segment of their own."""
 ROUND_BYTES: Final = 2 << 20
-"""What the lengths of those are rounded up to."""
+"""Sizes of such segments are multiples of this."""
 
 
 def segment_bytes(n_bytes: int, large_segment_bytes: int = LARGE_SEGMENT_BYTES) -> int:
-    """What the allocator asks the driver for, to serve a request that no free block can.
+    """Size of the segment that the allocator requests from the driver.
 
     Args:
-        n_bytes: The request, rounded as a block is.
-        large_segment_bytes: The length of shared segments, where the program has set one.
+        n_bytes: The request, rounded to a block size.
+        large_segment_bytes: Size of shared segments, if it is set.
     """
     if n_bytes <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profkit.index.snapshot.allocator.blocks import Block, Pool
+from profkit.index.snapshot.allocator.blocks import Block, StreamPool
 from profkit.index.snapshot.allocator.caching import CachingAllocator
 from profkit.index.snapshot.allocator.settings import AllocatorSettings
 
@@ -13,15 +13,15 @@ EXPANDABLE = AllocatorSettings(expandable=True)
 
 def allocator(
     settings: AllocatorSettings | None = None,
-    room_bytes: int | None = None,
+    capacity_bytes: int | None = None,
     limit_bytes: int | None = None,
-) -> tuple[CachingAllocator, Pool, Pool]:
+) -> tuple[CachingAllocator, StreamPool, StreamPool]:
     """An allocator, and its pools of small and of large requests for one stream."""
-    made = CachingAllocator(settings or AllocatorSettings(), room_bytes, limit_bytes)
+    made = CachingAllocator(settings or AllocatorSettings(), capacity_bytes, limit_bytes)
     return made, made.pool(0, is_small=True), made.pool(0, is_small=False)
 
 
-def given_to(made: CachingAllocator, n_bytes: int, pool: Pool) -> Block:
+def given_to(made: CachingAllocator, n_bytes: int, pool: StreamPool) -> Block:
     block = made.alloc(n_bytes, pool)
     assert block is not None
     return block
@@ -32,7 +32,7 @@ def changes(made: CachingAllocator) -> list[int]:
     return [n_bytes // MIB for _, n_bytes, _ in made.changes]
 
 
-def holes(pool: Pool) -> list[int]:
+def holes(pool: StreamPool) -> list[int]:
     """Lengths of the free blocks, ascending."""
     return [block.n_bytes for block in pool]
 
@@ -143,7 +143,7 @@ def test_shorter_blocks_are_split_as_ever() -> None:
 
 
 def test_where_the_driver_has_no_more_what_is_wholly_free_goes_back() -> None:
-    made, small, large = allocator(room_bytes=100 * MIB)
+    made, small, large = allocator(capacity_bytes=100 * MIB)
     made.free(given_to(made, 40 * MIB, large))
     made.free(given_to(made, 512, small))
     made.alloc(20 * MIB, large)
@@ -155,7 +155,7 @@ def test_where_the_driver_has_no_more_what_is_wholly_free_goes_back() -> None:
 
 
 def test_a_request_with_no_room_even_then_gets_nothing() -> None:
-    made, _, large = allocator(room_bytes=100 * MIB)
+    made, _, large = allocator(capacity_bytes=100 * MIB)
     made.alloc(60 * MIB, large)
     assert made.alloc(42 * MIB, large) is None
     assert made.reserved_bytes == 60 * MIB
@@ -169,13 +169,13 @@ def test_a_limit_of_the_process_is_kept_to() -> None:
 
 
 def test_memory_of_private_pools_is_kept() -> None:
-    made, _, large = allocator(room_bytes=100 * MIB)
+    made, _, large = allocator(capacity_bytes=100 * MIB)
     made.free(given_to(made, 60 * MIB, made.pool(0, is_small=False, private=1)))
     assert made.alloc(60 * MIB, large) is None
 
 
 def test_long_blocks_go_back_first_and_no_more_of_them_than_needed() -> None:
-    made, _, large = allocator(LIMITED, room_bytes=600 * MIB)
+    made, _, large = allocator(LIMITED, capacity_bytes=600 * MIB)
     for block in [given_to(made, size * MIB, large) for size in (110, 200, 150, 40)]:
         made.free(block)
     # The shortest that makes room alone.
@@ -187,7 +187,7 @@ def test_long_blocks_go_back_first_and_no_more_of_them_than_needed() -> None:
 
 
 def test_blocks_of_just_max_split_size_count_among_the_long_ones() -> None:
-    made, _, large = allocator(LIMITED, room_bytes=240 * MIB)
+    made, _, large = allocator(LIMITED, capacity_bytes=240 * MIB)
     for block in [given_to(made, size * MIB, large) for size in (100, 100, 40)]:
         made.free(block)
     made.alloc(200 * MIB, large)
@@ -198,21 +198,21 @@ def test_blocks_of_just_max_split_size_count_among_the_long_ones() -> None:
 def test_a_block_that_another_stream_uses_is_no_ones_until_that_is_done() -> None:
     made, _, large = allocator()
     block = given_to(made, 40 * MIB, large)
-    made.wait(3, block)
+    made.defer_free(3, block)
     made.alloc(40 * MIB, large)
     assert changes(made) == [40, 40]
-    made.done(3)
+    made.complete_free(3)
     made.alloc(40 * MIB, large)
     assert changes(made) == [40, 40]
 
 
 def test_before_the_cache_goes_back_the_allocator_waits_for_all_streams() -> None:
-    made, _, large = allocator(room_bytes=60 * MIB)
-    made.wait(3, given_to(made, 40 * MIB, large))
+    made, _, large = allocator(capacity_bytes=60 * MIB)
+    made.defer_free(3, given_to(made, 40 * MIB, large))
     made.alloc(50 * MIB, large)
     assert changes(made) == [40, -40, 50]
     # The stream itself comes too late then.
-    made.done(3)
+    made.complete_free(3)
     assert holes(large) == []
 
 
@@ -285,7 +285,7 @@ def test_an_expandable_segment_without_a_block_goes_back_wholly() -> None:
 
 
 def test_an_expandable_segment_grows_no_further_than_the_room() -> None:
-    made, _, large = allocator(EXPANDABLE, room_bytes=110 * MIB)
+    made, _, large = allocator(EXPANDABLE, capacity_bytes=110 * MIB)
     made.alloc(70 * MIB, large)
     assert made.alloc(40 * MIB, large) is None
     assert made.alloc(30 * MIB, large) is not None

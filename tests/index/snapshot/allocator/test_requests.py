@@ -60,7 +60,7 @@ def test_a_free_that_waits_for_another_stream_is_two_events() -> None:
     b.free(block)
     b.alloc(40 * MIB)
     b.finish(7)
-    assert done(requests(b)) == [("ALLOC", 30), ("WAIT", 30), ("ALLOC", 40), ("FREE", 30)]
+    assert done(requests(b)) == [("ALLOC", 30), ("PENDING_FREE", 30), ("ALLOC", 40), ("FREE", 30)]
 
 
 def test_what_the_allocator_waited_for_itself_is_complete_after_the_request_it_did_it_for() -> None:
@@ -72,7 +72,7 @@ def test_what_the_allocator_waited_for_itself_is_complete_after_the_request_it_d
     with b.frame("train.py", 4, "main"):
         b.alloc(50 * MIB)
     found = requests(b)
-    assert done(found) == [("ALLOC", 60), ("WAIT", 60), ("ALLOC", 50), ("FREE", 60)]
+    assert done(found) == [("ALLOC", 60), ("PENDING_FREE", 60), ("ALLOC", 50), ("FREE", 60)]
     # With more room the allocator would not have waited, and the stream is done later.
     assert simulate(found, AllocatorSettings(), 100 * MIB).peak_bytes == 60 * MIB
     assert simulate(found, AllocatorSettings(), 200 * MIB).peak_bytes == 110 * MIB
@@ -83,7 +83,7 @@ def test_what_still_waits_in_the_end_was_freed() -> None:
     block = b.alloc(30 * MIB)
     b.record_stream(block, 7)
     b.free(block)
-    assert done(requests(b)) == [("ALLOC", 30), ("WAIT", 30)]
+    assert done(requests(b)) == [("ALLOC", 30), ("PENDING_FREE", 30)]
 
 
 def test_where_completions_were_not_kept_requests_to_free_have_to_do() -> None:
@@ -111,7 +111,7 @@ def test_blocks_of_a_lost_begin_are_requests_that_are_met_already() -> None:
     b.free(small)
     found = requests(b)
     assert done(found) == [
-        ("FREE", 30), ("WAIT", 40), ("ALLOC", 25), ("FREE", 40), ("FREE", 0),
+        ("FREE", 30), ("PENDING_FREE", 40), ("ALLOC", 25), ("FREE", 40), ("FREE", 0),
     ]  # fmt: skip
     assert sorted(found.begin.n_bytes.tolist()) == [2 * MIB, 20 * MIB, 30 * MIB, 40 * MIB]
     assert sorted(found.begin.block_bytes.tolist()) == [512, 5 * MIB, 30 * MIB, 40 * MIB]
@@ -141,8 +141,8 @@ def test_small_requests_and_others_can_be_played_apart() -> None:
     b.free(b.alloc(512))
     b.empty_cache()
     found = requests(b)
-    small = simulate(found, AllocatorSettings(), family="small")
-    large = simulate(found, AllocatorSettings(), family="large")
+    small = simulate(found, AllocatorSettings(), pool_size="small")
+    large = simulate(found, AllocatorSettings(), pool_size="large")
     assert (small.begin_bytes, small.peak_bytes) == (2 * MIB, 2 * MIB)
     assert (large.begin_bytes, large.peak_bytes) == (20 * MIB, 50 * MIB)
     assert simulate(found, AllocatorSettings()).peak_bytes == 52 * MIB

@@ -17,8 +17,8 @@ MIB = 1 << 20
 class Watched(CachingAllocator):
     """Knows which blocks still wait for another stream: none once the cache went back."""
 
-    def __init__(self, settings: AllocatorSettings, room_bytes: int | None) -> None:
-        super().__init__(settings, room_bytes)
+    def __init__(self, settings: AllocatorSettings, capacity_bytes: int | None) -> None:
+        super().__init__(settings, capacity_bytes)
         self.waiting: dict[int, Block] = {}
 
     def empty_cache(self) -> None:
@@ -80,11 +80,11 @@ def test_blocks_tile_segments_and_none_is_given_twice(
             block = list(live)[choice % len(live)]
             del live[block]
             waiting[number] = block
-            made.wait(number, block)
+            made.defer_free(number, block)
         elif what == "done" and waiting:
             request = list(waiting)[choice % len(waiting)]
             del waiting[request]
-            made.done(request)
+            made.complete_free(request)
         elif what == "empty":
             made.empty_cache()
         _holds_together(made, [*small, *large], live, list(waiting.values()))
@@ -98,7 +98,7 @@ def _holds_together(
     # What is reserved is in use or free, and it is what came from the driver.
     total = sum(block.n_bytes for block in (*used, *free))
     assert total == made.reserved_bytes == sum(n_bytes for _, n_bytes, _ in made.changes)
-    assert made.room_bytes is None or made.reserved_bytes <= made.room_bytes
+    assert made.capacity_bytes is None or made.reserved_bytes <= made.capacity_bytes
     assert not any(block.is_free for block in used)
     for block in (*used, *free):
         parts = list(chain(block))

@@ -124,7 +124,7 @@ def test_expandable_segments_come_to_what_they_do_come_to(steps: Steps) -> None:
 def test_a_device_that_is_full_is_reproduced(steps: Steps, total: int) -> None:
     other = ran(program_of(steps), total_bytes=total).what_if
     assert other.max_error_bytes == 0
-    assert other.recorded.room_bytes is None or other.recorded.room_bytes <= total
+    assert other.recorded.capacity_bytes is None or other.recorded.capacity_bytes <= total
 
 
 def split_by_shorter_ones(b: SnapshotBuilder) -> None:
@@ -232,7 +232,7 @@ def test_a_request_that_found_no_room_is_tried_again() -> None:
 
     other = ran(program, total_bytes=1000 * MIB).what_if
     (shortage,) = ran(program, total_bytes=1000 * MIB).allocation_failures
-    assert other.recorded.room_bytes == 1000 * MIB
+    assert other.recorded.capacity_bytes == 1000 * MIB
     met = other.setting_that_serves(shortage.place)
     assert met is not None
     assert met.alloc_conf == "expandable_segments:True"
