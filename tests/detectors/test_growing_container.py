@@ -19,8 +19,8 @@ KIB = 1024
 def test_a_list_that_is_never_emptied_is_told(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(shape="(128, 128) float32"), RULE)
     assert finding.message == (
-        "Each step from 1 to 200 keeps 64.0 KiB more in host memory: 200 tensors of shape "
-        "(128, 128) float32, made at train.py:31 and held by `kept` (list, 200 entries)."
+        "Host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors of shape "
+        "(128, 128) float32, allocated at train.py:31 and retained by `kept` (list, 200 entries)."
     )
     assert finding.fix == (
         "Empty `kept` once its tensors are used, or keep the last ones alone "
@@ -32,7 +32,7 @@ def test_a_list_that_is_never_emptied_is_told(found: Found, watched: Watched) ->
 
 def test_what_stays_on_a_device_may_go_to_the_host(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(device="cuda:0"), RULE)
-    assert "more in the memory of cuda:0: 200 tensors" in finding.message
+    assert finding.message.startswith("Memory of cuda:0 grows by 64.0 KiB per step")
     assert finding.fix.endswith("or move them to the host with `.cpu()`.")
 
 
@@ -94,7 +94,7 @@ def test_entries_counted_before_the_last_of_them_came_are_not_told(
 ) -> None:
     held = (Chain("module-global", ("__main__", ".kept", "[5]"), "list", 6),)
     (finding,) = found(watched(chains=held), RULE)
-    assert finding.message.endswith("held by `kept` (list).")
+    assert finding.message.endswith("retained by `kept` (list).")
 
 
 def test_a_small_growth_is_a_note_and_a_tiny_one_nothing(found: Found, watched: Watched) -> None:
@@ -108,7 +108,7 @@ def test_a_graph_that_explains_the_growth_is_another_rules(found: Found, watched
 
 def test_an_unknown_holder_is_not_made_up(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(chains=()), RULE)
-    assert finding.message.endswith("200 tensors, made at train.py:31.")
+    assert finding.message.endswith("200 tensors, allocated at train.py:31.")
     assert finding.fix.startswith("Empty what holds them")
     assert finding.holders == ()
 

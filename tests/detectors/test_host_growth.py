@@ -20,9 +20,9 @@ def test_arrays_that_pile_up_are_told_by_type_and_holder(found: Found, watched: 
     b = watched(kind="host", device="host", type="numpy.ndarray", chains=(ARRAYS,))
     (finding,) = found(b, RULE)
     assert finding.message == (
-        "Each step from 1 to 200 keeps 64.0 KiB more in host memory: 200 objects of type "
-        "`numpy.ndarray`, made at train.py:31 and held by `predictions` in main at train.py:12 "
-        "(list, 200 entries)."
+        "Host memory grows by 64.0 KiB per step (steps 1 to 200): 200 objects of type "
+        "`numpy.ndarray`, allocated at train.py:31 and retained by `predictions` in main at "
+        "train.py:12 (list, 200 entries)."
     )
     assert finding.fix.startswith("Empty `predictions` once its values")
     assert finding.evidence["type"] == "numpy.ndarray"
@@ -34,7 +34,7 @@ def test_growth_that_nobody_holds_is_told_with_less_confidence(
     b = watched(kind="host", device="host", n=0, chains=(), stack=(), stack_basis="unknown")
     (finding,) = found(b, RULE)
     assert finding.message == (
-        "Each step from 1 to 200 keeps 64.0 KiB more in host memory, and no object of Python is "
+        "Host memory grows by 64.0 KiB per step (steps 1 to 200), and no object of Python is "
         "seen to hold it."
     )
     assert finding.confidence == "low"

@@ -34,7 +34,7 @@ def test_kept_exceptions_are_told_with_the_frames_they_hold(found: Found, watche
     assert "They are local variables of frames in the traceback of an exception that is kept." in (
         finding.message
     )
-    assert finding.message.endswith("900 graph nodes that keep 1.00 MiB for a backward pass.")
+    assert finding.message.endswith("900 nodes, which save 1.00 MiB for backward.")
     assert finding.fix == (
         "Keep `traceback.format_exc()` or `str(error)` in `errors` instead of the exception; or "
         "let go of its frames with `error.with_traceback(None)`."
@@ -60,8 +60,11 @@ def test_all_that_one_list_of_exceptions_keeps_is_one_finding(
     assert finding.cost.per_step_bytes == (64 + 12 + 13 + 13) * 1024
     assert finding.n == 800
     assert [chain[4] for chain in finding.holders] == [" → output", " → target", " → batch"]
-    assert finding.message.endswith("2 more lines make what is kept there.")
-    assert ": 800 tensors, made at train.py:31 and held by `errors` in main at" in finding.message
+    assert finding.message.endswith("2 more lines allocate into the same holder.")
+    assert (
+        ": 800 tensors, allocated at train.py:31 and retained by `errors` in main at"
+        in finding.message
+    )
 
 
 def test_what_no_traceback_holds_is_another_rules(found: Found, watched: Watched) -> None:

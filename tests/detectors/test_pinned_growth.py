@@ -17,8 +17,8 @@ KIB = 1024
 def test_page_locked_tensors_that_pile_up_are_told(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(device="pinned"), RULE)
     assert finding.message == (
-        "Each step from 1 to 200 keeps 64.0 KiB more in page-locked host memory: 200 tensors, made "
-        "at train.py:31 and held by `kept` (list, 200 entries)."
+        "Pinned host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors, allocated "
+        "at train.py:31 and retained by `kept` (list, 200 entries)."
     )
     assert finding.fix.startswith("Let go of the tensors in `kept` once they are on the device")
     assert finding.evidence["device"] == "pinned"

@@ -31,9 +31,9 @@ def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
     )  # fmt: skip
     (finding,) = found(b, RULE)
     assert finding.message == (
-        "Each step from 1 to 200 keeps 69.2 KiB more in host memory: 200 tensors of shape () "
-        "float32, made at train.py:31 and held by `losses` (list, 200 entries). Each step adds 7 "
-        "graph nodes, which keep 60.0 KiB for a backward pass."
+        "Host memory grows by 69.2 KiB per step (steps 1 to 200): 200 tensors of shape () "
+        "float32, allocated at train.py:31 and retained by `losses` (list, 200 entries). Each "
+        "step adds 7 graph nodes, which save 60.0 KiB for backward."
     )
     assert finding.fix == (
         "Write `losses.append(measure(net(x), y).item())`: then nothing is kept but the value."
@@ -101,10 +101,10 @@ def test_one_number_with_a_chain_of_nodes_is_told_as_one(found: Found, watched: 
         chains=(Chain("module-global", ("__main__.total",)),),
     )  # fmt: skip
     (finding,) = found(b, RULE)
-    assert ": the autograd graph behind 1 tensor, made at train.py:31 and held by " in (
+    assert ": the autograd graph of 1 tensor, allocated at train.py:31 and retained by " in (
         finding.message
     )
-    assert finding.message.endswith("Behind it hang at least 90,000 graph nodes.")
+    assert finding.message.endswith("The autograd graph has at least 90,000 nodes.")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_without_a_line_the_bytes_are_an_estimate_and_no_place_is_named(
     (finding,) = found(watched(graph=BEHIND, stack=(), stack_basis="unknown"), RULE)
     assert finding.cost.basis == "estimate"
     assert finding.locations == ()
-    assert "tensors, held by `kept`" in finding.message
+    assert "tensors, retained by `kept`" in finding.message
 
 
 def test_what_is_not_sure_is_no_error(found: Found, watched: Watched) -> None:
@@ -165,7 +165,7 @@ def test_several_lines_are_several_findings_the_larger_first(
     b.add(Leak("graph", "cuda:0", 1 << 20, 200 << 20, 1, 5, 200, graph=SAVED))
     first, second = found(b, RULE)
     assert (first.cost.per_step_bytes, second.cost.per_step_bytes) == (1 << 20, 64 * KIB)
-    assert "Each step from 5 to 200 keeps 1.00 MiB more in the memory of cuda:0" in first.message
+    assert "Memory of cuda:0 grows by 1.00 MiB per step (steps 5 to 200)" in first.message
 
 
 def test_nodes_that_saved_nothing_take_host_memory_too(found: Found, watched: Watched) -> None:
@@ -173,7 +173,7 @@ def test_nodes_that_saved_nothing_take_host_memory_too(found: Found, watched: Wa
                 graph=Graph(2400, 0, "AddBackward0"), nodes_per_step=12.5)  # fmt: skip
     (finding,) = found(b, RULE)
     assert finding.message.startswith(
-        "Each step from 1 to 200 keeps about 9.38 KiB more in host memory: the autograd graph "
+        "Host memory grows by about 9.38 KiB per step (steps 1 to 200): the autograd graph "
     )
     assert finding.cost.per_step_bytes == 12.5 * NODE_BYTES
     assert finding.cost.basis == "estimate"

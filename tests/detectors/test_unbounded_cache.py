@@ -19,7 +19,7 @@ OWN = Chain("instance", ("__main__.model", "._mask_cache", "[1017]"), "dict", 20
 
 def test_a_cache_of_functools_is_told_with_its_function(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(chains=(LRU,)), RULE)
-    assert "held by `functools.lru_cache of positional` (200 entries)" in (finding.message)
+    assert "retained by `functools.lru_cache of positional` (200 entries)" in (finding.message)
     assert finding.fix == (
         "Bound `functools.lru_cache of positional` (`functools.lru_cache(maxsize=32)`), or ask it "
         "by what comes again: a tensor or the number of a step as an argument is new every time."
@@ -37,7 +37,7 @@ def test_a_dict_that_the_program_calls_a_cache_is_one(found: Found, watched: Wat
 def test_results_that_are_no_tensors_are_told_too(found: Found, watched: Watched) -> None:
     b = watched(kind="host", device="host", type="numpy.ndarray", chains=(LRU,))
     (finding,) = found(b, RULE)
-    assert "200 objects of type `numpy.ndarray`, made at" in finding.message
+    assert "200 objects of type `numpy.ndarray`, allocated at" in finding.message
 
 
 def test_a_plain_dict_is_another_rules(found: Found, watched: Watched) -> None:

@@ -19,7 +19,7 @@ CYCLE = ("Episode", "dict", "function", "cell", "Episode")
 def test_garbage_is_told_with_its_cycle(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(kind="garbage", chains=(), cycle=CYCLE), RULE)
     assert finding.message == (
-        "Each step from 1 to 200 keeps 64.0 KiB more in host memory: 200 tensors, made at "
+        "Host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors, allocated at "
         "train.py:31. Nothing can reach them; they hang on a reference cycle, which only the "
         "garbage collector can free: `Episode -> dict -> function -> cell -> Episode`."
     )
@@ -64,7 +64,7 @@ def test_a_ring_of_gradients_is_told_with_the_call_that_leaves_none(
     ring = ("Parameter.grad", "Tensor.grad_fn", "AccumulateGrad", "Parameter.grad")
     (finding,) = found(watched(kind="garbage", chains=(), cycle=ring), RULE)
     assert finding.message == (
-        "Each step from 1 to 200 keeps 64.0 KiB more in host memory: 200 tensors. They hang on a "
+        "Host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors. They hang on a "
         "ring at train.py:31 that autograd has closed, which nothing can reach and no garbage "
         "collector sees: `Parameter.grad -> Tensor.grad_fn -> AccumulateGrad -> Parameter.grad`."
     )

@@ -238,7 +238,7 @@ def grown() -> Finding:
         severity="warning",
         confidence="medium",
         title="Tensors pile up with every step",
-        message="Each step from 1 to 300 keeps 2.00 MiB more in host memory: 300 tensors, held by "
+        message="Host memory grows by 2.00 MiB per step (steps 1 to 300): 300 tensors, retained by "
         "`history` in main at train.py:12 (list, 300 entries).",
         fix="Empty `history` once its tensors are used.",
         n=300,

@@ -1,4 +1,4 @@
-"""Which rule tells of what grows, so that each growth is told once and none is lost."""
+"""Assigns each leak to the one rule that reports it."""
 
 import re
 from dataclasses import replace
@@ -11,59 +11,58 @@ Cause = Literal[
     "retained-graph", "growing-container", "forgotten-hook", "uncollected-cycle",
     "kept-traceback", "unbounded-cache", "host-growth", "pinned-growth",
 ]  # fmt: skip
-"""Why memory grows, by the name of the rule that tells of it."""
+"""Why memory grows, by the name of the rule that reports it."""
 
 NODE_BYTES: Final = 768
-"""What a node of a graph takes by itself, about. With torch 2.13 resident memory grew, after
+"""Approximate size of a graph node. With torch 2.13 resident memory grew, after
 backward, by 690 bytes a node of an attention layer, 810 of linear and 880 of convolutional ones."""
 _GRAPH_SHARE: Final = 0.1
-"""A graph that keeps less of a growth than this is not why it grows."""
+"""A graph with a smaller share of a leak is not its cause."""
 _MOSTLY_GRAPH_SHARE: Final = 0.5
-"""Of a cache that keeps more graph than this, the graph is what to let go first."""
+"""If the graph is a larger share of a cache, the graph is what to release first."""
 _BY_HOLDER: Final[dict[str, Cause]] = {
     "traceback": "kept-traceback",
     "hook": "forgotten-hook",
     "cache": "unbounded-cache",
 }
-_CACHE_WORDS: Final = frozenset({"cache", "caches", "cached", "memo", "memos", "memoized"})
-_STRETCH: Final = " → "
-"""What a part of a chain begins with that is reached through what stands before it."""
+_CACHE_NAMES: Final = frozenset({"cache", "caches", "cached", "memo", "memos", "memoized"})
+_ARROW: Final = " → "
+"""Start of a part of a chain that begins a new name, reached through the one before."""
 _ENTRIES: Final = frozenset({" → a member", " → an item", " → one of its keys"})
-"""Parts that are entries of a container as ``[17]`` is."""
+"""Parts that are entries of a container, like ``[17]``."""
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LAST_NAME: Final = re.compile(r"(\w+)\W*$")
 
 
 def leaks_of_cause(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
-    """What grows for a reason, the most bytes a step first; what one holder keeps, together.
+    """The leaks of one cause, the most bytes per step first; those of one holder in one group.
 
     Args:
-        ctx: What was recorded; with watched memory.
-        cause: The name of the rule that asks.
+        cause: The name of the rule that reports them.
     """
     groups: dict[object, list[Leak]] = {}
-    for growth in ctx.live.leaks if ctx.live is not None else ():
-        if cause_of(growth) == cause:
-            groups.setdefault(_holder(growth), []).append(growth)
+    for leak in ctx.live.leaks if ctx.live is not None else ():
+        if cause_of(leak) == cause:
+            groups.setdefault(_holder(leak), []).append(leak)
     found = (
         tuple(sorted(group, key=total_per_step_bytes, reverse=True)) for group in groups.values()
     )
     return sorted(found, key=lambda group: -sum(map(total_per_step_bytes, group)))
 
 
-def _holder(growth: Leak) -> object:
-    """What tells growths of one holder from those of another; those of none are all apart."""
-    chain = main_chain(growth)
+def _holder(leak: Leak) -> object:
+    """The key of a leak's holder; leaks without one are all different."""
+    chain = main_chain(leak)
     if chain is None or not container_name(chain):
-        return id(growth)
-    return growth.kind, growth.device, container_name(chain), container_place(chain)
+        return id(leak)
+    return leak.kind, leak.device, container_name(chain), container_place(chain)
 
 
 def merged(group: tuple[Leak, ...]) -> Leak:
-    """What one holder keeps as one growth: by the line that makes most of it.
+    """The leaks of one holder as one, with the allocation site that has most of it.
 
     Args:
-        group: Growths of one holder, the most bytes a step first.
+        group: Leaks of one holder, the most bytes per step first.
     """
     most = group[0]
     graphs = [each.graph for each in group if each.graph is not None]
@@ -80,116 +79,101 @@ def merged(group: tuple[Leak, ...]) -> Leak:
     )
 
 
-def cause_of(growth: Leak) -> Cause:
-    """Why something grows: the one thing that most likely has to change.
+def cause_of(leak: Leak) -> Cause:
+    """The cause of a leak: what most likely has to change.
 
-    What holds an object counts before what hangs behind it: a tensor in the frame of a kept
-    exception has a graph more often than not, and goes when the exception goes.
-
-    Args:
-        growth: What grows.
+    The holder of an object counts before the graph of the object: a tensor in the frame of a
+    retained exception usually has a graph, and both are freed with the exception.
     """
-    chain = main_chain(growth)
-    if growth.kind != "garbage" and chain is not None:
+    chain = main_chain(leak)
+    if leak.kind != "garbage" and chain is not None:
         if chain.kind in _BY_HOLDER:
             return _BY_HOLDER[chain.kind]
-        if is_named_cache(chain) and graph_share(growth) < _MOSTLY_GRAPH_SHARE:
+        if is_named_cache(chain) and graph_share(leak) < _MOSTLY_GRAPH_SHARE:
             return "unbounded-cache"
-    return _by_itself(growth)
+    return _by_itself(leak)
 
 
-def _by_itself(growth: Leak) -> Cause:
-    """Why something grows whose holder says nothing."""
-    if growth.kind == "garbage":
+def _by_itself(leak: Leak) -> Cause:
+    """The cause of a leak whose holder does not determine it."""
+    if leak.kind == "garbage":
         return "uncollected-cycle"
-    if growth.kind in {"host", "workers"}:
+    if leak.kind in {"host", "workers"}:
         return "host-growth"
-    if growth.device == "pinned":
+    if leak.device == "pinned":
         return "pinned-growth"
-    return "retained-graph" if graph_share(growth) >= _GRAPH_SHARE else "growing-container"
+    return "retained-graph" if graph_share(leak) >= _GRAPH_SHARE else "growing-container"
 
 
-def main_chain(growth: Leak) -> Chain | None:
-    """The chain to tell of: the shortest whose root is known, else the shortest; None if none."""
-    known = (chain for chain in growth.chains if chain.kind != "unknown")
-    return next(known, growth.chains[0] if growth.chains else None)
+def main_chain(leak: Leak) -> Chain | None:
+    """The reference chain to report: the shortest with a known root, else the shortest."""
+    known = (chain for chain in leak.chains if chain.kind != "unknown")
+    return next(known, leak.chains[0] if leak.chains else None)
 
 
-def graph_share(growth: Leak) -> float:
-    """How much of a growth is the autograd graph behind it, its nodes counted too; 0 to 1."""
-    if growth.kind == "graph":
+def graph_share(leak: Leak) -> float:
+    """The share of a leak that is its autograd graph, nodes included; 0 to 1."""
+    if leak.kind == "graph":
         return 1.0
-    if growth.graph is None:
+    if leak.graph is None:
         return 0.0
-    if growth.nodes_per_step and growth.graph.n_nodes:
-        kept = saved_per_step_bytes(growth) + node_per_step_bytes(growth)
-        return min(kept / max(total_per_step_bytes(growth), 1), 1.0)
-    kept = graph_bytes(growth.graph)
-    own = max(growth.bytes - growth.graph.saved_bytes, 0)
+    if leak.nodes_per_step and leak.graph.n_nodes:
+        kept = saved_per_step_bytes(leak) + node_per_step_bytes(leak)
+        return min(kept / max(total_per_step_bytes(leak), 1), 1.0)
+    kept = graph_bytes(leak.graph)
+    own = max(leak.bytes - leak.graph.saved_bytes, 0)
     return kept / (kept + own) if kept else 0.0
 
 
 def graph_bytes(graph: Graph) -> int:
-    """What a graph takes: what it saved, and about what its nodes take themselves."""
+    """Bytes of a graph: what it saved, and approximately its nodes."""
     return graph.saved_bytes + NODE_BYTES * graph.n_nodes
 
 
-def saved_per_step_bytes(growth: Leak) -> int:
-    """What the nodes that the graph behind gains in a step have saved, as all of them have."""
-    if growth.graph is None or not growth.graph.n_nodes:
+def saved_per_step_bytes(leak: Leak) -> int:
+    """Bytes per step that new graph nodes save, at the average of all nodes."""
+    if leak.graph is None or not leak.graph.n_nodes:
         return 0
-    return round(growth.graph.saved_bytes * growth.nodes_per_step / growth.graph.n_nodes)
+    return round(leak.graph.saved_bytes * leak.nodes_per_step / leak.graph.n_nodes)
 
 
-def node_per_step_bytes(growth: Leak) -> int:
-    """About what the nodes alone of the graph behind take a step."""
-    return round(NODE_BYTES * growth.nodes_per_step)
+def node_per_step_bytes(leak: Leak) -> int:
+    """Approximate bytes per step of new graph nodes, without what they save."""
+    return round(NODE_BYTES * leak.nodes_per_step)
 
 
-def total_per_step_bytes(growth: Leak) -> int:
-    """By how much it grows a step, nodes included."""
-    return growth.per_step_bytes + node_per_step_bytes(growth)
+def total_per_step_bytes(leak: Leak) -> int:
+    """Growth per step, nodes included."""
+    return leak.per_step_bytes + node_per_step_bytes(leak)
 
 
-def total_bytes(growth: Leak) -> int:
-    """How much of it there was at the last look, nodes included."""
-    return growth.bytes + (NODE_BYTES * growth.graph.n_nodes if growth.graph else 0)
+def total_bytes(leak: Leak) -> int:
+    """Bytes at the last sample, nodes included."""
+    return leak.bytes + (NODE_BYTES * leak.graph.n_nodes if leak.graph else 0)
 
 
-def is_estimate(growth: Leak) -> bool:
-    """Whether what is known of its nodes' size alone makes its size an estimate."""
-    return node_per_step_bytes(growth) > _GRAPH_SHARE * total_per_step_bytes(growth)
+def is_estimate(leak: Leak) -> bool:
+    """Whether approximate node sizes make the growth an estimate."""
+    return node_per_step_bytes(leak) > _GRAPH_SHARE * total_per_step_bytes(leak)
 
 
 def container_name(chain: Chain) -> str:
-    """What grows, as the user calls it: ``history`` of ``__main__.history[17]``.
-
-    Args:
-        chain: Who holds an entry of it.
-    """
+    """The user's name of what grows: ``history`` of ``__main__.history[17]``."""
     start, end = _name_of(chain)
-    name = "".join(chain.parts[start:end]).removeprefix(_STRETCH)
+    name = "".join(chain.parts[start:end]).removeprefix(_ARROW)
     return name.removeprefix("__main__.").lstrip(".")
 
 
 def is_container_entry(chain: Chain) -> bool:
-    """Whether what is held is an entry of a container, and not what a name stands for itself.
-
-    Args:
-        chain: Who holds it.
-    """
+    """Whether the object is an entry of a container, not the value of a name."""
     return any(_is_entry(part) for part in chain.parts[1:])
 
 
 def container_place(chain: Chain) -> str:
-    """Where its name is known, such as `` in main at train.py:3``; empty for one that is global.
-
-    Args:
-        chain: Who holds an entry of it.
-    """
+    """The scope of that name, such as `` in main at train.py:3``; empty for a global."""
     _, end = _name_of(chain)
     for part in chain.parts[end:]:
-        if part.startswith(_STRETCH) and not _is_entry(part):
+        if part.startswith(_ARROW) and not _is_entry(part):
             break
         if part.startswith(" ") and not _is_entry(part):
             return part
@@ -197,20 +181,20 @@ def container_place(chain: Chain) -> str:
 
 
 def _name_of(chain: Chain) -> tuple[int, int]:
-    """The parts that name what grows: those before the last entry, in its stretch."""
+    """The range of parts that name what grows: those before the last entry, after an arrow."""
     parts = chain.parts
     entries = [n for n, part in enumerate(parts) if n and _is_entry(part)]
-    end = entries[-1] if entries else _end_of_stretch(parts)
+    end = entries[-1] if entries else _end_of_name(parts)
     while end > 1 and _is_entry(parts[end - 1]):
         end -= 1
-    begins = [n for n in range(1, end) if parts[n].startswith(_STRETCH)]
+    begins = [n for n in range(1, end) if parts[n].startswith(_ARROW)]
     return (begins[-1] if begins else 0), end
 
 
-def _end_of_stretch(parts: tuple[str, ...]) -> int:
-    """Where the last name of a chain ends that has no entry on it."""
+def _end_of_name(parts: tuple[str, ...]) -> int:
+    """Where the last name of a chain without entries ends."""
     closed = bool(parts) and len(parts) > 1 and parts[-1].startswith(" ")
-    return len(parts) - 1 if closed and not parts[-1].startswith(_STRETCH) else len(parts)
+    return len(parts) - 1 if closed and not parts[-1].startswith(_ARROW) else len(parts)
 
 
 def _is_entry(part: str) -> bool:
@@ -218,11 +202,7 @@ def _is_entry(part: str) -> bool:
 
 
 def is_named_cache(chain: Chain) -> bool:
-    """Whether the user's own name for a container says that it is a cache.
-
-    Args:
-        chain: Who holds an entry of it.
-    """
+    """Whether the user's name for a container says that it is a cache."""
     last = _LAST_NAME.search(container_name(chain))
     words = {word.lower() for word in _WORD.findall(last[1])} if last else set()
-    return bool(words & _CACHE_WORDS)
+    return bool(words & _CACHE_NAMES)

@@ -1,16 +1,16 @@
-"""A line of the user's code that keeps a tensor, rewritten so that it keeps no graph."""
+"""Rewrites a source line that retains a tensor, so that it does not retain its graph."""
 
 import ast
 from typing import Final
 
 _ADDING: Final = frozenset({"append", "appendleft", "add", "put", "put_nowait", "push"})
-_CURES: Final = frozenset({"item", "detach", "tolist", "numpy", "data"})
+_DETACHING: Final = frozenset({"item", "detach", "tolist", "numpy", "data"})
 _VALUES: Final = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.BinOp, ast.UnaryOp)
-"""What may be a tensor; tuples, lists and texts are not."""
-_LONGEST: Final = 90
-"""A longer line is no help in a sentence."""
-_DEEPEST: Final = 40
-"""No line that a person wrote is nested deeper."""
+"""Expressions that can be a tensor, unlike tuples, lists and strings."""
+_MAX_LENGTH: Final = 90
+"""A longer line does not help in a sentence."""
+_MAX_DEPTH: Final = 40
+"""No hand-written line is nested deeper."""
 
 
 def without_graph(code: str, *, is_number: bool) -> str | None:
@@ -18,25 +18,21 @@ def without_graph(code: str, *, is_number: bool) -> str | None:
 
     Args:
         code: The line, without its indent.
-        is_number: Whether the tensor is a single number, for which ``.item()`` will do.
+        is_number: Whether the tensor is a scalar, for which ``.item()`` is enough.
 
     Returns:
-        The new line; None where the line does not keep what it makes, or cannot be read.
+        The new line; None if the line does not retain its value, or cannot be parsed.
     """
     statement = _parsed(code)
-    value = _kept(statement)
+    value = _retained(statement)
     if statement is None or value is None or not _may_have_a_graph(value):
         return None
     text = ast.unparse(_Call(value, "item" if is_number else "detach").visit(statement))
-    return text if len(text) <= _LONGEST and "\n" not in text else None
+    return text if len(text) <= _MAX_LENGTH and "\n" not in text else None
 
 
 def assigned_name(code: str) -> str | None:
-    """The variable that a line gives a value: ``loss`` of ``loss = measure(output, y)``.
-
-    Args:
-        code: The line, without its indent.
-    """
+    """The variable that a line assigns: ``loss`` of ``loss = measure(output, y)``."""
     statement = _parsed(code)
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
         return statement.targets[0].id
@@ -44,11 +40,7 @@ def assigned_name(code: str) -> str | None:
 
 
 def is_accumulation(code: str) -> bool:
-    """Whether a line adds to what it has: ``total += loss``, ``total = total + loss``.
-
-    Args:
-        code: The line, without its indent.
-    """
+    """Whether a line adds to a variable: ``total += loss``, ``total = total + loss``."""
     statement = _parsed(code)
     if isinstance(statement, ast.AugAssign):
         return isinstance(statement.op, ast.Add)
@@ -64,15 +56,15 @@ def _parsed(code: str) -> ast.stmt | None:
 
 
 def _is_deep(statement: ast.stmt) -> bool:
-    """Whether what walks it by recursion might not come back."""
+    """Whether a recursive visitor could exceed the recursion limit."""
     level: list[ast.AST] = [statement]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
     return bool(level)
 
 
-def _kept(statement: ast.stmt | None) -> ast.expr | None:
-    """The value that a line keeps in something that outlives the step, or None."""
+def _retained(statement: ast.stmt | None) -> ast.expr | None:
+    """The value that a line stores in something that outlives the step, or None."""
     if isinstance(statement, ast.AugAssign):
         return statement.value
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
@@ -86,7 +78,7 @@ def _kept(statement: ast.stmt | None) -> ast.expr | None:
 
 
 def _addend(statement: ast.Assign) -> ast.expr | None:
-    """What is added to the target itself, or None."""
+    """The value added to the target, or None."""
     value, target = statement.value, ast.unparse(statement.targets[0])
     if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
         return None
@@ -97,12 +89,12 @@ def _addend(statement: ast.Assign) -> ast.expr | None:
 
 def _may_have_a_graph(value: ast.expr) -> bool:
     return isinstance(value, _VALUES) and not any(
-        isinstance(node, ast.Attribute) and node.attr in _CURES for node in ast.walk(value)
+        isinstance(node, ast.Attribute) and node.attr in _DETACHING for node in ast.walk(value)
     )
 
 
 class _Call(ast.NodeTransformer):
-    """Puts the call of a method behind one expression."""
+    """Appends a method call to one expression."""
 
     def __init__(self, value: ast.expr, method: str) -> None:
         self.value = value

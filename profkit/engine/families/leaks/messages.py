@@ -1,4 +1,4 @@
-"""What grows, in sentences with the user's own lines and names."""
+"""Messages on leaks: rate, objects, allocation site, holder and autograd graph."""
 
 import re
 from typing import Final
@@ -18,184 +18,122 @@ from profkit.model.location import Location
 from profkit.names import middle_cut
 from profkit.units import format_bytes, format_count
 
-_LONGEST_NAME: Final = 80
-_WHERE: Final = {"cpu": "host memory", "host": "host memory", "pinned": "page-locked host memory"}
+_MAX_NAME: Final = 80
+_MEMORY: Final = {"cpu": "Host memory", "host": "Host memory", "pinned": "Pinned host memory"}
 _SHAPE: Final = re.compile(r"\(([\d, ]*)\) [a-z]+(\d*)\w*")
-_FAR_MORE: Final = 4
-_FAR_MORE_BYTES: Final = 4096
-"""Allocators round up; below this a storage may be larger than its tensor for that alone."""
-_UNITS: Final = ("()", "(1,)")
-"""Shapes of a single number."""
+_MIN_STORAGE_RATIO: Final = 4
+_MIN_STORAGE_BYTES: Final = 4096
+"""A smaller storage may be larger than its tensor because allocators round up."""
+_SCALARS: Final = ("()", "(1,)")
+"""Shapes of a scalar."""
 
 
-def leak_location(growth: Leak) -> Location:
-    """The user's line that makes what grows; nothing where it is not known.
-
-    Args:
-        growth: What grows.
-    """
-    if not growth.stack:
-        return Location()
-    frame = growth.stack[0]
-    return frame.location
+def leak_location(leak: Leak) -> Location:
+    """The source line that allocates what grows; empty if unknown."""
+    return leak.stack[0].location if leak.stack else Location()
 
 
-def leak_clause(growth: Leak) -> str:
-    """How fast, what, by which line, and who holds it: a sentence without its full stop.
-
-    Args:
-        growth: What grows.
-    """
-    about = allocation_and_holder(growth)
-    return f"{growth_text(growth)}: {objects_text(growth)}{f', {about}' if about else ''}"
+def leak_clause(leak: Leak) -> str:
+    """The rate, the objects, their allocation site and holder: a sentence without its period."""
+    origin = allocation_and_holder(leak)
+    return f"{growth_text(leak)}: {objects_text(leak)}{f', {origin}' if origin else ''}"
 
 
-def leak_message(growth: Leak) -> str:
-    """The same as a sentence, and another one on the graph behind.
-
-    Args:
-        growth: What grows.
-    """
-    return sentences(f"{leak_clause(growth)}.", graph_sentence(growth))
+def leak_message(leak: Leak) -> str:
+    """The same as a sentence, and another one on the autograd graph."""
+    return sentences(f"{leak_clause(leak)}.", graph_sentence(leak))
 
 
-def growth_text(growth: Leak) -> str:
-    """``Each step from 12 to 300 keeps 2.10 MiB more in host memory``.
-
-    Args:
-        growth: What grows.
-    """
-    first, last = format_count(growth.first_step), format_count(growth.last_step)
-    amount = (
-        f"{'about ' if is_estimate(growth) else ''}{format_bytes(total_per_step_bytes(growth))}"
-    )
-    is_on_host = growth.device in _WHERE or node_per_step_bytes(growth) > growth.per_step_bytes
-    where = f"the memory of {growth.device}"
-    if is_on_host:
-        where = _WHERE.get(growth.device, "host memory")
-    return f"Each step from {first} to {last} keeps {amount} more in {where}"
+def growth_text(leak: Leak) -> str:
+    """``Host memory grows by 2.10 MiB per step (steps 12 to 300)``."""
+    first, last = format_count(leak.first_step), format_count(leak.last_step)
+    amount = f"{'about ' if is_estimate(leak) else ''}{format_bytes(total_per_step_bytes(leak))}"
+    memory = f"Memory of {leak.device}"
+    if leak.device in _MEMORY or node_per_step_bytes(leak) > leak.per_step_bytes:
+        memory = _MEMORY.get(leak.device, "Host memory")
+    return f"{memory} grows by {amount} per step (steps {first} to {last})"
 
 
-def allocation_and_holder(growth: Leak) -> str:
-    """``made at train.py:31 and held by losses (list, 300 entries)``, or a part of it.
-
-    Args:
-        growth: What grows.
-    """
-    place = at(leak_location(growth))
-    parts = [f"made{place}"] if place else []
-    holder = holder_text(growth)
-    if holder:
-        parts.append(f"held by {holder}")
-    return " and ".join(parts)
+def allocation_and_holder(leak: Leak) -> str:
+    """``allocated at train.py:31 and retained by `losses` (list, 300 entries)``, if known."""
+    place, holder = at(leak_location(leak)), holder_text(leak)
+    parts = (f"allocated{place}" if place else "", f"retained by {holder}" if holder else "")
+    return " and ".join(filter(None, parts))
 
 
-def holder_text(growth: Leak) -> str:
-    """The holder in code, and what it is: ``(list, 300 entries)``; empty where none is known.
-
-    Args:
-        growth: What grows.
-    """
-    chain = main_chain(growth)
+def holder_text(leak: Leak) -> str:
+    """The holder in code, with its type and length: ``(list, 300 entries)``; empty if unknown."""
+    chain = main_chain(leak)
     if chain is None or not chain.parts:
         return ""
-    kind = chain.container.rpartition(".")[2]
-    about = [kind] if kind and not kind.startswith("_") else []
-    # It may have been counted before the last of them came.
+    type_name = chain.container.rpartition(".")[2]
+    details = [type_name] if type_name and not type_name.startswith("_") else []
+    # The length may be older than the number of objects.
     n_entries = chain.container_len or 0
-    if kind and n_entries >= max(growth.n, 1):
-        about.append(counted(n_entries, "entry", "entries"))
-    what = f"{quoted(container_name(chain))}{container_place(chain)}"
-    return f"{what} ({', '.join(about)})" if about else what
+    if type_name and n_entries >= max(leak.n, 1):
+        details.append(counted(n_entries, "entry", "entries"))
+    holder = f"{quoted(container_name(chain))}{container_place(chain)}"
+    return f"{holder} ({', '.join(details)})" if details else holder
 
 
-def objects_text(growth: Leak) -> str:
-    """``300 tensors of shape (120, 3) float32``, ``40 objects of type dict``.
-
-    Args:
-        growth: What grows.
-    """
-    if growth.kind == "host":
-        return f"{counted(growth.n, 'object')} of type {quoted(growth.type)}"
-    shape = f" of shape {growth.shape}" if growth.shape else ""
-    behind = "the autograd graph behind " if growth.kind == "graph" else ""
-    return f"{behind}{counted(growth.n, 'tensor')}{shape}"
+def objects_text(leak: Leak) -> str:
+    """``300 tensors of shape (120, 3) float32``, ``40 objects of type dict``."""
+    if leak.kind == "host":
+        return f"{counted(leak.n, 'object')} of type {quoted(leak.type)}"
+    shape = f" of shape {leak.shape}" if leak.shape else ""
+    graph = "the autograd graph of " if leak.kind == "graph" else ""
+    return f"{graph}{counted(leak.n, 'tensor')}{shape}"
 
 
-def graph_sentence(growth: Leak) -> str:
-    """``Each step adds 7 graph nodes, which keep 64.0 KiB for a backward pass.``, or nothing.
-
-    Args:
-        growth: What grows.
-    """
-    graph = growth.graph
+def graph_sentence(leak: Leak) -> str:
+    """``Each step adds 7 graph nodes, which save 64.0 KiB for backward.``, or nothing."""
+    graph = leak.graph
     if graph is None or not graph.n_nodes:
         return ""
-    if growth.nodes_per_step >= 1:
-        kept = saved_per_step_bytes(growth)
-        nodes = f"Each step adds {counted(round(growth.nodes_per_step), 'graph node')}"
-        keeping = f", which keep {format_bytes(kept)} for a backward pass" if kept else ""
-        return f"{nodes}{keeping}."
-    whom = "it" if growth.n == 1 else "them"
-    least = "" if graph.is_exact else "at least "
-    nodes = f"Behind {whom} hang {least}{counted(graph.n_nodes, 'graph node')}"
-    saved = format_bytes(graph.saved_bytes)
-    keeping = f" that keep {least}{saved} for a backward pass" if graph.saved_bytes else ""
-    return f"{nodes}{keeping}."
+    at_least = "" if graph.is_exact else "at least "
+    nodes = f"The autograd graph has {at_least}{counted(graph.n_nodes, 'node')}"
+    saved_bytes = graph.saved_bytes
+    if leak.nodes_per_step >= 1:
+        at_least, saved_bytes = "", saved_per_step_bytes(leak)
+        nodes = f"Each step adds {counted(round(leak.nodes_per_step), 'graph node')}"
+    saved = (
+        f", which save {at_least}{format_bytes(saved_bytes)} for backward" if saved_bytes else ""
+    )
+    return f"{nodes}{saved}."
 
 
-def storage_ratio(growth: Leak) -> int:
-    """How many times its own bytes a tensor's storage has; 0 where it is not far more.
-
-    Args:
-        growth: What grows.
-    """
-    own = _SHAPE.fullmatch(growth.shape)
-    if own is None or growth.kind != "tensors" or not growth.n:
+def storage_ratio(leak: Leak) -> int:
+    """The storage of a tensor as a multiple of its own bytes; 0 if it is not much larger."""
+    own = _SHAPE.fullmatch(leak.shape)
+    if own is None or leak.kind != "tensors" or not leak.n:
         return 0
-    graph_bytes = growth.graph.saved_bytes if growth.graph else 0
-    storage_bytes = (growth.bytes - graph_bytes) // growth.n
+    graph_bytes = leak.graph.saved_bytes if leak.graph else 0
+    storage_bytes = (leak.bytes - graph_bytes) // leak.n
     own_bytes = int(own[2] or 8) // 8  # the one type without a number in its name is bool
     for length in filter(None, own[1].replace(" ", "").split(",")):
         own_bytes *= int(length)
-    if not own_bytes or storage_bytes < _FAR_MORE_BYTES:
+    if not own_bytes or storage_bytes < _MIN_STORAGE_BYTES:
         return 0
     times = storage_bytes // own_bytes
-    return times if times >= _FAR_MORE else 0
+    return times if times >= _MIN_STORAGE_RATIO else 0
 
 
-def is_scalar(growth: Leak) -> bool:
-    """Whether what grows is single numbers, as far as is known.
-
-    Args:
-        growth: What grows.
-    """
-    return growth.shape.startswith(_UNITS)
+def is_scalar(leak: Leak) -> bool:
+    """Whether the tensors that grow are scalars, as far as known."""
+    return leak.shape.startswith(_SCALARS)
 
 
-def holder_name(growth: Leak) -> str:
-    """What the holder is called in the user's code, or empty where it is not known.
-
-    Args:
-        growth: What grows.
-    """
-    chain = main_chain(growth)
+def holder_name(leak: Leak) -> str:
+    """The holder's name in the user's code, or empty if unknown."""
+    chain = main_chain(leak)
     return "" if chain is None else container_name(chain)
 
 
 def quoted(name: str) -> str:
-    """A name between backticks, cut where it is too long for a sentence.
-
-    Args:
-        name: A name from the user's program.
-    """
-    return f"`{middle_cut(name.replace('`', chr(39)), _LONGEST_NAME)}`"
+    """A name between backticks, cut if it is too long for a sentence."""
+    return f"`{middle_cut(name.replace('`', chr(39)), _MAX_NAME)}`"
 
 
 def sentences(*parts: str) -> str:
-    """Sentences after each other, without those that say nothing.
-
-    Args:
-        parts: Sentences, each with its full stop, or empty.
-    """
+    """Joins sentences, without empty ones."""
     return " ".join(part for part in parts if part)
