@@ -49,8 +49,8 @@ def test_it_tells_pieces_lines_and_what_would_do(found: Found) -> None:
     assert finding.fix == (
         "No setting would reduce the peak of 2.95 GiB reserved by much: 2.89 GiB with "
         "`expandable_segments:True` and 2.95 GiB with `max_split_size_mb:1024`. Allocate "
-        "long-lived tensors before short-lived ones, and pad varying sizes to a few: without fragmentation "
-        "about 1.95 GiB would be enough."
+        "long-lived tensors before short-lived ones, and pad varying sizes to a few: without "
+        "fragmentation about 1.95 GiB would be enough."
     )
 
 
