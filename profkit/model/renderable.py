@@ -6,6 +6,11 @@ from typing import Any
 class Renderable:
     """A report or comparison that prints as text and displays as HTML in notebooks."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # IPython prefers a class's own __repr__, which dataclasses have, to an inherited method.
+        cls._repr_pretty_ = Renderable._repr_pretty_  # type: ignore[method-assign]
+
     def __str__(self) -> str:
         return self._rendered("text")
 

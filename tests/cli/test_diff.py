@@ -50,7 +50,7 @@ def test_the_cure_shows_as_time_saved_and_a_finding_gone(
 ) -> None:
     assert main(["diff", *traces]) == 0
     out = capsys.readouterr().out
-    assert "A step takes 910 µs instead of 5.91 ms: 5.00 ms (85%) less." in out
+    assert "Step time is 910 µs instead of 5.91 ms: 5.00 ms (85%) less." in out
     assert "Findings: 1 fixed." in out
     assert "DAT001 starved-by-loader" in out
 
@@ -83,7 +83,7 @@ def test_a_trace_and_a_snapshot_are_refused_with_exit_code_2(
 ) -> None:
     snapshot = write(tmp_path / "a.pickle", [([LINE], 4096)])
     assert main(["diff", traces[0], str(snapshot)]) == 2
-    assert "Compare two of one kind." in capsys.readouterr().err
+    assert "Compare two recordings of one kind." in capsys.readouterr().err
 
 
 def test_a_missing_file_is_refused_with_exit_code_3(
