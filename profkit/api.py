@@ -1,4 +1,4 @@
-"""Load, analyze, render: puts the rooms together and has no logic of its own."""
+"""The public functions: load, analyze, compare and render recordings."""
 
 import os
 import time
@@ -29,7 +29,7 @@ from profkit.readers.stream import place_of
 Path = str | os.PathLike[str]
 
 _KINDS: Final[dict[type, str]] = {Trace: "trace", MemorySnapshot: "snapshot", LiveMemory: "live"}
-"""What each kind of file is in a :class:`~profkit.engine.context.Context`."""
+"""The field of each kind of recording in a :class:`~profkit.engine.context.Context`."""
 
 
 def analyze(
@@ -42,25 +42,24 @@ def analyze(
     on_stage: OnStage | None = None,
     limit_bytes: int | None = None,
 ) -> Report:
-    """Read a recording and report what makes the program slow and its memory grow.
+    """Read a recording and report why the program is slow or its memory grows.
 
     Needs neither a GPU nor torch.
 
     Args:
-        path: A trace, a snapshot of the allocator's memory, or what ``profkit run`` wrote of a
-            program's memory, as for :func:`profkit.load`; several of them (one of each kind) if
-            they are of one program.
+        path: A trace, a snapshot or a memory record, as for :func:`profkit.load`; or several files
+            of one program, one of each kind.
         select: Rules to run: ids, names, or families such as ``SYN``. Empty means all.
-        ignore: Rules not to run, likewise.
-        thresholds: By a rule's name, the thresholds to change.
-        strict: Raise when a rule crashes, instead of reporting it as unchecked.
-        on_stage: Is told each stage's name and how long it took, in nanoseconds.
-        limit_bytes: As in :func:`profkit.load`.
+        ignore: Rules not to run, in the same form.
+        thresholds: By rule name, thresholds that differ from the default.
+        strict: Raise if a rule crashes, instead of reporting it as a skipped check.
+        on_stage: Called after each stage with its name and duration in nanoseconds.
+        limit_bytes: Maximum decompressed size of a file, as for :func:`profkit.load`.
 
     Raises:
-        LoadError: The file cannot be read, or is no trace.
-        UsageError: There is no such rule or threshold, or the files do not belong together.
-        PluginError: A third party's rule does not keep its contract.
+        LoadError: A file cannot be read, or is not a recording.
+        UsageError: There is no such rule or threshold, or there are two files of one kind.
+        PluginError: A rule of another package cannot be used.
     """
     return study(
         path,
@@ -75,11 +74,10 @@ def analyze(
 
 @dataclass(frozen=True)
 class Study:
-    """A report, and what it was made from.
+    """A report and the recording that it was made from.
 
     Attributes:
-        report: The report.
-        recording: What ``render(report, format, recording=…)`` takes for the formats that draw it.
+        recording: For ``render(report, format, recording=…)``, with formats that display it.
     """
 
     report: Report
@@ -97,42 +95,26 @@ def study(
     on_progress: OnProgress | None = None,
     limit_bytes: int | None = None,
 ) -> Study:
-    """As :func:`analyze`, and keep what was read.
+    """Return what :func:`analyze` does, with the recording; arguments and errors are the same.
 
     Args:
-        path: As there, and so are all others.
-        select: Rules to run.
-        ignore: Rules not to run.
-        thresholds: Thresholds to change.
-        strict: Raise when a rule crashes.
-        on_stage: Is told how long each stage took.
-        on_progress: Is told how far each file has been read, as in :func:`profkit.load`.
-        limit_bytes: How large a file may be unpacked.
-
-    Raises:
-        LoadError: The file cannot be read, or is no trace.
-        UsageError: There is no such rule or threshold, or the files do not belong together.
-        PluginError: A third party's rule does not keep its contract.
+        on_progress: As for :func:`profkit.load`.
     """
     wanted = chosen(rules(), select, ignore)
-    on_stage = on_stage or _nobody
-    paths = _paths(path)
+    on_stage = on_stage or _no_stage
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     ctx = _context(paths, limit_bytes, on_stage, on_progress)
     report = _report(ctx, wanted, thresholds or {}, strict=strict, on_stage=on_stage)
     return Study(report, LoadedRecording(ctx, tuple(os.fspath(each) for each in paths)))
 
 
-def _paths(path: Path | Iterable[Path]) -> list[Path]:
-    return [path] if isinstance(path, str | os.PathLike) else list(path)
-
-
 def _context(
     paths: list[Path], limit_bytes: int | None, on_stage: OnStage, on_progress: OnProgress | None
 ) -> Context:
-    """What files of one program hold together.
+    """Load files of one program.
 
     Raises:
-        UsageError: There are several of one kind, or none at all.
+        UsageError: There are two of one kind, or none.
     """
     found: dict[str, Any] = {}
     for path in paths:
@@ -140,7 +122,7 @@ def _context(
         kind = _KINDS[type(loaded)]
         if kind in found:
             message = f"{found[kind][0]} and {path} are both a {kind}."
-            raise UsageError(message, "Analyze them one by one; one report is of one program.")
+            raise UsageError(message, "Analyze them one by one; a report is of one program.")
         found[kind] = (path, loaded)
         if not isinstance(loaded, LiveMemory):
             for stage, ns in loaded.notes.stages_ns.items():
@@ -150,8 +132,8 @@ def _context(
     return Context(**{kind: loaded for kind, (_, loaded) in found.items()})
 
 
-def _nobody(stage: str, ns: int) -> None:
-    """Nobody wants to know how long a stage took."""
+def _no_stage(stage: str, ns: int) -> None:
+    """Do nothing after a stage."""
 
 
 def _report(
@@ -179,58 +161,52 @@ def compare(
     *,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
+    thresholds: Overrides | None = None,
     limit_bytes: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Difference:
-    """Say what appeared, went, grew and shrank from one recording to another.
+    """Report what is new, worse, better or fixed from one recording to another.
 
     Two memory snapshots are compared by stack, in bytes; traces and reports by step time, findings
     and kernels.
 
     Args:
-        before: A snapshot, a trace, or a report: as it is, or saved as JSON.
+        before: A snapshot, a trace, or a report, which may be saved as JSON.
         after: Another one of the same kind.
-        select: Rules to run, as in :func:`profkit.analyze`.
-        ignore: Rules not to run, likewise.
-        limit_bytes: As in :func:`profkit.load`.
-        on_progress: As in :func:`profkit.load`.
+        select: Rules to run, as for :func:`profkit.analyze`.
+        ignore: Rules not to run.
+        thresholds: By rule name, thresholds that differ from the default.
+        limit_bytes: As for :func:`profkit.load`.
+        on_progress: As for :func:`profkit.load`.
 
     Raises:
         LoadError: A file cannot be read, or is none of these.
-        UsageError: They are of two kinds, or there is no such rule.
+        UsageError: They are of two kinds, or there is no such rule or threshold.
     """
     wanted = chosen(rules(), select, ignore)
-    return differ(
-        _side(before, wanted, limit_bytes, on_progress),
-        _side(after, wanted, limit_bytes, on_progress),
-    )
 
+    def side(recording: Path | Report) -> Side:
+        if isinstance(recording, Report):
+            return Side(recording)
+        place = place_of(recording)
+        is_folder = isinstance(place, FilePath) and place.is_dir()
+        saved = None if is_folder else read_report(place, limit_bytes)
+        if saved is not None:
+            return Side(saved, path=str(recording))
+        ctx = _context([recording], limit_bytes, _no_stage, on_progress)
+        report = _report(ctx, wanted, thresholds or {}, strict=False, on_stage=_no_stage)
+        return Side(report, ctx.snapshot, str(recording))
 
-def _side(
-    what: Path | Report,
-    wanted: tuple[Rule, ...],
-    limit_bytes: int | None,
-    on_progress: OnProgress | None,
-) -> Side:
-    if isinstance(what, Report):
-        return Side(what)
-    place = place_of(what)
-    is_folder = isinstance(place, FilePath) and place.is_dir()
-    saved = None if is_folder else read_report(place, limit_bytes)
-    if saved is not None:
-        return Side(saved, path=str(what))
-    ctx = _context([what], limit_bytes, _nobody, on_progress)
-    return Side(_report(ctx, wanted, {}, strict=False, on_stage=_nobody), ctx.snapshot, str(what))
+    return differ(side(before), side(after))
 
 
 def render(report: Report | Difference, format: str = "text", **options: Any) -> bytes:  # noqa: A002, ANN401  (the word of the command line; each renderer has its own options)
-    """A report, or what changed between two recordings, in some format.
+    """Render a report or a comparison.
 
     Args:
-        report: The report, or what :func:`profkit.compare` says.
+        report: The report, or the result of :func:`profkit.compare`.
         format: The renderer's name, such as ``text``, ``json``, ``md``.
-        **options: What the renderer can be told, such as ``width=80``; those that it does not
-            have are passed over.
+        **options: The renderer's options, such as ``width=80``; others are ignored.
 
     Raises:
         UsageError: There is no such format.

@@ -1,26 +1,27 @@
-"""Everything profkit raises, in one tree.
+"""The errors of profkit.
 
 ::
 
     ProfkitError                 exit code
-    ├── UsageError                       2   an argument that cannot be used
-    ├── LoadError                        3   a file that cannot be read
-    │   ├── MissingFileError                 it is not there
+    ├── UsageError                       2   invalid argument or configuration
+    ├── LoadError                        3   a file cannot be read
+    │   ├── MissingFileError                 it does not exist
     │   ├── UnreadableFileError              the system refuses to read it
-    │   ├── NotATraceError                   it is something else
-    │   │   └── SeveralTracesError           it holds several traces
-    │   ├── DamagedFileError                 it is a trace, but broken beyond reading
+    │   ├── NotATraceError                   it is of another kind
+    │   │   └── SeveralTracesError           it contains several traces
+    │   ├── DamagedFileError                 it is too damaged to be read
     │   ├── RefusedPickleError               it is a pickle that names code
-    │   └── TooLargeError                    it is larger than allowed
-    ├── CaptureError                     4   recording is not possible
-    ├── GuardError                       4   the program does what a guard forbids
-    │   └── LeakError                        its memory grows with every step
+    │   └── TooLargeError                    it exceeds the size limit
+    ├── CaptureError                     4   recording cannot start or stop
+    ├── GuardError                       4   the program violates a guard
+    │   ├── LeakError                        memory grows with every step
+    │   └── HostSyncError                    the host waits for a device
     ├── OutputError                      5   a result cannot be written
-    ├── PluginError                      6   a third party's rule or renderer is wrong
+    ├── PluginError                      6   a plugin is broken
     └── InternalError                   70   a bug in profkit
 
-Every error carries one sentence of what happened, naming the path or the value, and a ``hint``
-of what to do about it. The library raises them; only ``profkit.cli`` prints them and exits.
+Every error has one sentence that names the path or value, and a ``hint`` at the fix. The library
+raises them; only ``profkit.cli`` prints them and exits.
 """
 
 from collections.abc import Sequence
@@ -28,11 +29,11 @@ from typing import ClassVar
 
 
 class ProfkitError(Exception):
-    """The root of the tree.
+    """Base class of all errors.
 
     Args:
-        message: One sentence of what happened, with the path or the value.
-        hint: What the reader can do about it; empty when there is nothing.
+        message: One sentence with the path or the value.
+        hint: How to fix it; may be empty.
     """
 
     exit_code: ClassVar[int] = 70
@@ -47,13 +48,13 @@ class ProfkitError(Exception):
 
 
 class UsageError(ProfkitError):
-    """An argument, an option or an environment variable that cannot be used."""
+    """An argument, an option, a setting or an environment variable is invalid."""
 
     exit_code = 2
 
 
 class LoadError(ProfkitError):
-    """A file that cannot be read as what it was given for."""
+    """A file cannot be read, or is of another kind."""
 
     exit_code = 3
 
@@ -63,20 +64,18 @@ class MissingFileError(LoadError):
 
 
 class UnreadableFileError(LoadError):
-    """The operating system refuses to read the file, or it is no regular file."""
+    """The operating system refuses to read the file, or it is not a regular file."""
 
 
 class NotATraceError(LoadError):
-    """The file is readable and is something else than a profiler trace."""
+    """The file is readable, but not a recording."""
 
 
 class SeveralTracesError(NotATraceError):
-    """The file or folder holds several traces or snapshots, and one was asked for.
+    """A folder or archive contains several recordings where one is expected.
 
     Args:
-        message: What happened, with the path.
-        hint: What to do.
-        members: Each of them, as :func:`profkit.load` takes it.
+        members: Their paths, as :func:`profkit.load` accepts them.
     """
 
     def __init__(self, message: str, hint: str, members: Sequence[str]) -> None:
@@ -85,15 +84,15 @@ class SeveralTracesError(NotATraceError):
 
 
 class DamagedFileError(LoadError):
-    """The file is a profiler trace, but too broken to be read."""
+    """The file is a recording, but too damaged to be read."""
 
 
 class RefusedPickleError(LoadError):
-    """The file is a pickle that is more than plain data; nothing of it was run."""
+    """The file is a pickle that contains more than plain data; no code of it was run."""
 
 
 class TooLargeError(LoadError):
-    """The file, or an event in it, is larger than allowed."""
+    """The file, or an event in it, exceeds the size limit."""
 
 
 class CaptureError(ProfkitError):
@@ -103,7 +102,7 @@ class CaptureError(ProfkitError):
 
 
 class GuardError(ProfkitError):
-    """The program does what a guard around it forbids."""
+    """The program violates a guard, such as ``profkit.no_leak``."""
 
     exit_code = 4
 
@@ -112,9 +111,9 @@ class LeakError(GuardError):
     """Memory grows with every step within ``profkit.no_leak``.
 
     Args:
-        message: What grows most, the line that makes it, and who holds it.
-        hint: What else grows.
-        leaks: All that grows, as :class:`profkit.model.live_memory.Leak`, the most bytes first.
+        message: The largest leak with its allocation site and holder.
+        hint: The other leaks.
+        leaks: All leaks, as :class:`profkit.model.live_memory.Leak`, largest first.
     """
 
     def __init__(self, message: str, hint: str = "", leaks: tuple[object, ...] = ()) -> None:
@@ -126,9 +125,9 @@ class HostSyncError(GuardError):
     """The host waits for a device within ``profkit.no_sync``.
 
     Args:
-        message: What waits, and the line.
-        hint: What to do instead.
-        lines: All lines that waited so far, as :class:`profkit.model.live_memory.SyncSite`.
+        message: The operation and its source line.
+        hint: What to use instead.
+        lines: All syncs so far, as :class:`profkit.model.live_memory.SyncSite`.
     """
 
     def __init__(self, message: str, hint: str = "", lines: tuple[object, ...] = ()) -> None:
@@ -137,13 +136,13 @@ class HostSyncError(GuardError):
 
 
 class OutputError(ProfkitError):
-    """A result cannot be written: no permission, no space, or a file already there."""
+    """A result cannot be written: no permission, no space, or the file exists."""
 
     exit_code = 5
 
 
 class PluginError(ProfkitError):
-    """A rule or a renderer of a third party does not keep its contract."""
+    """A rule or a renderer of another package cannot be used."""
 
     exit_code = 6
 

@@ -1,8 +1,8 @@
-"""Names from a recording as text that is safe and short to show, and nothing else.
+"""Makes names from a recording safe and short to display.
 
-A trace is written by others: its names may hold terminal escapes, line ends or text that runs from
-right to left. :func:`visible` shows all of it harmlessly. :func:`short_kernel` leaves of a C++
-kernel's name what tells it from others; the full name stays in the JSON report.
+A trace is untrusted: its names may contain terminal escapes, line breaks or right-to-left marks,
+which :func:`visible` escapes. :func:`short_kernel` shortens a C++ kernel's name to what
+distinguishes it from others; the JSON report has the full name.
 """
 
 import re
@@ -20,21 +20,21 @@ _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 _LENGTH: Final = re.compile(r"[1-9]\d{0,2}")
 _FUNCTOR: Final = re.compile(r"[Ff]unctor|Ops?$|_kernel_cuda$|_kernel_impl$")
 _FUNCTOR_SUFFIX: Final = re.compile(r"_kernel_(?:cuda|impl)$")
-_PASS_ON: Final = frozenset(
+_WRAPPERS: Final = frozenset(
     {"BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor", "UnaryFunctor", "gpu_kernel_impl"}
 )
-"""Functors that only pass another one on."""
-_TELLING_LENGTH: Final = 10
-"""A kernel's name shorter than this (``Kernel``, ``kentry``) tells nothing on its own."""
+"""Functors that only wrap another one."""
+_MIN_SPECIFIC: Final = 10
+"""A kernel's name shorter than this (``Kernel``, ``kentry``) is not specific enough."""
 _UNSAFE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _JOINERS: Final = frozenset({"\u200d"})
 
 
 def visible(text: str) -> str:
-    r"""A text with nothing left in it that a terminal would obey.
+    r"""The text with everything escaped that could affect a terminal.
 
-    Control characters, terminal escapes, line ends, marks that turn the direction of writing and
-    characters of no known meaning become ``\x1b``-like escapes. All else stays as it is.
+    Control characters, terminal escapes, line breaks, bidirectional marks and unassigned characters
+    become escapes such as ``\x1b``.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -50,32 +50,32 @@ def _escaped(char: str) -> str:
 
 
 def short_kernel(name: str, width: int | None = None) -> str:
-    """A kernel's name without return type, namespaces, and arguments.
+    """A kernel's name without return type, namespaces and arguments.
 
     ``void at::native::vectorized_elementwise_kernel<4, …>(int, …)`` becomes
-    ``vectorized_elementwise_kernel<…>``. For kernels that only pass a functor on, the functor is
-    what tells them apart, so its name is kept where it fits:
-    ``vectorized_elementwise_kernel<…CUDAFunctor_add…>``. Names that the recording has left
-    mangled are read as far as their first template.
+    ``vectorized_elementwise_kernel<…>``. Kernels that only apply a functor are distinguished by
+    the functor, so its name is included if it fits:
+    ``vectorized_elementwise_kernel<…CUDAFunctor_add…>``. A mangled name is demangled up to its
+    first template.
 
     Args:
         name: The name as recorded.
-        width: Characters that the result may take; None for as many as it needs.
+        width: Maximum number of characters; None for no limit.
     """
     plain = _DROPPED_PREFIXES.sub("", name.strip())
     head, template = _split_mangled(name) or _split_template(plain)
     head = _NAMESPACE.sub("", head).strip() or name.strip()
     short = head
     if template is not None:
-        functor = _functor(template, anything=len(head) < _TELLING_LENGTH)
+        functor = _functor(template, any_name=len(head) < _MIN_SPECIFIC)
         short = f"{head}<{_ELLIPSIS}{functor}{_ELLIPSIS}>" if functor else f"{head}<{_ELLIPSIS}>"
-        if width is not None and len(head) >= _TELLING_LENGTH and len(short) > width:
+        if width is not None and len(head) >= _MIN_SPECIFIC and len(short) > width:
             short = f"{head}<{_ELLIPSIS}>"
     return short if width is None else middle_cut(short, width)
 
 
 def _split_template(text: str) -> tuple[str, str | None]:
-    """A name up to its first top-level ``<`` or ``(``, and what stands in those ``<…>``."""
+    """A name up to its first top-level ``<`` or ``(``, and the text inside those ``<…>``."""
     hidden = text.replace("(anonymous namespace)", "_" * len("(anonymous namespace)"))
     angle = hidden.find("<")
     paren = hidden.find("(")
@@ -107,33 +107,29 @@ def _split_mangled(name: str) -> tuple[str, str | None] | None:
     inner = []
     for digits in _LENGTH.finditer(name, place):
         word = name[digits.end() : digits.end() + int(digits.group())]
-        if len(word) >= _TELLING_LENGTH and _WORD.fullmatch(word):
+        if len(word) >= _MIN_SPECIFIC and _WORD.fullmatch(word):
             inner.append(word)
     return last, " ".join(inner)
 
 
-def _functor(template: str, *, anything: bool) -> str | None:
-    """The first name within template arguments that says what the kernel works out.
+def _functor(template: str, *, any_name: bool) -> str | None:
+    """The name of the first functor in template arguments.
 
     Args:
         template: The arguments.
-        anything: Whether any long name will do, because the kernel's own tells nothing.
+        any_name: Accept any long name, because the kernel's own name is not specific.
     """
-    words: list[str] = [word for word in _WORD.findall(template) if word not in _PASS_ON]
-    for word in words:
-        if _FUNCTOR.search(word):
-            return _FUNCTOR_SUFFIX.sub("", word)
-    if anything:
-        return next((word for word in words if len(word) >= _TELLING_LENGTH), None)
+    names: list[str] = [name for name in _WORD.findall(template) if name not in _WRAPPERS]
+    for name in names:
+        if _FUNCTOR.search(name):
+            return _FUNCTOR_SUFFIX.sub("", name)
+    if any_name:
+        return next((name for name in names if len(name) >= _MIN_SPECIFIC), None)
     return None
 
 
 def middle_cut(text: str, width: int) -> str:
-    """A text cut in its middle to at most ``width`` characters, both ends kept.
-
-    Args:
-        width: Characters that the result may take, at least 1.
-    """
+    """A text shortened in the middle to at most ``width`` characters (at least 1)."""
     if len(text) <= width:
         return text
     if width <= 1:
@@ -143,12 +139,7 @@ def middle_cut(text: str, width: int) -> str:
 
 
 def tail_cut(path: str, width: int) -> str:
-    """A path in at most ``width`` characters, its last folders kept: ``…/llama3/model.py:340``.
-
-    Args:
-        path: A path, perhaps with a line's number.
-        width: Characters that the result may take, at least 1.
-    """
+    """A path shortened at the front to at most ``width`` characters: ``…/llama3/model.py:340``."""
     if len(path) <= width:
         return path
     parts = path.split("/")
@@ -160,12 +151,7 @@ def tail_cut(path: str, width: int) -> str:
 
 
 def short_path(file: str, base: str = "") -> str:
-    """A path as one would type it: relative to ``base`` when it is inside, else as it is.
-
-    Args:
-        file: A path, of this or another operating system.
-        base: An absolute folder, or empty.
-    """
+    """A path relative to the absolute folder ``base`` if it is inside; backslashes become ``/``."""
     path = file.replace("\\", "/")
     folder = base.replace("\\", "/").rstrip("/")
     if folder and path.startswith(f"{folder}/"):

@@ -1,4 +1,4 @@
-"""Finding modules: ours by looking into a package, third parties' by entry points."""
+"""Discovers plugin modules: ours in a package, those of other packages by entry points."""
 
 import importlib
 import pkgutil
@@ -12,46 +12,41 @@ from profkit.errors import PluginError
 
 
 @dataclass(frozen=True)
-class Offer:
-    """A module that is there and need not be imported yet.
+class Plugin:
+    """A module that is installed and not imported yet.
 
     Attributes:
-        name: Of ours the module's own name, of others the entry point's.
-        load: Imports it; raises :class:`~profkit.errors.PluginError` where it cannot.
+        name: The name of our module, or of another package's entry point.
+        load: Imports it; raises :class:`~profkit.errors.PluginError` if that fails.
     """
 
     name: str
     load: Callable[[], ModuleType]
 
 
-def offers(package: str, group: str) -> Iterator[Offer]:
-    """Yield a package's public modules by name, then those that other packages offer.
+def plugins(package: str, group: str) -> Iterator[Plugin]:
+    """Yield a package's public modules by name, then those of other packages.
 
     Args:
-        package: A package of ours, such as ``profkit.detectors``. Modules that begin with an
-            underscore are not public.
-        group: The entry point group under which others register modules.
+        package: Such as ``profkit.detectors``. Modules that begin with an underscore are private.
+        group: The entry point group of other packages.
     """
     home = importlib.import_module(package)
     for found in sorted(pkgutil.iter_modules(home.__path__), key=lambda m: m.name):
         if not found.name.startswith("_"):
-            yield Offer(found.name, partial(importlib.import_module, f"{package}.{found.name}"))
+            yield Plugin(found.name, partial(importlib.import_module, f"{package}.{found.name}"))
     for entry in sorted(entry_points(group=group), key=lambda e: e.name):
-        yield Offer(entry.name, partial(_loaded, entry))
+        yield Plugin(entry.name, partial(_loaded, entry))
 
 
 def discover(package: str, group: str) -> Iterator[ModuleType]:
-    """Yield the modules that :func:`offers` names.
-
-    Args:
-        package: As there.
-        group: As there.
+    """Import and yield all :func:`plugins`.
 
     Raises:
         PluginError: Another package's module cannot be imported.
     """
-    for offer in offers(package, group):
-        yield offer.load()
+    for plugin in plugins(package, group):
+        yield plugin.load()
 
 
 def _loaded(entry: EntryPoint) -> ModuleType:
@@ -62,5 +57,5 @@ def _loaded(entry: EntryPoint) -> ModuleType:
         raise PluginError(message, "Update or uninstall it.") from error
     if isinstance(module, ModuleType):
         return module
-    message = f"The plugin {entry.name} ({entry.value}) is no module."
-    raise PluginError(message, f"An entry point of {entry.group} names a module.")
+    message = f"The plugin {entry.name} ({entry.value}) is not a module."
+    raise PluginError(message, f"An entry point of {entry.group} must name a module.")

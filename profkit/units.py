@@ -1,21 +1,20 @@
-"""Nanoseconds, bytes and shares as text, and nothing else.
+"""Formats nanoseconds, bytes and shares as text, such as ``1.5 ms``, ``3.2 GiB`` or ``12%``.
 
-The only place that spells ``1.5 ms``, ``3.2 GiB`` or ``12%``. Times come in as integer
-nanoseconds, sizes as integer bytes, shares as numbers from 0 to 1.
+No other module does. Times are integer nanoseconds, sizes integer bytes, shares 0 to 1.
 """
 
 from typing import Final
 
 _TIME_STEPS: Final = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZE_STEPS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_ALMOST_NOTHING: Final = 0.001
-_ALMOST_NO_NUMBER: Final = 0.005
+_MIN_SHARE: Final = 0.001
+_MIN_NUMBER: Final = 0.005
 
 
 def _three_digits(value: float) -> str:
     """A number with three significant digits, never in scientific notation."""
     magnitude = abs(value)
-    if magnitude >= 99.95:  # noqa: PLR2004  (where two digits before the point become three)
+    if magnitude >= 99.95:  # noqa: PLR2004  (rounds to three digits before the point)
         return f"{value:,.0f}"
     if magnitude >= 9.995:  # noqa: PLR2004
         return f"{value:.1f}"
@@ -23,11 +22,7 @@ def _three_digits(value: float) -> str:
 
 
 def format_ns(ns: float) -> str:
-    """Nanoseconds as text with three significant digits: ``1.50 ms``.
-
-    Args:
-        ns: A length of time in nanoseconds; negative values keep their sign.
-    """
+    """Nanoseconds as text with three significant digits: ``1.50 ms``; also negative ones."""
     for scale, unit in _TIME_STEPS:
         if abs(ns) >= scale:
             return f"{_three_digits(ns / scale)} {unit}"
@@ -35,11 +30,7 @@ def format_ns(ns: float) -> str:
 
 
 def format_bytes(n_bytes: float) -> str:
-    """Bytes as text in powers of 1024: ``3.20 GiB``.
-
-    Args:
-        n_bytes: A size in bytes; negative values keep their sign.
-    """
+    """Bytes as text in powers of 1024: ``3.20 GiB``; also negative ones."""
     for scale, unit in _SIZE_STEPS:
         if abs(n_bytes) >= scale:
             return f"{_three_digits(n_bytes / scale)} {unit}"
@@ -48,24 +39,20 @@ def format_bytes(n_bytes: float) -> str:
 
 def format_share(share: float) -> str:
     """A share from 0 to 1 as a percentage: ``12%``, ``0.4%``, ``<0.1%``."""
-    if share != 0 and abs(share) < _ALMOST_NOTHING:
+    if share != 0 and abs(share) < _MIN_SHARE:
         return "<0.1%"
     percent = share * 100
     return f"{percent:.0f}%" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f}%"  # noqa: PLR2004
 
 
 def format_count(count: int) -> str:
-    """A whole number with thousands separated: ``12,400``."""
+    """An integer with separated thousands: ``12,400``."""
     return f"{count:,}"
 
 
 def format_number(number: float) -> str:
-    """A number that may be a fraction, to about three digits: ``2.50``, ``0.07``, ``<0.01``.
-
-    Args:
-        number: No less than 0.
-    """
-    return "<0.01" if 0 < number < _ALMOST_NO_NUMBER else _three_digits(number)
+    """A number of 0 or more with about three digits: ``2.50``, ``0.07``, ``<0.01``."""
+    return "<0.01" if 0 < number < _MIN_NUMBER else _three_digits(number)
 
 
 def format_times(count: int) -> str:

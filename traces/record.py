@@ -1,10 +1,10 @@
-"""Records the examples anew: trace, provenance, and what the report must say.
+"""Records the examples: trace, provenance, and expected report.
 
-Run: ``python traces/record.py [--reports] [NAME…]``; with ``--reports`` the traces stay as they
-are, and only what their reports must say is written anew.
+Run: ``python traces/record.py [NAME…]``. With ``--reports`` it updates only the expected reports
+of existing traces.
 
 Each program of ``programs.json`` runs in a copy of ``examples/`` under ``profkit run``. The names
-of the machine and of its folders are replaced in the trace; nothing else in it is touched.
+of the machine and of its folders are replaced in the trace, and nothing else is changed.
 """
 
 import argparse
@@ -22,16 +22,16 @@ from typing import Any, Final
 import torch
 
 import profkit
-from traces.recordings import SUFFIX, fault_line, keep_neutral, what_must_hold, write
+from traces.recordings import SUFFIX, expected_part, fault_line, store_anonymized, write
 
 HOME: Final = Path(__file__).parent
 EXAMPLES: Final = HOME.parent / "examples"
 PROGRAMS: Final[dict[str, Any]] = json.loads((HOME / "programs.json").read_text())
-SETTINGS: Final = {"OMP_NUM_THREADS": "1"}  # what else the machine does shows less
+SETTINGS: Final = {"OMP_NUM_THREADS": "1"}  # less noise from other programs
 
 
 def recorded(name: str, folder: Path) -> Path:
-    """Run one program under ``profkit run`` in a folder, and return the trace it left."""
+    """Run one program under ``profkit run`` in a folder, and return its trace."""
     shutil.copytree(EXAMPLES, folder / "examples")
     program = ["examples/" + name + ".py", *PROGRAMS[name]["arguments"]]
     command = [sys.executable, "-m", "profkit", "run", "--dir", "out", *program]
@@ -43,7 +43,7 @@ def recorded(name: str, folder: Path) -> Path:
 
 
 def provenance(name: str) -> dict[str, Any]:
-    """Where a trace comes from."""
+    """How a trace was recorded."""
     program = (EXAMPLES / f"{name}.py").read_text()
     facts = PROGRAMS[name]
     settings = [f"{key}={value}" for key, value in SETTINGS.items()]
@@ -64,29 +64,29 @@ def provenance(name: str) -> dict[str, Any]:
 
 
 def record(name: str) -> None:
-    """Record one program into its folder, in place of what was there."""
+    """Record one program and replace its folder."""
     target = HOME / name
     with tempfile.TemporaryDirectory() as temporary:
         trace = recorded(name, Path(temporary))
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
-        kept = keep_neutral(trace, target, Path(temporary))
+        stored = store_anonymized(trace, target, Path(temporary))
     write(target / "provenance.json", provenance(name))
-    expect(kept)
+    expect(stored)
 
 
 def expect(trace: Path) -> None:
-    """Write down, beside a trace, what its report says now."""
+    """Store the expected part of a trace's current report beside it."""
     report = json.loads(profkit.render(profkit.analyze(trace), "json"))
-    write(trace.parent / "expected.json", what_must_hold(report))
+    write(trace.parent / "expected.json", expected_part(report))
     print(f"{trace.relative_to(HOME)}: {trace.stat().st_size / 1000:.0f} kB")
 
 
 def main() -> None:
-    """Record the programs named in the arguments, or all."""
-    parser = argparse.ArgumentParser(description="Record the examples anew.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="programs; all if none is named")
-    parser.add_argument("--reports", action="store_true", help="keep the traces")
+    """Record the programs given as arguments, or all."""
+    parser = argparse.ArgumentParser(description="Record the examples.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="programs; by default all")
+    parser.add_argument("--reports", action="store_true", help="update expected reports only")
     options = parser.parse_args()
     for name in options.names or PROGRAMS:
         if options.reports:

@@ -1,8 +1,4 @@
-"""What every recording of an example is put through, whichever machine made it.
-
-The names of the machine and of its folders are replaced, and what its report must say is written
-down beside it.
-"""
+"""Prepares recordings of examples: anonymizes them and extracts the expected part of a report."""
 
 import json
 import os
@@ -14,39 +10,32 @@ from typing import Any, Final
 from isal import igzip
 
 from profkit.capture.files import safe_name
-from profkit.engine.needs import can_run_on_trace
-from profkit.engine.registry import rules
 
 SUFFIX: Final = ".pt.trace.json.gz"
 ANY_FOLDER: Final = "/home/user/profkit"
 ANY_HOST: Final = "host"
-BEST: Final = 3  # the smallest that isal writes
+GZIP_LEVEL: Final = 3  # isal's best compression
 
 _MEMORY: Final = ("n_events", "n_unfreed", "unfreed_bytes", "n_frees_of_earlier", "peak")
-"""What a trace tells of memory."""
+"""The memory figures of a trace."""
 
 
 def fault_line(program: str) -> int | None:
-    """The line that the comment ``# fault:`` marks, from 1, or None in a cured program.
-
-    Args:
-        program: The program's text.
-    """
+    """The line number of the comment ``# fault:`` in a program's text; None in a fixed program."""
     lines = program.splitlines()
     marked = [number for number, line in enumerate(lines, 1) if "# fault:" in line]
     return marked[0] if marked else None
 
 
-def what_must_hold(report: dict[str, Any]) -> dict[str, Any]:
-    """The part of a JSON report that another version of profkit must give too.
+def expected_part(report: dict[str, Any]) -> dict[str, Any]:
+    """The part of a decoded JSON report that every version of profkit must reproduce.
 
-    Args:
-        report: The report, decoded.
+    Skipped checks are not in it: a new rule must not change it unless it reports a finding.
     """
     summary, source = report["summary"], report["source"]
     return {
         "n_events": source["n_events"],
-        "steps_are": source["steps_are"],
+        "step_definition": source["step_definition"],
         "lines_from": source["lines_from"],
         "window_ns": summary["window_ns"],
         "steps": [
@@ -60,14 +49,7 @@ def what_must_hold(report: dict[str, Any]) -> dict[str, Any]:
         ],
         "findings": [_brief(finding) for finding in report["findings"]],
         "health": [_brief(finding) for finding in report["health"]],
-        "unchecked": sorted(
-            one["rule"] for one in report["unchecked"] if _can_run_on_trace(one["rule"])
-        ),
     }
-
-
-def _can_run_on_trace(rule: str) -> bool:
-    return any(each.INFO.id == rule and can_run_on_trace(each.INFO.needs) for each in rules())
 
 
 def _brief(finding: dict[str, Any]) -> dict[str, Any]:
@@ -82,45 +64,33 @@ def _brief(finding: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def neutral(text: bytes, folder: Path) -> bytes:
-    """A trace's text without the names of this machine and its folders.
-
-    Args:
-        text: The JSON as it was recorded.
-        folder: Where the program ran.
-    """
+def _anonymized(text: bytes, folder: Path) -> bytes:
+    """A recording's JSON without the names of this machine and of the program's folder."""
     for place in {str(folder), os.path.realpath(folder)}:
         text = text.replace(place.encode(), ANY_FOLDER.encode())
     text = re.sub(rb'("traceName": ?)"[^"]*"', rb'\1"trace.json"', text)
     return re.sub(rb'("host(?:_name)?": ?)"[^"]*"', rb'\1"%s"' % ANY_HOST.encode(), text)
 
 
-def neutral_name(name: str) -> str:
-    """A recording's file name without the machine's.
-
-    Args:
-        name: As profkit named the file.
-    """
+def anonymous_name(name: str) -> str:
+    """The name of a file of profkit without the machine's name."""
     return f"{ANY_HOST}_{name.removeprefix(safe_name(socket.gethostname()) + '_')}"
 
 
-def keep_neutral(recording: Path, target: Path, folder: Path) -> Path:
-    """Put a recording that is JSON into a folder, without the names of this machine.
+def store_anonymized(recording: Path, target: Path, folder: Path) -> Path:
+    """Store a recording in a folder without the names of this machine; return the file.
 
     Args:
-        recording: A trace, or what was watched of memory, packed.
-        target: Where it goes.
-        folder: Where the program ran.
-
-    Returns:
-        The file.
+        recording: A gzipped trace or memory record.
+        target: The folder to store it in.
+        folder: The program's working directory.
     """
-    text = neutral(igzip.decompress(recording.read_bytes()), folder)
-    kept = target / neutral_name(recording.name)
-    kept.write_bytes(igzip.compress(text, BEST))
-    return kept
+    text = _anonymized(igzip.decompress(recording.read_bytes()), folder)
+    stored = target / anonymous_name(recording.name)
+    stored.write_bytes(igzip.compress(text, GZIP_LEVEL))
+    return stored
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON to be read and compared."""
+    """Write indented JSON."""
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

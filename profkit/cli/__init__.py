@@ -1,1 +1,1 @@
-"""The command line: one file per command. The only package that knows click, prints and exits."""
+"""The command line: one file per command. The only package that uses click, prints and exits."""

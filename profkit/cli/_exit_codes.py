@@ -1,17 +1,17 @@
-"""How the command ends: which exit code, and what is said. Nothing else in profkit prints errors.
+"""Turns errors into messages and exit codes. Nothing else in profkit prints errors.
 
 ::
 
-    0    ran, and found nothing at or above --fail-on
-    1    found something at or above --fail-on
-    2    an argument that cannot be used
-    3    a file that cannot be read
-    4    recording is not possible
+    0    no finding at or above --fail-on
+    1    a finding at or above --fail-on
+    2    invalid usage
+    3    a file cannot be read
+    4    recording failed
     5    a result cannot be written
-    6    a third party's rule or renderer is wrong
+    6    a plugin is broken
     70   a bug in profkit
     130  Ctrl-C
-    141  whoever read the output went away
+    141  the reader of stdout closed it
 """
 
 import contextlib
@@ -35,13 +35,13 @@ READER_GONE: Final = 141
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Call a function and turn whatever it raises into a message on stderr and an exit code.
+    """Call a function and turn any exception into a message on stderr and an exit code.
 
     Args:
-        run: What to do; returns the exit code when all went well.
+        run: Returns the exit code if it succeeds.
 
     Raises:
-        SystemExit: What ``run`` raises of it passes through untouched.
+        SystemExit: Raised by ``run``, and not changed.
     """
     try:
         code = run()
@@ -52,40 +52,40 @@ def guarded(run: Callable[[], int]) -> int:
         error.show()
         code = USAGE
     except ProfkitError as error:
-        say_error(error)
+        print_error(error)
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("profkit: stopped.", err=True)
+        click.echo("profkit: interrupted.", err=True)
         code = INTERRUPTED
     except BrokenPipeError:
-        _leave_quietly()
+        _discard_stdout()
         code = READER_GONE
-    except Exception as error:  # noqa: BLE001  (the one place where every bug ends)
-        _say_bug(error)
+    except Exception as error:  # noqa: BLE001  (every bug is reported here)
+        _print_bug(error)
         code = BUG
     return code
 
 
 def flush(stream: TextIO | None) -> None:
-    """Write out what a standard stream holds; a program that was run may have closed it."""
+    """Flush a standard stream, which a program that was run may have closed."""
     if stream is not None and not getattr(stream, "closed", False):
         stream.flush()
 
 
-def say_error(error: ProfkitError) -> None:
-    """Print an error's sentence and its hint to stderr."""
+def print_error(error: ProfkitError) -> None:
+    """Print an error's message and hint to stderr."""
     click.echo(f"profkit: {error.message}", err=True)
     if error.hint:
         click.echo(f"  hint: {error.hint}", err=True)
 
 
-def _leave_quietly() -> None:
-    """Keep Python from complaining, on its way out, of a pipe that nobody reads."""
+def _discard_stdout() -> None:
+    """Prevent Python's message about a closed pipe at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _say_bug(error: BaseException) -> None:
+def _print_bug(error: BaseException) -> None:
     kind = type(error).__name__
     reason = " ".join(str(error).split())
     what = f"{kind}: {reason}" if reason else kind
@@ -93,18 +93,16 @@ def _say_bug(error: BaseException) -> None:
     text = "".join(traceback.format_exception(error))
     if os.environ.get("PROFKIT_DEBUG", "0") not in {"", "0"}:
         click.echo(text, err=True)
-        click.echo(f"  hint: please report it with the lines above{_where_to_report()}.", err=True)
-        return
-    path = _write_traceback(text)
-    if path:
-        hint = f"please report it with the file {path}{_where_to_report()}."
+        hint = "please report it with the lines above"
+    elif path := _write_traceback(text):
+        hint = f"please report it with the file {path}"
     else:
-        hint = f"run it again with PROFKIT_DEBUG=1 and report what it says{_where_to_report()}."
-    click.echo(f"  hint: {hint}", err=True)
+        hint = "run it again with PROFKIT_DEBUG=1 and report the output"
+    click.echo(f"  hint: {hint}{_issue_tracker()}.", err=True)
 
 
 def _write_traceback(text: str) -> str | None:
-    """Write a traceback to a file of its own and return its path, or None where that fails."""
+    """Write a traceback to a new file and return its path, or None if that fails."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="profkit-bug-", suffix=".txt", delete=False, encoding="utf-8",
@@ -116,8 +114,8 @@ def _write_traceback(text: str) -> str | None:
         return None
 
 
-def _where_to_report() -> str:
-    """`` at URL`` when the installed package tells where its issues are kept, else nothing."""
+def _issue_tracker() -> str:
+    """`` at URL`` if the metadata of the installed package has an issue tracker, else empty."""
     try:
         urls = importlib.metadata.metadata("profkit").get_all("Project-URL") or []
     except importlib.metadata.PackageNotFoundError:

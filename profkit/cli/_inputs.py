@@ -1,4 +1,4 @@
-"""Reading what the paths on a command line name: recordings, folders of them, saved reports."""
+"""Reads the paths of a command line: recordings, folders and archives of them, saved reports."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +20,11 @@ _ENDINGS: Final = (
 
 
 @dataclass(frozen=True)
-class Read:
-    """What one path, or one file of a folder or an archive, turned out to be.
+class Input:
+    """One path, or one file of a folder or an archive, with its report.
 
     Attributes:
-        path: The file.
-        report: Its report.
-        recording: What the report was made from; None where the report itself was saved.
+        recording: What the report was made from; None for a saved report.
     """
 
     path: str
@@ -35,7 +33,7 @@ class Read:
 
     @property
     def name(self) -> str:
-        """The file's name without its endings and what could not be part of a name."""
+        """The file's name without its endings."""
         return plain_name(self.path)
 
 
@@ -52,41 +50,33 @@ def plain_name(path: str) -> str:
     return name.replace("\0", "") or "recording"
 
 
-def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Iterator[Read]:
-    """Read everything that some paths name, one after the other.
+def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -> Iterator[Input]:
+    """Read and analyze every file of some paths, one at a time.
 
     Args:
         paths: Recordings, saved reports, folders and archives of recordings.
-        chosen: What :func:`profkit.api.study` is told beside the path.
-        shown: Shows how far it is.
+        chosen: More arguments for :func:`profkit.api.study`.
+        shown: Shows the progress.
     """
     return each_of(paths, lambda path: _read(path, chosen, shown))
 
 
 def each_of(paths: Sequence[str], read: Callable[[str], T]) -> Iterator[T]:
-    """Read every file that some paths name, one at a time, those of folders and archives too.
-
-    Args:
-        paths: Files, folders and archives.
-        read: Reads one path.
-
-    Yields:
-        What came of each file.
-    """
+    """Call ``read`` for every file of some paths, also for those of folders and archives."""
     from profkit.errors import SeveralTracesError
 
-    waiting = list(reversed(paths))
-    while waiting:
+    remaining = list(reversed(paths))
+    while remaining:
         try:
-            found = read(waiting.pop())
+            found = read(remaining.pop())
         except SeveralTracesError as several:
-            waiting.extend(reversed(several.members))
+            remaining.extend(reversed(several.members))
             continue
         yield found
         del found  # before the next one is read
 
 
-def _read(path: str, chosen: Mapping[str, Any], shown: Progress) -> Read:
+def _read(path: str, chosen: Mapping[str, Any], shown: Progress) -> Input:
     from profkit.api import study
     from profkit.readers.report import read_report
     from profkit.readers.stream import place_of
@@ -96,11 +86,11 @@ def _read(path: str, chosen: Mapping[str, Any], shown: Progress) -> Read:
     if not (isinstance(place, Path) and place.is_dir()):
         saved = read_report(place, chosen.get("limit_bytes"))
         if saved is not None:
-            return Read(path, saved, None)
+            return Input(path, saved, None)
     studied = study(
         path,
         on_stage=lambda stage, _: shown.on_stage(stage),
         on_progress=shown.on_progress,
         **chosen,
     )
-    return Read(path, studied.report, studied.recording)
+    return Input(path, studied.report, studied.recording)

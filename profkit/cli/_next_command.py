@@ -1,4 +1,4 @@
-"""The next useful command, after a command: one line on a terminal, and nothing on a pipe."""
+"""Suggests the next useful command: one line on a terminal, nothing in a pipe."""
 
 import os
 import shlex
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from profkit.model.report import Report
 
 
-def say_next(*commands: Sequence[str]) -> None:
-    """Say on stderr what to type next, if somebody is there to read it and to type.
+def suggest(*commands: Sequence[str]) -> None:
+    """Print the next commands to stderr if it is a terminal.
 
     Args:
-        *commands: Commands as lists of words. One that names what a terminal cannot show is left
-            out, since it could not be typed either.
+        *commands: Commands as lists of words. One with characters that a terminal cannot show is
+            omitted, since it could not be typed either.
     """
     if os.environ.get("PROFKIT_QUIET", "0") not in {"", "0"} or not sys.stderr.isatty():
         return
-    shown = [shlex.join(command) for command in commands]
-    typed = [command for command in shown if command == visible(command)]
-    if typed:
-        text = f"next: {'  or  '.join(typed)}"
+    joined = [shlex.join(command) for command in commands]
+    typeable = [command for command in joined if command == visible(command)]
+    if typeable:
+        text = f"next: {'  or  '.join(typeable)}"
         color = stream_layout(sys.stderr)["color"]
         click.echo(click.style(text, dim=True) if color else text, err=True)
 
@@ -37,28 +37,36 @@ def say_next(*commands: Sequence[str]) -> None:
 def after_report(
     report: "Report", *paths: str, output: str = STDOUT, format_: str = "text"
 ) -> None:
-    """Say what to type after a report: what shows it whole, and what says more of its first rule.
+    """Suggest what shows the whole report, and the page of the rule of its first finding.
 
     Args:
-        *paths: The files it was made from.
-        output: Where it went.
+        *paths: The files that it was made from.
+        output: Where it was written to.
     """
     if output == STDOUT and not sys.stdout.isatty():
-        return  # into a pipe: nobody looks here now
+        return
     page = [["python", "-m", "webbrowser", output]] if format_ == "html" else _view(paths)
-    say_next(*page, *_first_rule(report))
+    suggest(*page, *_first_rule(report))
 
 
 def after_run(report: "Report", files: Sequence[str]) -> None:
-    """Say what to type after a program was run.
-
-    Args:
-        files: What was recorded of it.
-    """
+    """Suggest what to do with the recorded files after ``profkit run``."""
     paths = [short_path(file, str(Path.cwd())) for file in files]
     folders = [str(Path(path).parent) for path in paths[:1] if report.source.kind == "trace"]
     boards = [["tensorboard", "--logdir", folder] for folder in folders]
-    say_next(*_view(paths[:1]), *boards, *_first_rule(report))
+    suggest(*_view(paths[:1]), *boards, *_first_rule(report))
+
+
+def after_difference(
+    difference: "Difference", before: str, after: str, *, output: str = STDOUT
+) -> None:
+    """Suggest the report of the second recording if a finding is new or worse, else all changes."""
+    if output == STDOUT and not sys.stdout.isatty():
+        return
+    if any(change.status in {"new", "worse"} for change in difference.of_kind("finding")):
+        suggest(["profkit", "analyze", after])
+    elif difference.changes:
+        suggest(["profkit", "diff", before, after, "--verbose"])
 
 
 def _view(paths: Sequence[str]) -> list[list[str]]:
@@ -67,22 +75,3 @@ def _view(paths: Sequence[str]) -> list[list[str]]:
 
 def _first_rule(report: "Report") -> list[list[str]]:
     return [["profkit", "rules", each.rule] for each in report.findings[:1]]
-
-
-def after_difference(
-    difference: "Difference", before: str, after: str, *, output: str = STDOUT
-) -> None:
-    """Say what to type after a comparison: the report of what appeared, or else all that changed.
-
-    Args:
-        before: The first recording.
-        after: The second.
-        output: Where it went.
-    """
-    if output == STDOUT and not sys.stdout.isatty():
-        return
-    worse = any(change.status in {"new", "worse"} for change in difference.of_kind("finding"))
-    if worse:
-        say_next(["profkit", "analyze", after])
-    elif difference.changes:
-        say_next(["profkit", "diff", before, after, "--verbose"])

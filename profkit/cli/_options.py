@@ -1,9 +1,9 @@
-"""Options of several commands, and those whose values are found at run time."""
+"""Options of several commands, and option types whose values are found at run time."""
 
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on
-    """The name of a renderer. Only that one is imported, unless all have to be named.
+    """The name of a renderer. Only that one is imported, unless all names are listed.
 
     Args:
-        of_recordings: Whether also those are meant that hand on the recording itself.
+        of_recordings: Whether renderers that export the recording itself are included.
     """
 
     name = "format"
@@ -39,9 +39,9 @@ class FormatChoice(click.ParamType):  # type: ignore[type-arg]  # generic only f
         name = str(value)
         if not self._is_known(name):
             known = self._known()
-            there = ", ".join(known)
-            meant = did_you_mean(name, known)
-            self.fail(f"There is no report format {name!r}, only {there}.{meant}", param, ctx)
+            suggestion = did_you_mean(name, known)
+            message = f"There is no report format {name!r}, only {', '.join(known)}.{suggestion}"
+            self.fail(message, param, ctx)
         return name
 
     def _is_known(self, name: str) -> bool:
@@ -70,10 +70,10 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic only from clic
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Read a number and its unit."""
+        """Parse a number and its unit."""
         match = _SIZE.match(str(value))
         if match is None:
-            self.fail(f"{value!r} is no size; write 500000, 64MB or 20GiB.", param, ctx)
+            self.fail(f"{value!r} is not a size; write 500000, 64MB or 20GiB.", param, ctx)
         base = 1024 if match["binary"] else 1000
         power = "KMGT".index(match["prefix"].upper()) + 1 if match["prefix"] else 0
         return int(float(match["number"]) * base**power)
@@ -89,45 +89,56 @@ def _split_rules(
     param: click.Parameter,  # noqa: ARG001  (click's signature)
     values: Sequence[str],
 ) -> tuple[str, ...]:
-    """Rules given as ids, names or beginnings of ids, several of them behind commas.
-
-    Args:
-        ctx: The command's context.
-        param: The option.
-        values: Its values, one for each time that it was given.
-    """
+    """Split comma-separated rules of an option that can be given several times."""
     return tuple(w.strip() for value in values for w in value.split(",") if w.strip())
 
 
-def reading_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options that say which rules judge a file, and how large it may be.
+def chosen_rules(select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The arguments ``select``, ``ignore`` and ``thresholds`` of :func:`profkit.api.study`.
 
-    It gets their values as one argument ``chosen``: what :func:`profkit.api.study` is told.
+    ``select`` of the command line replaces both lists of ``pyproject.toml``, ``ignore`` the one.
+
+    Raises:
+        UsageError: The configuration is not valid.
+    """
+    from profkit.cli._config import read_config
+
+    config = read_config()
+    return {
+        "select": select or config.select,
+        "ignore": ignore or (() if select else config.ignore),
+        "thresholds": config.thresholds,
+    }
+
+
+def reading_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that choose the rules and limit the size of files.
 
     Args:
-        command: The command's function, which takes its arguments by name.
+        command: The command's function. Its argument ``chosen`` gets keyword arguments for
+            :func:`profkit.api.study`, completed by the configuration in ``pyproject.toml``.
     """
 
     @functools.wraps(command)
-    def gathered(
+    def with_chosen(
         *,
         select: tuple[str, ...],
         ignore: tuple[str, ...],
         max_bytes: int | None,
         **others: object,
     ) -> int:
-        chosen = {"select": select, "ignore": ignore, "limit_bytes": max_bytes}
+        chosen = {**chosen_rules(select, ignore), "limit_bytes": max_bytes}
         return command(chosen=chosen, **others)
 
-    chosen_by = (
+    options = (
         click.option("--select", metavar="RULE", multiple=True, callback=_split_rules,
-                     help="Only these rules: ids, names, or families such as SYN."),
+                     help="Run only these rules: ids, names, or families such as SYN."),
         click.option("--ignore", metavar="RULE", multiple=True, callback=_split_rules,
-                     help="All rules but these."),
+                     help="Run all rules except these."),
         click.option("--max-bytes", metavar="SIZE", type=Size(),
-                     help="How large a file may be when it is unpacked, such as 20GiB."),
+                     help="Maximum decompressed size of a file, such as 20GiB."),
     )  # fmt: skip
-    with_options: Callable[..., int] = gathered
-    for option in reversed(chosen_by):
+    with_options: Callable[..., int] = with_chosen
+    for option in reversed(options):
         with_options = option(with_options)
     return with_options

@@ -1,4 +1,4 @@
-"""Where a command's product goes, and how a reader there likes it."""
+"""Writes a command's output to stdout or a file, in the layout that fits there."""
 
 import contextlib
 import os
@@ -17,22 +17,14 @@ _ASCII: Final = str.maketrans({"→": "->", "…": "~", "·": "-", "µ": "u"})
 
 
 def layout(target: str = STDOUT) -> dict[str, Any]:
-    """The options of a renderer that depend on where its bytes go.
-
-    Args:
-        target: A file, or ``-`` for stdout.
-    """
+    """A renderer's options that depend on the target: a file, or ``-`` for stdout."""
     if target == STDOUT:
         return stream_layout(sys.stdout)
     return {"width": _WIDTH_UNKNOWN, "color": False, "unicode": True, "base": str(Path.cwd())}
 
 
 def stream_layout(stream: TextIO) -> dict[str, Any]:
-    """The options of a renderer for one of the standard streams.
-
-    Args:
-        stream: ``sys.stdout`` or ``sys.stderr``.
-    """
+    """A renderer's options for ``sys.stdout`` or ``sys.stderr``."""
     is_terminal = stream.isatty()
     encoding = (stream.encoding or "ascii").lower().replace("-", "")
     return {
@@ -44,11 +36,7 @@ def stream_layout(stream: TextIO) -> dict[str, Any]:
 
 
 def columns_of(stream: TextIO) -> int:
-    """How wide a terminal is: what ``COLUMNS`` says, else what it says itself.
-
-    Args:
-        stream: What writes to it.
-    """
+    """The width of a stream's terminal: ``COLUMNS``, else what the terminal reports."""
     with contextlib.suppress(ValueError):
         if (columns := int(os.environ.get("COLUMNS", "0"))) > 0:
             return columns
@@ -58,7 +46,7 @@ def columns_of(stream: TextIO) -> int:
 
 
 def _wants_color(*, is_terminal: bool) -> bool:
-    """Whether a stream shows colours and its user wants them.
+    """Whether to use colors.
 
     Source: https://no-color.org, https://force-color.org.
     """
@@ -70,14 +58,14 @@ def _wants_color(*, is_terminal: bool) -> bool:
 
 
 def check_target(target: str, *, force: bool) -> None:
-    """Refuse a file that is there already, before any work is done for it.
+    """Check that a target can be written, before any work is done.
 
     Args:
         target: A file, or ``-`` for stdout.
-        force: Whether it may be overwritten.
+        force: Whether an existing file is overwritten.
 
     Raises:
-        OutputError: If it is there and must stay, or its folder is missing.
+        OutputError: It exists, or its folder does not.
     """
     path = Path(target)
     if target == STDOUT or _is_special(path):
@@ -85,22 +73,22 @@ def check_target(target: str, *, force: bool) -> None:
     if path.is_dir():
         raise OutputError(f"{target} is a folder.", "Name a file with -o.")
     if path.exists() and not force:
-        raise OutputError(f"{target} is there already.", "--force overwrites it.")
+        raise OutputError(f"{target} already exists.", "--force overwrites it.")
     if not path.absolute().parent.is_dir():
         raise OutputError(f"There is no folder {path.parent}.", "Create it first.")
 
 
 def deliver(product: bytes | Iterable[bytes], target: str, *, force: bool) -> None:
-    """Write a product to stdout, or to a file that appears whole or not at all.
+    """Write to stdout, or to a file, which is replaced only when it is complete.
 
     Args:
-        product: What to write: in one piece, or in several that are made one by one.
+        product: The bytes, or an iterator of pieces.
         target: A file, or ``-`` for stdout.
-        force: Whether the file may be overwritten.
+        force: Whether an existing file is overwritten.
 
     Raises:
-        OutputError: If it cannot be written.
-        BrokenPipeError: If whoever reads stdout went away.
+        OutputError: It cannot be written.
+        BrokenPipeError: The reader of stdout closed it.
     """
     check_target(target, force=force)
     pieces = (product,) if isinstance(product, bytes) else product
@@ -124,7 +112,7 @@ def deliver(product: bytes | Iterable[bytes], target: str, *, force: bool) -> No
 
 
 def _is_special(path: Path) -> bool:
-    """Whether a path is a pipe or a device, which cannot be replaced."""
+    """Whether a path is a pipe or a device, which a rename would replace."""
     try:
         return not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
     except OSError:
@@ -132,14 +120,11 @@ def _is_special(path: Path) -> bool:
 
 
 def say(text: str) -> None:
-    """Write text to stdout, in ASCII where stdout has no more.
-
-    Args:
-        text: What to write.
+    """Write text to stdout, in ASCII if its encoding is not Unicode.
 
     Raises:
-        OutputError: If it cannot be written.
-        BrokenPipeError: If whoever reads stdout went away.
+        OutputError: It cannot be written.
+        BrokenPipeError: The reader of stdout closed it.
     """
     if layout()["unicode"]:
         product = text.encode("utf-8", "backslashreplace")

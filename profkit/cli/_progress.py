@@ -1,7 +1,7 @@
-"""What a command is at, on a terminal and nowhere else: how far it is, and how long it will take.
+"""Shows a progress line on a terminal: the current stage, how much is done, the time left.
 
-Nothing is shown of what takes less than :data:`QUICK_S`, nothing stays when it is done, and a pipe
-or a file never sees any of it.
+The line appears after :data:`QUICK_S`, is removed at the end, and is never written to a pipe or a
+file.
 """
 
 import math
@@ -20,62 +20,45 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 QUICK_S: Final = 0.3
-"""What takes less needs no bar; one that flashes up is only in the way."""
-_LONGEST_NAME: Final = 32
-_SHORTEST_NAME: Final = 8
+"""A line that is shown for less time would only flicker."""
+_MAX_NAME: Final = 32
+_MIN_NAME: Final = 8
 _BARS: Final = ((100, 24), (70, 12))
-"""From so many columns on a bar of so many; a narrower terminal has room for words alone."""
-_WORDS_WIDTH: Final = len("reading  1,000 MiB of 1,000 MiB  59 min 59 s") + 3
-"""What stands beside the name and the bar."""
+"""Minimum width of the terminal, and the width of the bar; on a narrower terminal there is none."""
+_TEXT_WIDTH: Final = len("reading  1,000 MiB of 1,000 MiB  59 min 59 s") + 3
+"""The width of everything except the file's name and the bar."""
 _MINUTE_S: Final = 60
 _ANALYZING: Final = "analyzing"
 _RULE: Final = "rule "
 
 
 class Progress:
-    """Says on a terminal what is going on; does nothing where there is none."""
+    """The progress of a command. This class shows nothing; a subclass shows it on a terminal."""
 
     def reading(self, path: str) -> None:
-        """A file is read from now on."""
+        """Start reading a file."""
 
     def on_progress(self, n_bytes: int, of_bytes: int) -> None:
-        """So many of the file's bytes have been read.
-
-        Args:
-            n_bytes: How many.
-            of_bytes: How many it has; 0 if that is not known.
-        """
+        """Update the number of bytes; ``of_bytes`` is the total, or 0 if it is not known."""
 
     def on_stage(self, stage: str) -> None:
-        """A stage has ended: of reading, or a rule, or what is worked out before and after them.
-
-        Args:
-            stage: Its name.
-        """
+        """End a stage of reading or analysis, such as a rule."""
 
     def writing(self, what: str) -> None:
-        """A product is made from now on, and it is not known how long it will be.
+        """Start writing an output, such as a format by its name."""
+
+    def written(self, pieces: Iterator[bytes], of_bytes: int = 0) -> Iterator[bytes]:  # noqa: ARG002  (used on a terminal)
+        """Yield the pieces of an output and count their bytes.
 
         Args:
-            what: What it is, such as the name of a format.
-        """
-
-    def written(self, pieces: Iterator[bytes], of_bytes: int = 0) -> Iterator[bytes]:  # noqa: ARG002  (what a terminal is told)
-        """Pass the pieces of a product on, and count them.
-
-        Args:
-            of_bytes: How many bytes it will have, about; 0 if that is not known.
+            of_bytes: The approximate total; 0 if it is not known.
         """
         return pieces
 
 
 @contextmanager
 def progress(stream: TextIO | None = None) -> Iterator[Progress]:
-    """Show what is going on for as long as the block lasts.
-
-    Args:
-        stream: Where to; stderr by default.
-    """
+    """Show progress during a block, on stderr by default."""
     stream = sys.stderr if stream is None else stream
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         yield Progress()
@@ -88,14 +71,14 @@ def progress(stream: TextIO | None = None) -> Iterator[Progress]:
 
 
 class _OnTerminal(Progress):
-    """A line that is drawn anew, several times a second, once the work has shown to be long."""
+    """A line that is redrawn several times per second, after a short delay."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = threading.Lock()
         self._bar: Bar | None = None
         self._ended = False
-        self._doing = ""
+        self._stage = ""
         self._done, self._of, self._amount = 0, 0, ""
         self._timer = threading.Timer(QUICK_S, self._appear)
         self._timer.daemon = True
@@ -104,22 +87,22 @@ class _OnTerminal(Progress):
     def reading(self, path: str) -> None:
         name = visible(path.rstrip("/").rpartition("/")[2])
         columns = columns_of(self._stream)
-        room = min(columns - _WORDS_WIDTH - _bar_width(columns), _LONGEST_NAME)
-        self._begin(f"reading {middle_cut(name, room)}" if room >= _SHORTEST_NAME else "reading")
+        width = min(columns - _TEXT_WIDTH - _bar_width(columns), _MAX_NAME)
+        self._begin(f"reading {middle_cut(name, width)}" if width >= _MIN_NAME else "reading")
 
     def on_progress(self, n_bytes: int, of_bytes: int) -> None:
-        whole = f" of {format_bytes(of_bytes)}" if of_bytes else ""
-        self._now(min(n_bytes, of_bytes or n_bytes), of_bytes, f"{format_bytes(n_bytes)}{whole}")
+        total = f" of {format_bytes(of_bytes)}" if of_bytes else ""
+        self._update(min(n_bytes, of_bytes or n_bytes), of_bytes, f"{format_bytes(n_bytes)}{total}")
 
     def on_stage(self, stage: str) -> None:
-        if self._doing != _ANALYZING:  # reading is told of when it is over
+        if self._stage != _ANALYZING:  # stages of reading are reported after their end
             self._begin(_ANALYZING)
         if not stage.startswith(_RULE):
             return
         from profkit.engine.registry import rules
 
         done, of = self._done + 1, len(rules())
-        self._now(done, of, f"{format_count(done)} of {format_count(of)} rules")
+        self._update(done, of, f"{format_count(done)} of {format_count(of)} rules")
 
     def writing(self, what: str) -> None:
         self._begin(f"writing {visible(what)}")
@@ -132,23 +115,22 @@ class _OnTerminal(Progress):
             yield piece
 
     def end(self) -> None:
-        """Take back what is shown."""
+        """Remove the line."""
         self._timer.cancel()
         with self._lock:
             self._ended = True
             if self._bar is not None:
                 self._bar.stop()
 
-    def _begin(self, doing: str) -> None:
-        """Something new begins; how far it will go is not known yet."""
+    def _begin(self, stage: str) -> None:
         with self._lock:
-            self._doing, self._done, self._of, self._amount = doing, 0, 0, ""
+            self._stage, self._done, self._of, self._amount = stage, 0, 0, ""
             if self._bar is not None:
                 for task in self._bar.task_ids:
                     self._bar.remove_task(task)
                 self._add_task(self._bar)
 
-    def _now(self, done: int, of: int, amount: str) -> None:
+    def _update(self, done: int, of: int, amount: str) -> None:
         self._done, self._of, self._amount = done, of, amount
         bar = self._bar
         if bar is not None:
@@ -156,7 +138,7 @@ class _OnTerminal(Progress):
                 bar.update(task, completed=done, total=of or None, amount=amount)
 
     def _appear(self) -> None:
-        """Show the line: what was begun has not ended soon."""
+        """Show the line after the delay."""
         bar = _bar(self._stream)
         with self._lock:
             if not self._ended:
@@ -165,17 +147,17 @@ class _OnTerminal(Progress):
                 bar.start()
 
     def _add_task(self, bar: "Bar") -> None:
-        bar.add_task(self._doing, total=self._of or None, completed=self._done, amount=self._amount)
+        bar.add_task(self._stage, total=self._of or None, completed=self._done, amount=self._amount)
 
 
 def _bar(stream: TextIO) -> "Bar":
-    """A line of rich: what is done, a bar, how far it is, how long it will take."""
+    """A line of rich: stage, bar, amount, time left."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
     from rich.text import Text
 
     class Left(ProgressColumn):
-        """The time that is left; while that is not known, the time that has passed."""
+        """The time left; while that is not known, the time elapsed."""
 
         max_refresh = 0.5
 
@@ -186,7 +168,7 @@ def _bar(stream: TextIO) -> "Bar":
             return Text(_seconds(task.elapsed or 0.0), style="dim")
 
     class Steady(Console):
-        """A console that leaves the cursor alone: a command that is killed cannot show it again."""
+        """A console that does not hide the cursor: a killed command could not show it again."""
 
         def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002, FBT001, FBT002  (as there)
             """Do nothing."""
@@ -210,12 +192,12 @@ def _bar(stream: TextIO) -> "Bar":
 
 
 def _bar_width(columns: int) -> int:
-    """How long the bar is on a terminal of so many columns; 0 where there is no room for one."""
-    return next((width for enough, width in _BARS if columns >= enough), 0)
+    """The width of the bar on a terminal with this many columns; 0 for no bar."""
+    return next((width for minimum, width in _BARS if columns >= minimum), 0)
 
 
 def _seconds(seconds: float) -> str:
-    """Whole seconds, or from a minute on minutes and seconds: as often as it changes, as short."""
+    """Whole seconds as ``12 s`` or ``1 min 5 s``."""
     whole = math.ceil(seconds)
     if whole < _MINUTE_S:
         return f"{whole} s"

@@ -1,16 +1,11 @@
-"""What somebody perhaps meant who typed a name that is not known."""
+"""Suggests names that are close to one that is not known."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'analyze'?`` with a leading space, or nothing when no name is close.
-
-    Args:
-        word: What was typed.
-        known: The names that would have been right.
-    """
+    """`` Did you mean 'analyze'?`` with a leading space; empty if no known name is close."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.6)
     if not close:

@@ -1,4 +1,4 @@
-"""``profkit analyze``: the report of traces that are there already."""
+"""``profkit analyze``: reports on existing recordings."""
 
 import sys
 import time
@@ -21,26 +21,28 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Report what made a recorded program slow or hungry.",
+    short_help="Report why a recorded program is slow or memory-hungry.",
     epilog="\b\nExample: profkit analyze traces/train/host_1.17.pt.trace.json.gz --top 10",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--format", "format_", type=FormatChoice(), default="text", help="How to show it.")
-@click.option("-o", "--output", metavar="FILE", default=STDOUT, help="Where to; - is stdout.")
+@click.option("--format", "format_", type=FormatChoice(), default="text", help="Output format.")
+@click.option("-o", "--output", metavar="FILE", default=STDOUT,
+              help="Output file; - is stdout.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @reading_options
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
-              help="How many findings, kernels and operators the text shows.")  # fmt: skip
+              help="Number of findings, kernels and operators in the text.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
-              help="Exit with 1 if a finding is at least this severe.")  # fmt: skip
-@click.option("--strict", is_flag=True, help="Stop if a rule crashes, instead of saying so.")
+              help="Exit with 1 if there is a finding of at least this severity.")  # fmt: skip
+@click.option("--strict", is_flag=True,
+              help="Stop if a rule crashes, instead of listing it as skipped.")  # fmt: skip
 @click.option(
     "--verbose",
     "-v",
     is_flag=True,
-    help="Show everything that the report holds, and how long each stage took.",
+    help="Show the complete report, and how long each stage took.",
 )
-def command(  # noqa: PLR0913  (one argument an option)
+def command(  # noqa: PLR0913  (one argument per option)
     *,
     paths: tuple[str, ...],
     format_: str,
@@ -52,11 +54,11 @@ def command(  # noqa: PLR0913  (one argument an option)
     strict: bool,
     verbose: bool,
 ) -> int:
-    """Say what made a recorded program slow or hungry, most costly first.
+    """Report why a recorded program is slow or memory-hungry, highest cost first.
 
-    PATH is a trace that profkit or torch.profiler wrote, a snapshot of the CUDA allocator's
-    memory, or a folder or an archive of them, each of which gets a report. Neither a GPU nor
-    torch is needed.
+    PATH is a trace of profkit or torch.profiler, a snapshot of the CUDA caching allocator, a memory
+    record of profkit run, or a folder or an archive of them, with one report per file. It needs
+    neither a GPU nor torch.
     """
     from profkit.readers.snapshot.worker_process import start_early
 
@@ -84,9 +86,9 @@ def command(  # noqa: PLR0913  (one argument an option)
         product = together(module, products)
     deliver(product, output, force=force)
     if output != STDOUT and sys.stderr.isatty():
-        click.echo(f"profkit: the report is in {output}", err=True)
+        click.echo(f"profkit: wrote {output}", err=True)
     if verbose:
-        _tell_stages(took, time.perf_counter_ns() - entered)
+        _print_stages(took, time.perf_counter_ns() - entered)
     if len(reports) == 1:
         after_report(reports[0], *read, output=output, format_=format_)
     return int(any(_reaches(report, fail_on) for report in reports))
@@ -95,7 +97,7 @@ def command(  # noqa: PLR0913  (one argument an option)
 def _studies(
     paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress, took: dict[str, int]
 ) -> Iterator[tuple[str, "Study"]]:
-    """Every file that paths name and its study, one at a time, shown and timed on its way."""
+    """Read and analyze every file of the paths, one at a time, with progress and times."""
     from profkit.api import study
 
     def on_stage(stage: str, ns: int) -> None:
@@ -109,19 +111,19 @@ def _studies(
     return each_of(paths, read)
 
 
-def _tell_stages(took: Mapping[str, int], whole_ns: int) -> None:
-    """Say on stderr where profkit's own time went, the longest first.
+def _print_stages(took: Mapping[str, int], total_ns: int) -> None:
+    """Print to stderr how long each stage of profkit took, longest first.
 
-    Stages of several processes run side by side, so together they can be longer than the whole.
+    Stages of several processes overlap, so that their sum can exceed the total.
     """
-    click.echo(f"profkit: {format_ns(whole_ns)} in all", err=True)
+    click.echo(f"profkit: {format_ns(total_ns)} in total", err=True)
     for stage, ns in sorted(took.items(), key=lambda item: -item[1]):
         click.echo(f"  {format_ns(ns):>8}  {stage}", err=True)
 
 
 def _reaches(report: "Report", severity: str | None) -> bool:
-    """Whether a report holds a finding of at least some severity."""
+    """Whether a report has a finding of at least this severity."""
     if severity is None:
         return False
-    enough = SEVERITIES[SEVERITIES.index(severity) :]
-    return any(finding.severity in enough for finding in report.findings)
+    severe = SEVERITIES[SEVERITIES.index(severity) :]
+    return any(finding.severity in severe for finding in report.findings)

@@ -1,4 +1,4 @@
-"""``profkit demo``: records a small program with planted faults and shows its report."""
+"""``profkit demo``: records a small program with planted problems and shows its report."""
 
 import filecmp
 import os
@@ -22,36 +22,36 @@ _COPY: Final = "profkit_demo.py"
 
 
 @click.command(
-    short_help="Record a small program with planted faults; show its report.",
+    short_help="Record a small program with planted problems; show its report.",
     epilog="\b\nExample: profkit demo --dir /tmp/traces",
 )
 @click.option("--dir", "folder", metavar="FOLDER",
-              help="Where the trace goes; $PROFKIT_DIR, else traces.")  # fmt: skip
+              help="Folder for the trace; $PROFKIT_DIR, else traces.")  # fmt: skip
 @click.option("--force", is_flag=True, help=f"Overwrite a {_COPY} that was changed.")
 def command(*, folder: str | None, force: bool) -> int:
-    """Record a small training program with three planted faults, and show its report.
+    """Record a small training program with three planted problems, and show its report.
 
-    The program is put beside its trace, to be read, cured and run again.
+    The program is copied beside its trace, so that you can fix it and run it again.
     """
     home = Path(folder or os.environ.get("PROFKIT_DIR") or "traces")
-    program = _put(home, force=force)
-    click.echo(f"profkit: running {program}, which has three planted faults", err=True)
+    program = _copied(home, force=force)
+    click.echo(f"profkit: running {program}, which has three planted problems", err=True)
     path = _record(program, home)
     report = profkit.analyze(path)
     deliver(profkit.render(report, "text", **layout(STDOUT)), STDOUT, force=True)
-    _say_next(program, report, home)
+    _suggest_next(program, report, home)
     return 0
 
 
-def _put(home: Path, *, force: bool) -> Path:
-    """Copy the program beside its traces, unless the user's own version of it is there."""
+def _copied(home: Path, *, force: bool) -> Path:
+    """Copy the program beside its traces, unless the user has changed a copy there."""
     program = home / _COPY
     try:
         home.mkdir(parents=True, exist_ok=True)
         if force or not program.exists():
             shutil.copyfile(_PROGRAM, program)
         elif not filecmp.cmp(_PROGRAM, program, shallow=False):
-            click.echo(f"profkit: {program} was changed; --force brings the faults back", err=True)
+            click.echo(f"profkit: using your changed {program}; --force restores it", err=True)
     except OSError as error:
         message = f"{program} cannot be written: {error.strerror or error}."
         raise OutputError(message, "Choose another folder with --dir.") from error
@@ -59,10 +59,10 @@ def _put(home: Path, *, force: bool) -> Path:
 
 
 def _record(program: Path, home: Path) -> str:
-    """Run the program; returns the path of its trace.
+    """Run the program and return the path of its trace.
 
     Raises:
-        CaptureError: If it made none.
+        CaptureError: It wrote none.
     """
     names = runpy.run_path(str(program), run_name="profkit_demo")
     path: str | None = names["main"](str(home))
@@ -73,12 +73,12 @@ def _record(program: Path, home: Path) -> str:
     return path
 
 
-def _say_next(program: Path, report: "Report", home: Path) -> None:
+def _suggest_next(program: Path, report: "Report", home: Path) -> None:
     lines = (
         "",
-        f"look:     profkit view {shlex.quote(report.source.path)}",
-        f"or:       tensorboard --logdir {shlex.quote(str(home))}",
-        f"cure it:  edit {program}, then: profkit demo",
-        "your own: profkit run train.py",
+        f"browser:      profkit view {shlex.quote(report.source.path)}",
+        f"TensorBoard:  tensorboard --logdir {shlex.quote(str(home))}",
+        f"fix it:       edit {program}, then: profkit demo",
+        "your program: profkit run train.py",
     )
     click.echo("\n".join(lines), err=True)

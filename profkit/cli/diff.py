@@ -11,22 +11,23 @@ from profkit.model.finding import SEVERITIES
 
 
 @click.command(
-    short_help="Say what changed from one recording to another.",
+    short_help="Compare two recordings.",
     epilog="\b\nExample: profkit diff before.snapshot.pickle.gz after.snapshot.pickle.gz",
 )
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
 @click.option("--format", "format_", type=click.Choice(("html", "json", "md", "text")),
-              default="text", help="How to show it.")  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", default=STDOUT, help="Where to; - is stdout.")
+              default="text", help="Output format.")  # fmt: skip
+@click.option("-o", "--output", metavar="FILE", default=STDOUT,
+              help="Output file; - is stdout.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 @reading_options
 @click.option("--top", metavar="N", type=click.IntRange(min=1), default=5, show_default=True,
-              help="How many changes of each kind to show.")  # fmt: skip
+              help="Number of changes of each kind.")  # fmt: skip
 @click.option("--fail-on", type=click.Choice(SEVERITIES),
-              help="Exit with 1 if a finding at least this severe appeared or grew.")  # fmt: skip
+              help="Exit with 1 if a new or worse finding has at least this severity.")  # fmt: skip
 @click.option("--verbose", "-v", is_flag=True, help="Show all changes, memory with its stacks.")
-def command(  # noqa: PLR0913  (one argument an option)
+def command(  # noqa: PLR0913  (one argument per option)
     *,
     before: str,
     after: str,
@@ -38,10 +39,10 @@ def command(  # noqa: PLR0913  (one argument an option)
     fail_on: str | None,
     verbose: bool,
 ) -> int:
-    """Say what appeared, went, grew and shrank from BEFORE to AFTER.
+    """Show what is new, worse, better or fixed from BEFORE to AFTER.
 
-    Both are memory snapshots, which are compared by stack in bytes; or traces, or reports that
-    profkit analyze saved as JSON, which are compared by step time, findings and kernels.
+    Two memory snapshots are compared by stack, in bytes. Traces, and reports that profkit analyze
+    saved as JSON, are compared by step time, findings and kernels.
     """
     from profkit.api import compare, render
     from profkit.cli._next_command import after_difference
@@ -56,10 +57,10 @@ def command(  # noqa: PLR0913  (one argument an option)
     after_difference(difference, before, after, output=output)
     if fail_on is None:
         return 0
-    enough = SEVERITIES[SEVERITIES.index(fail_on) :]
+    severe = SEVERITIES[SEVERITIES.index(fail_on) :]
     return int(
         any(
-            change.status in {"new", "worse"} and change.severity in enough
+            change.status in {"new", "worse"} and change.severity in severe
             for change in difference.of_kind("finding")
         )
     )

@@ -1,4 +1,4 @@
-"""``profkit doctor``: is this machine ready to train and to profile."""
+"""``profkit doctor``: checks whether this machine can train and profile."""
 
 import json
 from dataclasses import asdict
@@ -19,12 +19,11 @@ _STYLE = {"ok": "green", "note": "yellow", "problem": "red"}
     epilog="\b\nExample: profkit doctor --format json",
 )
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text",
-              help="How to show it.")  # fmt: skip
+              help="Output format.")  # fmt: skip
 def command(format_: str) -> int:
-    """Check whether this machine is ready to train and to profile.
+    """Check whether this machine can train and profile.
 
-    Each line is ok, a note, or a problem with what to do about it. Exits with 1 if there is a
-    problem.
+    Each line is ok, a note, or a problem with its fix. The exit code is 1 if there is a problem.
     """
     from profkit.capture.doctor import examine
     from profkit.capture.machine import gather
@@ -35,12 +34,11 @@ def command(format_: str) -> int:
     return int(any(line.status == "problem" for line in lines))
 
 
-def page(lines: tuple["Line", ...], look: dict[str, Any]) -> str:
-    """The lines as text.
+def page(lines: tuple["Line", ...], layout: dict[str, Any]) -> str:
+    """The lines of :func:`profkit.capture.doctor.examine` as text.
 
     Args:
-        lines: What :func:`profkit.capture.doctor.examine` says.
-        look: The layout: ``width`` and ``color``.
+        layout: Has ``width`` and ``color``.
     """
     import textwrap
 
@@ -51,11 +49,11 @@ def page(lines: tuple["Line", ...], look: dict[str, Any]) -> str:
     shown = []
     for line in lines:
         status = f"{line.status:<9}"
-        if look["color"]:
+        if layout["color"]:
             status = click.style(status, fg=_STYLE[line.status])
         for number, text in enumerate(filter(None, (line.text, line.fix))):
             lead = "" if number == 0 else "→ "
-            wrapped = textwrap.wrap(lead + visible(text), max(look["width"] - len(indent), 30))
+            wrapped = textwrap.wrap(lead + visible(text), max(layout["width"] - len(indent), 30))
             for place, row in enumerate(wrapped):
                 first = number == 0 and place == 0
                 shown.append(f"{status}{line.topic:<{topics}}{row}" if first else indent + row)

@@ -1,4 +1,4 @@
-"""``profkit export``: a recording and its report for other programs."""
+"""``profkit export``: writes recordings and reports for other programs."""
 
 import importlib
 import importlib.util
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from profkit.cli._inputs import Read, plain_name, read_all
+from profkit.cli._inputs import Input, plain_name, read_all
 from profkit.cli._options import FormatChoice, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.cli._progress import Progress, progress
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from profkit.present.renderer import Renderer
 
 _INTO_FOLDERS: Final = {"tensorboard": "profkit.integrations.tensorboard.export"}
-"""Formats that are folders of files: the module whose ``write(reports, folder)`` writes them."""
+"""Formats of several files: the module whose ``write(reports, folder)`` writes them."""
 _GZIP: Final = ".gz"
 _GZIP_LEVEL: Final = 1
 _GZIP_WBITS: Final = 31
 
 
 class ExportChoice(FormatChoice):
-    """The name of any renderer, or of a format that is a folder."""
+    """The name of a renderer, or of a format of several files."""
 
     def __init__(self) -> None:
         super().__init__(of_recordings=True)
@@ -39,28 +39,28 @@ class ExportChoice(FormatChoice):
 
 
 def _is_folder_format(name: str) -> bool:
-    """Whether a format is a folder of files, and what writes it is there."""
+    """Whether a format has several files, and the module that writes them is installed."""
     return name in _INTO_FOLDERS and importlib.util.find_spec(_INTO_FOLDERS[name]) is not None
 
 
 @click.command(
-    short_help="Hand a recording on to Perfetto, a spreadsheet, a code host and others.",
+    short_help="Export a recording for Perfetto, TensorBoard, spreadsheets and others.",
     epilog="\b\nExamples:\n  profkit export trace.json.gz --to chrome\n"
     "  profkit export trace.json.gz --to csv -o tables/",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--to", "format_", type=ExportChoice(), required=True, help="The format.")
 @click.option("-o", "--output", metavar="OUT",
-              help="A file, which is packed if it ends in .gz; or a folder, which ends in / or is "
-              "there already; - is stdout.  [default: a file here, named after PATH; in a pipe "
-              "stdout]")  # fmt: skip
+              help="A file, compressed if its name ends in .gz; or a folder, which ends in / or "
+              "exists; - is stdout.  [default: a file in the working directory named after PATH; "
+              "in a pipe stdout]")  # fmt: skip
 @click.option("--table", metavar="NAME",
-              help="Of formats that are tables this one; into a folder go all.")  # fmt: skip
+              help="The table to export, for formats of tables; a folder gets all.")  # fmt: skip
 @click.option("--weight", metavar="NAME",
-              help="Of stacks: host, device, memory, or a flame graph's name.")  # fmt: skip
+              help="For stacks: host, device, memory, or the name of a flame graph.")  # fmt: skip
 @click.option("--base", metavar="FOLDER", type=click.Path(file_okay=False),
-              help="What paths of source files are relative to.  [default: here]")  # fmt: skip
-@click.option("--force", is_flag=True, help="Overwrite what is there.")
+              help="Base of relative source paths.  [default: working directory]")  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 @reading_options
 def command(
     *,
@@ -73,21 +73,19 @@ def command(
     force: bool,
     chosen: Mapping[str, Any],
 ) -> int:
-    """Write a recording, or the report on it, for other programs.
+    """Export a recording or its report for other programs.
 
-    PATH is a trace, a snapshot of the CUDA allocator's memory, what profkit run wrote of a
-    program's memory, a folder or an archive of these, or a report that profkit analyze saved as
-    JSON, which has no timeline and no stacks to hand on.
+    PATH is a trace, a snapshot of the CUDA caching allocator, a memory record of profkit run, a
+    folder or an archive of these, or a report that profkit analyze saved as JSON, which has neither
+    a timeline nor stacks.
     """
     root = str(Path(base).absolute() if base else Path.cwd())
     remarks: list[str] = []
     with progress() as shown:
         reads = read_all(paths, chosen, shown)
         if format_ in _INTO_FOLDERS:
-            written, opened_by = (
-                _into_folder(format_, reads, output),
-                f"{format_} --logdir {output}",
-            )
+            written = _into_folder(format_, reads, output)
+            opened_by = f"{format_} --logdir {output}"
         else:
             wanted = {"table": table, "weight": weight}
             export = _Export(format_, output, wanted, base=root, shown=shown, force=force)
@@ -96,17 +94,17 @@ def command(
             remarks = export.remarks
     for remark in dict.fromkeys(remarks):
         click.echo(f"profkit: {remark}", err=True)
-    _say_where(written, opened_by)
+    _print_files(written, opened_by)
     return 0
 
 
 @dataclass(frozen=True)
 class ExportTarget:
-    """Where one product goes.
+    """One output.
 
     Attributes:
         place: A file, or ``-`` for stdout.
-        table: Of a format that is tables the one that goes there, else None.
+        table: The table that is written there, for a format of tables, else None.
     """
 
     place: str
@@ -114,15 +112,15 @@ class ExportTarget:
 
 
 class _Export:
-    """Writes what was read in one format.
+    """Writes inputs in one format.
 
     Args:
         format_: The renderer's name.
         output: As on the command line.
-        wanted: What else was asked for there, by the option's name.
-        base: The folder that paths are relative to.
-        shown: Shows how far it is.
-        force: Whether files may be overwritten.
+        wanted: More options of the command line, by name; None if not given.
+        base: The base of relative paths.
+        shown: Shows the progress.
+        force: Whether existing files are overwritten.
     """
 
     def __init__(
@@ -151,20 +149,20 @@ class _Export:
         self._base, self._shown, self._force = base, shown, force
 
     def check(self, paths: tuple[str, ...]) -> None:
-        """Refuse what is there already before any work is done for it, as far as that is known."""
+        """Check the output file before any work is done, if its name is known."""
         if self._output is not None and not _is_folder(self._output):
             check_target(self._output, force=self._force)
         elif self._output is None and len(paths) == 1 and not _holds_several(paths[0]):
             check_target(self._named(plain_name(paths[0]), self._table), force=self._force)
 
-    def write(self, reads: Iterable[Read]) -> list[str]:
-        """Write everything, and return the files."""
+    def write(self, reads: Iterable[Input]) -> list[str]:
+        """Write everything and return the files."""
         if self._output is None or _is_folder(self._output):
             return self._each(reads)
         return self._as_one(iter(reads), self._output)
 
-    def _as_one(self, reads: Iterator[Read], place: str) -> list[str]:
-        """Everything in one file: of several recordings what a format can put together."""
+    def _as_one(self, reads: Iterator[Input], place: str) -> list[str]:
+        """Write one file; only formats of reports can combine several recordings."""
         from profkit.errors import UsageError
         from profkit.present.renderer import together
 
@@ -180,8 +178,8 @@ class _Export:
         self._deliver(self._pieces(first, target), place, _about_bytes(first))
         return [place]
 
-    def _each(self, reads: Iterable[Read]) -> list[str]:
-        """A file for each recording, and in a folder also for each of its tables."""
+    def _each(self, reads: Iterable[Input]) -> list[str]:
+        """Write one file per recording, and in a folder one per table."""
         written: list[str] = []
         for read in reads:
             for target in self._targets(read, set(written)):
@@ -189,7 +187,7 @@ class _Export:
                 written.append(target.place)
         return written
 
-    def _targets(self, read: Read, taken: set[str]) -> list[ExportTarget]:
+    def _targets(self, read: Input, taken: set[str]) -> list[ExportTarget]:
         from profkit.present.renderer import table_names
 
         there = table_names(self.module, read.report, {"recording": read.recording})
@@ -204,14 +202,14 @@ class _Export:
         return [ExportTarget(self._named(name, table), table) for table in there or (None,)]
 
     def _named(self, name: str, table: str | None) -> str:
-        """The file of a recording: here, or in the folder that was named."""
+        """The file of a recording, in the working directory or the output folder."""
         from profkit.present.renderer import streams
 
         suffix = self.module.INFO.suffix + (_GZIP if streams(self.module) else "")
         file = f"{name}.{table}{suffix}" if table is not None else f"{name}{suffix}"
         return str(Path(self._output or "") / file)
 
-    def _pieces(self, read: Read, target: ExportTarget) -> Iterator[bytes]:
+    def _pieces(self, read: Input, target: ExportTarget) -> Iterator[bytes]:
         from profkit.present.renderer import pieces, remark
 
         options = {**layout(target.place), "base": self._base, "recording": read.recording}
@@ -227,14 +225,14 @@ class _Export:
 
         pieces = self._shown.written(pieces, about_bytes if streams(self.module) else 0)
         if place.endswith(_GZIP):
-            pieces = _packed(pieces)
+            pieces = _compressed(pieces)
         if _is_folder(self._output or ""):
             _make_folder(Path(self._output or ""))
         deliver(pieces, place, force=self._force)
 
 
-def _about_bytes(read: Read) -> int:
-    """How long a recording's text is, and about so long what is made of it in pieces."""
+def _about_bytes(read: Input) -> int:
+    """The decompressed size of a recording, which an export in pieces has approximately too."""
     return read.recording.context.trace.notes.uncompressed_bytes if read.recording else 0
 
 
@@ -243,7 +241,7 @@ def _is_folder(output: str) -> bool:
 
 
 def _holds_several(path: str) -> bool:
-    """Whether what a path names may be several recordings, which have names of their own."""
+    """Whether a path may be several recordings, which have names of their own."""
     return Path(path).is_dir() or path.lower().endswith((".tar", ".zip", ".tgz", ".tar.gz"))
 
 
@@ -253,31 +251,31 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        message = f"{folder} cannot be made: {error.strerror or error}."
+        message = f"{folder} cannot be created: {error.strerror or error}."
         raise OutputError(message, "Choose another place with -o.") from error
 
 
-def _packed(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Pack a product by gzip on its way; the same product gives the same bytes."""
+def _compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Compress by gzip without a time stamp, so that equal input gives equal bytes."""
     from isal import isal_zlib
 
-    packer = isal_zlib.compressobj(level=_GZIP_LEVEL, wbits=_GZIP_WBITS)
+    compressor = isal_zlib.compressobj(level=_GZIP_LEVEL, wbits=_GZIP_WBITS)
     for piece in pieces:
-        yield packer.compress(piece)
-    yield packer.flush()
+        yield compressor.compress(piece)
+    yield compressor.flush()
 
 
-def _into_folder(format_: str, reads: Iterable[Read], output: str | None) -> list[str]:
-    """Write a format that is a folder of files."""
+def _into_folder(format_: str, reads: Iterable[Input], output: str | None) -> list[str]:
+    """Write a format of several files."""
     if output is None or output == STDOUT:
-        raise click.UsageError(f"{format_} is a folder of files: name it with -o.")
+        raise click.UsageError(f"{format_} writes several files: name a folder with -o.")
     module = importlib.import_module(_INTO_FOLDERS[format_])
     written = module.write((read.report for read in reads), Path(output))
     return [str(path) for path in written]
 
 
-def _say_where(written: list[str], opened_by: str) -> None:
-    """Say on a terminal where the product is, and what opens it."""
+def _print_files(written: list[str], opened_by: str) -> None:
+    """Print on a terminal which files were written, and what opens them."""
     from profkit.names import visible
 
     if written == [STDOUT] or not sys.stderr.isatty() or not written:

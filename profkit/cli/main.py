@@ -1,8 +1,7 @@
-"""The ``profkit`` command: finds the commands beside it and runs one.
+"""The ``profkit`` command: finds the commands in this package and runs one.
 
-Every public module of this package but this one is a command and holds ``command``. A module is
-imported only when its command is asked for, or when ``--help`` lists it, so its top level stays
-light: what is heavy is imported inside the function that needs it.
+Every other public module of this package defines ``command``. It is imported only when its command
+runs or ``--help`` lists it. Heavy modules are imported inside the functions that need them.
 """
 
 import importlib
@@ -19,8 +18,8 @@ from profkit.cli._suggest import did_you_mean
 
 _EPILOG = """\b
 Start here:
-  profkit run train.py           profile a program as it is
-  profkit analyze trace.json.gz  read a trace that is there already
+  profkit run train.py           profile a program without changing it
+  profkit analyze trace.json.gz  report on an existing trace
 """
 
 
@@ -28,12 +27,12 @@ class Commands(click.Group):
     """A group whose commands are the public modules of ``profkit.cli``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
-        """The names of the commands, in the order of the alphabet."""
+        """The names of the commands in alphabetical order."""
         names = (module.name for module in pkgutil.iter_modules(cli.__path__))
         return sorted(name for name in names if not name.startswith("_") and name != "main")
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command, or return None when there is no such command."""
+        """Import a command; None if there is no such command."""
         if cmd_name not in self.list_commands(ctx):
             return None
         module = importlib.import_module(f"{cli.__name__}.{cmd_name}")
@@ -43,7 +42,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of some arguments; for an unknown one, name what was perhaps meant."""
+        """Find the command of some arguments; suggest similar names for an unknown one."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
             ctx.fail(f"There is no command {name!r}.{did_you_mean(name, self.list_commands(ctx))}")
@@ -57,17 +56,17 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, message="profkit %(version)s")
 def group() -> None:
-    """Says what makes a PyTorch program slow or hungry, with the line to change."""
+    """Finds why a PyTorch program is slow or memory-hungry, and names the line to change."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     Args:
-        argv: The arguments after the program's name; ``sys.argv`` when None.
+        argv: The arguments after the program's name; by default those of ``sys.argv``.
 
     Raises:
-        SystemExit: Only when a command ends with a code of its own, as ``profkit run`` does.
+        SystemExit: ``profkit run`` exits with the program's own code.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
 

@@ -1,39 +1,41 @@
-"""``profkit run``: a program as it is, its trace and its report."""
+"""``profkit run``: profiles a program without changing it."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from profkit.cli._exit_codes import flush
+from profkit.cli._options import chosen_rules
 
 if TYPE_CHECKING:
     from profkit.capture.run import RunResult
 
 
 @click.command(
-    short_help="Profile a program that knows nothing of profkit.",
+    short_help="Profile a program without changing it.",
     context_settings={"allow_interspersed_args": False},
     epilog="\b\nExamples: profkit run train.py --lr 0.1\n          profkit run -m package.train",
 )
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as in python -m.")
 @click.option("--wait", metavar="N", type=click.IntRange(min=0), default=2, show_default=True,
-              help="Steps to leave alone first.")  # fmt: skip
+              help="Steps to skip first.")  # fmt: skip
 @click.option("--warmup", metavar="N", type=click.IntRange(min=0), default=2, show_default=True,
-              help="Steps that follow; one of them lends its lines.")  # fmt: skip
+              help="Warm-up steps; one is recorded with stacks for source lines.")  # fmt: skip
 @click.option("--active", metavar="N", type=click.IntRange(min=1), default=3, show_default=True,
               help="Steps to record.")  # fmt: skip
 @click.option("--dir", "folder", metavar="DIR",
               help="Folder for traces; $PROFKIT_DIR, else traces.")  # fmt: skip
-@click.option("--json", "json_file", metavar="FILE", help="Write the report there as JSON too.")
-@click.option("--no-trace", is_flag=True, help="Do not record steps.")
-@click.option("--no-leaks", is_flag=True, help="Do not watch memory.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the report as JSON as well.")
+@click.option("--no-trace", is_flag=True, help="Do not record a trace.")
+@click.option("--no-leaks", is_flag=True, help="Do not monitor memory.")
 @click.option("--tracemalloc", "lines_of_python", is_flag=True,
-              help="Name the lines that make Python's own objects too; slow.")  # fmt: skip
+              help="Find allocation sites of plain Python objects as well; slow.")  # fmt: skip
 @click.argument("program", metavar="PROGRAM")
 @click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def command(  # noqa: PLR0913  (one argument an option)
+def command(  # noqa: PLR0913  (one argument per option)
     *,
     is_module: bool,
     wait: int,
@@ -47,11 +49,10 @@ def command(  # noqa: PLR0913  (one argument an option)
     program: str,
     args: tuple[str, ...],
 ) -> int:
-    """Run PROGRAM with its ARGS as python would, record some of its steps, and report.
+    """Run PROGRAM with ARGS as python does, record some of its steps, and report.
 
-    Steps are those of its optimizer, else the turns of its DataLoader's loop, else the whole run.
-    Memory is watched over all of them. The report goes to stderr and the exit code is the
-    program's own.
+    Steps are optimizer steps, else DataLoader iterations, else the whole run. Memory is monitored
+    over all steps. The report is written to stderr, and the exit code is the program's own.
     """
     from profkit.capture.options import Options
     from profkit.capture.run import ProgramTarget, run
@@ -60,6 +61,7 @@ def command(  # noqa: PLR0913  (one argument an option)
 
     if json_file is not None:
         json_file = _checked(json_file)
+    chosen = chosen_rules()
     target = ProgramTarget(program, args, is_module)
     schedule = Schedule(wait, warmup, active)
     options = Options(folder=folder, quiet=True)
@@ -71,33 +73,33 @@ def command(  # noqa: PLR0913  (one argument an option)
         monitor_memory=not no_leaks,
         lines_of_python=lines_of_python,
     )
-    outcome = run(target, plan, killed=lambda ended: _report(ended, json_file))
+    outcome = run(target, plan, killed=lambda ended: _report(ended, json_file, chosen))
     _show_error(outcome.error)
     if not (outcome.is_of_child or (no_trace and no_leaks)):
-        _report(outcome, json_file)
-    return _leave_like(outcome.error)
+        _report(outcome, json_file, chosen)
+    return _exit_like(outcome.error)
 
 
 def _checked(json_file: str) -> str:
-    """The file's full path: the program may go elsewhere, and run for hours before it is written.
+    """The file's absolute path, checked before the program runs: it may change its directory.
 
     Raises:
-        OutputError: If its folder is not there.
+        OutputError: Its folder does not exist.
     """
     from profkit.errors import OutputError
 
     if not Path(json_file).resolve().parent.is_dir():
-        raise OutputError(f"There is no folder for {json_file}.", "Make it first.")
+        raise OutputError(f"There is no folder for {json_file}.", "Create it first.")
     return str(Path(json_file).resolve())
 
 
-def _report(outcome: "RunResult", json_file: str | None) -> None:
-    """Print the report to stderr, and write it as JSON if that was asked for.
+def _report(outcome: "RunResult", json_file: str | None, chosen: Mapping[str, Any]) -> None:
+    """Print the report to stderr, and write it as JSON if requested.
 
-    A report that fails does not change how the program ends.
+    An error in it does not change how the program ends.
     """
     from profkit.api import render, study
-    from profkit.cli._exit_codes import say_error
+    from profkit.cli._exit_codes import print_error
     from profkit.cli._next_command import after_run
     from profkit.cli._output import stream_layout
     from profkit.cli._progress import progress
@@ -109,31 +111,32 @@ def _report(outcome: "RunResult", json_file: str | None) -> None:
     try:
         with progress() as shown:
             shown.reading(outcome.files[0])
-            told = shown.on_stage
+            on_stage = shown.on_stage
             report = study(
                 outcome.files,
                 on_progress=shown.on_progress,
-                on_stage=lambda stage, _ns: told(stage),
+                on_stage=lambda stage, _ns: on_stage(stage),
+                **chosen,
             ).report
         click.echo(render(report, "text", **stream_layout(sys.stderr)).decode(), err=True, nl=False)
         if json_file is not None:
             Path(json_file).write_bytes(render(report, "json"))
         after_run(report, outcome.files)
     except ProfkitError as error:
-        say_error(error)
+        print_error(error)
     except OSError as error:
         click.echo(f"profkit: {json_file} cannot be written: {error.strerror}.", err=True)
 
 
 def _show_error(error: BaseException | None) -> None:
-    """Print the program's own traceback, as python does when a program ends by an exception."""
+    """Print the program's traceback as python does."""
     if error is not None and not isinstance(error, SystemExit):
         flush(sys.stdout)
         sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _leave_like(error: BaseException | None) -> int:
-    """End this process as the program ended.
+def _exit_like(error: BaseException | None) -> int:
+    """The exit code of the program.
 
     Raises:
         SystemExit: The program's own.
@@ -141,12 +144,12 @@ def _leave_like(error: BaseException | None) -> int:
     if isinstance(error, SystemExit):
         raise error
     if isinstance(error, KeyboardInterrupt):
-        _die_of_interrupt()
+        _exit_by_interrupt()
     return 0 if error is None else 1
 
 
-def _die_of_interrupt() -> None:
-    """Let the wait status be that of Ctrl-C, which shells look at to stop a script."""
+def _exit_by_interrupt() -> None:
+    """End by SIGINT, since shells check the wait status to stop a script on Ctrl-C."""
     import atexit
     import os
     import signal

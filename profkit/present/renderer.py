@@ -27,7 +27,7 @@ from profkit.engine.context import Context
 from profkit.errors import PluginError, UsageError
 from profkit.model.difference import Difference
 from profkit.model.report import Report
-from profkit.plugins import Offer, discover, offers
+from profkit.plugins import Plugin, discover, plugins
 
 PACKAGE = "profkit.renderers"
 GROUP = "profkit.renderers"
@@ -127,7 +127,7 @@ def renderer(name: str) -> Renderer:
         PluginError: Its module lacks a part of the protocol, or two have that name.
         UsageError: There is no such format.
     """
-    named = [offer for offer in offers(PACKAGE, GROUP) if _is_named(offer, name)]
+    named = [offer for offer in plugins(PACKAGE, GROUP) if _is_named(offer, name)]
     if len(named) == 1:
         module = _checked(named[0].load())
         if module.INFO.name == name:
@@ -140,7 +140,7 @@ def renderer(name: str) -> Renderer:
     return known[name]
 
 
-def _is_named(offer: Offer, name: str) -> bool:
+def _is_named(offer: Plugin, name: str) -> bool:
     return offer.name == name or offer.name.startswith(f"{name}_")
 
 

@@ -1,4 +1,4 @@
-"""A program on a real terminal, and what somebody sees there."""
+"""Runs a program on a pseudo-terminal and returns what it shows."""
 
 import fcntl
 import os

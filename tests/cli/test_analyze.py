@@ -1,4 +1,4 @@
-"""``profkit analyze`` reads traces and delivers reports."""
+"""``profkit analyze`` reads recordings and writes reports."""
 
 import json
 import tarfile
@@ -36,22 +36,24 @@ def test_the_report_goes_to_stdout_and_nothing_else_does(
     assert "\x1b" not in captured.out
 
 
-def test_json_of_one_path_is_a_report_and_of_several_an_array(
+def test_json_is_a_report_for_one_path_and_an_array_for_several(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", trace, "--format", "json"]) == 0
     one = json.loads(capsys.readouterr().out)
     assert main(["analyze", trace, trace, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [one, one]
-    assert one["schema"] == "profkit.report/1"
+    assert one["schema"] == "profkit.report/2"
 
 
-def test_several_texts_follow_each_other(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_of_several_paths_are_concatenated(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["analyze", trace, trace]) == 0
     assert capsys.readouterr().out.count("Step time is") == 2
 
 
-def test_a_folder_and_an_archive_give_a_report_for_each_of_their_traces(
+def test_folders_and_archives_give_one_report_per_trace(
     trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ranks = tmp_path / "ranks"
@@ -69,11 +71,11 @@ def test_a_folder_and_an_archive_give_a_report_for_each_of_their_traces(
 
 
 @pytest.mark.parametrize(("level", "code"), [("note", 1), ("warning", 1), ("error", 0)])
-def test_fail_on_counts_findings_at_least_as_severe(trace: str, level: str, code: int) -> None:
+def test_fail_on_includes_higher_severities(trace: str, level: str, code: int) -> None:
     assert main(["analyze", trace, "--select", "SYN001", "--fail-on", level]) == code
 
 
-def test_fail_on_nothing_found_is_no_failure(trace: str) -> None:
+def test_fail_on_without_findings_succeeds(trace: str) -> None:
     assert main(["analyze", trace, "--ignore", "SYN,KER,DAT,MEM", "--fail-on", "note"]) == 0
 
 
@@ -91,14 +93,14 @@ def test_rules_are_chosen_by_id_name_and_family(
     assert "SYN001" not in found("--ignore", "SYN,KER")
 
 
-def test_an_unknown_rule_is_refused_with_what_was_perhaps_meant(
+def test_an_unknown_rule_is_refused_with_a_suggestion(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", trace, "--select", "itemsync"]) == 2
     assert "Did you mean item-sync?" in capsys.readouterr().err
 
 
-def test_a_file_is_written_whole_and_not_overwritten_without_force(
+def test_a_file_is_not_overwritten_without_force(
     trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "report.json"
@@ -117,7 +119,7 @@ def test_a_file_is_written_whole_and_not_overwritten_without_force(
     ]
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_work(
+def test_the_output_path_is_checked_before_the_analysis(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = str(tmp_path / "nowhere" / "report.txt")
@@ -133,9 +135,7 @@ def test_a_full_disk_is_an_output_error(trace: str, capsys: pytest.CaptureFixtur
     assert "cannot be written: No space left on device" in capsys.readouterr().err
 
 
-def test_what_is_no_trace_ends_with_three(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_files_exit_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "notes.json"
     file.write_text("[1, 2]", encoding="utf-8")
     assert main(["analyze", str(file)]) == 3
@@ -161,13 +161,13 @@ def test_a_dumb_terminal_gets_ascii(
     ("written", "n_bytes"),
     [("500", 500), ("64MB", 64_000_000), ("20GiB", 20 << 30), ("1.5k", 1500), (" 2 mib ", 2 << 20)],
 )
-def test_sizes_are_read_as_people_write_them(written: str, n_bytes: int) -> None:
+def test_sizes_have_decimal_and_binary_units(written: str, n_bytes: int) -> None:
     assert Size().convert(written, None, None) == n_bytes
 
 
-def test_a_size_that_is_none_is_refused(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_size_is_refused(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", trace, "--max-bytes", "much"]) == 2
-    assert "'much' is no size" in capsys.readouterr().err
+    assert "'much' is not a size" in capsys.readouterr().err
 
 
 def test_a_trace_larger_than_allowed_is_refused_with_exit_code_3(
@@ -177,10 +177,10 @@ def test_a_trace_larger_than_allowed_is_refused_with_exit_code_3(
     assert "--max-bytes" in capsys.readouterr().err
 
 
-def test_verbose_says_on_stderr_where_profkits_own_time_went(
+def test_verbose_prints_the_time_of_each_stage_to_stderr(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", trace, "--verbose"]) == 0
     said = capsys.readouterr().err
-    for stage in ("read", "unpack", "decode", "assemble", "index", "rule SYN001", "render"):
+    for stage in ("read", "decompress", "decode", "assemble", "index", "rule SYN001", "render"):
         assert f"  {stage}\n" in said

@@ -1,4 +1,4 @@
-"""``profkit demo`` records its program and finds what was planted."""
+"""``profkit demo`` records its program and reports the planted problems."""
 
 import os
 import subprocess
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from profkit.cli.demo import _COPY, _PROGRAM, _put
+from profkit.cli.demo import _COPY, _PROGRAM, _copied
 from profkit.errors import OutputError
 
 
-def test_it_names_the_line_of_every_planted_fault(tmp_path: Path) -> None:
+def test_it_reports_the_line_of_every_planted_problem(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "profkit", "demo", "--dir", "t"],
         cwd=tmp_path,
@@ -35,20 +35,20 @@ def test_it_names_the_line_of_every_planted_fault(tmp_path: Path) -> None:
     assert "tensorboard --logdir t" in done.stderr
 
 
-def test_a_changed_program_is_kept_unless_forced(
+def test_a_changed_program_is_not_overwritten_without_force(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = _put(tmp_path, force=False)
+    program = _copied(tmp_path, force=False)
     assert program.read_bytes() == _PROGRAM.read_bytes()
-    program.write_text("# cured", encoding="utf-8")
-    _put(tmp_path, force=False)
-    assert program.read_text(encoding="utf-8") == "# cured"
-    assert "--force brings the faults back" in capsys.readouterr().err
-    _put(tmp_path, force=True)
+    program.write_text("# fixed", encoding="utf-8")
+    _copied(tmp_path, force=False)
+    assert program.read_text(encoding="utf-8") == "# fixed"
+    assert "--force restores it" in capsys.readouterr().err
+    _copied(tmp_path, force=True)
     assert program.read_bytes() == _PROGRAM.read_bytes()
 
 
 def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(OutputError, match="cannot be written"):
-        _put(tmp_path / "file" / "traces", force=False)
+        _copied(tmp_path / "file" / "traces", force=False)

@@ -1,4 +1,4 @@
-"""``profkit diff`` says what changed, and fails a build where a finding appeared."""
+"""``profkit diff`` compares recordings, and fails a build if there is a new finding."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def training(wait_ns: int) -> TraceBuilder:
 def traces(tmp_path: Path) -> tuple[str, str]:
     """Two traces: one whose steps wait for data, and its cure."""
     slow = training(5_000_000).write(tmp_path / "slow.pt.trace.json.gz")
-    return str(slow), str(training(0).write(tmp_path / "cured.pt.trace.json.gz"))
+    return str(slow), str(training(0).write(tmp_path / "fixed.pt.trace.json.gz"))
 
 
 def test_two_snapshots_are_compared_by_line(
@@ -45,7 +45,7 @@ def test_two_snapshots_are_compared_by_line(
     assert captured.err == ""
 
 
-def test_the_cure_shows_as_time_saved_and_a_finding_gone(
+def test_a_fix_shows_as_shorter_steps_and_a_fixed_finding(
     traces: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["diff", *traces]) == 0
@@ -55,18 +55,18 @@ def test_the_cure_shows_as_time_saved_and_a_finding_gone(
     assert "DAT001 starved-by-loader" in out
 
 
-def test_a_build_fails_where_a_finding_appeared_and_not_where_it_went(
+def test_fail_on_counts_new_findings_and_not_fixed_ones(
     traces: tuple[str, str],
 ) -> None:
-    slow, cured = traces
-    assert main(["diff", cured, slow, "--fail-on", "warning"]) == 1
-    assert main(["diff", cured, slow, "--fail-on", "error"]) == 0
-    assert main(["diff", slow, cured, "--fail-on", "note"]) == 0
+    slow, fixed = traces
+    assert main(["diff", fixed, slow, "--fail-on", "warning"]) == 1
+    assert main(["diff", fixed, slow, "--fail-on", "error"]) == 0
+    assert main(["diff", slow, fixed, "--fail-on", "note"]) == 0
     assert main(["diff", slow, slow, "--fail-on", "note"]) == 0
-    assert main(["diff", cured, slow, "--fail-on", "note", "--ignore", "DAT"]) == 0
+    assert main(["diff", fixed, slow, "--fail-on", "note", "--ignore", "DAT"]) == 0
 
 
-def test_json_goes_to_a_file_and_a_file_that_is_there_stays(
+def test_json_is_written_to_a_file_and_existing_files_are_not_overwritten(
     traces: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "diff.json"
@@ -75,7 +75,7 @@ def test_json_goes_to_a_file_and_a_file_that_is_there_stays(
     assert tree["schema"] == SCHEMA
     assert [each["status"] for each in tree["changes"] if each["kind"] == "finding"] == ["fixed"]
     assert main(["diff", *traces, "-o", str(target)]) == 5
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_a_trace_and_a_snapshot_are_refused_with_exit_code_2(
@@ -93,7 +93,7 @@ def test_a_missing_file_is_refused_with_exit_code_3(
     assert "There is no file no/such/file" in capsys.readouterr().err
 
 
-def test_a_folder_of_traces_is_refused_with_what_to_do(
+def test_a_folder_of_traces_is_refused_with_a_hint(
     traces: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["diff", traces[0], str(tmp_path)]) == 3

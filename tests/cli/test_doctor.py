@@ -1,4 +1,4 @@
-"""``profkit doctor`` judges machines, this one and others."""
+"""``profkit doctor`` checks machines."""
 
 import json
 from dataclasses import replace
@@ -40,7 +40,7 @@ def the_trouble(**changes: object) -> Line:
     return line
 
 
-def test_a_healthy_machine_has_no_troubles_and_names_its_device() -> None:
+def test_a_healthy_machine_has_no_problems_and_names_its_device() -> None:
     assert troubles(HEALTHY) == []
     texts = {line.topic: line.text for line in examine(HEALTHY)}
     assert texts["cuda:0"] == "NVIDIA H200, 141 GiB, sm_90, current"
@@ -52,13 +52,13 @@ def test_a_machine_without_a_gpu_is_healthy() -> None:
     assert troubles(facts) == []
 
 
-def test_a_build_for_the_cpu_beside_a_gpu_is_a_problem() -> None:
+def test_a_cpu_build_of_torch_on_a_machine_with_a_gpu_is_a_problem() -> None:
     line = the_trouble(built_for=None, devices=(), archs=())
     assert line.status == "problem"
     assert "built for the CPU" in line.text
 
 
-def test_a_driver_that_is_too_old_is_a_problem() -> None:
+def test_an_outdated_driver_is_a_problem() -> None:
     line = the_trouble(devices=(), driver_cuda=(11, 4), driver="470.1")
     assert line.status == "problem"
     assert "470.1 runs CUDA up to 11.4" in line.text
@@ -71,12 +71,12 @@ def test_hidden_devices_are_a_problem(value: str) -> None:
     assert line.fix == "Unset CUDA_VISIBLE_DEVICES."
 
 
-def test_a_visible_device_that_is_not_there_is_a_problem() -> None:
+def test_a_visible_device_that_does_not_exist_is_a_problem() -> None:
     line = the_trouble(devices=(), visible=("CUDA_VISIBLE_DEVICES", "7"))
     assert "'7' names no GPU" in line.text
 
 
-def test_a_gpu_that_fails_for_another_reason_says_what_torch_says() -> None:
+def test_another_failure_of_a_gpu_is_reported_with_torchs_message() -> None:
     line = the_trouble(devices=(), device_error="RuntimeError: CUDA unknown error")
     assert "CUDA unknown error" in line.text
 
@@ -127,14 +127,14 @@ def test_a_missing_torch_is_a_problem_and_the_only_one() -> None:
         ({"variables": {"PROFKIT": "0"}}, "environment", "note"),
     ],
 )
-def test_each_trouble_has_its_topic_and_says_what_to_do(
+def test_each_problem_has_its_topic_and_fix(
     changes: dict[str, object], topic: str, status: str
 ) -> None:
     line = the_trouble(**changes)
     assert (line.topic, line.status) == (topic, status)
 
 
-def test_the_page_says_what_to_do_and_counts_the_problems() -> None:
+def test_the_page_shows_fixes_and_counts_the_problems() -> None:
     look = {"width": 80, "color": False}
     lines = examine(replace(HEALTHY, kineto=False, folder_error="Permission denied"))
     shown = page(lines, look)
@@ -163,7 +163,7 @@ def test_a_folder_that_cannot_be_written_fails_the_doctor(
     assert "/proc/nowhere cannot be written" in capsys.readouterr().out
 
 
-def test_the_tab_is_asked_for_as_tensorboard_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tensorboard_tab_is_checked_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     from profkit.capture import machine
 
     assert machine._tab_error() == ""

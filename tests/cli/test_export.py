@@ -1,4 +1,4 @@
-"""``profkit export`` writes every format where one expects it."""
+"""``profkit export`` writes every format to the expected file."""
 
 import csv
 import gzip
@@ -36,20 +36,20 @@ def here() -> list[str]:
     return sorted(path.name for path in Path.cwd().iterdir())
 
 
-def test_the_contracts_formats_are_there() -> None:
+def test_all_documented_formats_exist() -> None:
     assert {"chrome", "parquet", "csv", "folded", "html", "md", "sarif", "json"} <= set(FORMATS)
     assert "tensorboard" in ExportChoice()._known()
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_format_goes_to_a_file(form: str, trace: Path) -> None:
+def test_every_format_can_be_written_to_a_file(form: str, trace: Path) -> None:
     assert main(["export", str(trace), "--to", form, "-o", "out"]) == 0
     assert Path("out").stat().st_size > 0
     assert here() == ["out"]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_on_a_terminal_it_becomes_a_file_here_named_after_the_recording(
+def test_on_a_terminal_the_file_is_named_after_the_recording(
     form: str,
     trace: Path,
     capsys: pytest.CaptureFixture[str],
@@ -67,13 +67,13 @@ def test_on_a_terminal_it_becomes_a_file_here_named_after_the_recording(
     assert main(["export", str(trace), "--to", form, "--force"]) == 0
 
 
-def test_in_a_pipe_it_goes_to_stdout(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_pipe_it_is_written_to_stdout(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(trace), "--to", "chrome"]) == 0
     assert json.loads(capsys.readouterr().out)["traceEvents"]
     assert here() == []
 
 
-def test_a_name_that_ends_in_gz_is_packed_and_the_same_again(trace: Path) -> None:
+def test_a_gz_file_is_compressed_reproducibly(trace: Path) -> None:
     assert main(["export", str(trace), "--to", "chrome", "-o", "a.json.gz"]) == 0
     assert main(["export", str(trace), "--to", "chrome", "-o", "b.json.gz"]) == 0
     packed = Path("a.json.gz").read_bytes()
@@ -81,7 +81,7 @@ def test_a_name_that_ends_in_gz_is_packed_and_the_same_again(trace: Path) -> Non
     assert packed == Path("b.json.gz").read_bytes()
 
 
-def test_into_a_folder_go_all_tables_or_the_one_that_was_asked_for(trace: Path) -> None:
+def test_a_folder_gets_all_tables_or_the_selected_one(trace: Path) -> None:
     assert main(["export", str(trace), "--to", "csv", "-o", "tables/"]) == 0
     names = {path.name for path in Path("tables").iterdir()}
     assert {"step.findings.csv", "step.kernels.csv", "step.operators.csv"} <= names
@@ -91,7 +91,7 @@ def test_into_a_folder_go_all_tables_or_the_one_that_was_asked_for(trace: Path) 
     assert [row["name"] for row in steps] == ["ProfilerStep#0", "ProfilerStep#1"]
 
 
-def test_a_table_that_is_not_there_and_a_format_without_tables_are_refused(
+def test_unknown_tables_and_formats_without_tables_are_refused(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", str(trace), "--to", "csv", "--table", "kernel"]) == 2
@@ -110,13 +110,13 @@ def ranks(trace: Path, tmp_path: Path) -> str:
     return str(packed)
 
 
-def test_several_recordings_become_a_file_each(ranks: str) -> None:
+def test_several_recordings_are_written_to_one_file_each(ranks: str) -> None:
     assert main(["export", ranks, "--to", "chrome", "-o", "out/"]) == 0
     names = sorted(path.name for path in Path("out").iterdir())
     assert names == ["step-2.trace.json.gz", "step.trace.json.gz"]
 
 
-def test_several_recordings_are_one_file_where_a_format_can_hold_them(
+def test_several_recordings_are_one_file_in_formats_of_reports(
     ranks: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", ranks, "--to", "csv", "-o", "all.csv"]) == 0
@@ -127,14 +127,14 @@ def test_several_recordings_are_one_file_where_a_format_can_hold_them(
     assert here() == ["all.csv"]
 
 
-def test_a_format_that_is_a_folder_of_files_wants_one(
+def test_a_format_of_several_files_needs_a_folder(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", str(trace), "--to", "tensorboard", "-o", "logs"]) == 0
     (events,) = Path("logs").rglob("events.out.tfevents.*")
     assert events.stat().st_size > 0
     assert main(["export", str(trace), "--to", "tensorboard"]) == 2
-    assert "name it with -o" in capsys.readouterr().err
+    assert "name a folder with -o" in capsys.readouterr().err
 
 
 def test_a_saved_report_can_be_exported(trace: Path) -> None:
@@ -160,17 +160,17 @@ def test_lines_are_relative_to_the_base(tmp_path: Path) -> None:
     assert run["originalUriBaseIds"]["SRCROOT"]["uri"] == "file:///src/project/"
 
 
-def test_what_is_there_is_told_before_the_work(
+def test_existing_files_are_reported_before_the_analysis(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken = tmp_path / "taken.json"
     taken.write_text("mine")
     assert main(["export", "/no/such/trace.json", "--to", "chrome", "-o", str(taken)]) == 5
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert taken.read_text() == "mine"
 
 
-def test_a_format_that_is_not_there_names_those_that_are(
+def test_an_unknown_format_is_refused_with_a_list(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["export", str(trace), "--to", "crome"]) == 2
@@ -189,5 +189,5 @@ def test_a_format_that_is_not_there_names_those_that_are(
         (".json", "recording"),
     ],
 )
-def test_a_recordings_name_is_its_files_without_endings(path: str, name: str) -> None:
+def test_the_name_of_a_recording_is_its_file_name_without_endings(path: str, name: str) -> None:
     assert plain_name(path) == name

@@ -1,4 +1,4 @@
-"""Names from a file are shown harmlessly, whatever they hold."""
+"""Names from a file cannot affect the terminal."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ KERNEL = "</script>\x1b]0;x\x07"
 
 
 @pytest.mark.parametrize("form", ["text", "json", "md"])
-def test_names_that_are_escapes_or_markup_are_shown_harmlessly(
+def test_escapes_and_markup_in_names_are_escaped(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     b = TraceBuilder()

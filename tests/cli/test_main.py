@@ -1,4 +1,4 @@
-"""The command line ends with one message and one exit code, whatever happens."""
+"""Every error ends with one message and its exit code."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def fail(error: BaseException) -> int:
     raise error
 
 
-def test_every_command_is_found_by_its_module_and_explains_itself() -> None:
+def test_every_module_is_a_command_with_help() -> None:
     context = click.Context(group)
     names = group.list_commands(context)
     assert {"analyze", "demo", "doctor", "rules", "run"} <= set(names)
@@ -57,7 +57,7 @@ def test_help_and_version_end_with_zero(capsys: pytest.CaptureFixture[str]) -> N
         (["analyze", "x", "--nope"], "--nope"),
     ],
 )
-def test_what_cannot_be_used_ends_with_two(
+def test_invalid_usage_exits_with_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -77,24 +77,24 @@ def test_what_cannot_be_used_ends_with_two(
         (errors.InternalError("a", "b"), 70),
     ],
 )
-def test_each_error_has_its_exit_code_its_sentence_and_its_hint(
+def test_each_error_has_its_exit_code_message_and_hint(
     error: errors.ProfkitError, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert guarded(lambda: fail(error)) == code
     assert capsys.readouterr().err == "profkit: a\n  hint: b\n"
 
 
-def test_an_interrupt_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(lambda: fail(KeyboardInterrupt())) == 130
-    assert capsys.readouterr().err == "profkit: stopped.\n"
+    assert capsys.readouterr().err == "profkit: interrupted.\n"
 
 
-def test_a_programs_own_exit_passes_through() -> None:
+def test_the_exit_of_a_program_is_not_changed() -> None:
     with pytest.raises(SystemExit, match="17"):
         guarded(lambda: fail(SystemExit(17)))
 
 
-def test_a_bug_is_one_sentence_and_a_file(
+def test_a_bug_prints_one_sentence_and_writes_a_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -108,7 +108,7 @@ def test_a_bug_is_one_sentence_and_a_file(
     assert "KeyError: 'lane'" in file.read_text(encoding="utf-8")
 
 
-def test_a_bug_shows_its_traceback_when_asked(
+def test_a_bug_prints_its_traceback_with_profkit_debug(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROFKIT_DEBUG", "1")
@@ -116,7 +116,7 @@ def test_a_bug_shows_its_traceback_when_asked(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_bug_is_told_where_no_file_can_be_written(
+def test_a_bug_is_reported_if_no_file_can_be_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/nowhere/at/all")
@@ -125,7 +125,7 @@ def test_a_bug_is_told_where_no_file_can_be_written(
     assert "run it again with PROFKIT_DEBUG=1" in capsys.readouterr().err
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_a_closed_stdout_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -1,4 +1,4 @@
-"""After a command stands the next useful one: on a terminal, quoted for the shell, in one line."""
+"""Commands suggest the next one on a terminal, in one line and quoted for the shell."""
 
 import os
 import shlex
@@ -24,15 +24,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             b.load(9_000_000)
             b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
     b.write(made / "it's starved.json")
-    cured = TraceBuilder()
+    fixed = TraceBuilder()
     for _ in range(3):
-        with cured.step():
-            cured.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
-    cured.write(made / "cured.json")
+        with fixed.step():
+            fixed.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=50_000)
+    fixed.write(made / "fixed.json")
     return made
 
 
-def test_after_a_report_come_its_page_and_its_first_rule(folder: Path) -> None:
+def test_after_a_report_its_page_and_its_first_rule_are_suggested(folder: Path) -> None:
     seen = on_terminal(*MAIN, "analyze", "it's starved.json", cwd=folder, columns=200)
     assert seen.code == 0
     *_, last, _ = seen.screen
@@ -41,7 +41,7 @@ def test_after_a_report_come_its_page_and_its_first_rule(folder: Path) -> None:
     assert rule == "profkit rules DAT001"
 
 
-def test_after_a_run_come_the_page_of_its_trace_and_its_first_rule(
+def test_after_a_run_the_page_of_its_trace_and_its_first_rule_are_suggested(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
@@ -61,13 +61,13 @@ def test_after_a_run_come_the_page_of_its_trace_and_its_first_rule(
     [["rules", "DAT001"], ["view", "it's starved.json", "--no-open", "-o", "page.html"]],
     ids=" ".join,
 )
-def test_the_commands_that_are_named_are_there(folder: Path, words: list[str]) -> None:
+def test_the_suggested_commands_work(folder: Path, words: list[str]) -> None:
     assert on_terminal(*MAIN, *words, cwd=folder).code == 0
 
 
-def test_after_a_comparison_comes_what_became_worse(folder: Path) -> None:
-    better = ("diff", "it's starved.json", "cured.json")
-    worse = ("diff", "cured.json", "it's starved.json")
+def test_after_a_comparison_the_report_with_worse_findings_is_suggested(folder: Path) -> None:
+    better = ("diff", "it's starved.json", "fixed.json")
+    worse = ("diff", "fixed.json", "it's starved.json")
     assert "next: profkit diff" in on_terminal(*MAIN, *better, cwd=folder, columns=200).terminal
     seen = on_terminal(*MAIN, *worse, cwd=folder, columns=200)
     last = seen.screen[-2]
@@ -75,21 +75,21 @@ def test_after_a_comparison_comes_what_became_worse(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("format_", ["text", "json"])
-def test_into_a_pipe_nothing_is_said(folder: Path, format_: str) -> None:
+def test_nothing_is_suggested_in_a_pipe(folder: Path, format_: str) -> None:
     words = ("analyze", "it's starved.json", "--format", format_)
     seen = on_terminal(*MAIN, *words, cwd=folder, piped_stdout=True)
     assert "next:" not in seen.terminal + seen.stdout
     assert seen.stdout
 
 
-def test_who_wants_quiet_gets_it(folder: Path) -> None:
+def test_profkit_quiet_turns_suggestions_off(folder: Path) -> None:
     words = ("analyze", "it's starved.json")
     assert (
         "next:" not in on_terminal(*MAIN, *words, cwd=folder, env={"PROFKIT_QUIET": "1"}).terminal
     )
 
 
-def test_a_path_that_cannot_be_typed_is_not_shown(folder: Path, tmp_path: Path) -> None:
+def test_a_path_with_control_characters_is_not_suggested(folder: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "\x1b[31mred.json"
     os.link(folder / "it's starved.json", hostile)
     seen = on_terminal(*MAIN, "analyze", hostile.name, cwd=tmp_path, env={"NO_COLOR": "1"})
@@ -99,7 +99,7 @@ def test_a_path_that_cannot_be_typed_is_not_shown(folder: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("columns", [40, 200])
 def test_a_report_is_as_wide_as_the_terminal_it_is_on(folder: Path, columns: int) -> None:
-    words = ("analyze", "cured.json", "it's starved.json")
+    words = ("analyze", "fixed.json", "it's starved.json")
     seen = on_terminal(*MAIN, *words, cwd=folder, columns=columns)
     assert seen.code == 0
     assert max(map(len, seen.screen)) <= columns
@@ -108,7 +108,7 @@ def test_a_report_is_as_wide_as_the_terminal_it_is_on(folder: Path, columns: int
     assert "\x1b[1m" not in plain.terminal
 
 
-def test_stderr_on_a_terminal_has_its_width_though_stdout_is_a_pipe(folder: Path) -> None:
+def test_the_width_of_stderr_does_not_depend_on_stdout(folder: Path) -> None:
     program = (
         "import sys; from profkit.cli._output import stream_layout; "
         "print(stream_layout(sys.stderr)['width'], stream_layout(sys.stdout)['width'])"

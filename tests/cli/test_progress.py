@@ -1,4 +1,4 @@
-"""A terminal shows how far a command is, and nothing of it stays; a pipe sees none of it."""
+"""Progress is shown on a terminal and removed at the end; pipes get none of it."""
 
 import io
 import re
@@ -20,19 +20,19 @@ from tests.cli.terminal import ROOT, on_terminal, screen
 SLOW = """
 import sys, time
 from profkit.readers import progress
-read = progress.SeenReads.read
+read = progress.ProgressReads.read
 def slowly(self, n_bytes=-1):
     time.sleep(0.2)
     return read(self, min(n_bytes, 300))
-progress.SeenReads.read = slowly
+progress.ProgressReads.read = slowly
 from profkit.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-"""The command, with a disk that takes its time."""
+"""The command, with a slow disk."""
 
 
 class Terminal(io.StringIO):
-    """A terminal that remembers."""
+    """A terminal that stores its output."""
 
     def isatty(self) -> bool:
         return True
@@ -52,7 +52,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for something that another thread does."""
+    """Wait for another thread."""
     deadline = time.monotonic() + 30
     while not is_so():
         assert time.monotonic() < deadline
@@ -68,7 +68,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 @pytest.mark.parametrize("columns", [40, 120])
-def test_reading_shows_bytes_and_the_time_left_and_takes_them_back(
+def test_reading_shows_bytes_and_the_time_left_and_removes_the_line(
     trace: Path, columns: int
 ) -> None:
     seen = on_terminal("-c", SLOW, "analyze", str(trace), columns=columns)
@@ -81,7 +81,7 @@ def test_reading_shows_bytes_and_the_time_left_and_takes_them_back(
     assert max(len(line) for line in drawn if not line.startswith("next:")) <= columns
 
 
-def test_a_pipe_sees_no_progress(trace: Path) -> None:
+def test_a_pipe_gets_no_progress(trace: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", SLOW, "analyze", str(trace)],
         cwd=ROOT,
@@ -92,7 +92,7 @@ def test_a_pipe_sees_no_progress(trace: Path) -> None:
     assert b"\x1b" not in ran.stdout
 
 
-def test_progress_goes_to_the_terminal_while_the_product_goes_into_a_pipe(trace: Path) -> None:
+def test_progress_is_shown_on_the_terminal_while_stdout_is_a_pipe(trace: Path) -> None:
     arguments = ("analyze", str(trace), "--format", "json")
     seen = on_terminal("-c", SLOW, *arguments, piped_stdout=True)
     assert seen.stdout.startswith("{")
@@ -101,17 +101,17 @@ def test_progress_goes_to_the_terminal_while_the_product_goes_into_a_pipe(trace:
     assert "".join(seen.screen) == ""
 
 
-def test_the_cursor_is_left_alone_since_who_is_killed_cannot_bring_it_back(trace: Path) -> None:
+def test_the_cursor_is_never_hidden(trace: Path) -> None:
     assert "\x1b[?25l" not in on_terminal("-c", SLOW, "analyze", str(trace)).terminal
 
 
-def test_a_dumb_terminal_gets_text_alone(trace: Path) -> None:
+def test_a_dumb_terminal_gets_no_progress(trace: Path) -> None:
     seen = on_terminal("-c", SLOW, "analyze", str(trace), env={"TERM": "dumb"})
     assert "\x1b" not in seen.terminal
     assert seen.terminal.startswith("profkit ")
 
 
-def test_what_is_quick_shows_nothing() -> None:
+def test_a_quick_command_shows_no_progress() -> None:
     stream = Terminal()
     with _progress.progress(stream) as shown:
         shown.reading("a.json")
@@ -120,7 +120,7 @@ def test_what_is_quick_shows_nothing() -> None:
     assert stream.getvalue() == ""
 
 
-def test_each_thing_that_takes_time_has_its_line(terminal: Terminal) -> None:
+def test_each_stage_has_its_line(terminal: Terminal) -> None:
     with _progress.progress(terminal) as shown:
         shown.reading("/data/run/a.json")
         shown.on_progress(3 << 20, 12 << 20)
@@ -148,7 +148,7 @@ def test_each_thing_that_takes_time_has_its_line(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 60, 70, 80, 100, 200])
-def test_figures_and_the_time_left_fit_at_any_width(
+def test_the_line_fits_at_any_width(
     terminal: Terminal, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -164,7 +164,7 @@ def test_figures_and_the_time_left_fit_at_any_width(
     assert max(map(len, drawn)) <= columns
 
 
-def test_an_error_on_the_way_takes_the_line_back_too(terminal: Terminal) -> None:
+def test_an_error_removes_the_line(terminal: Terminal) -> None:
     def work() -> Iterator[None]:
         with _progress.progress(terminal) as shown:
             shown.reading("a.json")
@@ -179,7 +179,7 @@ def test_an_error_on_the_way_takes_the_line_back_too(terminal: Terminal) -> None
     assert "".join(screen(terminal.getvalue())) == ""
 
 
-def test_hostile_names_steer_no_terminal(
+def test_control_characters_in_names_are_escaped(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
@@ -192,12 +192,12 @@ def test_hostile_names_steer_no_terminal(
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.2, "1 s"), (59, "59 s"), (61.5, "1 min 2 s")])
-def test_time_left_is_said_in_whole_seconds(seconds: float, said: str) -> None:
+def test_the_time_left_is_in_whole_seconds(seconds: float, said: str) -> None:
     assert _progress._seconds(seconds) == said
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz", "t.zip", "t.tar"])
-def test_reading_tells_how_many_bytes_of_how_many(trace: Path, tmp_path: Path, name: str) -> None:
+def test_load_reports_the_number_of_bytes_read(trace: Path, tmp_path: Path, name: str) -> None:
     import gzip
     import tarfile
     import zipfile
@@ -224,7 +224,7 @@ def test_reading_tells_how_many_bytes_of_how_many(trace: Path, tmp_path: Path, n
         assert sorted(told) == told
 
 
-def test_who_is_not_told_changes_nothing(trace: Path) -> None:
+def test_progress_does_not_change_the_result(trace: Path) -> None:
     heard: list[int] = []
     watched = read_kineto(trace, on_progress=lambda n_bytes, _of: heard.append(n_bytes))
     alone = read_kineto(trace)

@@ -1,4 +1,4 @@
-"""``profkit rules`` shows the catalogue and its pages."""
+"""``profkit rules`` shows the list of rules and their pages."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_no_id_name_or_title_is_cut_at_any_width(
 
 
 @pytest.mark.parametrize("word", ["SYN001", "syn001", "item-sync"])
-def test_a_rule_has_a_page(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_rule_has_a_page(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", word]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("SYN001 item-sync: ")
@@ -49,7 +49,7 @@ def test_a_family_is_a_shorter_table(capsys: pytest.CaptureFixture[str]) -> None
     assert "DAT001" not in shown
 
 
-def test_the_catalogue_is_there_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_catalogue_can_be_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "--format", "json"]) == 0
     cards = json.loads(capsys.readouterr().out)
     assert [card["id"] for card in cards] == [rule.INFO.id for rule in rules()]

@@ -1,4 +1,4 @@
-"""``profkit run`` on programs that know nothing of it, each in a process of its own."""
+"""``profkit run`` profiles unchanged programs, each in a process of its own."""
 
 import concurrent.futures
 import gzip
@@ -187,14 +187,14 @@ def annotations(trace: dict[str, Any] | None, start: str) -> list[str]:
     return [e["name"] for e in rows if e["name"].startswith(start)]
 
 
-def test_the_program_finds_itself_as_it_would_under_python(ended: dict[str, Ended]) -> None:
+def test_the_program_runs_as_under_python(ended: dict[str, Ended]) -> None:
     one = ended["gan"]
     assert one.code == 7, one.err
     assert one.out.splitlines()[-1] == f"['--lr', '1'] __main__ {one.script}"
     assert len(one.out.splitlines()) == 51, "its output is its own"
 
 
-def test_a_step_is_one_of_the_first_optimizer_whatever_its_batches(
+def test_steps_are_those_of_the_first_optimizer(
     ended: dict[str, Ended],
 ) -> None:
     one = ended["gan"]
@@ -205,7 +205,7 @@ def test_a_step_is_one_of_the_first_optimizer_whatever_its_batches(
     assert annotations(one.trace, "Optimizer.step#SGD") == ["Optimizer.step#SGD.step"] * 3
 
 
-def test_the_report_names_the_line_and_is_written_as_json_too(ended: dict[str, Ended]) -> None:
+def test_the_report_names_the_source_line_and_is_written_as_json(ended: dict[str, Ended]) -> None:
     one = ended["gan"]
     line = 1 + next(i for i, text in enumerate(GAN.splitlines()) if "# the item" in text)
     assert f"gan.py:{line}" in one.err
@@ -216,7 +216,7 @@ def test_the_report_names_the_line_and_is_written_as_json_too(ended: dict[str, E
     assert one.report["source"]["lines_from"] == "other-step"
 
 
-def test_a_traceback_has_the_programs_frames_alone(ended: dict[str, Ended]) -> None:
+def test_a_traceback_has_only_the_programs_frames(ended: dict[str, Ended]) -> None:
     one = ended["raises"]
     assert one.code == 1
     traceback = one.err[one.err.index("Traceback") :].splitlines()
@@ -226,7 +226,7 @@ def test_a_traceback_has_the_programs_frames_alone(ended: dict[str, Ended]) -> N
     assert one.report is not None, "what was recorded is reported all the same"
 
 
-def test_without_an_optimizer_a_loaders_turns_are_the_steps(ended: dict[str, Ended]) -> None:
+def test_without_an_optimizer_the_steps_are_dataloader_iterations(ended: dict[str, Ended]) -> None:
     one = ended["inference"]
     assert one.code == 0, one.err
     assert one.trace is not None
@@ -248,7 +248,7 @@ def test_without_steps_the_run_is_recorded_with_stacks_from_its_first_module_on(
     assert names.count("aten::exp") == 5
 
 
-def test_sigterm_writes_and_reports_and_then_ends_the_program(ended: dict[str, Ended]) -> None:
+def test_sigterm_writes_the_files_and_the_report(ended: dict[str, Ended]) -> None:
     one = ended["terminated"]
     assert one.code == -signal.SIGTERM
     assert one.out == ""
@@ -256,13 +256,13 @@ def test_sigterm_writes_and_reports_and_then_ends_the_program(ended: dict[str, E
     assert len(one.report["summary"]["steps"]) == 3
 
 
-def test_a_program_with_a_profiler_of_its_own_keeps_it(ended: dict[str, Ended]) -> None:
+def test_a_program_can_use_a_profiler_itself(ended: dict[str, Ended]) -> None:
     one = ended["own-profiler"]
     assert (one.code, one.out) == (0, "True\n"), one.err
     assert "Traceback" not in one.err
 
 
-def test_a_program_without_torch_runs_unharmed(ended: dict[str, Ended]) -> None:
+def test_a_program_without_torch_runs_unchanged(ended: dict[str, Ended]) -> None:
     one = ended["no-torch"]
     assert one.code == 0, one.err
     assert one.out == f"plain {one.script.parent} {[str(one.script), '--lr', '1']}\n"
@@ -270,7 +270,7 @@ def test_a_program_without_torch_runs_unharmed(ended: dict[str, Ended]) -> None:
     assert one.trace is None
 
 
-def test_a_program_that_closes_its_stdout_ends_well(ended: dict[str, Ended]) -> None:
+def test_a_program_may_close_its_stdout(ended: dict[str, Ended]) -> None:
     one = ended["closes-stdout"]
     assert (one.code, one.out) == (0, "last words\n"), one.err
 
@@ -292,7 +292,7 @@ def test_a_module_runs_with_its_package_and_its_own_options(ended: dict[str, End
         ((), "Missing argument"),
     ],
 )
-def test_what_cannot_be_run_is_a_usage_error(
+def test_programs_that_cannot_be_run_are_usage_errors(
     command: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from profkit.cli.main import main

@@ -1,4 +1,4 @@
-"""``profkit view`` writes the page and opens it where somebody can see it."""
+"""``profkit view`` writes the page and opens it if there is a screen."""
 
 import stat
 from pathlib import Path
@@ -36,7 +36,7 @@ def trace(tmp_path: Path) -> str:
     return str(b.write(tmp_path / "step.pt.trace.json.gz"))
 
 
-def test_the_page_is_kept_where_nobody_else_reads_it_and_its_place_is_printed(
+def test_the_page_is_cached_for_the_user_only_and_its_path_is_printed(
     trace: str, machine: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["view", trace]) == 0
@@ -47,7 +47,7 @@ def test_the_page_is_kept_where_nobody_else_reads_it_and_its_place_is_printed(
     assert machine == []
 
 
-def test_a_cache_that_is_no_absolute_path_is_the_users_own(
+def test_a_relative_cache_path_is_ignored(
     trace: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -60,7 +60,7 @@ def test_a_cache_that_is_no_absolute_path_is_the_users_own(
     assert page.parent == tmp_path / "me" / ".cache" / "profkit" / "pages"
 
 
-def test_the_same_recording_has_one_page_and_old_pages_go(
+def test_a_recording_has_one_page_and_old_pages_are_removed(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["view", trace]) == 0
@@ -74,7 +74,7 @@ def test_the_same_recording_has_one_page_and_old_pages_go(
     assert len(list(folder.iterdir())) <= 21
 
 
-def test_it_opens_where_there_is_a_screen(
+def test_a_browser_opens_if_there_is_a_screen(
     trace: str,
     machine: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -87,7 +87,7 @@ def test_it_opens_where_there_is_a_screen(
     assert len(machine) == 1
 
 
-def test_over_ssh_nothing_opens_unless_it_is_asked_for(
+def test_no_browser_opens_over_ssh_unless_requested(
     trace: str, machine: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISPLAY", ":0")
@@ -98,7 +98,7 @@ def test_over_ssh_nothing_opens_unless_it_is_asked_for(
     assert len(machine) == 1
 
 
-def test_over_ssh_a_terminal_is_told_how_to_get_the_page(
+def test_over_ssh_the_command_to_copy_the_page_is_printed(
     trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
@@ -115,7 +115,7 @@ def test_other_systems_have_a_screen(system: str, monkeypatch: pytest.MonkeyPatc
     assert view.has_screen()
 
 
-def test_the_page_can_be_kept_and_a_saved_report_be_shown(
+def test_a_page_can_be_written_to_a_file_and_a_saved_report_be_shown(
     trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, page = tmp_path / "report.json", tmp_path / "page.html"

@@ -17,7 +17,7 @@ import pytest
 
 from profkit.errors import PluginError, UsageError
 from profkit.model.report import Report
-from profkit.plugins import Offer, offers
+from profkit.plugins import Plugin, plugins
 from profkit.present.renderer import (
     GROUP,
     PACKAGE,
@@ -109,15 +109,15 @@ def test_a_module_that_is_not_named_after_its_format_is_found(
     named.__dict__.update(
         INFO=RendererInfo("yaml", ".yaml", "text/yaml"), Options=plain.Options, render=plain.render
     )
-    offered = [*offers(PACKAGE, GROUP), Offer("theirs", lambda: named)]
-    monkeypatch.setattr("profkit.present.renderer.offers", lambda *_: iter(offered))
+    offered = [*plugins(PACKAGE, GROUP), Plugin("theirs", lambda: named)]
+    monkeypatch.setattr("profkit.present.renderer.plugins", lambda *_: iter(offered))
     monkeypatch.setattr("profkit.present.renderer.discover", lambda *_: (o.load() for o in offered))
     renderers.cache_clear()
     try:
         assert renderer("yaml") is cast("Renderer", named)
         named.__dict__["INFO"] = RendererInfo("json", ".json", "text/json")
         renderers.cache_clear()
-        offered[-1] = Offer("json", lambda: named)
+        offered[-1] = Plugin("json", lambda: named)
         with pytest.raises(PluginError, match="Two renderers are called 'json'"):
             renderer("json")
         offered.pop()

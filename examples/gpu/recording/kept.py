@@ -19,9 +19,9 @@ from profkit.readers.live_memory import SUFFIX as MEMORY_SUFFIX
 from traces.recordings import (
     ANY_FOLDER,
     SUFFIX,
-    keep_neutral,
-    neutral_name,
-    what_must_hold,
+    anonymous_name,
+    expected_part,
+    store_anonymized,
     write,
 )
 
@@ -49,7 +49,7 @@ def keep(left: Path, target: Path) -> list[Path]:
     target.mkdir(parents=True)
     for ending in (SUFFIX, MEMORY_SUFFIX):
         for recording in sorted((left / "out").rglob("*" + ending)):
-            keep_neutral(recording, target, left)
+            store_anonymized(recording, target, left)
     # The snapshot of an out-of-memory error has more than one from the end.
     snapshots = [
         *sorted((left / "out").rglob("*" + SNAPSHOT_SUFFIX)),
@@ -57,7 +57,7 @@ def keep(left: Path, target: Path) -> list[Path]:
     ]
     written = next((path for path in snapshots if path.exists()), None)
     if written is not None:
-        keep_snapshot(written, target / neutral_name(written.name), left)
+        keep_snapshot(written, target / anonymous_name(written.name), left)
     return [path for path in files_of(target) if path.stat().st_size > LARGEST_BYTES]
 
 
@@ -133,7 +133,7 @@ def what_a_device_must_have(report: Mapping[str, Any]) -> dict[str, Any]:
         for kernel in summary["top_kernels"][:_N_KERNELS]
     ]
     of_a_device = {key: summary[key] for key in _OF_A_DEVICE}
-    return {**what_must_hold(dict(report)), **of_a_device, "top_kernels": kernels}
+    return {**expected_part(dict(report)), **of_a_device, "top_kernels": kernels}
 
 
 def expect(target: Path, report: Report) -> None:

@@ -1,0 +1,125 @@
+"""Reads ``[tool.profkit]`` of ``pyproject.toml``: the rules to run, and their thresholds."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from profkit.cli._suggest import did_you_mean
+from profkit.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from profkit.engine.detector import Rule
+
+_FILE: Final = "pyproject.toml"
+_TABLE: Final = "tool.profkit"
+_KEYS: Final = ("select", "ignore", "thresholds")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The user's choice of rules; the defaults are those without a file.
+
+    Attributes:
+        select: Rules to run: ids, names or families. Empty means all.
+        ignore: Rules not to run.
+        thresholds: By rule name, thresholds that differ from the default.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def read_config(folder: Path | None = None) -> Config:
+    """Read the nearest ``pyproject.toml`` with a table ``[tool.profkit]``, searching upwards.
+
+    Args:
+        folder: Where the search starts; by default the working directory.
+
+    Raises:
+        UsageError: The file cannot be read, or a key or value in the table is not valid.
+    """
+    folder = Path.cwd() if folder is None else folder
+    for each in (folder, *folder.parents):
+        file = each / _FILE
+        if file.is_file() and (table := _table(file)) is not None:
+            return _Reader(file).config(table)
+    return Config()
+
+
+def _table(file: Path) -> Any:  # noqa: ANN401  (any TOML value)
+    try:
+        tool = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise UsageError(f"{file} is not valid TOML: {error}.") from error
+    return tool.get("profkit") if isinstance(tool, dict) else None
+
+
+class _Reader:
+    """Validates the table of one file; every error names the file and the key."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def config(self, table: Any) -> Config:  # noqa: ANN401  (any TOML value)
+        from profkit.engine.registry import rules
+
+        known = rules()
+        self._check_keys(_TABLE, table, _KEYS)
+        thresholds = table.get("thresholds", {})
+        key = f"{_TABLE}.thresholds"
+        self._check_keys(key, thresholds, [rule.INFO.name for rule in known], "rule")
+        return Config(
+            self._names(f"{_TABLE}.select", table.get("select", []), known),
+            self._names(f"{_TABLE}.ignore", table.get("ignore", []), known),
+            {
+                rule.INFO.name: self._thresholds(f"{key}.{rule.INFO.name}", thresholds, rule)
+                for rule in known
+                if rule.INFO.name in thresholds
+            },
+        )
+
+    def _names(self, key: str, value: object, known: Sequence["Rule"]) -> tuple[str, ...]:
+        from profkit.engine.registry import matches
+
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self._error(key, "must be a list of strings", 'Write ["SYN", "item-sync"].')
+        for name in value:
+            if not name or not any(matches(rule.INFO, name) for rule in known):
+                all_names = [each for rule in known for each in (rule.INFO.name, rule.INFO.id)]
+                hint = did_you_mean(name, all_names) or "See `profkit rules`."
+                raise self._error(key, f"names a rule that does not exist: {name!r}", hint)
+        return tuple(value)
+
+    def _thresholds(self, key: str, tables: dict[str, Any], rule: "Rule") -> dict[str, float]:
+        defaults = {each.name: each.default for each in fields(rule.Thresholds)}
+        table: dict[str, float] = tables[rule.INFO.name]
+        self._check_keys(key, table, list(defaults), "threshold")
+        for name, value in table.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                hint = f"Its default is {defaults[name]}."
+                raise self._error(f"{key}.{name}", f"must be a number, not {value!r}", hint)
+        return table
+
+    def _check_keys(self, key: str, table: object, known: Sequence[str], what: str = "key") -> None:
+        if not isinstance(table, dict):
+            raise self._error(key, "must be a table", f"Write [{key}].")
+        for name in table:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                if not hint and what != "rule":
+                    hint = f"It can have {', '.join(known)}." if known else "It has none."
+                hint = hint or "See `profkit rules`."
+                raise self._error(key, f"has an unknown {what}: {name!r}", hint)
+
+    def _error(self, key: str, problem: str, hint: str) -> UsageError:
+        return UsageError(f"{self._file}: {key} {problem}.", hint.strip())
