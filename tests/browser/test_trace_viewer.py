@@ -1,7 +1,6 @@
-"""Exported traces in the importer of Chrome's own viewer, which torch-tb-profiler brings along.
+"""Exported traces in the importer of Chrome's trace viewer, which torch-tb-profiler contains.
 
-What the importer drops or mends is counted: the recording's rows must come out as they do without
-us, and of ours none may be missing.
+The rows of the recording are imported as without the added events, and no added event is lost.
 """
 
 import gzip
@@ -23,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 STATIC = Path(torch_tb_profiler.__file__).parent / "static"
 CORPUS = ROOT.parent / "shared" / "corpus" / "traces"
 NAMES = (
-    *("leak_losses_with_graph", "starved_loader", "a program of the builder's"),
+    *("leak_losses_with_graph", "starved_loader", "a synthetic program"),
     *("b300-graph-decode", "legacy-autograd-array"),
 )
-"""Recorded by the programs of this project, and, where they are at hand, by other people."""
+"""Traces of this project, and of the corpus where it is available."""
 
 IMPORT = """(text) => {
     const model = new tr.Model();
@@ -48,13 +47,13 @@ IMPORT = """(text) => {
 
 @dataclass(frozen=True)
 class Imported:
-    """What the viewer made of a trace.
+    """A trace as the viewer imports it.
 
     Attributes:
         rows: Slices by process and thread: name, start and length in milliseconds.
         counters: Points by process and counter.
-        warnings: What the viewer complained of.
-        n_arrows: Arrows that it drew.
+        warnings: Warnings of the importer.
+        n_arrows: Flow arrows.
     """
 
     rows: dict[str, list[tuple[str, float, float]]]
@@ -68,7 +67,7 @@ Importer = Callable[[bytes], Imported]
 
 @pytest.fixture(scope="module")
 def viewer(browser: Browser, web_components: bytes) -> Iterator[Importer]:
-    """Chrome's importer, on a page of its own that reaches nothing else."""
+    """Chrome's importer, on a page without network access."""
 
     def serve(route: Route) -> None:
         name = route.request.url.rsplit("/", 1)[1]
@@ -96,7 +95,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         return gpu_program().write(tmp_path / "gpu.json")
     found = CORPUS / f"{request.param}.json.gz"
     if not found.exists():
-        pytest.skip("the traces of other people are not at hand")
+        pytest.skip("the corpus of traces is not available")
     return found
 
 
@@ -104,7 +103,7 @@ def written(events: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
     return [event for event in events if event["ph"] == phase]
 
 
-def test_chromes_importer_takes_all_that_was_added_and_leaves_the_recording_as_it_was(
+def test_chromes_importer_imports_the_added_events_and_the_unchanged_recording(
     viewer: Importer, path: Path
 ) -> None:
     text = path.read_bytes()
@@ -113,15 +112,15 @@ def test_chromes_importer_takes_all_that_was_added_and_leaves_the_recording_as_i
     product = render(studied.report, "chrome", recording=studied.recording)
     before, after = viewer(text), viewer(product)
     added = ours(events_of(product))
-    (ours_alone,) = {str(event["pid"]) for event in written(added, "M")}
+    (our_process,) = {str(event["pid"]) for event in written(added, "M")}
 
     assert after.warnings == before.warnings
-    drawn = {name: row for name, row in after.rows.items() if name.split()[0] == ours_alone}
-    # Marks stand on the recording's own rows, beside the events that findings name.
+    drawn = {name: row for name, row in after.rows.items() if name.split()[0] == our_process}
+    # Marks are on the rows of the recording, beside the events of findings.
     marks = Counter(event["name"] for event in written(added, "i"))
     recorded = {name: row for name, row in after.rows.items() if name not in drawn}
-    seen = Counter(name for row in recorded.values() for name, _, _ in row if name in marks)
-    assert seen == marks
+    imported = Counter(name for row in recorded.values() for name, _, _ in row if name in marks)
+    assert imported == marks
     others = {name: [one for one in row if one[0] not in marks] for name, row in recorded.items()}
     assert others == before.rows
     names = Counter(name for row in drawn.values() for name, _, _ in row)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -35,12 +35,7 @@ Stage = Literal["waiting", "queued", "analyzing", "ready", "failed"]
 
 @dataclass(frozen=True)
 class Task:
-    """A task of the worker.
-
-    Attributes:
-        key: The cache key of its result.
-        arguments: The worker's arguments after the output folder.
-    """
+    """A task: the cache key of its result, and the worker's arguments after the output folder."""
 
     key: str
     arguments: tuple[str, ...]
@@ -60,15 +55,6 @@ class TaskState:
     stage: Stage
     message: str = ""
     hint: str = ""
-
-
-@dataclass(order=True)
-class _QueueEntry:
-    """A queued task; the entry with the lowest priority number, then the lowest number, is next."""
-
-    priority: int
-    number: int
-    task: Task = field(compare=False)
 
 
 class AnalysisQueue:
@@ -94,7 +80,7 @@ class AnalysisQueue:
         self._timeout_s = timeout_s
         self._worker = worker
         self._changed = threading.Condition()
-        self._queue: list[_QueueEntry] = []
+        self._queue: list[tuple[int, int, Task]] = []  # priority, unique number, task
         self._numbers = itertools.count()
         self._stages: dict[str, Stage] = {}
         self._failures: OrderedDict[str, TaskState] = OrderedDict()
@@ -127,8 +113,7 @@ class AnalysisQueue:
             self._failures.pop(task.key, None)
             self._stages[task.key] = "queued"
             number = next(self._numbers)
-            entry = _QueueEntry(-number if urgent else _BACKGROUND, number, task)
-            heapq.heappush(self._queue, entry)
+            heapq.heappush(self._queue, (-number if urgent else _BACKGROUND, number, task))
             if not self._threads:
                 self._start()
             self._changed.notify_all()
@@ -155,9 +140,9 @@ class AnalysisQueue:
 
     def _work(self, urgent_only: bool) -> None:  # noqa: FBT001  (a thread's argument)
         while entry := self._next(urgent_only=urgent_only):
-            task = entry.task
+            priority, _, task = entry
             try:
-                failure = self._execute(task, is_urgent=entry.priority != _BACKGROUND)
+                failure = self._execute(task, is_urgent=priority != _BACKGROUND)
             except Exception as error:  # noqa: BLE001  (a full disk, no more processes: the thread lives on)
                 failure = TaskState("failed", f"The analysis failed: {error}.", "Try again.")
             with self._changed:
@@ -167,15 +152,16 @@ class AnalysisQueue:
                     while len(self._failures) > _MAX_FAILURES:
                         self._failures.popitem(last=False)
 
-    def _next(self, *, urgent_only: bool) -> _QueueEntry | None:
+    def _next(self, *, urgent_only: bool) -> tuple[int, int, Task] | None:
         """Wait for the next task; None once the queue is closed."""
         with self._changed:
             while not self._closed:
-                while self._queue and not (urgent_only and self._queue[0].priority == _BACKGROUND):
+                while self._queue and not (urgent_only and self._queue[0][0] == _BACKGROUND):
                     entry = heapq.heappop(self._queue)
                     # Else it was submitted twice, and runs already or is finished.
-                    if self._stages.get(entry.task.key) == "queued":
-                        self._stages[entry.task.key] = "analyzing"
+                    key = entry[-1].key
+                    if self._stages.get(key) == "queued":
+                        self._stages[key] = "analyzing"
                         return entry
                 self._changed.wait()
         return None

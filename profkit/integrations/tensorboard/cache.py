@@ -24,11 +24,7 @@ _STALE_S: Final = 86_400
 
 
 def key_of(*parts: str) -> str:
-    """The key of an entry, different for each version of profkit.
-
-    Args:
-        *parts: What the entry was made from.
-    """
+    """The key of an entry that is made from some parts, different for each version of profkit."""
     text = "\0".join((_FORMAT, __version__, *parts))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 

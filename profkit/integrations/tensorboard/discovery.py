@@ -36,12 +36,7 @@ _REMOTE: Final = re.compile(r"^[a-zA-Z][\w.+-]*://")
 
 @dataclass(frozen=True)
 class LogRoot:
-    """A folder that TensorBoard was started on.
-
-    Attributes:
-        path: The folder.
-        name: The prefix of its runs; empty if it is the only folder.
-    """
+    """A folder that TensorBoard was started on; ``name`` prefixes its runs if there are several."""
 
     path: str
     name: str = ""
@@ -56,9 +51,7 @@ class DiscoveredRecording:
         run_id: The id of its run.
         run: Its folder relative to the root, safe to show.
         name: The stem of its file name, safe to show.
-        kind: Its kind.
         paths: Its files, absolute.
-        n_bytes: Their size.
         modified_ns: Time of the last modification, since 1970.
     """
 

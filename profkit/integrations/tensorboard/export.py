@@ -51,14 +51,7 @@ _DESCRIPTIONS: Final = {
 
 @dataclass(frozen=True)
 class ScalarPoint:
-    """One value of a figure.
-
-    Attributes:
-        tag: The figure's name.
-        step: Its position on the axis of steps.
-        value: Milliseconds, bytes, a share from 0 to 1, or a count, as the tag says.
-        description: What the figure is.
-    """
+    """One value of a figure: milliseconds, bytes, a share from 0 to 1, or a count."""
 
     tag: str
     step: int

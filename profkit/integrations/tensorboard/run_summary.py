@@ -14,24 +14,13 @@ class RunSummary:
     """The main figures of a report. Unknown figures are None or empty.
 
     Attributes:
-        kind: What was analyzed.
-        headline: The report's headline.
-        torch: PyTorch's version.
-        device_names: Names of the devices.
-        rank: Rank in a distributed job.
-        world_size: Ranks in that job.
-        n_steps: Steps.
         step_ns: The median step time.
         mean_step_ns: The mean step time.
         data_wait_ns: Time in all steps that was spent waiting for the next batch.
         sync_ns: Time in all steps in which the host waited in syncs.
         device_busy_share: Busy time of the devices as a share of their spans, each from the
             device's first work to its last.
-        devices: The devices that ran work.
         peaks: Peak memory by device.
-        n_errors: Findings of severity ``error``.
-        n_warnings: Findings of severity ``warning``.
-        n_notes: Findings of severity ``note``.
         recoverable_ns: Time that the findings' fixes can save, as in the report.
     """
 

@@ -34,13 +34,7 @@ _MAX_READ_BYTES: Final = 1 << 29
 
 @dataclass(frozen=True)
 class Misreading:
-    """A figure that the other tab shows wrongly.
-
-    Attributes:
-        where: The view and the figure.
-        shown: What it shows, and why.
-        actual: The correct figure.
-    """
+    """A figure that the other tab shows wrongly: where, what and why, and the correct figure."""
 
     where: str
     shown: str

@@ -9,23 +9,11 @@ Source: https://jfly.uni-koeln.de/color/ ("Color Universal Design").
 from typing import Final
 
 _COLORS: Final = {
-    "compute": 3,
-    "communication": 5,
-    "copy": 6,
-    "operators": 3,
-    "backward": 1,
-    "optimizer": 5,
-    "data": 2,
-    "python": 8,
-    "idle-sync": 4,
-    "idle-data": 2,
-    "idle-allocator": 7,
-    "idle-overhead": 8,
-    "idle-host": 1,
-    "idle-launch": 6,
-    "idle-device": 5,
-    "idle-unknown": 8,
-}
+    "compute": 3, "communication": 5, "copy": 6,
+    "operators": 3, "backward": 1, "optimizer": 5, "data": 2, "python": 8,
+    "idle-sync": 4, "idle-data": 2, "idle-allocator": 7, "idle-overhead": 8, "idle-host": 1,
+    "idle-launch": 6, "idle-device": 5, "idle-unknown": 8,
+}  # fmt: skip
 _N_SERIES: Final = 8
 
 

@@ -34,7 +34,6 @@ class InnerPage:
     """The page of one report within the page of several.
 
     Attributes:
-        name: Its name there.
         figures: From :func:`~profkit.renderers.html.overview.comparable_figures`.
         packed: The page without plotly's script, as gzip in base64.
         allowed: The script hashes that its policy allows.

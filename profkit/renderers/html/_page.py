@@ -71,15 +71,7 @@ def page(report: Report, options: Options) -> str:
 
 @dataclass(frozen=True)
 class Head:
-    """The head of a page.
-
-    Attributes:
-        title: The title of the browser's tab.
-        heading: The first heading.
-        source: Path of the recording; empty for none.
-        origin: Devices, versions and rank.
-        version: profkit's version.
-    """
+    """The head of a page; ``source`` is the recording's path, ``origin`` devices and versions."""
 
     title: str
     heading: str
@@ -98,8 +90,6 @@ def assembled(
     """A page of some sections, with their scripts, their data and its policy.
 
     Args:
-        head: Its head.
-        sections: The sections, from top to bottom.
         figures: What a page of several reports compares, from
             :func:`~profkit.renderers.html.overview.comparable_figures`.
         inner_allowed: Script hashes that the policies of embedded pages allow.

@@ -38,12 +38,7 @@ class Section:
 
 
 def fill(template: str, **values: object) -> Markup:
-    """A template of this package, filled with values; each is escaped and made visible.
-
-    Args:
-        template: The file's name in ``templates/``.
-        **values: All values that the template uses.
-    """
+    """A template of this package, filled with values; each is escaped and made visible."""
     return Markup(_environment().get_template(template).render(values))  # noqa: S704  (the environment escapes)
 
 

@@ -19,12 +19,9 @@ FIRST_ROWS: Final = 15
 TABLE_SCRIPT: Final = "table.js"
 
 _FORMATS: Final[dict[str, Callable[[Any], str]]] = {
-    "ns": format_ns,
-    "bytes": format_bytes,
-    "count": format_count,
-    "share": format_share,
+    "ns": format_ns, "bytes": format_bytes, "count": format_count, "share": format_share,
     "number": format_number,
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

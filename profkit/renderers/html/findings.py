@@ -46,10 +46,7 @@ class Card:
     """A finding as the page shows it.
 
     Attributes:
-        number: Its rank, from 1.
-        finding: The finding.
         place: Its first location, or the holder of the object that it is about.
-        cost: Its cost as text.
         places: Its locations, the most expensive first.
         n_more_places: Locations that are not shown.
         holders: The reference chains of the object that it is about.

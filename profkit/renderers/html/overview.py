@@ -30,7 +30,6 @@ class Bar:
     """A part of the step time, or of the recording without steps.
 
     Attributes:
-        label: What it is.
         ns: Its length, per step where there are steps.
         share: The same as a share of the whole.
         color: The CSS custom property of its colour.

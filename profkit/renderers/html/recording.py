@@ -11,12 +11,9 @@ from profkit.renderers.html._section import Section, fill
 from profkit.units import format_count, format_ns
 
 _RECORDED = {
-    "stacks": "Python stacks",
-    "shapes": "shapes",
-    "memory": "memory",
-    "modules": "modules",
+    "stacks": "Python stacks", "shapes": "shapes", "memory": "memory", "modules": "modules",
     "flops": "FLOPs",
-}
+}  # fmt: skip
 
 
 def section(report: Report, options: Options) -> Section:

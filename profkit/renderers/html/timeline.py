@@ -21,13 +21,8 @@ from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
 
 SCRIPTS: Final = (
-    "canvas.js",
-    "slices.js",
-    "lanes.js",
-    "drags.js",
-    "slice_facts.js",
-    "timeline.js",
-)
+    "canvas.js", "slices.js", "lanes.js", "drags.js", "slice_facts.js", "timeline.js",
+)  # fmt: skip
 MAX_LEVEL_CHARACTERS: Final = 8_500_000
 """Limit of all slices as text: it keeps the page of a million events below 12 MB."""
 MAX_PLAIN_SLICES: Final = 20_000
@@ -43,10 +38,9 @@ _SAMPLE_TOLERANCE: Final = 1.1
 
 @dataclass(frozen=True)
 class SliceStyle:
-    """How slices of one kind are drawn.
+    """How slices of one kind are drawn: their label in the legend, and the style of the boxes.
 
     Attributes:
-        label: What they are, for the legend.
         color: The CSS custom property of their colour.
         pattern: ``plain``; ``stripes`` where something waits; ``dots`` where bytes move.
     """
@@ -88,10 +82,7 @@ def section(report: Report, options: Options) -> Section | None:
         title="Timeline",
         body=_body(shown, levels, lanes),
         scripts=(TABLE_SCRIPT, *SCRIPTS),
-        data={
-            "tables": {lanes.id: lanes.data},
-            "timeline": _data(shown, levels, options.base),
-        },
+        data={"tables": {lanes.id: lanes.data}, "timeline": _data(shown, levels, options.base)},
     )
 
 
@@ -193,10 +184,7 @@ class _PackedLevel:
 
     level: Level
     packed: dict[str, Any]
-
-    @property
-    def n_characters(self) -> int:
-        return len(self.packed["text"])
+    n_characters: int
 
 
 def levels_within(shown: Timeline, max_characters: int) -> list[_PackedLevel]:
@@ -227,9 +215,9 @@ def _fitting(
     while True:
         plain = coarser_ns is None and len(level.slices) <= MAX_PLAIN_SLICES
         if _estimated_characters(shown, level) <= _SAMPLE_TOLERANCE * left:
-            found = _PackedLevel(level, _packed(shown, level, plain=plain))
-            if found.n_characters <= left:
-                return found
+            text = _packed(shown, level, plain=plain)
+            if len(text["text"]) <= left:
+                return _PackedLevel(level, text, len(text["text"]))
         resolution_ns *= 2
         if coarser_ns is not None and resolution_ns >= coarser_ns:
             return None
