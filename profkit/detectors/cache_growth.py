@@ -1,26 +1,26 @@
-"""MEM010 cache-growth: PyTorch takes ever more of the device for no more that is in use.
+"""MEM010 cache-growth: PyTorch reserves more and more memory while allocated memory stays the same.
 
 What it finds:
-    A snapshot's history in which what PyTorch holds of the device rises and rises after its first
-    quarter, while the most that is in use at once hardly does; and what keeps it from using again
-    what is free: pieces too short and the live blocks between them, or streams and private pools,
-    which each have a cache of their own.
+    A snapshot's history in which reserved memory keeps growing after its first quarter, while the
+    peak of allocated memory hardly grows; and the reason why free memory is not reused: free blocks
+    that are too small, with live blocks between them, or streams and private pools, each with its
+    own cache.
 
 Why it matters:
-    The device fills although nothing leaks: ``memory_allocated`` stays and ``memory_reserved``
-    grows, until a request fails with gibibytes "free", or every step gives the cache back to the
-    driver and asks for it anew.
+    The GPU fills up although nothing leaks: ``memory_allocated`` stays and ``memory_reserved``
+    grows, until an allocation fails with gibibytes "free", or every step frees the cache and
+    allocates from the driver again.
 
 How to fix it:
-    Against pieces set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` or
-    ``max_split_size_mb``, whichever the finding says would have reserved less, pad batches of ever
-    new sizes to a few sizes, and allocate what lives long first. Use one side stream instead of
-    many; let CUDA graphs share a pool.
+    Against fragmentation set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` or
+    ``max_split_size_mb``, whichever the finding recommends, pad batches of changing sizes to a few
+    sizes, and allocate long-lived tensors first. Use one side stream instead of many; let CUDA
+    graphs share a pool.
 
 Example:
     ::
 
-        for length in lengths:  # ever new sizes
+        for length in lengths:  # always a new size
             kept.append(step(torch.zeros(length, width, device="cuda")))
 
 Use instead:
@@ -31,13 +31,13 @@ Use instead:
             kept.append(step(torch.zeros(padded, width, device="cuda"), length).clone())
 
 Reads:
-    The history of the allocator (requests, frees, segments; lengths in bytes), segments and blocks,
+    The allocator's history (allocations, frees, segments; sizes in bytes), segments and blocks,
     and their stacks.
 
 When to ignore this:
-    A history of a few steps only: a program whose steps grow for other reasons, such as longer
-    batches, may come to use later what it holds now. What other settings would have reserved is an
-    estimate, worked out as for MEM011.
+    The history covers only a few steps: a program whose steps grow for another reason, such as
+    longer batches, may use the reserved memory later. What other settings would have reserved is
+    an estimate, computed as for MEM011.
 
 Source:
     "Memory management" in PyTorch's CUDA semantics; ``c10/cuda/CUDACachingAllocator.cpp``
@@ -75,7 +75,7 @@ from profkit.units import format_bytes, format_count
 INFO = RuleInfo(
     id="MEM010",
     name="cache-growth",
-    title="The cache of device memory grows and grows",
+    title="Reserved memory grows while allocated memory does not",
     severity="warning",
     needs=(needs.HISTORY,),
     since="0.1.0",
@@ -87,9 +87,9 @@ class Thresholds:
     """When the growth of a cache is a finding.
 
     Attributes:
-        min_growth_bytes: What is reserved more than in the first quarter and never in use. Below
-            this a cache settles in.
-        min_growth_share: The same as a share of the most that was reserved.
+        min_growth_bytes: Minimum growth of reserved memory after the first quarter that is never
+            allocated. A new cache grows by less.
+        min_growth_share: The same as a share of the peak of reserved memory.
     """
 
     min_growth_bytes: int = 256 << 20
@@ -100,41 +100,42 @@ MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding for each device whose cache grows."""
+    """Yield a finding for each device whose cache grows."""
     for memory in ctx.device_memories:
         trend = memory.cache_trend
         if trend is None or not trend.is_growing:
             continue
-        least = thresholds.min_growth_share * int(memory.reserved_bytes.max())
-        if trend.unused_rise_bytes >= max(thresholds.min_growth_bytes, least):
+        min_bytes = thresholds.min_growth_share * int(memory.reserved_bytes.max())
+        if trend.unused_rise_bytes >= max(thresholds.min_growth_bytes, min_bytes):
             yield _finding(memory, trend)
 
 
 def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
     replay, requests = memory.replay, memory.driver_requests
     later = requests.place >= trend.start
-    forced = np.flatnonzero(later & requests.is_fragmented)
-    in_pieces = int(requests.n_bytes[forced].sum()) * 2 >= int(requests.n_bytes[later].sum())
-    asking = memory.snapshot.history.stack[replay.rows[requests.place[later]]]
-    place = int(requests.place[forced[-1]]) if len(forced) else replay.end
-    layout = memory.segment_map_at(place)
-    pins = main_fragmentation_sites(fragmentation_summary(layout, memory.lines))[:MAX_LINES]
+    failed = np.flatnonzero(later & requests.is_fragmented)
+    is_fragmented = int(requests.n_bytes[failed].sum()) * 2 >= int(requests.n_bytes[later].sum())
+    stacks = memory.snapshot.history.stack[replay.rows[requests.place[later]]]
+    place = int(requests.place[failed[-1]]) if len(failed) else replay.end
+    segments = memory.segment_map_at(place)
+    sites = main_fragmentation_sites(fragmentation_summary(segments, memory.lines))[:MAX_LINES]
     text = (
-        f"PyTorch came to hold {format_bytes(int(memory.reserved_bytes.max()))} of {memory.label} "
-        f"for at most {format_bytes(int(memory.active_bytes.max()))} in use at once: after the "
-        f"first quarter of the history it took {format_bytes(trend.reserved_rise_bytes)} more, "
-        f"while what is in use rose by {format_bytes(trend.active_rise_bytes)}."
+        f"PyTorch reserved {format_bytes(int(memory.reserved_bytes.max()))} on {memory.label} for "
+        f"a peak of {format_bytes(int(memory.active_bytes.max()))} allocated: after the first "
+        f"quarter of the history reserved memory grew by "
+        f"{format_bytes(trend.reserved_rise_bytes)} and allocated memory by "
+        f"{format_bytes(trend.active_rise_bytes)}."
     )
-    cause = _pieces(memory, forced, pins) if in_pieces else _pools(memory)
+    cause = _fragmentation(memory, failed, sites) if is_fragmented else _pools(memory)
     return INFO.finding(
         severity="warning",
-        confidence="high" if in_pieces else "medium",
+        confidence="high" if is_fragmented else "medium",
         message=f"{text} {cause}",
-        fix=fragmentation_fix(memory) if in_pieces else (
+        fix=fragmentation_fix(memory) if is_fragmented else (
             "Use one side stream instead of many, and let CUDA graphs share one pool "
-            "(`torch.cuda.graph(g, pool=...)`): each stream and each pool has a cache of its own."
+            "(`torch.cuda.graph(g, pool=...)`): each stream and each pool has its own cache."
         ),
-        locations=_locations(memory, pins if in_pieces else (), asking),
+        locations=_locations(memory, sites if is_fragmented else (), stacks),
         n=int(later.sum()),
         cost=Cost(bytes=trend.unused_rise_bytes),
         evidence={
@@ -143,47 +144,48 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
             "active_rise_bytes": trend.active_rise_bytes,
             "reserved_bytes": int(memory.reserved_bytes.max()),
             "active_bytes": int(memory.active_bytes.max()),
-            "reserved_in_one_piece_bytes": requests.compact_bytes,
-            "n_forced": len(forced),
+            "reserved_if_compact_bytes": requests.compact_bytes,
+            "n_fragmented_requests": len(failed),
             "n_pools": len(np.unique(requests.pool[later])),
-            "largest_usable_block_bytes": int(layout.free_bytes.max(initial=0)),
-            **(fragmentation_evidence(memory) if in_pieces else {}),
+            "largest_usable_block_bytes": int(segments.free_bytes.max(initial=0)),
+            **(fragmentation_evidence(memory) if is_fragmented else {}),
         },
     )  # fmt: skip
 
 
 def _locations(
-    memory: DeviceMemory, pins: Sequence[FragmentationSite], asking: Int32s
+    memory: DeviceMemory, sites: Sequence[FragmentationSite], stacks: Int32s
 ) -> tuple[Location, ...]:
-    """The lines that hold pieces in place first, then those that ask for more."""
-    return tuple(dict.fromkeys((*site_locations(pins), *memory.locations(asking.tolist()))))[
+    """The lines whose live blocks fragment the memory, then those that allocate more."""
+    return tuple(dict.fromkeys((*site_locations(sites), *memory.locations(stacks.tolist()))))[
         :MAX_LINES
     ]
 
 
-def _pieces(memory: DeviceMemory, forced: Rows, pins: Sequence[FragmentationSite]) -> str:
-    requests, last = memory.driver_requests, int(forced[-1])
+def _fragmentation(memory: DeviceMemory, failed: Rows, sites: Sequence[FragmentationSite]) -> str:
+    requests, last = memory.driver_requests, int(failed[-1])
     stream = int(memory.snapshot.history.stream[memory.replay.rows[requests.place[last]]])
-    layout = memory.segment_map_at(int(requests.place[last]))
-    small = bool(requests.is_small_pool[requests.pool[last]])
-    longest = layout.largest_usable_block_bytes(stream, is_small=small)
+    segments = memory.segment_map_at(int(requests.place[last]))
+    is_small = bool(requests.is_small_pool[requests.pool[last]])
+    largest = segments.largest_usable_block_bytes(stream, is_small=is_small)
     needed = int(requests.needed_bytes[last])
-    barred = ", which `max_split_size` keeps from it" if longest >= needed else ""
+    excluded = ", which `max_split_size` excludes" if largest >= needed else ""
     text = (
-        f"{format_count(len(forced))} requests found enough free, and none of it fit: the last "
-        f"asked for {format_bytes(needed)} with {format_bytes(int(requests.free_bytes[last]))} "
-        f"free, the longest piece {format_bytes(longest)}{barred}."
+        f"{format_count(len(failed))} allocations fit no free block although enough was free: the "
+        f"last needed {format_bytes(needed)} with {format_bytes(int(requests.free_bytes[last]))} "
+        f"free, the largest free block {format_bytes(largest)}{excluded}."
     )
-    if not pins:
+    if not sites:
         return text
-    held = format_bytes(sum(pin.unreleasable_bytes for pin in pins))
-    return f"{text} {listed([fragmentation_text(pin) for pin in pins])} held {held} in place."
+    n_bytes = format_bytes(sum(site.unreleasable_bytes for site in sites))
+    blocks = listed([fragmentation_text(site) for site in sites])
+    return f"{text} {blocks} kept {n_bytes} of free memory from being released."
 
 
 def _pools(memory: DeviceMemory) -> str:
     requests = memory.driver_requests
     n_pools = len(np.unique(requests.pool))
     return (
-        f"The requests came from {format_count(n_pools)} pools (streams, private pools, small and "
-        f"large requests), and what is free in one is of no use to another."
+        f"The allocations came from {format_count(n_pools)} pools (streams, private pools, small "
+        "and large blocks), and one pool cannot use the free memory of another."
     )

@@ -1,17 +1,17 @@
-"""PRF002 carried-in-device-work: the device still works on what came before the recording.
+"""PRF002 carried-in-device-work: the GPU still runs work from before the recording.
 
 What it finds:
-    Kernels, copies and fills at the beginning of a stream whose launch is not in the recording:
-    they were launched before it began.
+    Kernels, copies and fills at the beginning of a stream whose launch was not recorded: they were
+    launched before the recording began.
 
 Why it matters:
-    The device runs behind the host. When a recording begins, it may have much left to do, which
-    then takes its time within the first recorded step but belongs to an earlier one. It is shown
-    apart and charged to no line, and the first step looks busier than it is.
+    The GPU runs behind the host. When a recording begins, it may have much work left, which then
+    takes time in the first recorded step but belongs to an earlier one. It is listed separately
+    and assigned to no line, and the first step appears busier than it is.
 
 How to fix it:
-    Let the device finish before the recording begins: synchronize once before it, or let the
-    profiler warm up for a step.
+    Let the GPU finish before the recording begins: synchronize once before it, or let the profiler
+    warm up for a step.
 
 Example:
     ::
@@ -30,12 +30,12 @@ Reads:
     Kernels, copies and fills (``ts_ns`` and ``dur_ns`` in nanoseconds, ``stream``), their launches.
 
 When to ignore this:
-    Where a recording lost the records of launches at its beginning, their work looks the same.
+    The recording lost launches at its beginning, which looks the same.
 
 Source:
     "Asynchronous execution" in PyTorch's CUDA semantics; work on one stream runs in the order of
-    its launches ("Streams" in the CUDA C++ Programming Guide), so what precedes the first work
-    with a launch was launched earlier.
+    its launches ("Streams" in the CUDA C++ Programming Guide), so work before the first one with
+    a recorded launch was launched earlier.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ from profkit.units import format_count, format_ns, format_share
 INFO = RuleInfo(
     id="PRF002",
     name="carried-in-device-work",
-    title="The GPU still had earlier work to do",
+    title="GPU work launched before the recording",
     severity="note",
     needs=(needs.OPERATORS, needs.DEVICE_WORK),
     since="0.1.0",
@@ -65,14 +65,14 @@ class Thresholds:
     """When carried-in work matters.
 
     Attributes:
-        min_busy_share: Share of the devices' busy time. Below a hundredth it moves no figure.
+        min_busy_share: Minimum share of the GPU's busy time. Below a hundredth no figure changes.
     """
 
     min_busy_share: float = 0.01
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding if the devices worked on something from before."""
+    """Yield a finding if devices ran work from before the recording."""
     rows = orphans_from_before_recording(ctx.events, ctx.launches)
     busy_ns = covered_by(ctx.events, rows).total_ns
     share = busy_ns / max(ctx.busy.total_ns, 1)
@@ -83,7 +83,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         confidence="high",
         message=(
             f"{format_count(len(rows))} of {format_count(len(ctx.launches.work))} kernels, copies "
-            f"and fills were launched before the recording began: {format_ns(busy_ns)}, "
+            f"and fills were launched before recording began. They take {format_ns(busy_ns)}, "
             f"{format_share(share)} of the GPU's busy time."
         ),
         fix="Call `torch.cuda.synchronize()` once before the recording, or use `warmup=1`.",

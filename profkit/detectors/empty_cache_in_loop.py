@@ -1,18 +1,17 @@
-"""MEM012 empty-cache-in-loop: the cache is emptied again and again, and filled again each time.
+"""MEM012 empty-cache-in-loop: the CUDA cache is emptied repeatedly, and refilled each time.
 
 What it finds:
-    ``torch.cuda.empty_cache()`` that gives memory back to the driver several times in a snapshot's
-    history, where most of it is asked of the driver again before the next time.
+    ``torch.cuda.empty_cache()`` that frees cached memory several times in a snapshot's history,
+    where most of it is allocated from the driver again before the next call.
 
 Why it matters:
-    An emptied cache never lets a program use more memory: what is cached is free for every next
-    tensor, and PyTorch empties the cache by itself before it gives a request up. But each segment
-    that is given back and asked for again costs two calls of the driver, and freeing one waits
-    until the device is done.
+    An emptied cache never lets a program use more memory: cached memory is free for every next
+    tensor, and PyTorch empties the cache itself before an allocation fails. But each segment that
+    is freed and re-allocated costs two driver calls, and freeing waits until the GPU has finished.
 
 How to fix it:
-    Take ``torch.cuda.empty_cache()`` out of the loop. It has its place once, between two phases of
-    a program, or before another process needs the device.
+    Remove ``torch.cuda.empty_cache()`` from the loop. Call it once between two phases of a program,
+    or before another process needs the GPU.
 
 Example:
     ::
@@ -28,12 +27,11 @@ Use instead:
             train_step(batch)
 
 Reads:
-    The frees and allocations of segments in the allocator's history (lengths in bytes), and their
-    stacks.
+    Segments allocated and freed in the allocator's history (sizes in bytes), and their stacks.
 
 When to ignore this:
-    Where another process shares the device and needs the memory in between. Before torch 2.1 the
-    history does not tell who gave memory back; then a garbage collection of the allocator
+    Another process shares the GPU and needs the memory in between. Before torch 2.1 the history
+    does not tell who freed memory: a garbage collection of the allocator
     (``garbage_collection_threshold``) looks the same, and the confidence is lower.
 
 Source:
@@ -61,7 +59,7 @@ from profkit.units import format_bytes, format_count, format_times
 INFO = RuleInfo(
     id="MEM012",
     name="empty-cache-in-loop",
-    title="The cache is emptied in a loop",
+    title="CUDA cache emptied in a loop",
     severity="warning",
     needs=(needs.HISTORY,),
     since="0.1.0",
@@ -70,15 +68,16 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When emptying the cache is a loop.
+    """When emptying the cache is a finding.
 
     Attributes:
-        min_flushes_count: Times that it was emptied and filled again. Once or twice lies between
-            phases of a program, such as training and evaluation.
-        min_again_share: Share of what was given back that is asked for again before the next time.
-        driver_call_ns: About how long a call of the driver takes: a tenth of a millisecond to one.
-        warning_share: Share of the time from the first to the last time that all these calls must
-            take, by that, to be a warning. An epoch's end of every few minutes is a note.
+        min_flushes_count: Minimum times that the cache was emptied and refilled. Once or twice is
+            between phases of a program, such as training and evaluation.
+        min_again_share: Minimum share of the freed memory that is re-allocated before the next
+            time.
+        driver_call_ns: Assumed duration of a driver call: they take 0.1 to 1 ms.
+        warning_share: Share of the time from the first to the last flush that these calls take
+            from which it is a warning. Once per epoch of a few minutes is a note.
     """
 
     min_flushes_count: int = 3
@@ -91,60 +90,60 @@ MAX_ENTRIES = 20
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding for each device whose cache is emptied in a loop."""
+    """Yield a finding for each device whose cache is emptied in a loop."""
     for memory in ctx.device_memories:
         flushes = memory.flushes
-        again = flushes.reallocated_bytes >= thresholds.min_again_share * flushes.n_bytes
-        asked = np.flatnonzero(again & (flushes.cause == FlushCause.EMPTY_CACHE))
-        # A request that finds no room is another matter, even where no stack tells of it.
-        unknown = np.flatnonzero(again & (flushes.cause == FlushCause.UNKNOWN))
-        if not len(asked) and not (flushes.cause == FlushCause.RETRY).any():
-            asked = unknown
-        if len(asked) >= thresholds.min_flushes_count:
-            yield _finding(memory, asked, thresholds)
+        refilled = flushes.reallocated_bytes >= thresholds.min_again_share * flushes.n_bytes
+        found = np.flatnonzero(refilled & (flushes.cause == FlushCause.EMPTY_CACHE))
+        # Flushes after a failed allocation are reported by allocator-churn, even without a stack.
+        unknown = np.flatnonzero(refilled & (flushes.cause == FlushCause.UNKNOWN))
+        if not len(found) and not (flushes.cause == FlushCause.RETRY).any():
+            found = unknown
+        if len(found) >= thresholds.min_flushes_count:
+            yield _finding(memory, found, thresholds)
 
 
-def _is_rare(memory: DeviceMemory, asked: Rows, thresholds: Thresholds) -> bool:
-    """Whether so much time lies between that the calls of the driver hardly matter."""
+def _is_rare(memory: DeviceMemory, found: Rows, thresholds: Thresholds) -> bool:
+    """Whether the driver calls take a small share of the time between them."""
     flushes, replay = memory.flushes, memory.replay
     times = memory.snapshot.history.time_us[replay.rows]
-    first, last = int(times[flushes.first[asked[0]]]), int(times[flushes.last[asked[-1]]])
+    first, last = int(times[flushes.first[found[0]]]), int(times[flushes.last[found[-1]]])
     if MISSING in (first, last):
         return False
-    n_calls = int(flushes.n_calls[asked].sum() + flushes.n_reallocations[asked].sum())
+    n_calls = int(flushes.n_calls[found].sum() + flushes.n_reallocations[found].sum())
     span_ns = (last - first) * 1000
     return n_calls * thresholds.driver_call_ns < thresholds.warning_share * span_ns
 
 
-def _finding(memory: DeviceMemory, asked: Rows, thresholds: Thresholds) -> Finding:
+def _finding(memory: DeviceMemory, found: Rows, thresholds: Thresholds) -> Finding:
     flushes = memory.flushes
-    locations = memory.locations(flushes.stack[asked].tolist())
-    sure = bool((flushes.cause[asked] == FlushCause.EMPTY_CACHE).all())
-    given, again = int(flushes.n_bytes[asked].sum()), int(flushes.reallocated_bytes[asked].sum())
-    n_frees, n_allocs = int(flushes.n_calls[asked].sum()), int(flushes.n_reallocations[asked].sum())
-    what = f"`torch.cuda.empty_cache()`{at(locations[0] if locations else Location())}"
+    locations = memory.locations(flushes.stack[found].tolist())
+    is_known = bool((flushes.cause[found] == FlushCause.EMPTY_CACHE).all())
+    freed, again = int(flushes.n_bytes[found].sum()), int(flushes.reallocated_bytes[found].sum())
+    n_frees, n_allocs = int(flushes.n_calls[found].sum()), int(flushes.n_reallocations[found].sum())
+    call = f"`torch.cuda.empty_cache()`{at(locations[0] if locations else Location())}"
     return INFO.finding(
-        severity="note" if _is_rare(memory, asked, thresholds) else "warning",
-        confidence="high" if sure else "medium",
+        severity="note" if _is_rare(memory, found, thresholds) else "warning",
+        confidence="high" if is_known else "medium",
         message=(
-            f"{what if sure else 'The allocator'} gave memory of {memory.label} back to the driver "
-            f"{format_times(len(asked))}, {format_bytes(given / len(asked))} each time, and "
-            f"{format_bytes(again / len(asked))} of it was asked for again before the next: "
+            f"{call if is_known else 'The allocator'} freed {format_bytes(freed / len(found))} of "
+            f"cached memory on {memory.label} {format_times(len(found))}, and "
+            f"{format_bytes(again / len(found))} of it was re-allocated each time. This cost "
             f"{format_count(n_frees)} frees and {format_count(n_allocs)} allocations by the driver."
         ),
         fix=(
-            "Take `torch.cuda.empty_cache()` out of the loop: cached memory is free for the next "
-            "tensors, and PyTorch empties the cache by itself before it runs out."
+            "Remove `torch.cuda.empty_cache()` from the loop: cached memory is free for the next "
+            "tensors, and PyTorch empties the cache itself before it runs out of memory."
         ),
         locations=locations,
-        n=len(asked),
+        n=len(found),
         cost=Cost(bytes=again),
         evidence={
             "device": memory.label,
-            "given_back_bytes": given,
+            "freed_bytes": freed,
             "reallocated_bytes": again,
             "n_driver_frees": n_frees,
             "n_driver_allocations": n_allocs,
-            "entries": flushes.first[asked][:MAX_ENTRIES].tolist(),
+            "entries": flushes.first[found][:MAX_ENTRIES].tolist(),
         },
     )

@@ -1,18 +1,18 @@
-"""MEM005 forgotten-hook: hooks keep tensors in every step, or are added in every step.
+"""MEM005 forgotten-hook: hooks retain tensors of every step, or are added in every step.
 
 What it finds:
-    Tensors that outlive their step because a hook of a module, a tensor or an optimizer holds
-    them: a hook that is registered again in every step and never removed, with its closure; or one
-    hook that puts what it sees into a list.
+    Tensors that outlive their step because a hook of a module, a tensor or an optimizer retains
+    them: a hook that is registered in every step and never removed, with its closure; or a hook
+    that appends what it receives to a list.
 
 Why it matters:
-    A hook lives as long as what it is registered on. Registered in the loop, each step adds one,
-    all of them run, so steps get slower too, and each keeps what its closure captured. A hook that
-    stores outputs stores their autograd graphs with them.
+    A hook lives as long as the object that it is registered on. Registered in the loop, each step
+    adds one: all of them run, so steps become slower, and each retains what its closure captured.
+    A hook that stores outputs stores their autograd graphs with them.
 
 How to fix it:
-    Register a hook once, before the loop; or keep the handle and ``remove()`` it in the same step.
-    Let a hook store ``.detach()``ed values, and empty its list in every step.
+    Register a hook once before the loop, or call ``remove()`` on its handle in the same step. Store
+    ``.detach()``ed values in a hook, and clear its list in every step.
 
 Example:
     ::
@@ -30,15 +30,15 @@ Use instead:
         handle.remove()
 
 Reads:
-    What was watched of the running program: tensors that survive steps (``bytes`` in bytes), the
-    line that made them, who holds them.
+    Monitored memory: tensors that outlive their step (``bytes`` in bytes), their allocation sites
+    and holders.
 
 When to ignore this:
-    A hook that gathers statistics on purpose, over a run that ends, is meant to keep them.
+    The hook collects statistics on purpose, over a run that ends.
 
 Source:
     ``torch.nn.Module.register_forward_hook`` in PyTorch's documentation (the handle's
-    ``remove()``); pytorch/pytorch#28647 (memory kept by lambdas in modules).
+    ``remove()``); pytorch/pytorch#28647 (memory retained by lambdas in modules).
 """
 
 from collections.abc import Iterator
@@ -55,12 +55,11 @@ from profkit.model.live_memory import Leak
 INFO = RuleInfo(
     id="MEM005",
     name="forgotten-hook",
-    title="A hook keeps tensors of every step",
+    title="Hook retains tensors of every step",
     severity="warning",
     needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
-
 
 Thresholds = UnintendedLeakThresholds
 
@@ -70,15 +69,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
 
 
-def _fix(growth: Leak) -> str:
-    chain = main_chain(growth)
-    if chain is not None and "_hooks" in holder_name(growth).rsplit(".", 1)[-1]:
+def _fix(leak: Leak) -> str:
+    chain = main_chain(leak)
+    if chain is not None and "_hooks" in holder_name(leak).rsplit(".", 1)[-1]:
         return (
-            "Register the hook once, before the loop; or keep its handle, and call "
-            "`handle.remove()` at the end of the step."
+            "Register the hook once before the loop, or call `handle.remove()` at the end of the "
+            "step."
         )
-    what = quoted(holder_name(growth)) if chain is not None else "what the hook fills"
+    what = quoted(holder_name(leak)) if chain is not None else "the hook's container"
     return (
-        f"Let the hook keep `.detach()`ed values, empty {what} in every step, and remove the hook "
-        "with `handle.remove()` when it is done."
+        f"Store `.detach()`ed values in the hook, clear {what} in every step, and call "
+        "`handle.remove()` when the hook is no longer needed."
     )

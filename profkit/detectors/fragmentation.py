@@ -1,21 +1,21 @@
-"""MEM011 fragmentation: much device memory is free, in pieces that no request fits.
+"""MEM011 fragmentation: much reserved memory is free, but in blocks that no allocation fits.
 
 What it finds:
-    Requests that made PyTorch take more from the driver although enough was free in the same pool,
-    in pieces each too short, where that has left a good part of what PyTorch holds unused; and the
-    lines whose live blocks hold most of those pieces apart. Also blocks that are much longer than
-    what was asked for.
+    Allocations for which PyTorch reserved more memory although enough was free in the same pool,
+    in blocks that were each too small, where much of the reserved memory remained unused; and the
+    lines whose live blocks separate most of those free blocks. Also blocks that are much larger
+    than the allocation that they serve.
 
 Why it matters:
-    A tensor needs its memory in one stretch, and nothing moves the tensors that stand between free
-    pieces. What is free in pieces is lost to this program and to all others on the device, until a
-    request fails with memory "free".
+    A tensor needs contiguous memory, and tensors between free blocks are never moved. Fragmented
+    memory is lost to this program and to all others on the GPU, until an allocation fails with
+    memory "free".
 
 How to fix it:
-    Set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``: segments then grow where they are,
-    instead of new ones being begun; or ``max_split_size_mb``, so that short tensors do not split
-    long blocks. What each would have reserved is told: the history is played again under it.
-    Allocate what lives long before what comes and goes. Pad batches of changing sizes to a few.
+    Set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, so that segments grow in place instead
+    of new ones being created; or ``max_split_size_mb``, so that small tensors do not split large
+    blocks. The finding says what each would have reserved, from a simulation of the history.
+    Allocate long-lived tensors first. Pad batches of changing sizes to a few sizes.
 
 Example:
     ::
@@ -31,14 +31,15 @@ Use instead:
             features[i] = model(batch).mean(0)
 
 Reads:
-    The history of the allocator (requests, frees, segments; lengths in bytes), segments and blocks,
+    The allocator's history (allocations, frees, segments; sizes in bytes), segments and blocks,
     and their stacks.
 
 When to ignore this:
-    Of blocks that were freed before the snapshot the history tells what was asked for; what a large
-    block was given beyond that, up to 1 MiB, is counted as free. What other settings would have
-    reserved is an estimate, told only where the same model, under the settings that were, reserves
-    what was recorded, within 1 % at every request. What stood before the history stays as it was.
+    The figures are estimates. For blocks that were freed before the snapshot the history has the
+    requested size; the rounding of large blocks, up to 1 MiB, is counted as free. What other
+    settings would have reserved is stated only where the same simulation with the recorded settings
+    reproduces reserved memory within 1 % at every allocation. Blocks allocated before recording
+    stay where they are.
 
 Source:
     "Memory management" in PyTorch's CUDA semantics; ``c10/cuda/CUDACachingAllocator.cpp``
@@ -73,7 +74,7 @@ from profkit.units import format_bytes, format_count, format_share
 INFO = RuleInfo(
     id="MEM011",
     name="fragmentation",
-    title="Much memory is free in pieces that nothing fits",
+    title="Fragmentation of GPU memory",
     severity="note",
     needs=(needs.HISTORY,),
     since="0.1.0",
@@ -82,16 +83,16 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When memory in pieces is a finding.
+    """When fragmentation is a finding.
 
     Attributes:
-        min_pieces_bytes: What is reserved beyond what requests would need if free memory always
-            were in one piece. Half a gibibyte is nothing on devices of today.
-        min_pieces_share: The same as a share of the most that was reserved. A tenth or so is the
-            usual price of a first step, whose requests come in no order.
+        min_pieces_bytes: Minimum of what is reserved beyond what allocations would need if free
+            memory were always contiguous. Half a gibibyte is little on current GPUs.
+        min_pieces_share: The same as a share of the peak of reserved memory. About a tenth is
+            usual after a first step, whose allocations come in no order.
         warning_share: Share from which it is a warning: as much is lost as is used.
-        min_rounding_share: Share of what is in use that is rounding alone. Without settings of the
-            program's own it is a few hundredths.
+        min_rounding_share: Minimum share of allocated memory that is rounding. With default
+            settings it is a few hundredths.
     """
 
     min_pieces_bytes: int = 512 << 20
@@ -105,60 +106,60 @@ MAX_ENTRIES: Final = 20
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding for each device with much memory in pieces."""
+    """Yield a finding for each device with much fragmented memory."""
     for memory in ctx.device_memories:
-        most = int(memory.reserved_bytes.max())
-        least = max(thresholds.min_pieces_bytes, thresholds.min_pieces_share * most)
-        # What is in use at once bounds what would do from below, and costs nothing to know. Where
-        # the cache grows on and on that is told instead, with its causes, by the rule for it.
-        if _beyond(memory, 0) >= least and not memory.is_cache_growing:
-            pieces = _beyond(memory, memory.driver_requests.compact_bytes)
-            if memory.driver_requests.is_fragmented.any() and pieces >= least:
-                warns = pieces >= thresholds.warning_share * most
-                yield _finding(memory, most, pieces, warns=warns)
+        reserved = int(memory.reserved_bytes.max())
+        min_bytes = max(thresholds.min_pieces_bytes, thresholds.min_pieces_share * reserved)
+        # The peak of active memory is a cheap lower bound of what was needed. A growing cache is
+        # reported by cache-growth instead, with its causes.
+        if _excess_bytes(memory, 0) >= min_bytes and not memory.is_cache_growing:
+            excess = _excess_bytes(memory, memory.driver_requests.compact_bytes)
+            if memory.driver_requests.is_fragmented.any() and excess >= min_bytes:
+                is_warning = excess >= thresholds.warning_share * reserved
+                yield _finding(memory, reserved, excess, is_warning=is_warning)
         active = int(memory.replay.active_bytes[-1])
         rounding_share = thresholds.min_rounding_share * active
         if memory.rounding_bytes >= max(thresholds.min_pieces_bytes, rounding_share):
             yield _rounding(memory, active)
 
 
-def _beyond(memory: DeviceMemory, would_do_bytes: int) -> int:
-    """The most that was reserved, less what would do, what was in use, and what was there before.
+def _excess_bytes(memory: DeviceMemory, needed_bytes: int) -> int:
+    """By how much the peak of reserved memory exceeds what was needed, active, or there before.
 
-    What was reserved before the history began was for requests that are not known.
+    Memory reserved before the history began served allocations that are not known.
     """
-    in_use, before = int(memory.active_bytes.max()), int(memory.reserved_bytes[0])
-    return int(memory.reserved_bytes.max()) - max(would_do_bytes, in_use, before)
+    active, before = int(memory.active_bytes.max()), int(memory.reserved_bytes[0])
+    return int(memory.reserved_bytes.max()) - max(needed_bytes, active, before)
 
 
-def _finding(memory: DeviceMemory, most: int, pieces: int, *, warns: bool) -> Finding:
+def _finding(memory: DeviceMemory, reserved: int, excess: int, *, is_warning: bool) -> Finding:
     requests = memory.driver_requests
-    forced = np.flatnonzero(requests.is_fragmented)
-    worst = int(forced[requests.needed_bytes[forced].argmax()])
-    place = int(requests.place[worst])
-    pins = fragmentation_summary(memory.segment_map_at(place), memory.lines)
-    asking = memory.locations([int(memory.snapshot.history.stack[memory.replay.rows[place]])])
+    failed = np.flatnonzero(requests.is_fragmented)
+    largest = int(failed[requests.needed_bytes[failed].argmax()])
+    place = int(requests.place[largest])
+    sites = fragmentation_summary(memory.segment_map_at(place), memory.lines)
+    requesting = memory.locations([int(memory.snapshot.history.stack[memory.replay.rows[place]])])
     return INFO.finding(
-        severity="warning" if warns else "note",
+        severity="warning" if is_warning else "note",
         confidence="medium",
-        message=_message(memory, most, pieces, worst, pins),
+        message=_message(memory, reserved, excess, largest, sites),
         fix=fragmentation_fix(memory),
-        locations=tuple(dict.fromkeys((*site_locations(main_fragmentation_sites(pins)), *asking)))[
-            :MAX_LINES
-        ],
-        n=len(forced),
-        cost=Cost(bytes=pieces, basis="estimate"),
+        locations=tuple(
+            dict.fromkeys((*site_locations(main_fragmentation_sites(sites)), *requesting))
+        )[:MAX_LINES],
+        n=len(failed),
+        cost=Cost(bytes=excess, basis="estimate"),
         evidence={
             "device": memory.label,
-            "reserved_bytes": most,
+            "reserved_bytes": reserved,
             "active_bytes": int(memory.active_bytes.max()),
-            "reserved_in_one_piece_bytes": requests.compact_bytes,
+            "reserved_if_compact_bytes": requests.compact_bytes,
             "unreleasable_bytes": memory.segment_map_at(place).unreleasable_bytes,
-            "n_forced": len(forced),
+            "n_fragmented_requests": len(failed),
             "n_requests": len(requests.place),
-            "largest_forced_bytes": int(requests.needed_bytes[worst]),
-            "free_then_bytes": int(requests.free_bytes[worst]),
-            "entries": requests.place[forced][:MAX_ENTRIES].tolist(),
+            "largest_fragmented_bytes": int(requests.needed_bytes[largest]),
+            "free_bytes": int(requests.free_bytes[largest]),
+            "entries": requests.place[failed][:MAX_ENTRIES].tolist(),
             **fragmentation_evidence(memory),
         },
     )
@@ -170,42 +171,46 @@ def _rounding(memory: DeviceMemory, active: int) -> Finding:
         severity="note",
         confidence="high",
         message=(
-            f"{format_bytes(lost)} of the {format_bytes(active)} in use on {memory.label} "
-            f"({format_share(lost / active)}) is rounding: blocks are that much longer than what "
-            f"was asked for."
+            f"{format_bytes(lost)} of the {format_bytes(active)} allocated on {memory.label} "
+            f"({format_share(lost / active)}) is rounding: blocks are larger than requested."
         ),
-        fix="Take `roundup_power2_divisions` out of `PYTORCH_CUDA_ALLOC_CONF`, or raise it.",
+        fix="Remove `roundup_power2_divisions` from `PYTORCH_CUDA_ALLOC_CONF`, or raise it.",
         cost=Cost(bytes=lost),
         evidence={"device": memory.label, "rounding_bytes": lost, "active_bytes": active},
     )
 
 
 def _message(
-    memory: DeviceMemory, most: int, pieces: int, worst: int, pins: tuple[FragmentationSite, ...]
+    memory: DeviceMemory,
+    reserved: int,
+    excess: int,
+    largest: int,
+    sites: tuple[FragmentationSite, ...],
 ) -> str:
     requests = memory.driver_requests
-    n_forced = int(requests.is_fragmented.sum())
+    n_failed = int(requests.is_fragmented.sum())
     text = (
-        f"PyTorch came to hold {format_bytes(most)} of {memory.label} for at most "
-        f"{format_bytes(int(memory.active_bytes.max()))} in use at once: about "
-        f"{format_bytes(pieces)} ({format_share(pieces / most)}) only because free memory was in "
-        f"pieces. {format_count(n_forced)} of {format_count(len(requests.place))} requests to the "
-        f"driver found enough free, but not in one piece; the largest asked for "
-        f"{format_bytes(int(requests.needed_bytes[worst]))} with "
-        f"{format_bytes(int(requests.free_bytes[worst]))} free in its pool."
+        f"PyTorch reserved {format_bytes(reserved)} on {memory.label} for a peak of "
+        f"{format_bytes(int(memory.active_bytes.max()))} allocated: about {format_bytes(excess)} "
+        f"({format_share(excess / reserved)}) is due to fragmentation. {format_count(n_failed)} of "
+        f"{format_count(len(requests.place))} driver requests were made although enough memory was "
+        f"free, in blocks that were too small; the largest needed "
+        f"{format_bytes(int(requests.needed_bytes[largest]))} with "
+        f"{format_bytes(int(requests.free_bytes[largest]))} free in its pool."
     )
-    return f"{text} {_what_holds_it(memory, worst, pins)}"
+    return f"{text} {_cause(memory, largest, sites)}"
 
 
-def _what_holds_it(memory: DeviceMemory, worst: int, pins: tuple[FragmentationSite, ...]) -> str:
-    """Live blocks that stand between the pieces; or none do, and segments are too short."""
-    layout = memory.segment_map_at(int(memory.driver_requests.place[worst]))
-    held, whole = layout.unreleasable_bytes, layout.releasable_bytes
-    known = main_fragmentation_sites(pins)[:MAX_LINES]
-    if held < whole or not known:
+def _cause(memory: DeviceMemory, largest: int, sites: tuple[FragmentationSite, ...]) -> str:
+    """The live blocks between free blocks; or segments that are too small, without live blocks."""
+    segments = memory.segment_map_at(int(memory.driver_requests.place[largest]))
+    unreleasable, releasable = segments.unreleasable_bytes, segments.releasable_bytes
+    main = main_fragmentation_sites(sites)[:MAX_LINES]
+    if unreleasable < releasable or not main:
         return (
-            f"Then {format_bytes(whole)} of all that was free lay in whole segments, and "
-            f"{format_bytes(held)} between live blocks."
+            f"At that time {format_bytes(releasable)} of free memory was in segments without live "
+            f"blocks, and {format_bytes(unreleasable)} between live blocks."
         )
-    by_lines = format_bytes(sum(site.unreleasable_bytes for site in known))
-    return f"{listed([fragmentation_text(site) for site in known])} held {by_lines} in place then."
+    n_bytes = format_bytes(sum(site.unreleasable_bytes for site in main))
+    blocks = listed([fragmentation_text(site) for site in main])
+    return f"At that time {blocks} kept {n_bytes} of free memory from being released."

@@ -1,22 +1,21 @@
-"""CMP002 graph-breaks: what is compiled falls into several graphs.
+"""CMP002 graph-breaks: compiled code is split into several graphs.
 
 What it finds:
-    Lines within what ``torch.compile`` compiles that it cannot put into a graph, and that run in
-    the steps: there one graph ends, Python runs, and another graph begins. And functions that it
-    therefore leaves uncompiled as a whole, as it does where such a line is in a loop. Breaks that
-    the program asks for (``torch.compiler.disable``, ``torch._dynamo.graph_break``) are left alone
-    as long as the rest is compiled, and so are those with no other graph behind them.
+    Lines in compiled functions that ``torch.compile`` cannot put into a graph, and that run in the
+    steps: one graph ends, Python runs, and another graph begins. And functions that it leaves
+    uncompiled for that reason, such as those with such a line in a loop. Breaks that the program
+    requests (``torch.compiler.disable``, ``torch._dynamo.graph_break``) are not reported while the
+    rest is compiled, nor are breaks without another graph behind them.
 
 Why it matters:
-    Nothing is fused across, values between two graphs go through memory, and a CUDA graph cannot
-    hold both. How much that costs is in no recording: it takes one without the break. What is in it
-    is the time that Python takes from one graph to the next, and that is the cost, no more than the
-    device was idle for.
+    Nothing is fused across a break, values between two graphs go through memory, and one CUDA graph
+    cannot contain both. That cost is in no recording: it takes one without the break to know it.
+    The cost given here is Python's time between the graphs, and no more than the GPU is idle.
 
 How to fix it:
-    Move the line out of what is compiled, or write it so that it can be compiled:
-    ``torch.where`` for an ``if`` on a tensor, a tensor instead of ``.item()``, the log outside.
-    ``torch.compile(..., fullgraph=True)`` makes an error of every break.
+    Move the line out of the compiled function, or write it so that it can be compiled:
+    ``torch.where`` for an ``if`` on a tensor, a tensor instead of ``.item()``, logging outside.
+    ``torch.compile(..., fullgraph=True)`` turns every break into an error.
 
 Example:
     ::
@@ -37,23 +36,24 @@ Use instead:
         log.info("rows: %d", len(x))
 
 Reads:
-    Runs of what was compiled on the host and the operators in them (``ts_ns`` and ``dur_ns`` in
-    nanoseconds), the devices' idle time in nanoseconds, and where graphs ended and why, which
-    profkit writes into its traces. From other traces the lines come from their stacks.
+    Calls of compiled functions on the host and their operators (``ts_ns`` and ``dur_ns`` in
+    nanoseconds), GPU idle time in nanoseconds, and PyTorch's records of graph breaks, which profkit
+    writes into its traces. In other traces the lines come from stacks.
 
 When to ignore this:
-    Where little is left to fuse, a break costs next to nothing. A line in a library that one cannot
-    change has to be lived with. In traces that profkit did not record, breaks that the program asks
-    for look like all others.
+    There is little left to fuse, so a break costs almost nothing; or the line is in a library. In
+    traces that profkit did not record, breaks that the program requests are reported too.
 
 Source:
     "Working with graph breaks" in PyTorch's documentation on ``torch.compile``;
     ``torch/_dynamo/output_graph.py`` (``GraphCompileReason``) and ``symbolic_convert.py``
-    (``torch_dynamo_resume_in_…``); ``torch/_dynamo/convert_frame.py`` (``Torch-Compiled Region``).
+    (``torch_dynamo_resume_in_…``); ``torch/_dynamo/convert_frame.py`` (``Torch-Compiled Region``);
+    ``torch/_dynamo/graph_break_registry.json`` (the reasons of graph breaks).
 """
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -61,33 +61,41 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.compile.functions import CompiledCode, location_of
-from profkit.engine.families.compile.graph_breaks import Broken, broken_lines, uncompiled
-from profkit.engine.families.compile.messages import cure_of_break, first_line
+from profkit.engine.families.compile import (
+    CompiledCode,
+    first_line,
+    is_limit,
+    is_resumed,
+    location_of,
+    original,
+    shortened,
+)
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.compiled.compilations import gaps_between_graphs
 from profkit.index.device.idle import blocking_cost
-from profkit.index.intervals import Intervals, covered_within, take_from_start
-from profkit.model.capture_info import Compiled
+from profkit.index.intervals import Intervals, covered_within, take_from_start, union
+from profkit.model.capture_info import CodePlace, Compiled, GraphBreak
+from profkit.model.events import NO_ROW, Mask, Rows
 from profkit.model.finding import Finding
-from profkit.units import format_count
+from profkit.model.location import Location
+from profkit.units import format_count, format_share
+
+_COMPILED_GRAPH: Final = "CompiledFunction"
+"""Source: ``torch/_functorch/_aot_autograd/runtime_wrappers.py``: what runs a compiled graph."""
 
 COMPILED_REGIONS: Final = Need(
     name="compiled regions",
     reason="The calls of compiled functions were not recorded.",
     remedy="Record with torch 2.2 or newer.",
-    is_met=lambda ctx: (
-        len(ctx.compiled_runs.rows) > 0 or _AUTOGRAD_OF_GRAPH not in ctx.events.names
-    ),
+    is_met=lambda ctx: len(ctx.compiled_runs.rows) > 0 or _COMPILED_GRAPH not in ctx.events.names,
 )
-_AUTOGRAD_OF_GRAPH: Final = "CompiledFunction"
-"""Source: ``torch/_functorch/_aot_autograd/runtime_wrappers.py``: what runs a compiled graph."""
 
 INFO = RuleInfo(
     id="CMP002",
     name="graph-breaks",
-    title="Graphs end in the middle",
+    title="Graph breaks in compiled functions",
     severity="warning",
     needs=(needs.OPERATORS, needs.STEPS, COMPILED_REGIONS),
     since="0.1.0",
@@ -96,99 +104,289 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When the end of a graph is more than a note.
+    """When a graph break is more than a note.
 
     Attributes:
-        warning_share: Share of the steps that Python takes between the graphs: one percent is
-            where a change pays for the edit.
-        warning_breaks_count: Breaks of a line in a step from which it is a warning whatever Python
-            takes: with one or two a graph is large all the same.
+        warning_share: Share of the steps that Python takes between the graphs from which it is a
+            warning: from one percent on, a change is worth the edit.
+        warning_breaks_count: Breaks of a line per step from which it is a warning in any case: with
+            one or two, the graphs are still large.
     """
 
     warning_share: float = 0.01
     warning_breaks_count: int = 4
 
 
+_REQUESTED: Final = re.compile(
+    r"torch\.compiler\.disable|torch\._dynamo\.(disable|graph_break)|dynamo\.disable"
+)
+"""Reasons of graph breaks that the program requests."""
+_HINT: Final = re.compile(r"^\s*Hint: (?P<hint>(?:.|\n)*?)(?=\n\s*Hint: |\n\n|\Z)", re.MULTILINE)
+_USELESS_HINT: Final = re.compile(
+    r"report an issue|Dynamo bug|fundamental|graph break may be difficult"
+)
+_FIXES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (
+        re.compile(r"^logging\.|[Ll]ogger|builtin operator `print`|warnings\.warn"),
+        "Log outside the compiled function.",
+    ),
+    (
+        re.compile(r"generic_jump|[Dd]ata.dependent (branch|jump|control)"),
+        "Use `torch.where(condition, a, b)` or `torch.cond` instead of `if`.",
+    ),
+    (
+        re.compile(r"item\(\)|data.dependent operator|_local_scalar_dense|[Dd]ynamic shape oper"),
+        "Keep the value a tensor inside the compiled function, and read it outside.",
+    ),
+    (
+        re.compile(r"generator|context manager|[Cc]omprehension|try|except"),
+        "Simplify the line, or move it out of the compiled function.",
+    ),
+)
+_DEFAULT_FIX: Final = "Move the line out of the compiled function."
+_UNKNOWN_REASON_FIX: Final = (
+    "Move the line out of the compiled function; record with `profkit run` or `profkit.trace`, or "
+    "set `TORCH_LOGS=graph_breaks`, to see the reason of the break."
+)
+
+
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for each line that ends graphs, and for each function left uncompiled."""
+    """Yield a finding for each line with graph breaks, and for each function left uncompiled."""
     code = CompiledCode(ctx)
-    for broken in broken_lines(ctx, code):
-        yield _finding(ctx, broken, thresholds)
-    for one in uncompiled(code):
-        yield _uncompiled(one)
+    for breaks in _breaks_by_line(ctx, code):
+        yield _finding(ctx, breaks, thresholds)
+    for one in _uncompiled(code):
+        yield _uncompiled_finding(one)
 
 
-def _finding(ctx: Context, broken: Broken, thresholds: Thresholds) -> Finding:
-    total_ns, claims = _cost(ctx, broken.between)
-    rows = ctx.compiled_runs.rows[broken.places]
-    per_step = len(rows) / len(ctx.steps)
-    heavy = total_ns >= thresholds.warning_share * windows_ns(ctx)
+@dataclass(frozen=True)
+class _GraphBreaks:
+    """The graph breaks of a line.
+
+    Attributes:
+        location: The line: the user's own where there is one.
+        further: The line of a library that breaks the graph, or the user's call.
+        reason: Torch's reason, or empty.
+        places: Runs in steps that resume behind the line, in ``ctx.compiled_runs``.
+        between: Python's time between the graphs.
+        n_graphs: Graphs that run in the interrupted calls.
+        n_calls: Interrupted calls.
+        is_call: Whether only the line of the call is known, and not the line of the break.
+    """
+
+    location: Location
+    further: tuple[Location, ...]
+    reason: str
+    places: Rows
+    between: Intervals
+    n_graphs: int
+    n_calls: int
+    is_call: bool = False
+
+
+@dataclass
+class _Line:
+    """A line with graph breaks, before the time between graphs is known."""
+
+    location: Location
+    further: tuple[Location, ...]
+    reason: str
+    is_call: bool = False
+    places: list[Rows] = field(default_factory=list)
+
+
+def _breaks_by_line(ctx: Context, code: CompiledCode) -> Iterator[_GraphBreaks]:
+    """The graph breaks in steps by line, in the order of time."""
+    runs = ctx.compiled_runs
+    in_steps = ctx.step_of(runs.rows) >= 0
+    has_graph = in_steps & _has_graph(ctx, code)
+    n_graphs = np.bincount(runs.root[has_graph], minlength=len(runs.rows))
+    lines: dict[object, _Line] = {}
+    inside = in_steps & (runs.parent >= 0) & (n_graphs[runs.root] > 1)
+    for places in _same_versions(ctx, np.flatnonzero(inside & _contains_graph(ctx, has_graph))):
+        resumed_at, first = code.resumes_at(int(places[0])), int(runs.rows[places[0]])
+        if resumed_at is not None:
+            found = _line(code, ctx.location(first), resumed_at)
+        elif code.is_known(int(places[0])) or not has_graph[places[0]]:
+            continue
+        else:
+            found = _Line(ctx.location(first), (), "", is_call=True)
+        if found is not None:
+            key = found.location.file, found.location.line, found.is_call
+            lines.setdefault(key, found).places.append(places)
+    if lines:
+        yield from _measured(ctx, list(lines.values()), n_graphs)
+
+
+def _measured(ctx: Context, lines: list[_Line], n_graphs: Rows) -> Iterator[_GraphBreaks]:
+    """The lines with Python's time between graphs, which is computed once for all lines."""
+    runs = ctx.compiled_runs
+    every = np.concatenate([places for line in lines for places in line.places])
+    starts, ends = gaps_between_graphs(ctx.events, runs, every)
+    begin = 0
+    for line in lines:
+        end = begin + sum(map(len, line.places))
+        places = np.sort(every[begin:end])
+        roots = np.unique(runs.root[places])
+        yield _GraphBreaks(
+            location=line.location,
+            further=line.further,
+            reason=line.reason,
+            places=places,
+            between=union(starts[begin:end], ends[begin:end]),
+            n_graphs=int(n_graphs[roots].sum()),
+            n_calls=len(roots),
+            is_call=line.is_call,
+        )
+        begin = end
+
+
+def _same_versions(ctx: Context, places: Rows) -> Iterator[Rows]:
+    """Runs grouped by version of a function, as far as it is known, in the order of time."""
+    events, runs = ctx.events, ctx.compiled_runs
+    resumed = runs.resumed_by[places]
+    by = np.where(resumed == NO_ROW, NO_ROW, events.name[resumed])
+    keys = np.stack((events.name[runs.rows[places]], by), axis=1)
+    _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    group = group.reshape(-1)
+    for number in np.argsort(first, kind="stable").tolist():
+        yield places[group == number]
+
+
+def _has_graph(ctx: Context, code: CompiledCode) -> Mask:
+    """Which runs have a graph, by torch's records, else by their operators."""
+    runs = ctx.compiled_runs
+    names = ctx.events.name[runs.rows]
+    found: Mask = runs.has_ops.copy()
+    for name, place in zip(*np.unique(names, return_index=True), strict=True):
+        at_ns = int(ctx.events.ts_ns[runs.rows[place]])
+        record = code.version(runs.numbers[place], at_ns)
+        if record is not None:
+            found[names == name] = bool(record.n_ops)
+    return found
+
+
+def _contains_graph(ctx: Context, has_graph: Mask) -> Mask:
+    """Which runs have a graph, or contain a run that has one."""
+    runs = ctx.compiled_runs
+    contains: Mask = has_graph.copy()
+    above = runs.parent
+    while (above >= 0).any():
+        here = has_graph & (above >= 0)
+        contains[above[here]] = True
+        above = np.where(above >= 0, runs.parent[above], above)
+    return contains
+
+
+def _line(code: CompiledCode, called: Location, at: CodePlace) -> _Line | None:
+    """The line behind which a run resumes; None where the program requests the graph break."""
+    found = _reason_at(code, at)
+    if found is None:
+        return _Line(location_of(original(at)), (), "")
+    if _REQUESTED.search(first_line(found.reason)):
+        return None
+    innermost = location_of(found.stack[0])
+    if not 0 <= found.user < len(found.stack):
+        known = (called,) if called.file is not None else ()
+        return _Line((*known, innermost)[0], (innermost,) if known else (), found.reason)
+    users = location_of(found.stack[found.user])
+    return _Line(users, (innermost,) if found.user else (), found.reason)
+
+
+def _reason_at(code: CompiledCode, at: CodePlace) -> GraphBreak | None:
+    """Torch's record of a graph break at a line, else in a function that it calls."""
+    for one in code.breaks:
+        if one.stack and one.stack[0][:2] == at[:2]:
+            return one
+    for one in code.breaks:
+        if any(place[:2] == at[:2] for place in one.stack):
+            return one
+    return None
+
+
+def _uncompiled(code: CompiledCode) -> Iterator[Compiled]:
+    """The user's functions that run in steps and that torch failed to compile."""
+    done: dict[CodePlace, Compiled] = {}
+    compiled = {one.code for one in code.compiled if not one.failure}
+    for one in code.compiled:
+        is_failure = one.failure and not is_limit(one.failure)
+        if not is_failure or not one.is_users or is_resumed(one.code[2]):
+            continue
+        if one.code not in compiled and one.code not in done and code.runs_in_steps(one):
+            done[one.code] = one
+    yield from done.values()
+
+
+def _finding(ctx: Context, breaks: _GraphBreaks, thresholds: Thresholds) -> Finding:
+    total_ns, claims = _cost(ctx, breaks.between)
+    rows = ctx.compiled_runs.rows[breaks.places]
+    is_long = total_ns >= thresholds.warning_share * windows_ns(ctx)
+    is_frequent = len(rows) / len(ctx.steps) >= thresholds.warning_breaks_count
     return INFO.finding(
-        severity="warning" if heavy or per_step >= thresholds.warning_breaks_count else "note",
-        confidence="high" if broken.reason else "medium",
-        message=_message(ctx, broken),
-        fix=cure_of_break(broken.reason) if broken.reason else _UNKNOWN_CURE,
-        locations=known_locations(broken.location, *broken.further),
+        severity="warning" if is_long or is_frequent else "note",
+        confidence="high" if breaks.reason else "medium",
+        message=_message(ctx, breaks),
+        fix=_fix(breaks.reason) if breaks.reason else _UNKNOWN_REASON_FIX,
+        locations=known_locations(breaks.location, *breaks.further),
         n=len(rows),
         cost=ctx.cost(total_ns, basis="upper-bound"),
         evidence={
-            "n_graphs": broken.n_graphs,
-            "n_calls": broken.n_calls,
-            "python_ns": broken.between.total_ns,
-            "reason": first_line(broken.reason),
+            "n_graphs": breaks.n_graphs,
+            "n_calls": breaks.n_calls,
+            "python_ns": breaks.between.total_ns,
+            "reason": first_line(breaks.reason),
             "events": event_ids(ctx, rows),
         },
         claims=claims,
     )
 
 
-def _message(ctx: Context, broken: Broken) -> str:
-    where = " in what is called" if broken.is_call else ""
-    often = times_per_step(ctx, len(broken.places))
-    python = time_per_step(ctx, broken.between.total_ns)
+def _message(ctx: Context, breaks: _GraphBreaks) -> str:
+    where = " in the function called" if breaks.is_call else ""
+    python_ns = breaks.between.total_ns
+    n_each = breaks.n_graphs / breaks.n_calls
+    n_graphs = format_count(round(n_each)) if n_each.is_integer() else f"about {n_each:.1f}"
     return (
-        f"A graph ends{where}{at(broken.location)}, {often}{_why(broken.reason)}. What is compiled "
-        f"there runs as {_n_graphs(broken)} graphs instead of one, with {python} of Python between "
-        "them; what could have been fused across is not in that."
+        f"Graph break{where}{at(breaks.location)}, {times_per_step(ctx, len(breaks.places))}"
+        f"{_reason(breaks.reason)}. The compiled code runs as {n_graphs} graphs instead of one, "
+        f"with {time_per_step(ctx, python_ns)} ({format_share(python_ns / windows_ns(ctx))}) of "
+        "Python between them; the cost of missed fusion is not included."
     )
 
 
-_UNKNOWN_CURE: Final = (
-    "Move the line out of what is compiled. Why the graph ends there is told by recording with "
-    "`profkit run` or `profkit.trace`, or by `TORCH_LOGS=graph_breaks`."
-)
-
-
 def _cost(ctx: Context, between: Intervals) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """How much of the time between graphs can be given back at most, and where it is."""
+    """How much of the time between graphs a fix can save at most, and where it is."""
     starts, ends = windows(ctx)
     if ctx.has_device_work:
-        wait = blocking_cost(between, idle_in_windows(ctx), starts, ends)
-        return wait.saving_ns, wait.claims
+        cost = blocking_cost(between, idle_in_windows(ctx), starts, ends)
+        return cost.saving_ns, cost.claims
     lost_ns = covered_within(between, starts, ends)
     return int(np.sum(lost_ns)), take_from_start(between, starts, ends, lost_ns)
 
 
-def _n_graphs(broken: Broken) -> str:
-    each = broken.n_graphs / broken.n_calls
-    return format_count(round(each)) if each.is_integer() else f"about {each:.1f}"
-
-
-def _why(reason: str) -> str:
+def _reason(reason: str) -> str:
     return f": “{first_line(reason)}”" if reason else ""
 
 
-def _uncompiled(one: Compiled) -> Finding:
-    """A function that PyTorch leaves to Python as a whole."""
+def _fix(reason: str) -> str:
+    """The fix for a reason of torch's, with its own hint if it has a useful one."""
+    line = first_line(reason)
+    fix = next((fix for pattern, fix in _FIXES if pattern.search(line)), _DEFAULT_FIX)
+    hints = (" ".join(match["hint"].split()) for match in _HINT.finditer(reason))
+    hint = next((hint for hint in hints if not _USELESS_HINT.search(hint)), "")
+    return f"{fix} PyTorch's hint: “{shortened(hint).rstrip('.')}”." if hint else fix
+
+
+def _uncompiled_finding(one: Compiled) -> Finding:
     place = location_of(one.code)
     return INFO.finding(
         severity="warning",
         confidence="medium",
         message=(
-            f"`{one.code[2]}`{at(place)} runs uncompiled as a whole: PyTorch gave up compiling it"
-            f"{_why(one.failure)}."
+            f"`{one.code[2]}`{at(place)} runs uncompiled: PyTorch failed to compile it"
+            f"{_reason(one.failure)}."
         ),
-        fix=cure_of_break(one.failure),
+        fix=_fix(one.failure),
         locations=known_locations(*([location_of(one.caller)] if one.caller else []), place),
         evidence={"reason": first_line(one.failure)},
     )

@@ -1,18 +1,18 @@
 """MEM013 graph-in-inference: an autograd graph is built that no backward pass uses.
 
 What it finds:
-    Forward passes with gradients on whose graph is dropped again: no backward pass runs through
-    it, and what it kept is freed while the recording still runs. Validation and inference without
-    ``torch.no_grad()`` look like this. ``model.eval()`` does not turn gradients off.
+    Forward passes with gradients enabled whose graph is freed unused: no backward pass runs through
+    it, and the tensors that it saved are freed within the recording. Validation and inference
+    without ``torch.no_grad()`` look like this. ``model.eval()`` does not disable gradients.
 
 Why it matters:
-    Each operator keeps for its backward what it needs there, so all activations of a forward pass
-    stand at once instead of a few at a time: that is often most of the memory of a step, and it
-    sets the largest batch. Making the nodes costs the host a microsecond or two an operator. The
-    cost is the most that was kept at one time; some of it may have to stand anyway.
+    Each operator saves the tensors that its backward needs, so all activations of a forward pass
+    are in memory at once instead of a few at a time. That is often most of a step's memory, and it
+    limits the batch size. Creating the nodes costs the host one or two microseconds per operator.
+    The cost is the peak of saved memory; some of it may be needed in any case.
 
 How to fix it:
-    Evaluate under ``torch.inference_mode()``, or ``torch.no_grad()`` where a result takes part in
+    Evaluate under ``torch.inference_mode()``, or ``torch.no_grad()`` where a result becomes part of
     a graph later: as a ``with`` block, or as a decorator of the function that evaluates.
 
 Example:
@@ -32,17 +32,16 @@ Use instead:
 
 Reads:
     Operators and their sequence numbers (``ts_ns`` in nanoseconds), ``[memory]`` events
-    (``n_bytes`` in bytes, ``address``), the user's lines.
+    (``n_bytes`` in bytes, ``address``), source lines.
 
 When to ignore this:
-    A branch of a training step whose result takes no part in the loss is found too: it needs no
-    graph either. A graph that something still holds when the recording ends is none of this
-    rule's: its backward may come later, or it is a leak. Of each run of nodes the last one goes
-    unseen.
+    A branch of a training step whose result is not part of the loss is found too: it needs no
+    graph either. A graph that is alive when the recording ends is not reported: its backward pass
+    may come later, or it is a leak. The last node of each graph is not counted.
 
 Source:
     "Locally disabling gradient computation" in PyTorch's autograd mechanics (no-grad and inference
-    mode, and evaluation mode, which is apart from them); ``torch.inference_mode`` in the API
+    mode, and evaluation mode, which is independent of them); ``torch.inference_mode`` in the API
     reference.
 """
 
@@ -76,7 +75,7 @@ from profkit.units import format_bytes, format_count
 INFO = RuleInfo(
     id="MEM013",
     name="graph-in-inference",
-    title="A graph is built that no backward pass uses",
+    title="Autograd graph built without a backward pass",
     severity="warning",
     needs=(needs.OPERATORS, needs.ALLOCATION_ADDRESSES),
     since="0.1.0",
@@ -85,15 +84,15 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a graph that is dropped is a finding.
+    """When an unused graph is a finding.
 
     Attributes:
-        min_nodes_count: Nodes in a row that no backward pass used: a layer and its loss make three,
-            a figure worked out beside the loss fewer.
-        min_freed_share: Share of what the graph kept that must be freed within the recording. Of a
-            training step that the recording cuts off, nearly nothing is.
-        min_kept_bytes: What the graph must have kept at one time; less is no news.
-        warning_kept_bytes: From here on it is a warning.
+        min_nodes_count: Minimum nodes in a row that no backward pass used: a layer and its loss
+            make three, a metric computed beside the loss fewer.
+        min_freed_share: Minimum share of the saved memory that is freed within the recording. Of a
+            training step that the recording cuts off, almost nothing is.
+        min_kept_bytes: Minimum peak of the saved memory.
+        warning_kept_bytes: Peak from which it is a warning.
     """
 
     min_nodes_count: int = 3
@@ -103,35 +102,36 @@ class Thresholds:
 
 
 _TRAINS: Final = re.compile(rf"{OPTIMIZER_STEP.pattern}|{BACKWARD.pattern}|{COMPILED_AUTOGRAD}")
-"""Signs of a backward pass, whether or not it says which nodes it ran."""
+"""Signs of a backward pass, even one that does not record which nodes it ran."""
 MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for each network whose graphs are built and dropped."""
+    """Yield a finding for each network whose graphs are freed unused."""
     nodes = graph_nodes(ctx.events, ctx.tree)
     trains = names_matching(ctx.events.names, _TRAINS)[ctx.events.name].any()
     if not len(nodes) or (trains and not nodes.is_used.any()):
-        return  # a backward pass that does not tell its nodes may have used them all
-    kept = retained_bytes(ctx.events, ctx.tree, nodes, ctx.allocations)
-    dropped = _dropped(ctx, nodes, kept, thresholds)
-    for stretches in _by_first_line(ctx, nodes, dropped):
-        here = np.isin(nodes.run, stretches)
-        most = peak_live_bytes(ctx.allocations, kept.alloc[here[kept.node]])
-        if most >= thresholds.min_kept_bytes:
-            yield _finding(ctx, thresholds, nodes, here, most)
+        return  # a backward pass that does not record its nodes may have used them all
+    saved = retained_bytes(ctx.events, ctx.tree, nodes, ctx.allocations)
+    unused = _unused_runs(ctx, nodes, saved, thresholds)
+    for runs in _by_first_line(ctx, nodes, unused):
+        here = np.isin(nodes.run, runs)
+        peak = peak_live_bytes(ctx.allocations, saved.alloc[here[saved.node]])
+        if peak >= thresholds.min_kept_bytes:
+            yield _finding(ctx, thresholds, nodes, here, peak)
 
 
-def _dropped(ctx: Context, nodes: GraphNodes, kept: RetainedBytes, thresholds: Thresholds) -> Rows:
-    """Runs of unused nodes whose graph was let go of, in the windows that are judged."""
-    n_stretches = int(nodes.run.max()) + 1
-    n_bytes = ctx.allocations.n_bytes[kept.alloc]
-    stretch = nodes.run[kept.node]
-    total = _sums(stretch, n_bytes, n_stretches)
-    freed = _sums(stretch[kept.is_freed], n_bytes[kept.is_freed], n_stretches)
-    unused = nodes.run >= 0
-    judged = unused & in_windows(ctx, nodes.row)
-    n_nodes = _sums(nodes.run[judged], nodes.n[judged], n_stretches)
+def _unused_runs(
+    ctx: Context, nodes: GraphNodes, saved: RetainedBytes, thresholds: Thresholds
+) -> Rows:
+    """Runs of nodes in the windows that no backward pass used and that were freed."""
+    n_runs = int(nodes.run.max()) + 1
+    n_bytes = ctx.allocations.n_bytes[saved.alloc]
+    run = nodes.run[saved.node]
+    total = _sums(run, n_bytes, n_runs)
+    freed = _sums(run[saved.is_freed], n_bytes[saved.is_freed], n_runs)
+    counted = (nodes.run >= 0) & in_windows(ctx, nodes.row)
+    n_nodes = _sums(nodes.run[counted], nodes.n[counted], n_runs)
     return np.flatnonzero(
         (n_nodes >= thresholds.min_nodes_count)
         & (total > 0)
@@ -145,20 +145,19 @@ def _sums(group: Int64s, values: Int64s, n: int) -> Int64s:
     return found
 
 
-def _by_first_line(ctx: Context, nodes: GraphNodes, stretches: Rows) -> list[Rows]:
-    """Runs that begin on one line, or with one operator where no lines are known."""
+def _by_first_line(ctx: Context, nodes: GraphNodes, runs: Rows) -> list[Rows]:
+    """Runs that begin on one line, or with one operator without source lines."""
     _, first = np.unique(nodes.run, return_index=True)
-    begin = nodes.row[first[-1 - int(nodes.run.max()) :][stretches]]
+    begin = nodes.row[first[-1 - int(nodes.run.max()) :][runs]]
     frame = ctx.source.frame[begin].astype(np.int64)
     key = np.where(frame != NO_FRAME, frame, -2 - ctx.events.name[begin].astype(np.int64))
-    return [stretches[key == each] for each in np.unique(key)]
+    return [runs[key == each] for each in np.unique(key)]
 
 
 def _locations(ctx: Context, nodes: GraphNodes, here: Mask) -> tuple[Location, ...]:
-    """The lines that no used graph comes from, the one with the most nodes first.
+    """The lines that build no used graph, the one with the most nodes first.
 
-    The lines of the network itself are those of training too; where there is no other, it is the
-    last one.
+    The network's own lines also run in training; without other lines, the last one is returned.
     """
     rows = nodes.row[here]
     frame = ctx.source.frame[rows]
@@ -171,25 +170,25 @@ def _locations(ctx: Context, nodes: GraphNodes, here: Mask) -> tuple[Location, .
 
 
 def _finding(
-    ctx: Context, thresholds: Thresholds, nodes: GraphNodes, here: Mask, most: int
+    ctx: Context, thresholds: Thresholds, nodes: GraphNodes, here: Mask, peak: int
 ) -> Finding:
     n_nodes = int(nodes.n[here].sum())
     locations = _locations(ctx, nodes, here)
     place = locations[0] if locations else Location()
     return INFO.finding(
-        severity="warning" if most >= thresholds.warning_kept_bytes else "note",
+        severity="warning" if peak >= thresholds.warning_kept_bytes else "note",
         confidence="high" if place.file else "medium",
         message=(
-            f"A graph is built{at(place)} that no backward pass uses: {format_count(n_nodes)} "
-            f"nodes, {times_per_step(ctx, n_nodes)}, which kept up to {format_bytes(most)} at one time "
-            f"until they were dropped."
+            f"An autograd graph is built{at(place)} that no backward pass uses. Its "
+            f"{format_count(n_nodes)} nodes ({times_per_step(ctx, n_nodes)}) saved up to "
+            f"{format_bytes(peak)} at one time."
         ),
         fix=(
-            "Evaluate under `torch.inference_mode()`, or `torch.no_grad()` where the result takes "
-            "part in a graph later; `model.eval()` alone does not turn gradients off."
+            "Evaluate under `torch.inference_mode()`, or `torch.no_grad()` where the result "
+            "becomes part of a graph later; `model.eval()` does not disable gradients."
         ),
         locations=locations,
         n=n_nodes,
-        cost=Cost(bytes=most, basis="upper-bound"),
-        evidence={"kept_bytes": most, "events": event_ids(ctx, nodes.row[here])},
+        cost=Cost(bytes=peak, basis="upper-bound"),
+        evidence={"saved_bytes": peak, "events": event_ids(ctx, nodes.row[here])},
     )

@@ -1,17 +1,17 @@
-"""MEM004 growing-container: every step adds tensors to something that is never emptied.
+"""MEM004 growing-container: every step adds tensors to a container that is never emptied.
 
 What it finds:
-    Tensors that outlive their step without a graph behind them that would explain it: in a list or
-    dict, an attribute of an object or class, a closure, a queue that nobody drains, generators that
-    were started and never finished, groups of parameters that are added in every step.
+    Tensors that outlive their step, not because of an autograd graph: in a list or dict, an
+    attribute of an object or class, a closure, a queue that nothing reads, generators that never
+    finish, parameter groups that are added in every step.
 
 Why it matters:
-    Memory that grows with every step ends in an out-of-memory error, hours later. A tensor that
-    is a small part of a large one (a row, a slice) keeps all of its storage.
+    Memory that grows with every step ends in an out-of-memory error hours later. A small view of a
+    large tensor (a row, a slice) retains the whole storage.
 
 How to fix it:
-    Empty the container once its values are used; keep only the last ones; write them to disk. Of a
-    part of a large tensor keep a ``.clone()``.
+    Clear the container after its values are used; keep only the last ones; write them to disk.
+    Store a ``.clone()`` of a view of a large tensor.
 
 Example:
     ::
@@ -25,12 +25,12 @@ Use instead:
         outputs.append(batch_output.detach())
 
 Reads:
-    What was watched of the running program: tensors that survive steps (``bytes`` in bytes, each
-    storage once), the line that made them, who holds them.
+    Monitored memory: tensors that outlive their step (``bytes`` in bytes, each storage once),
+    their allocation sites and holders.
 
 When to ignore this:
-    A program that collects its predictions on purpose, and has memory for all of them, is meant to
-    grow. Something that fills more slowly than the program was watched looks as if it had no end.
+    The program collects its predictions on purpose and has memory for all of them; or the
+    container has a limit that was not reached while the program was monitored.
 
 Source:
     "My model reports cuda runtime error: out of memory" in PyTorch's FAQ: "Don't hold onto tensors
@@ -59,7 +59,7 @@ from profkit.model.live_memory import Leak
 INFO = RuleInfo(
     id="MEM004",
     name="growing-container",
-    title="Tensors pile up with every step",
+    title="Tensors accumulate with every step",
     severity="warning",
     needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
@@ -67,48 +67,47 @@ INFO = RuleInfo(
 
 _FIXES: Final = {
     "thread": (
-        "Nothing takes from {0} as fast as it is filled: give the queue a `maxsize`, so that "
-        "`put` waits, or empty it."
+        "Give {0} a `maxsize`, so that `put` blocks, or read it faster: it is filled faster than "
+        "it is emptied."
     ),
     "generator": (
-        "They are variables of generators or coroutines that have begun and never end: run what "
-        "{0} holds to its end, or `close()` it."
+        "Run the generators or coroutines in {0} to their end, or `close()` them: the tensors are "
+        "their local variables."
     ),
     "context": (
-        "Save tensors by `ctx.save_for_backward`, which lets go of them after `backward()`; what "
-        "is set on `ctx` stays as long as the graph."
+        "Save tensors with `ctx.save_for_backward`, which frees them after `backward()`; "
+        "attributes of `ctx` live as long as the graph."
     ),
     "optimizer": (
-        "Make the optimizer and its groups once, before the loop: {0} keeps the state of every "
-        "parameter that it was ever given."
+        "Create the optimizer and its groups once before the loop: {0} keeps the state of every "
+        "parameter that was ever added."
     ),
 }
-"""What to do about a holder of some kind; ``{0}`` is its name."""
-
+"""By kind of holder; ``{0}`` is its name."""
 
 Thresholds = LeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for each line or holder whose tensors pile up."""
+    """Yield a finding for each line or holder whose tensors accumulate."""
     return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
-def _message(growth: Leak) -> str:
-    times = storage_ratio(growth)
-    part = f"Each is a part of a storage {times} times as large, and keeps all of it."
-    return sentences(leak_message(growth), part if times else "")
+def _message(leak: Leak) -> str:
+    ratio = storage_ratio(leak)
+    view = f"Each is a view that retains a storage {ratio} times as large."
+    return sentences(leak_message(leak), view if ratio else "")
 
 
-def _fix(growth: Leak) -> str:
-    if storage_ratio(growth):
-        return "Keep a `.clone()` of the part, so that the rest of the storage can go."
-    chain, name = main_chain(growth), holder_name(growth)
-    what = quoted(name) if name else "what holds them"
+def _fix(leak: Leak) -> str:
+    if storage_ratio(leak):
+        return "Store a `.clone()` of the view, so that the rest of the storage is freed."
+    chain, name = main_chain(leak), holder_name(leak)
+    what = quoted(name) if name else "the container"
     if chain is not None and chain.kind in _FIXES:
         return _FIXES[chain.kind].format(what)
-    last = "keep the last ones alone (`collections.deque(maxlen=100)`)"
+    limit = "keep only the last ones (`collections.deque(maxlen=100)`)"
     if chain is not None and chain.container.lower().endswith("dict"):
-        last = "drop its oldest entry when a new one comes"
-    away = "" if growth.device == "cpu" else ", or move them to the host with `.cpu()`"
-    return f"Empty {what} once its tensors are used, or {last}{away}."
+        limit = "remove the oldest entry for each new one"
+    move = "" if leak.device == "cpu" else ", or move them to the host with `.cpu()`"
+    return f"Clear {what} after its tensors are used, or {limit}{move}."

@@ -1,20 +1,20 @@
-"""MEM009 host-growth: every step keeps more host memory that no tensor owns.
+"""MEM009 host-growth: every step retains more host memory outside tensors.
 
 What it finds:
-    Objects of Python that outlive their step and pile up: NumPy arrays, bytes, texts, dicts, lists
-    of numbers; or, where nobody is seen to hold it, memory of the process that grows by itself.
-    Also the memory of a loader's workers, each of which is a process of its own: what a dataset
-    keeps as objects of Python is copied into each of them, page by page, as they read it.
+    Python objects that outlive their step and accumulate: NumPy arrays, bytes, strings, dicts,
+    lists of numbers; or, where no holder is found, growth of the process's memory. Also the memory
+    of loader workers, each of which is a process: Python objects of a dataset are copied into each
+    of them, page by page, as they are read.
 
 Why it matters:
-    A process that grows ends when the machine has no more memory, and the system stops it without
-    a word. With eight loader workers a dataset of lists and dicts may be there nine times.
+    When the machine has no more memory, the operating system kills the process without a message.
+    With eight loader workers a dataset of lists and dicts may be in memory nine times.
 
 How to fix it:
-    Empty the container once its values are used, write them to disk as they come, keep sums and
-    means instead of every value. Which line makes objects of Python's own is told with
-    ``profkit run --tracemalloc`` alone. Let a dataset keep its samples in NumPy arrays or tensors:
-    a few large objects, whose values have no reference counts, instead of millions of small ones.
+    Clear the container after its values are used, write them to disk, or keep sums and means
+    instead of every value. Allocation sites of Python objects are recorded only with ``profkit run
+    --tracemalloc``. Store a dataset's samples in NumPy arrays or tensors: a few large objects,
+    whose values have no reference counts, instead of millions of small ones.
 
 Example:
     ::
@@ -27,14 +27,14 @@ Use instead:
         correct += (output.argmax(1) == labels).sum().item()
 
 Reads:
-    What was watched of the running program: objects that survive steps and the memory of the
-    process (``bytes`` in bytes), the line that made them, who holds them. Of a loader's workers
-    one is read now and then: the pages that it shares with no other process.
+    Monitored memory: objects that outlive their step and the memory of the process (``bytes``
+    in bytes), allocation sites and holders. Of a loader's workers one is sampled: the pages that
+    it shares with no other process.
 
 When to ignore this:
-    A program that collects its results on purpose, and has memory for all of them, is meant to
-    grow. Memory that nobody is seen to hold may be a library's own cache.
-    Workers stop growing once each has copied, or read into its cache, all that it will ever need.
+    The program collects its results on purpose and has memory for all of them. Growth without a
+    holder may be a library's cache. Workers stop growing once each has copied, or cached, all that
+    it needs.
 
 Source:
     ``/proc/[pid]/statm`` and ``smaps_rollup`` in proc(5) (resident and private pages);
@@ -63,9 +63,8 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-_MOST: Final = 0.5
-"""What is at least this share of the growth is told as its cause."""
-
+_MAIN_SHARE: Final = 0.5
+"""Minimum share of the growth that is reported as its cause."""
 _ALL: Final = format_share(1.0)
 
 Thresholds = LeakThresholds
@@ -76,60 +75,58 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
-def _message(growth: Leak) -> str:
-    if growth.kind == "workers":
-        return _of_workers(growth)
-    if growth.n:
-        return leak_message(growth)
-    return f"{growth_text(growth)}, and no object of Python is seen to hold it."
+def _message(leak: Leak) -> str:
+    if leak.kind == "workers":
+        return _workers_message(leak)
+    if leak.n:
+        return leak_message(leak)
+    return f"{growth_text(leak)}, and no Python object that holds it was found."
 
 
-def _of_workers(growth: Leak) -> str:
-    first, last = format_count(growth.first_step), format_count(growth.last_step)
-    amount = f"{'about ' if growth.n > 1 else ''}{format_bytes(growth.per_step_bytes)}"
-    whose = counted(growth.n, "loader worker")
-    seen = ", as one of them shows" if growth.n > 1 else ""
-    said = f"Each step from {first} to {last} adds {amount} to the memory of {whose}{seen}"
-    if growth.copied_share >= _MOST:
-        share = format_share(growth.copied_share)
+def _workers_message(leak: Leak) -> str:
+    first, last = format_count(leak.first_step), format_count(leak.last_step)
+    amount = f"{'about ' if leak.n > 1 else ''}{format_bytes(leak.per_step_bytes)}"
+    whose = counted(leak.n, "loader worker")
+    sampled = " (one was sampled)" if leak.n > 1 else ""
+    text = f"The memory of {whose}{sampled} grows by {amount} per step (steps {first} to {last})"
+    if leak.copied_share >= _MAIN_SHARE:
+        share = format_share(leak.copied_share)
         share = "all" if share == _ALL else f"at least {share}"
-        return f"{said}; {share} of it is copies of what the main process holds."
-    if growth.made_share >= _MOST:
-        return f"{said}: the workers themselves keep something of each sample."
+        return f"{text}. {share.capitalize()} of it is copies of objects of the main process."
+    if leak.made_share >= _MAIN_SHARE:
+        return f"{text}. The workers retain objects that they create."
     return (
-        f"{said}. Whether these are copies of what the main process holds or something that the "
-        "workers keep themselves can't be told: they may keep it where that process had freed "
-        "memory."
+        f"{text}. It may be copies of objects of the main process, or objects that the workers "
+        "retain in memory that the main process had freed."
     )
 
 
-def _fix(growth: Leak) -> str:
-    if growth.kind == "workers":
-        return _fix_of_workers(growth)
-    name = holder_name(growth)
+def _fix(leak: Leak) -> str:
+    if leak.kind == "workers":
+        return _workers_fix(leak)
+    name = holder_name(leak)
     if not name:
         return (
-            "See which library takes it: leave out a part of the step at a time, until the growth "
-            "stops."
+            "Leave out one part of the step after another until the growth stops, to find the "
+            "library that causes it."
         )
     return (
-        f"Empty {quoted(name)} once its values are used, write them to disk as they come, or keep "
-        "a sum or mean instead of every value."
+        f"Clear {quoted(name)} after its values are used, write them to disk, or keep a sum or "
+        "mean instead of every value."
     )
 
 
-def _fix_of_workers(growth: Leak) -> str:
-    bound = (
-        "Find what the dataset keeps in `__getitem__`, such as a cache, and bound it; each worker "
-        "has its own."
+def _workers_fix(leak: Leak) -> str:
+    limit = (
+        "Limit what the dataset stores in `__getitem__`, such as a cache: each worker has its own."
     )
     arrays = (
-        "Keep the dataset's samples in NumPy arrays or tensors (texts as one array of bytes and "
-        "their offsets) instead of lists and dicts: to read an object of Python is to write its "
-        "reference count, which copies its page into each worker."
+        "Store the dataset's samples in NumPy arrays or tensors (strings as one array of bytes and "
+        "their offsets) instead of lists and dicts: reading a Python object writes its reference "
+        "count, which copies its page into each worker."
     )
-    if growth.copied_share >= _MOST:
+    if leak.copied_share >= _MAIN_SHARE:
         return arrays
-    if growth.made_share >= _MOST:
-        return bound
-    return f"{bound} If it keeps nothing there: {arrays[0].lower()}{arrays[1:]}"
+    if leak.made_share >= _MAIN_SHARE:
+        return limit
+    return f"{limit} If it stores nothing there: {arrays[0].lower()}{arrays[1:]}"

@@ -1,17 +1,18 @@
-"""MEM007 kept-traceback: an exception that is kept holds the tensors of its frames.
+"""MEM007 kept-traceback: a stored exception retains the tensors of its frames.
 
 What it finds:
-    Tensors that outlive their step because they were local variables of a function that raised an
-    exception, and the exception is kept: in a list of errors, an attribute, a log record, a future.
+    Tensors that outlive their step because they are local variables of a function that raised an
+    exception, and the exception is stored: in a list of errors, an attribute, a log record, a
+    future.
 
 Why it matters:
     An exception refers to its traceback, the traceback to every frame that it passed through, and
     each frame to all of its local variables: batches, activations, losses with their graphs. One
-    kept exception keeps a whole step of the program.
+    stored exception retains a whole step of the program.
 
 How to fix it:
-    Keep the text instead of the exception: ``str(error)`` or ``traceback.format_exc()``. Where the
-    exception itself is wanted, ``error.with_traceback(None)``.
+    Store the text instead of the exception: ``str(error)`` or ``traceback.format_exc()``. Where the
+    exception itself is needed, use ``error.with_traceback(None)``.
 
 Example:
     ::
@@ -26,16 +27,15 @@ Use instead:
             errors.append(traceback.format_exc())
 
 Reads:
-    What was watched of the running program: tensors that survive steps (``bytes`` in bytes), the
-    line that made them, who holds them.
+    Monitored memory: tensors that outlive their step (``bytes`` in bytes), their allocation sites
+    and holders.
 
 When to ignore this:
-    A few exceptions that are kept for a report at the end, in a program that rarely fails, may be
-    worth their memory.
+    A program that rarely fails stores a few exceptions for a report at its end.
 
 Source:
     "traceback objects" and "BaseException.with_traceback" in Python's documentation (``tb_frame``,
-    ``f_locals``); pytorch/pytorch#36874 and #10348 (memory kept after exceptions).
+    ``f_locals``); pytorch/pytorch#36874 and #10348 (memory retained after exceptions).
 """
 
 from collections.abc import Iterator
@@ -57,33 +57,32 @@ from profkit.model.live_memory import Leak
 INFO = RuleInfo(
     id="MEM007",
     name="kept-traceback",
-    title="Kept exceptions hold the tensors of their frames",
+    title="Tensors retained by a stored exception",
     severity="warning",
     needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
 
-
 Thresholds = LeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for each line whose tensors hang on kept exceptions."""
+    """Yield a finding for each line whose tensors stored exceptions retain."""
     return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
-def _message(growth: Leak) -> str:
+def _message(leak: Leak) -> str:
     return sentences(
-        f"{leak_clause(growth)}.",
-        "They are local variables of frames in the traceback of an exception that is kept.",
-        graph_sentence(growth),
+        f"{leak_clause(leak)}.",
+        "They are local variables of frames in the traceback of a stored exception.",
+        graph_sentence(leak),
     )
 
 
-def _fix(growth: Leak) -> str:
-    name = holder_name(growth)
+def _fix(leak: Leak) -> str:
+    name = holder_name(leak)
     where = f" in {quoted(name)}" if name else ""
     return (
-        f"Keep `traceback.format_exc()` or `str(error)`{where} instead of the exception; or let go "
-        "of its frames with `error.with_traceback(None)`."
+        f"Store `traceback.format_exc()` or `str(error)`{where} instead of the exception, or drop "
+        "its frames with `error.with_traceback(None)`."
     )

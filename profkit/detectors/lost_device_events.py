@@ -1,22 +1,22 @@
-"""PRF004 lost-device-events: the recording lacks work that was launched.
+"""PRF004 lost-device-events: launched GPU work is missing from the recording.
 
 What it finds:
-    Calls that launched a kernel which is not in the recording; kernels within a stream whose launch
-    is missing; and errors and warnings that the profiler itself wrote into the file.
+    Launches whose kernel is not in the recording; kernels within a stream whose launch is missing;
+    and errors and warnings that the profiler itself wrote into the file.
 
 Why it matters:
-    Every figure of a device rests on its events. Where they are missing the device looks idle,
+    Every figure of a GPU is computed from its events. Where they are missing the GPU appears idle,
     and findings about idle time are wrong.
 
 How to fix it:
-    Record a shorter window, with nothing else profiling the device. Where all kernels are missing,
-    the profiler had no access to the device's counters: another profiler held them, or the driver
-    refused.
+    Record a shorter window, with no other profiler on the GPU. Where all kernels are missing, the
+    profiler had no access to the GPU's counters: another profiler used them, or the driver denied
+    access.
 
 Example:
     ::
 
-        nsys profile python train.py   # and torch.profiler inside: both want the same counters
+        nsys profile python train.py   # with torch.profiler inside: both need the same counters
 
 Use instead:
     ::
@@ -24,12 +24,12 @@ Use instead:
         profkit run train.py
 
 Reads:
-    Launching calls and kernels (``correlation``, ``ts_ns`` in nanoseconds), the profiler's
-    messages.
+    Launches and kernels (``correlation``, ``ts_ns`` in nanoseconds), the profiler's messages.
 
 When to ignore this:
     Launches while a CUDA graph is captured run nothing; those between the calls that begin and end
-    a capture are left out. The last launches of a recording may run after its end, and are too.
+    a capture are left out. So are the last launches of a recording, whose kernels may run after its
+    end.
 
 Source:
     ``libkineto/src/CuptiActivityProfiler.cpp`` (events outside the window, dropped records,
@@ -52,7 +52,7 @@ from profkit.units import format_count, format_share
 INFO = RuleInfo(
     id="PRF004",
     name="lost-device-events",
-    title="The recording lacks work of the GPU",
+    title="GPU events are missing from the recording",
     severity="warning",
     needs=(needs.OPERATORS,),
     since="0.1.0",
@@ -64,9 +64,9 @@ class Thresholds:
     """When missing events matter.
 
     Attributes:
-        min_lost_share: Share of the launches or kernels that must be missing. Kineto drops a few
-            at the edges of every recording; a hundredth moves a figure.
-        min_lost_count: And how many at least, for short recordings.
+        min_lost_share: Minimum share of missing launches or kernels. Kineto drops a few at the
+            edges of every recording; a hundredth changes figures.
+        min_lost_count: Minimum number of missing launches or kernels, for short recordings.
     """
 
     min_lost_share: float = 0.01
@@ -74,15 +74,15 @@ class Thresholds:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for missing kernels, one for missing launches, one for messages."""
+    """Yield findings for missing kernels, missing launches, and messages."""
     launching, without = launches_without_work(ctx.events, ctx.launches)
     if _many(len(without), len(launching), thresholds):
         yield _finding(
             ctx,
             without,
-            f"{format_count(len(without))} of {format_count(len(launching))} launches have no "
-            f"kernel in the recording ({format_share(len(without) / len(launching))}): the GPU "
-            "looks more idle than it was.",
+            f"{format_count(len(without))} of {format_count(len(launching))} launches "
+            f"({format_share(len(without) / len(launching))}) have no recorded kernel, so the GPU "
+            "appears more idle than it was.",
         )
     lost = orphans_with_lost_launch(ctx.events, ctx.launches)
     n_work = len(ctx.launches.work)
@@ -90,15 +90,15 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         yield _finding(
             ctx,
             lost,
-            f"{format_count(len(lost))} of {format_count(n_work)} kernels, copies and fills have "
-            f"no launch in the recording ({format_share(len(lost) / n_work)}): their lines cannot "
-            "be named.",
+            f"{format_count(len(lost))} of {format_count(n_work)} kernels, copies and fills "
+            f"({format_share(len(lost) / n_work)}) have no recorded launch, so their source lines "
+            "are unknown.",
         )
     messages = ctx.trace.notes.messages
-    told = [text for level in ("ERROR", "WARNING") for text in messages.get(level, ())]
-    if told:
-        said = f"The profiler wrote into the recording: “{told[0].strip()}”."
-        yield _finding(ctx, np.zeros(0, np.intp), said, told)
+    texts = [text for level in ("ERROR", "WARNING") for text in messages.get(level, ())]
+    if texts:
+        message = f"The profiler reported: “{texts[0].strip()}”."
+        yield _finding(ctx, np.zeros(0, np.intp), message, texts)
 
 
 def _many(n_lost: int, n_all: int, thresholds: Thresholds) -> bool:
@@ -109,16 +109,16 @@ def _finding(
     ctx: Context,
     rows: "np.ndarray[tuple[int], np.dtype[np.intp]]",
     message: str,
-    told: list[str] | None = None,
+    texts: list[str] | None = None,
 ) -> Finding:
     return INFO.finding(
-        severity="note" if told else "warning",
-        confidence="low" if told else "high",
+        severity="note" if texts else "warning",
+        confidence="low" if texts else "high",
         message=message,
         fix=(
-            "Record fewer steps, close other profilers (nsys, ncu, dcgm), and see "
-            "`profkit doctor` for what the driver allows."
+            "Record fewer steps, close other profilers (nsys, ncu, dcgm), and run `profkit doctor` "
+            "to check the driver's permissions."
         ),
-        n=max(1, len(rows), len(told or ())),
-        evidence={"messages": told} if told else {"events": event_ids(ctx, rows)},
+        n=max(1, len(rows), len(texts or ())),
+        evidence={"messages": texts} if texts else {"events": event_ids(ctx, rows)},
     )

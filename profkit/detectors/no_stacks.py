@@ -1,14 +1,15 @@
-"""PRF003 no-stacks: the recording does not know the lines of the program.
+"""PRF003 no-stacks: the recording has no source lines of the program.
 
 What it finds:
-    Recordings without Python stacks, and without lines that profkit lends from another step.
+    Recordings without Python stacks, and without source lines that profkit recorded in another
+    step.
 
 Why it matters:
     Without stacks a finding can name the operator that costs time, but not the line to change.
 
 How to fix it:
-    Record with ``profkit.trace``, which records stacks in a step of its own where steps repeat, so
-    that they slow none of the measured ones; or with ``with_stack=True``.
+    Record with ``profkit.trace``, which records stacks in a separate step where steps repeat, so
+    that they slow down none of the measured ones; or with ``with_stack=True``.
 
 Example:
     ::
@@ -24,7 +25,7 @@ Reads:
     Python calls, ``Call stack`` of operators, lines that profkit recorded.
 
 When to ignore this:
-    Where only kernels are of interest, lines are not needed.
+    Only kernels are of interest.
 
 Source:
     ``torch.profiler.profile`` (``with_stack``) in PyTorch's documentation.
@@ -41,7 +42,7 @@ from profkit.model.finding import Finding
 INFO = RuleInfo(
     id="PRF003",
     name="no-stacks",
-    title="The recording has no lines of your code",
+    title="No source lines were recorded",
     severity="note",
     needs=(needs.OPERATORS,),
     since="0.1.0",
@@ -50,16 +51,16 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """There is nothing to adjust: a recording knows lines or it does not."""
+    """None: a recording has source lines or not."""
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding if no line is known."""
+    """Yield a finding if no source line is known."""
     if ctx.has_lines:
         return
     yield INFO.finding(
         severity="note",
         confidence="high",
-        message="The recording has no Python stacks: findings name operators instead of lines.",
+        message="No Python stacks were recorded, so findings name operators and no source lines.",
         fix='Record with `with profkit.trace("step"):`, or with `with_stack=True`.',
     )

@@ -1,12 +1,12 @@
-"""PRF001 no-warm-up: the recording begins with a step that is not like the others.
+"""PRF001 no-warm-up: the first recorded step includes warm-up.
 
 What it finds:
-    A first step that took much longer than the rest.
+    A first step that takes much longer than the others.
 
 Why it matters:
-    In the first steps of a program libraries load their kernels, cuDNN tries its algorithms, the
-    allocator fills its cache and loader workers start; and the profiler itself is slow when it
-    begins. Means over all steps then say what the program does once, not what it does for hours.
+    In the first steps libraries load their kernels, cuDNN benchmarks its algorithms, the allocator
+    fills its cache and loader workers start; the profiler is slow when it starts, too. Averages
+    over all steps then include costs that occur once.
 
 How to fix it:
     Record later: skip some steps and let the profiler warm up for one.
@@ -25,8 +25,7 @@ Reads:
     The steps (``starts_ns`` and ``ends_ns`` in nanoseconds).
 
 When to ignore this:
-    A program may do more in some steps on purpose, such as an evaluation, and the recording may
-    have begun with one of them.
+    Some steps do more work on purpose, such as an evaluation, and the recording began with one.
 
 Source:
     ``torch.profiler.schedule`` in PyTorch's documentation (``warmup``); "CUDA module loading" in
@@ -47,7 +46,7 @@ from profkit.units import format_ns
 INFO = RuleInfo(
     id="PRF001",
     name="no-warm-up",
-    title="The first step is not like the others",
+    title="First step includes warm-up",
     severity="note",
     needs=(needs.STEPS,),
     since="0.1.0",
@@ -56,16 +55,16 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a first step is out of line.
+    """When a first step is an outlier.
 
     Attributes:
-        min_steps_count: Steps to compare: with two, either may be the odd one.
-        min_ratio_share: Length of the first step as a share of the median of the rest. At one and
-            a half it moves the mean of three steps by a sixth.
-        min_excess_ns: How much longer than the median of the rest. What a profiler does once as it
-            begins, and what a processor does once in a while, is up to a millisecond.
-        max_spread_share: Longest of the rest as a share of their median: where steps differ so
-            much among themselves, a long first one means nothing.
+        min_steps_count: Minimum steps: with two, either may be the outlier.
+        min_ratio_share: Minimum duration of the first step as a share of the median of the others.
+            At 1.5 it changes the mean of three steps by a sixth.
+        min_excess_ns: Minimum excess over the median of the others. The start of a profiler and
+            other tasks of the machine take up to a millisecond.
+        max_spread_share: Maximum of the longest other step as a share of their median: where steps
+            differ more, a long first one means nothing.
     """
 
     min_steps_count: int = 3
@@ -75,7 +74,7 @@ class Thresholds:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding if the first step is much longer than the rest."""
+    """Yield a finding if the first step is much longer than the others."""
     lengths = ctx.steps.ends_ns - ctx.steps.starts_ns
     if len(lengths) < thresholds.min_steps_count:
         return
@@ -87,8 +86,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         severity="note",
         confidence="high" if len(lengths) > thresholds.min_steps_count else "medium",
         message=(
-            f"The first step, {ctx.steps.names[0]}, took {format_ns(first)}, the others "
-            f"{format_ns(rest)}: figures per step include what only happens once."
+            f"The first step, {ctx.steps.names[0]}, takes {format_ns(first)}, the others take "
+            f"{format_ns(rest)}. Averages per step include one-time costs."
         ),
         fix="Record later steps: `profkit.trace(..., wait=2, warmup=1, active=3)`.",
         evidence={"first_ns": first, "others_median_ns": round(rest)},

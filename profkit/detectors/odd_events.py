@@ -1,18 +1,18 @@
-"""PRF006 odd-events: the recording holds events that cannot be as they are written.
+"""PRF006 odd-events: the trace contains events with invalid times.
 
 What it finds:
-    Entries that are no events, begins without an end, and events whose times make no sense: no
-    number, a negative length, a length beyond a year, or one event that alone makes the recording
+    Entries that are no events, begins without an end, and events with invalid times: not a number,
+    a negative duration, a duration of more than a year, or one event that alone makes the trace
     many times as long.
 
 Why it matters:
-    One kernel of a length of years becomes the total, and every share of it nonsense. So such
-    events are set aside: no figure of the report holds them. But a recording that has them may
-    hold others that are wrong and do not show it.
+    One kernel with a duration of years dominates every total and share. Such events are skipped
+    and excluded from all totals. But a trace that contains them may contain other wrong events
+    that cannot be recognized.
 
 How to fix it:
-    Record again, with a newer PyTorch and driver: most such events are faults of a profiler that
-    have been mended since.
+    Record again with a newer PyTorch and driver: most such events are bugs of a profiler that have
+    been fixed.
 
 Example:
     ::
@@ -25,14 +25,13 @@ Use instead:
         {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 12.0, "dur": 41.4}
 
 Reads:
-    Starts and lengths of all events in nanoseconds, before any is set aside.
+    Starts and durations of all events in nanoseconds, before any is skipped.
 
 When to ignore this:
-    Where a single event really lasted more than ten minutes, and ten times as long as all others
-    together.
+    A single event really took more than ten minutes, and ten times as long as all others together.
 
 Source:
-    ``profkit/readers/kineto/invalid_times.py``, which sets them aside and says by which measure.
+    ``profkit/readers/kineto/invalid_times.py``, which defines which events are skipped.
 """
 
 from collections.abc import Iterator
@@ -48,7 +47,7 @@ from profkit.units import format_count, format_share
 INFO = RuleInfo(
     id="PRF006",
     name="odd-events",
-    title="Some events cannot be as they are written",
+    title="Trace contains invalid events",
     severity="note",
     needs=(needs.TRACE,),
     since="0.1.0",
@@ -57,17 +56,18 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When odd events lower the trust in all figures.
+    """When invalid events are a warning.
 
     Attributes:
-        warning_share: Share of the events. From a thousandth on they are no single accident.
+        warning_share: Share of the events from which it is a warning: from a thousandth on they are
+            no single error.
     """
 
     warning_share: float = 0.001
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding if events were set aside."""
+    """Yield a finding if events were skipped."""
     notes = ctx.trace.notes
     n = notes.n_odd + notes.n_skipped + notes.n_unpaired
     if not n:
@@ -78,19 +78,20 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         confidence="high",
         message=(
             f"{format_count(n)} of {format_count(notes.n_events)} events ({format_share(share)}) "
-            f"were set aside: {', '.join(_kinds(notes))}. No figure holds them."
+            f"were skipped and are excluded from all totals: {', '.join(_kinds(notes))}."
         ),
-        fix="Record again with a newer PyTorch and driver, and doubt figures that look odd.",
+        fix="Record again with a newer PyTorch and driver.",
         n=n,
         evidence={"events": [odd.position for odd in notes.odd]},
     )
 
 
 def _kinds(notes: LoadNotes) -> Iterator[str]:
-    """What was set aside, in words; of odd times the first by name."""
+    """The kinds of skipped events; for invalid times with the first event's name."""
     if notes.odd:
         first = notes.odd[0]
-        yield f"{format_count(notes.n_odd)} with odd times, such as {first.name} ({first.reason})"
+        example = f"{first.name} ({first.reason})"
+        yield f"{format_count(notes.n_odd)} with invalid times, such as {example}"
     if notes.n_skipped:
         yield f"{format_count(notes.n_skipped)} that are no events"
     if notes.n_unpaired:

@@ -1,20 +1,19 @@
-"""PRF007 odd-snapshot: the snapshot contradicts itself, or was recorded with parts missing.
+"""PRF007 odd-snapshot: the memory snapshot is inconsistent or incomplete.
 
 What it finds:
-    Segments whose blocks do not add up to them, or to what they say of themselves; blocks that are
-    shorter than what was asked for; entries that are no segment, block or event; a history in which
-    more is in use than reserved; one that has lost its beginning, as a ring that is too short does;
-    and allocations without a stack.
+    Segments whose blocks do not add up to their size or to their own totals; blocks that are
+    smaller than the allocation that they serve; entries that are no segment, block or event; a
+    history with more active than reserved memory; a history whose beginning is missing, because
+    its buffer was too short; and allocations without a stack.
 
 Why it matters:
-    Where blocks do not add up no figure can be trusted. A history that lacks what was had from the
-    driver tells what was in use, and nothing of what was reserved. Where the history's beginning is
-    lost the peak may lie in what is lost; what was allocated there has no line, and its frees
-    belong to nothing. Without stacks there are totals and no lines at all.
+    Where blocks do not add up no figure can be trusted. A history without segments has no figures
+    on reserved memory. Where the beginning is missing the peak may be in it, and the blocks
+    allocated there have no source line. Without stacks there are totals but no source lines.
 
 How to fix it:
     Record with ``torch.cuda.memory._record_memory_history(max_entries=1_000_000)`` before the
-    first tensor is made, and dump the snapshot while the memory of interest stands.
+    first tensor is allocated, and dump the snapshot while the memory of interest is allocated.
 
 Example:
     ::
@@ -27,16 +26,16 @@ Use instead:
         torch.cuda.memory._record_memory_history(max_entries=1_000_000)
 
 Reads:
-    Segments, blocks and history (lengths in bytes), and which of them have stacks.
+    Segments, blocks and history (sizes in bytes), and which of them have stacks.
 
 When to ignore this:
-    A program that switches recording off and on again has blocks with stacks and no entry, just as
-    if a ring had lost them. Backward passes run on threads without Python: their allocations have
-    no Python stack however they are recorded.
+    The program stops and restarts recording: blocks then have stacks but no entry, as if the
+    history buffer had overflowed. Backward passes run on threads without Python: their allocations
+    never have a Python stack.
 
 Source:
     ``torch/cuda/memory.py`` (``_record_memory_history``); ``c10/cuda/CUDACachingAllocator.cpp``
-    (``record_trace``: the ring).
+    (``record_trace``: the history buffer).
 """
 
 from collections.abc import Iterator
@@ -56,7 +55,7 @@ from profkit.units import format_bytes, format_count, format_share
 INFO = RuleInfo(
     id="PRF007",
     name="odd-snapshot",
-    title="The snapshot is odd or incomplete",
+    title="Snapshot is inconsistent or incomplete",
     severity="note",
     needs=(needs.SNAPSHOT,),
     since="0.1.0",
@@ -65,12 +64,12 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When what is missing matters.
+    """When missing data is a finding.
 
     Attributes:
-        min_lost_share: Share of the bytes in use whose allocations are lost from the history.
-        min_stackless_share: Share of the bytes in use without a stack. What libraries allocate for
-            themselves, and what was there before the recording, may be a part; not most of it.
+        min_lost_share: Minimum share of live bytes whose allocations are missing in the history.
+        min_stackless_share: Minimum share of live bytes without a stack. Libraries' own allocations
+            and those before recording are usually a smaller part.
     """
 
     min_lost_share: float = 0.01
@@ -78,39 +77,39 @@ class Thresholds:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for what does not add up, for a lost beginning, and for missing stacks."""
+    """Yield findings for inconsistent figures, a missing beginning, and missing stacks."""
     snapshot = ctx.snapshot
     if snapshot is None:
         return
     blocks_in = snapshot.blocks
-    # A free block may still say what was asked for when it was in use.
+    # A free block may still have the size that was requested when it was allocated.
     active = blocks_in.state != State.INACTIVE
     n_short = int((active & (blocks_in.requested_bytes > blocks_in.n_bytes)).sum())
     if snapshot.notes.n_odd_segments or snapshot.notes.n_skipped or n_short:
-        yield _contradicts_itself(snapshot, n_short)
+        yield _inconsistent(snapshot, n_short)
     for memory in ctx.device_memories:
-        yield from _lacks_segments(memory)
-        yield from _lost_beginning(memory, thresholds)
+        yield from _missing_segments(memory)
+        yield from _missing_beginning(memory, thresholds)
     yield from _without_stacks(ctx.device_memories, thresholds)
 
 
-def _contradicts_itself(snapshot: MemorySnapshot, n_short: int) -> Finding:
+def _inconsistent(snapshot: MemorySnapshot, n_short: int) -> Finding:
     notes = snapshot.notes
     parts = []
     if notes.n_odd_segments:
         parts.append(
             f"{format_count(notes.n_odd_segments)} of {format_count(len(snapshot.segments))} "
-            f"segments are not the sum of their blocks"
+            "segments are not the sum of their blocks"
         )
     if notes.n_skipped:
-        parts.append(f"{format_count(notes.n_skipped)} entries are none that torch writes")
+        parts.append(f"{format_count(notes.n_skipped)} entries are invalid")
     if n_short:
-        parts.append(f"{blocks(n_short)} are shorter than what was asked for")
+        parts.append(f"{blocks(n_short)} are smaller than requested")
     return INFO.finding(
         severity="warning",
         confidence="high",
-        message=f"{' and '.join(parts)}: the snapshot's figures contradict each other.",
-        fix="Dump the snapshot again; one that another program has changed cannot be trusted.",
+        message=f"The snapshot is inconsistent: {' and '.join(parts)}.",
+        fix="Dump the snapshot again, and do not modify it.",
         n=notes.n_odd_segments + notes.n_skipped + n_short,
         evidence={
             "n_odd_segments": notes.n_odd_segments,
@@ -120,8 +119,8 @@ def _contradicts_itself(snapshot: MemorySnapshot, n_short: int) -> Finding:
     )
 
 
-def _lacks_segments(memory: DeviceMemory) -> Iterator[Finding]:
-    """More in use than reserved cannot be: what was had from the driver is not in the history."""
+def _missing_segments(memory: DeviceMemory) -> Iterator[Finding]:
+    """More active than reserved memory is impossible: segments are missing in the history."""
     replay = memory.replay
     beyond = replay.active_bytes - replay.reserved_bytes
     n, place = int((beyond > 0).sum()), int(beyond.argmax())
@@ -131,11 +130,11 @@ def _lacks_segments(memory: DeviceMemory) -> Iterator[Finding]:
         severity="warning",
         confidence="high",
         message=(
-            f"The history of {memory.label} lacks what was had from the driver: after "
-            f"{format_count(place)} of its {format_count(replay.end)} entries "
-            f"{format_bytes(int(replay.active_bytes[place]))} were in use of "
-            f"{format_bytes(int(replay.reserved_bytes[place]))} reserved. What was reserved before "
-            f"the end, and what was free of it, is not known."
+            f"Segments are missing in the history of {memory.label}: after {format_count(place)} "
+            f"of {format_count(replay.end)} entries "
+            f"{format_bytes(int(replay.active_bytes[place]))} "
+            f"are active but only {format_bytes(int(replay.reserved_bytes[place]))} reserved. "
+            "Reserved and free memory before the end are unknown."
         ),
         fix="Record the history without `skip_actions`.",
         n=n,
@@ -143,27 +142,26 @@ def _lacks_segments(memory: DeviceMemory) -> Iterator[Finding]:
     )
 
 
-def _lost_beginning(memory: DeviceMemory, thresholds: Thresholds) -> Iterator[Finding]:
-    """Blocks with a stack were allocated while recording was on; without an entry, it is lost."""
-    # profkit itself keeps the latest entries alone and begins anew between two windows, on purpose:
-    # every block has its stack.
+def _missing_beginning(memory: DeviceMemory, thresholds: Thresholds) -> Iterator[Finding]:
+    """Blocks with a stack but without an entry were allocated in the missing beginning."""
+    # profkit itself keeps only the latest entries and restarts recording between two windows, on
+    # purpose: every block has its stack.
     if not memory.replay.end or memory.snapshot.driver:
         return
-    standing = memory.live_blocks_at(memory.replay.end)
-    lost = standing.is_before_recording & (standing.stack != NO_STACK)
-    n, n_bytes = int(lost.sum()), int(standing.n_bytes[lost].sum())
-    if not n or n_bytes < thresholds.min_lost_share * int(standing.n_bytes.sum()):
+    live = memory.live_blocks_at(memory.replay.end)
+    lost = live.is_before_recording & (live.stack != NO_STACK)
+    n, n_bytes = int(lost.sum()), int(live.n_bytes[lost].sum())
+    if not n or n_bytes < thresholds.min_lost_share * int(live.n_bytes.sum()):
         return
     yield INFO.finding(
         severity="note",
         confidence="medium",
         message=(
             f"{blocks(n).capitalize()} of {memory.label} ({format_bytes(n_bytes)}) were allocated "
-            f"while history was recorded, and before the first entry that it still has (of "
-            f"{format_count(memory.replay.end)}): its ring was too short, or recording was begun "
-            f"anew. Peaks of before are not seen."
+            f"before the first of the {format_count(memory.replay.end)} entries that the history "
+            "still has: the history buffer overflowed or was restarted. Earlier peaks are missing."
         ),
-        fix="Record with a larger `max_entries`, and begin once.",
+        fix="Record with a larger `max_entries`, and start recording once.",
         n=n,
         evidence={"device": memory.label, "n_bytes": n_bytes, "n_entries": memory.replay.end},
     )
@@ -173,25 +171,24 @@ def _without_stacks(
     memories: tuple[DeviceMemory, ...], thresholds: Thresholds
 ) -> Iterator[Finding]:
     parts = [(memory, memory.live_blocks_at(memory.replay.end)) for memory in memories]
-    total = sum(int(standing.n_bytes.sum()) for _, standing in parts)
+    total = sum(int(live.n_bytes.sum()) for _, live in parts)
     bare = 0
-    for memory, standing in parts:
-        # What was there before a history began could not have one.
-        could = (
-            ~standing.is_before_recording if memory.replay.end else np.ones(len(standing), np.bool_)
+    for memory, live in parts:
+        # Blocks allocated before recording cannot have a stack.
+        is_recorded = (
+            ~live.is_before_recording if memory.replay.end else np.ones(len(live), np.bool_)
         )
-        bare += int(standing.n_bytes[could & (standing.stack == NO_STACK)].sum())
+        bare += int(live.n_bytes[is_recorded & (live.stack == NO_STACK)].sum())
     if not total or bare < thresholds.min_stackless_share * total:
         return
     yield INFO.finding(
         severity="note",
         confidence="high",
         message=(
-            f"{format_bytes(bare)} of the {format_bytes(total)} in use "
-            f"({format_share(bare / total)}) were allocated without a stack being kept: no line "
-            f"can be named for them."
+            f"No stack was recorded for {format_bytes(bare)} of the {format_bytes(total)} "
+            f"allocated ({format_share(bare / total)}), so their source lines are unknown."
         ),
         fix='Call `torch.cuda.memory._record_memory_history(stacks="python")` before the first '
-        "tensor is made.",
+        "tensor is allocated.",
         evidence={"without_stack_bytes": bare, "active_bytes": total},
     )

@@ -1,20 +1,20 @@
-"""MEM017 out-of-memory: a request found no room on the device, and what filled it.
+"""MEM017 out-of-memory: an allocation failed, and what filled the GPU.
 
 What it finds:
-    Requests that PyTorch could not meet, as the snapshot's history has them: what was asked for,
-    what the driver had left, what of PyTorch's own memory was in use and what was free in pieces,
-    and the lines that held the most at that moment.
+    Allocations that failed, as recorded in a snapshot's history: the requested size, what the
+    driver had free, what PyTorch had allocated and what was free but fragmented, and the lines with
+    the most memory at that moment.
 
 Why it matters:
-    The error names the request that came last, and seldom the tensors that filled the device. It
-    may be full indeed; or much of it lies free in pieces between live blocks, none of them long
-    enough; or it never was PyTorch's, but another program's or a library's.
+    The error names the last allocation, and rarely the tensors that filled the GPU. The GPU may be
+    full; or much of its memory is free in blocks that are too small; or another program or a
+    library uses it.
 
 How to fix it:
-    In the order of bytes: use a smaller batch, ``torch.utils.checkpoint`` or ``torch.autocast``
-    for activations; compute in chunks what asks for one large tensor; an optimizer with less state
-    or sharding for parameters and state; ``expandable_segments`` or ``max_split_size_mb`` for what
-    is free in pieces: the one with which the request would have fitted, if there is one.
+    By bytes: use a smaller batch, ``torch.utils.checkpoint`` or ``torch.autocast`` for activations;
+    compute a large tensor in chunks; use an optimizer with less state, or sharding, for parameters
+    and state; set ``expandable_segments`` or ``max_split_size_mb`` against fragmentation: the
+    finding names the setting with which the allocation would have succeeded, if there is one.
 
 Example:
     ::
@@ -29,19 +29,19 @@ Use instead:
         loss = sum(F.cross_entropy(a.float(), b, reduction="sum") for a, b in parts) / y.numel()
 
 Reads:
-    The history of the allocator (requests and frees, lengths in bytes), the driver's free bytes at
-    the failed request, segments and blocks, and their stacks.
+    The allocator's history (allocations and frees, sizes in bytes), the driver's free bytes at the
+    failed allocation, segments and blocks, and their stacks.
 
 When to ignore this:
-    How much the device has in all is not in a snapshot: what other programs and libraries hold can
-    only be told by what is missing from that. Of blocks that were freed before the snapshot was
-    taken the history tells what was asked for, and not what they took. Whether a request would have
-    fitted under another setting is an estimate: the history is played again by the allocator's
-    rules, which must come to what was recorded under the settings that were.
+    A program that searches for the largest batch catches the error on purpose. Some figures are
+    estimates: a snapshot does not contain the GPU's total memory, so the share of other programs
+    is a difference; for blocks that were freed before the snapshot the history has the requested
+    size; whether a setting would have helped is simulated with the allocator's rules, which must
+    reproduce the recorded history.
 
 Source:
-    ``c10/cuda/CUDACachingAllocator.cpp`` (``malloc``: cached segments are freed before a request
-    is given up); "Memory management" in PyTorch's CUDA semantics (``expandable_segments``,
+    ``c10/cuda/CUDACachingAllocator.cpp`` (``malloc``: cached segments are freed before an
+    allocation fails); "Memory management" in PyTorch's CUDA semantics (``expandable_segments``,
     ``max_split_size_mb``).
 """
 
@@ -64,7 +64,7 @@ from profkit.model.location import Location
 INFO = RuleInfo(
     id="MEM017",
     name="out-of-memory",
-    title="The device ran out of memory",
+    title="Out of GPU memory",
     severity="error",
     needs=(needs.HISTORY,),
     since="0.1.0",
@@ -73,7 +73,7 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """There is nothing to weigh: a request was met, or it was not."""
+    """None: an allocation succeeds or fails."""
 
 
 MAX_LINES: Final = 3
@@ -81,47 +81,47 @@ _LINES_TO_SUM: Final = 1000
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding for each line of each device whose request was not met."""
+    """Yield a finding for each line and device with a failed allocation."""
     for memory in ctx.device_memories:
         by_line: dict[Location | None, list[AllocationFailure]] = {}
-        for shortage in memory.allocation_failures:
-            line = next(iter(memory.locations([shortage.stack])), None)
-            by_line.setdefault(line, []).append(shortage)
-        for line, shortages in by_line.items():
-            yield _finding(memory, line, shortages)
+        for failure in memory.allocation_failures:
+            line = next(iter(memory.locations([failure.stack])), None)
+            by_line.setdefault(line, []).append(failure)
+        for line, failures in by_line.items():
+            yield _finding(memory, line, failures)
 
 
 def _finding(
-    memory: DeviceMemory, line: Location | None, shortages: list[AllocationFailure]
+    memory: DeviceMemory, line: Location | None, failures: list[AllocationFailure]
 ) -> Finding:
-    told = max(shortages, key=lambda each: each.missing_bytes or 0)
-    went_on = bool((memory.replay.alloc > shortages[-1].place).any())
-    sites = allocation_sites(memory.sites_at(told.place), memory.lines, _LINES_TO_SUM)
-    asked_at = line or Location()
+    worst = max(failures, key=lambda each: each.missing_bytes or 0)
+    continued = bool((memory.replay.alloc > failures[-1].place).any())
+    sites = allocation_sites(memory.sites_at(worst.place), memory.lines, _LINES_TO_SUM)
+    location = line or Location()
     return INFO.finding(
-        # A program that goes on has caught the error, as those do that look for the largest batch.
-        severity="warning" if went_on else "error",
-        confidence="high" if told.device_free_bytes is not None else "medium",
-        message=oom_message(memory, asked_at, told, sites, len(shortages)),
-        fix=oom_fix(memory, asked_at, told, sites),
+        # A program that continues has caught the error, such as one that searches for a batch size.
+        severity="warning" if continued else "error",
+        confidence="high" if worst.device_free_bytes is not None else "medium",
+        message=oom_message(memory, location, worst, sites, len(failures)),
+        fix=oom_fix(memory, location, worst, sites),
         locations=tuple(
             dict.fromkeys((*([line] if line else []), *site_locations(sites[:MAX_LINES])))
         ),
-        n=len(shortages),
-        cost=Cost(bytes=told.missing_bytes or told.requested_bytes),
+        n=len(failures),
+        cost=Cost(bytes=worst.missing_bytes or worst.requested_bytes),
         evidence={
             "device": memory.label,
-            "reason": told.reason,
-            "requested_bytes": told.requested_bytes,
-            "device_free_bytes": told.device_free_bytes,
-            "missing_bytes": told.missing_bytes,
-            "reserved_bytes": told.reserved_bytes,
-            "active_bytes": told.active_bytes,
-            "unreleasable_bytes": told.unreleasable_bytes,
-            "largest_usable_block_bytes": told.largest_usable_block_bytes,
-            "outside_bytes": told.outside_bytes,
-            "went_on": went_on,
-            "entries": [each.place for each in shortages[:20]],
-            **fitting_setting_evidence(memory, told),
+            "reason": worst.reason,
+            "requested_bytes": worst.requested_bytes,
+            "device_free_bytes": worst.device_free_bytes,
+            "missing_bytes": worst.missing_bytes,
+            "reserved_bytes": worst.reserved_bytes,
+            "active_bytes": worst.active_bytes,
+            "unreleasable_bytes": worst.unreleasable_bytes,
+            "largest_usable_block_bytes": worst.largest_usable_block_bytes,
+            "outside_bytes": worst.outside_bytes,
+            "continued": continued,
+            "entries": [each.place for each in failures[:20]],
+            **fitting_setting_evidence(memory, worst),
         },
     )

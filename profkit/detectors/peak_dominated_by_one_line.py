@@ -1,19 +1,18 @@
-"""MEM015 peak-dominated-by-one-line: without what one line holds the peak would be much lower.
+"""MEM015 peak-dominated-by-one-line: without the tensors of one line the peak would be much lower.
 
 What it finds:
-    A line whose tensors make the peak of a device's memory stick out: the whole history played
-    again without them has a much lower peak. What was there before the history began, parameters
-    and optimizer state are left out, since they stand at every moment; so is what stays to the end
-    and does not show what it is for.
+    A line whose tensors dominate the peak of a GPU's memory: the history without them has a much
+    lower peak. Memory that was allocated before recording, parameters and optimizer state are left
+    out, since they are always there; so are blocks of unknown use that are never freed.
 
 Why it matters:
-    The peak decides which batch fits. Of all lines this is the one where a change lowers it most,
-    and by how much is known exactly.
+    The peak limits the batch size. This is the line where a change lowers it most, and the figure
+    is exact.
 
 How to fix it:
-    Compute in chunks what the line computes at once, work in place or in a shorter dtype, drop
-    what is not needed before the next large tensor is made, or let ``torch.utils.checkpoint``
-    compute activations anew in the backward pass.
+    Compute in chunks, in place or in a smaller dtype, free what is not needed before the next large
+    tensor is allocated, or let ``torch.utils.checkpoint`` recompute activations in the backward
+    pass.
 
 Example:
     ::
@@ -26,12 +25,12 @@ Use instead:
         out = F.scaled_dot_product_attention(q, k, v)
 
 Reads:
-    The history of the allocator (requests and frees, lengths in bytes), the blocks that stand in
-    the end, and their stacks.
+    The allocator's history (allocations and frees, sizes in bytes), the blocks that are live at
+    its end, and their stacks.
 
 When to ignore this:
-    A model that calls one line in all of its layers is dominated by that line as a matter of
-    course. A program that runs on with room to spare has nothing to gain.
+    A model that calls one line in all of its layers is always dominated by that line. A program
+    with memory to spare gains nothing.
 
 Source:
     "Understanding CUDA Memory Usage" in PyTorch's documentation; ``torch.utils.checkpoint``.
@@ -57,7 +56,7 @@ from profkit.units import format_bytes, format_share
 INFO = RuleInfo(
     id="MEM015",
     name="peak-dominated-by-one-line",
-    title="One line makes the peak of memory",
+    title="Peak memory dominated by one source line",
     severity="note",
     needs=(needs.HISTORY,),
     since="0.1.0",
@@ -66,14 +65,14 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a line makes the peak.
+    """When a line dominates the peak.
 
     Attributes:
-        min_saved_share: Share of the peak that is gone without the line. From a quarter on a batch
-            may be a third longer.
-        min_saved_bytes: The same in bytes: below this it decides nothing.
-        max_candidates_count: Lines of the peak that are played without, those with the most bytes
-            first. A line below a quarter of the peak cannot lower it by a quarter.
+        min_saved_share: Minimum share of the peak that is saved without the line. With a quarter, a
+            batch may be a third larger.
+        min_saved_bytes: The same in bytes.
+        max_candidates_count: Lines that are simulated, those with the most bytes first. A line
+            below a quarter of the peak cannot lower it by a quarter.
     """
 
     min_saved_share: float = 0.25
@@ -81,7 +80,7 @@ class Thresholds:
     max_candidates_count: int = 4
 
 
-_STAYS: Final = tuple(USES.index(use) for use in ("parameter", "optimizer-state"))
+_PERMANENT: Final = tuple(USES.index(use) for use in ("parameter", "optimizer-state"))
 _UNKNOWN: Final = USES.index("unknown")
 _ADVICE: Final = {
     "activation": (
@@ -91,40 +90,38 @@ _ADVICE: Final = {
     "gradient": "Use a smaller batch, or accumulate gradients over parts of it.",
 }
 _OTHER_ADVICE: Final = (
-    "Compute it in chunks, in place or in a shorter dtype, or drop what is not needed before it."
+    "Compute it in chunks, in place or in a smaller dtype, or free what is not needed before it."
 )
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding for each device whose peak one line makes."""
+    """Yield a finding for each device whose peak one line dominates."""
     for memory in ctx.device_memories:
         peak = int(memory.replay.active_bytes.max())
-        least = max(thresholds.min_saved_bytes, thresholds.min_saved_share * peak)
+        min_bytes = max(thresholds.min_saved_bytes, thresholds.min_saved_share * peak)
         saved = [
             (peak - memory.peak_without(line), line)
-            for line in _candidates(memory, least, thresholds.max_candidates_count)
+            for line in _candidates(memory, min_bytes, thresholds.max_candidates_count)
         ]
-        most, line = max(saved, default=(0, NO_LINE))
-        if most >= least:
-            yield _finding(memory, line, most, peak)
+        n_bytes, line = max(saved, default=(0, NO_LINE))
+        if n_bytes >= min_bytes:
+            yield _finding(memory, line, n_bytes, peak)
 
 
-def _candidates(memory: DeviceMemory, least: float, limit: int) -> list[int]:
-    """Lines that hold enough at the peak, of what does not stand at every moment."""
-    sites, standing = _at_peak(memory)
+def _candidates(memory: DeviceMemory, min_bytes: float, limit: int) -> list[int]:
+    """Lines with enough bytes at the peak, without permanent blocks."""
+    sites, live = _at_peak(memory)
     use = sites.use[sites.of_block]
-    comes = (
-        ~standing.is_before_recording
-        & ~np.isin(use, _STAYS)
-        & ((use != _UNKNOWN) | standing.is_freed)
+    is_candidate = (
+        ~live.is_before_recording & ~np.isin(use, _PERMANENT) & ((use != _UNKNOWN) | live.is_freed)
     )
     line = sites.line[sites.of_block]
-    comes &= line != NO_LINE
-    lines, group = np.unique(line[comes], return_inverse=True)
-    held = np.zeros(len(lines), dtype=np.int64)
-    np.add.at(held, group, standing.n_bytes[comes])
-    order = np.argsort(-held, kind="stable")[:limit]
-    return [int(lines[i]) for i in order if held[i] >= least]
+    is_candidate &= line != NO_LINE
+    lines, group = np.unique(line[is_candidate], return_inverse=True)
+    line_bytes = np.zeros(len(lines), dtype=np.int64)
+    np.add.at(line_bytes, group, live.n_bytes[is_candidate])
+    order = np.argsort(-line_bytes, kind="stable")[:limit]
+    return [int(lines[i]) for i in order if line_bytes[i] >= min_bytes]
 
 
 def _at_peak(memory: DeviceMemory) -> tuple[LiveBlockSites, LiveBlocks]:
@@ -133,21 +130,20 @@ def _at_peak(memory: DeviceMemory) -> tuple[LiveBlockSites, LiveBlocks]:
 
 
 def _finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Finding:
-    sites, standing = _at_peak(memory)
-    own = (sites.line[sites.of_block] == line) & ~standing.is_before_recording
-    held, n = int(standing.n_bytes[own].sum()), int(own.sum())
+    sites, live = _at_peak(memory)
+    own = (sites.line[sites.of_block] == line) & ~live.is_before_recording
+    n_bytes, n = int(live.n_bytes[own].sum()), int(own.sum())
     use = USES[sites.use[sites.of_block[own].min()]]
     location = memory.lines.location(line)
-    what = "" if use == "unknown" else f" ({use})"
-    them = "it" if n == 1 else "them"
+    used_for = "" if use == "unknown" else f" ({use})"
     return INFO.finding(
         severity="note",
         confidence="high",
         message=(
-            f"At the peak of {memory.label}, {format_bytes(peak)}, {location.place} held "
-            f"{format_bytes(held)} in {blocks(n)}{what}. Without {them} the most at once would be "
-            f"{format_bytes(peak - saved)}: {format_bytes(saved)} ({format_share(saved / peak)}) "
-            f"less."
+            f"At the peak of {format_bytes(peak)} on {memory.label}, {location.place} had "
+            f"{format_bytes(n_bytes)} in {blocks(n)}{used_for}. Without this "
+            f"line the peak would be {format_bytes(peak - saved)}, {format_bytes(saved)} "
+            f"({format_share(saved / peak)}) lower."
         ),
         fix=_ADVICE.get(use, _OTHER_ADVICE),
         locations=(location,),
@@ -156,7 +152,7 @@ def _finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Finding:
         evidence={
             "device": memory.label,
             "peak_bytes": peak,
-            "held_bytes": held,
+            "line_bytes": n_bytes,
             "peak_without_bytes": peak - saved,
             "category": use,
             "entry": memory.replay.peak,

@@ -1,17 +1,16 @@
-"""MEM016 pinned-growth: every step keeps more page-locked host memory.
+"""MEM016 pinned-growth: every step retains more pinned host memory.
 
 What it finds:
-    Tensors in page-locked memory (``pin_memory()``, ``pin_memory=True`` of a loader) that outlive
-    their step and pile up.
+    Tensors in pinned (page-locked) memory (``pin_memory()``, ``pin_memory=True`` of a loader) that
+    outlive their step and accumulate.
 
 Why it matters:
-    Page-locked memory cannot be swapped out, so it is taken from every program of the machine; and
-    PyTorch keeps what is freed for the next request. Too much of it makes the whole machine slow
-    before it is full.
+    Pinned memory cannot be swapped out, so it is taken from every program of the machine, and
+    PyTorch caches what is freed. Too much of it slows down the whole machine before it is full.
 
 How to fix it:
-    Keep batches only until they are copied to the device; reuse a few page-locked buffers; keep
-    what must stay in pageable memory.
+    Keep batches only until they are copied to the GPU; reuse a few pinned buffers; store what must
+    be kept in pageable memory.
 
 Example:
     ::
@@ -25,11 +24,11 @@ Use instead:
         on_device = buffer.to("cuda", non_blocking=True)
 
 Reads:
-    What was watched of the running program: page-locked tensors that survive steps (their
-    ``bytes`` in bytes), the line that made them, who holds them.
+    Monitored memory: pinned tensors that outlive their step (``bytes`` in bytes), their allocation
+    sites and holders.
 
 When to ignore this:
-    A data set that is kept in page-locked memory on purpose fills it once and then stops.
+    A data set is stored in pinned memory on purpose: the memory grows only until it is loaded.
 
 Source:
     "Page-Locked Host Memory" in the CUDA C++ Programming Guide ("Page-locked host memory is a
@@ -49,25 +48,24 @@ from profkit.model.live_memory import Leak
 INFO = RuleInfo(
     id="MEM016",
     name="pinned-growth",
-    title="Page-locked memory grows with every step",
+    title="Pinned host memory grows with every step",
     severity="warning",
     needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
 
-
 Thresholds = LeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for each line or holder of page-locked tensors."""
+    """Yield a finding for each line or holder of pinned tensors."""
     return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
 
 
-def _fix(growth: Leak) -> str:
-    name = holder_name(growth)
+def _fix(leak: Leak) -> str:
+    name = holder_name(leak)
     what = f" in {quoted(name)}" if name else ""
     return (
-        f"Let go of the tensors{what} once they are on the device, or keep them in pageable "
-        "memory; fill a few page-locked buffers again and again with `copy_`."
+        f"Release the tensors{what} after their copy to the GPU, or store them in pageable memory; "
+        "reuse a few pinned buffers with `copy_`."
     )

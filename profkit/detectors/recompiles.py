@@ -1,21 +1,21 @@
-"""CMP001 recompiles: functions are compiled again and again, in the middle of the work.
+"""CMP001 recompiles: functions are recompiled in the middle of the steps.
 
 What it finds:
-    Functions of ``torch.compile`` that were compiled in a step although they had been compiled
-    before, with the reason in PyTorch's own words; and functions that PyTorch gave up on, because
-    they had been compiled too often. The first time is no fault, and neither is a second one right
-    behind it, in which PyTorch learns that a size varies.
+    Functions of ``torch.compile`` that are compiled in a step although they were compiled before,
+    with PyTorch's reason; and functions that PyTorch stopped compiling after too many
+    recompilations. The first compilation is not reported, nor is a second one soon after it, in
+    which PyTorch learns that a size varies.
 
 Why it matters:
-    What is compiled holds for calls like those that it was compiled for: these sizes, these types,
-    these values. A call of another kind compiles it anew, which takes from a tenth of a second to
-    minutes, and all that while the step waits. After eight versions PyTorch stops: what fits none
-    of them runs uncompiled from then on, without an error.
+    Compiled code is valid for calls like the one that it was compiled for: the same sizes, types
+    and values. A call that fails a guard compiles the function again, which blocks the step for a
+    tenth of a second to minutes. After eight versions PyTorch stops: calls that match none of them
+    run uncompiled from then on, without an error.
 
 How to fix it:
-    Make calls alike, or tell the compiler what varies: ``torch.compile(..., dynamic=True)``,
-    ``torch._dynamo.mark_dynamic``, padding to a few lengths, tensors instead of numbers that
-    change. The reason says which of them it is.
+    Make calls alike, or declare what varies: ``torch.compile(..., dynamic=True)``,
+    ``torch._dynamo.mark_dynamic``, padding to a few lengths, tensors instead of changing numbers.
+    The failed guard says which.
 
 Example:
     ::
@@ -32,164 +32,393 @@ Use instead:
             loss = step(x).mean()
 
 Reads:
-    The rows of compiling on the host (``ts_ns`` and ``dur_ns`` in nanoseconds) and of what runs
-    behind them, the steps, the devices' idle time in nanoseconds, and what PyTorch remembered of
-    compiling, which profkit writes into its traces. Without that, and before torch 2.5, a function
-    counts as compiled again if its line compiles in several steps.
+    Compilations on the host (``ts_ns`` and ``dur_ns`` in nanoseconds) and the calls of compiled
+    functions, the steps, GPU idle time in nanoseconds, and PyTorch's records of compilations, which
+    profkit writes into its traces. Without them, and before torch 2.5, a function counts as
+    recompiled if its line compiles in several steps.
 
 When to ignore this:
-    A program may meet its last new size soon: three steps say nothing of the thousandth. PyTorch
-    remembers 64 times of compiling; the reasons of those before are not known.
+    The program will soon have seen all sizes: three steps do not tell what happens in the
+    thousandth. PyTorch keeps records of 64 compilations; the reasons of earlier ones are not known.
 
 Source:
     "Recompilation" and "Dynamic shapes" in PyTorch's documentation on ``torch.compile``;
     ``torch/_dynamo/convert_frame.py`` and ``torch/_dynamo/cache_size.py`` (``recompile_limit``);
-    ``torch/_dynamo/utils.py`` (``dynamo_timed``, ``CompilationMetrics``).
+    ``torch/_dynamo/utils.py`` (``dynamo_timed``, ``CompilationMetrics``);
+    ``torch/_dynamo/guards.py`` and ``torch/csrc/dynamo/guards.cpp`` (the texts of guards).
 """
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.compile.functions import (
+from profkit.engine.families.compile import (
     CompiledCode,
-    function_of,
+    first_line,
+    function_id,
+    is_limit,
+    is_resumed,
     location_of,
-    without_resuming,
+    original,
+    version_of,
 )
-from profkit.engine.families.compile.messages import cure_of_recompiles, first_line, is_limit
-from profkit.engine.families.compile.recompilations import Again, compiled_again
-from profkit.engine.windows import event_ids, windows, windows_ns
+from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
 from profkit.engine.wording import at, counted, known_locations, time_per_step, times_per_step
-from profkit.index.intervals import covered_within, take_from_start
-from profkit.model.capture_info import Compiled
+from profkit.index.intervals import (
+    Intervals,
+    covered_by,
+    covered_within,
+    intersect,
+    take_from_start,
+)
+from profkit.model.capture_info import CodePlace, Compiled
+from profkit.model.events import Rows
 from profkit.model.finding import Confidence, Finding
+from profkit.model.location import Location
 from profkit.units import format_share
 
 INFO = RuleInfo(
     id="CMP001",
     name="recompiles",
-    title="Functions are compiled again",
+    title="Recompilation of compiled functions",
     severity="warning",
     needs=(needs.OPERATORS, needs.STEPS),
     since="0.1.0",
 )
 
-MAX_REASONS = 3
-_DIGITS: Final = re.compile(r"\d+")
-"""Reasons that differ in sizes and values alone are one."""
-
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When compiling again is more than a note.
+    """When recompilations are more than a note.
 
     Attributes:
-        warning_share: Share of the steps that compiling takes: one percent is where a change pays
-            for the edit.
-        min_versions_count: Versions of a function that there must be, if it is compiled again in
-            one step alone: PyTorch makes a second one by itself, to learn what varies.
+        warning_share: Share of the steps that compiling takes from which it is a warning: from one
+            percent on, a change is worth the edit.
+        min_versions_count: Minimum versions of a function that is recompiled in one step only:
+            PyTorch compiles a second one by itself, to learn what varies.
     """
 
     warning_share: float = 0.01
     min_versions_count: int = 3
 
 
+MAX_REASONS: Final = 3
+_DIGITS: Final = re.compile(r"\d+")
+"""Reasons that differ only in sizes and values are the same."""
+_SIZE: Final = re.compile(
+    r"tensor '(?P<what>[^']+)' size mismatch at index (?P<at>\d+)\. "
+    r"expected (?P<before>\d+), actual (?P<now>\d+)"
+)
+
+_FIXES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (
+        re.compile(r"size mismatch|rank mismatch|size\(\)|\.size\b|\bs\d+\b|mark_dynamic"),
+        (
+            "Use `torch.compile(..., dynamic=True)`, or call "
+            "`torch._dynamo.mark_dynamic(tensor, dim)` before the function, or pad to a few sizes."
+        ),
+    ),
+    (
+        re.compile(r"stride mismatch|storage_offset"),
+        "Pass tensors with the same strides: call `.contiguous()` before the function.",
+    ),
+    (
+        re.compile(r"requires_grad mismatch"),
+        (
+            "Pass tensors that all require gradients or all do not: `.detach()` the others, or "
+            "compile a function for each use."
+        ),
+    ),
+    (
+        re.compile(r"dtype mismatch|dispatch key set mismatch"),
+        (
+            "Pass tensors of the same dtype under the same `autocast`, `no_grad` and "
+            "`inference_mode`, or compile a function for each use."
+        ),
+    ),
+    (
+        re.compile(r"GLOBAL_STATE|check_global_state|grad_mode|autocast|\.training\b"),
+        (
+            "Compile a function for each use, such as one for training and one for evaluation: "
+            "`no_grad`, `autocast` or `train()` differ between calls."
+        ),
+    ),
+    (
+        re.compile(r"BACKEND_MATCH"),
+        "Call `torch.compile` once before the loop, and reuse its result.",
+    ),
+    (
+        re.compile(r"check_obj_id|check_type_id|deallocated|invalidated| is not? |WEAKREF|hooks"),
+        "Create the objects that the function uses once before the loop, and reuse them.",
+    ),
+    (
+        re.compile(r"^len\(|keys\(\)|dict_contains|length mismatch"),
+        ("Pass lists and dictionaries of the same length in every call, or one tensor instead."),
+    ),
+    (
+        re.compile(r"=="),
+        (
+            "Pass a Python number that changes as a tensor, `torch.tensor(value)`; keep other "
+            "changing values out of the compiled function."
+        ),
+    ),
+)
+_DEFAULT_FIX: Final = "Pass arguments that meet the same guards in every call."
+_UNKNOWN_REASON_FIX: Final = (
+    "Record with `profkit run` or `profkit.trace`, or set `TORCH_LOGS=recompiles`, to see the "
+    "failed guard; where sizes differ, use `torch.compile(..., dynamic=True)`."
+)
+
+
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for each line that compiles again, and for each function given up."""
+    """Yield a finding for each line that recompiles, and for each function given up on."""
     code = CompiledCode(ctx)
-    for again in compiled_again(ctx, code):
-        yield _finding(ctx, again, thresholds)
-    for one in code.told:
+    for recompilations in _recompilations(ctx, code):
+        yield _finding(ctx, recompilations, thresholds)
+    for one in code.compiled:
         if is_limit(one.failure):
             yield from _given_up(ctx, code, one)
 
 
-def _finding(ctx: Context, again: Again, thresholds: Thresholds) -> Finding:
-    starts, ends = windows(ctx)
-    lost_ns = covered_within(again.lost, starts, ends)
-    total_ns = int(lost_ns.sum())
-    repeats = again.n_steps > 1 or again.n_versions >= thresholds.min_versions_count
-    heavy = total_ns >= thresholds.warning_share * windows_ns(ctx)
-    reason = again.reasons[0] if again.reasons else ""
-    return INFO.finding(
-        severity="warning" if repeats and heavy else "note",
-        confidence=_confidence(again),
-        message=(
-            f"{_what(again)} compiled again {times_per_step(ctx, len(again.rows))}, which takes "
-            f"{time_per_step(ctx, total_ns)} ({format_share(total_ns / windows_ns(ctx))}). "
-            f"{_because(again.reasons)}"
+@dataclass(frozen=True)
+class _Recompilations:
+    """The recompilations that one line causes.
+
+    Attributes:
+        location: The source line that calls the function, as far as it is known.
+        rows: The compilations, in the order of time.
+        reasons: Torch's reasons: each once, the most frequent first.
+        functions: The user's functions that are compiled.
+        n_versions: The most versions that one of them had afterwards; 0 where it is not known.
+        n_steps: Steps with a recompilation.
+        spent: When it was compiled, backward passes included.
+        lost: The part of it in which no device worked; all of it without devices.
+        is_known: Whether it is known that it had been compiled before.
+    """
+
+    location: Location
+    rows: Rows
+    reasons: tuple[str, ...]
+    functions: tuple[CodePlace, ...]
+    n_versions: int
+    n_steps: int
+    spent: Intervals
+    lost: Intervals
+    is_known: bool
+
+
+@dataclass(frozen=True)
+class _Compilation:
+    """A compilation in a step, with torch's record of it if there is one."""
+
+    row: int
+    compile_id: str
+    record: Compiled | None
+    location: Location
+
+    @property
+    def key(self) -> tuple[str | None, int | None]:
+        return self.location.file, self.location.line
+
+
+def _recompilations(ctx: Context, code: CompiledCode) -> Iterator[_Recompilations]:
+    """The recompilations in steps by line, in the order of time."""
+    compilations = ctx.compilations
+    places = np.flatnonzero(compilations.is_function & (ctx.step_of(compilations.rows) >= 0))
+    every = [
+        _compilation(ctx, code, int(compilations.rows[place]), compilations.numbers[place])
+        for place in places.tolist()
+    ]
+    known = _by_line(_without_warm_up(ctx, [one for one in every if _is_recompilation(one)]))
+    unknown = [one for one in every if not one.compile_id and one.record is None]
+    groups = [*known, *_by_line(_in_several_steps(ctx, unknown))]
+    for n, (group, backward) in enumerate(zip(groups, _backward_rows(ctx, groups), strict=True)):
+        yield _of_line(ctx, group, backward, is_known=n < len(known))
+
+
+def _compilation(ctx: Context, code: CompiledCode, row: int, compile_id: str) -> _Compilation:
+    record = code.version(compile_id, int(ctx.events.ts_ns[row]))
+    if record is not None and record.caller is not None:
+        return _Compilation(row, compile_id, record, location_of(record.caller))
+    return _Compilation(row, compile_id, record, ctx.location(row))
+
+
+def _is_recompilation(one: _Compilation) -> bool:
+    """Whether the function was compiled before, and the compilation did not fail."""
+    if one.record is not None:
+        return one.record.again and not one.record.failure
+    return (version_of(one.compile_id) or 0) > 0
+
+
+def _without_warm_up(ctx: Context, every: list[_Compilation]) -> list[_Compilation]:
+    """Without functions of which only the first two versions were compiled, in the recording."""
+    n_times: dict[str, int] = defaultdict(int)
+    for one in every:
+        n_times[function_id(one.compile_id)] += 1
+    started = {function_id(each) for each in ctx.compilations.numbers if version_of(each) == 0}
+    return [
+        one
+        for one in every
+        if n_times[function_id(one.compile_id)] > 1
+        or version_of(one.compile_id) != 1
+        or function_id(one.compile_id) not in started
+    ]
+
+
+def _in_several_steps(ctx: Context, every: list[_Compilation]) -> list[_Compilation]:
+    """Those of lines that compile in several steps, without the first of these steps."""
+    steps = ctx.step_of(np.array([one.row for one in every], dtype=np.intp)).tolist()
+    first: dict[object, int] = {}
+    for one, step in zip(every, steps, strict=True):
+        first.setdefault(one.key, step)
+    return [one for one, step in zip(every, steps, strict=True) if step > first[one.key]]
+
+
+def _by_line(every: Iterable[_Compilation]) -> list[list[_Compilation]]:
+    groups: dict[object, list[_Compilation]] = defaultdict(list)
+    for one in every:
+        groups[one.key].append(one)
+    return list(groups.values())
+
+
+def _backward_rows(ctx: Context, groups: list[list[_Compilation]]) -> list[list[int]]:
+    """Compilations of backward passes, by line, else by step."""
+    found: list[list[int]] = [[] for _ in groups]
+    compilations = ctx.compilations
+    rows = compilations.rows[~compilations.is_function]
+    steps = [{*ctx.step_of(np.array([one.row for one in group])).tolist()} for group in groups]
+    for row, step in zip(rows.tolist(), ctx.step_of(rows).tolist(), strict=True):
+        here = [place for place in range(len(groups)) if step in steps[place]]
+        location = ctx.location(row)
+        line = location.file, location.line
+        of_line = [place for place in here if groups[place][0].key == line]
+        if here:
+            found[(of_line or here)[0]].append(row)
+    return found
+
+
+def _of_line(
+    ctx: Context, group: list[_Compilation], backward: list[int], *, is_known: bool
+) -> _Recompilations:
+    rows = np.array([one.row for one in group], dtype=np.intp)
+    spent = covered_by(ctx.events, np.array([*rows.tolist(), *backward], dtype=np.intp))
+    reasons = [one.record.reason for one in group if one.record is not None and one.record.reason]
+    versions = [version_of(one.compile_id) for one in group]
+    return _Recompilations(
+        location=group[0].location,
+        rows=rows,
+        reasons=tuple(sorted(dict.fromkeys(reasons), key=lambda each: -reasons.count(each))),
+        functions=tuple(
+            dict.fromkeys(
+                one.record.code
+                for one in group
+                if one.record is not None
+                and one.record.is_users
+                and not is_resumed(one.record.code[2])
+            )
         ),
-        fix=cure_of_recompiles(reason) if reason else _UNKNOWN_CURE,
-        locations=known_locations(again.location, *map(location_of, again.functions)),
-        n=len(again.rows),
-        cost=ctx.cost(total_ns),
-        evidence={
-            "compile_ns": again.spent.total_ns,
-            "n_steps": again.n_steps,
-            "n_versions": again.n_versions,
-            "reasons": [first_line(each) for each in again.reasons[:MAX_REASONS]],
-            "events": event_ids(ctx, again.rows),
-        },
-        claims=take_from_start(again.lost, starts, ends, lost_ns),
+        n_versions=max((each + 1 for each in versions if each is not None), default=0),
+        n_steps=len(np.unique(ctx.step_of(rows))),
+        spent=spent,
+        lost=intersect(spent, idle_in_windows(ctx)) if ctx.has_device_work else spent,
+        is_known=is_known,
     )
 
 
-_UNKNOWN_CURE: Final = (
-    "Record it with `profkit run` or `profkit.trace`, or set `TORCH_LOGS=recompiles`, to see what "
-    "differs from call to call. Where sizes do: `torch.compile(..., dynamic=True)`."
-)
+def _finding(ctx: Context, found: _Recompilations, thresholds: Thresholds) -> Finding:
+    starts, ends = windows(ctx)
+    lost_ns = covered_within(found.lost, starts, ends)
+    total_ns = int(lost_ns.sum())
+    share = total_ns / windows_ns(ctx)
+    is_repeated = found.n_steps > 1 or found.n_versions >= thresholds.min_versions_count
+    is_long = total_ns >= thresholds.warning_share * windows_ns(ctx)
+    return INFO.finding(
+        severity="warning" if is_repeated and is_long else "note",
+        confidence=_confidence(found),
+        message=(
+            f"{_function(found)} is recompiled {times_per_step(ctx, len(found.rows))}, which takes "
+            f"{time_per_step(ctx, total_ns)} ({format_share(share)}). {_guard(found.reasons)}"
+        ),
+        fix=_fix(found.reasons[0] if found.reasons else ""),
+        locations=known_locations(found.location, *map(location_of, found.functions)),
+        n=len(found.rows),
+        cost=ctx.cost(total_ns),
+        evidence={
+            "compile_ns": found.spent.total_ns,
+            "n_steps": found.n_steps,
+            "n_versions": found.n_versions,
+            "reasons": [first_line(each) for each in found.reasons[:MAX_REASONS]],
+            "events": event_ids(ctx, found.rows),
+        },
+        claims=take_from_start(found.lost, starts, ends, lost_ns),
+    )
 
 
-def _confidence(again: Again) -> Confidence:
-    if not again.is_sure:
+def _confidence(found: _Recompilations) -> Confidence:
+    if not found.is_known:
         return "low"
-    return "high" if again.n_steps > 1 or again.reasons else "medium"
+    return "high" if found.n_steps > 1 or found.reasons else "medium"
 
 
-def _what(again: Again) -> str:
-    """What is compiled, in the user's names."""
-    if len(again.functions) == 1:
-        file, line, name = again.functions[0]
-        return f"`{name}` (called{at(again.location)}) is" if file and line else f"`{name}` is"
-    if again.location.file is None:
-        return "A function is"
-    return f"What is called{at(again.location)} is"
+def _function(found: _Recompilations) -> str:
+    """What is recompiled, in the user's names."""
+    if len(found.functions) == 1:
+        file, line, name = found.functions[0]
+        return f"`{name}` (called{at(found.location)})" if file and line else f"`{name}`"
+    place = at(found.location) if found.location.file is not None else ""
+    return f"The function called{place}" if place else "A function"
 
 
-def _because(reasons: tuple[str, ...]) -> str:
+def _guard(reasons: tuple[str, ...]) -> str:
     if not reasons:
-        return "Why is not in the recording."
+        return "The failed guard was not recorded."
     lines = [first_line(each) for each in reasons]
     n_more = len({_DIGITS.sub("0", line) for line in lines}) - 1
-    more = f", and {counted(n_more, 'other reason')}" if n_more else ""
-    return f"What changed, as PyTorch says it: “{lines[0]}”{more}."
+    more = f", and {counted(n_more, 'other guard')}" if n_more else ""
+    return f"Failed guard: “{lines[0]}”{more}."
+
+
+def _fix(reason: str) -> str:
+    """The fix for a failed guard."""
+    if not reason:
+        return _UNKNOWN_REASON_FIX
+    line = first_line(reason)
+    fix = next((fix for pattern, fix in _FIXES if pattern.search(line)), _DEFAULT_FIX)
+    size = _SIZE.search(line)
+    if size is None:
+        return fix
+    change = f"{size['before']}, then {size['now']}"
+    return f"{fix} Dimension {size['at']} of `{size['what']}` changes ({change})."
 
 
 def _given_up(ctx: Context, code: CompiledCode, one: Compiled) -> Iterator[Finding]:
-    """A note on a function that runs uncompiled since, unless it no longer runs."""
+    """A finding for a function that runs uncompiled since, unless it no longer runs."""
     function = code.function(one.number) or one
     in_steps = code.runs_in_steps(function)
     if in_steps is False:
         return
     caller = function.caller or one.caller
     place = location_of(caller) if caller is not None else location_of(function.code)
-    called = without_resuming(function.code)[2]
-    name = f"`{called}`" if function.is_users and called else "A function"
-    n_versions = sum(function_of(each.number) == function_of(one.number) for each in code.told) - 1
+    name = original(function.code)[2]
+    subject = f"`{name}`" if function.is_users and name else "A function"
+    same = function_id(one.number)
+    n_versions = sum(function_id(each.number) == same for each in code.compiled) - 1
     yield INFO.finding(
         severity="warning",
         confidence="high" if in_steps else "low",
         message=(
-            f"{name}{at(place)} was compiled {n_versions} times, and then PyTorch gave up: calls "
-            "that fit none of these versions run uncompiled. "
-            f"{_because((one.reason,) if one.reason else ())}"
+            f"{subject}{at(place)} reached the recompile limit after {n_versions} compilations, "
+            "so calls that match none of these versions run uncompiled. "
+            f"{_guard((one.reason,) if one.reason else ())}"
         ),
-        fix=cure_of_recompiles(one.reason) if one.reason else _UNKNOWN_CURE,
+        fix=_fix(one.reason),
         locations=known_locations(place),
         evidence={"n_versions": n_versions, "limit": first_line(one.failure)},
     )

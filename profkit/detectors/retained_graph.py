@@ -1,19 +1,19 @@
-"""MEM003 retained-graph: every step keeps the autograd graph of a tensor.
+"""MEM003 retained-graph: tensors that outlive their step retain its autograd graph.
 
 What it finds:
-    Tensors that outlive their step together with the graph that they came from: a list of losses,
-    a running sum, a hidden state that goes from step to step. The tensors themselves may be single
-    numbers; what grows is behind them.
+    Tensors that outlive their step together with their autograd graph: a list of losses, a running
+    sum, a hidden state that is passed from step to step. The tensors may be single numbers; what
+    grows is the graph behind them.
 
 Why it matters:
-    A tensor that came out of a network holds the graph of all operators that led to it, and each
-    of them holds what it saved for the backward pass: activations, inputs, masks. As long as one
-    number at the end is kept, all of it is. After ``backward()`` the saved tensors go, but the
-    nodes stay, three quarters of a KiB each.
+    The output of a network refers to the graph of all operators that computed it, and each of them
+    refers to what it saved for the backward pass: activations, inputs, masks. One retained number
+    at the end retains all of it. ``backward()`` frees the saved tensors, but the nodes remain, at
+    about 768 bytes each.
 
 How to fix it:
-    Keep numbers: ``.item()``; where tensors are wanted, ``.detach()`` them; compute what is never
-    trained under ``torch.no_grad()``. Detach a state that goes into the next step.
+    Store numbers: ``.item()``. Where tensors are needed, ``.detach()`` them. Compute what is never
+    trained under ``torch.no_grad()``. Detach a state that is passed to the next step.
 
 Example:
     ::
@@ -30,12 +30,12 @@ Use instead:
         output, hidden = network(batch, hidden.detach())
 
 Reads:
-    What was watched of the running program: tensors that survive steps and the graph behind them
-    (``bytes``, ``saved_bytes`` in bytes), the line that made them, who holds them.
+    Monitored memory: tensors that outlive their step and their graphs (``bytes``, ``saved_bytes``
+    in bytes), their allocation sites and holders.
 
 When to ignore this:
-    A program that runs backward through many steps on purpose keeps their graphs until it does;
-    that is no leak if it does so every few dozen steps, and then it is not found.
+    The program runs backward through many steps on purpose. If it does so every few dozen steps,
+    the graphs are freed in between and are not reported.
 
 Source:
     "My model reports cuda runtime error: out of memory" in PyTorch's FAQ: "Don't accumulate
@@ -60,7 +60,7 @@ from profkit.model.live_memory import Leak
 INFO = RuleInfo(
     id="MEM003",
     name="retained-graph",
-    title="Kept tensors hold their autograd graph",
+    title="Autograd graph retained across steps",
     severity="warning",
     needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
@@ -69,30 +69,29 @@ INFO = RuleInfo(
 _NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 """A variable, or an attribute of one."""
 
-
 Thresholds = UnintendedLeakThresholds
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding for each line or holder whose tensors keep graphs."""
+    """Yield a finding for each line or holder whose tensors retain graphs."""
     return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
 
 
-def _fix(growth: Leak) -> str:
-    name, made = holder_name(growth), assigned_name(growth.code)
-    method = "item" if is_scalar(growth) else "detach"
-    line = without_graph(growth.code, is_number=is_scalar(growth) or is_accumulation(growth.code))
+def _fix(leak: Leak) -> str:
+    name, variable = holder_name(leak), assigned_name(leak.code)
+    method = "item" if is_scalar(leak) else "detach"
+    line = without_graph(leak.code, is_number=is_scalar(leak) or is_accumulation(leak.code))
     if line is not None:
-        return f"Write {quoted(line)}: then nothing is kept but the value."
-    chain = main_chain(growth)
-    is_state = growth.kind == "graph" and chain is not None and not is_container_entry(chain)
-    if is_state and _NAME.fullmatch(name) and not is_scalar(growth):
-        return f"Cut the graph between the steps: {quoted(f'{name} = {name}.detach()')}."
-    if made is not None:
-        into = f" in {quoted(name)}" if name and name != made else ""
-        return f"Keep {quoted(f'{made}.{method}()')}{into} instead of {quoted(made)}."
-    what = f"What {quoted(name)} keeps" if name else "What is kept"
+        return f"Write {quoted(line)}, which stores only the value."
+    chain = main_chain(leak)
+    is_state = leak.kind == "graph" and chain is not None and not is_container_entry(chain)
+    if is_state and _NAME.fullmatch(name) and not is_scalar(leak):
+        return f"Detach the state between steps: {quoted(f'{name} = {name}.detach()')}."
+    if variable is not None:
+        where = f" in {quoted(name)}" if name and name != variable else ""
+        return f"Store {quoted(f'{variable}.{method}()')}{where} instead of {quoted(variable)}."
+    where = f" in {quoted(name)}" if name else ""
     return (
-        f"{what} needs no graph: keep `.item()` of a number and `.detach()` of a tensor, or "
-        "compute it under `torch.no_grad()`."
+        f"Store `.item()` of a number and `.detach()` of a tensor{where}, or compute it under "
+        "`torch.no_grad()`."
     )

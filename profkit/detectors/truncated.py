@@ -1,26 +1,26 @@
-"""PRF005 truncated: the recording ends in the middle.
+"""PRF005 truncated: the trace file is incomplete.
 
 What it finds:
-    A trace whose text, or whose packing, ends before its list of events does, and how much could
-    be read of it.
+    A trace whose text, or whose compressed data, ends before its list of events does, and how much
+    of it was read.
 
 Why it matters:
-    The job was killed while the trace was written, or the copy broke off. Everything before the
-    cut was read; what is after it is missing from every figure. Events are written kind by kind,
-    not in the order of time, so it may be the whole work of the device that is missing.
+    The job was killed while the trace was written, or the copy was interrupted. Everything before
+    the end was read; the rest is missing from every figure. Events are written kind by kind and
+    not in the order of time, so all kernels may be missing.
 
 How to fix it:
-    Write the trace before the job's time runs out, copy the file again, or record fewer steps.
+    Write the trace before the job's time limit, copy the file again, or record fewer steps.
 
 Example:
     ::
 
-        prof.export_chrome_trace("trace.json")  # killed on the way
+        prof.export_chrome_trace("trace.json")  # killed while writing
 
 Use instead:
     ::
 
-        with profkit.trace("step"):  # appears whole, or not at all
+        with profkit.trace("step"):  # writes the whole file, or none
             train_step(batch)
 
 Reads:
@@ -28,8 +28,8 @@ Reads:
     that were read.
 
 When to ignore this:
-    Where a program writes a list without closing it on purpose, as the Trace Event Format allows
-    for bare lists: then nothing is missing.
+    A program writes a list without closing it on purpose, as the Trace Event Format allows: then
+    nothing is missing.
 
 Source:
     Trace Event Format, "JSON Array Format": the closing bracket is optional.
@@ -47,7 +47,7 @@ from profkit.units import format_bytes, format_count
 INFO = RuleInfo(
     id="PRF005",
     name="truncated",
-    title="The recording ends in the middle",
+    title="Trace file is truncated",
     severity="warning",
     needs=(needs.TRACE,),
     since="0.1.0",
@@ -56,11 +56,11 @@ INFO = RuleInfo(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """There is nothing to weigh: a file ends properly, or it does not."""
+    """None: a file is complete or not."""
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding if the file was cut off."""
+    """Yield a finding if the file is incomplete."""
     notes = ctx.trace.notes
     if not notes.truncated:
         return
@@ -68,8 +68,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         severity="warning",
         confidence="high",
         message=(
-            f"The file ends in the middle. {format_count(notes.n_events)} events were read, in "
-            f"{format_bytes(notes.uncompressed_bytes)} of text; what came after is not known."
+            f"The file is truncated after {format_count(notes.n_events)} events "
+            f"({format_bytes(notes.uncompressed_bytes)} of text). The rest is missing."
         ),
         fix="Copy the file again, or record again with time left to write it.",
         evidence={"n_events": notes.n_events, "uncompressed_bytes": notes.uncompressed_bytes},

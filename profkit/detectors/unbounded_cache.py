@@ -1,17 +1,17 @@
-"""MEM008 unbounded-cache: a cache gets a new entry in every step and never lets one go.
+"""MEM008 unbounded-cache: every step adds an entry to a cache that has no limit.
 
 What it finds:
-    Results that a ``functools.lru_cache(maxsize=None)`` or ``functools.cache`` keeps, or a dict
-    that the program calls a cache or memo, when every step adds to it.
+    Results in a ``functools.lru_cache(maxsize=None)`` or ``functools.cache``, or in a dict that
+    the program calls a cache or memo, when every step adds an entry.
 
 Why it matters:
-    A cache gives something back only if the same question comes again. One that is asked something
-    new in every step only grows. Tensors as arguments make it so: they are compared by identity, so
-    each one is a new question, and the cache keeps arguments and results alike.
+    A cache is useful only if its keys repeat. If every step has a new key, the cache only grows.
+    Tensors as arguments cause that: they are compared by identity, so each one is a new key, and
+    the cache retains arguments and results.
 
 How to fix it:
-    Give the cache a bound; ask it by what repeats, such as a length, instead of a tensor or the
-    number of the step; and keep what it needs ``.detach()``ed.
+    Give the cache a limit; use keys that repeat, such as a length, instead of a tensor or the
+    number of the step; and ``.detach()`` its values.
 
 Example:
     ::
@@ -28,12 +28,12 @@ Use instead:
             ...
 
 Reads:
-    What was watched of the running program: objects that survive steps (``bytes`` in bytes), the
-    line that made them, who holds them.
+    Monitored memory: objects that outlive their step (``bytes`` in bytes), their allocation sites
+    and holders.
 
 When to ignore this:
-    A cache of a data set's samples fills during the first epoch and then stops; watched for less
-    than an epoch it looks as if it had no bound.
+    A cache of a data set's samples is full after the first epoch; monitored for less than an
+    epoch, it appears to have no limit.
 
 Source:
     ``functools.lru_cache`` in Python's documentation: "If maxsize is set to None, the LRU feature
@@ -54,12 +54,11 @@ from profkit.model.live_memory import Leak
 INFO = RuleInfo(
     id="MEM008",
     name="unbounded-cache",
-    title="A cache grows with every step",
+    title="Cache without a limit grows with every step",
     severity="warning",
     needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
-
 
 Thresholds = LeakThresholds
 
@@ -69,16 +68,16 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return leak_findings(INFO, ctx, thresholds, message=leak_message, fix=_fix)
 
 
-def _fix(growth: Leak) -> str:
-    chain, name = main_chain(growth), holder_name(growth)
+def _fix(leak: Leak) -> str:
+    chain, name = main_chain(leak), holder_name(leak)
     what = quoted(name) if name else "the cache"
-    behind = " Keep its tensors `.detach()`ed." if growth.graph and growth.graph.n_nodes else ""
+    detach = " Store its tensors `.detach()`ed." if leak.graph and leak.graph.n_nodes else ""
     if chain is not None and chain.kind == "cache":
         return (
-            f"Bound {what} (`functools.lru_cache(maxsize=32)`), or ask it by what comes again: a "
-            f"tensor or the number of a step as an argument is new every time.{behind}"
+            f"Limit {what} (`functools.lru_cache(maxsize=32)`), or pass arguments that repeat: a "
+            f"tensor or the number of a step is a new key every time.{detach}"
         )
     return (
-        f"Bound {what}: drop the oldest entry when a new one comes, or empty it every epoch; and "
-        f"ask it by what comes again.{behind}"
+        f"Limit {what}: remove the oldest entry for each new one, or clear it every epoch, and use "
+        f"keys that repeat.{detach}"
     )

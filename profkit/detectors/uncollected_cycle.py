@@ -1,22 +1,23 @@
-"""MEM006 uncollected-cycle: tensors in reference cycles wait for the garbage collector.
+"""MEM006 uncollected-cycle: unreachable tensors in reference cycles are not freed.
 
 What it finds:
-    Tensors that nothing can reach any more and that are not freed, because they hang on objects
-    that refer to each other in a circle: an object and its callback, a recursive closure, an
-    exception and the frame that caught it, a parameter and its gradient's graph.
+    Tensors that are unreachable but not freed, because objects that refer to each other in a cycle
+    retain them: an object and its callback, a recursive closure, an exception and the frame that
+    caught it, a parameter and its gradient's graph.
 
 Why it matters:
-    Only Python's garbage collector frees a cycle, and it runs by the number of objects, not by
-    their bytes: a few objects may keep gigabytes on a device. With ``gc.disable()`` or
-    ``gc.freeze()`` they stay for ever. PyTorch's allocator knows nothing of cycles and runs out of
-    memory that nobody uses. A circle of autograd's own is worse: `backward(create_graph=True)`
-    leaves gradients whose graphs lead back to their parameters, by links that the collector does
-    not see, so that no collection ever frees them.
+    Only Python's garbage collector frees a cycle, and it is triggered by the number of objects and
+    not by their bytes: a few objects may retain gigabytes on a GPU. After ``gc.disable()`` or
+    ``gc.freeze()`` they are never freed. PyTorch's allocator knows nothing of cycles and runs out
+    of memory. A cycle through autograd is worse: ``backward(create_graph=True)`` leaves gradients
+    whose graphs refer back to their parameters through C++ objects that the collector does not
+    see, so that no collection ever frees them.
 
 How to fix it:
-    Break the circle: refer back by ``weakref.ref``, delete the reference when done, leave no
-    exception in a local variable. Where that cannot be, call ``gc.collect()`` every so many steps.
-    Take gradients that need a graph by ``torch.autograd.grad``, which leaves none in ``.grad``.
+    Break the cycle: refer back with ``weakref.ref``, delete the reference after use, and store no
+    exception in a local variable. Where that is impossible, call ``gc.collect()`` every N steps.
+    Compute gradients that need a graph with ``torch.autograd.grad``, which leaves none in
+    ``.grad``.
 
 Example:
     ::
@@ -39,13 +40,12 @@ Use instead:
         penalty = sum(slope.square().sum() for slope in slopes)
 
 Reads:
-    What was watched of the running program: tensors in unreachable cycles (``bytes`` in bytes),
-    what the cycle goes through, the line that made the tensors; of a circle of autograd's own the
-    line that made the gradient.
+    Monitored memory: tensors in unreachable cycles (``bytes`` in bytes), the objects of the cycle,
+    the tensors' allocation sites; of a cycle through autograd the line that created the gradient.
 
 When to ignore this:
-    The collector may be about to run: a program whose garbage goes up and down is not told of, one
-    that was watched between two rare collections may be.
+    The collector was about to run: a program that was monitored between two rare collections may
+    be reported, although its garbage is freed later.
 
 Source:
     ``gc`` in Python's documentation (thresholds count objects); pytorch/pytorch#50185 (the
@@ -75,19 +75,20 @@ from profkit.model.live_memory import Leak
 INFO = RuleInfo(
     id="MEM006",
     name="uncollected-cycle",
-    title="Tensors wait in reference cycles",
+    title="Tensors retained by reference cycles",
     severity="warning",
     needs=(needs.MONITORED_STEPS,),
     since="0.1.0",
 )
 
-_PLAIN: Final = frozenset({"dict", "list", "tuple", "set", "cell", "function", "method", "frame"})
-"""Types that say nothing of whose cycle it is."""
+_GENERIC_TYPES: Final = frozenset(
+    {"dict", "list", "tuple", "set", "cell", "function", "method", "frame"}
+)
+"""Types that do not identify the owner of a cycle."""
 _FUNCTION: Final = "function "
 _CELL: Final = "cell "
 _GRAPH: Final = ".grad_fn"
 _GRADIENT: Final = ".grad"
-
 
 Thresholds = LeakThresholds
 
@@ -97,68 +98,67 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     return leak_findings(INFO, ctx, thresholds, message=_message, fix=_fix)
 
 
-def _message(growth: Leak) -> str:
-    cycle = f": {quoted(' -> '.join(growth.cycle))}" if growth.cycle else ""
-    if _is_of_autograd(growth):
+def _message(leak: Leak) -> str:
+    cycle = f": {quoted(' -> '.join(leak.cycle))}" if leak.cycle else ""
+    if _is_of_autograd(leak):
         return (
-            f"{growth_text(growth)}: {objects_text(growth)}. They hang on a ring{at(leak_location(growth))} that "
-            "autograd has closed, which nothing can reach and no garbage collector sees"
-            f"{cycle}."
+            f"{growth_text(leak)}: {objects_text(leak)}. An autograd reference cycle created"
+            f"{at(leak_location(leak))} retains them, which no garbage collection can free{cycle}."
         )
     return (
-        f"{leak_clause(growth)}. Nothing can reach them; they hang on a reference cycle, which only "
-        f"the garbage collector can free{cycle}."
+        f"{leak_clause(leak)}. They are unreachable, but in a reference cycle that only the "
+        f"garbage collector can free{cycle}."
     )
 
 
-def _fix(growth: Leak) -> str:
-    if _is_of_autograd(growth):
-        return _fix_of_autograd(growth)
-    functions = _holding_each_other(growth)
+def _fix(leak: Leak) -> str:
+    if _is_of_autograd(leak):
+        return _fix_of_autograd(leak)
+    functions = _closure_cycle(leak)
     if functions:
         return (
-            f"Break the cycle of {functions}: move what calls itself out to the module, or into a "
-            "method, and pass it what it needs; or set its name to None when it is done. Until "
-            "then `gc.collect()` every so many steps frees it."
+            f"Break the cycle of {functions}: make each a module-level function or a method and "
+            "pass its arguments, or set its name to None after use; `gc.collect()` frees the cycle."
         )
-    first = next((name for name in growth.cycle if not _is_plain(name)), "")
-    whose = f" of {quoted(first)}" if first else ""
+    first = next((name for name in leak.cycle if not _is_generic(name)), "")
+    owner = f" of {quoted(first)}" if first else ""
     return (
-        f"Break the cycle{whose}: refer back by `weakref.ref`, or set the reference to None when "
-        "it is done. Until then `gc.collect()` every so many steps frees it, if the collector was "
-        "turned off or is too late."
+        f"Break the cycle{owner}: refer back with `weakref.ref`, or set the reference to None "
+        "after use; `gc.collect()` frees the cycle."
     )
 
 
-def _fix_of_autograd(growth: Leak) -> str:
-    if any(name.endswith(_GRADIENT) for name in growth.cycle):
+def _fix_of_autograd(leak: Leak) -> str:
+    if any(name.endswith(_GRADIENT) for name in leak.cycle):
         return (
-            "Take the gradients by `torch.autograd.grad(loss, parameters, create_graph=True)`, "
-            "which leaves none in `.grad`; or set `.grad` of each parameter to None when it is "
-            "done (`zero_grad(set_to_none=True)`)."
+            "Compute the gradients with `torch.autograd.grad(loss, parameters, "
+            "create_graph=True)`, which leaves none in `.grad`, or call "
+            "`zero_grad(set_to_none=True)` after use."
         )
     return (
-        "Keep nothing on the `ctx` of an operator that is computed from its output: save inputs "
-        "and outputs by `ctx.save_for_backward`, and delete anything else when it is done."
+        "Save inputs and outputs with `ctx.save_for_backward`, and store nothing on `ctx` that is "
+        "computed from the output."
     )
 
 
-def _is_of_autograd(growth: Leak) -> bool:
-    """Whether a cycle goes through a graph: what waits for the collector does not."""
-    return any(name.endswith(_GRAPH) for name in growth.cycle)
+def _is_of_autograd(leak: Leak) -> bool:
+    """Whether a cycle goes through an autograd graph, which the collector does not see."""
+    return any(name.endswith(_GRAPH) for name in leak.cycle)
 
 
-def _holding_each_other(growth: Leak) -> str:
-    """The functions of a cycle that is made of closures alone, in code; else empty."""
-    functions = [name for name in growth.cycle[:-1] if name.startswith(_FUNCTION)]
-    n_cells = sum(name.startswith(_CELL) for name in growth.cycle)
-    if not functions or len(functions) + n_cells != len(growth.cycle[:-1]):
+def _closure_cycle(leak: Leak) -> str:
+    """The names of the functions of a cycle of closures alone; else empty."""
+    functions = [name for name in leak.cycle[:-1] if name.startswith(_FUNCTION)]
+    n_cells = sum(name.startswith(_CELL) for name in leak.cycle)
+    if not functions or len(functions) + n_cells != len(leak.cycle[:-1]):
         return ""
     names = [quoted(name.removeprefix(_FUNCTION)) for name in functions]
     if len(names) == 1:
-        return f"{names[0]}, which its own closure holds"
-    return f"{', '.join(names[:-1])} and {names[-1]}, which hold each other by their closures"
+        return f"{names[0]}, which refers to itself through its closure"
+    return (
+        f"{', '.join(names[:-1])} and {names[-1]}, which refer to each other through their closures"
+    )
 
 
-def _is_plain(name: str) -> bool:
-    return name in _PLAIN or name.startswith((_FUNCTION, _CELL))
+def _is_generic(name: str) -> bool:
+    return name in _GENERIC_TYPES or name.startswith((_FUNCTION, _CELL))

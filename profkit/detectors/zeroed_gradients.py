@@ -1,13 +1,13 @@
-"""MEM014 zeroed-gradients: gradients are filled with zeros instead of let go.
+"""MEM014 zeroed-gradients: gradients are filled with zeros instead of being set to None.
 
 What it finds:
     ``optimizer.zero_grad(set_to_none=False)``: a fill of every gradient in every step, within the
-    region that PyTorch marks as ``Optimizer.zero_grad``. Before PyTorch 2.0 this was the default.
+    region that PyTorch records as ``Optimizer.zero_grad``. Before PyTorch 2.0 this was the default.
 
 Why it matters:
     The fills take time and bandwidth for nothing: the backward pass could write the gradients
-    instead of adding to zeros, which reads them once more. And the gradients stand through the
-    whole forward pass, where memory is wanted for activations. The cost is the time of the fills.
+    instead of adding to zeros. And the gradients stay allocated during the whole forward pass,
+    where the memory is needed for activations. The cost is the time of the fills.
 
 How to fix it:
     Call ``optimizer.zero_grad()`` without the argument, or with ``set_to_none=True`` before
@@ -26,13 +26,12 @@ Use instead:
         loss_fn(model(x), y).backward()
 
 Reads:
-    Annotations and operators (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the device work
-    that they launched, the steps, the user's lines.
+    Annotations and operators (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the kernels that
+    they launched, the steps, source lines.
 
 When to ignore this:
-    A program that replays its backward pass as a CUDA graph may need gradients that stay where
-    they are; so may libraries that keep views of them in buffers of their own. There it is a note
-    at most to know of.
+    The backward pass is replayed as a CUDA graph and needs gradients at fixed addresses, or a
+    library keeps views of them in its own buffers.
 
 Source:
     ``torch.optim.Optimizer.zero_grad`` in PyTorch's API reference (``set_to_none``); "Use
@@ -58,11 +57,12 @@ from profkit.index.runtime_calls import rows_named
 from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
 from profkit.model.torch_names import OPTIMIZER_ZERO_GRAD
+from profkit.units import format_share
 
 INFO = RuleInfo(
     id="MEM014",
     name="zeroed-gradients",
-    title="Gradients are filled with zeros in each step",
+    title="Gradients filled with zeros instead of set to None",
     severity="note",
     needs=(needs.OPERATORS,),
     since="0.1.0",
@@ -74,9 +74,9 @@ class Thresholds:
     """When fills of gradients are a finding.
 
     Attributes:
-        min_time_share: Share of the steps that the fills must take. A network of a few small
-            tensors is none the worse for it.
-        warning_share: From this share on it is a warning.
+        min_time_share: Minimum share of the steps that the fills take. For a network of a few small
+            tensors they cost nothing.
+        warning_share: Share from which it is a warning.
     """
 
     min_time_share: float = 0.001
@@ -88,27 +88,29 @@ MAX_LINES: Final = 3
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield one finding if optimizers fill gradients with zeros."""
+    """Yield a finding if optimizers fill gradients with zeros."""
     fills = _fills(ctx)
     if not len(fills):
         return
     spent = _spent(ctx, fills)
-    whole_ns = windows_ns(ctx)
-    if not spent.total_ns or spent.total_ns < thresholds.min_time_share * whole_ns:
+    total_ns = windows_ns(ctx)
+    if not spent.total_ns or spent.total_ns < thresholds.min_time_share * total_ns:
         return
     locations = known_locations(*costliest_lines(ctx, fills, ctx.events.dur_ns[fills], MAX_LINES))
-    is_warning = spent.total_ns >= thresholds.warning_share * whole_ns
+    is_warning = spent.total_ns >= thresholds.warning_share * total_ns
     where = "on the GPU" if ctx.has_device_work else "on the host"
     yield INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="high",
         message=(
             f"Gradients are filled with zeros{at(locations[0]) if locations else ''}, "
-            f"{times_per_step(ctx, len(fills))}: {time_per_step(ctx, spent.total_ns)} {where}."
+            f"{times_per_step(ctx, len(fills))}, which takes "
+            f"{time_per_step(ctx, spent.total_ns)} ({format_share(spent.total_ns / total_ns)}) "
+            f"{where}."
         ),
         fix=(
-            "Call `zero_grad()` without `set_to_none=False`: gradients are let go, and the "
-            "backward pass writes them anew. Before PyTorch 2.0 ask for `set_to_none=True`."
+            "Call `zero_grad()` without `set_to_none=False`; before PyTorch 2.0 pass "
+            "`set_to_none=True`."
         ),
         locations=locations,
         n=len(fills),
@@ -124,7 +126,7 @@ def _fills(ctx: Context) -> Rows:
     marks = rows_named(events, OPTIMIZER_ZERO_GRAD, Category.ANNOTATION, Category.OP)
     fills = rows_named(events, _FILL, Category.OP)
     inside = ctx.tree.nearest(marks) != NO_ROW
-    # A fill of several may be put together of fills of one.
+    # A fill of several tensors may consist of fills of one.
     rows = np.flatnonzero(fills & inside & (ctx.tree.enclosing(fills) == NO_ROW))
     return np.asarray(rows[in_windows(ctx, rows)])
 
@@ -134,9 +136,9 @@ def _spent(ctx: Context, fills: Rows) -> Intervals:
     events = ctx.events
     if not ctx.has_device_work:
         return union(events.ts_ns[fills], events.end_ns[fills])
-    wanted = np.zeros(len(events), dtype=np.bool_)
-    wanted[fills] = True
+    is_fill = np.zeros(len(events), dtype=np.bool_)
+    is_fill[fills] = True
     op = ctx.launches.op
-    launched = (op != NO_ROW) & (ctx.tree.nearest(wanted) != NO_ROW)[op]
+    launched = (op != NO_ROW) & (ctx.tree.nearest(is_fill) != NO_ROW)[op]
     work = ctx.launches.work[launched]
     return union(events.ts_ns[work], events.end_ns[work])

@@ -25,7 +25,8 @@ def test_work_before_the_first_launched_work_of_its_stream_was_carried_in(found:
     assert finding.n == 2
     assert finding.evidence["busy_ns"] == 100_000
     assert finding.message.startswith(
-        "2 of 12 kernels, copies and fills were launched before the recording began: 100 µs, 25%"
+        "2 of 12 kernels, copies and fills were launched before recording began. They take 100 "
+        "µs, 25%"
     )
 
 

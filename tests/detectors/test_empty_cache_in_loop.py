@@ -33,7 +33,7 @@ def test_it_tells_the_line_and_what_is_asked_for_again(found: Found) -> None:
     (finding,) = found(training(), RULE)
     # The last of the five is not followed by another step.
     assert finding.n == 4
-    assert finding.evidence["given_back_bytes"] == 4 * 80 * MIB
+    assert finding.evidence["freed_bytes"] == 4 * 80 * MIB
     assert finding.evidence["reallocated_bytes"] == finding.cost.bytes == 4 * 80 * MIB
     assert finding.evidence["n_driver_frees"] == finding.evidence["n_driver_allocations"] == 8
     assert (finding.severity, finding.confidence) == ("warning", "high")

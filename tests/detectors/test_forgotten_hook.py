@@ -24,8 +24,7 @@ def test_a_hook_registered_in_every_step_is_told(found: Found, watched: Watched)
     (finding,) = found(watched(chains=(hooks,)), RULE)
     assert "retained by `model.fc._forward_hooks` (OrderedDict, 200 entries)." in finding.message
     assert finding.fix == (
-        "Register the hook once, before the loop; or keep its handle, and call `handle.remove()` "
-        "at the end of the step."
+        "Register the hook once before the loop, or call `handle.remove()` at the end of the step."
     )
     assert finding.holders == (hooks.parts,)
 
@@ -51,8 +50,8 @@ def test_a_hook_that_fills_a_list_is_told_with_the_graph_behind(
     (finding,) = found(watched(chains=(seen,), graph=graph), RULE)
     assert finding.message.endswith("which save 1.00 MiB for backward.")
     assert finding.fix == (
-        "Let the hook keep `.detach()`ed values, empty `seen` in every "
-        "step, and remove the hook with `handle.remove()` when it is done."
+        "Store `.detach()`ed values in the hook, clear `seen` in every step, and call "
+        "`handle.remove()` when the hook is no longer needed."
     )
 
 

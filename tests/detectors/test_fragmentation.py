@@ -35,16 +35,16 @@ def test_it_tells_pieces_lines_and_what_would_do(found: Found) -> None:
     (finding,) = found(in_pieces(), RULE)
     # 20 segments of 100 MiB were reserved, and 1 GiB more although 1,600 MiB of them were free.
     assert finding.evidence["reserved_bytes"] == 3024 * MIB
-    assert finding.evidence["largest_forced_bytes"] == 1024 * MIB
-    assert finding.evidence["free_then_bytes"] == 1600 * MIB
+    assert finding.evidence["largest_fragmented_bytes"] == 1024 * MIB
+    assert finding.evidence["free_bytes"] == 1600 * MIB
     assert finding.evidence["unreleasable_bytes"] == 1600 * MIB
     # The most at once were the 2,000 MiB of the beginning, in pages of 20 MiB.
-    assert finding.evidence["reserved_in_one_piece_bytes"] == 2000 * MIB
+    assert finding.evidence["reserved_if_compact_bytes"] == 2000 * MIB
     assert finding.cost.bytes == 1024 * MIB
     assert finding.cost.basis == "estimate"
     # What stays between the pieces is what can be changed; what asks for memory is only told of.
     assert [each.place for each in finding.locations] == ["keep.py:5", "large.py:9"]
-    assert "400 MiB in 20 blocks of keep.py:5 held 1.56 GiB in place then" in finding.message
+    assert "400 MiB in 20 blocks of keep.py:5 kept 1.56 GiB of free memory from" in finding.message
     # Live blocks of 20 MiB lie between the pieces whatever the setting.
     assert finding.fix == (
         "No setting would reduce the peak of 2.95 GiB reserved by much: 2.89 GiB with "
@@ -159,7 +159,7 @@ def test_pieces_of_whole_segments_are_told_as_such(found: Found) -> None:
     b.free(*[b.alloc(100 * MIB) for _ in range(20)])
     b.alloc(1024 * MIB)
     (finding,) = found(b, RULE)
-    assert "1.95 GiB of all that was free lay in whole segments, and 0 B" in finding.message
+    assert "1.95 GiB of free memory was in segments without live blocks, and 0 B" in finding.message
 
 
 def test_blocks_much_longer_than_their_requests_are_told(found: Found) -> None:

@@ -92,8 +92,8 @@ def test_an_evaluation_with_gradients_on_is_found_at_its_own_line(found: Found) 
     (where,) = finding.locations
     assert (where.file, where.line, where.function) == ("train.py", 40, "evaluate")
     assert finding.message == (
-        "A graph is built in evaluate (train.py:40) that no backward pass uses: 15 nodes, about "
-        "3.8 times per step, which kept up to 4.00 MiB at one time until they were dropped."
+        "An autograd graph is built in evaluate (train.py:40) that no backward pass uses. Its 15 "
+        "nodes (about 3.8 times per step) saved up to 4.00 MiB at one time."
     )
 
 

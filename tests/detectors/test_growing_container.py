@@ -23,7 +23,7 @@ def test_a_list_that_is_never_emptied_is_told(found: Found, watched: Watched) ->
         "(128, 128) float32, allocated at train.py:31 and retained by `kept` (list, 200 entries)."
     )
     assert finding.fix == (
-        "Empty `kept` once its tensors are used, or keep the last ones alone "
+        "Clear `kept` after its tensors are used, or keep only the last ones "
         "(`collections.deque(maxlen=100)`)."
     )
     assert finding.holders == (("__main__.kept", "[199]"),)
@@ -38,10 +38,8 @@ def test_what_stays_on_a_device_may_go_to_the_host(found: Found, watched: Watche
 
 def test_a_part_keeps_the_whole_of_its_storage(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(shape="(16,) float32"), RULE)
-    assert "Each is a part of a storage 1024 times as large, and keeps all of it." in (
-        finding.message
-    )
-    assert finding.fix.startswith("Keep a `.clone()` of the part")
+    assert "Each is a view that retains a storage 1024 times as large." in (finding.message)
+    assert finding.fix.startswith("Store a `.clone()` of the view")
 
 
 @pytest.mark.parametrize(
@@ -64,12 +62,12 @@ def test_allocators_that_round_up_make_no_part_of_a_number(found: Found, watched
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("thread", "give the queue a `maxsize`"),
-        ("generator", "`close()` it"),
+        ("thread", "Give `kept` a `maxsize`"),
+        ("generator", "`close()` them"),
         ("context", "ctx.save_for_backward"),
-        ("optimizer", "once, before the loop"),
-        ("instance", "Empty `kept`"),
-        ("closure", "Empty `kept`"),
+        ("optimizer", "once before the loop"),
+        ("instance", "Clear `kept`"),
+        ("closure", "Clear `kept`"),
     ],
 )
 def test_the_fix_depends_on_the_holder(
@@ -85,7 +83,7 @@ def test_a_dict_can_drop_its_oldest_entry(found: Found, watched: Watched, contai
     held = (Chain("module-global", ("__main__", "._MASKS", "[(70, 79)]"), container, 200),)
     (finding,) = found(watched(chains=held), RULE)
     assert finding.fix == (
-        "Empty `_MASKS` once its tensors are used, or drop its oldest entry when a new one comes."
+        "Clear `_MASKS` after its tensors are used, or remove the oldest entry for each new one."
     )
 
 
@@ -109,7 +107,7 @@ def test_a_graph_that_explains_the_growth_is_another_rules(found: Found, watched
 def test_an_unknown_holder_is_not_made_up(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(chains=()), RULE)
     assert finding.message.endswith("200 tensors, allocated at train.py:31.")
-    assert finding.fix.startswith("Empty what holds them")
+    assert finding.fix.startswith("Clear the container")
     assert finding.holders == ()
 
 

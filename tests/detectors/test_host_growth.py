@@ -24,7 +24,7 @@ def test_arrays_that_pile_up_are_told_by_type_and_holder(found: Found, watched: 
         "`numpy.ndarray`, allocated at train.py:31 and retained by `predictions` in main at "
         "train.py:12 (list, 200 entries)."
     )
-    assert finding.fix.startswith("Empty `predictions` once its values")
+    assert finding.fix.startswith("Clear `predictions` after its values")
     assert finding.evidence["type"] == "numpy.ndarray"
 
 
@@ -34,11 +34,11 @@ def test_growth_that_nobody_holds_is_told_with_less_confidence(
     b = watched(kind="host", device="host", n=0, chains=(), stack=(), stack_basis="unknown")
     (finding,) = found(b, RULE)
     assert finding.message == (
-        "Host memory grows by 64.0 KiB per step (steps 1 to 200), and no object of Python is "
-        "seen to hold it."
+        "Host memory grows by 64.0 KiB per step (steps 1 to 200), and no Python object that holds "
+        "it was found."
     )
     assert finding.confidence == "low"
-    assert finding.fix.startswith("See which library takes it")
+    assert finding.fix.startswith("Leave out one part of the step")
 
 
 def test_tensors_are_another_rules(found: Found, watched: Watched) -> None:
@@ -60,8 +60,8 @@ def test_workers_that_copy_are_told_with_what_to_keep_instead(
     )  # fmt: skip
     (finding,) = found(b, RULE)
     assert finding.message == (
-        "Each step from 1 to 200 adds about 64.0 KiB to the memory of 4 loader workers, as one of "
-        "them shows; at least 97% of it is copies of what the main process holds."
+        "The memory of 4 loader workers (one was sampled) grows by about 64.0 KiB per step (steps "
+        "1 to 200). At least 97% of it is copies of objects of the main process."
     )
     assert "NumPy arrays or tensors" in finding.fix
     assert (finding.confidence, finding.severity) == ("medium", "warning")
@@ -75,10 +75,10 @@ def test_one_worker_that_keeps_something_itself_is_told_so(found: Found, watched
     )  # fmt: skip
     (finding,) = found(b, RULE)
     assert finding.message == (
-        "Each step from 1 to 200 adds 64.0 KiB to the memory of 1 loader worker: the workers "
-        "themselves keep something of each sample."
+        "The memory of 1 loader worker grows by 64.0 KiB per step (steps 1 to 200). The workers "
+        "retain objects that they create."
     )
-    assert finding.fix.startswith("Find what the dataset keeps in `__getitem__`")
+    assert finding.fix.startswith("Limit what the dataset stores in `__getitem__`")
     assert finding.cost.basis == "measured"
 
 
@@ -88,12 +88,12 @@ def test_of_workers_that_do_either_both_cures_are_told(found: Found, watched: Wa
         chains=(), stack=(), stack_basis="unknown",
     )  # fmt: skip
     (finding,) = found(b, RULE)
-    assert "can't be told" in finding.message
-    assert finding.fix.startswith("Find what the dataset keeps in `__getitem__`")
-    assert "If it keeps nothing there: keep the dataset's samples in NumPy" in finding.fix
+    assert "It may be copies of objects of the main process, or" in finding.message
+    assert finding.fix.startswith("Limit what the dataset stores in `__getitem__`")
+    assert "If it stores nothing there: store the dataset's samples in NumPy" in finding.fix
 
 
 def test_nothing_but_copies_is_told_as_all_of_it(found: Found, watched: Watched) -> None:
     b = watched(kind="workers", device="workers", type="", n=2, copied_share=1.0)
     (finding,) = found(b, RULE)
-    assert finding.message.endswith("; all of it is copies of what the main process holds.")
+    assert finding.message.endswith(" All of it is copies of objects of the main process.")

@@ -31,13 +31,13 @@ ERRORS = Chain(
 
 def test_kept_exceptions_are_told_with_the_frames_they_hold(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(chains=(ERRORS,), graph=Graph(900, 1 << 20, "Addmm")), RULE)
-    assert "They are local variables of frames in the traceback of an exception that is kept." in (
+    assert "They are local variables of frames in the traceback of a stored exception." in (
         finding.message
     )
     assert finding.message.endswith("900 nodes, which save 1.00 MiB for backward.")
     assert finding.fix == (
-        "Keep `traceback.format_exc()` or `str(error)` in `errors` instead of the exception; or "
-        "let go of its frames with `error.with_traceback(None)`."
+        "Store `traceback.format_exc()` or `str(error)` in `errors` instead of the exception, or "
+        "drop its frames with `error.with_traceback(None)`."
     )
     assert finding.holders == (ERRORS.parts,)
 

@@ -33,7 +33,7 @@ def test_launches_without_a_kernel_are_counted(found: Found) -> None:
     (finding,) = found(b, RULE)
     assert finding.severity == "warning"
     assert finding.n == 6
-    assert finding.message.startswith("6 of 27 launches have no kernel in the recording (22%)")
+    assert finding.message.startswith("6 of 27 launches (22%) have no recorded kernel")
 
 
 def test_a_whole_recording_is_left_alone(found: Found) -> None:
@@ -44,7 +44,7 @@ def test_all_kernels_may_be_missing(found: Found) -> None:
     b = TraceBuilder()
     lonely_launches(b, 30)
     (finding,) = found(b, RULE)
-    assert finding.message.startswith("30 of 30 launches have no kernel")
+    assert finding.message.startswith("30 of 30 launches (100%) have no recorded kernel")
 
 
 def test_the_last_launches_may_run_after_the_end(found: Found) -> None:
@@ -68,7 +68,7 @@ def test_kernels_whose_launch_is_lost_are_counted(found: Found) -> None:
         b.kernel("orphan", 1_000)
     (finding,) = found(b, RULE)
     assert finding.n == 7
-    assert "7 of 27 kernels, copies and fills have no launch" in finding.message
+    assert "7 of 27 kernels, copies and fills (26%) have no recorded launch" in finding.message
 
 
 @pytest.mark.parametrize("level", ["ERROR", "WARNING"])
@@ -77,7 +77,7 @@ def test_what_the_profiler_itself_complains_of_is_a_note(found: Found, level: st
     b.head = {level: ["buffers were dropped"], "INFO": ["all is well"]}
     (finding,) = found(b, RULE)
     assert finding.severity == "note"
-    assert finding.message == "The profiler wrote into the recording: “buffers were dropped”."
+    assert finding.message == "The profiler reported: “buffers were dropped”."
     assert finding.evidence["messages"] == ["buffers were dropped"]
 
 

@@ -32,7 +32,7 @@ def test_a_long_first_step_is_a_fault_of_the_recording(analyzed: Analyzed) -> No
         1_050_000,
     )
     assert finding.message.startswith(
-        "The first step, ProfilerStep#0, took 9.00 ms, the others 1.05"
+        "The first step, ProfilerStep#0, takes 9.00 ms, the others take 1.05"
     )
     assert "warmup=1" in finding.fix
 

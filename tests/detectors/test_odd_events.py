@@ -33,7 +33,7 @@ def test_a_kernel_of_years_is_told_and_in_no_figure(tmp_path: Path) -> None:
     sane, odd = report(tmp_path), report(tmp_path, kernel(1.8e16))
     (finding,) = odd.health
     assert (
-        "1 with odd times, such as endless (its start or duration is not a valid number)"
+        "1 with invalid times, such as endless (its start or duration is not a valid number)"
         in finding.message
     )
     assert finding.evidence["events"] == [odd.source.n_events - 1]

@@ -58,7 +58,7 @@ def test_a_history_without_segments_is_told_where_more_was_in_use_than_reserved(
     assert finding.severity == "warning"
     # 180 MiB at once; of these only the segment of 30 MiB still stands.
     assert finding.evidence == {"device": "cuda:0", "beyond_bytes": 150 * MIB, "entry": 3}
-    assert "180 MiB were in use of 30.0 MiB reserved" in finding.message
+    assert "180 MiB are active but only 30.0 MiB reserved" in finding.message
 
 
 def test_frees_that_only_wait_are_no_contradiction(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_snapshot_without_history_and_stacks_is_told(found: Found) -> None:
     with b.unrecorded():
         b.alloc(30 * MIB)
     (finding,) = found(b, RULE)
-    assert "no line can be named" in finding.message
+    assert "their source lines are unknown" in finding.message
 
 
 def test_an_empty_device_lacks_nothing(found: Found) -> None:

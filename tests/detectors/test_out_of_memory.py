@@ -228,7 +228,7 @@ def test_a_program_that_caught_the_error_and_went_on_is_warned(found: Found) -> 
     b.alloc(512)
     (finding,) = found(b, RULE)
     assert finding.severity == "warning"
-    assert finding.evidence["went_on"] is True
+    assert finding.evidence["continued"] is True
 
 
 def test_a_program_with_room_is_left_alone(found: Found) -> None:

@@ -20,7 +20,7 @@ def test_page_locked_tensors_that_pile_up_are_told(found: Found, watched: Watche
         "Pinned host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors, allocated "
         "at train.py:31 and retained by `kept` (list, 200 entries)."
     )
-    assert finding.fix.startswith("Let go of the tensors in `kept` once they are on the device")
+    assert finding.fix.startswith("Release the tensors in `kept` after their copy to the GPU")
     assert finding.evidence["device"] == "pinned"
 
 

@@ -80,11 +80,10 @@ def test_it_costs_the_time_of_compiling_and_says_why_in_torchs_words(found: Foun
     assert (finding.severity, finding.confidence, finding.n) == ("warning", "high", 3)
     assert (finding.locations[0].file, finding.locations[0].line) == (TRAIN, 12)
     assert finding.message == (
-        "What is called at train.py:12 is compiled again once per step, which takes 40.0 ms per step "
-        "(80%). What changed, as PyTorch says it: “tensor 'x' size mismatch at index 0. expected "
-        "4, actual 5”."
+        "The function called at train.py:12 is recompiled once per step, which takes 40.0 ms per "
+        "step (80%). Failed guard: “tensor 'x' size mismatch at index 0. expected 4, actual 5”."
     )
-    assert finding.fix.startswith("Size 0 of `x` changes (4, then 5). Let sizes be variables: ")
+    assert finding.fix.endswith(" Dimension 0 of `x` changes (4, then 5).")
     assert finding.evidence["n_versions"] == 7
     assert finding.evidence["compile_ns"] == 120 * MS
 
@@ -95,7 +94,7 @@ def test_a_trace_that_profkit_did_not_record_tells_time_and_line_but_not_why(
     (finding,) = found(growing(), RULE)
     assert finding.cost.ns == 120 * MS
     assert (finding.locations[0].file, finding.locations[0].function) == (TRAIN, "main")
-    assert finding.message.endswith("Why is not in the recording.")
+    assert finding.message.endswith("The failed guard was not recorded.")
     assert "TORCH_LOGS=recompiles" in finding.fix
     assert finding.severity == "warning"
 
@@ -113,7 +112,7 @@ def test_without_stacks_the_line_comes_from_what_torch_remembers(found: Found) -
             compile_once(bare, f"0/{version}", 10)
     (finding,) = found(bare, RULE)
     assert finding.cost.ns == 20 * MS
-    assert finding.message.startswith("A function is compiled again once per step")
+    assert finding.message.startswith("A function is recompiled once per step")
 
 
 def test_the_number_is_read_from_the_row_of_compiling_where_it_is_told(found: Found) -> None:
@@ -132,7 +131,7 @@ def test_the_users_own_function_is_named_with_the_line_that_calls_it(found: Foun
     own: dict[str, Any] = {"code": (TRAIN, 30, "loss_of"), "is_users": True}
     b = growing(capture=told(*(again(version, **own) for version in range(7))))
     (finding,) = found(b, RULE)
-    assert finding.message.startswith("`loss_of` (called at train.py:12) is compiled again once")
+    assert finding.message.startswith("`loss_of` (called at train.py:12) is recompiled once")
     assert [location.line for location in finding.locations] == [12, 30]
 
 
@@ -162,7 +161,7 @@ def test_a_single_second_version_later_is_a_note(found: Found) -> None:
     (finding,) = found(b, RULE)
     assert finding.severity == "note"
     assert finding.message.startswith(
-        "What is called at train.py:12 is compiled again once in 3 steps"
+        "The function called at train.py:12 is recompiled once in 3 steps"
     )
 
 
@@ -262,9 +261,9 @@ def test_a_function_that_torch_gave_up_on_runs_uncompiled_and_is_told(found: Fou
     (finding,) = found(b, RULE)
     assert finding.cost.ns is None
     assert finding.message == (
-        "`loss_of` at train.py:12 was compiled 8 times, and then PyTorch gave up: calls that fit "
-        "none of these versions run uncompiled. What changed, as PyTorch says it: “tensor 'x' size "
-        "mismatch at index 0. expected 8, actual 9”."
+        "`loss_of` at train.py:12 reached the recompile limit after 8 compilations, so calls that "
+        "match none of these versions run uncompiled. Failed guard: “tensor 'x' size mismatch at "
+        "index 0. expected 8, actual 9”."
     )
     assert finding.confidence == "high"
     elsewhere = TraceBuilder(capture=capture)
@@ -282,10 +281,16 @@ def test_a_function_that_torch_gave_up_on_runs_uncompiled_and_is_told(found: Fou
         ("GLOBAL_STATE changed: grad_mode ", "one for training and one for evaluation"),
         ("BACKEND_MATCH failure: torch.compile detected different backend", "before the loop"),
         ("tensor 'x' stride mismatch at index 0. expected 4, actual 1", ".contiguous()"),
-        ("tensor 'x' dtype mismatch. expected Float, actual Half", "of one type"),
-        ("Cache line invalidated because L['self'] got deallocated", "make what it uses once"),
-        ("len(xs) == 3", "always as many"),
-        ("something that no version of torch says today", "Keep the same for every call"),
+        ("tensor 'x' dtype mismatch. expected Float, actual Half", "of the same dtype"),
+        (
+            "Cache line invalidated because L['self'] got deallocated",
+            "once before the loop, and reuse them",
+        ),
+        ("len(xs) == 3", "of the same length"),
+        (
+            "something that no version of torch says today",
+            "Pass arguments that meet the same guards",
+        ),
     ],
 )
 def test_the_cure_fits_the_reason(found: Found, reason: str, fix: str) -> None:

@@ -36,7 +36,7 @@ def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
         "step adds 7 graph nodes, which save 60.0 KiB for backward."
     )
     assert finding.fix == (
-        "Write `losses.append(measure(net(x), y).item())`: then nothing is kept but the value."
+        "Write `losses.append(measure(net(x), y).item())`, which stores only the value."
     )
     assert finding.cost.per_step_bytes == 64 * KIB + 7 * NODE_BYTES
     assert finding.cost.bytes == 200 * 64 * KIB + 1400 * NODE_BYTES
@@ -54,36 +54,36 @@ def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
     [
         (
             {"kind": "graph", "n": 1, "code": "total = total + loss", "shape": "() float32"},
-            "Write `total = total + loss.item()`: then nothing is kept but the value.",
+            "Write `total = total + loss.item()`, which stores only the value.",
         ),
         (
             {"kind": "graph", "n": 1, "code": "hidden = cell(x, hidden)", "chains": HIDDEN},
-            "Cut the graph between the steps: `hidden = hidden.detach()`.",
+            "Detach the state between steps: `hidden = hidden.detach()`.",
         ),
         (
             {"kind": "graph", "n": 1, "chains": (Chain("instance", ("net", ".state", " in f")),)},
-            "Cut the graph between the steps: `net.state = net.state.detach()`.",
+            "Detach the state between steps: `net.state = net.state.detach()`.",
         ),
         (
             {"kind": "graph", "n": 1},
             (
-                "What `losses` keeps needs no graph: keep `.item()` of a number and `.detach()` "
-                "of a tensor, or compute it under `torch.no_grad()`."
+                "Store `.item()` of a number and `.detach()` of a tensor in `losses`, or compute "
+                "it under `torch.no_grad()`."
             ),
         ),
         (
             {"code": "loss = measure(output, y)", "shape": "() float32"},
-            "Keep `loss.item()` in `losses` instead of `loss`.",
+            "Store `loss.item()` in `losses` instead of `loss`.",
         ),
         (
             {"code": "out = net(x)", "shape": "(120, 3) float32", "chains": ()},
-            "Keep `out.detach()` instead of `out`.",
+            "Store `out.detach()` instead of `out`.",
         ),
         (
             {"code": "out, state = net(x)"},
             (
-                "What `losses` keeps needs no graph: keep `.item()` of a number and `.detach()` "
-                "of a tensor, or compute it under `torch.no_grad()`."
+                "Store `.item()` of a number and `.detach()` of a tensor in `losses`, or compute "
+                "it under `torch.no_grad()`."
             ),
         ),
     ],

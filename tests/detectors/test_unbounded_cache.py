@@ -21,16 +21,16 @@ def test_a_cache_of_functools_is_told_with_its_function(found: Found, watched: W
     (finding,) = found(watched(chains=(LRU,)), RULE)
     assert "retained by `functools.lru_cache of positional` (200 entries)" in (finding.message)
     assert finding.fix == (
-        "Bound `functools.lru_cache of positional` (`functools.lru_cache(maxsize=32)`), or ask it "
-        "by what comes again: a tensor or the number of a step as an argument is new every time."
+        "Limit `functools.lru_cache of positional` (`functools.lru_cache(maxsize=32)`), or pass "
+        "arguments that repeat: a tensor or the number of a step is a new key every time."
     )
 
 
 def test_a_dict_that_the_program_calls_a_cache_is_one(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(chains=(OWN,), graph=Graph(200, 1 << 20, "MulBackward0")), RULE)
     assert finding.fix == (
-        "Bound `model._mask_cache`: drop the oldest entry when a new one comes, or empty it every "
-        "epoch; and ask it by what comes again. Keep its tensors `.detach()`ed."
+        "Limit `model._mask_cache`: remove the oldest entry for each new one, or clear it every "
+        "epoch, and use keys that repeat. Store its tensors `.detach()`ed."
     )
 
 

@@ -20,10 +20,10 @@ def test_garbage_is_told_with_its_cycle(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(kind="garbage", chains=(), cycle=CYCLE), RULE)
     assert finding.message == (
         "Host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors, allocated at "
-        "train.py:31. Nothing can reach them; they hang on a reference cycle, which only the "
-        "garbage collector can free: `Episode -> dict -> function -> cell -> Episode`."
+        "train.py:31. They are unreachable, but in a reference cycle that only the garbage "
+        "collector can free: `Episode -> dict -> function -> cell -> Episode`."
     )
-    assert finding.fix.startswith("Break the cycle of `Episode`: refer back by `weakref.ref`")
+    assert finding.fix.startswith("Break the cycle of `Episode`: refer back with `weakref.ref`")
     assert finding.evidence["cycle"] == list(CYCLE)
     assert (finding.severity, finding.confidence) == ("warning", "high")
 
@@ -40,7 +40,9 @@ def test_a_function_that_its_own_closure_holds_is_told_by_its_name(
     closure = ("function walk", "cell walk of its closure", "function walk")
     (finding,) = found(watched(kind="garbage", chains=(), cycle=closure), RULE)
     assert "`function walk -> cell walk of its closure -> function walk`" in finding.message
-    assert finding.fix.startswith("Break the cycle of `walk`, which its own closure holds: ")
+    assert finding.fix.startswith(
+        "Break the cycle of `walk`, which refers to itself through its closure: "
+    )
 
 
 def test_functions_that_hold_each_other_are_all_named(found: Found, watched: Watched) -> None:
@@ -49,7 +51,7 @@ def test_functions_that_hold_each_other_are_all_named(found: Found, watched: Wat
         "function even",
     )  # fmt: skip
     (finding,) = found(watched(kind="garbage", chains=(), cycle=closures), RULE)
-    assert "`even` and `odd`, which hold each other by their closures: " in finding.fix
+    assert "`even` and `odd`, which refer to each other through their closures: " in finding.fix
 
 
 def test_a_class_on_the_way_is_named_before_a_function(found: Found, watched: Watched) -> None:
@@ -64,9 +66,9 @@ def test_a_ring_of_gradients_is_told_with_the_call_that_leaves_none(
     ring = ("Parameter.grad", "Tensor.grad_fn", "AccumulateGrad", "Parameter.grad")
     (finding,) = found(watched(kind="garbage", chains=(), cycle=ring), RULE)
     assert finding.message == (
-        "Host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors. They hang on a "
-        "ring at train.py:31 that autograd has closed, which nothing can reach and no garbage "
-        "collector sees: `Parameter.grad -> Tensor.grad_fn -> AccumulateGrad -> Parameter.grad`."
+        "Host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors. An autograd "
+        "reference cycle created at train.py:31 retains them, which no garbage collection can "
+        "free: `Parameter.grad -> Tensor.grad_fn -> AccumulateGrad -> Parameter.grad`."
     )
     assert "`torch.autograd.grad(loss, parameters, create_graph=True)`" in finding.fix
     assert "gc.collect" not in finding.fix
@@ -77,14 +79,14 @@ def test_a_ring_through_an_operators_own_node_is_told_as_such(
 ) -> None:
     ring = ("SquaredBackward", "Tensor.grad_fn", "SquaredBackward")
     (finding,) = found(watched(kind="garbage", chains=(), cycle=ring), RULE)
-    assert finding.fix.startswith("Keep nothing on the `ctx` of an operator that is computed from")
+    assert finding.fix.startswith("Save inputs and outputs with `ctx.save_for_backward`")
     assert "gc.collect" not in finding.fix
 
 
 def test_a_cycle_that_is_not_known_makes_it_less_sure(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(kind="garbage", chains=()), RULE)
     assert finding.confidence == "medium"
-    assert finding.message.endswith("which only the garbage collector can free.")
+    assert finding.message.endswith("that only the garbage collector can free.")
 
 
 def test_what_is_held_is_no_garbage(found: Found, watched: Watched) -> None:

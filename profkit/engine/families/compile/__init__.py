@@ -1,1 +1,0 @@
-"""``torch.compile``: recompilations and graph breaks, by function and by line."""
