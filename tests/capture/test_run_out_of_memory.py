@@ -43,9 +43,8 @@ def ran(folder: Path, then: str, **plan: Any) -> RunResult:  # noqa: ANN401
     program.parent.mkdir()
     program.write_text(PROGRAM.format(then=then))
     options = Options(folder="out", quiet=True)
-    return run(
-        ProgramTarget(str(program)), Plan("train", options, DEFAULT_SCHEDULE, record_trace=False, **plan)
-    )
+    what = Plan("train", options, DEFAULT_SCHEDULE, record_trace=False, **plan)
+    return run(ProgramTarget(str(program)), what)
 
 
 def test_the_error_is_the_program_s_and_the_snapshot_is_in_the_report(
