@@ -262,7 +262,7 @@ def watched_memory(n_leaks: int | None = 1) -> MemorySummary:
         n_monitored_steps=300,
         n_evaluated_steps=300 if n_leaks is not None else 0,
         n_leaks=n_leaks,
-        not_measured=("Steps 3 to 5 were recorded, and not looked at.",),
+        not_measured=("Steps 3 to 5 were recorded and not sampled.",),
         monitoring_ns=24 * MS,
         monitoring_share=0.004,
     )

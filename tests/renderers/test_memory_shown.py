@@ -81,7 +81,7 @@ def test_memory_without_a_leak_is_one_line() -> None:
 
 def test_what_was_not_measured_is_shown() -> None:
     for shown in (text(reports.watched_report()), md(reports.watched_report())):
-        assert "Steps 3 to 5 were recorded, and not looked at." in shown
+        assert "Steps 3 to 5 were recorded and not sampled." in shown
 
 
 def test_a_snapshot_shows_the_allocation_sites_at_the_out_of_memory_error() -> None:

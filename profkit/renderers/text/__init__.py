@@ -49,6 +49,7 @@ _MAX_WIDTH: Final = 200
 """Tables hold no names that need more; a wider terminal stays empty at the right."""
 _MIN_WIDTH: Final = 40
 _MIN_WIDTH_FOR_BARS: Final = 60
+_MIN_BAR_WIDTH: Final = 6
 _TIME_WIDTH: Final = 8
 _SHARE_WIDTH: Final = 5
 _RULE_WIDTH: Final = 8
@@ -173,7 +174,7 @@ def _time_parts(block: TimeParts, width: int) -> Iterator[RenderableType]:
     """The parts of the step time, each with a bar that begins where the one before ends."""
     label_width = max((cell_len(part.label) for part in block.large), default=0)
     room = width - label_width - _TIME_WIDTH - _SHARE_WIDTH - INDENT - 2
-    draws = width >= _MIN_WIDTH_FOR_BARS and room >= _TIME_WIDTH
+    draws = width >= _MIN_WIDTH_FOR_BARS and room >= _MIN_BAR_WIDTH
     table = grid()
     table.add_column(no_wrap=draws, overflow="fold")
     table.add_column(justify="right", width=_TIME_WIDTH)
