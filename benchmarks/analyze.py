@@ -1,10 +1,10 @@
-"""What an analysis costs, from the start of the process to the printed report.
+"""Time and memory of an analysis, from the start of the process to the printed report.
 
 A recorded trace is repeated, with times and ids shifted, to several sizes. For each, ``profkit
-analyze`` runs as a whole process, and so do programs that only read the file, and the peers: what
-torch-tb-profiler's plugin does when it loads a run, and HolisticTraceAnalysis' loading and
-breakdowns. Wall time, processor time and the highest memory, children included, come from one run.
-Peers that are not installed are named, and so is a peer that fails on the file.
+analyze`` is measured as a whole process, and so are programs that only decode the file, and peers:
+loading a run in torch-tb-profiler's plugin, and HolisticTraceAnalysis' loading and breakdowns. Wall
+time, processor time and peak memory include child processes and come from one run. Peers that are
+not installed, or that fail on the file, are listed.
 
 Run: ``python benchmarks/analyze.py [--mb 50 200 1000] [--peers-mb 200] [--trace FILE]``
 """
@@ -22,13 +22,13 @@ from typing import Final
 
 from isal import igzip
 
-from benchmarks.load import ROOT, TRACES, Watch, repeated
+from benchmarks.load import ROOT, TRACES, MemoryMonitor, repeated
 
 BARE: Final = "msgspec"
-AIM_TIME: Final = 1.5
-AIM_MEMORY: Final = 0.4
-AIM_PEER_TIME: Final = 10
-AIM_PEER_MEMORY: Final = 5
+TARGET_TIME: Final = 1.5
+TARGET_MEMORY: Final = 0.4
+TARGET_PEER_TIME: Final = 10
+TARGET_PEER_MEMORY: Final = 5
 _GIVE_UP_S: Final = 900
 
 READERS: Final = {
@@ -51,18 +51,18 @@ PEERS: Final = {
     "torch-tb-profiler": ("torch_tb_profiler", _TENSORBOARD),
     "HolisticTraceAnalysis": ("hta", _HTA),
 }
-"""The package of each peer, and its work."""
+"""The package of each peer, and its code."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One process, from its start to its end.
+    """Measurements of one process with its children.
 
     Attributes:
         seconds: Wall time.
-        cpu_seconds: Processor time, children included.
-        peak_bytes: Highest memory, children included.
-        failed: What it said when it failed, or empty.
+        cpu_seconds: Processor time.
+        peak_bytes: Peak memory.
+        failed: Its error message, or empty.
     """
 
     seconds: float
@@ -72,7 +72,7 @@ class Run:
 
 
 def run(arguments: list[str]) -> Run:
-    """Run Python with some arguments and measure the whole process."""
+    """Measure a Python process with these arguments."""
     before = os.times()
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as said:
@@ -83,26 +83,26 @@ def run(arguments: list[str]) -> Run:
             stdout=subprocess.DEVNULL,
             stderr=said,
         )
-        watch = Watch(process.pid)
-        watch.start()
+        monitor = MemoryMonitor(process.pid)
+        monitor.start()
         try:
             process.wait(_GIVE_UP_S)
         except subprocess.TimeoutExpired:
             process.kill()
         seconds = time.perf_counter() - begin
-        watch.over.set()
-        watch.join()
+        monitor.over.set()
+        monitor.join()
         code = process.wait()
         said.seek(0)
         lines = said.read().decode("utf-8", "replace").strip().splitlines()
     after = os.times()
     cpu = sum(after[2:4]) - sum(before[2:4])
     last = lines[-1] if lines else "killed"
-    return Run(seconds, cpu, watch.peak_bytes, last[:70] if code else "")
+    return Run(seconds, cpu, monitor.peak_bytes, last[:70] if code else "")
 
 
 def compare(path: Path, *, with_peers: bool) -> None:
-    """Print a table of everything that reads one file."""
+    """Print a table of all programs on one file."""
     n_bytes = path.stat().st_size
     print(f"\n{n_bytes / 1e6:.0f} MB of text")
     print(f"{'program':<22} {'seconds':>8} {'cpu s':>7} {'x bare':>7} {'MB':>7} {'x text':>7}")
@@ -122,20 +122,20 @@ def compare(path: Path, *, with_peers: bool) -> None:
         print(f"{name:<22} {row} {one.peak_bytes / 1e6:7.0f} {share:7.2f} {one.failed}".rstrip())
     ratio, share = ours.seconds / runs[BARE].seconds, ours.peak_bytes / n_bytes
     print(
-        f"aims: at most {AIM_TIME} x the bare decode (here {ratio:.2f}), "
-        f"under {AIM_MEMORY} x the text in memory (here {share:.2f})"
+        f"targets: at most {TARGET_TIME} x the bare decode (here {ratio:.2f}), "
+        f"under {TARGET_MEMORY} x the text in memory (here {share:.2f})"
     )
     for name in PEERS.keys() & runs.keys():
         faster = runs[name].seconds / ours.seconds
         smaller = runs[name].peak_bytes / ours.peak_bytes
         print(
-            f"against {name}: {faster:.0f} x as fast (aim {AIM_PEER_TIME}), "
-            f"1/{smaller:.0f} of its memory (aim 1/{AIM_PEER_MEMORY})"
+            f"against {name}: {faster:.0f} x as fast (target {TARGET_PEER_TIME}), "
+            f"1/{smaller:.0f} of its memory (target 1/{TARGET_PEER_MEMORY})"
         )
 
 
 def main() -> None:
-    """Make the files one after the other, and compare all programs on each."""
+    """Create the files one after the other, and compare all programs on each."""
     parser = argparse.ArgumentParser(description="Compare an analysis as a whole process.")
     parser.add_argument(
         "--mb", type=int, nargs="+", default=[50, 200, 1000], help="sizes of the text"

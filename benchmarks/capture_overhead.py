@@ -1,13 +1,12 @@
-"""What recording costs a step: ``profkit.trace`` against bare ``torch.profiler``, in one run.
+"""Overhead of recording per step: ``profkit.trace`` against bare ``torch.profiler``, in one run.
 
-A small transformer takes steps without a profiler, under ``torch.profiler`` with the
-options that ``profkit.trace`` uses for its times, under ``profkit.trace`` itself, and under
-``torch.profiler`` with Python stacks. The four take turns, so that a machine that slows down slows
-all of them. Then the time from the end of a block to its file, against
-``export_chrome_trace("….json.gz")`` of the same recording.
+A small transformer is trained without a profiler, under ``torch.profiler`` with the options of
+``profkit.trace``, under ``profkit.trace``, and under ``torch.profiler`` with Python stacks. The
+four alternate, so that a change of the machine's speed affects all of them. Then the time from the
+end of a block to its file is compared with ``export_chrome_trace("….json.gz")``.
 
-Run it with ``python benchmarks/capture_overhead.py [--device cuda] [--json FILE]``. On a GPU a step
-is timed from a device that is idle to one that is idle again.
+Run ``python benchmarks/capture_overhead.py [--device cuda] [--json FILE]``. On a GPU the device is
+idle at the start and end of each measured step.
 """
 
 import argparse
@@ -24,17 +23,13 @@ import profkit
 
 ROUNDS = 9
 STEPS = 12
-AIM = 1.05
+TARGET = 1.05
 
 Step = Callable[[], None]
 
 
 def transformer_step(device: str) -> Step:
-    """A training step of a small transformer, and the wait for what it sent to the device.
-
-    Args:
-        device: Where it trains.
-    """
+    """A training step of a small transformer that ends with a device synchronization."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     model = torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 3), torch.nn.Linear(64, 8))
@@ -55,7 +50,7 @@ def transformer_step(device: str) -> Step:
 
 
 def timed(step: Step, ended: Step) -> list[float]:
-    """Lengths of steps in seconds; ``ended`` is called after each and is not counted."""
+    """Step times in seconds; ``ended`` is called after each step and not measured."""
     lengths = []
     for _ in range(STEPS):
         began = time.perf_counter()
@@ -70,7 +65,7 @@ def nothing() -> None:
 
 
 def under_torch(step: Step, *, stacks: bool) -> list[float]:
-    """Lengths under torch's own profiler."""
+    """Step times under ``torch.profiler``."""
     recording = torch.profiler.profile(record_shapes=True, profile_memory=True, with_stack=stacks)
     recording.start()
     with torch.profiler.record_function("ProfilerStep#0"):
@@ -80,7 +75,7 @@ def under_torch(step: Step, *, stacks: bool) -> list[float]:
 
 
 def under_profkit(step: Step, folder: str) -> list[float]:
-    """Lengths in the window from which profkit takes its times."""
+    """Step times in the window from which profkit takes times."""
     with profkit.trace(
         "step", wait=0, warmup=2, active=STEPS, limit=1 << 30, dir=folder, quiet=True
     ) as trace:
@@ -91,7 +86,7 @@ def under_profkit(step: Step, folder: str) -> list[float]:
 
 
 def to_file(step: Step, folder: str) -> tuple[float, float]:
-    """Seconds from the end of a recording to its file: torch's gzip export, and profkit."""
+    """Seconds from the end of a recording to its file, with torch's gzip export and profkit."""
     recording = torch.profiler.profile(record_shapes=True, profile_memory=True)
     recording.start()
     for _ in range(STEPS):
@@ -109,12 +104,7 @@ def to_file(step: Step, folder: str) -> tuple[float, float]:
 
 
 def measured(device: str, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Milliseconds a step by who records, and from the end of a block to its file.
-
-    Args:
-        device: Where to train.
-        rounds: How often each takes its turn.
-    """
+    """Step times in milliseconds by profiler, and times from the end of a block to its file."""
     step = transformer_step(device)
     timed(step, nothing)
     lengths: dict[str, list[float]] = {}
@@ -133,16 +123,16 @@ def measured(device: str, rounds: int) -> tuple[dict[str, float], dict[str, floa
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What recording costs a step.")
-    parser.add_argument("--device", default="cpu", help="where to train (cpu)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of each ({ROUNDS})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--device", default="cpu", help="device to train on (cpu)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"runs of each ({ROUNDS})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)
     step_ms, to_file_ms = measured(options.device, options.rounds)
     for name, ms in step_ms.items():
-        print(f"{name:<24} {ms:7.3f} ms a step   {ms / step_ms['no profiler']:.2f} x no profiler")
+        print(f"{name:<24} {ms:7.3f} ms per step {ms / step_ms['no profiler']:.2f} x no profiler")
     ratio = step_ms["profkit.trace"] / step_ms["torch.profiler"]
-    print(f"profkit.trace is {ratio:.3f} x torch.profiler with the same options (aim {AIM})")
+    print(f"profkit.trace is {ratio:.3f} x torch.profiler with the same options (target {TARGET})")
     bare, ours = to_file_ms["torch"], to_file_ms["profkit"]
     print(f"end of block to file: torch {bare:.0f} ms, profkit {ours:.0f} ms", end="")
     print(f" ({ours / bare:.2f} x)")

@@ -1,9 +1,9 @@
-"""What ``profkit.trace`` costs when it records nothing: switched off, exhausted, without a device.
+"""Overhead of ``profkit.trace`` when it does not record: off, limit reached, or without a device.
 
-Each figure is entry and exit of one ``with profkit.trace("step"):`` block, the making of the
-object included, in nanoseconds: the quickest of several runs, less the loop's own cost.
+Each figure is entry and exit of one ``with profkit.trace("step"):`` block with the construction of
+the object, in nanoseconds: the minimum of several runs, less the overhead of the loop.
 
-Run it with ``python benchmarks/idle_trace.py``.
+Run ``python benchmarks/idle_trace.py``.
 """
 
 import os
@@ -14,11 +14,11 @@ import timeit
 
 LOOPS = 200_000
 RUNS = 7
-AIM_NS = 1000
+TARGET_NS = 1000
 
 
 def cost_ns(statement: str, setup: str, names: dict[str, object] | None = None) -> float:
-    """The cost of a statement in nanoseconds, less that of ``pass``."""
+    """The time of a statement in nanoseconds, less that of ``pass``."""
     timer = timeit.Timer(statement, setup, globals=names)
     empty = timeit.Timer("pass")
     taken = min(timer.repeat(RUNS, LOOPS))
@@ -27,7 +27,7 @@ def cost_ns(statement: str, setup: str, names: dict[str, object] | None = None) 
 
 
 def switched_off() -> dict[str, float]:
-    """Costs with ``PROFKIT=0``; run in a process of its own."""
+    """Times with ``PROFKIT=0``, in a process of its own."""
     figures = {
         "block, switched off": cost_ns("with profkit.trace('step'): pass", "import profkit"),
         "decorated call, switched off": cost_ns(
@@ -40,7 +40,7 @@ def switched_off() -> dict[str, float]:
 
 
 def idle() -> dict[str, float]:
-    """Costs of a name that has been recorded as often as it may be, and without a device."""
+    """Times after the limit of a name is reached, and without a device."""
     import torch
 
     import profkit
@@ -62,7 +62,7 @@ def idle() -> dict[str, float]:
 
         @profkit.trace("call", limit=1, dir=folder, quiet=True)
         def work() -> None:
-            """Nothing: its entry is what costs."""
+            """Do nothing."""
 
         for _ in range(2):
             work()
@@ -79,7 +79,7 @@ def main() -> None:
         subprocess.run([sys.executable, __file__, "off"], env=environment, check=True)
         figures = idle()
     for name, ns in figures.items():
-        print(f"{name:<34} {ns:7.0f} ns   ({ns / AIM_NS:.2f} of the aim, {AIM_NS} ns)")
+        print(f"{name:<34} {ns:7.0f} ns   ({ns / TARGET_NS:.2f} of the target, {TARGET_NS} ns)")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What loading a trace costs, as ratios from one run: profkit against whole-file decoders.
+"""Time and memory of loading a trace: profkit against whole-file decoders, as ratios from one run.
 
-A recorded trace is repeated, with its times shifted, until its text has the wanted size. Each
-reader then loads that text in a process of its own, which tells its wall time, while its memory is
-watched from outside, children included; the better of two counts. The other readers run without
-the garbage collector, which is their best, and one of them decodes into the same typed events as
-profkit does. Nothing is downloaded, and the files are removed.
+A recorded trace is repeated, with its times shifted, until its text has the given size. Each reader
+loads it in a process of its own, whose wall time and memory (with children) are measured; the
+better of two runs is used. The other readers run without the garbage collector, which is fastest,
+and one of them decodes the same typed events as profkit. Nothing is downloaded, and the files are
+removed.
 
 Run: ``python benchmarks/load.py [--mb 200] [--trace FILE]``
 """
@@ -29,8 +29,8 @@ from isal import igzip
 ROOT: Final = Path(__file__).parents[1]
 TRACES: Final = ROOT / "traces"
 ROUNDS: Final = 2
-AIM_TIME: Final = 1.5
-AIM_MEMORY: Final = 0.6
+TARGET_TIME: Final = 1.5
+TARGET_MEMORY: Final = 0.6
 TYPED: Final = "msgspec, typed"
 READERS: Final = {
     "profkit": "from profkit.readers.open import load; kept = load(path)",
@@ -43,7 +43,7 @@ READERS: Final = {
         "kept = msgspec.json.decode(text(), type=File, strict=False)"
     ),
 }
-"""The readers as statements; the last one of each is what is timed."""
+"""The readers as statements; the last statement of each is timed."""
 _PROCESS: Final = """
 import gc, sys, time
 path, statement = sys.argv[1:]
@@ -71,8 +71,8 @@ ID_STRIDE: Final = 10_000_000
 """More ids than a recorded trace has."""
 
 
-class Watch(threading.Thread):
-    """Watches how much memory a process and its children hold, each page counted once.
+class MemoryMonitor(threading.Thread):
+    """Samples the memory of a process and its children, with shared pages counted once.
 
     Args:
         pid: The process.
@@ -82,11 +82,11 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.process = psutil.Process(pid)
         self.over = threading.Event()
-        self.base_bytes = self.held()
+        self.base_bytes = self.current_bytes()
         self.peak_bytes = self.base_bytes
 
-    def held(self) -> int:
-        """Bytes held now: proportional shares where the system tells them, else resident ones."""
+    def current_bytes(self) -> int:
+        """Current memory: proportional set size where the system reports it, else resident."""
         total = 0
         every = [self.process]
         with contextlib.suppress(psutil.Error):
@@ -98,24 +98,21 @@ class Watch(threading.Thread):
         return total
 
     def run(self) -> None:
-        """Look again and again until told that it is over."""
+        """Sample until the event ``over`` is set."""
         while not self.over.wait(SAMPLE_S):
-            self.peak_bytes = max(self.peak_bytes, self.held())
+            self.peak_bytes = max(self.peak_bytes, self.current_bytes())
 
 
 def repeated(trace: bytes, n_bytes: int, vary: random.Random | None = None) -> Iterator[bytes]:
-    """A trace's text with its events repeated until it has so many bytes.
+    """Yield a trace's text with its events repeated, in pieces, until it has a given size.
 
-    Each time they are later, and their ids are new, so that nothing joins one turn to another.
+    In each repetition the events are later and have new ids.
 
     Args:
         trace: The text of a trace.
-        n_bytes: How long it shall be, in bytes.
-        vary: Where given, every stretch between two moments of the trace is longer or shorter by
-            chance, in each turn anew: what contains what stays, and no turn packs like another.
-
-    Yields:
-        Its pieces.
+        n_bytes: The size to reach.
+        vary: Scales every interval between two times randomly, differently in each repetition:
+            nesting is preserved, and repetitions compress as badly as real traces.
     """
     start = re.search(rb'"traceEvents"\s*:\s*\[', trace)
     if start is None:
@@ -140,7 +137,7 @@ def repeated(trace: bytes, n_bytes: int, vary: random.Random | None = None) -> I
 
 
 def _varied(events: list[dict[str, Any]], vary: random.Random) -> list[dict[str, Any]]:
-    """The events on a clock that runs slower and faster by chance, never beyond their last end."""
+    """The events with randomly scaled intervals, ending no later than before."""
     timed = [event for event in events if "ts" in event]
     ends = [event["ts"] + event.get("dur", 0) for event in timed]
     moments = sorted({event["ts"] for event in timed} | set(ends))
@@ -161,7 +158,7 @@ def _varied(events: list[dict[str, Any]], vary: random.Random) -> list[dict[str,
 
 
 def _moved(event: dict[str, Any], turn: int, shift_us: float) -> dict[str, Any]:
-    """An event as it would be in a later turn."""
+    """An event in a later repetition."""
     moved = dict(event)
     if "ts" in moved:
         moved["ts"] = round(moved["ts"] + shift_us, 3)
@@ -173,32 +170,32 @@ def _moved(event: dict[str, Any], turn: int, shift_us: float) -> dict[str, Any]:
 
 
 def once(path: Path, statement: str) -> tuple[float, int]:
-    """One reading in a process of its own: wall time in seconds, growth of memory in bytes."""
+    """Load a file in a process of its own: wall time in seconds, growth of memory in bytes."""
     command = [sys.executable, "-c", _PROCESS, str(path), statement]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as reader:
         if reader.stdin is None or reader.stdout is None or not reader.stdout.readline():
             raise SystemExit(f"The reader did not start: {statement}")
-        watch = Watch(reader.pid)
-        watch.start()
+        monitor = MemoryMonitor(reader.pid)
+        monitor.start()
         reader.stdin.write("go\n")
         seconds = float(reader.stdout.readline())
-        watch.over.set()
-        watch.join()
-        watch.peak_bytes = max(watch.peak_bytes, watch.held())
+        monitor.over.set()
+        monitor.join()
+        monitor.peak_bytes = max(monitor.peak_bytes, monitor.current_bytes())
         reader.stdin.write("done\n")
-    return seconds, watch.peak_bytes - watch.base_bytes
+    return seconds, monitor.peak_bytes - monitor.base_bytes
 
 
 def measured(path: Path, statement: str) -> tuple[float, int]:
-    """The best wall time in seconds and the least growth of memory in bytes, over all rounds."""
+    """The minimum of wall time in seconds and growth of memory in bytes, over all rounds."""
     runs = [once(path, statement) for _ in range(ROUNDS)]
     return min(run[0] for run in runs), min(run[1] for run in runs)
 
 
 def compare(path: Path, n_bytes: int, readers: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Print a table of all readers; their seconds and their memory per byte of text."""
+    """Print a table of all readers; return their seconds and memory per byte of text."""
     print(f"\n{path.name}: {n_bytes / 1e6:.0f} MB of text")
     print(f"{'reader':<14} {'seconds':>8} {'x typed':>10} {'MB':>7} {'x text':>7}")
     figures = {name: measured(path, READERS[name]) for name in readers}
@@ -210,7 +207,7 @@ def compare(path: Path, n_bytes: int, readers: Iterable[str]) -> dict[str, tuple
 
 
 def main() -> None:
-    """Make the file, plain and gzipped, and compare all readers on the one, two on the other."""
+    """Create the file plain and gzipped, and compare all readers on the plain one, two on both."""
     parser = argparse.ArgumentParser(description="Compare loading with whole-file decoders.")
     parser.add_argument("--mb", type=int, default=200, help="megabytes of text")
     parser.add_argument("--trace", type=Path, help="the trace to repeat")
@@ -232,8 +229,8 @@ def main() -> None:
             figures = compare(path, n_bytes, readers)
             seconds, share = figures["profkit"]
             ratio = seconds / figures[TYPED][0]
-            print(f"aims: at most {AIM_TIME} x the typed msgspec decode (here {ratio:.2f}), "
-                  f"under {AIM_MEMORY} x the text in memory (here {share:.2f})")  # fmt: skip
+            print(f"targets: at most {TARGET_TIME} x the typed msgspec decode (here {ratio:.2f}), "
+                  f"under {TARGET_MEMORY} x the text in memory (here {share:.2f})")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""What a page of a report costs: time to write it, its size, and the time until it is seen.
+"""HTML report: time to write it, its size, and the time until a browser shows it.
 
-A recorded trace of a program on the CPU, and a made one of a program on a GPU with two streams, are
-repeated to several numbers of events, their times changed by chance so that no turn packs like
-another. For each the analysis, the JSON report, the timeline and the whole page are
-timed in one process; the best of two counts. Then a browser opens the page from its file, where
-there is one: until everything is loaded, and until the timeline is drawn.
+A recorded trace of a CPU program and a synthetic one of a GPU program with two streams are repeated
+to several numbers of events, with randomly scaled times. For each, the analysis, the JSON report,
+the timeline and the whole page are timed in one process; the better of two runs is used. Then a
+browser, if installed, opens the page: until it is loaded, and until the timeline is drawn.
 
 Run: ``python benchmarks/render.py [--events 10000 100000 1000000] [--trace FILE]``
 """
@@ -27,8 +26,8 @@ from profkit.api import Study, render, study
 from profkit.present.timeline import timeline
 from profkit.testing import TraceBuilder
 
-AIM_BYTES: Final = 12_000_000
-AIM_OPEN_S: Final = 2.0
+TARGET_BYTES: Final = 12_000_000
+TARGET_OPEN_S: Final = 2.0
 ROUNDS: Final = 2
 COMPLETE: Final = re.compile(rb'"ph"\s*:\s*"X"')
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -41,11 +40,11 @@ _SEEN: Final = """() => new Promise((resolve) => {
     };
     look();
 })"""
-"""When the page was loaded and when the timeline was drawn, in milliseconds from its opening."""
+"""The times of loading and of drawing the timeline, in milliseconds after opening the page."""
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """The best wall time of some work, over all rounds."""
+    """The minimum wall time over all rounds."""
     found = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()
@@ -57,7 +56,7 @@ def seconds(work: Callable[[], Any]) -> float:
 def gpu_training() -> bytes:
     """A trace of ten steps on a GPU: layers, modules, memory, two streams, copies, syncs."""
     b = TraceBuilder(stacks=True, memory=True)
-    chance = random.Random(0)  # noqa: S311  (no secret)
+    chance = random.Random(0)  # noqa: S311  (not cryptographic)
     for _ in range(10):
         with b.step(), b.frame("train.py", 31, "main"), b.module("Net"):
             b.load(chance.randint(50_000, 400_000))
@@ -79,13 +78,13 @@ def gpu_training() -> bytes:
 
 
 def written(trace: bytes, n_events: int, folder: Path) -> Path:
-    """A trace of at least so many complete events."""
+    """A trace of at least this many complete events."""
     n_once = len(COMPLETE.findall(trace))
     path = folder / "repeated.pt.trace.json"
     wanted = n_events / n_once * len(trace)
     with path.open("wb") as file:
         n_written = 0
-        for piece in repeated(trace, int(4 * wanted), random.Random(0)):  # noqa: S311  (no secret)
+        for piece in repeated(trace, int(4 * wanted), random.Random(0)):  # noqa: S311  (not cryptographic)
             file.write(piece)
             n_written += len(COMPLETE.findall(piece))
             if n_written >= n_events:
@@ -135,10 +134,14 @@ def measure(path: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Make the traces one after the other, and measure each."""
+    """Create the traces one after the other, and measure each."""
     parser = argparse.ArgumentParser(description="Time the HTML page and weigh it.")
     parser.add_argument(
-        "--events", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="how many"
+        "--events",
+        type=int,
+        nargs="+",
+        default=[10_000, 100_000, 1_000_000],
+        help="numbers of events",
     )
     parser.add_argument("--trace", type=Path, help="the recorded trace to repeat")
     options = parser.parse_args()
@@ -148,8 +151,8 @@ def main() -> None:
     trace = source.read_bytes()
     if source.suffix == ".gz":
         trace = igzip.decompress(trace)
-    print("seconds to analyze, to write JSON, to lay the timeline out, to write the page;")
-    print("the page against the analysis and the JSON; MB; seconds until it is loaded and drawn")
+    print("seconds to analyze, to write JSON, to lay out the timeline, to write the page;")
+    print("the page relative to the analysis and the JSON; MB; seconds until loaded and drawn")
     columns = [("analysis", 9), ("json", 7), ("timeline", 9), ("html", 7), ("x analysis", 10)]
     columns += [("x json", 7), ("MB", 7), ("loaded", 8), ("drawn", 8)]
     print(f"{'events':>9}", *(f"{name:>{width}}" for name, width in columns))
@@ -158,8 +161,8 @@ def main() -> None:
         for n_events in options.events:
             with tempfile.TemporaryDirectory() as folder:
                 measure(written(text, n_events, Path(folder)), Path(folder))
-    print(f"aims for a million events: at most {AIM_BYTES / 1e6:.0f} MB, "
-          f"drawn within {AIM_OPEN_S:.0f} s")  # fmt: skip
+    print(f"targets for a million events: at most {TARGET_BYTES / 1e6:.0f} MB, "
+          f"drawn within {TARGET_OPEN_S:.0f} s")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What a snapshot of the allocator's memory costs, as ratios from one run.
+"""Time and memory of analyzing an allocator snapshot, as ratios from one run.
 
-A history of allocations and frees is made up, in the proportions of recorded ones: stacks of some
-thirty frames, two hundred of them in turn, each frame written once. ``profkit analyze`` reads it as
-a whole process, and so does a bare ``pickle.load`` without the garbage collector, which is its
-best, and with it, which is what everybody writes. The files are removed.
+A synthetic history of allocations and frees has the proportions of recorded ones: two hundred
+stacks of about thirty frames, each frame pickled once. ``profkit analyze`` is measured as a whole
+process, and so is a bare ``pickle.load`` without the garbage collector, which is fastest, and with
+it, which is usual. The files are removed.
 
 Run: ``python benchmarks/snapshot.py [--events 100000 1000000] [--frames 30]``
 """
@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from benchmarks.analyze import run
 
-AIM_TIME: Final = 2.0
-AIM_MEMORY: Final = 1.2
+TARGET_TIME: Final = 2.0
+TARGET_MEMORY: Final = 1.2
 BARE: Final = "pickle.load, no gc"
 READERS: Final = {
     BARE: "import gc, pickle; gc.disable()\nwith open(path, 'rb') as f: kept = pickle.load(f)\n"
@@ -33,14 +33,9 @@ MEAN_LIVE: Final = 400
 PAGE_BYTES: Final = 512
 
 
-def made_up(n_events: int, n_frames: int) -> dict[str, Any]:
-    """A snapshot with a history.
-
-    Args:
-        n_events: Entries of the history.
-        n_frames: Frames of a stack.
-    """
-    chance = random.Random(1)  # noqa: S311  (no secret)
+def synthetic_snapshot(n_events: int, n_frames: int) -> dict[str, Any]:
+    """A snapshot with ``n_events`` history entries, and ``n_frames`` frames per stack."""
+    chance = random.Random(1)  # noqa: S311  (not cryptographic)
     frames = [
         {"filename": f"/home/user/model/layer{k % 40}.py", "line": k, "name": f"forward{k % 90}"}
         for k in range(N_FRAMES)
@@ -82,7 +77,7 @@ def made_up(n_events: int, n_frames: int) -> dict[str, Any]:
 
 
 def compare(path: Path, n_events: int) -> None:
-    """Print a table of everything that reads one snapshot."""
+    """Print a table of all programs on one snapshot."""
     n_bytes = path.stat().st_size
     print(f"\n{n_events:,} events, {n_bytes / 1e6:.0f} MB")
     print(f"{'program':<22} {'seconds':>8} {'cpu s':>7} {'x bare':>7} {'MB':>7} {'x bare':>7}")
@@ -95,24 +90,24 @@ def compare(path: Path, n_events: int) -> None:
         memory = f"{one.peak_bytes / 1e6:7.0f} {one.peak_bytes / bare.peak_bytes:7.2f}"
         print(f"{name:<22} {row} {memory} {one.failed}".rstrip())
     print(
-        f"aims: at most {AIM_TIME} x pickle.load (here {ours.seconds / bare.seconds:.2f}), "
-        f"{AIM_MEMORY} x its memory (here {ours.peak_bytes / bare.peak_bytes:.2f})"
+        f"targets: at most {TARGET_TIME} x pickle.load (here {ours.seconds / bare.seconds:.2f}), "
+        f"{TARGET_MEMORY} x its memory (here {ours.peak_bytes / bare.peak_bytes:.2f})"
     )
 
 
 def main() -> None:
-    """Make the snapshots one after the other, and compare the readers on each."""
+    """Create the snapshots one after the other, and compare all programs on each."""
     parser = argparse.ArgumentParser(description="Compare the reading of memory snapshots.")
     parser.add_argument(
         "--events", type=int, nargs="+", default=[100_000, 1_000_000], help="entries of history"
     )
-    parser.add_argument("--frames", type=int, default=30, help="frames of a stack")
+    parser.add_argument("--frames", type=int, default=30, help="frames per stack")
     options = parser.parse_args()
     for n_events in options.events:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "snapshot.pickle")
             with path.open("wb") as file:
-                pickle.dump(made_up(n_events, options.frames), file, protocol=4)
+                pickle.dump(synthetic_snapshot(n_events, options.frames), file, protocol=4)
             compare(path, n_events)
 
 

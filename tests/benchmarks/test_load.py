@@ -13,7 +13,7 @@ from profkit.readers.open import load_trace
 TRACE = next(TRACES.glob("leak_cured/*.pt.trace.json.gz"))
 
 
-def test_a_repeated_trace_has_the_wanted_size_and_as_many_events_as_its_turns(
+def test_a_repeated_trace_has_the_given_size_and_a_multiple_of_the_events(
     tmp_path: Path,
 ) -> None:
     text = igzip.decompress(TRACE.read_bytes())
@@ -25,7 +25,7 @@ def test_a_repeated_trace_has_the_wanted_size_and_as_many_events_as_its_turns(
     assert len(several.ts_ns) > len(once.ts_ns)
 
 
-def test_the_benchmark_of_loading_prints_each_readers_ratio_beside_the_aim() -> None:
+def test_the_benchmark_of_loading_prints_each_reader_and_the_targets() -> None:
     command = [sys.executable, "benchmarks/load.py", "--mb", "1"]
     settings = {**os.environ, "PYTHONPATH": str(ROOT)}
     output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
@@ -36,10 +36,10 @@ def test_the_benchmark_of_loading_prints_each_readers_ratio_beside_the_aim() -> 
         "profkit", "json", "orjson", "msgspec", "msgspec, typed", "profkit", "msgspec, typed"
     ]  # fmt: skip
     assert all(float(seconds) >= 0 for _, seconds in rows)
-    assert output.count("aims: at most 1.5 x") == 2
+    assert output.count("targets: at most 1.5 x") == 2
 
 
-def test_a_repeated_trace_is_valid_json_whose_times_go_on() -> None:
+def test_a_repeated_trace_is_valid_json_with_ascending_times() -> None:
     text = igzip.decompress(TRACE.read_bytes())
     events = json.loads(b"".join(repeated(text, 2 * len(text))))["traceEvents"]
     steps = [event["ts"] for event in events if event["name"].startswith("ProfilerStep#")]
@@ -47,12 +47,12 @@ def test_a_repeated_trace_is_valid_json_whose_times_go_on() -> None:
     assert steps == sorted(steps)
 
 
-def test_the_benchmark_of_analyzing_prints_whole_processes_beside_the_aims() -> None:
+def test_the_benchmark_of_analyzing_prints_each_program_and_the_targets() -> None:
     command = [sys.executable, "benchmarks/analyze.py", "--mb", "1", "--peers-mb", "0"]
     settings = {**os.environ, "PYTHONPATH": str(ROOT)}
     output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
     assert re.findall(r"^(profkit analyze|msgspec|json) +[\d.]+ ", output, re.MULTILINE) == [
         "profkit analyze", "msgspec", "json"
     ]  # fmt: skip
-    assert "aims: at most 1.5 x the bare decode" in output
+    assert "targets: at most 1.5 x the bare decode" in output
     assert "Error" not in output

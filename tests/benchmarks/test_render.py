@@ -1,4 +1,4 @@
-"""The benchmark of the page, at a small size."""
+"""The benchmark of the HTML report at a small size."""
 
 import os
 import random
@@ -16,7 +16,7 @@ from profkit.readers.open import load_trace
 TRACE = next(TRACES.glob("leak_cured/*.pt.trace.json.gz"))
 
 
-def test_turns_on_an_uneven_clock_keep_what_contains_what(tmp_path: Path) -> None:
+def test_randomly_scaled_repetitions_preserve_nesting(tmp_path: Path) -> None:
     text = igzip.decompress(TRACE.read_bytes())
     path = tmp_path / "longer.json"
     path.write_bytes(b"".join(repeated(text, 3 * len(text), random.Random(0))))  # noqa: S311
@@ -29,7 +29,7 @@ def test_turns_on_an_uneven_clock_keep_what_contains_what(tmp_path: Path) -> Non
     assert (lengths[0] != lengths[1]).mean() > 0.9
 
 
-def test_the_benchmark_of_the_page_prints_a_row_a_size_and_its_aims() -> None:
+def test_the_benchmark_prints_a_row_per_size_and_its_targets() -> None:
     command = [sys.executable, "benchmarks/render.py", "--events", "700"]
     settings = {**os.environ, "PYTHONPATH": str(ROOT)}
     output = subprocess.check_output(command, cwd=ROOT, env=settings, text=True)
