@@ -303,7 +303,7 @@ def readme() -> str:
     """The README with the start of a recorded trace's report in its first block."""
     (trace,) = (README.parent / "traces" / SHOWN).glob("*.pt.trace.json.gz")
     text = profkit.render(profkit.analyze(trace), "text", width=SHOWN_WIDTH).decode()
-    report = text[text.index("Each step takes") : text.index("\nOperators ")].rstrip()
+    report = text[text.index("Step time is") : text.index("\nOperators ")].rstrip()
     block = f"```text\n$ profkit run examples/{SHOWN}.py\n\n{report}\n```"
     written = README.read_text(encoding="utf-8")
     return re.sub(r"(?ms)^```text\n.*?^```$", lambda _: block, written, count=1)

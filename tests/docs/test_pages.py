@@ -83,7 +83,7 @@ def test_the_readme_starts_with_a_sentence_an_output_and_three_commands() -> Non
 
 def test_the_architecture_names_every_package_and_top_level_module() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    table = re.findall(r"^\| \d \| (.+?) \|", text, re.MULTILINE)
+    table = re.findall(r"^\| \d+ \| (.+?) \|", text, re.MULTILINE)
     named = {name for cell in table for name in re.findall(r"`(\w+)`", cell)}
     package = Path(ROOT, "profkit")
     rooms = {path.stem for path in package.glob("*.py")} | {
