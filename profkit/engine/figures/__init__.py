@@ -1,1 +1,1 @@
-"""The figures of a report's summary, each by its definition in ``profkit.model``."""
+"""The figures of a report's summary, as defined in ``profkit.model``."""

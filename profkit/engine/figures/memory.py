@@ -1,4 +1,4 @@
-"""The figures on memory, each by its definition in ``profkit.model.memory_summary``."""
+"""The figures on memory, as defined in ``profkit.model.memory_summary``."""
 
 from dataclasses import replace
 from typing import Final
@@ -17,7 +17,7 @@ _NS_PER_US: Final = 1000
 
 
 def memory_summary(ctx: Context) -> MemorySummary | None:
-    """All figures on memory, or None where nothing is known of it."""
+    """All figures on memory, or None if the recording has none."""
     found = _of_trace(ctx)
     if ctx.snapshot is not None:
         found = replace(found or MemorySummary(), devices=snapshot_devices(ctx))
@@ -42,12 +42,12 @@ def _of_trace(ctx: Context) -> MemorySummary | None:
 
 
 def _step_peaks(ctx: Context, live: LiveMemory) -> list[int | None]:
-    """The peak on the fullest device since the look before, for each look."""
+    """The highest peak of any device since the previous sample, for each sample."""
     highest: list[int | None] = [None] * len(live.samples)
     if ctx.snapshot is None or not live.began_unix_us:
         return highest
-    ends = [live.began_unix_us + look.ts_ns // _NS_PER_US for look in live.samples]
-    # Watching begins with a look at the end of the first step: what was before it is not known.
+    ends = [live.began_unix_us + sample.ts_ns // _NS_PER_US for sample in live.samples]
+    # The first sample is at the end of the first step: peaks before it are unknown.
     bounds = np.array(ends, dtype=np.int64)
     for memory in ctx.device_memories:
         found = peaks_between(ctx.snapshot, memory.replay, bounds).tolist()
@@ -60,7 +60,7 @@ def _step_peaks(ctx: Context, live: LiveMemory) -> list[int | None]:
 def _with_steps(summary: MemorySummary, live: LiveMemory, peaks: list[int | None]) -> MemorySummary:
     return replace(
         summary,
-        steps=tuple(map(_watched, live.samples, peaks)),
+        steps=tuple(map(_step_memory, live.samples, peaks)),
         n_monitored_steps=live.n_steps,
         n_evaluated_steps=live.n_evaluated_steps,
         n_leaks=len(live.leaks) if live.n_evaluated_steps else None,
@@ -71,14 +71,14 @@ def _with_steps(summary: MemorySummary, live: LiveMemory, peaks: list[int | None
     )
 
 
-def _watched(look: MemorySample, peak_bytes: int | None) -> StepMemory:
+def _step_memory(sample: MemorySample, peak_bytes: int | None) -> StepMemory:
     return StepMemory(
-        step=look.step,
-        host_rss_bytes=look.host_rss_bytes,
-        tensor_bytes=None if look.tensor_bytes is None else sum(look.tensor_bytes.values()),
-        graph_bytes=look.graph_bytes,
-        allocated_bytes=look.allocated_bytes,
-        reserved_bytes=look.reserved_bytes,
-        worker_bytes=look.worker_bytes,
+        step=sample.step,
+        host_rss_bytes=sample.host_rss_bytes,
+        tensor_bytes=None if sample.tensor_bytes is None else sum(sample.tensor_bytes.values()),
+        graph_bytes=sample.graph_bytes,
+        allocated_bytes=sample.allocated_bytes,
+        reserved_bytes=sample.reserved_bytes,
+        worker_bytes=sample.worker_bytes,
         peak_bytes=peak_bytes,
     )

@@ -1,4 +1,4 @@
-"""A snapshot's figures, each by its definition in ``profkit.model.memory_summary``."""
+"""The figures of a snapshot, as defined in ``profkit.model.memory_summary``."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -31,16 +31,16 @@ from profkit.model.memory_summary import (
 from profkit.model.snapshot import MemorySnapshot, State
 
 MAX_SITES: Final = 20
-"""So many lines tell where memory is; a hundred more hold the last few bytes."""
+"""These sites have most of the memory; a hundred more have the last few bytes."""
 MAX_SITES_OF_OOM: Final = 8
-MAX_PINS: Final = 10
+MAX_FRAGMENTATION_SITES: Final = 10
 MAX_REGIONS: Final = 20
 MAX_POINTS: Final = 120
-"""So many points are more than a terminal has columns."""
+"""More points than a terminal has columns."""
 
 
 def snapshot_devices(ctx: Context) -> tuple[SnapshotDevice, ...]:
-    """The figures of every device."""
+    """The figures of each device."""
     return tuple(map(_device, ctx.device_memories))
 
 
@@ -76,7 +76,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         releasable_bytes=layout.releasable_bytes,
         unreleasable_bytes=layout.unreleasable_bytes,
         private_free_bytes=int(free.sum()) - layout.releasable_bytes - layout.unreleasable_bytes,
-        fragmentation_sites=fragmentation_summary(layout, lines)[:MAX_PINS],
+        fragmentation_sites=fragmentation_summary(layout, lines)[:MAX_FRAGMENTATION_SITES],
         timeline=tuple(_timeline(snapshot, replay)),
         regions=_regions(snapshot, replay),
         peak_pending_free_bytes=peak_pending_free_bytes(snapshot, replay),
@@ -87,12 +87,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
 def allocation_sites(
     sites: LiveBlockSites, lines: StackLines, limit: int
 ) -> tuple[AllocationSite, ...]:
-    """The first of some sites, as a report has them.
-
-    Args:
-        lines: The lines of the snapshot's stacks.
-        limit: How many.
-    """
+    """The first sites, up to a limit, in the form of the report."""
     return tuple(
         AllocationSite(
             location=lines.location(int(sites.line[i])),
@@ -116,35 +111,35 @@ def _uses(sites: LiveBlockSites) -> tuple[MemoryUse, ...]:
 
 
 def fragmentation_summary(layout: SegmentMap, lines: StackLines) -> tuple[FragmentationSite, ...]:
-    """What holds free memory in place, as a report has it."""
-    pins = fragmentation_sites(layout, lines)
+    """The sites that cause fragmentation, in the form of the report."""
+    sites = fragmentation_sites(layout, lines)
     return tuple(
         FragmentationSite(
-            location=lines.location(int(pins.line[i])),
-            n=int(pins.n[i]),
-            bytes=int(pins.n_bytes[i]),
-            unreleasable_bytes=int(pins.unreleasable_bytes[i]),
+            location=lines.location(int(sites.line[i])),
+            n=int(sites.n[i]),
+            bytes=int(sites.n_bytes[i]),
+            unreleasable_bytes=int(sites.unreleasable_bytes[i]),
         )
-        for i in range(len(pins))
+        for i in range(len(sites))
     )
 
 
-def _oom(memory: DeviceMemory, shortage: AllocationFailure) -> OomSummary:
+def _oom(memory: DeviceMemory, failure: AllocationFailure) -> OomSummary:
     return OomSummary(
-        bytes=shortage.requested_bytes,
-        device_free_bytes=shortage.device_free_bytes,
-        location=next(iter(memory.locations([shortage.stack])), None),
-        reason=shortage.reason,
-        missing_bytes=shortage.missing_bytes,
-        reserved_bytes=shortage.reserved_bytes,
-        active_bytes=shortage.active_bytes,
-        largest_usable_block_bytes=shortage.largest_usable_block_bytes,
-        sites=allocation_sites(memory.sites_at(shortage.place), memory.lines, MAX_SITES_OF_OOM),
+        bytes=failure.requested_bytes,
+        device_free_bytes=failure.device_free_bytes,
+        location=next(iter(memory.locations([failure.stack])), None),
+        reason=failure.reason,
+        missing_bytes=failure.missing_bytes,
+        reserved_bytes=failure.reserved_bytes,
+        active_bytes=failure.active_bytes,
+        largest_usable_block_bytes=failure.largest_usable_block_bytes,
+        sites=allocation_sites(memory.sites_at(failure.place), memory.lines, MAX_SITES_OF_OOM),
     )
 
 
 def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[MemoryPoint]:
-    """The state before the history and after it, and the most of each stretch between them."""
+    """The state before and after the history, and the maximum of each interval between."""
     n = replay.end
     if not n:
         return

@@ -1,4 +1,4 @@
-"""The figures of a report, each by its definition in ``profkit.model.report``."""
+"""The figures of a report, as defined in ``profkit.model.report``."""
 
 from collections.abc import Mapping
 
@@ -38,7 +38,7 @@ from profkit.model.report import (
 from profkit.model.trace import RecordedWith
 from profkit.readers.process_memory import release_free_memory
 
-_STEPS_ARE = {
+_STEP_LABELS = {
     "user": "the steps that the program marked",
     "loader": "iterations of the loader",
     "optimizer": "optimizer steps",
@@ -48,7 +48,7 @@ _STEPS_ARE = {
 
 
 def source_of(ctx: Context) -> Source:
-    """What was analyzed."""
+    """The analyzed recording."""
     if not ctx.has_trace:
         return _source_of_memory(ctx)
     trace = ctx.trace
@@ -56,7 +56,7 @@ def source_of(ctx: Context) -> Source:
     described = [device.name for device in trace.devices.values()]
     step_definition = "profiler steps"
     if trace.capture is not None:
-        step_definition = steps_words(trace.capture.steps)
+        step_definition = step_label(trace.capture.steps)
     return Source(
         path=trace.path,
         kind="trace",
@@ -73,7 +73,7 @@ def source_of(ctx: Context) -> Source:
 
 
 def _source_of_memory(ctx: Context) -> Source:
-    """What was analyzed where there is no trace."""
+    """The analyzed recording, if it has no trace."""
     live, snapshot = ctx.live, ctx.snapshot
     return Source(
         path=ctx.path,
@@ -84,29 +84,28 @@ def _source_of_memory(ctx: Context) -> Source:
         rank=None,
         world_size=None,
         recorded_with=RecordedWith(),
-        step_definition=steps_words(live.step_definition) if live and live.n_steps else "",
+        step_definition=step_label(live.step_definition) if live and live.n_steps else "",
     )
 
 
-def steps_words(kind: str) -> str:
-    """What a step is, in a few words.
+def step_label(kind: str) -> str:
+    """The text for the kind of steps.
 
     Args:
         kind: As in :class:`~profkit.model.capture_info.CaptureInfo`.
     """
-    return _STEPS_ARE.get(kind, kind)
+    return _STEP_LABELS.get(kind, kind)
 
 
 def summarize(ctx: Context, recoverable_ns: int) -> Summary:
     """All figures.
 
     Args:
-        ctx: What was recorded.
-        recoverable_ns: What the findings together claim.
+        recoverable_ns: Time that the findings together claim.
     """
     if not ctx.has_trace:
         return Summary(window_ns=0, memory=memory_summary(ctx), sync_sites=_sync_sites(ctx))
-    release_free_memory()  # what the rules held
+    release_free_memory()  # memory of the rules
     window = union(*windows(ctx))
     parts = _parts(ctx, window)
     return Summary(
@@ -191,8 +190,8 @@ def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
 
 
 def _sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
-    heard = None if ctx.live is None else ctx.live.sync_sites
-    if heard is None:
+    sites = None if ctx.live is None else ctx.live.sync_sites
+    if sites is None:
         return None
     return tuple(
         SyncSiteSummary(
@@ -201,7 +200,7 @@ def _sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
             allowed_reason=line.allowed_reason,
             location=None if line.frame is None else line.frame.location,
         )
-        for line in heard
+        for line in sites
     )
 
 
@@ -225,9 +224,9 @@ def _copies(ctx: Context) -> tuple[CopySummary, ...]:
 
 
 def _parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
-    """Where the time of the steps went, or that of the recording as a whole."""
+    """The parts of the step time, or of the whole recording's."""
     if ctx.has_device_work:
         return partition_time(window, device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity))
-    exchanges = waits_of_host(ctx)
-    waited = {"communication": exchanges.waited} if exchanges else {}
+    waits = waits_of_host(ctx)
+    waited = {"communication": waits.waited} if waits else {}
     return partition_time(window, waited | host_parts(ctx.events))

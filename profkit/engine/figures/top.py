@@ -1,4 +1,4 @@
-"""Kernels, operators and regions by the time they take."""
+"""Kernels, operators and regions by time."""
 
 import itertools
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from profkit.model.report import KernelSummary, OpSummary, RegionSummary
 from profkit.model.torch_names import COLLECTIVE, FRAMING
 
 MAX_ENTRIES = 100
-"""How many kernels and operators a report lists. The rest is the tail that nobody reads."""
+"""Maximum number of kernels and of operators in a report."""
 
 _PERCENT: Final = 100
 
@@ -26,8 +26,8 @@ class _Group:
 
     Attributes:
         name: The name.
-        places: Their places among the rows that were grouped, ascending. Shape ``(k,)``.
-        total_ns: Sum of their lengths.
+        places: Their indices in the grouped rows, ascending. Shape ``(k,)``.
+        total_ns: Sum of their durations.
     """
 
     name: str
@@ -36,7 +36,7 @@ class _Group:
 
 
 def _by_name(ctx: Context, rows: Rows | Int32s) -> list[_Group]:
-    """Group rows by name: by total length, the longest first, then by name."""
+    """Group rows by name, the longest total duration first."""
     events = ctx.events
     totals = _by_number(events, events.name[rows], events.dur_ns[rows])
     order = np.argsort(events.name[rows], kind="stable").astype(np.int32)
@@ -51,14 +51,14 @@ def _by_name(ctx: Context, rows: Rows | Int32s) -> list[_Group]:
 
 
 def _by_number(events: EventTable, names: Int32s, lengths: Int64s) -> Int64s:
-    """Sum of lengths by the number of a name. An entry a name."""
+    """Sum of durations by name number."""
     totals = np.zeros(len(events.names), dtype=np.int64)
     np.add.at(totals, names, lengths)
     return totals
 
 
 def _heaviest(rows: Rows | Int32s, key: Int32s, weights: Int64s) -> int:
-    """Of groups of rows with the same key the heaviest; its first row."""
+    """The first row of the group with the highest weight; rows with the same key are a group."""
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     totals = np.zeros(len(first), dtype=np.int64)
     np.add.at(totals, number, weights)
@@ -71,7 +71,7 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
     is_kernel = events.category[launches.work] == Category.KERNEL
     rows, ops, calls = launches.work[is_kernel], launches.op[is_kernel], launches.launch[is_kernel]
     origin = np.where(ops != NO_ROW, ops, calls)
-    everything = int(events.dur_ns[rows].sum())
+    all_ns = int(events.dur_ns[rows].sum())
     blocks = events.blocks_per_sm.figures_at(rows)
     occupancy = events.occupancy_percent.figures_at(rows) / _PERCENT
     found = []
@@ -88,7 +88,7 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
                 n_calls=len(group.places),
                 total_ns=group.total_ns,
                 mean_ns=round(group.total_ns / len(group.places)),
-                share=group.total_ns / everything if everything else 0.0,
+                share=group.total_ns / all_ns if all_ns else 0.0,
                 op=location.op if location else None,
                 module=location.module if location else None,
                 location=location,
@@ -101,28 +101,28 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
 
 
 def occupancy_share(ctx: Context, rows: Rows) -> float | None:
-    """The mean occupancy of kernels by the profiler's estimate, by their time; None without any.
+    """The profiler's estimated occupancy, as a mean weighted by kernel time; None if unknown.
 
     Args:
-        rows: Device work; what is no kernel has no estimate.
+        rows: Device work; only kernels have an estimate.
     """
     occupancy = ctx.events.occupancy_percent.figures_at(rows) / _PERCENT
     return mean_by_time(occupancy, ctx.events.dur_ns[rows])
 
 
 def tensor_core_share(ctx: Context, rows: Rows) -> float | None:
-    """Of the time of kernels, the part of those whose name tells of tensor cores.
+    """The share of kernel time in kernels whose name implies tensor cores; None without kernels.
 
     Args:
-        rows: Device work, of which kernels count; without any there is no share.
+        rows: Device work.
     """
     events = ctx.events
     kernels = rows[events.category[rows] == Category.KERNEL]
-    everything = int(events.dur_ns[kernels].sum())
-    if not everything:
+    all_ns = int(events.dur_ns[kernels].sum())
+    if not all_ns:
         return None
-    told = kernels[tensor_core_rows(events, kernels)]
-    return int(events.dur_ns[told].sum()) / everything
+    on_tensor_cores = kernels[tensor_core_rows(events, kernels)]
+    return int(events.dur_ns[on_tensor_cores].sum()) / all_ns
 
 
 def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
@@ -172,7 +172,7 @@ def regions(ctx: Context) -> tuple[RegionSummary, ...]:
 
 
 def _launched_within(ctx: Context, rows: Rows) -> Int64s:
-    """Device time launched while each row ran, on any thread: backward has its own.
+    """Device time launched during each row, on any thread, since backward has its own.
 
     Shape of ``rows``.
     """
