@@ -22,7 +22,7 @@ def report(tmp_path: Path) -> Report:
 def test_a_printed_report_is_what_analyze_prints(
     report: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print(report)  # noqa: T201  (what is tested)
+    print(report)
     printed = capsys.readouterr().out
     assert printed.encode() == profkit.render(report, "text")
     assert "starved-by-loader" in printed

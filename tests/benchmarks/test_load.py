@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from isal import igzip
 
 from benchmarks.load import ROOT, TRACES, repeated
 from profkit.readers.open import load_trace
+
+pytestmark = pytest.mark.slow
 
 TRACE = next(TRACES.glob("leak_cured/*.pt.trace.json.gz"))
 

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from isal import igzip
 
 from benchmarks.load import ROOT, TRACES, repeated
 from profkit.engine.context import Context
 from profkit.readers.open import load_trace
+
+pytestmark = pytest.mark.slow
 
 TRACE = next(TRACES.glob("leak_cured/*.pt.trace.json.gz"))
 

@@ -14,6 +14,8 @@ from profkit.present.headline import part_label
 from profkit.present.renderer import renderers
 from tests.renderers.trace_viewer import check, events_of, ours
 
+pytestmark = pytest.mark.slow
+
 CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shared" / "corpus"))
 FILES = sorted((*(CORPUS / "traces").glob("*"), *(CORPUS / "snapshots").glob("*")))
 TRACES = [path for path in FILES if path.parent.name == "traces"]

@@ -95,6 +95,7 @@ def test_what_stood_at_the_peak_and_in_the_end_adds_up(expected: dict[str, Any])
         assert int(at_peak.n_bytes.sum()) == int(replay.active_bytes.max())
 
 
+@pytest.mark.slow
 @needs_corpus
 @each_snapshot
 def test_at_no_moment_more_is_in_use_than_reserved(expected: dict[str, Any]) -> None:
@@ -118,6 +119,7 @@ def test_what_is_free_can_be_given_back_or_is_held_in_place(expected: dict[str, 
         )
 
 
+@pytest.mark.slow
 @needs_corpus
 @each_snapshot
 def test_the_layout_played_back_to_the_first_entry_fits_its_segments(
@@ -172,6 +174,7 @@ def test_nothing_more_than_a_note_is_said_of_a_healthy_program(expected: dict[st
     assert said == AILING.get(expected["file"], set())
 
 
+@pytest.mark.slow
 @needs_corpus
 @each_snapshot
 def test_the_model_of_the_allocator_reserves_what_was_recorded(expected: dict[str, Any]) -> None:

@@ -30,9 +30,7 @@ def test_generated_pages_are_up_to_date() -> None:
     assert checked.stdout == "up to date\n"
 
 
-def test_an_outdated_page_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outdated_page_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(generate.REFERENCE, tmp_path / "reference")
     (tmp_path / "reference" / "commands.md").write_text("something else")
     (tmp_path / "reference" / "gone.md").write_text("of a rule that is no more")

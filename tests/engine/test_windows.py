@@ -83,9 +83,10 @@ def test_waits_are_judged_by_shares_of_the_windows(
 
 def test_no_calls_are_no_wait(tmp_path: Path) -> None:
     ctx = context(waiting(steps=2), tmp_path)
-    assert windows.costly_wait(
-        ctx, np.zeros(0, dtype=np.intp), windows.WaitThresholds(0.0, 0.0)
-    ) is None
+    assert (
+        windows.costly_wait(ctx, np.zeros(0, dtype=np.intp), windows.WaitThresholds(0.0, 0.0))
+        is None
+    )
 
 
 def test_a_device_is_in_use_even_where_its_work_is_lost(tmp_path: Path) -> None:

@@ -75,7 +75,9 @@ def test_the_page_tells_what_was_found_where_and_who_else_spoke(tmp_path: Path) 
     assert f"- `{NAME}`: `exit code 1: 'a | b'`" in text
     right = truth(finding("item-sync", 41, 1), finding("item-sync", 40, 2_000_000))
     assert "| item-sync | at its line | none | no findings | no-warm-up |" in page([right], known)
-    assert "| item-sync | **not found** | none | no findings | no-warm-up |" in page([truth()], known)
+    assert "| item-sync | **not found** | none | no findings | no-warm-up |" in page(
+        [truth()], known
+    )
 
 
 def test_the_page_in_the_docs_is_what_is_recorded(tmp_path: Path) -> None:

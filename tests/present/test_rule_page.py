@@ -34,5 +34,7 @@ def test_paragraphs_are_one_line_and_code_keeps_its_own() -> None:
     )
     (reason,) = page["Why it matters"]
     assert not reason.is_code
-    assert reason.text.startswith("Normally the host runs ahead of the GPU. To read a value it waits")
+    assert reason.text.startswith(
+        "Normally the host runs ahead of the GPU. To read a value it waits"
+    )
     assert "\n" not in reason.text

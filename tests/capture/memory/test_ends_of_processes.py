@@ -18,6 +18,8 @@ import pytest
 
 import profkit
 
+pytestmark = pytest.mark.slow
+
 START = """\
 import os, signal, sys, time
 import torch

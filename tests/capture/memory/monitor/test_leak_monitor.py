@@ -211,6 +211,7 @@ class Node:
         self.me = self
 
 
+@pytest.mark.slow
 def test_uncollected_cycles_are_reported_as_garbage() -> None:
     def body(_: int) -> None:
         Node(torch.zeros(4096))  # allocated here
@@ -310,6 +311,7 @@ class Trained:
         self.curve.append(loss.detach())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clean", [Filled, Recent, Cleared, Trained])
 def test_programs_without_leaks_are_not_reported(clean: Callable[[], Body]) -> None:
     live = monitored(clean())
@@ -378,6 +380,7 @@ def test_too_few_steps_are_not_evaluated() -> None:
     assert (live.n_evaluated_steps, live.leaks) == (0, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_python_objects_have_an_allocation_site_with_tracemalloc(*, is_enabled: bool) -> None:
     live = monitored(

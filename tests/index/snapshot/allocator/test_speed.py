@@ -3,10 +3,13 @@
 import time
 
 import numpy as np
+import pytest
 
 from profkit.index.snapshot.allocator.requests import InitialState, RequestKind, Requests
 from profkit.index.snapshot.allocator.settings import AllocatorSettings
 from profkit.index.snapshot.allocator.simulate import simulate
+
+pytestmark = pytest.mark.slow
 
 N_LIVE = 400
 NOTHING = np.zeros(0, dtype=np.int64)
