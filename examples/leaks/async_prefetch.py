@@ -19,7 +19,7 @@ async def read(queue: "asyncio.Queue[Batch]") -> None:
     """Read three streams, two of which wait."""
     while True:
         for _ in range(STREAMS):
-            images = torch.rand(16, 3, 16, 16)  # made here
+            images = torch.rand(16, 3, 16, 16)  # allocated here
             queue.put_nowait((images, images.mean((1, 2, 3))))
         await asyncio.sleep(0)
 

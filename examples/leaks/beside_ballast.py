@@ -1,6 +1,6 @@
-"""Fine-tunes the last layer of a large network, and stores a little of each step.
+"""Fine-tunes the last layer of a large network, and stores a few rows of each step.
 
-The problem: a leak of 64 KiB per step, beside 200 MiB that do not change.
+The fault: 64 KiB per step, beside 200 MiB that do not change.
 
 Run: ``python examples/leaks/beside_ballast.py [--steps N]``
 """
@@ -22,7 +22,7 @@ class Backbone(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Features of tokens."""
-        return self.table(tokens).mean(1)  # made here
+        return self.table(tokens).mean(1)  # allocated here
 
 
 class FineTuning:
@@ -35,8 +35,8 @@ class FineTuning:
         self.log: dict[str, list[Any]] = {"loss": [], "features": []}
 
     def step(self, tokens: torch.Tensor, labels: torch.Tensor) -> None:
-        """Train on one batch."""
-        features = self.backbone(tokens)  # made here
+        """Learn one batch."""
+        features = self.backbone(tokens)  # allocated here
         loss = nn.functional.cross_entropy(self.head(features), labels)
         loss.backward()
         self.optimizer.step()

@@ -1,7 +1,7 @@
-"""Trains a tiny attention model on a text that advances by one token in each step.
+"""Trains a tiny attention model on a window of a text that moves by one token per step.
 
-The problem: the table of positions is cached by the window's position in the text, without a limit.
-The window is never at one position twice, so every call is a new entry.
+The fault: the table of positions is cached by the window's position, without a limit. No position
+is repeated, so every call adds an entry.
 
 Run: ``python examples/leaks/cached_positions.py [STEPS]``
 """
@@ -16,12 +16,13 @@ from torch import Tensor, nn
 WIDTH, WINDOW, WORDS = 48, 128, 90
 
 
-@functools.lru_cache(maxsize=None)  # noqa: UP033  (as it stands in many a program)
+@functools.lru_cache(maxsize=None)  # noqa: UP033  (as in many programs)
 def positional(start: int, length: int) -> Tensor:
     """Sines and cosines of the positions from ``start`` on."""
     places = torch.arange(start, start + length).unsqueeze(1)
     rates = torch.exp(torch.arange(0, WIDTH, 2) * (-math.log(10_000) / WIDTH))
-    return torch.cat([torch.sin(places * rates), torch.cos(places * rates)], 1)  # fault: made here
+    angles = places * rates
+    return torch.cat([torch.sin(angles), torch.cos(angles)], 1)  # fault: allocated here
 
 
 class Reader(nn.Module):

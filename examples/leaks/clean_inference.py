@@ -1,6 +1,6 @@
-"""Predicts for a whole data set without gradients, into a preallocated tensor.
+"""Predicts a whole data set without gradients, into a preallocated tensor.
 
-No leak: each batch is freed after its prediction.
+Nothing leaks: the tensors of each batch are freed with it.
 
 Run: ``python examples/leaks/clean_inference.py [BATCHES]``
 """

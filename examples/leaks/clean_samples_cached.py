@@ -1,7 +1,7 @@
-"""Trains for several epochs on samples that the data set caches on first access.
+"""Trains for several epochs on samples that the data set caches at the first access.
 
-No leak: after the first epoch every sample is in the cache. ``crops_cached.py`` creates new ones in
-every epoch.
+Nothing leaks: after the first epoch every sample is in the cache. In ``crops_cached.py``
+almost every sample is new.
 
 Run: ``python examples/leaks/clean_samples_cached.py [--epochs N]``
 """
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Waves(Dataset[tuple[Tensor, Tensor]]):
-    """Signals that take long to compute."""
+    """Sounds that are expensive to generate."""
 
     def __init__(self, n: int) -> None:
         self.n = n

@@ -1,7 +1,7 @@
-"""Trains through a custom rounding operator, and stores each batch's rounding error.
+"""Trains through a rounding operator of its own, and stores the rounding error of each batch.
 
-The problem: the operator stores its codes on ``ctx`` as a NumPy array, which ``save_for_backward``
-does not accept. ``ctx`` lives as long as the graph, and the graph as long as the stored error.
+The fault: the operator stores its codes on ``ctx`` as a NumPy array, which ``save_for_backward``
+would not take. ``ctx`` lives as long as the graph, and the graph as long as the stored error.
 
 Run: ``python examples/leaks/ctx_keeps_codes.py [--steps N]``
 """
@@ -21,8 +21,8 @@ class Round(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:  # noqa: ANN401
         """The rounded values."""
-        codes = (x.detach() / scale).round().clamp(-LARGEST, LARGEST)  # made here
-        ctx.codes = codes.cpu().double().numpy()  # made here
+        codes = (x.detach() / scale).round().clamp(-LARGEST, LARGEST)  # allocated here
+        ctx.codes = codes.cpu().double().numpy()  # allocated here
         return codes * scale
 
     @staticmethod
@@ -44,12 +44,12 @@ def main() -> None:
     for _ in range(options.steps):
         out = layer(torch.randn(100, 40))
         rounded = Round.apply(out, 0.02)
-        error = (rounded - out.detach()).pow(2).mean()  # made here
+        error = (rounded - out.detach()).pow(2).mean()  # allocated here
         loss = rounded.pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        errors.append(error)  # fault: retained by ctx
+        errors.append(error)  # fault: its graph keeps ctx
     print(f"mean rounding error {sum(error.item() for error in errors) / len(errors):.2e}")
 
 

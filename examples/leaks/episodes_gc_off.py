@@ -1,7 +1,7 @@
 """Learns from episodes of a game, with the garbage collector off to make step times even.
 
-The problem: an episode refers to its moves and a move to its episode. Only the garbage collector
-can free such a reference cycle, and it never runs.
+The fault: an episode refers to its moves and a move to its episode. Only the garbage collector
+frees such a cycle, and it never runs.
 
 Run: ``python examples/leaks/episodes_gc_off.py [EPISODES]``
 """
@@ -22,7 +22,7 @@ class Move:
         self.reward = reward
 
     def value(self) -> float:
-        """The result of the episode from this move on."""
+        """The return from this move on."""
         moves = self.episode.moves
         return sum(move.reward for move in moves[moves.index(self) :])
 
@@ -36,7 +36,7 @@ class Episode:
     def play(self, length: int) -> None:
         """Play at random."""
         for _ in range(length):
-            board = torch.randn(6, 32, 32)  # made here
+            board = torch.randn(6, 32, 32)  # allocated here
             self.moves.append(Move(self, board, board[0, 0, 0].item()))  # fault: a reference cycle
 
 

@@ -1,7 +1,7 @@
-"""Trains and measures, in each step, how a layer transforms its batch.
+"""Trains and measures, in each step, how a layer changes the batch of that step.
 
-The problem: a new hook is registered in each step and never removed. Each retains its batch, and
-runs in every later step, so steps also become slower.
+The fault: a hook is registered in each step and never removed. Each holds its batch, and runs in
+every later step, so the steps also become slower.
 
 Run: ``python examples/leaks/hook_every_step.py [--steps N]``
 """
@@ -25,12 +25,12 @@ class Correlation:
         def compare(_layer: nn.Module, _inputs: Any, output: Tensor) -> None:  # noqa: ANN401
             self.last = float(output.detach().mean() * batch[0].mean())
 
-        layer.register_forward_hook(compare)  # fault: the handle is dropped
+        layer.register_forward_hook(compare)  # fault: the handle is discarded
 
 
 def make_batch(step: int) -> Tensor:
     """A batch of noise, the same in every run."""
-    return torch.randn(128, 256, generator=torch.Generator().manual_seed(step))  # made here
+    return torch.randn(128, 256, generator=torch.Generator().manual_seed(step))  # allocated here
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Trains, and collects the gradients of the inputs, for a saliency map.
+"""Trains, and collects gradients of the inputs, to plot their importance.
 
-The problem: a hook on the input tensor appends each gradient to a list that is never cleared.
+The fault: a hook on the input tensor puts each gradient into a list that is never cleared.
 
 Run: ``python examples/leaks/input_gradients.py [--steps N]``
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Saliency:
-    """Collects the gradients of inputs."""
+    """Importance of the inputs."""
 
     def __init__(self) -> None:
         self.gradients: list[Tensor] = []
@@ -29,7 +29,7 @@ class Saliency:
 
 
 def main() -> None:
-    """Train and print the saliency."""
+    """Train and print the importance."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=170)
     steps = parser.parse_args().steps
@@ -42,7 +42,7 @@ def main() -> None:
         y = x.detach()[:, 3:4] * 2
         loss = nn.functional.mse_loss(model(x), y)
         optimizer.zero_grad()
-        loss.backward()  # made here
+        loss.backward()  # allocated here
         optimizer.step()
     print(f"input {saliency.map().argmax().item()} matters most")
 

@@ -1,7 +1,7 @@
 """Trains on data with bad batches: skips each of them, and lists the errors at the end.
 
-The problem: a stored exception retains its traceback, with the frames that it passed through and
-their local variables: the batch, the scores and the loss with its whole graph.
+The fault: a stored exception keeps its traceback, the traceback keeps its frames, and their locals
+keep the batch, the scores and the loss with its graph.
 
 Run: ``python examples/leaks/kept_exceptions.py [--steps N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class BadBatchError(Exception):
-    """A batch that must be skipped."""
+    """A batch that must not be trained on."""
 
 
 def loss_of(model: nn.Module, batch: Tensor, target: Tensor) -> Tensor:
@@ -23,8 +23,8 @@ def loss_of(model: nn.Module, batch: Tensor, target: Tensor) -> Tensor:
     Raises:
         BadBatchError: If it is not a number.
     """
-    scores = model(batch)  # made here
-    loss = nn.functional.mse_loss(scores, target)  # made here
+    scores = model(batch)  # allocated here
+    loss = nn.functional.mse_loss(scores, target)  # allocated here
     if not math.isfinite(loss.item()):
         message = f"loss is {loss.item()}"
         raise BadBatchError(message)
@@ -43,7 +43,7 @@ def main() -> int:
     failures = []
     steps = 0
     for index in range(options.steps * 2):
-        batch = torch.randn(200, 50)  # made here
+        batch = torch.randn(200, 50)  # allocated here
         if index % 2:
             batch[index % 200, 7] = float("nan")
         try:

@@ -1,7 +1,7 @@
-"""Trains, and logs each step's gradient in case of an error.
+"""Trains, and logs each step's gradient for debugging.
 
-The problem: a log record retains its arguments until it is formatted, and the handler stores every
-record until they are printed, which does not happen.
+The fault: a log record keeps its arguments until it is formatted, and the handler keeps every
+record until a crash.
 
 Run: ``python examples/leaks/log_records.py [--steps N] [--verbose]``
 """
@@ -23,7 +23,7 @@ class BlackBox(logging.Handler):
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Store a record."""
+        """Keep a record."""
         self.records.append(record)  # fault: with its tensor arguments
 
     def show(self) -> None:
@@ -35,7 +35,7 @@ class BlackBox(logging.Handler):
 def gradient_of(model: nn.Module) -> Tensor:
     """All gradients of a model in one row."""
     gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-    return torch.cat(gradients)  # made here
+    return torch.cat(gradients)  # allocated here
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Trains on images, and stores each step's loss detached, as one should.
 
-The problem: the loss of ``mse_loss`` is one number in a storage as large as its input, because
-PyTorch reduces it in a buffer of that size and shrinks the shape alone. Detached, it retains the
-whole storage; ``.clone()`` or ``.item()`` retains the number only.
+The fault: the loss of ``mse_loss`` is one number in a storage as large as its input, because
+PyTorch reduces in place and then shrinks the shape alone. Detached, it keeps the whole storage;
+``.clone()`` or ``.item()`` keeps the number.
 
 Run: ``python examples/leaks/losses_of_whole_size.py [--steps N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Denoiser(nn.Module):
-    """Removes noise from images."""
+    """Denoises pictures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Denoiser(nn.Module):
                                     nn.Conv2d(4, 1, 3, padding=1))  # fmt: skip
 
     def forward(self, noisy: Tensor) -> Tensor:
-        """The images without noise."""
+        """The denoised pictures."""
         return noisy - self.layers(noisy)
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     for _ in range(steps):
         clear = torch.rand(16, 1, 32, 32)
         restored = model(clear + 0.1 * torch.randn_like(clear))
-        loss = nn.functional.mse_loss(restored, clear)  # made here
+        loss = nn.functional.mse_loss(restored, clear)  # allocated here
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

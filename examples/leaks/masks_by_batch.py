@@ -1,7 +1,7 @@
 """Trains a set encoder on sets of many sizes, and caches its masks.
 
-The problem: the key of the cache is the sizes of all the sets of a batch. No two batches have the
-same sizes, so no entry is used again, and every mask stays.
+The fault: the cache key is the sizes of all sets of a batch. No two batches have the same sizes, so
+no lookup ever hits, and every mask stays.
 
 Run: ``python examples/leaks/masks_by_batch.py [--epochs N]``
 """
@@ -18,12 +18,12 @@ def mask_of(sizes: tuple[int, ...], longest: int) -> Tensor:
     """The valid positions of a padded batch, as weights."""
     if sizes not in _MASKS:
         filled = torch.arange(longest) < torch.tensor(sizes).unsqueeze(1)
-        _MASKS[sizes] = filled.float() / filled.sum(1, keepdim=True)  # fault: made here
+        _MASKS[sizes] = filled.float() / filled.sum(1, keepdim=True)  # fault: allocated here
     return _MASKS[sizes]
 
 
 class SetEncoder(nn.Module):
-    """The mean of the encoded members of a set."""
+    """The mean of the embeddings of a set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class SetEncoder(nn.Module):
 
 
 def train_one_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: int) -> float:
-    """Train for that many steps and return the mean loss."""
+    """Train for some batches; the mean loss."""
     total = 0.0
     for _ in range(batches):
         sizes = tuple(torch.randint(20, 120, (64,)).tolist())

@@ -1,7 +1,7 @@
 """Adapts a network to one user after another, each with a new optimizer.
 
-The problem: the optimizers are stored to compare them later. Adam's two moments are each as large
-as the network, so every optimizer retains twice the network.
+The fault: the optimizers are kept to compare them later. Adam's two moments are each as large as
+the network, so every optimizer keeps two copies of it.
 
 Run: ``python examples/leaks/optimizer_every_step.py [USERS]``
 """
@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Personalizer:
-    """Fits one network to each user."""
+    """Adapts one network to each user."""
 
     def __init__(self) -> None:
         self.network = nn.Sequential(nn.Linear(60, 200), nn.ReLU(), nn.Linear(200, 5))
@@ -25,13 +25,13 @@ class Personalizer:
         loss = nn.functional.cross_entropy(self.network(clicks), liked)
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()  # made here
+        optimizer.step()  # allocated here
         self.optimizers.append(optimizer)  # fault: with its moments
         return loss.item()
 
 
 def main(users: int) -> None:
-    """Fit all users."""
+    """Adapt to all users."""
     torch.manual_seed(19)
     app = Personalizer()
     losses = [app.fit(torch.randn(50, 60), torch.randint(5, (50,))) for _ in range(users)]

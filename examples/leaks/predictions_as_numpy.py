@@ -1,6 +1,6 @@
 """Trains on a signal, and stores each step's predictions as arrays to plot them.
 
-The problem: every fiftieth array is plotted in the end, and all of them are stored.
+The fault: one in fifty is plotted at the end, but all are stored.
 
 Run: ``python examples/leaks/predictions_as_numpy.py [STEPS]``
 """
@@ -23,7 +23,7 @@ opt = torch.optim.Adam(net.parameters(), lr=0.01)
 predictions = []
 
 for _ in range(steps):
-    predicted = net(t)  # made here
+    predicted = net(t)  # allocated here
     loss = ((predicted - signal) ** 2).mean()
     opt.zero_grad()
     loss.backward()

@@ -1,7 +1,7 @@
-"""Trains while another thread draws the images that the model generates.
+"""Trains while another thread draws the generated pictures.
 
-The problem: the thread has ended at an image that it cannot draw. The training continues to fill
-its queue.
+The fault: the thread has died of an exception, unnoticed, and training continues to fill its
+queue.
 
 Run: ``python examples/leaks/queue_nobody_drains.py [STEPS]``
 """
@@ -24,7 +24,7 @@ class Painter:
         self.thread.start()
 
     def work(self) -> None:
-        """Draw until the end of the queue."""
+        """Draw until there are no more pictures."""
         while (picture := self.waiting.get()) is not None:
             if picture.max() > 1:
                 print("painter: a picture is too bright", file=sys.stderr)
@@ -32,8 +32,8 @@ class Painter:
             self.drawn += 1
 
     def draw(self, picture: Tensor) -> None:
-        """Enqueue an image."""
-        self.waiting.put(picture)  # fault: nothing takes them out
+        """Queue a picture for drawing."""
+        self.waiting.put(picture)  # fault: the queue is not drained
 
 
 def main(steps: int) -> None:
@@ -48,7 +48,7 @@ def main(steps: int) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        painter.draw(pictures.detach().view(8, 3, 32, 32) + 0.9)  # made here
+        painter.draw(pictures.detach().view(8, 3, 32, 32) + 0.9)  # allocated here
     painter.waiting.put(None)
     painter.thread.join()
     print(f"{painter.drawn} of {steps} drawn")

@@ -1,6 +1,6 @@
-"""Learns to balance with a replay memory that gets one entry in every step.
+"""Learns to balance from a replay buffer that gets an entry in every step.
 
-The problem: the memory is an unbounded list. ``clean_replay_fills.py`` is the same with a bound.
+The fault: the buffer is a list without a limit. ``clean_replay_fills.py`` is the same with one.
 
 Run: ``python examples/leaks/replay_without_end.py [STEPS]``
 """
@@ -17,7 +17,7 @@ EXPLORE = 0.2
 
 @dataclass(slots=True)
 class Transition:
-    """Observation, action and result."""
+    """Observation, action, and reward."""
 
     state: Tensor
     action: int
@@ -26,7 +26,7 @@ class Transition:
 
 
 class Agent:
-    """Learns from its replay memory."""
+    """Learns from the replay buffer."""
 
     def __init__(self) -> None:
         self.chance = random.Random(31)  # noqa: S311  (a game, not secrets)
@@ -46,7 +46,7 @@ class Agent:
         self.memory.append(transition)  # fault: no limit
 
     def learn(self) -> float:
-        """Learn from some of the transitions and return the loss."""
+        """Learn from some of the transitions; the loss."""
         some = self.chance.choices(self.memory, k=16)
         states = torch.stack([one.state.flatten() for one in some])
         afters = torch.stack([one.after.flatten() for one in some])
@@ -65,7 +65,7 @@ def look(angle: float) -> Tensor:
     """Four images of a leaning pole."""
     rows = torch.arange(21.0)
     pictures = [torch.outer(torch.cos(rows * (angle + i)), rows) for i in range(4)]
-    return torch.stack(pictures)  # made here
+    return torch.stack(pictures)  # allocated here
 
 
 def play(steps: int) -> None:

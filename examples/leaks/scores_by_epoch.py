@@ -1,7 +1,7 @@
 """Trains in short epochs, and validates after each.
 
-The problem: the history stores the scores of the whole validation set for every epoch, instead of
-one number.
+The fault: the history keeps the scores of the whole validation set for every epoch, where one
+number would be enough.
 
 Run: ``python examples/leaks/scores_by_epoch.py [EPOCHS]``
 """
@@ -20,9 +20,9 @@ history: defaultdict[str, list[Any]] = defaultdict(list)
 
 @torch.no_grad()
 def validate(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
-    """Accuracy and scores on the validation set."""
+    """The current accuracy."""
     model.eval()
-    scores = model(x).softmax(-1)  # made here
+    scores = model(x).softmax(-1)  # allocated here
     model.train()
     return {"accuracy": (scores.argmax(-1) == y).float().mean().item(), "scores": scores}
 
@@ -42,7 +42,7 @@ def main(epochs: int) -> None:
             loss.backward()
             optimizer.step()
         for name, value in validate(model, x_val, y_val).items():
-            history[name].append(value)  # fault: the scores too
+            history[name].append(value)  # fault: all scores
         if epoch % 10 == 0:
             print(f"epoch {epoch}: {history['accuracy'][-1]:.3f}")
 

@@ -1,4 +1,4 @@
-"""Trains, and logs gradients for a dashboard that is written at the end.
+"""Trains, and stores gradients for a dashboard that is written at the end.
 
 The problem: the writer stores the gradients themselves until ``close``, although their histograms
 would be enough.
@@ -48,7 +48,7 @@ class Writer:
 
 
 def main() -> None:
-    """Train with a dashboard."""
+    """Train with a summary writer."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--log-every", type=int, default=3)
@@ -61,7 +61,7 @@ def main() -> None:
         for step in range(args.steps):
             x = torch.randn(48, 64)
             opt.zero_grad(set_to_none=True)
-            net(x).square().mean().backward()  # made here
+            net(x).square().mean().backward()  # allocated here
             if step % args.log_every == 0:
                 for name, parameter in net.named_parameters():
                     if parameter.grad is not None:

@@ -1,4 +1,4 @@
-"""Translates sentences word by word, and takes only the first words of each translation.
+"""Translates sentences word by word, and uses the beginning of each translation.
 
 The problem: a generator that did not run to its end retains its frame with all local variables,
 and a list retains all generators.
@@ -31,7 +31,7 @@ class Translator(nn.Module):
 
 def translate(model: Translator, sentences: Tensor) -> Iterator[list[int]]:
     """The words of a translation, one after another."""
-    scores = model.next_word(model.words(sentences))  # made here
+    scores = model.next_word(model.words(sentences))  # allocated here
     for place in range(LONGEST):
         yield scores[:, place % scores.shape[1]].argmax(-1).tolist()
 
@@ -47,7 +47,7 @@ def main(sentences: int) -> None:
     for (batch,) in DataLoader(text, batch_size=4):
         words = translate(model, batch)
         starts.append(next(words)[0])
-        translations.append(words)  # fault: none of them is run to its end
+        translations.append(words)  # fault: none is exhausted
     print(f"{len(translations)} translations begin with {len(set(starts))} different words")
 
 

@@ -1,7 +1,7 @@
 """Trains in an async program that uploads the model's outputs meanwhile.
 
-The problem: every upload waits for a semaphore that is never released. References to the tasks are
-stored, as asyncio's documentation requires, and each retains its tensor.
+The fault: every upload waits for a free connection, and the only one is never released. The tasks
+are stored, as asyncio's documentation recommends, and each keeps its tensor.
 
 Run: ``python examples/leaks/uploads_never_finish.py [--steps N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Uploader:
-    """Uploads tensors, a limited number at a time."""
+    """Uploads tensors, with a limited number of connections."""
 
     def __init__(self, lines: int) -> None:
         self.line = asyncio.Semaphore(lines)
@@ -23,18 +23,18 @@ class Uploader:
     def start(self, outputs: Tensor) -> None:
         """Start an upload."""
         task = asyncio.create_task(self.upload(outputs))
-        self.tasks.add(task)  # fault: no task is ever done
+        self.tasks.add(task)  # fault: no task ever finishes
         task.add_done_callback(self.tasks.discard)
 
     async def upload(self, outputs: Tensor) -> None:
-        """Wait for the semaphore, and upload."""
+        """Wait for a connection, and upload."""
         await self.line.acquire()
         await asyncio.sleep(0)
         del outputs
 
 
 async def train(steps: int) -> None:
-    """Train, and upload each step's output."""
+    """Train, and upload the outputs of each step."""
     uploader = Uploader(lines=1)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     optimizer = torch.optim.Adam(model.parameters())
@@ -45,7 +45,7 @@ async def train(steps: int) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        uploader.start(outputs.detach().sigmoid())  # made here
+        uploader.start(outputs.detach().sigmoid())  # allocated here
         await asyncio.sleep(0)
     print(f"loss {loss.item():.4f}; {len(uploader.tasks)} uploads still to do")
     for task in uploader.tasks:

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 
 class Callback:
-    """Is called by a trainer."""
+    """Base class of callbacks."""
 
     def on_train_batch_end(self, trainer: "Trainer", step: int) -> None:
-        """Is called after a batch."""
+        """Called after each batch."""
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        """Is called at the end."""
+        """Called at the end."""
 
 
 class WeightAveraging(Callback):
@@ -33,17 +33,17 @@ class WeightAveraging(Callback):
 
     def on_train_batch_end(self, trainer: "Trainer", step: int) -> None:  # noqa: ARG002
         """Copy the weights."""
-        self.snapshots.append(copy.deepcopy(trainer.module.state_dict()))  # fault: made here
+        self.snapshots.append(copy.deepcopy(trainer.module.state_dict()))  # fault: allocated here
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        """Set the mean."""
+        """Load the mean."""
         chosen = self.snapshots[-self.last :]
         mean = {name: torch.stack([one[name] for one in chosen]).mean(0) for name in chosen[0]}
         trainer.module.load_state_dict(mean)
 
 
 class Progress(Callback):
-    """Prints the loss in every 25th step."""
+    """Prints the loss regularly."""
 
     def on_train_batch_end(self, trainer: "Trainer", step: int) -> None:
         """Print the loss in every 25th step."""

@@ -1,12 +1,11 @@
-"""Runs programs and tells what the C heap held after each step: a second opinion on a leak.
+"""Runs programs and prints the size of the C heap after each step: an independent leak check.
 
-It knows nothing of profkit. glibc itself says how many bytes it has handed out: on a CPU that is
-every tensor and every node of a graph, whoever holds it, and what Python takes in pieces above 512
-bytes. Each line of stdin is a program and its arguments, as a JSON list; the answer is a line with
-a JSON list of bytes, one for each step, or null if the program failed. With ``HEAP_OF=workers`` in
-the environment it is, at every tenth step, what the processes that the program has begun share with
-no other. Each program has a fork of
-its own, so that torch is imported once.
+It does not use profkit. glibc reports how many bytes are allocated: on a CPU that is every tensor
+and every graph node, and Python objects above 512 bytes. Each line of stdin is a program and its
+arguments, as a JSON list; the reply is a line with a JSON list of bytes, one per step, or null if
+the program failed. With ``HEAP_OF=workers`` in the environment the values are, at every tenth step,
+the private bytes of the program's child processes. Each program runs in a fork, so that torch is
+imported once.
 
 Run: ``echo '["examples/leaks/losses_kept.py", "50"]' | python tests/examples/heap_by_step.py``
 """
@@ -47,13 +46,13 @@ C.mallinfo2.restype = HeapFigures
 
 
 def bytes_in_use() -> int:
-    """Bytes that the C heap has handed out, small blocks and mapped ones."""
+    """Bytes allocated on the C heap, in small and in mapped blocks."""
     figures = C.mallinfo2()
     return int(figures.uordblks) + int(figures.hblkhd)
 
 
 def bytes_in_workers() -> int:
-    """Private bytes of the program's own processes, mapping by mapping."""
+    """Private bytes of the program's child processes."""
     maps = [
         Path(f"/proc/{process.pid}/smaps").read_text().splitlines()
         for process in multiprocessing.active_children()
@@ -64,16 +63,16 @@ def bytes_in_workers() -> int:
 
 
 def run(program: Sequence[str]) -> list[int]:
-    """Run a program; the figures after each step of an optimizer, or else at each batch."""
+    """Run a program; bytes after each optimizer step, or else at each batch."""
     steps: list[int | None] = []
     batches: list[int] = []
     figure = _of_workers() if os.environ.get("HEAP_OF") == "workers" else iter(bytes_in_use, None)
     loader: Any = dataloader._BaseDataLoaderIter
-    turn = loader.__next__
+    original = loader.__next__
 
     def next_batch(one: Any) -> Any:  # noqa: ANN401
         batches.append(bytes_in_use())
-        return turn(one)
+        return original(one)
 
     loader.__next__ = next_batch
     register_optimizer_step_post_hook(lambda *_: steps.append(next(figure)))
@@ -87,30 +86,30 @@ def run(program: Sequence[str]) -> list[int]:
 
 
 def _of_workers() -> Iterator[int | None]:
-    """The figure of every tenth step: it takes as long as the rest of them."""
+    """Bytes at every tenth step, as measuring takes as long as ten steps."""
     for step in itertools.count(1):
         yield None if step % 10 else bytes_in_workers()
 
 
 def run_in_fork(program: Sequence[str]) -> str:
-    """Run a program in a process of its own; the answer."""
+    """Run a program in a fork; the reply."""
     source, sink = os.pipe()
     child = os.fork()
     if child == 0:
-        answer = "null"
+        reply = "null"
         os.dup2(2, 1)
         try:
-            answer = json.dumps(run(program))
-        except BaseException:  # noqa: BLE001  (the program's, whatever it is)
+            reply = json.dumps(run(program))
+        except BaseException:  # noqa: BLE001  (any error of the program)
             traceback.print_exc()
         with os.fdopen(sink, "w") as out:
-            out.write(answer)
+            out.write(reply)
         os._exit(0)
     os.close(sink)
-    with os.fdopen(source) as heard:
-        answer = heard.read()
+    with os.fdopen(source) as pipe:
+        reply = pipe.read()
     os.waitpid(child, 0)
-    return answer or "null"
+    return reply or "null"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Programs that leak, and programs that look like it, under ``profkit run``.
+"""Programs that leak, and programs that only seem to, under ``profkit run``.
 
-The report must name rule, line, holder and size of what leaks, and be silent about the rest. What
-they truly do is measured in ``test_leaking_programs.py``.
+The report must name rule, line, holder and size of a leak, and nothing else. The real growth is
+measured in ``test_leaking_programs.py``.
 """
 
 import json
@@ -28,16 +28,16 @@ ALONE = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VI
 
 
 def marked_lines(name: str) -> set[tuple[str, int]]:
-    """The lines that make what leaks, and the one that keeps it."""
+    """The lines that allocate leaked memory, and the one that keeps it."""
     return {
         (f"{name}.py", number)
         for number, text in enumerate((PROGRAMS / f"{name}.py").read_text().splitlines(), 1)
-        if "# made here" in text or "# fault:" in text
+        if "# allocated here" in text or "# fault:" in text
     }
 
 
 def report_on(name: str, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Run a program under ``profkit run``; its report."""
+    """Run a program under ``profkit run`` and return its report."""
     options = ["--dir", "out", "--json", "report.json"]
     finished = subprocess.run(
         [sys.executable, "-m", "profkit", "run", *options, str(PROGRAMS / f"{name}.py"),
@@ -53,8 +53,8 @@ def report_on(name: str, facts: dict[str, Any], folder: Path) -> dict[str, Any]:
     return report
 
 
-def on_memory(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The findings on memory that are more than a note."""
+def memory_findings(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """The memory findings above severity ``note``."""
     return [
         one
         for one in report["findings"]
@@ -62,15 +62,15 @@ def on_memory(report: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def not_looked_at(report: dict[str, Any]) -> set[str]:
-    """Rules on watched memory that could not look."""
+def skipped(report: dict[str, Any]) -> set[str]:
+    """Leak rules that were skipped."""
     ids = {rule.INFO.id for rule in rules() if rule.INFO.name in LIVE_RULES}
     assert len(ids) == len(LIVE_RULES)
     return ids & {one["rule"] for one in report["unchecked"]}
 
 
-def place_of(finding: dict[str, Any]) -> tuple[str, int] | None:
-    """The first place that a finding names."""
+def location_of(finding: dict[str, Any]) -> tuple[str, int] | None:
+    """The first location of a finding."""
     if not finding["locations"] or finding["locations"][0]["file"] is None:
         return None
     first = finding["locations"][0]
@@ -78,13 +78,13 @@ def place_of(finding: dict[str, Any]) -> tuple[str, int] | None:
 
 
 def is_held_as_stated(finding: dict[str, Any], facts: dict[str, Any]) -> bool:
-    """Whether one of a finding's chains has all of the words for the holder."""
+    """Whether one of a finding's chains contains all expected names."""
     return not facts["holder"] or any(
         all(word in "".join(chain) for word in facts["holder"]) for chain in finding["holders"]
     )
 
 
-def test_every_rule_on_watched_memory_has_a_program() -> None:
+def test_every_leak_rule_has_a_program() -> None:
     assert {rule for facts in LEAKS.values() for rule in facts["rules"]} == LIVE_RULES
 
 
@@ -92,15 +92,15 @@ ATTEMPTS = 3
 
 
 @pytest.mark.parametrize("name", LEAKS)
-def test_a_leak_is_told_with_its_line_its_holder_and_its_size(name: str, tmp_path: Path) -> None:
-    # Watching keeps to a budget of processor time, so on a busy machine a short run may be over
-    # before the line is known. A leak must be told whole in one of a few runs.
+def test_a_leak_is_reported_with_line_holder_and_size(name: str, tmp_path: Path) -> None:
+    # Monitoring has a budget of CPU time, so on a busy machine a short run may end before the
+    # line is known. A leak must be reported completely in one of a few runs.
     for attempt in range(1, ATTEMPTS + 1):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         report = report_on(name, LEAKS[name], folder)
         try:
-            check_told(name, LEAKS[name], report)
+            check_report(name, LEAKS[name], report)
         except AssertionError:
             if attempt == ATTEMPTS:
                 raise
@@ -108,33 +108,33 @@ def test_a_leak_is_told_with_its_line_its_holder_and_its_size(name: str, tmp_pat
             return
 
 
-def check_told(name: str, facts: dict[str, Any], report: dict[str, Any]) -> None:
-    """Demand rule, line, holder and size of a leak, and silence about everything else."""
-    told = [one for one in report["findings"] if one["rule"].startswith("MEM")]
-    leaks = [one for one in told if one["name"] in facts["rules"]]
-    assert leaks, (told, report["unchecked"])
+def check_report(name: str, facts: dict[str, Any], report: dict[str, Any]) -> None:
+    """Check rule, line, holder and size of a leak, and that nothing else is reported."""
+    findings = [one for one in report["findings"] if one["rule"].startswith("MEM")]
+    leaks = [one for one in findings if one["name"] in facts["rules"]]
+    assert leaks, (findings, report["unchecked"])
     leak = leaks[0]
-    assert leak is told[0]
+    assert leak is findings[0]
     if facts.get("line", True):
-        assert place_of(leak) in marked_lines(name)
+        assert location_of(leak) in marked_lines(name)
     assert is_held_as_stated(leak, facts), leak["holders"]
-    words = json.dumps([leak["message"], leak["evidence"]])
-    assert [word for word in facts.get("words", []) if word not in words] == []
+    text = json.dumps([leak["message"], leak["evidence"]])
+    assert [word for word in facts.get("words", []) if word not in text] == []
     others = [
-        one for one in on_memory(report)
-        if place_of(one) not in marked_lines(name) and not is_held_as_stated(one, facts)
+        one for one in memory_findings(report)
+        if location_of(one) not in marked_lines(name) and not is_held_as_stated(one, facts)
     ]  # fmt: skip
     assert others == []
     if not facts.get("nodes_alone"):
-        size = sum(one["cost"]["per_step_bytes"] or 0 for one in told)
-        # What a graph keeps is worked out from the few looks at which it was walked.
+        size = sum(one["cost"]["per_step_bytes"] or 0 for one in findings)
+        # Bytes saved by graphs are estimated from the few samples at which they were walked.
         tolerance = 0.4 if leak["name"] == "retained-graph" else 0.25
         assert size == pytest.approx(facts["per_step_bytes"], rel=tolerance)
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_nothing_is_told_of_a_program_that_does_not_leak(name: str, tmp_path: Path) -> None:
+def test_no_leak_is_reported_in_a_clean_program(name: str, tmp_path: Path) -> None:
     report = report_on(name, CLEAN[name], tmp_path)
-    assert not_looked_at(report) == set()
+    assert skipped(report) == set()
     assert report["summary"]["memory"]["steps"]
-    assert on_memory(report) == []
+    assert memory_findings(report) == []
