@@ -14,9 +14,9 @@ from tests.examples.test_leaks import (
     LEAKS,
     PROGRAMS,
     is_held_as_stated,
+    location_of,
     marked_lines,
-    on_memory,
-    place_of,
+    memory_findings,
 )
 
 pytestmark = pytest.mark.gpu
@@ -47,10 +47,10 @@ def test_a_leak_on_the_device_has_its_line_and_holder(name: str, tmp_path: Path)
     leaks = [one for one in report["findings"] if one["name"] in facts["rules"]]
     assert leaks, (report["findings"], report["unchecked"])
     if facts.get("line", True):
-        assert place_of(leaks[0]) in marked_lines(name)
+        assert location_of(leaks[0]) in marked_lines(name)
     assert is_held_as_stated(leaks[0], facts), leaks[0]["holders"]
 
 
 @pytest.mark.parametrize("name", [name for name in CLEAN if uses_default_device(name)])
 def test_a_clean_program_has_no_finding_on_the_device(name: str, tmp_path: Path) -> None:
-    assert on_memory(report_on(name, CLEAN[name], tmp_path)) == []
+    assert memory_findings(report_on(name, CLEAN[name], tmp_path)) == []

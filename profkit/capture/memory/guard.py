@@ -30,11 +30,7 @@ _FIRST_CHECK: Final = 16
 
 
 class NoLeak:
-    """One use of ``profkit.no_leak``, as a context manager or a decorator.
-
-    Args:
-        allowed_bytes: Growth per step that is allowed.
-    """
+    """One use of ``profkit.no_leak``, as a context manager or a decorator."""
 
     def __init__(self, allowed_bytes: int) -> None:
         self._allowed_bytes = allowed_bytes
@@ -100,11 +96,7 @@ class NoLeak:
 
 
 class _Calls:
-    """The calls of a guarded function.
-
-    Args:
-        check: Raises an error for leaks.
-    """
+    """The calls of a guarded function; ``check`` raises an error for leaks."""
 
     def __init__(self, check: Callable[[tuple[Leak, ...]], None]) -> None:
         self._check = check

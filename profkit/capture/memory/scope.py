@@ -67,13 +67,6 @@ _n_monitored: Final[dict[str, int]] = {}
 class Memory:
     """One use of ``profkit.memory``, as a context manager or a decorator.
 
-    Args:
-        name: The name of the file's folder, or None for a decorated function's own.
-        limit: How many blocks of this name are monitored in this process.
-        folder: The folder for files, or None for ``$PROFKIT_DIR``, else ``traces``.
-        quiet: Print warnings only.
-        tracemalloc: Whether to attribute Python objects to source lines.
-
     Attributes:
         path: The file, once the block has ended; None if nothing was monitored.
         snapshot: The CUDA memory snapshot with its history, or None.

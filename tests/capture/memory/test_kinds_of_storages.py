@@ -26,9 +26,7 @@ def predictions(n: int) -> Tensor:
     return torch.ones(n, 3, requires_grad=True) * 2
 
 
-def test_a_detached_tensor_has_no_graph_whenever_it_was_first_seen(
-    live: LiveTensors,
-) -> None:
+def test_a_detached_tensor_has_no_graph_whenever_it_was_first_seen(live: LiveTensors) -> None:
     attached = predictions(5)
     kept = attached.detach()
     live.scan(1)

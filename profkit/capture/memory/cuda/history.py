@@ -123,10 +123,7 @@ class HistoryRecording:
     def _turn_on(self, torch: Any) -> None:  # noqa: ANN401  (the module)
         try:
             torch.cuda.memory._record_memory_history(  # noqa: SLF001  (torch has no public way)
-                "all",
-                context=self._stacks_of,
-                stacks="python",
-                max_entries=self._max_entries,
+                "all", context=self._stacks_of, stacks="python", max_entries=self._max_entries
             )
             self._is_on = True
         except Exception as error:  # noqa: BLE001  (the program goes on without a history)
@@ -159,11 +156,8 @@ def dump(target: Path, limits: Mapping[int, int] = NO_LIMITS) -> Path:
     The file is written completely or not at all.
 
     Args:
-        target: The file, ending in :data:`SUFFIX`.
+        target: The file, ending in :data:`SUFFIX`, which is returned.
         limits: Bytes that this process may use of a device, where known.
-
-    Returns:
-        ``target``.
 
     Raises:
         CaptureError: There is no history, so a snapshot would have no allocation sites.
@@ -182,7 +176,7 @@ def dump(target: Path, limits: Mapping[int, int] = NO_LIMITS) -> Path:
     entries = (entry for trace in snapshot.get("device_traces", ()) for entry in trace)
     if all(entry.get("action") == "snapshot" for entry in entries):
         raise CaptureError(
-            "The history is empty: no CUDA memory was allocated or freed while it was recorded.",
+            "The history is empty: no CUDA memory was allocated or freed while it was recorded."
         )
     snapshot[SNAPSHOT_KEY] = {"devices": [asdict(each) for each in device_bytes(limits)]}
     with files.atomic_path(target) as partial, igzip.open(partial, "wb", _GZIP_LEVEL) as sink:

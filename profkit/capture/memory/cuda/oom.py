@@ -43,12 +43,6 @@ class OomMonitor:
 
     Without CUDA it does nothing; if the program has not initialized CUDA it waits until it does.
 
-    Args:
-        folder: As in :func:`profkit.capture.files.trace_folder`.
-        name: The capture's name.
-        quiet: Print warnings only.
-        stacks_of: As in :class:`~profkit.capture.memory.cuda.history.HistoryRecording`.
-
     Attributes:
         path: The snapshot that was written, or None.
         n_errors: How often memory ran out; a program may catch the error and continue.
@@ -103,7 +97,6 @@ class OomMonitor:
         """Write the snapshot of the first error; later ones may be consequences of it.
 
         Args:
-            device: Ordinal of the device.
             limit_bytes: The device's memory, or the part that the process may use.
         """
         self.n_errors += 1

@@ -38,10 +38,6 @@ class AutogradCycle(NamedTuple):
 def cycle_above(found: Found, target: int) -> AutogradCycle | None:
     """The shortest autograd reference cycle that keeps alive an object without a root.
 
-    Args:
-        found: The result of a search.
-        target: Id of the object.
-
     Returns:
         None if a root is known, if the search stopped at a limit, or if Python references alone
         close the cycle, which its garbage collector frees.

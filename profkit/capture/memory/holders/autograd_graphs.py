@@ -107,7 +107,6 @@ def graph_behind(tensors: Iterable[Any], *, counted: set[int], limit: int = LIMI
 
     Args:
         counted: Addresses of storages to leave out; those counted are added.
-        limit: Nodes after which the walk stops.
     """
     roots = grad_fns_of(tensors)
     walk = GraphWalk(limit)
@@ -118,10 +117,7 @@ def graph_behind(tensors: Iterable[Any], *, counted: set[int], limit: int = LIMI
 
 
 class GraphWalk:
-    """Visits nodes once each, in linear time and without recursion.
-
-    Args:
-        limit: Nodes after which it stops.
+    """Visits up to ``limit`` nodes once each, in linear time and without recursion.
 
     Attributes:
         n_nodes: Nodes visited so far.
@@ -166,11 +162,7 @@ class GraphWalk:
         return self.n_nodes
 
     def saved_bytes(self, roots: Iterable[Any], counted: set[int]) -> int:
-        """Bytes of the storages saved by all nodes that a walk from ``roots`` visits.
-
-        Args:
-            counted: Addresses of storages to leave out; those counted are added.
-        """
+        """Bytes of the storages saved by nodes reachable from ``roots``, as in ``graph_behind``."""
         return sum(self._saved_bytes_of(node, counted) for node in self.nodes(roots))
 
     def saved_values(self, node: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401

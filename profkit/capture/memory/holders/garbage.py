@@ -1,8 +1,7 @@
 """Tensors in unreachable reference cycles, which stay until the garbage collector runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.frames import local_values
@@ -10,46 +9,23 @@ from profkit.capture.memory.holders.reference_cycles import Cycles
 from profkit.capture.memory.holders.unreachable import paused_collector, scan_reachability
 from profkit.capture.memory.holders.untracked_containers import live_tensors
 
-EXAMPLES: Final = 3
-"""Tensors of a group that are returned as examples, the largest first."""
 
-
-@dataclass(frozen=True)
-class GarbageGroup:
+class Garbage(NamedTuple):
     """Tensors kept by cycles that go through the same types.
 
     Attributes:
         cycle: What the cycle goes through, the first repeated at the end.
-        bytes: Bytes of the storages that would be freed, each once.
-        n: Number of tensors.
-        examples: Some of the tensors. Holding one prevents its collection.
-        ids: Ids of all the tensors.
+        bytes: Bytes of the storages that a collection would free, those saved by graphs included.
+        ids: Ids of the tensors.
     """
 
     cycle: tuple[str, ...]
     bytes: int
-    n: int
-    examples: tuple[object, ...]
     ids: frozenset[int]
 
 
-@dataclass(frozen=True)
-class Garbage:
-    """All tensors in unreachable cycles.
-
-    Attributes:
-        bytes: Bytes of the storages that a collection would free, including those saved by graphs.
-        n: Number of tensors.
-        groups: By what the cycle goes through, the most bytes first.
-    """
-
-    bytes: int
-    n: int
-    groups: tuple[GarbageGroup, ...]
-
-
-def find_garbage() -> Garbage:
-    """What a garbage collection would free at this moment, without collecting.
+def find_garbage() -> list[Garbage]:
+    """What a garbage collection would free at this moment, without collecting; most bytes first.
 
     It takes one to two microseconds for each tracked object.
     """
@@ -58,40 +34,26 @@ def find_garbage() -> Garbage:
         things = scan.unreachable
         indices = [n for n, thing in enumerate(things) if autograd_graphs.is_tensor(thing)]
         if not indices:
-            return Garbage(0, 0, ())
+            return []
         # A tensor without Python referrers is kept by C++, as the base of a view or by a graph.
         # Whether it stays depends on those, which are examined one by one.
         undecided = {id(thing) for thing in scan.held_once} - set(map(id, local_values()))
         undecided |= {id(things[index]) for index in indices}
-        sizes = _FreedBytes([one for one in live_tensors() if id(one) not in undecided])
-        return _grouped(things, indices, sizes)
-
-
-def _grouped(things: Sequence[object], indices: list[int], sizes: "_FreedBytes") -> Garbage:
-    cycles = Cycles(things)
-    by_cycle: dict[tuple[str, ...], list[tuple[int, int]]] = {}
-    for index in indices:
-        by_cycle.setdefault(cycles.of(index), []).append((sizes.of(things[index]), index))
-    groups = [_group(cycle, sized, things) for cycle, sized in by_cycle.items()]
-    groups.sort(key=lambda group: (-group.bytes, group.cycle))
-    return Garbage(sum(group.bytes for group in groups), len(indices), tuple(groups))
-
-
-def _group(
-    cycle: tuple[str, ...], sized: list[tuple[int, int]], things: Sequence[object]
-) -> GarbageGroup:
-    largest = sorted(sized, reverse=True)[:EXAMPLES]
-    examples = tuple(things[index] for _, index in largest)
-    ids = frozenset(id(things[index]) for _, index in sized)
-    return GarbageGroup(cycle, sum(size for size, _ in sized), len(sized), examples, ids)
+        freed = _FreedBytes([one for one in live_tensors() if id(one) not in undecided])
+        cycles = Cycles(things)
+        by_cycle: dict[tuple[str, ...], list[int]] = {}
+        for index in indices:
+            by_cycle.setdefault(cycles.of(index), []).append(index)
+        n_bytes = {index: freed.of(things[index]) for index in indices}
+        found = [
+            Garbage(cycle, sum(n_bytes[n] for n in alike), frozenset(id(things[n]) for n in alike))
+            for cycle, alike in by_cycle.items()
+        ]
+        return sorted(found, key=lambda one: (-one.bytes, one.cycle))
 
 
 class _FreedBytes:
-    """Bytes freed with a tensor: those that no live tensor and no live graph keeps.
-
-    Args:
-        live: The tensors that stay.
-    """
+    """Bytes freed with a tensor: those that no live tensor and no live graph keeps."""
 
     def __init__(self, live: Sequence[Any]) -> None:
         self._counted: set[int] = set()

@@ -9,19 +9,8 @@ torch there are no such links.
 import functools
 import gc
 import sys
+import types
 from collections.abc import Callable, Sequence
-from types import (
-    AsyncGeneratorType,
-    BuiltinFunctionType,
-    CellType,
-    CodeType,
-    CoroutineType,
-    FrameType,
-    FunctionType,
-    GeneratorType,
-    MethodType,
-    TracebackType,
-)
 from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory.holders import autograd_graphs
@@ -48,22 +37,16 @@ from profkit.model.live_memory import HolderKind
 Path = Sequence[object]
 
 _SUSPENDABLE: Final[tuple[tuple[type, str, str], ...]] = (
-    (GeneratorType, "gi", "generator"),
-    (CoroutineType, "cr", "coroutine"),
-    (AsyncGeneratorType, "ag", "async generator"),
+    (types.GeneratorType, "gi", "generator"),
+    (types.CoroutineType, "cr", "coroutine"),
+    (types.AsyncGeneratorType, "ag", "async generator"),
 )
 """Types of functions that can be suspended, the prefix of their attributes, and their name."""
 
-_THREADS: Final = frozenset(
-    {
-        "threading.Thread",
-        "queue.Queue",
-        "_queue.SimpleQueue",
-        "_thread._local",
-        "concurrent.futures.thread.ThreadPoolExecutor",
-        "multiprocessing.queues.Queue",
-    }
-)
+_THREADS: Final = frozenset({
+    "threading.Thread", "queue.Queue", "_queue.SimpleQueue", "_thread._local",
+    "concurrent.futures.thread.ThreadPoolExecutor", "multiprocessing.queues.Queue",
+})  # fmt: skip
 
 _MODULE_PARTS: Final = frozenset({"_modules", "_parameters", "_buffers"})
 """Dicts of an ``nn.Module`` whose entries read as the module's attributes."""
@@ -102,7 +85,7 @@ def link(path: Path) -> HolderStep:
 
 def unnamed_holder(thing: object) -> str:
     """The text for an object that no name leads to."""
-    if _is_suspendable(thing) or type(thing) is FrameType:
+    if _is_suspendable(thing) or type(thing) is types.FrameType:
         return ""  # named by its variable and the function that it runs in
     return f"a {full_name(type(thing))} that no name leads to"
 
@@ -138,7 +121,7 @@ def _from_class(path: Path) -> HolderStep | None:
 
 def _from_function(path: Path) -> HolderStep | None:
     function = path[0]
-    if type(function) is not FunctionType:
+    if type(function) is not types.FunctionType:
         return None
     if function.__defaults__ is path[1]:
         return HolderStep(".__defaults__", 1)
@@ -160,7 +143,7 @@ def _from_cache(path: Path) -> HolderStep | None:
     if path[1] is namespace or namespace.get("__wrapped__") is path[1]:
         return None
     wrapped = namespace.get("__wrapped__")
-    code = wrapped.__code__ if type(wrapped) is FunctionType else None
+    code = wrapped.__code__ if type(wrapped) is types.FunctionType else None
     name = describe_code(code).partition(" at ")[0] if code else full_name(type(wrapped))
     length = 1
     while length < len(path) - 1 and (
@@ -172,7 +155,7 @@ def _from_cache(path: Path) -> HolderStep | None:
 
 def _from_exception(path: Path) -> HolderStep | None:
     error = path[0]
-    if type(error) is TracebackType:
+    if type(error) is types.TracebackType:
         return HolderStep("", 1, kind="traceback")
     if not issubclass(type(error), BaseException):
         return None
@@ -185,9 +168,9 @@ def _from_exception(path: Path) -> HolderStep | None:
 
 def _from_frame(path: Path) -> HolderStep | None:
     frame = path[0]
-    if type(frame) is not FrameType:
+    if type(frame) is not types.FrameType:
         return None
-    if type(path[1]) is FrameType:
+    if type(path[1]) is types.FrameType:
         return HolderStep("", 1)
     code = frame.f_code
     function = describe_code(code).rpartition(":")[0]
@@ -199,16 +182,16 @@ def _from_suspended(path: Path) -> HolderStep | None:
     if not _is_suspendable(thing):
         return None
     prefix, title = next(names for kind, *names in _SUSPENDABLE if type(thing) is kind)
-    frame: FrameType | None = getattr(thing, f"{prefix}_frame")
-    code: CodeType = getattr(thing, f"{prefix}_code")
+    frame: types.FrameType | None = getattr(thing, f"{prefix}_frame")
+    code: types.CodeType = getattr(thing, f"{prefix}_code")
     if frame is None or frame is path[1]:
         return HolderStep("", 1, kind="generator")
     return _local(path, frame, f" in {title} {describe_code(code)}", "generator")
 
 
-def _local(path: Path, frame: FrameType, where: str, kind: HolderKind | None) -> HolderStep:
+def _local(path: Path, frame: types.FrameType, where: str, kind: HolderKind | None) -> HolderStep:
     """The variable of a frame that holds the next object, or a value on its evaluation stack."""
-    through_cell = type(path[1]) is CellType and len(path[2:]) > 0
+    through_cell = type(path[1]) is types.CellType and len(path[2:]) > 0
     held = path[2] if through_cell else path[1]
     for name, value in locals_of(frame).items():
         if value is held:
@@ -222,12 +205,12 @@ def _is_suspendable(thing: object) -> bool:
 
 
 def _from_cell(path: Path) -> HolderStep | None:
-    return HolderStep("", 1) if type(path[0]) is CellType else None
+    return HolderStep("", 1) if type(path[0]) is types.CellType else None
 
 
 def _from_method(path: Path) -> HolderStep | None:
     method = path[0]
-    if type(method) is MethodType or type(method) is BuiltinFunctionType:
+    if type(method) is types.MethodType or type(method) is types.BuiltinFunctionType:
         bound: Any = method
         return HolderStep(".__self__", 1) if bound.__self__ is path[1] else None
     return None
@@ -359,22 +342,7 @@ def _from_node(path: Path) -> HolderStep | None:
 
 
 _NAMERS: Final[tuple[Callable[[Path], HolderStep | None], ...]] = (
-    _from_globals,
-    _from_class,
-    _from_function,
-    _from_cache,
-    _from_exception,
-    _from_frame,
-    _from_suspended,
-    _from_cell,
-    _from_method,
-    _from_thread_local,
-    _from_module,
-    _from_optimizer,
-    _from_tensor,
-    _from_node,
-    _from_instance,
-    _from_slots,
-    _from_array,
-    _from_container,
-)
+    _from_globals, _from_class, _from_function, _from_cache, _from_exception, _from_frame,
+    _from_suspended, _from_cell, _from_method, _from_thread_local, _from_module, _from_optimizer,
+    _from_tensor, _from_node, _from_instance, _from_slots, _from_array, _from_container,
+)  # fmt: skip

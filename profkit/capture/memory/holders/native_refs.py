@@ -49,10 +49,9 @@ class NativeRef(NamedTuple):
 
 
 def refs_to(wanted: dict[int, object], skip: Collection[int]) -> list[NativeRef]:
-    """The references to some objects that the garbage collector does not see.
+    """The references to some objects, by id, that the garbage collector does not see.
 
     Args:
-        wanted: The objects by id.
         skip: Ids of objects that are not holders.
     """
     refs: list[NativeRef] = []

@@ -22,11 +22,7 @@ _MAX_STARTS: Final = 4
 
 
 class Cycles:
-    """The reference cycles among some objects.
-
-    Args:
-        things: The objects; references to others are ignored.
-    """
+    """The reference cycles among some objects; references to others are ignored."""
 
     def __init__(self, things: Sequence[object]) -> None:
         self._things = things
@@ -43,13 +39,11 @@ class Cycles:
         self._names: dict[int, tuple[str, ...]] = {}
 
     def of(self, index: int) -> tuple[str, ...]:
-        """What the cycle that keeps an object goes through, the first repeated at the end.
-
-        Args:
-            index: The object's index among those given.
+        """What the cycle that keeps an object goes through, by the object's index.
 
         Returns:
-            Names of types, of functions and of closure variables; empty if no cycle keeps it.
+            Names of types, of functions and of closure variables, the first repeated at the end;
+            empty if no cycle keeps it.
         """
         component = self._cycle_of[index]
         if component is None:

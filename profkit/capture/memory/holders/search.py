@@ -57,14 +57,7 @@ class Found:
 
 
 class Search:
-    """One search for the holders of several objects.
-
-    Args:
-        targets: The objects; the caller keeps them alive meanwhile.
-        own: Ids of objects that are never holders.
-        limit: Holders wanted for each target.
-        budget_s: Seconds of CPU time after which the search stops with what it has.
-    """
+    """One search for the holders of several objects; arguments as in ``holder_chains.holdings``."""
 
     def __init__(
         self, targets: Sequence[object], own: Collection[int], limit: int, budget_s: float

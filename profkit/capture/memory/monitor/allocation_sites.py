@@ -10,13 +10,16 @@ one is pushed, and popped only when no mode of the program is above it.
 """
 
 import contextlib
+import linecache
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function
-from profkit.capture.source.user_code import Stack, UserCode
+from profkit.capture.source.user_code import Stack, UserCode, frames_of
+from profkit.model.live_memory import Leak
 
 _DEPTH: Final = 2
 """Nesting of an operator's outputs in tuples and lists."""
@@ -97,6 +100,15 @@ class AllocationSampler:
                 if stack is None:
                     stack = self._user_code.stack(frame)
                 self._stacks[storage._weak_ref()] = stack
+
+
+def with_site(leak: Leak, stack: Stack) -> Leak:
+    """A leak with its allocation site; unchanged if that is not known."""
+    if not stack:
+        return leak
+    frames = frames_of(stack)
+    code = linecache.getline(frames[0].file, frames[0].line).strip()
+    return replace(leak, stack=frames, stack_basis="seen", code=code)
 
 
 def _recording_mode(record: Callable[[object, FrameType | None], None]) -> Any:  # noqa: ANN401

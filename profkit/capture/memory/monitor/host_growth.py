@@ -13,15 +13,16 @@ import numpy as np
 
 from profkit.capture.memory.holders import holder_chains
 from profkit.capture.memory.holders.unreachable import paused_collector
+from profkit.capture.memory.monitor.allocation_sites import with_site
 from profkit.capture.memory.monitor.host_objects import (
     SizedContainer,
     bytes_within,
     scan_host_objects,
 )
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
-from profkit.capture.source.user_code import Place
+from profkit.capture.source.user_code import Place, Stack
 from profkit.index.trend import Trend, median_slope
-from profkit.model.live_memory import Chain
+from profkit.model.live_memory import Chain, Leak
 
 MIN_BYTES_PER_STEP: Final = 8192.0
 """Least growth of host memory that is reported, in bytes per step: small objects come and go."""
@@ -70,29 +71,6 @@ class HostScan:
     by_line: dict[Place, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class HostGrowth:
-    """Growth of host memory.
-
-    Attributes:
-        type: The type that grows most.
-        per_step_bytes: Growth of all types.
-        bytes: Growth of all types from ``first_step`` to ``last_step``.
-        n: Objects of that type that were added meanwhile.
-        chains: Holders of the growing containers; empty if none was found.
-        site: The source line that allocates most of it; None if not known.
-    """
-
-    type: str
-    per_step_bytes: float
-    bytes: int
-    n: int
-    first_step: int
-    last_step: int
-    chains: tuple[Chain, ...]
-    site: Place | None = None
-
-
 class HostGrowthTracker:
     """Compares scans of Python's objects, some steps apart."""
 
@@ -125,8 +103,8 @@ class HostGrowthTracker:
             if len(self._scans) > _MAX_SCANS:
                 del self._scans[1]
 
-    def growth(self, trend: Trend | None) -> HostGrowth | None:
-        """What grew between the scans, if host memory grows.
+    def leak(self, trend: Trend | None) -> Leak | None:
+        """The type that grew most between the scans, with the growth of all types.
 
         Args:
             trend: Growth of the heap beyond tensors and graphs.
@@ -141,26 +119,28 @@ class HostGrowthTracker:
         n_steps = trend.last_step - trend.first_step
         first, last = self._scans[0], self._scans[-1]
         n = last.by_type[fastest][0] - first.by_type.get(fastest, (0, 0))[0]
-        return HostGrowth(
-            type=fastest,
-            per_step_bytes=trend.per_step,
+        leak = Leak(
+            kind="host",
+            device="host",
+            per_step_bytes=round(trend.per_step),
             bytes=round(trend.per_step * n_steps),
             n=max(round(n * n_steps / (last.step - first.step)), 1),
             first_step=trend.first_step,
             last_step=trend.last_step,
+            type=fastest,
             chains=self._chains(explained),
-            site=self._site(explained),
         )
+        return with_site(leak, self._site(explained))
 
-    def _site(self, total: float) -> Place | None:
-        """The source line that allocates most of the growth, if it is a sufficient share."""
+    def _site(self, total: float) -> Stack:
+        """The source line that allocates most of the growth; empty if its share is too small."""
         first, last = self._scans[0], self._scans[-1]
         paces = {
             line: (n_bytes - first.by_line.get(line, 0)) / (last.step - first.step)
             for line, n_bytes in last.by_line.items()
         }
         fastest = max(paces, key=lambda line: paces[line], default=None)
-        return fastest if fastest is not None and paces[fastest] >= _MIN_SHARE * total else None
+        return (fastest,) if fastest is not None and paces[fastest] >= _MIN_SHARE * total else ()
 
     def _pace(self, name: str) -> float:
         """Bytes per step of one type; 0 unless it grew between all scans."""

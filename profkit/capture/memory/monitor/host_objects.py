@@ -99,11 +99,7 @@ class HostObjectScan(NamedTuple):
 
 
 def scan_host_objects(min_entries: int = MIN_ENTRIES) -> HostObjectScan:
-    """Scan all objects once, which takes about a microsecond for each of them.
-
-    Args:
-        min_entries: Entries from which a container is returned.
-    """
+    """Scan all objects once, which takes about a microsecond for each of them."""
     with paused_collector():
         objects = gc.get_objects()
         sizes = _Sizes()
@@ -126,11 +122,7 @@ def scan_host_objects(min_entries: int = MIN_ENTRIES) -> HostObjectScan:
 
 
 def bytes_within(container: object, limit: int = WITHIN_LIMIT) -> int:
-    """Bytes of a container and everything in it, each object once, without tensors.
-
-    Args:
-        limit: Objects after which measuring stops.
-    """
+    """Bytes of a container and up to ``limit`` objects in it, each once, without tensors."""
     total = 0
     seen = {id(container)}
     pending = [container]

@@ -1,15 +1,12 @@
 """Classifies what leaked over a run, from all samples and inspections."""
 
-import linecache
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
-from profkit.capture.memory.monitor.host_growth import HostGrowth
+from profkit.capture.memory.monitor.allocation_sites import AllocationSampler, with_site
 from profkit.capture.memory.monitor.leak_inspector import Inspection, SiteGroup
 from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
-from profkit.capture.memory.monitor.loader_workers import WorkerGrowth
 from profkit.capture.memory.monitor.series import (
     MIN_BYTES_PER_STEP,
     MIN_NODES_PER_STEP,
@@ -18,7 +15,7 @@ from profkit.capture.memory.monitor.series import (
     growth_of,
     reallocated,
 )
-from profkit.capture.source.user_code import Place, Stack, frames_of
+from profkit.capture.source.user_code import Place
 from profkit.index.trend import Trend, median_slope
 from profkit.model.live_memory import Leak
 
@@ -45,8 +42,8 @@ class Evidence:
     sites: AllocationSampler
     inspections: Mapping[SiteGroup, Inspection]
     deepest: tuple[TensorKind, Inspection] | None = None
-    host: HostGrowth | None = None
-    workers: WorkerGrowth | None = None
+    host: Leak | None = None
+    workers: Leak | None = None
 
 
 def classify(evidence: Evidence) -> tuple[Leak, ...]:
@@ -62,10 +59,7 @@ def classify(evidence: Evidence) -> tuple[Leak, ...]:
     if with_graph is not None and len(leaks) > with_graph:
         leaks[with_graph] = _with_saved_bytes(leaks[with_graph], in_graph, nodes)
     merged = _merge(leaks)
-    if evidence.host is not None:
-        merged.append(_host_leak(evidence.host))
-    if evidence.workers is not None:
-        merged.append(_worker_leak(evidence.workers))
+    merged += [leak for leak in (evidence.host, evidence.workers) if leak is not None]
     merged.sort(key=lambda leak: -leak.per_step_bytes)
     return tuple(merged[:_MAX_LEAKS])
 
@@ -86,37 +80,6 @@ def _with_saved_bytes(leak: Leak, in_graph: list[Leak], nodes: Trend | None) -> 
         per_step_bytes=leak.per_step_bytes + round(saved),
         bytes=leak.bytes + leak.graph.saved_bytes,
         nodes_per_step=nodes_per_step,
-    )
-
-
-def _host_leak(host: HostGrowth) -> Leak:
-    leak = Leak(
-        kind="host",
-        device="host",
-        per_step_bytes=round(host.per_step_bytes),
-        bytes=host.bytes,
-        n=host.n,
-        first_step=host.first_step,
-        last_step=host.last_step,
-        type=host.type,
-        chains=host.chains,
-    )
-    return _with_site(leak, (host.site,) if host.site else ())
-
-
-def _worker_leak(workers: WorkerGrowth) -> Leak:
-    n_steps = workers.last_step - workers.first_step
-    return Leak(
-        kind="workers",
-        device="workers",
-        per_step_bytes=round(workers.per_step_bytes),
-        bytes=round(workers.per_step_bytes * n_steps),
-        n=workers.n,
-        first_step=workers.first_step,
-        last_step=workers.last_step,
-        type="",
-        copied_share=workers.copied_share,
-        made_share=workers.made_share,
     )
 
 
@@ -260,16 +223,7 @@ def _with_inspection(leak: Leak, inspection: Inspection, site: Place | None = No
         cycle=inspection.cycle,
         shape=inspection.shape,
     )
-    return _with_site(leak, inspection.stack or ((site,) if site else ()))
-
-
-def _with_site(leak: Leak, stack: Stack) -> Leak:
-    """A leak with its allocation site; unchanged if that is not known."""
-    if not stack:
-        return leak
-    frames = frames_of(stack)
-    code = linecache.getline(frames[0].file, frames[0].line).strip()
-    return replace(leak, stack=frames, stack_basis="seen", code=code)
+    return with_site(leak, inspection.stack or ((site,) if site else ()))
 
 
 def _merge(leaks: list[Leak]) -> list[Leak]:

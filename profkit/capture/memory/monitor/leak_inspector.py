@@ -313,19 +313,19 @@ def _is_through_graph(chain: Chain) -> bool:
     return any(part.startswith(".grad_fn") for part in chain.parts)
 
 
-def _cycle_of(ids: set[int], garbage: Garbage, cycle: tuple[str, ...]) -> tuple[str, ...]:
+def _cycle_of(ids: set[int], garbage: list[Garbage], cycle: tuple[str, ...]) -> tuple[str, ...]:
     """The cycle that keeps tensors without holder; empty if none is known.
 
     Args:
         ids: Ids of the tensors.
         cycle: The autograd reference cycle that keeps them, if one does.
     """
-    for group in garbage.groups:
+    for group in garbage:
         if ids & group.ids:
             return group.cycle
-    if cycle or not garbage.groups:
+    if cycle or not garbage:
         return cycle
-    return garbage.groups[0].cycle
+    return garbage[0].cycle
 
 
 def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:

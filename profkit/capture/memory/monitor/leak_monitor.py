@@ -320,8 +320,8 @@ class LeakMonitor:
             self._sites,
             self._inspections,
             self._deepest,
-            self._host.growth(self._host_trend()),
-            self._sampler.workers.growth(),
+            self._host.leak(self._host_trend()),
+            self._sampler.workers.leak(),
         )
         return leak_classifier.classify(evidence), steps[-1] - steps[0]
 
@@ -350,7 +350,6 @@ class LeakMonitor:
         self._sites.retain(lambda _: False)
         self._live_tensors.end()
         self._lines.end()
-        self._sampler.close()
 
 
 def _with_stack(

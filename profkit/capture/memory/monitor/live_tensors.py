@@ -96,13 +96,11 @@ class LiveTensors:
     """Tracks the storages of a program's tensors from scan to scan.
 
     Attributes:
-        n_full: Number of scans over all objects.
-        n_missed: Collections that promoted young objects unseen since the last of them.
+        n_missed: Collections that promoted young objects unseen since the last full scan.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
-        self.n_full = 0
         self.n_missed = 0
         self._storages: dict[int, LiveStorage] = {}
         self._kinds: dict[TensorKind, TensorKind] = {}
@@ -139,7 +137,6 @@ class LiveTensors:
         """
         with paused_collector(), no_torch_function():
             self._types = tensor_types()
-            self.n_full += full
             self.n_missed = 0 if full else self.n_missed
             self._track_all(live_tensors() if full else self._young_tensors(), step)
             if self._first_heads is None:

@@ -26,6 +26,7 @@ import numpy as np
 from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.monitor.series import MAX_SAMPLES, growth_of
 from profkit.index.trend import median_slope
+from profkit.model.live_memory import Leak
 
 MIN_BYTES_PER_STEP: Final = 8192.0
 """Least growth of a worker that is reported, in bytes per step: two pages, as parts of its
@@ -52,25 +53,6 @@ class WorkerMemory(NamedTuple):
     step: int
     private_bytes: int
     anonymous_bytes: int
-
-
-@dataclass(frozen=True)
-class WorkerGrowth:
-    """Growth of the workers' memory.
-
-    Attributes:
-        n: Number of workers.
-        per_step_bytes: Growth of all of them, extrapolated from the one that was measured.
-        copied_share: Least share of it that is copied pages of the main process; 0 to 1.
-        made_share: Least share of it that the workers allocated; 0 to 1.
-    """
-
-    n: int
-    per_step_bytes: float
-    copied_share: float
-    made_share: float
-    first_step: int
-    last_step: int
 
 
 @dataclass
@@ -126,7 +108,7 @@ class Workers:
             self._update_longest()
             self._current = _Measured(pids[0], len(pids), was_tracing, self._heap.free_bytes())
         self._current.n = min(self._current.n, len(pids))
-        return round(_resident_bytes(self._current.pid) * _NS_PER_BYTE)
+        return round((resident_bytes(self._current.pid) or 0) * _NS_PER_BYTE)
 
     def read(self, step: int) -> int | None:
         """Measure the private bytes of the current worker; None if the system reports none."""
@@ -139,8 +121,8 @@ class Workers:
             del self._current.samples[: MAX_SAMPLES // 2 : 2]
         return found.private_bytes
 
-    def growth(self) -> WorkerGrowth | None:
-        """Growth of all workers, from the worker that was measured longest; None if none grows."""
+    def leak(self) -> Leak | None:
+        """Growth of all workers, extrapolated from the one measured longest; None if none grows."""
         self._update_longest()
         worker = self._longest
         if worker is None or not worker.samples:
@@ -159,13 +141,17 @@ class Workers:
         copied = max(trend.per_step - made - either, 0.0)
         if worker.may_be_traced and not copied:
             return None
-        return WorkerGrowth(
+        return Leak(
+            kind="workers",
+            device="workers",
+            per_step_bytes=round(worker.n * trend.per_step),
+            bytes=round(worker.n * trend.per_step * n_steps),
             n=worker.n,
-            per_step_bytes=worker.n * trend.per_step,
-            copied_share=copied / trend.per_step,
-            made_share=min(made / trend.per_step, 1.0),
             first_step=trend.first_step,
             last_step=trend.last_step,
+            type="",
+            copied_share=copied / trend.per_step,
+            made_share=min(made / trend.per_step, 1.0),
         )
 
     def _update_longest(self) -> None:
@@ -187,11 +173,15 @@ def _worker_pids() -> Iterator[int]:
             yield pid
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int | None:
+    """Resident memory of a process, or None if the system does not report it.
+
+    Source: ``/proc/[pid]/statm`` in proc(5).
+    """
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
-        return 0
+        return None
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from profkit.capture.malloc_stats import Heap
-from profkit.capture.memory.holders.autograd_graphs import (
-    GraphWalk,
-    grad_fns_of,
-    no_torch_function,
-)
+from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_of, no_torch_function
 from profkit.capture.memory.holders.unreachable import paused_collector
 from profkit.capture.memory.monitor.budget import Clock, Work
 from profkit.capture.memory.monitor.live_tensors import LiveTensors, device_modules_in_use
-from profkit.capture.memory.monitor.loader_workers import Workers
+from profkit.capture.memory.monitor.loader_workers import Workers, resident_bytes
 from profkit.capture.memory.monitor.series import Sample
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
 
@@ -23,9 +19,6 @@ _MAX_NODES: Final = 20_000
 _BYTES_INTERVAL: Final = 8
 """Samples between those that also measure the bytes saved by graphs, which takes five times as
 long as counting nodes."""
-_STATM: Final = "/proc/self/statm"
-_RESIDENT: Final = 1
-"""Index of the resident pages in ``/proc/self/statm``. Source: proc(5)."""
 
 
 class Sampler:
@@ -41,7 +34,6 @@ class Sampler:
         self._lines = lines
         self._heap = Heap()
         self.workers = Workers(self._heap)
-        self._resident = ResidentMemory()
         self._own_bytes = 0
 
     def take(self, step: int, n_samples: int, work: Work, *, is_tracing: bool) -> Sample:
@@ -61,7 +53,7 @@ class Sampler:
             amounts,
             n_nodes,
             graph_bytes,
-            None if is_tracing else self._resident.read(),
+            None if is_tracing else resident_bytes(os.getpid()),
             None if is_tracing else self._heap_bytes(),
             *_device_bytes(),
             worker_bytes=self._worker_bytes(step, is_tracing=is_tracing),
@@ -77,10 +69,6 @@ class Sampler:
             after = self._heap.allocated_bytes()
             if before is not None and after is not None:
                 self._own_bytes = max(0, self._own_bytes + after - before)
-
-    def close(self) -> None:
-        """Close the open file."""
-        self._resident.close()
 
     def _heap_bytes(self) -> int | None:
         allocated = self._heap.allocated_bytes()
@@ -110,32 +98,6 @@ class Sampler:
             else:
                 walk.count(nodes)
             return (walk.n_nodes, n_bytes) if walk.is_exact else (None, None)
-
-
-class ResidentMemory:
-    """Reads the resident memory of this process from a file that stays open."""
-
-    def __init__(self) -> None:
-        self._page_bytes = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
-        self._file: int | None = None
-        with contextlib.suppress(OSError):
-            self._file = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self) -> int | None:
-        """Resident bytes, or None if the system does not report them."""
-        if self._file is None:
-            return None
-        try:
-            return int(os.pread(self._file, 128, 0).split()[_RESIDENT]) * self._page_bytes
-        except (OSError, ValueError, IndexError):
-            return None
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._file)
-            self._file = None
 
 
 def _device_bytes() -> tuple[int | None, int | None]:
