@@ -106,42 +106,25 @@ def components(held: Sequence[Sequence[int]]) -> list[int]:
     path: list[int] = []
     count = n_components = 0
     for root in range(len(held)):
-        work = [] if number[root] else [(root, 0)]
+        work = [] if number[root] else [(root, iter(held[root]))]
         while work:
-            node, edge = work.pop()
-            if edge == 0:
+            node, edges = work[-1]
+            if not number[node]:
                 count += 1
                 number[node] = lowest[node] = count
                 path.append(node)
-            else:
-                lowest[node] = min(lowest[node], lowest[held[node][edge - 1]])
-            edge = _next_edge(node, edge, held, (number, lowest, component))
-            if edge <= len(held[node]):
-                work += [(node, edge), (held[node][edge - 1], 0)]
-            elif lowest[node] == number[node]:
-                member = -1
-                while member != node:
-                    member = path.pop()
-                    component[member] = n_components
+            new = next((one for one in edges if not number[one]), None)
+            if new is not None:
+                work.append((new, iter(held[new])))
+                continue
+            work.pop()
+            reached = (lowest[one] for one in held[node] if component[one] < 0)
+            lowest[node] = min(lowest[node], min(reached, default=lowest[node]))
+            if lowest[node] == number[node]:
+                while component[node] < 0:
+                    component[path.pop()] = n_components
                 n_components += 1
     return component
-
-
-def _next_edge(
-    node: int,
-    edge: int,
-    held: Sequence[Sequence[int]],
-    state: tuple[list[int], list[int], list[int]],
-) -> int:
-    """Number, from 1, of the next edge to an unvisited node; updates ``lowest`` for the others."""
-    number, lowest, component = state
-    for following in held[node][edge:]:
-        edge += 1
-        if not number[following]:
-            return edge
-        if component[following] < 0:
-            lowest[node] = min(lowest[node], number[following])
-    return len(held[node]) + 1
 
 
 def _foreignness(thing: object) -> int:
