@@ -1,6 +1,6 @@
-"""Trains a network whose layers record their outputs, to plot histograms later.
+"""Trains a network whose layers store their outputs, to draw histograms later.
 
-The fault: the outputs are in a list on the class, which all layers share and nothing clears.
+The problem: they are stored in a list on the class, shared by all layers and never cleared.
 
 Run: ``python examples/leaks/activations_on_class.py [--steps N]``
 """
@@ -24,7 +24,7 @@ class NotedLinear(nn.Linear):
 
 
 def run(steps: int) -> None:
-    """Train, then print statistics of the outputs."""
+    """Train, then print a summary of the outputs."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     net = nn.Sequential(NotedLinear(32, 128), nn.GELU(), NotedLinear(128, 8)).to(device)

@@ -1,6 +1,6 @@
-"""Fine-tunes the last layer of a large network, and stores a few rows of each step.
+"""Fine-tunes the last layer of a large network, and stores a little of each step.
 
-The fault: 64 KiB per step, beside 200 MiB that do not change.
+The problem: a leak of 64 KiB per step, beside 200 MiB that do not change.
 
 Run: ``python examples/leaks/beside_ballast.py [--steps N]``
 """
@@ -35,7 +35,7 @@ class FineTuning:
         self.log: dict[str, list[Any]] = {"loss": [], "features": []}
 
     def step(self, tokens: torch.Tensor, labels: torch.Tensor) -> None:
-        """Learn one batch."""
+        """Train on one batch."""
         features = self.backbone(tokens)  # allocated here
         loss = nn.functional.cross_entropy(self.head(features), labels)
         loss.backward()

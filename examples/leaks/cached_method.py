@@ -1,7 +1,7 @@
-"""Scores graphs of different shapes, and caches what depends on the shape alone.
+"""Scores graphs of different shape, and caches what depends on the shape alone.
 
-The fault: ``functools.cache`` on a method uses the edges as key, which are new tensors in each
-batch, so no lookup ever hits and the cache stores every result.
+The problem: the keys of ``functools.cache`` on a method are the edges themselves, which are new
+tensors in each batch; no entry is used again, and the cache retains the results.
 
 Run: ``python examples/leaks/cached_method.py [--steps N] [--nodes N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class GraphNet(nn.Module):
-    """Two rounds of message passing."""
+    """Two rounds of messages."""
 
     def __init__(self, nodes: int, width: int = 16) -> None:
         super().__init__()
@@ -22,9 +22,9 @@ class GraphNet(nn.Module):
         self.first = nn.Linear(width, width)
         self.second = nn.Linear(width, 1)
 
-    @functools.cache  # noqa: B019  # fault: tensors hash by identity
+    @functools.cache  # noqa: B019  # fault: edges are equal only to themselves
     def adjacency(self, edges: Tensor) -> Tensor:
-        """The adjacency matrix, each row normalized to sum 1."""
+        """The adjacency matrix, with rows that sum to one."""
         dense = torch.zeros(self.nodes, self.nodes)  # allocated here
         dense[edges[0], edges[1]] = 1.0
         dense.fill_diagonal_(1.0)
@@ -37,7 +37,7 @@ class GraphNet(nn.Module):
 
 
 def main() -> None:
-    """Train on graphs that are never repeated."""
+    """Train on graphs that never repeat."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=130)
     parser.add_argument("--nodes", type=int, default=150)

@@ -1,7 +1,7 @@
-"""Trains a tiny attention model on a window of a text that moves by one token per step.
+"""Trains a tiny attention model on a text that advances by one token in each step.
 
-The fault: the table of positions is cached by the window's position, without a limit. No position
-is repeated, so every call adds an entry.
+The problem: the table of positions is cached by the window's position in the text, without a limit.
+The window is never at one position twice, so every call is a new entry.
 
 Run: ``python examples/leaks/cached_positions.py [STEPS]``
 """
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 WIDTH, WINDOW, WORDS = 48, 128, 90
 
 
-@functools.lru_cache(maxsize=None)  # noqa: UP033  (as in many programs)
+@functools.lru_cache(maxsize=None)  # noqa: UP033  (as it stands in many a program)
 def positional(start: int, length: int) -> Tensor:
     """Sines and cosines of the positions from ``start`` on."""
     places = torch.arange(start, start + length).unsqueeze(1)

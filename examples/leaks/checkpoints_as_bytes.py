@@ -1,7 +1,7 @@
 """Trains, and serializes the network in each step, to be able to restore any of them.
 
-The fault: the bytes of all steps stay in memory. No tensor owns them, so counting tensors does not
-find them.
+The problem: the bytes of all steps stay in memory. They are not in a tensor, so counting tensors
+does not show them.
 
 Run: ``python examples/leaks/checkpoints_as_bytes.py [--steps N]``
 """
@@ -30,7 +30,7 @@ class History:
 
 
 def main() -> None:
-    """Train, and restore the best."""
+    """Train, and restore the best checkpoint."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=120)
     steps = parser.parse_args().steps

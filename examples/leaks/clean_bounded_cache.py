@@ -1,6 +1,6 @@
 """Trains on sentences of random words, with the spelling of each word in a cache.
 
-Nothing leaks: the cache is limited to 64 words and soon full.
+No leak: the cache has room for 64 words, and is full soon.
 
 Run: ``python examples/leaks/clean_bounded_cache.py [--steps N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @functools.lru_cache(maxsize=64)
 def spelling(word: int) -> Tensor:
-    """The letters of a word, as an image."""
+    """The letters of a word as a tensor."""
     letters = torch.Generator().manual_seed(word)
     return torch.randn(40, 60, generator=letters)
 

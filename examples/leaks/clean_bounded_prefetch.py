@@ -1,6 +1,6 @@
-"""Prefetches batches in one task, up to the limit of a queue.
+"""Prefetches batches in one task, limited by the queue between the two tasks.
 
-The reader is only a little faster, so the queue fills during half of the run, and then is full.
+No leak: the reader is only a little faster, so the queue fills up over half of the run.
 
 Run: ``python examples/leaks/clean_bounded_prefetch.py [--batches N]``
 """

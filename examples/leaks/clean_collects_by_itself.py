@@ -1,6 +1,6 @@
 """Trains with the garbage collector off, and collects manually every 20 steps, as large jobs do.
 
-Nothing leaks: reference cycles stay for at most 20 steps.
+No leak: reference cycles stay for at most 20 steps.
 
 Run: ``python examples/leaks/clean_collects_by_itself.py [STEPS] [EVERY]``
 """

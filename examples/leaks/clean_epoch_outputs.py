@@ -1,6 +1,6 @@
 """Trains in epochs, and computes a metric over all outputs at the end of each.
 
-Nothing leaks: the list of outputs grows during an epoch and is cleared at its end.
+No leak: the list of outputs grows during an epoch and is cleared at its end.
 
 Run: ``python examples/leaks/clean_epoch_outputs.py [--epochs N] [--batches N]``
 """
@@ -27,7 +27,7 @@ class LitClassifier(nn.Module):
         return nn.functional.cross_entropy(scores, y)
 
     def on_train_epoch_end(self) -> float:
-        """Mean confidence of the model in this epoch."""
+        """Print the model's mean confidence in this epoch."""
         sure = torch.cat(self.training_step_outputs).softmax(1).max(1).values.mean().item()
         self.training_step_outputs.clear()
         return sure

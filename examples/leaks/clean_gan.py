@@ -16,7 +16,7 @@ CHANCE_OF_OLD = 0.5
 
 
 class ImagePool:
-    """Returns new or older pictures, as in CycleGAN."""
+    """Returns new images or earlier ones, as in CycleGAN."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -24,7 +24,7 @@ class ImagePool:
         self.chance = random.Random(55)  # noqa: S311  (pictures, not secrets)
 
     def query(self, images: Tensor) -> Tensor:
-        """Each picture itself, or one from the pool that it replaces."""
+        """For each image the image itself, or one from the pool that it replaces."""
         chosen = []
         for image in images.detach():
             if len(self.images) < self.size:

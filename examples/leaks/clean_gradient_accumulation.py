@@ -1,6 +1,6 @@
-"""Trains with the gradients of eight small batches accumulated for each step.
+"""Trains with gradients accumulated over eight small batches per step.
 
-Nothing leaks: the sum is one set of gradients, reset after each step.
+No leak: the sum is one set of gradients, and is freed after each step.
 
 Run: ``python examples/leaks/clean_gradient_accumulation.py [--steps N] [--accumulate N]``
 """

@@ -1,7 +1,7 @@
-"""Adds a gradient penalty to the loss of a copy of the model, fitted to each task.
+"""Fits a copy of the model to each task, with a penalty on its gradients.
 
-The gradients have a graph, since the penalty goes through them; ``torch.autograd.grad``
-returns them and sets no ``.grad``, so they are freed with the variables of the step.
+No leak: the gradients have an autograd graph, since the penalty is computed from them, but
+``torch.autograd.grad`` returns them and leaves none in ``.grad``: they end with the step.
 
 Run: ``python examples/leaks/clean_gradient_penalty.py [TASKS]``
 """
@@ -31,7 +31,7 @@ def task() -> tuple[Tensor, Tensor]:
 
 
 def roughness(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The squared norm of the gradient."""
+    """A penalty on the gradients."""
     learner = copy.deepcopy(model)
     loss = nn.functional.mse_loss(learner(x), y)
     slopes = torch.autograd.grad(loss, list(learner.parameters()), create_graph=True)
@@ -39,7 +39,7 @@ def roughness(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 def penalized(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The loss with the gradient penalty."""
+    """The loss with the penalty."""
     loss = nn.functional.mse_loss(model(x), y)
     slopes = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
     return loss + PENALTY * flat(slopes).square().sum()

@@ -1,6 +1,6 @@
 """Trains on images that grow in three stages, the last of which begins before half of the run.
 
-Nothing leaks: each stage takes more memory than the one before, and the last does not grow.
+No leak: each stage takes more memory than the previous one, and then stays constant.
 
 Run: ``python examples/leaks/clean_growing_pictures.py [--steps N]``
 """
@@ -12,7 +12,7 @@ from torch import nn
 
 
 def side_at(step: int, steps: int) -> int:
-    """The width of a step's pictures."""
+    """Width of the images of a step."""
     if step < steps // 6:
         return 16
     return 24 if step < 2 * steps // 5 else 40

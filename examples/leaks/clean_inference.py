@@ -1,6 +1,6 @@
-"""Predicts a whole data set without gradients, into a preallocated tensor.
+"""Predicts for a whole data set without gradients, into a preallocated tensor.
 
-Nothing leaks: the tensors of each batch are freed with it.
+No leak: each batch is freed after its prediction.
 
 Run: ``python examples/leaks/clean_inference.py [BATCHES]``
 """

@@ -1,4 +1,4 @@
-"""Trains, and keeps the last two checkpoints in memory, to restore one if the loss diverges.
+"""Trains, and stores the last two checkpoints in memory, to restore one when the loss diverges.
 
 No leak: the third checkpoint replaces the first.
 

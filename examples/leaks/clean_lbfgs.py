@@ -1,6 +1,6 @@
 """Fits a curve with L-BFGS, which stores the directions of its last 25 steps.
 
-Nothing leaks: the optimizer's state grows for 25 steps and is then full.
+No leak: the optimizer's state grows for 25 steps and is full then.
 
 Run: ``python examples/leaks/clean_lbfgs.py [STEPS]``
 """

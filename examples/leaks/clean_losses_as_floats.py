@@ -1,6 +1,6 @@
 """Fits a small network and stores the loss and learning rate of every epoch as plain numbers.
 
-Nothing leaks: a number keeps nothing else alive. ``losses_kept.py`` keeps the tensors.
+No leak: a number retains no graph. ``losses_kept.py`` stores the tensors.
 
 Run: ``python examples/leaks/clean_losses_as_floats.py [EPOCHS]``
 """

@@ -1,6 +1,6 @@
 """Trains a decoder on sentences of 24 lengths, with a mask for each length in a cache.
 
-Nothing leaks: the number of lengths is limited, and the rarer ones appear a little later.
+No leak: the number of lengths is limited; rare ones are cached later.
 
 Run: ``python examples/leaks/clean_masks_by_length.py [STEPS]``
 """
@@ -24,7 +24,7 @@ class Decoder(nn.Module):
         self.masks: dict[int, Tensor] = {}
 
     def mask(self, length: int) -> Tensor:
-        """The causal mask."""
+        """The causal mask of a length."""
         if length not in self.masks:
             self.masks[length] = torch.ones(length, length).triu(1).bool()
         return self.masks[length]

@@ -1,6 +1,6 @@
-"""Learns weights from which one gradient step is enough for each task.
+"""Learns initial weights from which one gradient step is enough for each task.
 
-Graphs of gradients are created in every step and freed with it.
+No leak: graphs of gradients are created in every step, and freed at its end.
 
 Run: ``python examples/leaks/clean_meta_learning.py [--meta-steps N]``
 """

@@ -1,6 +1,6 @@
 """Trains with many metrics, each of which is stored as a plain number in every step.
 
-The history grows by about 2 KiB per step, as intended.
+The history grows by about two KiB per step, as intended.
 
 Run: ``python examples/leaks/clean_metric_history.py [--steps N]``
 """
@@ -23,7 +23,7 @@ class Metrics:
 
 
 def main() -> None:
-    """Train, and store metrics."""
+    """Train, and store the metrics."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=420)
     torch.manual_seed(43)

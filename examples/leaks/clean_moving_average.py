@@ -1,6 +1,6 @@
 """Trains with a moving average of the weights, as most image models do.
 
-Nothing leaks: the average is one more copy of the network, and Adam's moments are two more.
+No leak: the average is one more copy of the network, and Adam's moments are two.
 
 Run: ``python examples/leaks/clean_moving_average.py [STEPS]``
 """

@@ -1,6 +1,6 @@
 """Trains, evaluates every 20 steps, and stores a copy of the best weights so far.
 
-Nothing leaks: an evaluation frees its memory, and there is one best copy.
+No leak: an evaluation takes much memory and frees it, and there is one best copy.
 
 Run: ``python examples/leaks/clean_periodic_evaluation.py [--steps N] [--every N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Experiment:
-    """Model, optimizer and data of a training."""
+    """A model with its data and optimizer."""
 
     def __init__(self) -> None:
         self.model = nn.Sequential(nn.Linear(20, 300), nn.ReLU(), nn.Linear(300, 1))
@@ -25,7 +25,7 @@ class Experiment:
         self.curve: list[tuple[int, float]] = []
 
     def loss(self, x: Tensor) -> Tensor:
-        """The loss on some rows."""
+        """The loss of some rows."""
         return nn.functional.mse_loss(self.model(x).squeeze(1), x[:, 0] * x[:, 1])
 
     @torch.no_grad()
@@ -41,7 +41,7 @@ class Experiment:
         self.model.train()
 
     def run(self, steps: int, every: int) -> None:
-        """Train, and restore the best."""
+        """Train, and restore the best weights."""
         for step in range(1, steps + 1):
             loss = self.loss(torch.randn(128, 20))
             self.optimizer.zero_grad()

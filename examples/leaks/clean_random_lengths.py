@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
 
 class Tagger(nn.Module):
-    """Classifies sequences into five classes."""
+    """Classifies a sequence into five classes."""
 
     def __init__(self) -> None:
         super().__init__()

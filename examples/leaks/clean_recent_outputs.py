@@ -1,6 +1,6 @@
 """Trains, and checks the last 32 outputs for a collapse.
 
-Nothing leaks: the deque has a ``maxlen``, and drops the oldest output for each new one.
+No leak: the deque has a maximum length, and drops the oldest output for each new one.
 
 Run: ``python examples/leaks/clean_recent_outputs.py [STEPS]``
 """
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 
 class CollapseWatch:
-    """Detects whether the outputs of the last steps are all alike."""
+    """Detects that the outputs of the last steps are all alike."""
 
     def __init__(self, window: int = 32) -> None:
         self.recent: deque[Tensor] = deque(maxlen=window)
 
     def update(self, outputs: Tensor) -> float:
-        """Add the newest outputs; the spread of the recent ones."""
+        """Add the newest outputs and return the spread of the recent ones."""
         self.recent.append(outputs.detach())
         return torch.stack(list(self.recent)).std(0).mean().item()
 

@@ -1,6 +1,6 @@
-"""Learns to balance from a replay buffer that is full after two fifths of the run.
+"""Learns to balance with a replay memory that is full after 40 % of the run.
 
-Nothing leaks: the buffer is limited. ``replay_without_end.py`` is the same without a limit.
+No leak: the memory is bounded. ``replay_without_end.py`` is the same without a bound.
 
 Run: ``python examples/leaks/clean_replay_fills.py [STEPS] [CAPACITY]``
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class Transition(NamedTuple):
-    """Observation, action, and reward."""
+    """Observation, action and result."""
 
     state: Tensor
     action: int

@@ -1,7 +1,7 @@
-"""Trains for several epochs on samples that the data set caches at the first access.
+"""Trains for several epochs on samples that the data set caches on first access.
 
-Nothing leaks: after the first epoch every sample is in the cache. In ``crops_cached.py``
-almost every sample is new.
+No leak: after the first epoch every sample is in the cache. ``crops_cached.py`` creates new ones in
+every epoch.
 
 Run: ``python examples/leaks/clean_samples_cached.py [--epochs N]``
 """
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Waves(Dataset[tuple[Tensor, Tensor]]):
-    """Sounds that are expensive to generate."""
+    """Signals that take long to compute."""
 
     def __init__(self, n: int) -> None:
         self.n = n

@@ -1,6 +1,6 @@
 """Crops images in a thread pool, with one buffer per thread.
 
-Threads and buffers appear one after another under load, up to the limit of the pool.
+No leak: threads and buffers are created on demand, up to the size of the pool.
 
 Run: ``python examples/leaks/clean_thread_buffers.py [STEPS]``
 """
@@ -17,7 +17,7 @@ own = threading.local()
 
 
 def crop(picture: Tensor, corner: int) -> Tensor:
-    """The mean color of a crop, computed in the thread's own buffer."""
+    """The mean color of a part, computed in the thread's buffer."""
     if not hasattr(own, "buffer"):
         own.buffer = torch.empty(3, 64, 64)
     time.sleep(0.0002)

@@ -1,6 +1,6 @@
 """Trains a recurrent network on a long text, piece by piece, with the state carried over.
 
-Nothing leaks: the state is detached between the pieces. ``streaming_state.py`` does not.
+No leak: the state is detached between the pieces. ``streaming_state.py`` does not detach it.
 
 Run: ``python examples/leaks/clean_truncated_backprop.py [PIECES]``
 """
@@ -23,13 +23,13 @@ class CharModel(nn.Module):
     def forward(
         self, text: Tensor, state: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Scores of the next letters, and the state."""
+        """Scores of the next letters, and the new state."""
         read, after = self.rnn(self.letters(text), state)
         return self.guess(read), after
 
 
 def repackage(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The state, detached."""
+    """The same state without its autograd graph."""
     return state[0].detach(), state[1].detach()
 
 

@@ -1,4 +1,4 @@
-"""Train with persistent workers that cache the pictures that they decoded last.
+"""Trains with persistent workers that cache the images that they decoded last.
 
 Run: ``python examples/leaks/clean_workers_fill_caches.py --steps 300``.
 """
@@ -14,10 +14,10 @@ BATCH = 16
 
 
 class Pictures(Dataset[Tensor]):
-    """Pictures that are slow to decode; each worker caches some of them."""
+    """Images whose decoding takes time; each worker caches some of them."""
 
     def __init__(self, n: int) -> None:
-        # One tensor: Python objects would be copied by each worker that reads them.
+        # One tensor: reading Python objects would copy their pages in the worker.
         self.seeds = torch.arange(n)
         self.decoded = functools.lru_cache(maxsize=48)(self._decode)
 
@@ -33,7 +33,7 @@ class Pictures(Dataset[Tensor]):
 
 
 def main() -> None:
-    """Learn to reconstruct pictures, for several epochs over few of them."""
+    """Learn to reconstruct images, in several passes over few of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     n_steps = parser.parse_args().steps

@@ -1,4 +1,4 @@
-"""Trains with a workspace that is reallocated whenever a batch does not fit into it.
+"""Trains with a workspace that is reallocated when a batch does not fit into it.
 
 No leak: the workspace is as large as the largest batch so far, and there is one at a time.
 
@@ -19,7 +19,7 @@ class Workspace:
         self.times_grown = 0
 
     def take(self, rows: int, columns: int) -> Tensor:
-        """Space for some numbers."""
+        """A buffer for that many numbers."""
         if self.buffer.numel() < rows * columns:
             self.buffer = torch.empty(rows * columns)
             self.times_grown += 1

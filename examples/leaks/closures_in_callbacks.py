@@ -1,7 +1,7 @@
-"""Trains and registers, in each step, a small function that reports on the step when called.
+"""Trains and registers, in each step, a small function that reports on the step on demand.
 
-The fault: each function closes over its step's predictions, and the registry of functions is only
-emptied at the end.
+The problem: each function closes over its step's predictions, and the registry of functions is
+emptied at the very end only.
 
 Run: ``python examples/leaks/closures_in_callbacks.py [--steps N]``
 """
@@ -16,7 +16,7 @@ reports: list[Callable[[], str]] = []
 
 
 def report_later(step: int, predicted: Tensor) -> None:
-    """Register a report on a step; it is computed only when called."""
+    """Register a report on a step, which is computed on demand."""
     reports.append(lambda: f"step {step}: mean {predicted.mean():.3f}, std {predicted.std():.3f}")
 
 

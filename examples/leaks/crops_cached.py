@@ -1,7 +1,7 @@
-"""Trains on random crops of a few pictures, which its data set caches.
+"""Trains on random crops of a few images, which its data set caches.
 
-The fault: the cache key is the picture and the position of the crop. There are far more positions
-than pictures, so almost every crop is new, in the last epoch as in the first.
+The problem: the key of the cache is an image and the position of the crop. There are far more
+positions than images, so almost every crop is new, in the last epoch as in the first.
 
 Run: ``python examples/leaks/crops_cached.py [--epochs N]``
 """
@@ -17,7 +17,7 @@ PICTURES, SIDE, CUT = 160, 96, 48
 
 
 class Crops(Dataset[tuple[Tensor, int]]):
-    """Crops of pictures that are slow to load."""
+    """Crops of images that take long to compute."""
 
     def __init__(self) -> None:
         self.chance = random.Random(25)  # noqa: S311  (crops, not secrets)
@@ -36,7 +36,7 @@ class Crops(Dataset[tuple[Tensor, int]]):
         key = (index, top, left)
         if key not in self.cache:
             crop = self.picture(index)[:, top : top + CUT, left : left + CUT]
-            self.cache[key] = crop.contiguous()  # fault: allocated here, the key never repeats
+            self.cache[key] = crop.contiguous()  # fault: allocated here, and never used again
         return self.cache[key], index % 3
 
 

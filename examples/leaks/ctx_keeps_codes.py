@@ -1,7 +1,7 @@
-"""Trains through a rounding operator of its own, and stores the rounding error of each batch.
+"""Trains through a custom rounding operator, and stores each batch's rounding error.
 
-The fault: the operator stores its codes on ``ctx`` as a NumPy array, which ``save_for_backward``
-would not take. ``ctx`` lives as long as the graph, and the graph as long as the stored error.
+The problem: the operator stores its codes on ``ctx`` as a NumPy array, which ``save_for_backward``
+does not accept. ``ctx`` lives as long as the graph, and the graph as long as the stored error.
 
 Run: ``python examples/leaks/ctx_keeps_codes.py [--steps N]``
 """
@@ -49,7 +49,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        errors.append(error)  # fault: its graph keeps ctx
+        errors.append(error)  # fault: retained by ctx
     print(f"mean rounding error {sum(error.item() for error in errors) / len(errors):.2e}")
 
 

@@ -1,7 +1,7 @@
-"""Trains a model of textures, and defers saving its samples.
+"""Trains a texture model, and defers saving of its samples.
 
-The fault: each deferred call is a ``functools.partial`` of the function and its arguments. None is
-run before the end, so every sample stays in memory.
+The problem: a deferred call is a ``functools.partial`` of the function and its arguments. None is
+called before the end, so every sample stays in memory.
 
 Run: ``python examples/leaks/deferred_saves.py [STEPS]``
 """
@@ -17,17 +17,17 @@ deferred: list[Callable[[], int]] = []
 
 
 def save(texture: Tensor, *, step: int) -> int:
-    """Pretend to write a texture; its size."""
+    """Write a texture to nowhere and return its size."""
     return step * 0 + len(bytes(texture.mul(255).byte().flatten().tolist()))
 
 
 def defer(action: Callable[..., int], *arguments: Tensor, step: int) -> None:
-    """Defer a call."""
-    deferred.append(functools.partial(action, *arguments, step=step))  # fault: deferred to the end
+    """Call something later."""
+    deferred.append(functools.partial(action, *arguments, step=step))  # fault: too much is deferred
 
 
 def run(steps: int) -> int:
-    """Train, then run the deferred calls; the bytes written."""
+    """Train, then run the deferred calls; returns the number of bytes."""
     torch.manual_seed(29)
     model = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.Tanh(), nn.Conv2d(6, 1, 3, padding=1))
     optimizer = torch.optim.Rprop(model.parameters(), lr=1e-3)

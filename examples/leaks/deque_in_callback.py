@@ -1,6 +1,6 @@
 """Monitors the spread of embeddings over a window of the last steps.
 
-The fault: the window has no ``maxlen``; it uses the last fifty entries, and keeps all.
+The problem: the window has no ``maxlen``; the last fifty entries are used, and all are stored.
 
 Run: ``python examples/leaks/deque_in_callback.py [--steps N]``
 """
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 
 class Callback:
-    """Base class of callbacks."""
+    """Is called by the loop."""
 
     def on_batch_end(self, step: int, embedding: Tensor) -> None:
-        """Called after a batch."""
+        """Is called after a batch."""
 
 
 class SpreadWatcher(Callback):
@@ -28,7 +28,7 @@ class SpreadWatcher(Callback):
         self.recent: deque[Tensor] = deque()  # fault: without maxlen=window
 
     def on_batch_end(self, step: int, embedding: Tensor) -> None:
-        """Add the batch, and evaluate the window."""
+        """Add the batch, and check the window."""
         self.recent.append(embedding.detach().clone())  # allocated here
         last = list(islice(reversed(self.recent), self.window))
         spread = torch.stack([one.std() for one in last]).mean().item()

@@ -1,7 +1,7 @@
 """Learns from episodes of a game, with the garbage collector off to make step times even.
 
-The fault: an episode refers to its moves and a move to its episode. Only the garbage collector
-frees such a cycle, and it never runs.
+The problem: an episode refers to its moves and a move to its episode. Only the garbage collector
+can free such a reference cycle, and it never runs.
 
 Run: ``python examples/leaks/episodes_gc_off.py [EPISODES]``
 """
@@ -22,7 +22,7 @@ class Move:
         self.reward = reward
 
     def value(self) -> float:
-        """The return from this move on."""
+        """The result of the episode from this move on."""
         moves = self.episode.moves
         return sum(move.reward for move in moves[moves.index(self) :])
 

@@ -1,7 +1,7 @@
 """Evaluates a trained network on held-out data, batch by batch.
 
-The fault: gradients are not disabled, and the losses are added up as tensors. The sum keeps the
-graph of every batch, with the activations saved for backward.
+The problem: gradients are on, and the losses are summed as tensors. The sum retains the graph of
+every batch, with the activations for a backward pass.
 
 Run: ``python examples/leaks/evaluation_total.py [--batches N] [--batch-size N]``
 """
@@ -37,7 +37,7 @@ def evaluate(model: nn.Module, loader: DataLoader, device: str) -> tuple[float, 
     for data, target in loader:
         pictures, classes = data.to(device), target.to(device)
         output = model(pictures)
-        test_loss += criterion(output, classes)  # fault: allocated here, and kept with its graph
+        test_loss += criterion(output, classes)  # fault: allocated here, retains its graph
         correct += (output.argmax(1) == classes).sum().item()
         seen += len(classes)
     return float(test_loss) / len(loader), correct / seen

@@ -1,7 +1,7 @@
 """Trains a model that stores the features of each step, to compare them with later ones.
 
-The fault: the dictionary has the step's number as its key, so every step adds an entry, and
-only that of the step before is ever used.
+The problem: the key of the dictionary is the step's number, so every step adds an entry, and only
+the previous step's entry is ever used.
 
 Run: ``python examples/leaks/features_by_step.py [STEPS]``
 """
@@ -21,7 +21,7 @@ class Contrast(nn.Module):
         self.bank: dict[int, Tensor] = {}
 
     def forward(self, x: Tensor, step: int) -> Tensor:
-        """The loss against the features of the step before."""
+        """The loss against the features of the previous step."""
         features = nn.functional.normalize(self.encoder(x), dim=1)  # allocated here
         self.bank[step] = features.detach()  # fault: one more entry in each step
         before = self.bank.get(step - 1, torch.zeros_like(features))

@@ -1,7 +1,7 @@
-"""Returns buffers to a pool when their user is freed.
+"""Takes buffers from a pool, and returns them when their user is freed.
 
-The fault: the finalizer has the mask as argument and belongs to the trainer, so the mask is only
-returned when the trainer is freed, at the end of the program.
+The problem: the callback that returns a buffer has the mask as its argument, and is called at
+the end of the trainer, which lives as long as the program.
 
 Run: ``python examples/leaks/finalizers.py [STEPS]``
 """
@@ -14,7 +14,7 @@ from torch import nn
 
 
 class Trainer:
-    """Trains with dropout masks."""
+    """Trains with dropout noise."""
 
     def __init__(self) -> None:
         self.net = nn.Linear(200, 50)
@@ -22,7 +22,7 @@ class Trainer:
         self.given_back = 0
 
     def mask(self) -> torch.Tensor:
-        """A mask for one batch, returned by a finalizer."""
+        """A mask for one batch, returned at the end."""
         mask = torch.rand(120, 200).gt(0.1).float()  # allocated here
         weakref.finalize(self, give_back, mask)  # fault: the trainer's end, not the mask's
         return mask

@@ -1,6 +1,6 @@
-"""Trains, and keeps the hardest example of each batch to inspect them afterwards.
+"""Trains, and stores the hardest example of each batch for inspection.
 
-The fault: one row of a batch is a view of it. It is small but keeps the whole batch.
+The problem: one row of a batch is a view of it. It looks small and retains the whole batch.
 
 Run: ``python examples/leaks/hard_examples.py [STEPS]``
 """
@@ -15,7 +15,7 @@ ROWS, COLUMNS = 256, 300
 
 
 def make_batch() -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of noise, and whether each is rather positive."""
+    """Rows of noise, and whether the sum of their first 20 columns is positive."""
     rows = torch.randn(ROWS, COLUMNS)  # allocated here
     return rows, (rows[:, :20].sum(1) > 0).float()
 

@@ -1,7 +1,7 @@
-"""Trains and measures, in each step, how a layer changes the batch of that step.
+"""Trains and measures, in each step, how a layer transforms its batch.
 
-The fault: a hook is registered in each step and never removed. Each holds its batch, and runs in
-every later step, so the steps also become slower.
+The problem: a new hook is registered in each step and never removed. Each retains its batch, and
+runs in every later step, so steps also become slower.
 
 Run: ``python examples/leaks/hook_every_step.py [--steps N]``
 """
@@ -25,7 +25,7 @@ class Correlation:
         def compare(_layer: nn.Module, _inputs: Any, output: Tensor) -> None:  # noqa: ANN401
             self.last = float(output.detach().mean() * batch[0].mean())
 
-        layer.register_forward_hook(compare)  # fault: the handle is discarded
+        layer.register_forward_hook(compare)  # fault: the handle is dropped
 
 
 def make_batch(step: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Trains while a forward hook checks one layer for dead units.
 
-The fault: the hook puts every output of the layer into a list of its own. The list lives in the
-hook's closure, out of sight of the training loop.
+The problem: the hook appends every output of the layer to its own list. The list is in the
+hook's closure, outside of the training loop.
 
 Run: ``python examples/leaks/hook_keeps_outputs.py [STEPS]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 def watch_dead_units(layer: nn.Module, every: int) -> None:
-    """Print regularly which share of a layer's units has been dead so far."""
+    """Print now and then which share of a layer's units has been dead so far."""
     kept: list[Tensor] = []
 
     def remember(_module: nn.Module, _inputs: Any, output: Tensor) -> None:  # noqa: ANN401

@@ -1,7 +1,7 @@
-"""Trains a generator against a critic that also sees earlier pictures.
+"""Trains a generator against a critic that also gets earlier images.
 
-The fault: the pool stores pictures with their graphs, and ``retain_graph=True`` keeps what those
-saved: each picture in the pool keeps a complete forward pass of the generator.
+The problem: the pool stores images with their graphs, and ``retain_graph=True`` retains what these
+graphs had saved: each image in the pool retains one whole pass through the generator.
 
 Run: ``python examples/leaks/image_pool.py [--steps N] [--batch N]``
 """
@@ -16,7 +16,7 @@ SHARE_OF_FRESH = 0.5
 
 
 class Generator(nn.Module):
-    """Generates pictures from noise."""
+    """Creates images from noise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,21 +25,21 @@ class Generator(nn.Module):
         self.out = nn.ConvTranspose2d(8, 1, 4, stride=2, padding=1)
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Pictures of 28 x 28."""
+        """Images of 28 x 28."""
         x = torch.relu(self.grow(noise)).view(-1, 16, 7, 7)  # allocated here
         x = torch.relu(self.up(x))  # allocated here
         return torch.tanh(self.out(x))  # allocated here
 
 
 class Pool:
-    """A pool of earlier pictures."""
+    """Earlier images."""
 
     def __init__(self, seed: int) -> None:
         self.pictures: list[Tensor] = []
         self.chance = random.Random(seed)  # noqa: S311  (pictures, not secrets)
 
     def mix(self, fresh: Tensor) -> Tensor:
-        """Some new and some old pictures."""
+        """Some new images, and some earlier ones."""
         self.pictures.append(fresh)  # fault: with its graph, and without a limit
         old = self.chance.choice(self.pictures)
         return torch.where(torch.rand(len(fresh), 1, 1, 1) < SHARE_OF_FRESH, fresh, old).detach()

@@ -1,6 +1,6 @@
-"""Trains, and collects gradients of the inputs, to plot their importance.
+"""Trains, and collects the gradients of the inputs, for a saliency map.
 
-The fault: a hook on the input tensor puts each gradient into a list that is never cleared.
+The problem: a hook on the input tensor appends each gradient to a list that is never cleared.
 
 Run: ``python examples/leaks/input_gradients.py [--steps N]``
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Saliency:
-    """Importance of the inputs."""
+    """Collects the gradients of inputs."""
 
     def __init__(self) -> None:
         self.gradients: list[Tensor] = []
@@ -29,7 +29,7 @@ class Saliency:
 
 
 def main() -> None:
-    """Train and print the importance."""
+    """Train and print the saliency."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=170)
     steps = parser.parse_args().steps

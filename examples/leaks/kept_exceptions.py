@@ -1,7 +1,7 @@
 """Trains on data with bad batches: skips each of them, and lists the errors at the end.
 
-The fault: a stored exception keeps its traceback, the traceback keeps its frames, and their locals
-keep the batch, the scores and the loss with its graph.
+The problem: a stored exception retains its traceback, with the frames that it passed through and
+their local variables: the batch, the scores and the loss with its whole graph.
 
 Run: ``python examples/leaks/kept_exceptions.py [--steps N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class BadBatchError(Exception):
-    """A batch that must not be trained on."""
+    """A batch that must be skipped."""
 
 
 def loss_of(model: nn.Module, batch: Tensor, target: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Trains, and logs each step's gradient for debugging.
+"""Trains, and logs each step's gradient in case of an error.
 
-The fault: a log record keeps its arguments until it is formatted, and the handler keeps every
-record until a crash.
+The problem: a log record retains its arguments until it is formatted, and the handler stores every
+record until they are printed, which does not happen.
 
 Run: ``python examples/leaks/log_records.py [--steps N] [--verbose]``
 """
@@ -23,7 +23,7 @@ class BlackBox(logging.Handler):
         self.records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
+        """Store a record."""
         self.records.append(record)  # fault: with its tensor arguments
 
     def show(self) -> None:

@@ -1,7 +1,7 @@
 """Fits a small network to three species of flowers and stores each epoch's loss for a curve.
 
-The fault: the list keeps the loss as a tensor, and with it the graph that made it. Backward has
-freed the saved tensors; the nodes stay, a few kilobytes per epoch.
+The problem: the list stores the loss as a tensor, with its autograd graph. Backward frees the
+tensors that the graph had saved; its nodes stay, a few kilobytes in each epoch.
 
 Run: ``python examples/leaks/losses_kept.py [EPOCHS]``
 """
@@ -30,7 +30,7 @@ losses = []
 for epoch in range(epochs):
     scores = model(flowers)
     loss = criterion(scores, kinds)  # allocated here
-    losses.append(loss)  # fault: keeps the graph too
+    losses.append(loss)  # fault: retains the graph too
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

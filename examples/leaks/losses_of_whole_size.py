@@ -1,8 +1,8 @@
 """Trains on images, and stores each step's loss detached, as one should.
 
-The fault: the loss of ``mse_loss`` is one number in a storage as large as its input, because
-PyTorch reduces in place and then shrinks the shape alone. Detached, it keeps the whole storage;
-``.clone()`` or ``.item()`` keeps the number.
+The problem: the loss of ``mse_loss`` is one number in a storage as large as its input, because
+PyTorch reduces it in a buffer of that size and shrinks the shape alone. Detached, it retains the
+whole storage; ``.clone()`` or ``.item()`` retains the number only.
 
 Run: ``python examples/leaks/losses_of_whole_size.py [--steps N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Denoiser(nn.Module):
-    """Denoises pictures."""
+    """Removes noise from images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Denoiser(nn.Module):
                                     nn.Conv2d(4, 1, 3, padding=1))  # fmt: skip
 
     def forward(self, noisy: Tensor) -> Tensor:
-        """The denoised pictures."""
+        """The images without noise."""
         return noisy - self.layers(noisy)
 
 

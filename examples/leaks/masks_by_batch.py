@@ -1,7 +1,7 @@
 """Trains a set encoder on sets of many sizes, and caches its masks.
 
-The fault: the cache key is the sizes of all sets of a batch. No two batches have the same sizes, so
-no lookup ever hits, and every mask stays.
+The problem: the key of the cache is the sizes of all the sets of a batch. No two batches have the
+same sizes, so no entry is used again, and every mask stays.
 
 Run: ``python examples/leaks/masks_by_batch.py [--epochs N]``
 """
@@ -23,7 +23,7 @@ def mask_of(sizes: tuple[int, ...], longest: int) -> Tensor:
 
 
 class SetEncoder(nn.Module):
-    """The mean of the embeddings of a set."""
+    """The mean of the encoded members of a set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class SetEncoder(nn.Module):
 
 
 def train_one_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: int) -> float:
-    """Train for some batches; the mean loss."""
+    """Train for that many steps and return the mean loss."""
     total = 0.0
     for _ in range(batches):
         sizes = tuple(torch.randint(20, 120, (64,)).tolist())

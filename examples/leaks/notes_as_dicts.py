@@ -1,7 +1,7 @@
-"""Tags sentences, and stores the result of each.
+"""Tags sentences, and stores a note for each.
 
-The fault: the results of all sentences stay in the tagger, as dicts of words and numbers without
-tensors.
+The problem: the notes of all sentences stay in the tagger, as dictionaries of words and numbers
+without any tensor.
 
 Run: ``python examples/leaks/notes_as_dicts.py [--rounds N]``
 """
@@ -18,7 +18,7 @@ WORDS = 60
 
 
 class Tagger:
-    """A tagger that stores results."""
+    """A tagger that stores notes."""
 
     def __init__(self) -> None:
         self.model = nn.Linear(26, 5)

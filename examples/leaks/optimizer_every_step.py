@@ -1,7 +1,7 @@
 """Adapts a network to one user after another, each with a new optimizer.
 
-The fault: the optimizers are kept to compare them later. Adam's two moments are each as large as
-the network, so every optimizer keeps two copies of it.
+The problem: the optimizers are stored to compare them later. Adam's two moments are each as large
+as the network, so every optimizer retains twice the network.
 
 Run: ``python examples/leaks/optimizer_every_step.py [USERS]``
 """
@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Personalizer:
-    """Adapts one network to each user."""
+    """Fits one network to each user."""
 
     def __init__(self) -> None:
         self.network = nn.Sequential(nn.Linear(60, 200), nn.ReLU(), nn.Linear(200, 5))
@@ -31,7 +31,7 @@ class Personalizer:
 
 
 def main(users: int) -> None:
-    """Adapt to all users."""
+    """Fit all users."""
     torch.manual_seed(19)
     app = Personalizer()
     losses = [app.fit(torch.randn(50, 60), torch.randint(5, (50,))) for _ in range(users)]

@@ -1,6 +1,6 @@
 """Learns one task after another, with one prompt per task.
 
-The fault: each new prompt becomes a parameter group of the one optimizer, and none is ever
+The problem: each new prompt becomes a parameter group of the one optimizer, and none is ever
 removed, though only the last one is still trained.
 
 Run: ``python examples/leaks/param_groups_grow.py [--tasks N]``
@@ -42,7 +42,7 @@ def main() -> None:
     model.body.requires_grad_(requires_grad=False)
     optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
     for task in range(tasks):
-        optimizer.add_param_group({"params": [model.begin_task()]})  # fault: never removed
+        optimizer.add_param_group({"params": [model.begin_task()]})  # fault: one more in each task
         x = torch.randn(64, 128)
         loss = nn.functional.cross_entropy(model(x), (x[:, task % 128] > 0).long())
         optimizer.zero_grad()

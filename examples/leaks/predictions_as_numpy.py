@@ -1,6 +1,6 @@
 """Trains on a signal, and stores each step's predictions as arrays to plot them.
 
-The fault: one in fifty is plotted at the end, but all are stored.
+The problem: every fiftieth array is plotted in the end, and all of them are stored.
 
 Run: ``python examples/leaks/predictions_as_numpy.py [STEPS]``
 """

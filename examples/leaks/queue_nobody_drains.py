@@ -1,7 +1,7 @@
-"""Trains while another thread draws the generated pictures.
+"""Trains while another thread draws the images that the model generates.
 
-The fault: the thread has died of an exception, unnoticed, and training continues to fill its
-queue.
+The problem: the thread has ended at an image that it cannot draw. The training continues to fill
+its queue.
 
 Run: ``python examples/leaks/queue_nobody_drains.py [STEPS]``
 """
@@ -24,7 +24,7 @@ class Painter:
         self.thread.start()
 
     def work(self) -> None:
-        """Draw until there are no more pictures."""
+        """Draw until the end of the queue."""
         while (picture := self.waiting.get()) is not None:
             if picture.max() > 1:
                 print("painter: a picture is too bright", file=sys.stderr)
@@ -32,8 +32,8 @@ class Painter:
             self.drawn += 1
 
     def draw(self, picture: Tensor) -> None:
-        """Queue a picture for drawing."""
-        self.waiting.put(picture)  # fault: the queue is not drained
+        """Enqueue an image."""
+        self.waiting.put(picture)  # fault: nothing takes them out
 
 
 def main(steps: int) -> None:

@@ -1,8 +1,8 @@
 """Trains on random trees, which an inner function traverses.
 
-The fault: a recursive inner function is a reference cycle: the function holds its closure, which
-holds the function, and the leaves of the tree. The garbage collector is set to run rarely, so the
-cycles of many steps accumulate.
+The problem: an inner function that calls itself is a reference cycle: the function refers to its
+closure, which refers to the function and to the leaves of the tree. The garbage collector is set to
+run rarely, so the cycles of many steps accumulate.
 
 Run: ``python examples/leaks/recursive_closure.py [--steps N]``
 """
@@ -27,7 +27,7 @@ def grow(chance: random.Random, depth: int) -> list:
 
 
 def read(tree: list, table: nn.Embedding) -> Tensor:
-    """The sum over a tree's leaves, weighted down by depth."""
+    """The sum over a tree's leaves, weighted by depth."""
     noise = torch.randn(500, 200)  # allocated here
     leaves: list[Tensor] = []
 

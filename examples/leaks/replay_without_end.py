@@ -1,6 +1,6 @@
-"""Learns to balance from a replay buffer that gets an entry in every step.
+"""Learns to balance with a replay memory that gets one entry in every step.
 
-The fault: the buffer is a list without a limit. ``clean_replay_fills.py`` is the same with one.
+The problem: the memory is an unbounded list. ``clean_replay_fills.py`` is the same with a bound.
 
 Run: ``python examples/leaks/replay_without_end.py [STEPS]``
 """
@@ -17,7 +17,7 @@ EXPLORE = 0.2
 
 @dataclass(slots=True)
 class Transition:
-    """Observation, action, and reward."""
+    """Observation, action and result."""
 
     state: Tensor
     action: int
@@ -26,7 +26,7 @@ class Transition:
 
 
 class Agent:
-    """Learns from the replay buffer."""
+    """Learns from its replay memory."""
 
     def __init__(self) -> None:
         self.chance = random.Random(31)  # noqa: S311  (a game, not secrets)
@@ -46,7 +46,7 @@ class Agent:
         self.memory.append(transition)  # fault: no limit
 
     def learn(self) -> float:
-        """Learn from some of the transitions; the loss."""
+        """Learn from some of the transitions and return the loss."""
         some = self.chance.choices(self.memory, k=16)
         states = torch.stack([one.state.flatten() for one in some])
         afters = torch.stack([one.after.flatten() for one in some])

@@ -1,7 +1,7 @@
 """Trains a regression and prints the mean loss of the whole run at its end.
 
-The fault: ``total = total + loss`` adds tensors. There is only one total, but its graph is a chain
-of additions back to the first step, with the graph of every loss.
+The problem: ``total = total + loss`` adds tensors. There is only one total at any time, but its
+autograd graph reaches back to the first step, through the graph of every loss.
 
 Run: ``python examples/leaks/running_loss.py [--steps N] [--width N]``
 """
@@ -20,7 +20,7 @@ def build(width: int) -> nn.Module:
 
 
 def train(model: nn.Module, steps: int, device: torch.device) -> float:
-    """Train for some steps; the mean loss."""
+    """Train for that many steps and return the mean loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     total: Tensor | float = 0.0
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Train from a list of dicts, which each of the DataLoader's workers copies as it reads it.
+"""Trains from a list of dicts, whose pages each loader worker copies as it reads them.
 
 Run: ``python examples/leaks/samples_as_dicts.py --steps 300``.
 """
@@ -14,7 +14,7 @@ BATCH = 160
 
 
 class Annotations(Dataset[tuple[Tensor, Tensor]]):
-    """Boxes and names, as loaded from JSON."""
+    """Boxes and names, as in a JSON file."""
 
     def __init__(self, n: int) -> None:
         self.samples: list[dict[str, Any]] = [
@@ -32,7 +32,7 @@ class Annotations(Dataset[tuple[Tensor, Tensor]]):
 
 
 def main() -> None:
-    """Fit names to boxes, for one epoch."""
+    """Fit names to boxes, in one pass over all of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     n_steps = parser.parse_args().steps

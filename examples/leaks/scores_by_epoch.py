@@ -1,7 +1,7 @@
 """Trains in short epochs, and validates after each.
 
-The fault: the history keeps the scores of the whole validation set for every epoch, where one
-number would be enough.
+The problem: the history stores the scores of the whole validation set for every epoch, instead of
+one number.
 
 Run: ``python examples/leaks/scores_by_epoch.py [EPOCHS]``
 """
@@ -20,7 +20,7 @@ history: defaultdict[str, list[Any]] = defaultdict(list)
 
 @torch.no_grad()
 def validate(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
-    """The current accuracy."""
+    """Accuracy and scores on the validation set."""
     model.eval()
     scores = model(x).softmax(-1)  # allocated here
     model.train()
@@ -42,7 +42,7 @@ def main(epochs: int) -> None:
             loss.backward()
             optimizer.step()
         for name, value in validate(model, x_val, y_val).items():
-            history[name].append(value)  # fault: all scores
+            history[name].append(value)  # fault: the scores too
         if epoch % 10 == 0:
             print(f"epoch {epoch}: {history['accuracy'][-1]:.3f}")
 

@@ -1,7 +1,7 @@
 """Adapts a copy of the model to each task, and learns the initial weights.
 
-The fault: ``backward(create_graph=True)`` leaves in each copy gradients whose graph leads back to
-the copy's own parameters. That reference cycle is in C++: no garbage collector breaks it.
+The problem: ``backward(create_graph=True)`` leaves in each copy gradients whose graph refers to
+the copy's own parameters. The garbage collector cannot see that reference cycle in PyTorch's C++.
 
 Run: ``python examples/leaks/second_order_adaptation.py [TASKS]``
 """
@@ -29,7 +29,7 @@ def task() -> tuple[Tensor, Tensor]:
 
 
 def roughness(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The squared norm of the gradient."""
+    """A penalty on the gradients."""
     learner = copy.deepcopy(model)  # allocated here
     loss = nn.functional.mse_loss(learner(x), y)  # allocated here
     loss.backward(create_graph=True)  # fault: torch.autograd.grad would leave no gradients behind

@@ -1,7 +1,7 @@
 """Trains with a trainer object that shows a smoothed loss, as progress bars do.
 
-The fault: the smoothed loss is a tensor made of the one before it, so its graph contains all the
-others. The trainer has one attribute, and its graph grows by one step's nodes in every step.
+The problem: the smoothed loss is a tensor computed from the previous one, so its graph has all
+earlier ones. The trainer has one attribute, whose graph grows by one step's nodes in every step.
 
 Run: ``python examples/leaks/smoothed_loss.py [STEPS]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Trainer:
-    """Trains a classifier, and tracks a smoothed loss."""
+    """Trains a classifier and shows its progress."""
 
     def __init__(self, model: nn.Module, *, beta: float = 0.98) -> None:
         self.model = model
@@ -24,7 +24,7 @@ class Trainer:
         self.smooth_loss: Tensor | None = None
 
     def update_bar(self, loss: Tensor) -> None:
-        """Update the smoothed loss."""
+        """Include a new loss in the one that is shown."""
         if self.smooth_loss is None:
             self.smooth_loss = loss
         self.smooth_loss = self.beta * self.smooth_loss + (1 - self.beta) * loss  # fault: attached
@@ -48,7 +48,7 @@ class Trainer:
 
 
 def spirals(steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Points on two spirals, with the class of each."""
+    """Points on two spirals, and the spiral of each."""
     for _ in range(steps):
         side = torch.randint(2, (200,))
         angle = torch.rand(200) * 9

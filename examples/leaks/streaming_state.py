@@ -1,7 +1,7 @@
-"""Marks anomalies of a long recording with a recurrent network, piece by piece.
+"""Detects anomalies in a long recording with a recurrent network, piece by piece.
 
-The fault: the hidden state that goes from piece to piece is never detached. There is one state at
-any time, and its graph contains all the pieces so far.
+The problem: the hidden state that is carried over is never detached. There is one state at any
+time, whose autograd graph has all the pieces so far.
 
 Run: ``python examples/leaks/streaming_state.py [PIECES]``
 """
@@ -30,7 +30,7 @@ class Recording(Dataset[Tensor]):
 
 
 class Listener(nn.Module):
-    """Processes a stream with a recurrent state."""
+    """A recurrent network with its state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,9 +39,9 @@ class Listener(nn.Module):
         self.state: Tensor | None = None
 
     def forward(self, piece: Tensor) -> Tensor:
-        """Anomaly score of each frame of the next piece."""
-        output, self.state = self.rnn(piece, self.state)  # fault: allocated here, never detached
-        return self.score(output).squeeze(-1)
+        """The anomaly score of each frame of the next piece."""
+        heard, self.state = self.rnn(piece, self.state)  # fault: allocated here, never detached
+        return self.score(heard).squeeze(-1)
 
 
 def main(pieces: int) -> None:

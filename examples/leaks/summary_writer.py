@@ -1,4 +1,4 @@
-"""Trains, and stores gradients for a dashboard that is written at the end.
+"""Trains, and logs gradients for a dashboard that is written at the end.
 
 The problem: the writer stores the gradients themselves until ``close``, although their histograms
 would be enough.
@@ -48,7 +48,7 @@ class Writer:
 
 
 def main() -> None:
-    """Train with a summary writer."""
+    """Train with a dashboard."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--log-every", type=int, default=3)

@@ -1,4 +1,4 @@
-"""Translates sentences word by word, and uses the beginning of each translation.
+"""Translates sentences word by word, and takes only the first words of each translation.
 
 The problem: a generator that did not run to its end retains its frame with all local variables,
 and a list retains all generators.
@@ -47,7 +47,7 @@ def main(sentences: int) -> None:
     for (batch,) in DataLoader(text, batch_size=4):
         words = translate(model, batch)
         starts.append(next(words)[0])
-        translations.append(words)  # fault: none is exhausted
+        translations.append(words)  # fault: none of them is run to its end
     print(f"{len(translations)} translations begin with {len(set(starts))} different words")
 
 

@@ -1,7 +1,7 @@
-"""Trains on batches, and iterates over the same ones again for statistics.
+"""Trains on batches, and reads the same ones again for statistics.
 
-The fault: ``itertools.tee`` keeps every batch that one of its two readers has seen and the other
-has not; the second begins after the first has ended.
+The problem: ``itertools.tee`` stores every batch that one of its two readers has read and the other
+has not; the second starts when the first has ended.
 
 Run: ``python examples/leaks/tee_of_batches.py [--batches N]``
 """
@@ -17,7 +17,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def batches(n: int) -> Iterator[Batch]:
-    """Some batches, always the same ones."""
+    """That many batches, always the same ones."""
     source = torch.Generator().manual_seed(36)
     for _ in range(n):
         x = torch.randn(40, 500, generator=source)  # allocated here
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=150)
     n = parser.parse_args().batches
     model = nn.Sequential(nn.Linear(500, 32), nn.ReLU(), nn.Linear(32, 1))
-    for_training, for_statistics = itertools.tee(batches(n))  # fault: one is read after the other
+    for_training, for_statistics = itertools.tee(batches(n))  # fault: one waits for the other
     print("loss", train(model, for_training) / n)
     print("mean", sum(x.mean().item() for x, _ in for_statistics) / n)
 

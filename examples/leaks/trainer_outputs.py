@@ -1,4 +1,4 @@
-"""Trains with a custom trainer, in the style of popular ones.
+"""Trains with its own trainer, in the style of well-known ones.
 
 The problem: the trainer stores what each step returns for the end of the epoch, and the list is not
 cleared there. A step returns its scores beside its loss, so their graph stays too.
@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812  (its usual name)
+import torch.nn.functional as F  # noqa: N812  (as everybody calls it)
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
 class TaskModule(nn.Module):
-    """A module with its own loss and optimizer."""
+    """A model with its own loss and optimizer."""
 
     def __init__(self, width: int = 96, lr: float = 3e-3) -> None:
         super().__init__()
@@ -30,14 +30,14 @@ class TaskModule(nn.Module):
         return self.head(self.encoder(x))  # allocated here
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> dict[str, Any]:
-        """The loss, and the outputs for the end of the epoch."""
+        """The loss, and the scores for the end of the epoch."""
         x, y = batch
         logits = self(x)
         loss = F.cross_entropy(logits, y)  # allocated here
         return {"loss": loss, "logits": logits, "index": batch_idx}
 
     def training_epoch_end(self, outputs: list[dict[str, Any]]) -> None:
-        """Print metrics of the epoch."""
+        """Print the mean loss."""
         mean = torch.stack([out["loss"].detach() for out in outputs]).mean()
         print(f"loss {mean.item():.4f} over {len(outputs)} batches")
 

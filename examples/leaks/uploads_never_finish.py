@@ -1,7 +1,7 @@
 """Trains in an async program that uploads the model's outputs meanwhile.
 
-The fault: every upload waits for a free connection, and the only one is never released. The tasks
-are stored, as asyncio's documentation recommends, and each keeps its tensor.
+The problem: every upload waits for a semaphore that is never released. References to the tasks are
+stored, as asyncio's documentation requires, and each retains its tensor.
 
 Run: ``python examples/leaks/uploads_never_finish.py [--steps N]``
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class Uploader:
-    """Uploads tensors, with a limited number of connections."""
+    """Uploads tensors, a limited number at a time."""
 
     def __init__(self, lines: int) -> None:
         self.line = asyncio.Semaphore(lines)
@@ -23,18 +23,18 @@ class Uploader:
     def start(self, outputs: Tensor) -> None:
         """Start an upload."""
         task = asyncio.create_task(self.upload(outputs))
-        self.tasks.add(task)  # fault: no task ever finishes
+        self.tasks.add(task)  # fault: no task is ever done
         task.add_done_callback(self.tasks.discard)
 
     async def upload(self, outputs: Tensor) -> None:
-        """Wait for a connection, and upload."""
+        """Wait for the semaphore, and upload."""
         await self.line.acquire()
         await asyncio.sleep(0)
         del outputs
 
 
 async def train(steps: int) -> None:
-    """Train, and upload the outputs of each step."""
+    """Train, and upload each step's output."""
     uploader = Uploader(lines=1)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     optimizer = torch.optim.Adam(model.parameters())

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 
 class Callback:
-    """Base class of callbacks."""
+    """Is called by a trainer."""
 
     def on_train_batch_end(self, trainer: "Trainer", step: int) -> None:
-        """Called after each batch."""
+        """Is called after a batch."""
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        """Called at the end."""
+        """Is called at the end."""
 
 
 class WeightAveraging(Callback):
@@ -36,14 +36,14 @@ class WeightAveraging(Callback):
         self.snapshots.append(copy.deepcopy(trainer.module.state_dict()))  # fault: allocated here
 
     def on_train_end(self, trainer: "Trainer") -> None:
-        """Load the mean."""
+        """Set the mean."""
         chosen = self.snapshots[-self.last :]
         mean = {name: torch.stack([one[name] for one in chosen]).mean(0) for name in chosen[0]}
         trainer.module.load_state_dict(mean)
 
 
 class Progress(Callback):
-    """Prints the loss regularly."""
+    """Prints the loss in every 25th step."""
 
     def on_train_batch_end(self, trainer: "Trainer", step: int) -> None:
         """Print the loss in every 25th step."""
