@@ -121,7 +121,7 @@ def test_the_operators_of_an_array_without_categories_are_known_by_their_process
 
 
 @needs_corpus
-def test_a_loader_in_the_main_process_is_found_with_its_time_and_its_cure_is_silent() -> None:
+def test_a_loader_in_the_main_process_is_found_and_its_fix_is_not() -> None:
     slow = report_of("v100-resnet50-loader-0-workers.json.gz")
     cured = report_of("v100-resnet50-loader-4-workers.json.gz")
     (starved,) = [f for f in slow.findings if f.name == "starved-by-loader"]
@@ -138,7 +138,7 @@ def test_a_loader_in_the_main_process_is_found_with_its_time_and_its_cure_is_sil
     sorted((CORPUS / "negatives").glob("*")) if CORPUS.is_dir() else [],
     ids=lambda p: p.name,
 )
-def test_what_is_no_trace_is_refused_in_a_sentence_with_exit_code_3(path: Path) -> None:
+def test_invalid_traces_exit_with_code_3_and_a_sentence(path: Path) -> None:
     with pytest.raises(NotATraceError) as refused:
         analyze(path)
     assert refused.value.exit_code == 3

@@ -60,7 +60,7 @@ def both(request: pytest.FixtureRequest) -> Both:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
-def test_blocks_are_those_of_the_other_profiler(both: Both) -> None:
+def test_blocks_per_sm_equal_those_of_the_other_profiler(both: Both) -> None:
     for kernel in both.report.summary.top_kernels:
         told = [each for each in both.written[kernel.name] if "blocks per SM" in each["args"]]
         if not told:
@@ -71,7 +71,7 @@ def test_blocks_are_those_of_the_other_profiler(both: Both) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
-def test_occupancy_is_theirs_but_where_they_count_what_is_not_known_as_none(both: Both) -> None:
+def test_occupancy_equals_theirs_except_where_they_count_unknown_as_zero(both: Both) -> None:
     """Of kernels with over 48 KiB of shared memory the profiler writes 0 for "not worked out".
 
     torch-tb-profiler takes it for an occupancy. It is one where the whole grid has few threads.
@@ -92,7 +92,7 @@ def test_occupancy_is_theirs_but_where_they_count_what_is_not_known_as_none(both
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
-def test_how_much_of_their_mean_is_false_is_said(both: Both) -> None:
+def test_the_error_of_their_mean_is_reported(both: Both) -> None:
     calls = [each for every in both.written.values() for each in every]
     lost = [
         each["dur"]
@@ -119,7 +119,7 @@ def is_occupancy(args: dict[str, Any], device: dict[str, Any]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The copy keyword")
-def test_what_they_count_on_tensor_cores_is_counted_and_newer_names_too(both: Both) -> None:
+def test_their_tensor_core_kernels_and_newer_names_count(both: Both) -> None:
     """Their list ends with Ampere: it has no name of Hopper, Blackwell, AMD or attention."""
     newer = ("nvjet_", "fmhaSm", "flash_fwd_kernel", "tensor16x8x8", "MmaTensorOp", "_MI16x16",
              "_gtcx", "_xdl")  # fmt: skip

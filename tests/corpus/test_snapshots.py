@@ -86,7 +86,7 @@ def test_figures_agree_to_the_byte(expected: dict[str, Any]) -> None:
 
 @needs_corpus
 @each_snapshot
-def test_what_stood_at_the_peak_and_in_the_end_adds_up(expected: dict[str, Any]) -> None:
+def test_live_blocks_at_the_peak_and_the_end_add_up(expected: dict[str, Any]) -> None:
     for memory in context_of(expected["file"]).device_memories:
         replay = memory.replay
         in_the_end = memory.sites_at(replay.end)
@@ -98,7 +98,7 @@ def test_what_stood_at_the_peak_and_in_the_end_adds_up(expected: dict[str, Any])
 @pytest.mark.slow
 @needs_corpus
 @each_snapshot
-def test_at_no_moment_more_is_in_use_than_reserved(expected: dict[str, Any]) -> None:
+def test_active_bytes_never_exceed_reserved_bytes(expected: dict[str, Any]) -> None:
     for memory in context_of(expected["file"]).device_memories:
         # A file whose blocks do not even add up to their segments is told as odd.
         if not memory.snapshot.notes.n_odd_segments:
@@ -107,7 +107,7 @@ def test_at_no_moment_more_is_in_use_than_reserved(expected: dict[str, Any]) -> 
 
 @needs_corpus
 @each_snapshot
-def test_what_is_free_can_be_given_back_or_is_held_in_place(expected: dict[str, Any]) -> None:
+def test_free_memory_is_releasable_or_unreleasable(expected: dict[str, Any]) -> None:
     memory = report_of(expected["file"]).summary.memory
     assert memory is not None
     for device in memory.devices:
@@ -122,17 +122,17 @@ def test_what_is_free_can_be_given_back_or_is_held_in_place(expected: dict[str, 
 @pytest.mark.slow
 @needs_corpus
 @each_snapshot
-def test_the_layout_played_back_to_the_first_entry_fits_its_segments(
+def test_the_segment_map_before_the_first_entry_is_consistent(
     expected: dict[str, Any],
 ) -> None:
     for each in context_of(expected["file"]).device_memories:
         if each.snapshot.notes.n_odd_segments or not each.replay.end:
             continue
         for place in np.linspace(0, each.replay.end, 9).astype(int).tolist():
-            layout = each.segment_map_at(place)
-            free = int(layout.segment_bytes.sum() - layout.block_bytes.sum())
-            assert int(layout.free_bytes.sum()) == free
-            assert int(layout.segment_bytes.sum()) == int(each.replay.reserved_bytes[place])
+            segments = each.segment_map_at(place)
+            free = int(segments.segment_bytes.sum() - segments.block_bytes.sum())
+            assert int(segments.free_bytes.sum()) == free
+            assert int(segments.segment_bytes.sum()) == int(each.replay.reserved_bytes[place])
 
 
 @needs_corpus
@@ -168,7 +168,7 @@ AILING = {
 
 @needs_corpus
 @each_snapshot
-def test_nothing_more_than_a_note_is_said_of_a_healthy_program(expected: dict[str, Any]) -> None:
+def test_a_healthy_program_has_notes_only(expected: dict[str, Any]) -> None:
     report = report_of(expected["file"])
     said = {f.name for f in (*report.findings, *report.health) if f.severity != "note"}
     assert said == AILING.get(expected["file"], set())
@@ -177,7 +177,7 @@ def test_nothing_more_than_a_note_is_said_of_a_healthy_program(expected: dict[st
 @pytest.mark.slow
 @needs_corpus
 @each_snapshot
-def test_the_model_of_the_allocator_reserves_what_was_recorded(expected: dict[str, Any]) -> None:
+def test_the_allocator_model_reproduces_reserved_bytes(expected: dict[str, Any]) -> None:
     """At every request of every history, to the byte; one was fabricated by its authors."""
     for memory in context_of(expected["file"]).device_memories:
         if len(memory.replay.alloc) and expected["file"] != "facebookresearch-output.pickle.gz":

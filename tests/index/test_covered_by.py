@@ -14,7 +14,7 @@ from tests.index.host.test_nesting import table
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=20),
     st.integers(1, 4),
 )
-def test_rows_cover_the_same_time_in_pieces_of_any_length(
+def test_rows_cover_the_same_time_in_chunks_of_any_size(
     spans: list[tuple[int, int]], piece: int
 ) -> None:
     events = table([(start, start + length) for start, length in spans])

@@ -33,7 +33,7 @@ def apart(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @settings(max_examples=200, deadline=None)
 @given(spans, st.integers(1, 64))
-def test_a_coarser_level_is_what_a_walk_over_the_slices_makes(
+def test_a_coarser_level_equals_a_sequential_merge(
     pairs: list[tuple[int, int]], resolution: int
 ) -> None:
     pairs = apart(pairs)
@@ -62,7 +62,7 @@ def test_a_coarser_level_is_what_a_walk_over_the_slices_makes(
 
 @settings(max_examples=200, deadline=None)
 @given(spans, st.data())
-def test_slices_that_overlap_are_in_rows_of_their_own_and_in_no_more_than_needed(
+def test_overlapping_slices_use_the_minimum_number_of_rows(
     pairs: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     drawn = st.lists(st.integers(0, 1), min_size=len(pairs), max_size=len(pairs))
@@ -99,7 +99,7 @@ def test_slices_that_overlap_are_in_rows_of_their_own_and_in_no_more_than_needed
 
 @settings(max_examples=100, deadline=None)
 @given(spans)
-def test_flattened_slices_are_as_long_as_the_union_and_lose_none(
+def test_flattened_slices_cover_the_union_and_count_every_event(
     pairs: list[tuple[int, int]],
 ) -> None:
     every = slices(sorted(pairs))

@@ -1,37 +1,37 @@
-"""Things of two recordings are paired by the strictest key first, then by nearness."""
+"""Items of two recordings match by the strictest key first, then by distance."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.index.pairing import match_items
 
-Thing = tuple[str, int]
+Item = tuple[str, int]
 KEYS = (lambda thing: thing, lambda thing: thing[0] or None)
 
 
-def apart(one: Thing, other: Thing) -> int:
+def apart(one: Item, other: Item) -> int:
     return abs(one[1] - other[1])
 
 
-def test_the_same_comes_before_the_near() -> None:
+def test_an_exact_match_precedes_a_closer_item() -> None:
     pairs, left, right = match_items([("a", 1), ("a", 5)], [("a", 5), ("a", 2)], KEYS, apart)
     assert sorted(pairs) == [(("a", 1), ("a", 2)), (("a", 5), ("a", 5))]
     assert left == []
     assert right == []
 
 
-def test_the_nearest_is_the_pair_and_the_rest_is_left_over() -> None:
+def test_the_closest_items_match_and_the_rest_is_returned() -> None:
     pairs, left, right = match_items([("a", 1), ("a", 10)], [("a", 11)], KEYS, apart)
     assert pairs == [(("a", 10), ("a", 11))]
     assert left == [("a", 1)]
     assert right == []
 
 
-def test_what_a_key_says_nothing_of_has_no_pair() -> None:
+def test_an_item_without_a_key_has_no_match() -> None:
     assert match_items([("", 1)], [("", 2)], KEYS, apart) == ([], [("", 1)], [("", 2)])
 
 
-def test_of_very_many_the_first_goes_with_the_first() -> None:
+def test_large_groups_are_matched_in_order() -> None:
     pairs, left, right = match_items(
         [("a", n) for n in range(0, 400, 2)], [("a", n) for n in range(1, 801, 2)], KEYS, apart
     )
@@ -43,7 +43,7 @@ things = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), max_size=
 
 
 @given(before=things, after=things)
-def test_nothing_is_lost_or_paired_twice(before: list[Thing], after: list[Thing]) -> None:
+def test_every_item_is_returned_exactly_once(before: list[Item], after: list[Item]) -> None:
     pairs, left, right = match_items(before, after, KEYS, apart)
     assert sorted([one for one, _ in pairs] + left) == sorted(before)
     assert sorted([other for _, other in pairs] + right) == sorted(after)

@@ -72,7 +72,7 @@ def test_steps_are_those_on_the_host_not_their_copies_on_a_device(read: Read) ->
     assert ctx.steps.of(np.array([0, 999, 1_000, 2_000])).tolist() == [0, 0, 1, -1]
 
 
-def test_idle_time_has_the_cause_that_the_host_was_busy_with(read: Read) -> None:
+def test_idle_time_is_attributed_to_the_host_activity(read: Read) -> None:
     builder = TraceBuilder()
     builder.launch("aten::a", kernel="k", host_ns=4_000, device_ns=1_000)  # runs 4000 to 5000
     builder.load(10_000)  # from 4000 to 14000: 9000 of it idle
@@ -98,7 +98,7 @@ def test_idle_time_while_the_host_waits_for_the_device_is_sync(read: Read) -> No
     assert causes(read(builder)) == {"sync": 6_000, "launch": 4_000}
 
 
-def test_a_gap_between_queued_kernels_is_the_devices_own(read: Read) -> None:
+def test_a_gap_between_queued_kernels_has_the_device_as_its_cause(read: Read) -> None:
     builder = TraceBuilder()
     first = builder.call("LaunchKernel", 1_000)
     second = builder.call("LaunchKernel", 1_000)
@@ -107,14 +107,14 @@ def test_a_gap_between_queued_kernels_is_the_devices_own(read: Read) -> None:
     assert causes(read(builder)) == {"device": 1_500}
 
 
-def test_a_gap_before_work_without_a_launch_has_no_known_cause(read: Read) -> None:
+def test_a_gap_before_an_orphan_has_an_unknown_cause(read: Read) -> None:
     builder = TraceBuilder()
     builder.kernel("a", 5_000, at_ns=0)
     builder.kernel("b", 5_000, at_ns=9_000)
     assert causes(read(builder)) == {"unknown": 4_000}
 
 
-def test_work_on_two_streams_at_once_is_busy_once(read: Read) -> None:
+def test_concurrent_work_on_two_streams_counts_once(read: Read) -> None:
     builder = TraceBuilder()
     builder.kernel("gemm", 10_000, at_ns=0, stream=7)
     builder.kernel("ncclDevKernel_AllReduce_Sum_f32", 10_000, at_ns=6_000, stream=20)
@@ -125,7 +125,7 @@ def test_work_on_two_streams_at_once_is_busy_once(read: Read) -> None:
     assert (device.overlap_ns, device.memcpy.total_ns) == (4_000, 3_000)
 
 
-def test_two_devices_have_figures_of_their_own(read: Read) -> None:
+def test_each_device_has_its_own_figures(read: Read) -> None:
     builder = TraceBuilder(device_names=("a", "b"))
     builder.kernel("k", 1_000, at_ns=0, device=0)
     builder.kernel("k", 3_000, at_ns=500, device=1)
@@ -146,13 +146,13 @@ def test_two_devices_have_figures_of_their_own(read: Read) -> None:
         ("sm90_xmma_gemm_bf16bf16", False),
     ],
 )
-def test_communication_kernels_are_known_by_name(name: str, talks: bool, read: Read) -> None:  # noqa: FBT001
+def test_collective_kernels_are_recognized_by_name(name: str, talks: bool, read: Read) -> None:  # noqa: FBT001
     builder = TraceBuilder()
     builder.kernel(name, 1_000)
     assert read(builder).is_communication.any() == talks
 
 
-def test_a_kernel_with_a_collective_written_on_it_is_communication(read: Read) -> None:
+def test_a_kernel_event_with_a_collective_is_communication(read: Read) -> None:
     builder = TraceBuilder()
     builder.kernel("my_kernel", 1_000, **{"Collective name": "allreduce"})
     assert read(builder).is_communication.any()
@@ -168,7 +168,7 @@ def test_a_kernel_with_a_collective_written_on_it_is_communication(read: Read) -
          ["cudaMallocAsync", "cudaFreeAsync", "cudaMemcpy"]),
     ],
 )  # fmt: skip
-def test_calls_are_known_by_what_they_do(kind: object, yes: list[str], no: list[str]) -> None:
+def test_calls_are_classified_by_name(kind: object, yes: list[str], no: list[str]) -> None:
     assert [name for name in yes + no if kind.matches(name)] == yes  # type: ignore[attr-defined]
 
 
@@ -183,7 +183,7 @@ def test_data_wait_is_the_loaders_time_in_each_step(read: Read) -> None:
     assert len(ctx.events.rows_of(Category.ANNOTATION)) == 4
 
 
-def test_a_step_that_had_not_ended_with_the_window_is_no_step(read: Read) -> None:
+def test_an_incomplete_step_is_excluded(read: Read) -> None:
     builder = TraceBuilder(
         capture=CaptureInfo(version="1", name="train", open_step="ProfilerStep#2")
     )

@@ -26,12 +26,12 @@ NO_WAIT = (
 
 
 @pytest.mark.parametrize("name", OF_A_DEVICE + OF_LESS)
-def test_a_call_that_waits_is_known_by_its_name(name: str) -> None:
+def test_synchronizing_calls_are_recognized_by_name(name: str) -> None:
     assert EXPLICIT_SYNC.matches(name)
     assert DEVICE_SYNC.matches(name) is (name in OF_A_DEVICE)
 
 
 @pytest.mark.parametrize("name", NO_WAIT)
-def test_a_call_that_lets_the_host_go_on_is_no_wait(name: str) -> None:
+def test_asynchronous_calls_are_not_syncs(name: str) -> None:
     assert not EXPLICIT_SYNC.matches(name)
     assert not DEVICE_SYNC.matches(name)

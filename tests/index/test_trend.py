@@ -85,13 +85,13 @@ GROWING: dict[str, Series] = {
 
 @pytest.mark.parametrize("n_steps", LENGTHS)
 @pytest.mark.parametrize("name", QUIET)
-def test_what_does_not_leak_is_not_called_growth(name: str, n_steps: int) -> None:
+def test_series_without_a_leak_have_no_growth(name: str, n_steps: int) -> None:
     assert share_found(QUIET[name], n_steps) == 0
 
 
 @pytest.mark.parametrize("n_steps", LENGTHS)
 @pytest.mark.parametrize("name", GROWING)
-def test_growth_that_goes_on_is_found(name: str, n_steps: int) -> None:
+def test_sustained_growth_is_found(name: str, n_steps: int) -> None:
     assert share_found(GROWING[name], n_steps) >= 0.97
 
 
@@ -104,7 +104,7 @@ def test_growth_in_a_third_of_the_steps_is_found(n_steps: int) -> None:
 
 
 @given(st.integers(24, 3000), st.integers(1, 10**9), st.integers(0, 10**12))
-def test_the_pace_of_a_line_is_exact(n_steps: int, pace: int, base: int) -> None:
+def test_the_slope_of_a_line_is_exact(n_steps: int, pace: int, base: int) -> None:
     steps = looks(n_steps)
     trend = lasting_growth(steps, base + pace * steps.astype(np.float64))
     assert trend is not None
@@ -131,13 +131,13 @@ def test_a_series_and_its_mirror_never_both_grow(values: list[float]) -> None:
     assert not (lasting_growth(steps, series) and lasting_growth(steps, -series))
 
 
-def test_too_few_looks_or_steps_are_not_judged() -> None:
+def test_too_few_samples_or_steps_are_not_evaluated() -> None:
     assert lasting_growth(np.arange(5) * 10, np.arange(5.0)) is None
     assert lasting_growth(np.arange(8), np.arange(8.0)) is None
     assert lasting_growth(np.arange(9), np.arange(9.0)) is not None
 
 
-def test_a_leak_that_starts_late_is_dated() -> None:
+def test_the_start_of_a_late_leak_is_found() -> None:
     trend = judged(GROWING["from the middle on"], 400)
     assert trend is not None
     assert 160 <= trend.first_step <= 280
@@ -166,7 +166,7 @@ def test_the_median_slope_is_that_of_all_pairs(points: list[tuple[int, float]]) 
         ([4, 4, 4, 4], False),
     ],
 )
-def test_a_closer_look_is_worth_it_when_the_last_looks_rise(
+def test_a_series_is_rising_when_its_last_samples_rise(
     values: list[float], *, rising: bool
 ) -> None:
     assert is_rising(np.array(values, dtype=np.float64)) is rising

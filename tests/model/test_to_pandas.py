@@ -52,7 +52,7 @@ def test_a_history_comes_with_actions_and_lines(snapshot: MemorySnapshot) -> Non
     assert history["function"].fillna("").tolist() == ["step", "", ""]
 
 
-def test_looks_of_a_watched_program_come_with_what_was_not_taken_missing() -> None:
+def test_samples_of_a_monitored_program_have_missing_values() -> None:
     looks = (
         MemorySample(1, 5, tensor_bytes={"cpu": 3, "cuda:0": 4}),
         MemorySample(2, 9, host_rss_bytes=1 << 40),

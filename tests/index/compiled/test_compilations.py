@@ -30,7 +30,7 @@ def built(tmp_path: Path) -> Built:
         "dynamo",
     ],
 )
-def test_compiling_is_one_stretch_whatever_is_within(built: Built, name: str) -> None:
+def test_nested_compilation_events_are_one_compilation(built: Built, name: str) -> None:
     b = TraceBuilder()
     with b.op(name, self_ns=1_000):
         b.compute("OutputGraph.call_user_compiler (dynamo_timed)", 5_000)
@@ -42,21 +42,21 @@ def test_compiling_is_one_stretch_whatever_is_within(built: Built, name: str) ->
     assert found.numbers == ("7/2",)
 
 
-def test_what_older_versions_wrote_as_annotations_counts_too(built: Built) -> None:
+def test_annotations_of_older_versions_count(built: Built) -> None:
     b = TraceBuilder()
     with b.annotation("_compile (dynamo_timed)"):
         b.advance(1_000)
     assert len(built(b).compilations.rows) == 1
 
 
-def test_a_user_function_of_that_name_is_none(built: Built) -> None:
+def test_a_user_function_of_that_name_is_not_a_compilation(built: Built) -> None:
     b = TraceBuilder()
     with b.frame("x.py", 1, "dynamo"), b.frame("y.py", 1, "entire_frame_compile"):
         b.compute("aten::mm", 1_000)
     assert not len(built(b).compilations.rows)
 
 
-def test_the_compiling_of_a_backward_pass_is_of_no_function(built: Built) -> None:
+def test_compiling_a_backward_graph_is_not_a_function(built: Built) -> None:
     b = TraceBuilder()
     b.compute("compile_fx.<locals>.bw_compiler (dynamo_timed)", 1_000)
     found = built(b).compilations
@@ -64,7 +64,7 @@ def test_the_compiling_of_a_backward_pass_is_of_no_function(built: Built) -> Non
     assert found.numbers == ("",)
 
 
-def test_the_number_of_what_runs_next_is_taken_only_before_more_is_compiled(
+def test_the_id_of_the_next_run_is_used_only_before_the_next_compilation(
     built: Built,
 ) -> None:
     # The first was given up, so nothing of it runs; and another thread's run is not its own.
@@ -78,7 +78,7 @@ def test_the_number_of_what_runs_next_is_taken_only_before_more_is_compiled(
     assert built(b).compilations.numbers == ("", "3/1")
 
 
-def test_the_number_that_a_row_tells_comes_before_what_runs_next(built: Built) -> None:
+def test_a_recorded_id_precedes_that_of_the_next_run(built: Built) -> None:
     b = TraceBuilder()
     with b.op("dynamo"), b.annotation("dynamo_data: compile_id=4/1"):
         b.advance(1_000)
@@ -87,7 +87,7 @@ def test_the_number_that_a_row_tells_comes_before_what_runs_next(built: Built) -
     assert built(b).compilations.numbers == ("4/1",)
 
 
-def test_runs_know_what_is_around_them_and_whether_they_compute(built: Built) -> None:
+def test_runs_have_their_parent_and_whether_they_compute(built: Built) -> None:
     b = TraceBuilder()
     with b.op("Torch-Compiled Region: 0/0"):
         b.compute("TorchDynamo Cache Lookup", 10)
@@ -132,9 +132,7 @@ def spans(b: TraceBuilder, ending: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_python_around_a_run_is_what_no_operator_of_its_call_covers(
-    built: Built, seed: int
-) -> None:
+def test_gaps_between_graphs_are_not_covered_by_operators(built: Built, seed: int) -> None:
     """Against a walk over nanoseconds, of calls of random shape."""
     b = calls_of_random_shape(seed)
     covered = {ns for begin, end in spans(b, "aten::") for ns in range(begin, end)}

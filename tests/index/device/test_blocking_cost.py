@@ -1,4 +1,4 @@
-"""A wait costs no more than the host was blocked, and no more than the device was idle."""
+"""Blocking the host costs at most the time that it was blocked and the device was idle."""
 
 import numpy as np
 from hypothesis import given
@@ -12,7 +12,7 @@ def ns(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(values, dtype=np.int64)
 
 
-def test_each_window_gives_back_the_smaller_of_blocked_and_idle() -> None:
+def test_each_window_saves_the_smaller_of_blocked_and_idle_time() -> None:
     blocked = of_pairs(((10, 40), (110, 120)))
     idle = of_pairs(((0, 5), (50, 55), (150, 190)))
     cost = blocking_cost(blocked, idle, ns(0, 100), ns(100, 200))
@@ -20,7 +20,7 @@ def test_each_window_gives_back_the_smaller_of_blocked_and_idle() -> None:
     assert cost.claims == ((0, 5), (50, 55), (150, 160))
 
 
-def test_a_window_without_a_wait_is_not_counted() -> None:
+def test_a_window_without_a_blocking_call_is_not_counted() -> None:
     cost = blocking_cost(
         of_pairs(((10, 20),)), of_pairs(((50, 60), (150, 190))), ns(0, 100), ns(100, 200)
     )
@@ -34,7 +34,7 @@ def test_a_device_that_is_never_idle_costs_nothing() -> None:
     assert (cost.blocked_ns, cost.saving_ns, cost.claims) == (80, 0, ())
 
 
-def test_an_idle_stretch_over_two_windows_is_shared_between_them() -> None:
+def test_idle_time_across_two_windows_is_split() -> None:
     blocked = of_pairs(((0, 10), (100, 105)))
     cost = blocking_cost(blocked, of_pairs(((80, 130),)), ns(0, 100), ns(100, 200))
     assert cost.saving_ns == 10 + 5
@@ -49,7 +49,7 @@ def test_there_may_be_no_window() -> None:
     pairs=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=8),
     wanted=st.lists(st.integers(0, 30), min_size=3, max_size=3),
 )
-def test_what_is_taken_is_what_was_wanted_or_all_there_is(
+def test_the_wanted_time_or_all_covered_time_is_taken(
     pairs: list[tuple[int, int]], wanted: list[int]
 ) -> None:
     covered = of_pairs(tuple((start, start + length) for start, length in pairs))

@@ -18,7 +18,7 @@ def by_moment(covered: Intervals) -> set[int]:
 
 
 @given(stretches, stretches, stretches, stretches)
-def test_parts_add_up_and_the_first_of_two_has_the_overlap(
+def test_parts_add_up_and_overlaps_count_for_the_first(
     window: Intervals, compute: Intervals, communication: Intervals, idle: Intervals
 ) -> None:
     window = window if len(window) else of_pairs(((0, 10),))
@@ -37,7 +37,7 @@ def test_parts_add_up_and_the_first_of_two_has_the_overlap(
     assert np.isclose(sum(part.share for part in told.parts), 1)
 
 
-def test_work_comes_before_idle_time_and_the_longest_first() -> None:
+def test_work_precedes_idle_time_each_longest_first() -> None:
     window, none = of_pairs(((0, 100),)), of_pairs(())
     parts = {"compute": of_pairs(((0, 10),)), "copy": of_pairs(((0, 40),)), "idle-data": none}
     told = breakdown(window, 0, partition_time(window, parts))

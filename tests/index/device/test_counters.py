@@ -41,7 +41,7 @@ def test_a_level_is_the_sum_of_all_changes_so_far(changes: list[tuple[int, int]]
 
 
 @given(CHANGES, st.integers(2, 20))
-def test_thinned_levels_keep_the_highest_and_the_last_and_are_never_too_low(
+def test_downsampling_preserves_maxima_and_the_last_value(
     changes: list[tuple[int, int]], most: int
 ) -> None:
     levels = as_levels(changes)
@@ -73,7 +73,7 @@ def test_the_queue_is_what_was_launched_and_has_not_started(tmp_path: Path) -> N
     assert max(queue.values) == 2
 
 
-def test_shares_of_stretches_add_up_to_what_is_covered() -> None:
+def test_shares_of_bins_add_up_to_the_covered_time() -> None:
     covered = union(np.array([5, 20, 90]), np.array([12, 50, 97]))
     edges = bin_edges(0, 100, 7)
     assert edges[0] == 0
@@ -83,5 +83,5 @@ def test_shares_of_stretches_add_up_to_what_is_covered() -> None:
     assert ((share >= 0) & (share <= 1)).all()
 
 
-def test_stretches_are_no_shorter_than_a_nanosecond() -> None:
+def test_bins_are_at_least_a_nanosecond_long() -> None:
     assert bin_edges(7, 10, 1000).tolist() == [7, 8, 9, 10]

@@ -78,17 +78,17 @@ NEITHER = {
 
 
 @pytest.mark.parametrize("name", FLOAT32.values(), ids=FLOAT32)
-def test_these_multiply_in_full_float32(name: str) -> None:
+def test_these_kernels_multiply_in_float32(name: str) -> None:
     assert matmul_precision(name) == "float32"
 
 
 @pytest.mark.parametrize("name", TF32.values(), ids=TF32)
-def test_these_round_to_tf32(name: str) -> None:
+def test_these_kernels_round_to_tf32(name: str) -> None:
     assert matmul_precision(name) == "tf32"
 
 
 @pytest.mark.parametrize("name", NEITHER.values(), ids=NEITHER)
-def test_these_are_something_else(name: str) -> None:
+def test_these_kernels_are_not_float32_matmuls(name: str) -> None:
     assert matmul_precision(name) is None
 
 
@@ -109,7 +109,7 @@ def built(tmp_path: Path) -> Callable[[TraceBuilder], Context]:
         (None, "ampere_scudnn_128x64_relu_nn_v1", True),
     ],
 )
-def test_whose_a_product_is_says_the_operator_or_else_the_kernel(
+def test_cudnn_is_recognized_by_operator_or_kernel(
     built: Callable[[TraceBuilder], Context],
     op: str | None,
     kernel: str,
@@ -130,9 +130,7 @@ def test_whose_a_product_is_says_the_operator_or_else_the_kernel(
      "aten::_linalg_eigh", "aten::linalg_lu_factor_ex", "aten::triangular_solve",
      "aten::linalg_inv_ex"],
 )  # fmt: skip
-def test_factorizations_are_none_of_these_products(
-    built: Callable[[TraceBuilder], Context], op: str
-) -> None:
+def test_factorizations_are_excluded(built: Callable[[TraceBuilder], Context], op: str) -> None:
     b = TraceBuilder()
     b.launch(op, kernel="ampere_sgemm_128x64_tn", host_ns=9_000, device_ns=50_000)
     with b.op("aten::linalg_multi_dot"):

@@ -38,21 +38,21 @@ NOT_TOLD = {
 
 
 @pytest.mark.parametrize("name", ON_TENSOR_CORES.values(), ids=ON_TENSOR_CORES)
-def test_these_names_tell_of_tensor_cores(name: str) -> None:
+def test_these_names_show_tensor_cores(name: str) -> None:
     assert names_tensor_cores(name)
 
 
 @pytest.mark.parametrize("name", NOT_TOLD.values(), ids=NOT_TOLD)
-def test_these_names_do_not(name: str) -> None:
+def test_these_names_do_not_show_tensor_cores(name: str) -> None:
     assert not names_tensor_cores(name)
 
 
-def test_a_mean_weighs_time_and_leaves_out_what_is_not_known() -> None:
+def test_the_mean_is_weighted_by_time_and_ignores_unknown_values() -> None:
     figures = np.array([0.25, math.nan, 1.0])
     assert mean_by_time(figures, np.array([300, 5_000, 100])) == pytest.approx(0.4375)
 
 
-def test_there_is_no_mean_of_nothing_known() -> None:
+def test_without_known_values_there_is_no_mean() -> None:
     assert mean_by_time(np.array([math.nan]), np.array([7])) is None
     assert mean_by_time(np.zeros(0), np.zeros(0, dtype=np.int64)) is None
     assert mean_by_time(np.array([0.5]), np.array([0])) is None

@@ -20,7 +20,7 @@ def names(ctx: Context, rows: object) -> list[str]:
     return [ctx.events.name_of(row) for row in rows.tolist()]  # type: ignore[attr-defined]
 
 
-def test_each_stream_is_judged_by_itself(tmp_path: Path) -> None:
+def test_each_stream_is_evaluated_separately(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.kernel("before", 1_000)
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
@@ -35,7 +35,7 @@ def test_each_stream_is_judged_by_itself(tmp_path: Path) -> None:
     assert names(ctx, orphans_with_lost_launch(ctx.events, ctx.launches)) == ["lost"]
 
 
-def test_streams_of_two_devices_with_one_number_are_two(tmp_path: Path) -> None:
+def test_equal_stream_numbers_of_two_devices_differ(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
     b.kernel("before on the second", 1_000, device=1)
@@ -46,7 +46,7 @@ def test_streams_of_two_devices_with_one_number_are_two(tmp_path: Path) -> None:
     ]
 
 
-def test_a_copy_without_work_is_no_lost_kernel(tmp_path: Path) -> None:
+def test_a_copy_call_without_work_is_not_a_lost_kernel(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.call("MemcpyAsync", 1_000)
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
@@ -56,7 +56,7 @@ def test_a_copy_without_work_is_no_lost_kernel(tmp_path: Path) -> None:
     assert not len(without)
 
 
-def test_launches_of_the_driver_and_of_hip_count(tmp_path: Path) -> None:
+def test_driver_and_hip_launches_count(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.call("cuLaunchKernelEx", 1_000, cat="cuda_driver")
     b.call("hipExtModuleLaunchKernel", 1_000)
@@ -65,7 +65,7 @@ def test_launches_of_the_driver_and_of_hip_count(tmp_path: Path) -> None:
     assert len(launches_without_work(ctx.events, ctx.launches)[1]) == 3
 
 
-def test_without_any_launch_nothing_is_known_to_be_from_before(tmp_path: Path) -> None:
+def test_without_launches_no_orphan_is_from_before_the_recording(tmp_path: Path) -> None:
     b = TraceBuilder()
     for _ in range(3):
         b.kernel("gemm", 1_000)
@@ -74,7 +74,7 @@ def test_without_any_launch_nothing_is_known_to_be_from_before(tmp_path: Path) -
     assert len(orphans_with_lost_launch(ctx.events, ctx.launches)) == 3
 
 
-def test_a_stream_without_launches_was_carried_in_until_others_have_launched(
+def test_a_stream_of_orphans_is_from_before_until_another_stream_launches(
     tmp_path: Path,
 ) -> None:
     b = TraceBuilder()
@@ -87,7 +87,7 @@ def test_a_stream_without_launches_was_carried_in_until_others_have_launched(
     assert names(ctx, orphans_with_lost_launch(ctx.events, ctx.launches)) == ["not recorded"]
 
 
-def test_streams_without_numbers_are_told_apart_by_their_lanes(tmp_path: Path) -> None:
+def test_streams_without_numbers_are_distinguished_by_lane(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=5_000)
     b.kernel("before on another stream", 1_000, stream=13)

@@ -41,9 +41,7 @@ def described(
     ]
 
 
-def test_reading_a_number_waits_in_the_synchronization_after_its_pinned_copy(
-    b: TraceBuilder, tmp_path: Path
-) -> None:
+def test_reading_a_value_syncs_after_its_pinned_copy(b: TraceBuilder, tmp_path: Path) -> None:
     b.item()
     assert described(b, tmp_path) == [("READ", "cudaStreamSynchronize", "aten::item")]
 
@@ -56,9 +54,7 @@ def test_a_condition_belongs_to_the_outermost_reading_operator(
     assert described(b, tmp_path) == [("READ", "cudaStreamSynchronize", "aten::is_nonzero")]
 
 
-def test_an_index_reads_only_where_a_mask_makes_it_look_for_nonzeros(
-    b: TraceBuilder, tmp_path: Path
-) -> None:
+def test_indexing_syncs_only_with_a_mask(b: TraceBuilder, tmp_path: Path) -> None:
     with b.op("aten::index"), b.op("aten::nonzero"):
         b.synchronize("StreamSynchronize")
     b.launch("aten::index", kernel="gather", host_ns=5_000, device_ns=1_000)
@@ -71,9 +67,7 @@ def test_an_index_reads_only_where_a_mask_makes_it_look_for_nonzeros(
     ]
 
 
-def test_a_copy_to_pageable_memory_waits_in_both_of_its_calls(
-    b: TraceBuilder, tmp_path: Path
-) -> None:
+def test_a_copy_to_pageable_memory_syncs_in_both_calls(b: TraceBuilder, tmp_path: Path) -> None:
     b.to_host(4096, 2_000)
     events, waits = waits_in(b, tmp_path)
     assert described(b, tmp_path) == [
@@ -84,7 +78,7 @@ def test_a_copy_to_pageable_memory_waits_in_both_of_its_calls(
     assert is_pageable(events, waits.copy).all()
 
 
-def test_a_copy_from_pageable_memory_waits_and_one_from_pinned_memory_does_not(
+def test_a_copy_from_pageable_memory_syncs_and_from_pinned_memory_does_not(
     b: TraceBuilder, tmp_path: Path
 ) -> None:
     b.to_device(1 << 20, 90_000, pinned=True)
@@ -100,15 +94,13 @@ def test_a_synchronizing_call_outside_operators_is_explicit(
     assert described(b, tmp_path) == [("EXPLICIT", f"cuda{call}", f"cuda{call}")]
 
 
-def test_a_synchronization_within_another_operator_is_none_of_these(
-    b: TraceBuilder, tmp_path: Path
-) -> None:
+def test_a_sync_within_another_operator_has_the_kind_other(b: TraceBuilder, tmp_path: Path) -> None:
     with b.op("mylib::solve"):
         b.synchronize("StreamSynchronize")
     assert [kind for kind, _, _ in described(b, tmp_path)] == ["OTHER"]
 
 
-def test_a_copy_that_blocks_by_its_name_waits_whatever_the_memory(tmp_path: Path) -> None:
+def test_a_synchronous_copy_syncs_for_any_memory(tmp_path: Path) -> None:
     b = TraceBuilder(runtime="hip")
     with b.op("aten::item"):
         ident = b.call("MemcpyWithStream", 30_000)
@@ -118,7 +110,7 @@ def test_a_copy_that_blocks_by_its_name_waits_whatever_the_memory(tmp_path: Path
     assert is_pageable(events, waits.copy).all()
 
 
-def test_launches_and_pinned_copies_do_not_wait(b: TraceBuilder, tmp_path: Path) -> None:
+def test_launches_and_pinned_copies_are_not_syncs(b: TraceBuilder, tmp_path: Path) -> None:
     b.to_host(64, 1_000, pinned=True)
     assert described(b, tmp_path) == []
 
@@ -135,7 +127,7 @@ def test_launches_and_pinned_copies_do_not_wait(b: TraceBuilder, tmp_path: Path)
         (Format(vendor="xpu", begin_end=True), "zeCommandListHostSynchronize"),
     ],
 )
-def test_waits_of_other_vendors_are_told_apart_likewise(
+def test_syncs_of_other_vendors_have_their_kind(
     form: Format, call: str, b: TraceBuilder, tmp_path: Path
 ) -> None:
     b.item()
@@ -155,7 +147,7 @@ def test_waits_of_other_vendors_are_told_apart_likewise(
         ("HtoD (Pinned -> Device)", SyncKind.TO_DEVICE, False),
     ],
 )
-def test_an_xpu_s_copies_are_known_with_the_memory_they_touch(
+def test_copies_of_an_xpu_show_their_memory_kind(
     copy: str,
     kind: SyncKind,
     pageable: bool,  # noqa: FBT001
@@ -170,7 +162,7 @@ def test_an_xpu_s_copies_are_known_with_the_memory_they_touch(
     assert is_pageable(events, waits.copy).tolist() == [pageable]
 
 
-def test_a_barrier_on_an_xpu_makes_no_host_wait(tmp_path: Path) -> None:
+def test_a_barrier_on_an_xpu_is_not_a_sync(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=500_000)
     form = Format(vendor="xpu", extras=True)
@@ -194,7 +186,7 @@ def xpu_wait(b: TraceBuilder, *, first: bool) -> TraceBuilder:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_wait_that_was_recorded_three_times_is_one_wait(
+def test_nested_records_of_a_sync_count_once(
     first: bool,  # noqa: FBT001
     tmp_path: Path,
 ) -> None:
@@ -205,7 +197,7 @@ def test_a_wait_that_was_recorded_three_times_is_one_wait(
 
 
 @pytest.mark.parametrize("reverse", [True, False])
-def test_work_belongs_to_the_outermost_call_of_its_correlation_and_to_no_wait(
+def test_work_belongs_to_the_outermost_launching_call_of_its_correlation(
     reverse: bool,  # noqa: FBT001
     tmp_path: Path,
 ) -> None:

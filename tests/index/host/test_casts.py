@@ -88,7 +88,7 @@ def computed_in_float32() -> list[str]:
     return [op for each in lists for op in re.findall(r"_\((\w+)", each)]
 
 
-def test_all_that_autocast_computes_in_float32_needs_it() -> None:
+def test_operators_that_autocast_computes_in_float32_need_it() -> None:
     ops = computed_in_float32()
     assert len(ops) > 60
     assert {"softmax", "layer_norm", "nll_loss", "rsqrt", "sum"} <= set(ops)
@@ -102,7 +102,7 @@ def test_all_that_autocast_computes_in_float32_needs_it() -> None:
      "_softmax", "einsum", "_scaled_dot_product_flash_attention", "cross_entropy_loss", "mv",
      "_efficient_attention_forward", "logsumexp", "_fft_r2c", "std"],
 )  # fmt: skip
-def test_so_do_sums_norms_turns_and_products(op: str) -> None:
+def test_sums_norms_rotations_and_matmuls_need_float32(op: str) -> None:
     assert needs_float32(f"aten::{op}")
 
 
@@ -114,5 +114,5 @@ def test_so_do_sums_norms_turns_and_products(op: str) -> None:
      "empty_strided", "select", "slice", "permute", "unbind", "chunk", "split", "as_strided",
      "leaky_relu", "div", "neg", "abs", "_unsafe_view", "resolve_conj", "result_type"],
 )  # fmt: skip
-def test_what_moves_numbers_or_takes_each_by_itself_does_not(op: str) -> None:
+def test_copies_and_elementwise_operators_do_not_need_float32(op: str) -> None:
     assert not needs_float32(f"aten::{op}")

@@ -21,7 +21,7 @@ def makers_in(b: TraceBuilder, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("maker", ["aten::zeros", "aten::arange", "aten::empty"])
-def test_the_operator_before_a_copy_is_its_maker(tmp_path: Path, maker: str) -> None:
+def test_the_operator_before_a_copy_created_the_tensor(tmp_path: Path, maker: str) -> None:
     b = TraceBuilder()
     b.compute(maker, 1_000)
     b.to_device(32, 1_000)
@@ -35,7 +35,7 @@ def test_an_array_of_numpy_is_data(tmp_path: Path) -> None:
     assert makers_in(b, tmp_path) == [""]
 
 
-def test_a_tensor_made_from_a_list_and_then_moved_is_found_by_its_line(tmp_path: Path) -> None:
+def test_a_tensor_created_from_a_list_is_found_by_its_line(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True)
     with b.frame("train.py", 10, "step"):
         for name in ("aten::empty", "aten::to", "aten::lift_fresh", "aten::detach_"):
@@ -44,7 +44,7 @@ def test_a_tensor_made_from_a_list_and_then_moved_is_found_by_its_line(tmp_path:
     assert makers_in(b, tmp_path) == ["aten::empty"]
 
 
-def test_without_lines_an_operator_in_between_hides_the_maker(tmp_path: Path) -> None:
+def test_without_lines_an_operator_in_between_hides_the_creating_one(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.compute("aten::zeros", 1_000)
     b.compute("aten::mul", 1_000)
@@ -52,7 +52,7 @@ def test_without_lines_an_operator_in_between_hides_the_maker(tmp_path: Path) ->
     assert makers_in(b, tmp_path) == [""]
 
 
-def test_with_lines_the_maker_is_looked_for_on_the_copys_own_line(tmp_path: Path) -> None:
+def test_with_lines_the_creating_operator_is_on_the_copys_line(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True)
     with b.frame("train.py", 10, "step"):
         b.compute("aten::zeros", 1_000)
@@ -65,7 +65,7 @@ def test_with_lines_the_maker_is_looked_for_on_the_copys_own_line(tmp_path: Path
     assert makers_in(b, tmp_path) == ["aten::zeros", ""]
 
 
-def test_a_region_between_maker_and_copy_keeps_them_apart(tmp_path: Path) -> None:
+def test_a_region_between_creation_and_copy_separates_them(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.compute("aten::zeros", 1_000)
     with b.annotation("region"):
@@ -74,7 +74,7 @@ def test_a_region_between_maker_and_copy_keeps_them_apart(tmp_path: Path) -> Non
     assert makers_in(b, tmp_path) == [""]
 
 
-def test_another_threads_operators_make_nothing_here(tmp_path: Path) -> None:
+def test_operators_of_other_threads_do_not_count(tmp_path: Path) -> None:
     b = TraceBuilder()
     with b.thread(2000):
         b.compute("aten::zeros", 1_000)

@@ -84,7 +84,7 @@ def test_the_parent_is_the_shortest_span_around_whatever_the_order(
     ),
     st.integers(1, 5),
 )
-def test_a_tree_is_the_same_in_pieces_as_in_one(
+def test_a_tree_does_not_depend_on_the_chunk_size(
     spans: list[tuple[int, int, int]], piece: int
 ) -> None:
     events = table([(start, start + length) for start, length, _ in spans], [s[2] for s in spans])
@@ -100,27 +100,27 @@ def test_a_tree_is_the_same_in_pieces_as_in_one(
     assert own.tolist() == self_ns(events, whole, among).tolist()
 
 
-def test_rows_are_by_thread_then_start_then_the_longer_then_the_file() -> None:
+def test_rows_are_ordered_by_thread_start_length_and_file_position() -> None:
     spans = [(5, 6), (0, 3), (0, 9), (0, 3), (2, 4)]
     assert tree(spans, [0, 1, 1, 1, 0]).rows.tolist() == [4, 0, 2, 1, 3]
 
 
-def test_threads_do_not_nest_in_one_another() -> None:
+def test_threads_do_not_nest() -> None:
     found = tree([(0, 100), (10, 20), (10, 20)], [0, 0, 1])
     assert found.parent.tolist() == [NO_ROW, 0, NO_ROW]
 
 
-def test_a_call_that_seems_to_outlast_its_caller_is_still_its_child() -> None:
+def test_a_call_that_ends_after_its_caller_is_still_its_child() -> None:
     # Rounded to microseconds, as old traces are, a callee can end after its caller.
     found = tree([(0, 10), (5, 12), (6, 7), (11, 12), (20, 21)])
     assert found.parent.tolist() == [NO_ROW, 0, 1, 1, NO_ROW]
 
 
-def test_an_event_of_no_length_is_within_the_span_around_it() -> None:
+def test_an_event_of_zero_length_is_nested() -> None:
     assert tree([(0, 10), (4, 4), (10, 12)]).parent.tolist() == [NO_ROW, 0, NO_ROW]
 
 
-def test_nearest_outermost_and_below_find_marked_rows_on_the_way_up() -> None:
+def test_nearest_outermost_and_enclosing_find_marked_ancestors() -> None:
     found = tree([(0, 100), (10, 90), (20, 80), (30, 70)])
     marked = np.array([True, False, True, False])
     assert found.nearest(marked).tolist() == [0, 0, 2, 2]
@@ -128,7 +128,7 @@ def test_nearest_outermost_and_below_find_marked_rows_on_the_way_up() -> None:
     assert found.enclosing(marked).tolist() == [NO_ROW, 0, 0, 2]
 
 
-def test_self_time_leaves_out_the_rows_directly_below() -> None:
+def test_self_time_excludes_children() -> None:
     spans = [(0, 100), (10, 60), (20, 30), (70, 120)]
     events = table(spans)
     among = np.ones(4, dtype=np.bool_)
@@ -136,7 +136,7 @@ def test_self_time_leaves_out_the_rows_directly_below() -> None:
     assert self_ns(events, call_tree(events), among).tolist() == [20, 40, 10, 50]
 
 
-def test_self_time_passes_over_rows_that_do_not_count() -> None:
+def test_self_time_skips_unselected_rows() -> None:
     events = table([(0, 100), (10, 60), (20, 30)])
     among = np.array([True, False, True])
     assert self_ns(events, call_tree(events), among).tolist() == [90, 0, 10]

@@ -1,4 +1,4 @@
-"""Whose each moment of a thread is, against the union of its events and a walk over moments."""
+"""Own time of events, against the union of a thread's events and a walk over moments."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +31,7 @@ def test_own_times_of_a_thread_add_up_to_the_time_that_its_events_cover(
 
 @settings(max_examples=60, deadline=None)
 @given(nested(end=300))
-def test_each_moment_is_the_innermost_events(spans: list[tuple[int, int]]) -> None:
+def test_each_moment_belongs_to_the_innermost_event(spans: list[tuple[int, int]]) -> None:
     if not spans:
         return
     expected = [0] * len(spans)
@@ -43,6 +43,6 @@ def test_each_moment_is_the_innermost_events(spans: list[tuple[int, int]]) -> No
     assert own_ns(events, call_tree(events)).tolist() == expected
 
 
-def test_a_caller_lasts_as_long_as_what_seems_to_end_after_it() -> None:
+def test_a_call_that_ends_after_its_caller_extends_the_caller() -> None:
     events = table([(0, 10), (5, 15)])
     assert own_ns(events, call_tree(events)).tolist() == [5, 10]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from profkit.engine.context import Context
-from profkit.index.host import step_alignment as lent_lines
+from profkit.index.host import step_alignment
 from profkit.index.host.frames import Ownership, parse_frame
 from profkit.model.capture_info import CaptureInfo, OpLines
 from profkit.model.events import Category
@@ -59,11 +59,11 @@ def test_a_frame_is_read_from_its_name() -> None:
         ("/var/torchinductor_u/ab/cabc.py", False),
     ],
 )
-def test_whose_code_a_file_is_can_be_told_from_its_path(file: str, user: bool) -> None:  # noqa: FBT001
+def test_user_code_is_recognized_by_path(file: str, user: bool) -> None:  # noqa: FBT001
     assert Ownership(paths={}, libraries=(), known=False).is_user(file) == user
 
 
-def test_a_recorded_path_is_the_users_whatever_its_name() -> None:
+def test_a_recorded_path_is_user_code() -> None:
     ownership = Ownership({"queue.py": "/home/u/queue.py"}, ("mylib",), known=True)
     assert ownership.is_user("queue.py")
     assert ownership.path("queue.py") == "/home/u/queue.py"
@@ -101,7 +101,7 @@ def test_a_backward_operator_has_the_line_of_the_forward_one_that_made_it(read: 
     assert where(ctx, "aten::mm_grad").line == 7
 
 
-def test_old_call_stacks_name_the_very_line(read: Read) -> None:
+def test_old_call_stacks_have_exact_lines(read: Read) -> None:
     builder = TraceBuilder()
     with builder.op("aten::mm", self_ns=100) as op:
         assert op.args is not None
@@ -109,7 +109,7 @@ def test_old_call_stacks_name_the_very_line(read: Read) -> None:
     assert where(read(builder), "aten::mm") == Location("train.py", 44, "<module>", "aten::mm")
 
 
-def test_without_stacks_there_is_no_line_and_it_is_known(read: Read) -> None:
+def test_without_stacks_there_is_no_line(read: Read) -> None:
     builder = TraceBuilder()
     builder.compute("aten::mm", 100)
     ctx = read(builder)
@@ -167,11 +167,11 @@ LENT = [
 ]
 
 
-def test_lent_lines_are_joined_by_path_and_count_in_every_step(read: Read) -> None:
+def test_lines_of_another_step_are_aligned_by_path_and_count(read: Read) -> None:
     assert lent(read, op_lines(LENT), [STEP, STEP]) == [[5, 6, 8], [5, 6, 8]]
 
 
-def test_lent_lines_are_the_same_however_many_steps_are_joined_at_once(
+def test_alignment_does_not_depend_on_the_chunk_size(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fewer = [("aten::relu", "aten::clamp"), ("aten::linear", "aten::addmm")]
@@ -179,11 +179,11 @@ def test_lent_lines_are_the_same_however_many_steps_are_joined_at_once(
     whole = lent(read, op_lines(LENT), steps)
     assert whole == [[5, 6, 8], [6, None], [5, 6, 8], [5, 6, 8]]
     for piece in (1, 5, 13):
-        monkeypatch.setattr(lent_lines, "_CHUNK", piece)
+        monkeypatch.setattr(step_alignment, "_CHUNK", piece)
         assert lent(read, op_lines(LENT), steps) == whole
 
 
-def test_another_version_of_a_compiled_function_has_the_lines_of_the_one_before(
+def test_a_recompiled_function_has_the_same_lines(
     read: Read,
 ) -> None:
     # A function that is compiled anew in each step has a number of its own in each.
@@ -192,19 +192,19 @@ def test_another_version_of_a_compiled_function_has_the_lines_of_the_one_before(
     assert lent(read, lines, steps) == [[5], [5]]
 
 
-def test_what_lies_below_an_operator_that_no_line_knows_has_none_either(read: Read) -> None:
+def test_operators_within_an_unaligned_operator_have_no_line(read: Read) -> None:
     strange = [("aten::strange", "aten::addmm"), *STEP]
     assert lent(read, op_lines(LENT), [strange]) == [[None, 5, 6, 8]]
 
 
-def test_a_step_that_did_something_else_gets_no_line_that_could_be_wrong(read: Read) -> None:
+def test_a_different_step_gets_no_ambiguous_lines(read: Read) -> None:
     fewer = [("aten::relu", "aten::clamp"), ("aten::linear", "aten::addmm")]
     more = [*STEP, ("aten::gelu", "aten::erf"), ("aten::relu", "aten::clamp")]
     # One linear instead of two: it may be either. Relu comes from one line, so twice is no doubt.
     assert lent(read, op_lines(LENT), [fewer, more]) == [[6, None], [5, 6, 8, None, 6]]
 
 
-def test_an_operator_is_not_taken_for_its_namesake_within_another(read: Read) -> None:
+def test_operators_of_equal_name_in_different_parents_differ(read: Read) -> None:
     lines = op_lines([("aten::linear", -1, 5), ("aten::addmm", 0, 5), ("aten::mlp", -1, 9),
                       ("aten::addmm", 2, 9)])  # fmt: skip
     steps = [[("aten::mlp", "aten::addmm"), ("aten::linear", "aten::addmm")]]
@@ -223,7 +223,7 @@ def test_lines_of_the_same_window_are_joined_by_id(read: Read) -> None:
     assert ctx.source.origin == "window"
 
 
-def test_a_call_of_no_operator_gets_no_line_by_the_number_of_its_own(read: Read) -> None:
+def test_a_calls_own_correlation_is_not_used_as_an_operator_id(read: Read) -> None:
     lines = op_lines([("aten::mm", -1, 3), ("aten::mm", -1, 4)], same_window=True)
     lines.external_id[:] = [1, 2]
     builder = TraceBuilder(stacks=True)
@@ -240,7 +240,7 @@ def test_a_call_of_no_operator_gets_no_line_by_the_number_of_its_own(read: Read)
     assert [ctx.location(row).line for row in calls] == [None, None]
 
 
-def test_the_origin_of_lent_lines_is_said(read: Read) -> None:
+def test_the_origin_of_aligned_lines_is_recorded(read: Read) -> None:
     builder = TraceBuilder(capture=CaptureInfo(version="1", name="t", lines=op_lines(LENT)))
     with builder.step():
         builder.compute("aten::relu", 100)

@@ -47,7 +47,7 @@ def covers(stretches: list[Stretch], moment: int) -> bool:
 
 
 @given(exchanges=st.lists(STRETCH, min_size=1, max_size=6), work=STRETCHES)
-def test_a_moment_is_waited_if_an_exchange_runs_that_ends_before_work_goes_on(
+def test_time_is_exposed_if_a_collective_ends_before_work_continues(
     exchanges: list[Stretch], work: list[Stretch], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     ctx = recorded(of_gloo(exchanges), tmp_path_factory.mktemp("trace"))
@@ -75,7 +75,7 @@ def test_a_moment_is_waited_if_an_exchange_runs_that_ends_before_work_goes_on(
     computing=st.lists(STRETCH, min_size=1, max_size=6),
     exchanging=st.lists(STRETCH, min_size=1, max_size=6),
 )
-def test_exposed_time_is_every_nanosecond_of_exchange_without_computation(
+def test_exposed_time_is_collective_time_without_computation(
     computing: list[Stretch],
     exchanging: list[Stretch],
     tmp_path_factory: pytest.TempPathFactory,
@@ -116,7 +116,7 @@ def lines(ctx: Context) -> list[int | None]:
     return [ctx.location(int(row)).line for row in rows]
 
 
-def test_what_waits_in_a_queue_belongs_to_what_started_it(tmp_path: Path) -> None:
+def test_queued_collectives_belong_to_the_operator_that_started_them(tmp_path: Path) -> None:
     b = TraceBuilder(device_names=())
     started(b, "c10d::allreduce_", 10)
     started(b, "c10d::broadcast_", 20)
@@ -126,7 +126,7 @@ def test_what_waits_in_a_queue_belongs_to_what_started_it(tmp_path: Path) -> Non
     assert lines(recorded(b, tmp_path)) == [10, 20, 30]
 
 
-def test_where_starts_are_missing_it_is_the_last_one_before(tmp_path: Path) -> None:
+def test_without_all_starts_the_last_preceding_operator_is_used(tmp_path: Path) -> None:
     b = TraceBuilder(device_names=())
     ran(b, "gloo:all_reduce", 0)
     b.advance(50)

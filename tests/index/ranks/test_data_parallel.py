@@ -31,7 +31,7 @@ def recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_its_own_part_of_a_call_goes_up_to_the_end_of_its_scatter(
+def test_overhead_of_a_call_extends_to_the_end_of_its_scatter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = recorded(tmp_path, monkeypatch)

@@ -68,7 +68,7 @@ def test_the_innermost_evidence_decides(expected: str, frames: tuple[FrameLike, 
     assert use(*frames) == expected
 
 
-def test_what_a_step_of_an_optimizer_frees_again_is_room_to_work_in() -> None:
+def test_blocks_that_an_optimizer_step_frees_are_workspace() -> None:
     works = ((f"{TORCH}/optim/adamw.py", 480, "_multi_tensor_adamw"), USER)
     state = ((f"{TORCH}/optim/adamw.py", 180, "_init_group"), USER)
     of = stacks(works, state)
@@ -80,7 +80,7 @@ def test_what_a_step_of_an_optimizer_frees_again_is_room_to_work_in() -> None:
     ]  # fmt: skip
 
 
-def test_without_stacks_nothing_is_known() -> None:
+def test_without_stacks_every_use_is_unknown() -> None:
     none = stacks()
     found = use_of_blocks(
         np.array([NO_STACK], np.int32), np.array([True]), uses(none), makes_optimizer_state(none)
@@ -108,7 +108,7 @@ def test_without_stacks_nothing_is_known() -> None:
         ("an unrecorded source line", ()),
     ],
 )  # fmt: skip
-def test_the_telling_line_of_a_stack(expected: str, frames: tuple[FrameLike, ...]) -> None:
+def test_the_source_line_of_a_stack(expected: str, frames: tuple[FrameLike, ...]) -> None:
     of = stacks((USER,), frames, (CALL,))
     lines = stack_lines(of)
     (line,) = lines.of(np.array([1], dtype=np.int32)).tolist()
@@ -122,7 +122,7 @@ def test_a_block_without_a_stack_has_no_line() -> None:
     assert lines.python(NO_STACK) == ()
 
 
-def test_the_python_frames_of_a_mixed_stack_keep_their_order() -> None:
+def test_python_frames_of_a_mixed_stack_are_in_order() -> None:
     mixed = (("??", 0, "at::empty"), CALL, ("call.c", 255, "_PyEval"), USER)
     assert [each.line for each in stack_lines(stacks(mixed)).python(0)] == [1775, 12]
     assert not is_python(Frame("??", 0, "at::empty"))

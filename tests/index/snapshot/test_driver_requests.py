@@ -51,7 +51,7 @@ class Watched(SnapshotBuilder):
     ),
     expandable=st.booleans(),
 )
-def test_what_was_free_in_the_pool_of_each_request_is_found(
+def test_the_free_bytes_of_each_requests_pool_are_found(
     program: list[tuple[int, int, int]],
     expandable: bool,  # noqa: FBT001
 ) -> None:
@@ -85,7 +85,7 @@ def test_what_was_free_in_the_pool_of_each_request_is_found(
         assert 0 <= free - truth[2] <= len(program) * MIB
 
 
-def test_private_pools_and_streams_are_no_help_to_each_other() -> None:
+def test_private_pools_and_streams_do_not_share_free_memory() -> None:
     b = SnapshotBuilder()
     b.free(b.alloc(100 * MIB, pool=(0, 1)))
     b.free(b.alloc(100 * MIB, stream=7))
@@ -97,7 +97,7 @@ def test_private_pools_and_streams_are_no_help_to_each_other() -> None:
     assert requests.compact_bytes == (100 + 80) * MIB
 
 
-def test_levels_outside_private_pools_leave_those_out_at_every_moment() -> None:
+def test_common_levels_exclude_private_pools_at_every_moment() -> None:
     b = SnapshotBuilder()
     with b.unrecorded():
         b.alloc(12 * MIB, pool=(0, 1))
@@ -114,7 +114,7 @@ def test_levels_outside_private_pools_leave_those_out_at_every_moment() -> None:
     assert int(memory.replay.active_bytes.max()) == (12 + 14 + 16) * MIB
 
 
-def test_flushes_are_told_apart_by_who_made_them() -> None:
+def test_flushes_have_their_cause() -> None:
     b = SnapshotBuilder(total_bytes=100 * MIB)
     with b.frame("train.py", 3, "main"):
         b.free(b.alloc(60 * MIB))
@@ -129,7 +129,7 @@ def test_flushes_are_told_apart_by_who_made_them() -> None:
     assert flushes.n_reallocations.tolist() == [1, 1]
 
 
-def test_without_stacks_a_flush_after_a_free_is_not_known() -> None:
+def test_without_stacks_a_flush_after_a_free_has_an_unknown_cause() -> None:
     b = SnapshotBuilder(with_stacks=False)
     b.free(b.alloc(60 * MIB))
     b.empty_cache()
@@ -137,7 +137,7 @@ def test_without_stacks_a_flush_after_a_free_is_not_known() -> None:
     assert memory_of(b).flushes.cause.tolist() == [FlushCause.UNKNOWN]
 
 
-def test_an_emptied_cache_whose_stack_was_not_kept_is_not_taken_for_want_of_room() -> None:
+def test_empty_cache_without_a_recorded_stack_is_not_a_retry() -> None:
     b = SnapshotBuilder()
     with b.frame("train.py", 3, "main"):
         b.free(b.alloc(60 * MIB))
@@ -157,7 +157,7 @@ def test_a_device_without_flushes_has_none() -> None:
     assert len(memory_of(b).flushes) == 0
 
 
-def test_growth_is_reserved_memory_that_rises_while_what_is_in_use_does_not() -> None:
+def test_the_cache_grows_if_reserved_bytes_rise_and_active_bytes_do_not() -> None:
     b = SnapshotBuilder()
     for n in range(1, 41):
         b.free(b.alloc(n * 64 * MIB, stream=n % 4))
@@ -178,7 +178,7 @@ def test_a_short_history_shows_no_trend() -> None:
     assert not memory_of(b).is_cache_growing
 
 
-def test_a_region_has_its_peak_and_what_it_left() -> None:
+def test_a_region_has_its_peak_and_net_bytes() -> None:
     b = SnapshotBuilder()
     b.alloc(12 * MIB)
     kept = []
@@ -198,7 +198,7 @@ def test_a_region_has_its_peak_and_what_it_left() -> None:
     assert found["forward"].net_active_bytes == found["step"].net_active_bytes == 60 * MIB
 
 
-def test_the_first_region_of_a_whole_history_is_told() -> None:
+def test_the_first_region_of_a_complete_history_is_included() -> None:
     b = SnapshotBuilder()
     with b.unrecorded():
         b.alloc(12 * MIB)
@@ -211,7 +211,7 @@ def test_the_first_region_of_a_whole_history_is_told() -> None:
 
 
 @pytest.mark.parametrize("with_stacks", [False, True])
-def test_the_first_region_that_a_ring_has_cut_is_left_out(with_stacks: bool) -> None:  # noqa: FBT001
+def test_a_region_cut_by_the_buffer_is_excluded(with_stacks: bool) -> None:  # noqa: FBT001
     b = SnapshotBuilder(max_entries=4, with_stacks=with_stacks)
     with b.frame("train.py", 3, "main"), b.region("forward"):
         for n in range(6):
@@ -219,7 +219,7 @@ def test_the_first_region_that_a_ring_has_cut_is_left_out(with_stacks: bool) -> 
     assert annotated_regions(*_parts(b)) == ()
 
 
-def test_a_region_in_which_something_earlier_is_freed_may_have_lost_more() -> None:
+def test_a_region_that_frees_earlier_blocks_may_be_incomplete() -> None:
     b = SnapshotBuilder(max_entries=4)
     with b.frame("train.py", 3, "main"), b.region("forward"):
         large = b.alloc(900 * MIB)
@@ -228,7 +228,7 @@ def test_a_region_in_which_something_earlier_is_freed_may_have_lost_more() -> No
     assert annotated_regions(*_parts(b)) == ()
 
 
-def test_a_region_that_began_before_the_history_is_left_out() -> None:
+def test_a_region_that_began_before_the_history_is_excluded() -> None:
     b = SnapshotBuilder(max_entries=4)
     with b.region("setup"):
         b.alloc(12 * MIB)
@@ -245,9 +245,7 @@ def test_a_region_that_began_before_the_history_is_left_out() -> None:
     ),
     seed=st.integers(0, 1000),
 )
-def test_the_highest_level_of_long_regions_is_that_of_a_plain_search(
-    spans: list[tuple[int, int]], seed: int
-) -> None:
+def test_the_range_maximum_equals_a_linear_search(spans: list[tuple[int, int]], seed: int) -> None:
     from profkit.index.snapshot.annotated_regions import range_maximum
 
     levels = np.random.default_rng(seed).integers(0, 1 << 40, 30_001)

@@ -61,7 +61,7 @@ def ran(program: list[tuple[int, int]], **options: object) -> Run:
 
 @settings(max_examples=80, deadline=None)
 @given(program=programs, n_before=st.integers(0, 20), expandable=st.booleans())
-def test_what_stood_at_every_moment_is_found_again(
+def test_live_blocks_are_reconstructed_at_every_moment(
     program: list[tuple[int, int]],
     n_before: int,
     expandable: bool,  # noqa: FBT001
@@ -75,22 +75,22 @@ def test_what_stood_at_every_moment_is_found_again(
         run.act(kind, choice)
     for memory in memories(run.b):
         for moment in run.moments:
-            standing = memory.live_blocks_at(moment.n_entries)
-            assert sorted(standing.address.tolist()) == [block[0] for block in moment.blocks]
+            live = memory.live_blocks_at(moment.n_entries)
+            assert sorted(live.address.tolist()) == [block[0] for block in moment.blocks]
             _agrees(memory, moment)
 
 
 def _agrees(memory: DeviceMemory, moment: Moment) -> None:
     place = moment.n_entries
-    standing = memory.live_blocks_at(place)
+    live = memory.live_blocks_at(place)
     truth = {block[0]: block for block in moment.blocks}
     lines = memory.lines
     for address, n_bytes, stack, is_freed, is_before_recording in zip(
-        standing.address.tolist(),
-        standing.n_bytes.tolist(),
-        standing.stack.tolist(),
-        standing.is_freed.tolist(),
-        standing.is_before_recording.tolist(),
+        live.address.tolist(),
+        live.n_bytes.tolist(),
+        live.stack.tolist(),
+        live.is_freed.tolist(),
+        live.is_before_recording.tolist(),
         strict=True,
     ):
         _, given_bytes, requested_bytes, frames = truth[address]
@@ -104,7 +104,7 @@ def _agrees(memory: DeviceMemory, moment: Moment) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(program=programs, expandable=st.booleans())
-def test_levels_are_what_stood_as_far_as_lengths_are_known(
+def test_levels_are_the_live_bytes_within_rounding(
     program: list[tuple[int, int]],
     expandable: bool,  # noqa: FBT001
 ) -> None:
@@ -121,7 +121,7 @@ def test_levels_are_what_stood_as_far_as_lengths_are_known(
 
 @settings(max_examples=60, deadline=None)
 @given(program=programs)
-def test_without_completions_requests_end_blocks_but_those_that_wait(
+def test_without_completions_requested_frees_end_all_but_pending_blocks(
     program: list[tuple[int, int]],
 ) -> None:
     run = ran(program)
@@ -140,7 +140,7 @@ def test_without_completions_requests_end_blocks_but_those_that_wait(
 
 @settings(max_examples=60, deadline=None)
 @given(program=programs)
-def test_the_peak_of_requests_is_above_the_peak_by_rounding_alone(
+def test_the_requested_peak_exceeds_the_peak_by_rounding_only(
     program: list[tuple[int, int]],
 ) -> None:
     run = ran(program)
@@ -153,7 +153,7 @@ def test_the_peak_of_requests_is_above_the_peak_by_rounding_alone(
         assert 0 <= beyond <= int(rounded.sum())
 
 
-def test_what_is_rounded_up_later_was_not_there_before() -> None:
+def test_rounding_of_later_blocks_does_not_raise_earlier_levels() -> None:
     b = SnapshotBuilder()
     b.alloc(2 * MIB)
     # A large block is cut only where more than 1 MiB is left of it.
@@ -168,7 +168,7 @@ def test_what_is_rounded_up_later_was_not_there_before() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(program=programs)
-def test_holes_are_found_where_they_were(program: list[tuple[int, int]]) -> None:
+def test_free_blocks_are_reconstructed(program: list[tuple[int, int]]) -> None:
     # Lengths that are given as they are asked for, so that the history tells them exactly.
     run = Run(SnapshotBuilder(total_bytes=400 * MIB))
     for kind, choice in program:
@@ -189,7 +189,7 @@ def test_holes_are_found_where_they_were(program: list[tuple[int, int]]) -> None
             assert int(layout.unreleasable_by_block.sum()) == layout.unreleasable_bytes
 
 
-def test_an_address_that_is_used_again_is_two_blocks() -> None:
+def test_a_reused_address_is_two_blocks() -> None:
     b = SnapshotBuilder()
     with b.frame("a.py", 1, "f"):
         first = b.alloc(12 * MIB)
@@ -203,7 +203,7 @@ def test_an_address_that_is_used_again_is_two_blocks() -> None:
     assert len(memory.replay.earlier_frees) == 0
 
 
-def test_frees_of_blocks_from_before_are_no_leak_and_no_allocation() -> None:
+def test_frees_of_earlier_blocks_are_not_leaks_or_allocations() -> None:
     b = SnapshotBuilder()
     with b.unrecorded():
         early = b.alloc(12 * MIB)
@@ -215,7 +215,7 @@ def test_frees_of_blocks_from_before_are_no_leak_and_no_allocation() -> None:
     assert memory.live_blocks_at(0).is_before_recording.tolist() == [True]
 
 
-def test_a_block_that_waits_for_a_stream_is_active_and_was_not_freed() -> None:
+def test_a_block_pending_on_a_stream_is_active() -> None:
     b = SnapshotBuilder()
     block = b.alloc(12 * MIB)
     b.record_stream(block, 3)
@@ -225,7 +225,7 @@ def test_a_block_that_waits_for_a_stream_is_active_and_was_not_freed() -> None:
     assert memory.replay.active_bytes.tolist() == [0, 0, 12 * MIB, 12 * MIB]
 
 
-def test_a_ring_that_lost_its_beginning_still_ends_at_what_stands() -> None:
+def test_a_truncated_history_ends_at_the_state_of_the_snapshot() -> None:
     b = SnapshotBuilder(max_entries=7)
     held = [b.alloc(12 * MIB) for _ in range(9)]
     b.free(*held[:5])
@@ -237,7 +237,7 @@ def test_a_ring_that_lost_its_beginning_still_ends_at_what_stands() -> None:
 
 
 @pytest.mark.parametrize("layout", get_args(Layout))
-def test_every_layout_of_a_snapshot_holds_the_same_memory(tmp_path: Path, layout: Layout) -> None:
+def test_every_snapshot_format_has_the_same_memory(tmp_path: Path, layout: Layout) -> None:
     b = SnapshotBuilder()
     with b.frame("train.py", 3, "main"):
         held = [b.alloc(size) for size in SIZES]
@@ -251,20 +251,20 @@ def test_every_layout_of_a_snapshot_holds_the_same_memory(tmp_path: Path, layout
     first, second = Context(snapshot=snapshot).device_memories
     b.device = 0
     truth = b.moment()
-    standing = first.live_blocks_at(first.replay.end)
-    assert sorted(zip(standing.address.tolist(), standing.n_bytes.tolist(), strict=True)) == [
+    live = first.live_blocks_at(first.replay.end)
+    assert sorted(zip(live.address.tolist(), live.n_bytes.tolist(), strict=True)) == [
         block[:2] for block in truth.blocks
     ]
-    assert int(standing.n_bytes.sum()) == truth.active_bytes
+    assert int(live.n_bytes.sum()) == truth.active_bytes
     # Before torch 2.0 an allocation is told by the history of its block.
-    told = {first.lines.location(line).place for line in first.lines.of(standing.stack).tolist()}
+    told = {first.lines.location(line).place for line in first.lines.of(live.stack).tolist()}
     assert told == {"train.py:3"}
     assert [each.label for each in (first, second)] == ["cuda:0", "cuda:1"]
     assert (len(snapshot.history) > 0) == (layout != "segments")
     assert snapshot.notes.n_odd_segments == 0
 
 
-def test_without_completions_requests_to_free_have_to_do() -> None:
+def test_without_completions_requested_frees_are_used() -> None:
     b = SnapshotBuilder()
     b.free(b.alloc(12 * MIB))
     b.alloc(12 * MIB)

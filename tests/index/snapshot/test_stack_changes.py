@@ -41,7 +41,7 @@ def brief(found: tuple[StackChange, ...]) -> list[tuple[int, int | None, int | N
     ]
 
 
-def test_what_appeared_went_and_grew_is_told_in_bytes_the_largest_first() -> None:
+def test_changes_are_in_bytes_and_largest_first() -> None:
     other, third = ("/home/me/train.py", 50, "log"), ("/home/me/train.py", 70, "save")
     found = changes(
         [([LOSS, MAIN], 4 * KIB), ([other, MAIN], 64 * KIB)],
@@ -54,56 +54,56 @@ def test_what_appeared_went_and_grew_is_told_in_bytes_the_largest_first() -> Non
     assert (grown.before.n, grown.after.n) == (1, 2)
 
 
-def test_what_stands_as_before_is_no_change() -> None:
+def test_equal_live_blocks_are_not_a_change() -> None:
     blocks: list[Block] = [([TORCH, LOSS, MAIN], KIB), ([MAIN], 3 * KIB), ([], 9 * KIB)]
     assert changes(blocks, list(reversed(blocks))) == ()
 
 
-def test_the_line_is_the_user_s_and_the_stack_keeps_the_rest() -> None:
+def test_a_change_has_the_user_line_and_the_full_stack() -> None:
     (found,) = changes([], [([TORCH, LOSS, MAIN], KIB)])
     assert found.after is not None
     assert (found.after.location.file, found.after.location.line) == LOSS[:2]
     assert [frame.function for frame in found.after.frames] == ["relu", "step", "<module>"]
 
 
-def test_compiled_frames_tell_no_stacks_apart() -> None:
+def test_compiled_frames_do_not_distinguish_stacks() -> None:
     before: list[Block] = [([("/build/a.cpp", 3, "alloc"), LOSS, MAIN], KIB)]
     after: list[Block] = [([("??", 0, "??"), ("x.cu", 9, "alloc"), LOSS, MAIN], KIB)]
     assert changes(before, after) == ()
 
 
-def test_a_line_that_moved_is_the_same_line() -> None:
+def test_a_moved_line_matches() -> None:
     moved: Site = (LOSS[0], LOSS[1] + 2, LOSS[2])
     found = changes([([LOSS, MAIN], KIB)], [([moved, MAIN], 3 * KIB)])
     assert brief(found) == [(2 * KIB, 12, 14)]
 
 
-def test_the_same_program_in_another_folder_is_the_same() -> None:
+def test_the_same_program_in_another_folder_matches() -> None:
     moved = [
         (file.replace("/home/me", "/srv/job"), line, name) for file, line, name in (LOSS, MAIN)
     ]
     assert changes([([LOSS, MAIN], KIB)], [(moved, KIB)]) == ()
 
 
-def test_lines_that_may_be_any_of_several_are_not_guessed() -> None:
+def test_ambiguous_lines_are_not_matched() -> None:
     first, second, third = ((LOSS[0], line, "step") for line in (12, 14, 18))
     found = changes([([first], KIB), ([second], 2 * KIB)], [([third], 4 * KIB)])
     assert sorted(brief(found)) == [(-2 * KIB, 14, None), (-KIB, 12, None), (4 * KIB, None, 18)]
 
 
-def test_of_several_that_moved_the_nearest_belong_together() -> None:
+def test_the_nearest_of_several_moved_lines_match() -> None:
     before: list[Block] = [([(LOSS[0], 12, "step")], KIB), ([(LOSS[0], 40, "step")], 2 * KIB)]
     after: list[Block] = [([(LOSS[0], 41, "step")], 2 * KIB), ([(LOSS[0], 13, "step")], 5 * KIB)]
     assert brief(changes(before, after)) == [(4 * KIB, 12, 13)]
 
 
-def test_blocks_without_a_stack_are_one_heap() -> None:
+def test_blocks_without_a_stack_are_one_group() -> None:
     (found,) = changes([([], KIB)], [([], KIB), ([], 2 * KIB)])
     assert found.delta_bytes == 2 * KIB
     assert found.present.frames == ()
 
 
-def test_two_ranks_are_compared_whatever_their_devices() -> None:
+def test_two_ranks_are_compared_regardless_of_device() -> None:
     rank0 = snapshot([([LOSS], KIB)], device=0)
     rank1 = snapshot([([LOSS], 3 * KIB)], device=1)
     (found,) = stack_changes(rank0, rank1)
@@ -124,7 +124,7 @@ def by_stack(listed: list[Block]) -> Counter[tuple[Site, ...]]:
 
 
 @given(before=blocks, after=blocks)
-def test_the_changes_add_up_and_no_unchanged_stack_is_among_them(
+def test_changes_add_up_and_exclude_unchanged_stacks(
     before: list[Block], after: list[Block]
 ) -> None:
     old, new = by_stack(before), by_stack(after)
@@ -162,7 +162,7 @@ def active_by_hand(path: Path) -> Counter[tuple[int, tuple[Site, ...]]]:
 
 @pytest.mark.skipif(not SNAPSHOTS, reason="the corpus of snapshots is not here")
 @pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.name)
-def test_of_a_real_snapshot_every_byte_stands_at_its_stack(path: Path) -> None:
+def test_every_active_byte_of_a_real_snapshot_has_a_stack(path: Path) -> None:
     read = profkit.load(path)
     assert isinstance(read, MemorySnapshot)
     found = {

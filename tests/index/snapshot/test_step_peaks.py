@@ -1,4 +1,4 @@
-"""The peak of each step, from a history that only knows times, is what stood then."""
+"""The peak of active bytes of each step, from the times of the history."""
 
 import numpy as np
 import pytest
@@ -23,15 +23,15 @@ STEPS = st.lists(
 
 def ran(steps: list[Step], b: SnapshotBuilder) -> tuple[list[int], list[int]]:
     """Let a program run; when each step ended, and the most that was active within it."""
-    standing: list[ReferenceBlock] = []
+    live: list[ReferenceBlock] = []
     ends, peaks = [], []
     for step in steps:
         peak = b.moment().active_bytes
         for frees, n_mib in step:
-            if frees and standing:
-                b.free(standing.pop(0))
+            if frees and live:
+                b.free(live.pop(0))
             else:
-                standing.append(b.alloc(2 * n_mib * MIB))
+                live.append(b.alloc(2 * n_mib * MIB))
             peak = max(peak, b.moment().active_bytes)
         ends.append(b.now_us)
         peaks.append(peak)
@@ -39,7 +39,7 @@ def ran(steps: list[Step], b: SnapshotBuilder) -> tuple[list[int], list[int]]:
 
 
 @given(steps=STEPS)
-def test_each_peak_is_the_most_that_stood_at_any_moment_of_the_step(steps: list[Step]) -> None:
+def test_each_peak_is_the_highest_active_bytes_of_the_step(steps: list[Step]) -> None:
     b = SnapshotBuilder()
     first = b.alloc(2 * MIB)
     b.free(first)
@@ -50,7 +50,7 @@ def test_each_peak_is_the_most_that_stood_at_any_moment_of_the_step(steps: list[
     assert found.tolist() == peaks
 
 
-def test_a_step_before_a_history_that_lost_its_beginning_has_no_peak() -> None:
+def test_a_step_before_a_truncated_history_has_no_peak() -> None:
     b = SnapshotBuilder(max_entries=6)
     ends, peaks = ran([[(False, 1)], [(False, 2)], [(False, 3)], [(True, 1), (True, 1)]], b)
     (memory,) = memories(b)
@@ -59,7 +59,7 @@ def test_a_step_before_a_history_that_lost_its_beginning_has_no_peak() -> None:
     assert found[-1] == peaks[-1]
 
 
-def test_the_report_has_the_peak_of_each_watched_step_and_none_of_the_first() -> None:
+def test_the_report_has_the_peak_of_each_monitored_step_but_the_first() -> None:
     b = SnapshotBuilder()
     ends, peaks = ran([[(False, 1)], [(False, 4), (True, 1)], [(False, 2)]], b)
     (memory,) = memories(b)
@@ -72,7 +72,7 @@ def test_the_report_has_the_peak_of_each_watched_step_and_none_of_the_first() ->
 
 
 @pytest.mark.parametrize("layout", ["2.0"])
-def test_a_history_without_times_tells_of_no_step(layout: str) -> None:
+def test_a_history_without_times_has_no_step_peaks(layout: str) -> None:
     b = SnapshotBuilder()
     ends, _ = ran([[(False, 1)], [(False, 2)]], b)
     (memory,) = memories(b, b.to_dict(layout))  # type: ignore[arg-type]

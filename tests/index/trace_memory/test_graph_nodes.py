@@ -72,9 +72,7 @@ def test_a_graph_without_a_backward_pass_is_one_run_of_unused_nodes(
     assert set(nodes.run.tolist()) == {0}
 
 
-def test_a_backward_pass_parts_the_runs_before_and_after_it(
-    network: nn.Module, tmp_path: Path
-) -> None:
+def test_a_backward_pass_separates_runs(network: nn.Module, tmp_path: Path) -> None:
     def program() -> None:
         network(torch.ones(4, 8)).mean()
         network(torch.ones(4, 8)).mean().backward()
@@ -97,8 +95,6 @@ def test_without_gradients_there_is_no_node(
     assert len(nodes_of(tmp_path, program)) == 0
 
 
-def test_a_frozen_network_makes_no_node_though_gradients_are_on(
-    network: nn.Module, tmp_path: Path
-) -> None:
+def test_a_frozen_network_creates_no_nodes(network: nn.Module, tmp_path: Path) -> None:
     network.requires_grad_(False)  # noqa: FBT003  (torch's signature)
     assert len(nodes_of(tmp_path, lambda: network(torch.ones(4, 8)).mean())) == 0

@@ -64,7 +64,7 @@ def test_one_address_on_two_devices_is_two_blocks() -> None:
     assert found.unfreed.tolist() == [True, False]
 
 
-def test_without_addresses_nothing_is_paired_and_it_is_said() -> None:
+def test_without_addresses_nothing_is_paired() -> None:
     found = pair_allocations(table([(1, 8), (1, -8)], addresses=False))
     assert not found.has_addresses
     assert found.n_frees_of_earlier == 0
@@ -83,7 +83,7 @@ def test_every_device_has_its_own_peak() -> None:
     assert list(found.items()) == [("cpu", 30), ("cuda:0", 9), ("cuda:1", 8)]
 
 
-def test_devices_are_called_as_pytorch_calls_them() -> None:
+def test_devices_have_pytorchs_names() -> None:
     assert [device_label(0, -1), device_label(6, 2), device_label(12, 0)] == [
         "cpu", "cuda:2", "xpu:0"
     ]  # fmt: skip

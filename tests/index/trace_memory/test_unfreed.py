@@ -1,4 +1,4 @@
-"""Memory grows where every step keeps some, and by the step that is in the middle."""
+"""Unfreed bytes of steps: growth is their median where every step leaves some."""
 
 from pathlib import Path
 
@@ -22,14 +22,12 @@ from profkit.testing import TraceBuilder
         ([], 0),
     ],
 )
-def test_growth_is_the_median_of_steps_that_all_keep_something(
-    by_step: list[int], growth: int
-) -> None:
+def test_growth_is_the_median_if_every_step_leaves_bytes(by_step: list[int], growth: int) -> None:
     median = growth_per_step_bytes(np.array(by_step, dtype=np.int64))
     assert abs(median - growth) <= 1
 
 
-def test_only_what_begins_in_a_step_and_is_never_freed_is_kept(tmp_path: Path) -> None:
+def test_only_allocations_of_steps_without_a_free_count(tmp_path: Path) -> None:
     b = TraceBuilder(memory=True)
     b.compute("aten::mm", 1_000)
     b.alloc(1_000)
@@ -49,7 +47,7 @@ def test_only_what_begins_in_a_step_and_is_never_freed_is_kept(tmp_path: Path) -
     assert kept.bytes_by_step(2).tolist() == [3_000, 4_000]
 
 
-def test_the_innermost_event_under_way_on_the_thread_is_found(tmp_path: Path) -> None:
+def test_the_innermost_running_event_of_the_thread_is_found(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True, memory=True)
     with b.frame("train.py", 1, "main"):
         b.advance(5_000)

@@ -1,4 +1,4 @@
-"""The window's own peak, against a level that is kept event by event."""
+"""The peak of the window's allocations, against a running total."""
 
 from pathlib import Path
 

@@ -41,7 +41,7 @@ def holes(pool: StreamPool) -> list[int]:
     ("n_bytes", "taken"),
     [(512, 2), (MIB, 2), (MIB + 512, 20), (10 * MIB - 512, 20), (10 * MIB, 10), (11 * MIB, 12)],
 )
-def test_the_driver_is_asked_for_whole_segments(n_bytes: int, taken: int) -> None:
+def test_the_driver_allocates_whole_segments(n_bytes: int, taken: int) -> None:
     made, small, large = allocator()
     made.alloc(n_bytes, small if n_bytes <= MIB else large)
     assert changes(made) == [taken]
@@ -58,7 +58,7 @@ def test_a_small_block_is_split_down_to_512_bytes() -> None:
 
 
 @pytest.mark.parametrize(("asked", "left"), [(15 * MIB, []), (15 * MIB - 512, [MIB + 512])])
-def test_of_a_large_block_a_rest_beyond_one_mebibyte_is_split_off(
+def test_a_large_block_is_split_if_more_than_one_mebibyte_remains(
     asked: int, left: list[int]
 ) -> None:
     made, _, large = allocator()
@@ -67,7 +67,7 @@ def test_of_a_large_block_a_rest_beyond_one_mebibyte_is_split_off(
     assert holes(large) == left
 
 
-def test_the_shortest_block_that_is_long_enough_is_taken() -> None:
+def test_the_smallest_sufficient_block_is_used() -> None:
     made, _, large = allocator()
     blocks = [given_to(made, size * MIB, large) for size in (40, 24, 30)]
     for block in blocks:
@@ -76,7 +76,7 @@ def test_the_shortest_block_that_is_long_enough_is_taken() -> None:
     assert given_to(made, 25 * MIB, large).address == blocks[2].address
 
 
-def test_of_equally_long_blocks_the_one_with_the_lowest_address_is_taken() -> None:
+def test_among_equal_blocks_the_lowest_address_is_used() -> None:
     made, _, large = allocator()
     blocks = [given_to(made, 40 * MIB, large) for _ in range(3)]
     for block in blocks:
@@ -85,7 +85,7 @@ def test_of_equally_long_blocks_the_one_with_the_lowest_address_is_taken() -> No
     assert given_to(made, 40 * MIB, large) is blocks[2]
 
 
-def test_free_neighbours_become_one_block() -> None:
+def test_free_neighbors_are_merged() -> None:
     made, _, large = allocator()
     parts = [given_to(made, size * MIB, large) for size in (3, 4, 5)]
     made.free(parts[0])
@@ -95,7 +95,7 @@ def test_free_neighbours_become_one_block() -> None:
     assert holes(large) == [20 * MIB]
 
 
-def test_streams_and_private_pools_have_free_blocks_of_their_own() -> None:
+def test_streams_and_private_pools_do_not_share_free_blocks() -> None:
     made, _, large = allocator()
     made.free(given_to(made, 40 * MIB, large))
     made.alloc(40 * MIB, made.pool(7, is_small=False))
@@ -105,14 +105,14 @@ def test_streams_and_private_pools_have_free_blocks_of_their_own() -> None:
     assert changes(made) == [40, 40, 40]
 
 
-def test_no_shorter_request_gets_a_block_from_max_split_size_on() -> None:
+def test_smaller_requests_do_not_use_blocks_beyond_max_split_size() -> None:
     made, _, large = allocator(LIMITED)
     made.free(given_to(made, 100 * MIB, large))
     made.alloc(98 * MIB, large)
     assert changes(made) == [100, 98]
 
 
-def test_a_request_from_max_split_size_on_gets_a_block_a_little_longer_and_whole() -> None:
+def test_a_request_beyond_max_split_size_uses_a_slightly_larger_block_unsplit() -> None:
     made, _, large = allocator(LIMITED)
     made.free(given_to(made, 140 * MIB, large))
     # 20 MiB longer is too long, anything less is not, and nothing is split off.
@@ -122,27 +122,27 @@ def test_a_request_from_max_split_size_on_gets_a_block_a_little_longer_and_whole
     assert holes(large) == []
 
 
-def test_a_request_of_just_max_split_size_splits_nothing() -> None:
+def test_a_request_of_exactly_max_split_size_does_not_split() -> None:
     made, _, large = allocator(LIMITED)
     made.free(given_to(made, 110 * MIB, large))
     assert given_to(made, 100 * MIB, large).n_bytes == 110 * MIB
 
 
-def test_what_a_block_may_be_longer_can_be_set() -> None:
+def test_the_maximum_excess_of_an_unsplit_block_can_be_set() -> None:
     settings = AllocatorSettings(max_split_bytes=100 * MIB, max_rest_bytes=50 * MIB)
     made, _, large = allocator(settings)
     made.free(given_to(made, 140 * MIB, large))
     assert given_to(made, 120 * MIB, large).n_bytes == 140 * MIB
 
 
-def test_shorter_blocks_are_split_as_ever() -> None:
+def test_smaller_blocks_are_split_regardless_of_the_limit() -> None:
     made, _, large = allocator(LIMITED)
     made.free(given_to(made, 98 * MIB, large))
     made.alloc(50 * MIB, large)
     assert holes(large) == [48 * MIB]
 
 
-def test_where_the_driver_has_no_more_what_is_wholly_free_goes_back() -> None:
+def test_free_segments_are_released_when_the_driver_has_no_memory() -> None:
     made, small, large = allocator(capacity_bytes=100 * MIB)
     made.free(given_to(made, 40 * MIB, large))
     made.free(given_to(made, 512, small))
@@ -154,27 +154,27 @@ def test_where_the_driver_has_no_more_what_is_wholly_free_goes_back() -> None:
     assert made.reserved_bytes == 90 * MIB
 
 
-def test_a_request_with_no_room_even_then_gets_nothing() -> None:
+def test_an_allocation_fails_if_releasing_segments_does_not_suffice() -> None:
     made, _, large = allocator(capacity_bytes=100 * MIB)
     made.alloc(60 * MIB, large)
     assert made.alloc(42 * MIB, large) is None
     assert made.reserved_bytes == 60 * MIB
 
 
-def test_a_limit_of_the_process_is_kept_to() -> None:
+def test_the_limit_of_the_process_applies() -> None:
     made, _, large = allocator(limit_bytes=100 * MIB)
     made.alloc(60 * MIB, large)
     assert made.alloc(42 * MIB, large) is None
     assert made.alloc(40 * MIB, large) is not None
 
 
-def test_memory_of_private_pools_is_kept() -> None:
+def test_memory_of_private_pools_is_not_released() -> None:
     made, _, large = allocator(capacity_bytes=100 * MIB)
     made.free(given_to(made, 60 * MIB, made.pool(0, is_small=False, private=1)))
     assert made.alloc(60 * MIB, large) is None
 
 
-def test_long_blocks_go_back_first_and_no_more_of_them_than_needed() -> None:
+def test_large_blocks_are_released_first_and_no_more_than_needed() -> None:
     made, _, large = allocator(LIMITED, capacity_bytes=600 * MIB)
     for block in [given_to(made, size * MIB, large) for size in (110, 200, 150, 40)]:
         made.free(block)
@@ -186,7 +186,7 @@ def test_long_blocks_go_back_first_and_no_more_of_them_than_needed() -> None:
     assert changes(made)[6:] == [-200, -110, 300]
 
 
-def test_blocks_of_just_max_split_size_count_among_the_long_ones() -> None:
+def test_blocks_of_exactly_max_split_size_count_as_large() -> None:
     made, _, large = allocator(LIMITED, capacity_bytes=240 * MIB)
     for block in [given_to(made, size * MIB, large) for size in (100, 100, 40)]:
         made.free(block)
@@ -195,7 +195,7 @@ def test_blocks_of_just_max_split_size_count_among_the_long_ones() -> None:
     assert changes(made) == [100, 100, 40, -100, -100, 200]
 
 
-def test_a_block_that_another_stream_uses_is_no_ones_until_that_is_done() -> None:
+def test_a_block_pending_on_another_stream_is_not_reused() -> None:
     made, _, large = allocator()
     block = given_to(made, 40 * MIB, large)
     made.defer_free(3, block)
@@ -206,7 +206,7 @@ def test_a_block_that_another_stream_uses_is_no_ones_until_that_is_done() -> Non
     assert changes(made) == [40, 40]
 
 
-def test_before_the_cache_goes_back_the_allocator_waits_for_all_streams() -> None:
+def test_flushing_the_cache_completes_pending_frees() -> None:
     made, _, large = allocator(capacity_bytes=60 * MIB)
     made.defer_free(3, given_to(made, 40 * MIB, large))
     made.alloc(50 * MIB, large)
@@ -216,7 +216,7 @@ def test_before_the_cache_goes_back_the_allocator_waits_for_all_streams() -> Non
     assert holes(large) == []
 
 
-def test_what_was_not_used_for_longest_goes_back_beyond_a_threshold() -> None:
+def test_the_longest_unused_segments_are_released_beyond_the_threshold() -> None:
     settings = AllocatorSettings(garbage_threshold=0.5)
     made, _, large = allocator(settings, limit_bytes=400 * MIB)
     for block in [given_to(made, size * MIB, large) for size in (60, 70, 80)]:
@@ -228,7 +228,7 @@ def test_what_was_not_used_for_longest_goes_back_beyond_a_threshold() -> None:
     assert changes(made) == [60, 70, 80, -60, -70, 100]
 
 
-def test_of_what_was_unused_for_equally_long_everything_goes_back() -> None:
+def test_equally_long_unused_segments_are_all_released() -> None:
     settings = AllocatorSettings(garbage_threshold=0.5)
     made, _, large = allocator(settings, limit_bytes=400 * MIB)
     for block in [given_to(made, size * MIB, large) for size in (100, 110)]:
@@ -237,7 +237,7 @@ def test_of_what_was_unused_for_equally_long_everything_goes_back() -> None:
     assert made.reserved_bytes == 130 * MIB
 
 
-def test_an_expandable_segment_grows_by_pages_from_what_is_free_at_its_end() -> None:
+def test_an_expandable_segment_grows_by_pages_from_its_free_end() -> None:
     made, small, large = allocator(EXPANDABLE)
     first = given_to(made, 30 * MIB, large)
     assert changes(made) == [40]
@@ -249,7 +249,7 @@ def test_an_expandable_segment_grows_by_pages_from_what_is_free_at_its_end() -> 
     assert changes(made) == [40, 40, 2]
 
 
-def test_a_block_that_can_grow_comes_after_longer_ones_that_cannot() -> None:
+def test_larger_fixed_blocks_precede_blocks_that_can_grow() -> None:
     made, _, large = allocator(EXPANDABLE)
     first = given_to(made, 45 * MIB, large)
     second = given_to(made, 50 * MIB, large)
@@ -260,7 +260,7 @@ def test_a_block_that_can_grow_comes_after_longer_ones_that_cannot() -> None:
     assert changes(made) == [60, 40]
 
 
-def test_whole_pages_go_back_from_anywhere_in_a_segment_and_are_filled_again() -> None:
+def test_free_pages_are_unmapped_anywhere_and_mapped_again() -> None:
     made, _, large = allocator(EXPANDABLE)
     blocks = [given_to(made, 50 * MIB, large) for _ in range(3)]
     made.free(blocks[1])
@@ -275,7 +275,7 @@ def test_whole_pages_go_back_from_anywhere_in_a_segment_and_are_filled_again() -
     assert changes(made) == [60, 40, 60, -40, 40]
 
 
-def test_an_expandable_segment_without_a_block_goes_back_wholly() -> None:
+def test_an_expandable_segment_without_blocks_is_unmapped_entirely() -> None:
     made, _, large = allocator(EXPANDABLE)
     made.free(given_to(made, 50 * MIB, large))
     made.empty_cache()
@@ -284,7 +284,7 @@ def test_an_expandable_segment_without_a_block_goes_back_wholly() -> None:
     assert large.unmapped == []
 
 
-def test_an_expandable_segment_grows_no_further_than_the_room() -> None:
+def test_an_expandable_segment_does_not_grow_beyond_the_capacity() -> None:
     made, _, large = allocator(EXPANDABLE, capacity_bytes=110 * MIB)
     made.alloc(70 * MIB, large)
     assert made.alloc(40 * MIB, large) is None
@@ -298,7 +298,7 @@ def test_private_pools_have_no_expandable_segments() -> None:
     assert changes(made) == [30]
 
 
-def test_a_segment_that_stands_already_is_taken_with_its_blocks_and_holes() -> None:
+def test_an_existing_segment_is_adopted_with_its_live_and_free_blocks() -> None:
     made, _, large = allocator()
     blocks = made.adopt(large, 1000 * MIB, 40 * MIB, [(1004 * MIB, 6 * MIB), (1010 * MIB, 9 * MIB)])
     assert [(block.address, block.n_bytes) for block in blocks] == [
@@ -312,7 +312,7 @@ def test_a_segment_that_stands_already_is_taken_with_its_blocks_and_holes() -> N
     assert made.reserved_bytes == 0
 
 
-def test_segments_of_fixed_length_are_used_beside_expandable_ones() -> None:
+def test_fixed_segments_are_used_beside_expandable_ones() -> None:
     made, _, large = allocator(EXPANDABLE)
     made.adopt(large, 1000 * MIB, 40 * MIB, [])
     made.alloc(30 * MIB, large)

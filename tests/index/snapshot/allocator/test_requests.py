@@ -25,7 +25,7 @@ def done(found: Requests) -> list[tuple[str, int]]:
     ]
 
 
-def test_segments_are_the_allocators_answer_and_no_request() -> None:
+def test_segments_are_not_requests_of_the_program() -> None:
     b = SnapshotBuilder()
     block = b.alloc(30 * MIB)
     b.alloc(40 * MIB)
@@ -33,7 +33,7 @@ def test_segments_are_the_allocators_answer_and_no_request() -> None:
     assert done(requests(b)) == [("ALLOC", 30), ("ALLOC", 40), ("FREE", 30)]
 
 
-def test_a_cache_that_the_program_emptied_is_one_that_was_full_is_not() -> None:
+def test_empty_cache_is_a_request_and_a_flush_for_a_retry_is_not() -> None:
     b = SnapshotBuilder(total_bytes=100 * MIB)
     with b.frame("train.py", 3, "main"):
         b.free(b.alloc(60 * MIB))
@@ -45,7 +45,7 @@ def test_a_cache_that_the_program_emptied_is_one_that_was_full_is_not() -> None:
     ]  # fmt: skip
 
 
-def test_a_request_that_found_no_room_is_one_that_was_tried() -> None:
+def test_a_failed_allocation_is_a_request() -> None:
     b = SnapshotBuilder(total_bytes=100 * MIB)
     b.alloc(60 * MIB)
     b.alloc_or_none(50 * MIB)
@@ -53,7 +53,7 @@ def test_a_request_that_found_no_room_is_one_that_was_tried() -> None:
     assert done(requests(b)) == [("ALLOC", 60), ("TRY", 50), ("ALLOC", 20)]
 
 
-def test_a_free_that_waits_for_another_stream_is_two_events() -> None:
+def test_a_free_pending_on_another_stream_is_two_actions() -> None:
     b = SnapshotBuilder()
     block = b.alloc(30 * MIB)
     b.record_stream(block, 7)
@@ -63,7 +63,7 @@ def test_a_free_that_waits_for_another_stream_is_two_events() -> None:
     assert done(requests(b)) == [("ALLOC", 30), ("PENDING_FREE", 30), ("ALLOC", 40), ("FREE", 30)]
 
 
-def test_what_the_allocator_waited_for_itself_is_complete_after_the_request_it_did_it_for() -> None:
+def test_frees_completed_by_a_retry_follow_its_request() -> None:
     b = SnapshotBuilder(total_bytes=100 * MIB)
     with b.frame("train.py", 3, "main"):
         block = b.alloc(60 * MIB)
@@ -78,7 +78,7 @@ def test_what_the_allocator_waited_for_itself_is_complete_after_the_request_it_d
     assert simulate(found, AllocatorSettings(), 200 * MIB).peak_bytes == 110 * MIB
 
 
-def test_what_still_waits_in_the_end_was_freed() -> None:
+def test_blocks_pending_at_the_end_were_freed() -> None:
     b = SnapshotBuilder()
     block = b.alloc(30 * MIB)
     b.record_stream(block, 7)
@@ -86,7 +86,7 @@ def test_what_still_waits_in_the_end_was_freed() -> None:
     assert done(requests(b)) == [("ALLOC", 30), ("PENDING_FREE", 30)]
 
 
-def test_where_completions_were_not_kept_requests_to_free_have_to_do() -> None:
+def test_without_recorded_completions_requested_frees_are_used() -> None:
     b = SnapshotBuilder()
     b.free(b.alloc(30 * MIB))
     b.alloc(25 * MIB)
@@ -97,7 +97,7 @@ def test_where_completions_were_not_kept_requests_to_free_have_to_do() -> None:
     assert done(requests(b, whole)) == [("ALLOC", 30), ("FREE", 30), ("ALLOC", 25)]
 
 
-def test_blocks_of_a_lost_begin_are_requests_that_are_met_already() -> None:
+def test_blocks_from_before_a_truncated_history_are_initial_requests() -> None:
     b = SnapshotBuilder()
     with b.unrecorded():
         first = b.alloc(30 * MIB, stream=3)
@@ -119,7 +119,7 @@ def test_blocks_of_a_lost_begin_are_requests_that_are_met_already() -> None:
     assert simulate(found, AllocatorSettings()).change_bytes.tolist() == []
 
 
-def test_requests_of_a_private_pool_stay_there() -> None:
+def test_requests_of_a_private_pool_use_it() -> None:
     b = SnapshotBuilder()
     b.free(b.alloc(30 * MIB, pool=(0, 1)))
     b.alloc(30 * MIB)
@@ -131,7 +131,7 @@ def test_requests_of_a_private_pool_stay_there() -> None:
     assert course.change_bytes.tolist() == [30 * MIB]
 
 
-def test_small_requests_and_others_can_be_played_apart() -> None:
+def test_small_and_large_requests_can_be_simulated_separately() -> None:
     b = SnapshotBuilder()
     with b.unrecorded():
         b.alloc(512)

@@ -29,12 +29,12 @@ def test_a_request_is_rounded_to_blocks_of_512_bytes(asked: int, given: int) -> 
         (9 * MIB, 10 * MIB),
     ],
 )
-def test_lengths_can_be_rounded_to_parts_of_powers_of_two(asked: int, given: int) -> None:
+def test_sizes_can_be_rounded_to_divisions_of_powers_of_two(asked: int, given: int) -> None:
     settings = AllocatorSettings(divisions=(4,) * 16)
     assert settings.rounded(asked) == (1536 if asked == 1200 else given)
 
 
-def test_each_power_of_two_can_have_divisions_of_its_own() -> None:
+def test_each_power_of_two_can_have_its_own_divisions() -> None:
     settings = AllocatorSettings(divisions=(0, 0, 8, 1, 2, *([0] * 11)))
     assert settings.rounded(3 * MIB + 1) == 3 * MIB + 512
     assert settings.rounded(4 * MIB + 1) == 4 * MIB + MIB // 2
@@ -45,7 +45,7 @@ def test_each_power_of_two_can_have_divisions_of_its_own() -> None:
     assert beyond.rounded((1 << 40) + 1) == (1 << 40) + (1 << 39)
 
 
-def test_what_a_snapshot_says_is_understood() -> None:
+def test_the_settings_of_a_snapshot_are_parsed() -> None:
     settings = settings_of(
         {
             "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64, max_non_split_rounding_mb:40,"
@@ -71,23 +71,23 @@ def test_what_a_snapshot_says_is_understood() -> None:
     [-1, 0, (1 << 63) - 1, (1 << 64) - 1, "none"],
     ids=["int64", "zero", "max", "size_t", "text"],
 )
-def test_that_there_is_no_limit_is_written_in_many_ways(value: int | str) -> None:
+def test_no_limit_has_several_encodings(value: int | str) -> None:
     settings = settings_of({"max_split_size": value, "roundup_power2_divisions": "1:0 2:1"})
     assert settings == AllocatorSettings()
 
 
-def test_without_settings_they_are_those_of_torch_itself() -> None:
+def test_without_settings_torchs_defaults_apply() -> None:
     assert settings_of({}) == AllocatorSettings()
 
 
 @pytest.mark.parametrize(
     "n_bytes", [512, MIB, MIB + 512, 9 * MIB, 10 * MIB, 10 * MIB + 512, 4_202_692_608]
 )
-def test_segments_are_as_long_as_the_builder_of_snapshots_has_them(n_bytes: int) -> None:
+def test_segment_sizes_equal_those_of_the_reference_allocator(n_bytes: int) -> None:
     assert segment_bytes(n_bytes) == reference_allocator.segment_bytes(n_bytes)
 
 
-def test_the_length_of_shared_segments_can_be_set() -> None:
+def test_the_size_of_shared_segments_can_be_set() -> None:
     assert segment_bytes(3 * MIB, 64 * MIB) == 64 * MIB
     assert segment_bytes(30 * MIB, 64 * MIB) == 30 * MIB
     assert segment_bytes(MIB, 64 * MIB) == 2 * MIB

@@ -57,7 +57,7 @@ def seconds(requests: Requests, settings: AllocatorSettings) -> float:
     return min(taken)
 
 
-def test_time_grows_with_the_history_and_not_with_its_square() -> None:
+def test_simulation_time_is_linear_in_the_history() -> None:
     short, long = made_up(8_000), made_up(64_000)
     for settings in (AllocatorSettings(), AllocatorSettings(expandable=True)):
         # Eight times as many: a square would be 64 times as long.

@@ -53,7 +53,7 @@ SIZES = (512, 1024, MIB, MIB + 512, 3 * MIB, 12 * MIB, 21 * MIB, 64 * MIB, 90 * 
     expandable=st.booleans(),
     room=st.sampled_from([None, 300 * MIB, 600 * MIB]),
 )
-def test_blocks_tile_segments_and_none_is_given_twice(
+def test_blocks_tile_segments_without_overlap(
     program: list[tuple[str, int]],
     limit: int | None,
     expandable: bool,  # noqa: FBT001

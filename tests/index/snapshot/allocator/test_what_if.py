@@ -79,13 +79,13 @@ def _take(
 
 @with_settings(max_examples=120, deadline=None)
 @given(steps=STEPS, limit=st.sampled_from([None, 32 * MIB, 64 * MIB, 128 * MIB]))
-def test_what_was_recorded_is_reproduced_at_every_request(steps: Steps, limit: int | None) -> None:
+def test_reserved_bytes_are_reproduced_at_every_request(steps: Steps, limit: int | None) -> None:
     assert ran(program_of(steps), max_split_bytes=limit).what_if.max_error_bytes == 0
 
 
 @with_settings(max_examples=100, deadline=None)
 @given(before=STEPS, steps=STEPS, limit=st.sampled_from([None, 32 * MIB, 128 * MIB]))
-def test_so_is_what_was_recorded_from_the_middle_on(
+def test_a_history_recorded_from_the_middle_is_reproduced(
     before: Steps, steps: Steps, limit: int | None
 ) -> None:
     memory = ran(program_of(steps, before), max_split_bytes=limit)
@@ -94,14 +94,14 @@ def test_so_is_what_was_recorded_from_the_middle_on(
 
 @with_settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
-def test_growing_segments_are_reproduced_too(steps: Steps) -> None:
+def test_expandable_segments_are_reproduced(steps: Steps) -> None:
     steps = [step for step in steps if step[0] != "empty"]
     assert ran(program_of(steps), expandable=True).what_if.max_error_bytes == 0
 
 
 @with_settings(max_examples=80, deadline=None)
 @given(steps=STEPS)
-def test_every_limit_comes_to_what_it_does_come_to(steps: Steps) -> None:
+def test_every_max_split_size_is_predicted_exactly(steps: Steps) -> None:
     # A cache that was emptied when there was nothing to give back left no trace.
     program = program_of([step for step in steps if step[0] != "empty"])
     other = ran(program).what_if
@@ -112,7 +112,7 @@ def test_every_limit_comes_to_what_it_does_come_to(steps: Steps) -> None:
 
 @with_settings(max_examples=80, deadline=None)
 @given(steps=STEPS)
-def test_expandable_segments_come_to_what_they_do_come_to(steps: Steps) -> None:
+def test_expandable_segments_are_predicted_exactly(steps: Steps) -> None:
     program = program_of([step for step in steps if step[0] != "empty"])
     outcome = ran(program).what_if.expandable
     assert outcome is not None
@@ -121,7 +121,7 @@ def test_expandable_segments_come_to_what_they_do_come_to(steps: Steps) -> None:
 
 @with_settings(max_examples=60, deadline=None)
 @given(steps=STEPS, total=st.sampled_from([300 * MIB, 500 * MIB, 800 * MIB]))
-def test_a_device_that_is_full_is_reproduced(steps: Steps, total: int) -> None:
+def test_a_full_device_is_reproduced(steps: Steps, total: int) -> None:
     other = ran(program_of(steps), total_bytes=total).what_if
     assert other.max_error_bytes == 0
     assert other.recorded.capacity_bytes is None or other.recorded.capacity_bytes <= total
@@ -134,7 +134,7 @@ def split_by_shorter_ones(b: SnapshotBuilder) -> None:
         b.alloc(120 * MIB)
 
 
-def test_a_limit_cures_long_blocks_that_shorter_ones_split() -> None:
+def test_a_limit_prevents_splitting_of_large_blocks() -> None:
     other = ran(split_by_shorter_ones).what_if
     assert other.recorded.peak_bytes == 10 * 200 * MIB
     split, expandable = other.best_split, other.expandable
@@ -149,7 +149,7 @@ def test_a_limit_cures_long_blocks_that_shorter_ones_split() -> None:
     assert expandable.peak_bytes == (9 * 120 + 200) * MIB
 
 
-def test_a_limit_is_no_use_to_pieces_of_short_blocks() -> None:
+def test_a_limit_does_not_help_fragmented_small_blocks() -> None:
     def program(b: SnapshotBuilder) -> None:
         b.free(*[b.alloc(24 * MIB) for _ in range(40)])
         b.alloc(900 * MIB)
@@ -163,7 +163,7 @@ def test_a_limit_is_no_use_to_pieces_of_short_blocks() -> None:
     assert split.alloc_conf == "max_split_size_mb:512"
 
 
-def test_a_limit_that_was_set_is_tried_without_as_well() -> None:
+def test_a_limit_in_use_is_also_simulated_without() -> None:
     def program(b: SnapshotBuilder) -> None:
         b.free(b.alloc(600 * MIB))
         held = [b.alloc(50 * MIB) for _ in range(12)]
@@ -176,7 +176,7 @@ def test_a_limit_that_was_set_is_tried_without_as_well() -> None:
     assert (split.alloc_conf, split.peak_bytes) == ("", 600 * MIB)
 
 
-def test_with_expandable_segments_no_limit_is_tried_and_one_that_was_set_goes() -> None:
+def test_expandable_segments_are_simulated_without_a_limit() -> None:
     def program(b: SnapshotBuilder) -> None:
         for _ in range(5):
             held = [b.alloc(50 * MIB) for _ in range(4)]
@@ -192,7 +192,7 @@ def test_with_expandable_segments_no_limit_is_tried_and_one_that_was_set_goes() 
     assert ran(program, expandable=True).what_if.expandable is None
 
 
-def test_what_stood_before_the_history_stays() -> None:
+def test_the_initial_state_is_unchanged() -> None:
     def program(b: SnapshotBuilder) -> None:
         with b.unrecorded():
             kept = b.alloc(5 * MIB)
@@ -208,7 +208,7 @@ def test_what_stood_before_the_history_stays() -> None:
     assert other.recorded.requests.begin.n_bytes.sum() == (20 + 300) * MIB
 
 
-def test_a_block_from_before_has_what_it_was_given_beyond_its_request() -> None:
+def test_a_block_from_before_the_history_includes_its_unsplit_rest() -> None:
     def program(b: SnapshotBuilder) -> None:
         with b.unrecorded():
             b.free(b.alloc(30 * MIB))
@@ -223,7 +223,7 @@ def test_a_block_from_before_has_what_it_was_given_beyond_its_request() -> None:
     assert requests.begin.block_bytes.tolist() == [30 * MIB]
 
 
-def test_a_request_that_found_no_room_is_tried_again() -> None:
+def test_a_failed_allocation_is_simulated_again() -> None:
     def program(b: SnapshotBuilder) -> None:
         for _ in range(4):
             b.free(b.alloc(200 * MIB))
@@ -239,7 +239,7 @@ def test_a_request_that_found_no_room_is_tried_again() -> None:
     assert ran(program, total_bytes=1000 * MIB, expandable=True).allocation_failures == ()
 
 
-def test_a_setting_under_which_an_earlier_request_fails_is_no_choice() -> None:
+def test_a_setting_that_fails_an_earlier_allocation_is_rejected() -> None:
     def program(b: SnapshotBuilder) -> None:
         whole = b.alloc(400 * MIB)
         b.free(whole)
@@ -259,7 +259,7 @@ def test_a_setting_under_which_an_earlier_request_fails_is_no_choice() -> None:
     assert other.best_split is None or other.best_split.is_complete
 
 
-def test_a_history_that_is_not_as_the_rules_say_is_not_told_of() -> None:
+def test_a_history_that_cannot_be_reproduced_has_no_prediction() -> None:
     def program(b: SnapshotBuilder) -> None:
         b.free(b.alloc(200 * MIB))
         b.alloc(22 * MIB)
@@ -279,7 +279,7 @@ def test_a_history_that_is_not_as_the_rules_say_is_not_told_of() -> None:
 
 
 @pytest.mark.parametrize("n_kept", [1, 2])
-def test_a_history_whose_begin_cannot_have_been_is_not_told_of(n_kept: int) -> None:
+def test_a_history_with_an_impossible_initial_state_has_no_prediction(n_kept: int) -> None:
     b = SnapshotBuilder(max_entries=n_kept)
     b.free(b.alloc(30 * MIB))
     b.alloc(30 * MIB)

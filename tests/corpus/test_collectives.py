@@ -1,4 +1,4 @@
-"""Real jobs of several ranks: what they wait for exchanges, reckoned here moment by moment."""
+"""Real jobs of several ranks: exposed time of collectives, computed independently."""
 
 import itertools
 import json
@@ -24,9 +24,9 @@ WAITS = {
     "rank0-of-128": "all-to-all",
     "rank1-of-128": "all-to-all",
 }
-"""Those that wait for exchanges in a tenth of their steps, and for what most."""
+"""Jobs with exposed collectives in a tenth of their steps, and the kind with most time."""
 LEAST_SHARE = 0.1
-Stretch = tuple[int, int]
+Interval = tuple[int, int]
 
 
 def path_of(name: str) -> Path:
@@ -40,18 +40,18 @@ def found(name: str) -> tuple[Finding, ...]:
 
 
 class Moments:
-    """A real job, as sets of nanoseconds whose borders alone are looked at."""
+    """A real job as sets of nanoseconds, of which only the borders are evaluated."""
 
     def __init__(self, name: str) -> None:
         content = json.loads(igzip.decompress(path_of(name).read_bytes()), parse_float=Decimal)
         events = content["traceEvents"] if isinstance(content, dict) else content
         self.events = [one for one in events if one.get("ph") == "X" and one.get("cat")]
         kernels = [one for one in self.events if one["cat"] == "kernel"]
-        is_exchange = [
+        is_collective = [
             re.search("nccl|all_reduce", one["name"], re.IGNORECASE) is not None for one in kernels
         ]
-        self.exchanges = [span(k) for k, yes in zip(kernels, is_exchange, strict=True) if yes]
-        compute = [k for k, yes in zip(kernels, is_exchange, strict=True) if not yes]
+        self.collectives = [span(k) for k, yes in zip(kernels, is_collective, strict=True) if yes]
+        compute = [k for k, yes in zip(kernels, is_collective, strict=True) if not yes]
         self.compute = [span(one) for one in compute]
         launched = {
             one["args"]["correlation"]: span(one)[0]
@@ -62,13 +62,13 @@ class Moments:
             span(one)[0]: launched.get(one["args"].get("correlation"), 0)
             for one in reversed(compute)
         }
-        self.held = [span(one) for one in self.events if self._holds(one)]
+        self.blocked = [span(one) for one in self.events if self._holds(one)]
         steps = [
             span(one) for one in self.events
             if one["name"].startswith("ProfilerStep") and one["cat"] != "gpu_user_annotation"
         ]  # fmt: skip
-        ends = [end for _, end in (*self.compute, *self.exchanges)]
-        starts = [start for start, _ in (*self.compute, *self.exchanges)]
+        ends = [end for _, end in (*self.compute, *self.collectives)]
+        starts = [start for start, _ in (*self.compute, *self.collectives)]
         self.windows = sorted(steps) or [(min(starts), max(ends))]
 
     def _holds(self, event: dict[str, Any]) -> bool:
@@ -90,7 +90,7 @@ class Moments:
     def figures(self) -> tuple[int, list[int]]:
         """Nanoseconds of exchange alone, and those waited in each window."""
         begins = sorted(self.launch)
-        sets = (self.exchanges, self.compute, self.held, self.windows)
+        sets = (self.collectives, self.compute, self.blocked, self.windows)
         borders = {at for each in sets for pair in each for at in pair}
         borders |= set(self.launch.values())
         changes = [changes_of(each) for each in sets]
@@ -98,26 +98,26 @@ class Moments:
         alone, waited = 0, dict.fromkeys(self.windows, 0)
         for at, following in itertools.pairwise(sorted(borders)):
             level = [n + each.get(at, 0) for n, each in zip(level, changes, strict=True)]
-            exchanging, computing, held, in_window = (n > 0 for n in level)
-            if not exchanging or computing or not in_window:
+            communicating, computing, blocked, in_window = (n > 0 for n in level)
+            if not communicating or computing or not in_window:
                 continue
             alone += following - at
             place = bisect_left(begins, following)
-            is_late = place < len(begins) and self.launch[begins[place]] > at and not held
+            is_late = place < len(begins) and self.launch[begins[place]] > at and not blocked
             if not is_late:
                 window = max(each for each in self.windows if each[0] <= at)
                 waited[window] += following - at
         return alone, list(waited.values())
 
 
-def span(event: dict[str, Any]) -> Stretch:
+def span(event: dict[str, Any]) -> Interval:
     start = int(Decimal(event["ts"]) * 1000)
     return start, start + int(Decimal(event["dur"]) * 1000)
 
 
-def changes_of(stretches: Iterable[Stretch]) -> dict[int, int]:
+def changes_of(intervals: Iterable[Interval]) -> dict[int, int]:
     changes: dict[int, int] = {}
-    for start, end in stretches:
+    for start, end in intervals:
         changes[start] = changes.get(start, 0) + 1
         changes[end] = changes.get(end, 0) - 1
     return changes
@@ -125,7 +125,7 @@ def changes_of(stretches: Iterable[Stretch]) -> dict[int, int]:
 
 @needs_corpus
 @pytest.mark.parametrize("name", WAITS)
-def test_a_real_job_waits_for_exchanges_as_long_as_its_events_say(name: str) -> None:
+def test_the_exposed_time_of_a_real_job_equals_that_of_its_events(name: str) -> None:
     moments, findings = Moments(name), found(name)
     alone, waited = moments.figures()
     hits = [
@@ -136,11 +136,11 @@ def test_a_real_job_waits_for_exchanges_as_long_as_its_events_say(name: str) -> 
     for finding in findings:
         assert finding.evidence["exposed_ns"] == alone
         assert finding.cost.ns == sum(waited)
-        assert f"for {WAITS[name]}" in finding.message
+        assert f" {WAITS[name]}" in finding.message
 
 
 @needs_corpus
-def test_jobs_of_one_device_have_nothing_to_exchange() -> None:
+def test_jobs_of_one_device_have_no_collectives() -> None:
     for path in sorted((CORPUS / "traces").iterdir()):
         name = path.name.removesuffix(".json.gz")
         if name not in WAITS:

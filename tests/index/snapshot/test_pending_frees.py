@@ -1,4 +1,4 @@
-"""What waits for another stream after its free is told from frees that are complete at once."""
+"""Frees pending on another stream, as opposed to frees that complete at once."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ def most(b: SnapshotBuilder) -> int:
     return peak_pending_free_bytes(memory.snapshot, memory.replay)
 
 
-def test_frees_that_are_complete_at_once_wait_for_nothing() -> None:
+def test_frees_that_complete_at_once_are_not_pending() -> None:
     b = SnapshotBuilder()
     for _ in range(5):
         b.free(b.alloc(8 * MIB))
     assert most(b) == 0
 
 
-def test_what_another_stream_still_uses_waits_until_that_is_done() -> None:
+def test_a_block_used_by_another_stream_is_pending_until_it_finishes() -> None:
     b = SnapshotBuilder()
     lent = [b.alloc(12 * MIB), b.alloc(14 * MIB), b.alloc(16 * MIB)]
     for block in lent:
@@ -36,7 +36,7 @@ def test_what_another_stream_still_uses_waits_until_that_is_done() -> None:
     assert most(b) == 26 * MIB
 
 
-def test_what_waits_in_the_end_counts() -> None:
+def test_blocks_pending_at_the_end_count() -> None:
     b = SnapshotBuilder()
     block = b.alloc(12 * MIB)
     b.record_stream(block, 9)
@@ -47,7 +47,7 @@ def test_what_waits_in_the_end_counts() -> None:
     assert int((segments.active_bytes - segments.allocated_bytes).sum()) == 12 * MIB
 
 
-def test_half_a_free_at_the_begin_of_a_ring_is_no_wait() -> None:
+def test_a_completion_without_its_request_is_not_pending() -> None:
     b = SnapshotBuilder(max_entries=4)
     b.free(b.alloc(8 * MIB))
     b.alloc(3 * MIB)
@@ -59,7 +59,7 @@ def test_half_a_free_at_the_begin_of_a_ring_is_no_wait() -> None:
 
 
 @pytest.mark.parametrize("kept", ["free_completed", "free_requested"])
-def test_a_history_that_skips_one_half_of_frees_tells_of_no_waits(kept: str) -> None:
+def test_a_history_without_completions_or_requests_has_no_pending_frees(kept: str) -> None:
     b = SnapshotBuilder()
     for _ in range(5):
         b.free(b.alloc(8 * MIB))
@@ -87,7 +87,7 @@ def _walked(entries: list[dict[str, Any]]) -> int:
 
 @settings(max_examples=80, deadline=None)
 @given(program=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1000)), max_size=60))
-def test_it_is_what_a_walk_through_the_history_finds(program: list[tuple[int, int]]) -> None:
+def test_the_peak_equals_that_of_a_walk_through_the_history(program: list[tuple[int, int]]) -> None:
     b = SnapshotBuilder()
     held: list[ReferenceBlock] = []
     for kind, choice in program:
