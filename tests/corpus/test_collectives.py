@@ -88,7 +88,7 @@ class Moments:
         return self._into_pageable
 
     def figures(self) -> tuple[int, list[int]]:
-        """Nanoseconds of exchange alone, and those waited in each window."""
+        """Exposed nanoseconds in all, and waited nanoseconds of each window."""
         begins = sorted(self.launch)
         sets = (self.collectives, self.compute, self.blocked, self.windows)
         borders = {at for each in sets for pair in each for at in pair}

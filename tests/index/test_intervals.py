@@ -22,12 +22,12 @@ LAST = 40
 pairs = st.lists(st.tuples(st.integers(0, LAST), st.integers(0, LAST)), max_size=12)
 
 
-def counted(stretches: list[tuple[int, int]]) -> set[int]:
-    return {moment for start, end in stretches for moment in range(start, end)}
+def counted(intervals: list[tuple[int, int]]) -> set[int]:
+    return {moment for start, end in intervals for moment in range(start, end)}
 
 
-def of(stretches: list[tuple[int, int]]) -> Intervals:
-    return of_pairs(tuple(stretches))
+def of(intervals: list[tuple[int, int]]) -> Intervals:
+    return of_pairs(tuple(intervals))
 
 
 def moments(covered: Intervals) -> set[int]:

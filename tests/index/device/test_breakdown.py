@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from profkit.index.device.breakdown import breakdown, partition_time, parts_of_steps
 from profkit.index.intervals import Intervals, of_pairs
 
-stretches = st.lists(
+intervals = st.lists(
     st.tuples(st.integers(0, 200), st.integers(1, 40)).map(lambda at: (at[0], at[0] + at[1])),
     max_size=6,
 ).map(lambda pairs: of_pairs(tuple(pairs)))
@@ -17,7 +17,7 @@ def by_moment(covered: Intervals) -> set[int]:
     return {ns for start, end in covered.pairs() for ns in range(start, end)}
 
 
-@given(stretches, stretches, stretches, stretches)
+@given(intervals, intervals, intervals, intervals)
 def test_parts_add_up_and_overlaps_count_for_the_first(
     window: Intervals, compute: Intervals, communication: Intervals, idle: Intervals
 ) -> None:
@@ -55,7 +55,7 @@ def test_without_devices_the_rest_is_python() -> None:
     assert [(part.kind, part.per_step_ns) for part in told.parts] == [("python", 23), ("data", 2)]
 
 
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=5), stretches, stretches)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=5), intervals, intervals)
 def test_the_parts_of_each_step_add_up_to_it(
     lengths: list[int], compute: Intervals, idle: Intervals
 ) -> None:

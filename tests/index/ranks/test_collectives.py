@@ -20,37 +20,37 @@ from profkit.index.ranks.collectives import (
 from profkit.readers.open import load_trace
 from profkit.testing import TraceBuilder
 
-Stretch = tuple[int, int]
+Interval = tuple[int, int]
 END_NS = 60
-STRETCH = st.tuples(st.integers(0, 40), st.integers(1, 20))
-STRETCHES = st.lists(STRETCH, max_size=6)
+INTERVAL = st.tuples(st.integers(0, 40), st.integers(1, 20))
+INTERVALS = st.lists(INTERVAL, max_size=6)
 
 
 def recorded(b: TraceBuilder, folder: Path) -> Context:
     return Context(trace=load_trace(b.write(folder / "t.json")))
 
 
-def of_gloo(exchanges: list[Stretch]) -> TraceBuilder:
+def of_gloo(collectives: list[Interval]) -> TraceBuilder:
     """Exchanges ``(start, length)``, each on a thread of its own."""
     b = TraceBuilder(device_names=())
     with b.annotation("begin"):  # times begin with the first event
         pass
-    for number, (start, length) in enumerate(sorted(exchanges)):
+    for number, (start, length) in enumerate(sorted(collectives)):
         b.now_ns = start
         with b.thread(3000 + number), b.annotation("gloo:all_reduce"):
             b.advance(length)
     return b
 
 
-def covers(stretches: list[Stretch], moment: int) -> bool:
-    return any(start <= moment < start + length for start, length in stretches)
+def covers(intervals: list[Interval], moment: int) -> bool:
+    return any(start <= moment < start + length for start, length in intervals)
 
 
-@given(exchanges=st.lists(STRETCH, min_size=1, max_size=6), work=STRETCHES)
+@given(collectives=st.lists(INTERVAL, min_size=1, max_size=6), work=INTERVALS)
 def test_time_is_exposed_if_a_collective_ends_before_work_continues(
-    exchanges: list[Stretch], work: list[Stretch], tmp_path_factory: pytest.TempPathFactory
+    collectives: list[Interval], work: list[Interval], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    ctx = recorded(of_gloo(exchanges), tmp_path_factory.mktemp("trace"))
+    ctx = recorded(of_gloo(collectives), tmp_path_factory.mktemp("trace"))
     rows = host_collectives(ctx.events)
     working = union(
         np.array([start for start, _ in work], dtype=np.int64),
@@ -59,7 +59,7 @@ def test_time_is_exposed_if_a_collective_ends_before_work_continues(
     found = exposed_waits(ctx.events, rows, working, 0, END_NS)
     mine = {moment for start, end in found.pairs() for moment in range(start, end)}
     expected = set()
-    for start, length in exchanges:
+    for start, length in collectives:
         end = start + length
         moment = end - 1
         while moment >= start and moment >= 0 and not covers(work, moment):
@@ -72,12 +72,12 @@ def test_time_is_exposed_if_a_collective_ends_before_work_continues(
 
 
 @given(
-    computing=st.lists(STRETCH, min_size=1, max_size=6),
-    exchanging=st.lists(STRETCH, min_size=1, max_size=6),
+    computing=st.lists(INTERVAL, min_size=1, max_size=6),
+    exchanging=st.lists(INTERVAL, min_size=1, max_size=6),
 )
 def test_exposed_time_is_collective_time_without_computation(
-    computing: list[Stretch],
-    exchanging: list[Stretch],
+    computing: list[Interval],
+    exchanging: list[Interval],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     b = TraceBuilder()
