@@ -1,4 +1,4 @@
-"""How the program came to a finding's line: the calls above it, where they are known."""
+"""The call path to a finding's source line."""
 
 from profkit.engine.context import Context
 from profkit.index.host.frames import parse_frame
@@ -13,13 +13,10 @@ from profkit.present.renderer import LoadedRecording
 def call_path(
     report: Report, recording: LoadedRecording | None, finding: Finding
 ) -> tuple[Frame, ...]:
-    """The frames that lead to a finding, outermost first; none where they are not known.
+    """The frames that lead to a finding, outermost first; empty if unknown.
 
-    They are those of the first event that the finding names, or of the stack with most of the
-    bytes that its line holds in a snapshot.
-
-    Args:
-        recording: What it was made from, or None.
+    They are those of the first event in the finding's evidence, or of the stack that allocated most
+    bytes at its line in a snapshot.
     """
     place = finding.locations[0] if finding.locations else Location()
     for site in _sites(report):
@@ -43,7 +40,7 @@ def _sites(report: Report) -> tuple[AllocationSite, ...]:
 
 
 def _of_event(ctx: Context, position: int) -> tuple[Frame, ...]:
-    """The Python calls around an event, or around the launch of what ran on a device."""
+    """The Python calls around an event, or around the launch of device work."""
     if not ctx.has_trace:
         return ()
     events, launches = ctx.events, ctx.launches

@@ -1,4 +1,4 @@
-"""A rule's page, which is its docstring, cut into sections, and those into text and code."""
+"""A rule's page: its docstring, split into sections of text and code."""
 
 import inspect
 import re
@@ -18,8 +18,7 @@ class Passage:
     """A part of a section.
 
     Attributes:
-        text: A paragraph on one line, or code as it is written, without the indent.
-        is_code: Which of the two.
+        text: A paragraph on one line, or code without its indent.
     """
 
     text: str

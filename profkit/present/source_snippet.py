@@ -1,4 +1,4 @@
-"""The lines of the user's code around a place, where this machine has the file."""
+"""Source lines around a location, if this machine has the file."""
 
 import os
 import stat
@@ -10,21 +10,21 @@ from typing import Final
 from profkit.model.location import Location
 
 MAX_FILE_BYTES: Final = 1 << 20
-"""A larger file was written by a program, and is not what somebody wants to read."""
+"""A larger file is generated, and not worth reading."""
 MAX_LINE_CHARACTERS: Final = 300
 _SUFFIXES: Final = (".py", ".pyx", ".pyi")
-"""A recording may name any file of this machine. Only source code comes into a report that people
-pass on."""
+"""A recording can name any file of this machine; only source code gets into a report, which may be
+shared."""
 
 
 @dataclass(frozen=True)
 class SourceSnippet:
-    """Some lines of a file.
+    """Consecutive lines of a file.
 
     Attributes:
         first: Number of the first line, from 1.
-        lines: The lines, without their ends and without the indent that all of them have.
-        marked: Number of the line that it is about.
+        lines: The lines, without line ends and without their common indent.
+        marked: Number of the line at the location.
     """
 
     first: int
@@ -33,12 +33,11 @@ class SourceSnippet:
 
 
 def source_snippet(location: Location, base: str = "", around: int = 3) -> SourceSnippet | None:
-    """The lines around a location as the file has them now, or None where they can't be read.
+    """The lines around a location as in the file now, or None if it cannot be read.
 
     Args:
-        location: A place in the user's code.
-        base: The folder that a relative path begins in.
-        around: Lines before it and after it.
+        base: The folder of relative paths.
+        around: Number of lines before and after it.
     """
     if location.file is None or location.line is None:
         return None
@@ -53,11 +52,11 @@ def source_snippet(location: Location, base: str = "", around: int = 3) -> Sourc
 
 
 def _lines_of(path: str) -> tuple[str, ...]:
-    """The lines of a regular, not too large file of source code; none of anything else."""
+    """The lines of a regular source file of limited size; empty for any other file."""
     if not path.endswith(_SUFFIXES):
         return ()
     try:
-        # Not to wait for a writer, should it be a pipe; no attribute of Windows.
+        # A pipe must not block; Windows does not have this flag.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (OSError, ValueError):
         return ()

@@ -1,4 +1,4 @@
-"""Rules judge the steps, or the whole recording where there are none."""
+"""Rules measure the steps, or the whole recording without steps."""
 
 from pathlib import Path
 
@@ -34,12 +34,12 @@ def test_windows_are_the_steps(tmp_path: Path) -> None:
     assert windows.windows_ns(ctx) == int((ends - starts).sum()) == 3 * 140_000
 
 
-def test_without_steps_the_window_is_what_the_devices_did(tmp_path: Path) -> None:
+def test_without_steps_the_window_is_from_first_to_last_device_work(tmp_path: Path) -> None:
     starts, ends = windows.windows(context(waiting(steps=0), tmp_path))
     assert (starts.tolist(), ends.tolist()) == ([10_000], [110_000])
 
 
-def test_without_devices_either_it_is_the_recording(tmp_path: Path) -> None:
+def test_without_steps_and_devices_the_window_is_the_recording(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.compute("aten::mm", 30_000)
     b.compute("aten::mm", 40_000)
@@ -47,7 +47,7 @@ def test_without_devices_either_it_is_the_recording(tmp_path: Path) -> None:
     assert (starts.tolist(), ends.tolist()) == ([0], [70_000])
 
 
-def test_a_recording_of_nothing_has_no_windows(tmp_path: Path) -> None:
+def test_an_empty_recording_has_no_windows(tmp_path: Path) -> None:
     b = TraceBuilder(memory=True)
     b.alloc(1)
     ctx = context(b, tmp_path)
@@ -68,7 +68,7 @@ def test_the_start_and_the_end_of_a_step_without_work_are_idle(tmp_path: Path) -
     ("min_wait_share", "warning_share", "severity"),
     [(0.001, 0.2, "warning"), (0.001, 0.4, "note"), (0.9, 0.2, None)],
 )
-def test_waits_are_judged_by_shares_of_the_windows(
+def test_waits_are_compared_with_shares_of_the_windows(
     tmp_path: Path, min_wait_share: float, warning_share: float, severity: str | None
 ) -> None:
     ctx = context(waiting(steps=2), tmp_path)
@@ -89,7 +89,7 @@ def test_no_calls_are_no_wait(tmp_path: Path) -> None:
     )
 
 
-def test_a_device_is_in_use_even_where_its_work_is_lost(tmp_path: Path) -> None:
+def test_a_device_is_used_even_if_its_work_was_not_recorded(tmp_path: Path) -> None:
     cpu, lost = TraceBuilder(), TraceBuilder()
     cpu.compute("aten::mm", 1_000)
     lost.call("LaunchKernel", 1_000)
@@ -107,11 +107,11 @@ def test_a_device_is_in_use_even_where_its_work_is_lost(tmp_path: Path) -> None:
         (3, "3 times in 4 steps"),
     ],
 )
-def test_how_often_is_said_by_the_step(tmp_path: Path, n: int, text: str) -> None:
+def test_counts_are_given_per_step(tmp_path: Path, n: int, text: str) -> None:
     assert times_per_step(context(waiting(steps=4), tmp_path), n) == text
 
 
-def test_without_steps_it_is_said_in_all(tmp_path: Path) -> None:
+def test_without_steps_counts_are_totals(tmp_path: Path) -> None:
     ctx = context(waiting(steps=0), tmp_path)
     assert times_per_step(ctx, 12) == "12 times"
     assert time_per_step(ctx, 1_500_000) == "1.50 ms"

@@ -1,4 +1,4 @@
-"""Flame graphs: their weights against sums that are worked out without them."""
+"""The weights of flame graphs match sums that are computed independently."""
 
 import json
 from collections import Counter
@@ -69,7 +69,7 @@ def host_ns(ctx: Context) -> int:
 
 @briefly
 @given(program=programs, steps=st.booleans())
-def test_whatever_a_program_does_weights_add_up_to_what_was_recorded(
+def test_the_weights_of_a_random_program_add_up_to_recorded_time(
     tmp_path: Path,
     program: list[list[int]],
     steps: bool,  # noqa: FBT001
@@ -144,7 +144,7 @@ def test_work_of_the_backward_pass_belongs_to_the_module_of_its_forward(tmp_path
     assert lines(found) == {"cuda:0;Net_0;Linear_0;aten::mm;gemm": 70_000}
 
 
-def test_memory_at_the_windows_peak_belongs_to_what_allocated_it(tmp_path: Path) -> None:
+def test_memory_at_the_peak_belongs_to_its_allocation_site(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True, memory=True)
     with b.frame("train.py", 3, "main"), b.op("aten::empty"):
         b.advance(1_000)
@@ -185,7 +185,7 @@ def test_memory_of_a_snapshot_adds_up_to_its_peak(tmp_path: Path) -> None:
     turns=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 5_000_000)), min_size=1, max_size=30),
     max_entries=st.sampled_from([6, 12, 1000]),
 )
-def test_whatever_a_snapshot_tells_its_flames_add_up_to_its_peak(
+def test_the_flames_of_a_random_snapshot_add_up_to_its_peak(
     tmp_path: Path, turns: list[tuple[float, int]], max_entries: int
 ) -> None:
     b = SnapshotBuilder(max_entries=max_entries)

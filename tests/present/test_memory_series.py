@@ -1,4 +1,4 @@
-"""How memory went, against a count of what was allocated and freed so far."""
+"""Memory over time matches a count of allocations and frees."""
 
 import random
 from collections import Counter
@@ -26,11 +26,11 @@ def course_of(builder: SnapshotBuilder, path: Path) -> MemorySeries:
 
 
 def together(course: MemorySeries, kind: str) -> list[int]:
-    """What all layers hold at each moment."""
+    """The sum of all layers at each moment."""
     return [int(n) for n in np.sum([layer.bytes for layer in course.layers[kind]], axis=0)]
 
 
-def test_each_line_holds_what_it_has_allocated_and_not_freed(tmp_path: Path) -> None:
+def test_each_line_has_the_bytes_that_it_allocated_and_did_not_free(tmp_path: Path) -> None:
     chance = random.Random(7)  # noqa: S311  (the same program every time)
     b = SnapshotBuilder()
     standing: list[tuple[int, ReferenceBlock]] = []
@@ -60,7 +60,7 @@ def test_each_line_holds_what_it_has_allocated_and_not_freed(tmp_path: Path) -> 
     assert (course.reserved_bytes >= course.allocated_bytes).all()
 
 
-def test_what_stood_before_the_history_is_a_layer_of_its_own(tmp_path: Path) -> None:
+def test_memory_allocated_before_recording_is_one_layer(tmp_path: Path) -> None:
     b = SnapshotBuilder()
     with b.unrecorded():
         old = b.alloc(64 * MIB)
@@ -86,7 +86,7 @@ def test_many_lines_become_a_few_layers_and_one_of_all_others(tmp_path: Path) ->
     assert together(course, "line") == course.allocated_bytes.tolist()
 
 
-def test_a_trace_tells_of_its_window_by_line_and_by_operator(tmp_path: Path) -> None:
+def test_a_trace_has_layers_by_line_and_by_operator(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True)
     with b.frame("train.py", 5, "main"), b.op("aten::empty", self_ns=100):
         kept = b.alloc(8 * MIB)
@@ -104,7 +104,7 @@ def test_a_trace_tells_of_its_window_by_line_and_by_operator(tmp_path: Path) -> 
     assert together(course, "operator") == course.allocated_bytes.tolist()
 
 
-def test_without_memory_events_there_is_no_course(tmp_path: Path) -> None:
+def test_without_memory_events_there_is_no_series(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.compute("aten::mm", 1_000)
     assert memory_series(study(b.write(tmp_path / "t.json")).recording.context) == ()

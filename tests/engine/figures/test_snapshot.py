@@ -87,7 +87,7 @@ def test_a_site_has_the_python_frames_of_its_heaviest_stack(tmp_path: Path) -> N
     ("n_bytes", "size_class"),
     [(MIB, "small"), (MIB + 512, "medium"), (10 * MIB - 512, "medium"), (10 * MIB, "large")],
 )
-def test_sizes_are_told_apart_as_the_allocator_does(
+def test_size_classes_are_those_of_the_allocator(
     tmp_path: Path, n_bytes: int, size_class: str
 ) -> None:
     b = SnapshotBuilder()
@@ -95,14 +95,14 @@ def test_sizes_are_told_apart_as_the_allocator_does(
     assert device_of(b, tmp_path).top_sites[0].size_class == size_class
 
 
-def test_regions_have_their_peak_and_what_they_left(tmp_path: Path) -> None:
+def test_regions_have_their_peak_and_net_bytes(tmp_path: Path) -> None:
     assert device_of(training(), tmp_path).regions == (
         RegionMemory("step", 1, 290 * MIB, 60 * MIB),
         RegionMemory("forward", 1, 230 * MIB - 100, 100 * MIB - 100),
     )
 
 
-def test_a_table_has_no_more_lines_than_a_reader_wants(tmp_path: Path) -> None:
+def test_the_number_of_sites_is_limited(tmp_path: Path) -> None:
     b = SnapshotBuilder()
     for line in range(50):
         with b.frame("train.py", line + 1, "main"):
@@ -111,7 +111,7 @@ def test_a_table_has_no_more_lines_than_a_reader_wants(tmp_path: Path) -> None:
     assert [site.location.line for site in device.top_sites] == list(range(1, MAX_SITES + 1))
 
 
-def test_the_course_of_a_long_history_keeps_its_peaks(tmp_path: Path) -> None:
+def test_the_timeline_of_a_long_history_has_its_peaks(tmp_path: Path) -> None:
     b = SnapshotBuilder()
     for n in range(400):
         b.free(b.alloc((900 if n == 123 else 1) * MIB))
@@ -128,14 +128,14 @@ def test_the_course_of_a_long_history_keeps_its_peaks(tmp_path: Path) -> None:
     assert times == sorted(each for each in times if each is not None)
 
 
-def test_times_that_were_not_kept_are_not_told(tmp_path: Path) -> None:
+def test_times_that_were_not_recorded_are_unknown(tmp_path: Path) -> None:
     memory = analyze(training().write(tmp_path / "s.pickle", "2.0"), strict=True).summary.memory
     assert memory is not None
     assert {point.time_us for point in memory.devices[0].timeline} == {None}
     assert memory.devices[0].regions == ()
 
 
-def test_what_is_free_is_told_by_whether_it_can_be_given_back(tmp_path: Path) -> None:
+def test_free_memory_is_split_by_whether_it_can_be_released(tmp_path: Path) -> None:
     b = SnapshotBuilder()
     with b.frame("keep.py", 4, "keep"):
         b.alloc(5 * MIB)
@@ -149,7 +149,7 @@ def test_what_is_free_is_told_by_whether_it_can_be_given_back(tmp_path: Path) ->
     )  # fmt: skip
 
 
-def test_what_is_free_in_a_graphs_pool_is_neither(tmp_path: Path) -> None:
+def test_free_memory_in_a_private_pool_is_neither(tmp_path: Path) -> None:
     b = SnapshotBuilder()
     b.free(b.alloc(64 * MIB, pool=(0, 1)))
     b.alloc(5 * MIB, pool=(0, 1))
@@ -160,7 +160,7 @@ def test_what_is_free_in_a_graphs_pool_is_neither(tmp_path: Path) -> None:
     assert device.inactive_bytes == (64 - 5 + 32) * MIB
 
 
-def test_rounding_is_what_blocks_have_beyond_their_requests(tmp_path: Path) -> None:
+def test_rounding_is_block_size_beyond_the_request(tmp_path: Path) -> None:
     b = SnapshotBuilder()
     b.free(b.alloc(16 * MIB))
     b.alloc(15 * MIB)
@@ -168,7 +168,7 @@ def test_rounding_is_what_blocks_have_beyond_their_requests(tmp_path: Path) -> N
     assert device_of(b, tmp_path).rounding_bytes == MIB + 412
 
 
-def test_a_request_that_found_no_room_is_told_with_what_stood_then(tmp_path: Path) -> None:
+def test_a_failed_allocation_has_the_live_blocks_of_that_moment(tmp_path: Path) -> None:
     b = SnapshotBuilder(total_bytes=100 * MIB)
     with b.frame("train.py", 9, "main"):
         held = b.alloc(60 * MIB)

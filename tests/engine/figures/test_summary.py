@@ -1,4 +1,4 @@
-"""The figures of a report, each against what the trace was built to hold."""
+"""The figures of a report match the trace that was built."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ def report(tmp_path: Path) -> Report_:
     return _report
 
 
-def test_operators_have_total_own_and_device_time(report: Report_) -> None:
+def test_operators_have_total_self_and_device_time(report: Report_) -> None:
     builder = TraceBuilder()
     for _ in range(2):
         with builder.op("aten::linear", self_ns=1_000):
@@ -59,7 +59,7 @@ def test_steps_have_busy_idle_data_and_sync_time(report: Report_) -> None:
     assert (step.data_wait_ns, step.sync_ns) == (10_000, waited)
 
 
-def test_each_step_tells_where_its_own_time_went(report: Report_) -> None:
+def test_each_step_has_the_parts_of_its_time(report: Report_) -> None:
     builder = TraceBuilder()
     for loading_ns in (10_000, 30_000):
         with builder.step():
@@ -76,7 +76,7 @@ def test_each_step_tells_where_its_own_time_went(report: Report_) -> None:
         assert part.ns == sum(each.get(part.kind, 0) for each in parts)
 
 
-def test_waits_for_other_ranks_on_a_cpu_are_no_python_between_operators(report: Report_) -> None:
+def test_waits_for_collectives_on_a_cpu_are_exposed_communication(report: Report_) -> None:
     builder = TraceBuilder(device_names=())
     with builder.step():
         builder.compute("aten::mm", 30_000)
@@ -93,7 +93,7 @@ def test_waits_for_other_ranks_on_a_cpu_are_no_python_between_operators(report: 
     }
 
 
-def test_regions_are_the_users_annotations_with_what_was_launched_within(report: Report_) -> None:
+def test_regions_are_annotations_with_the_device_time_launched_inside(report: Report_) -> None:
     builder = TraceBuilder()
     with builder.step():
         builder.load(1_000)
@@ -117,7 +117,7 @@ def test_syncs_and_copies_are_counted_by_call_and_by_kind(report: Report_) -> No
     assert (copy.total_ns, copy.bytes) == (2_000, 8_192)
 
 
-def test_memory_tells_what_the_window_did_not_free(report: Report_) -> None:
+def test_memory_has_the_bytes_that_the_window_did_not_free(report: Report_) -> None:
     builder = TraceBuilder(memory=True)
     kept, freed = builder.alloc(100), builder.alloc(30)
     builder.free(freed)
@@ -130,7 +130,7 @@ def test_memory_tells_what_the_window_did_not_free(report: Report_) -> None:
     assert [(peak.device, peak.bytes) for peak in memory.peak] == [("cuda:0", 130)]
 
 
-def test_the_source_says_what_was_recorded_and_where(report: Report_) -> None:
+def test_the_source_describes_the_recording(report: Report_) -> None:
     builder = TraceBuilder(stacks=True, head={"distributedInfo": {"rank": 1, "world_size": 4}})
     builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=2_000)
     source = report(builder).source

@@ -1,4 +1,4 @@
-"""Each growth is told by one rule: the one whose cure frees it."""
+"""Each leak is reported by one rule: the one whose fix frees it."""
 
 from dataclasses import replace
 
@@ -71,14 +71,14 @@ def test_the_cause_is_what_has_to_change(changes: dict[str, object], cause: str)
     assert cause_of(growth(**changes)) == cause
 
 
-def test_a_cache_that_is_mostly_graph_is_first_of_all_a_kept_graph() -> None:
+def test_a_cache_that_is_mostly_graph_is_a_retained_graph() -> None:
     cache = chain("module-global", "__main__.loss_cache", "[3]")
     assert cause_of(growth(chains=(cache,), graph=LARGE)) == "retained-graph"
     little = Graph(200, 2_000 * KIB, "MulBackward0")
     assert cause_of(growth(chains=(cache,), graph=little)) == "unbounded-cache"
 
 
-def test_numbers_whose_graph_has_let_go_of_what_it_saved_still_keep_its_nodes() -> None:
+def test_scalars_retain_graph_nodes_even_without_saved_tensors() -> None:
     losses = growth(bytes=200 * 4, graph=Graph(200 * 8, 0, "NllLossBackward0"))
     assert graph_share(losses) > 0.9
     assert cause_of(losses) == "retained-graph"
@@ -89,7 +89,7 @@ def test_a_graph_that_shares_its_tensors_with_others_counts_by_its_nodes() -> No
     assert graph_share(growth(bytes=100, graph=Graph(1, 10_000, ""))) == 1.0
 
 
-def test_the_chain_told_of_is_the_shortest_that_is_known() -> None:
+def test_the_main_chain_is_the_shortest_with_a_known_root() -> None:
     first, second = chain("unknown", "a list"), chain("class", "Net.seen")
     assert main_chain(growth(chains=(first, second))) is second
     assert main_chain(growth(chains=(first,))) is first
@@ -131,12 +131,12 @@ def test_the_chain_told_of_is_the_shortest_that_is_known() -> None:
         ((), "", ""),
     ],
 )  # fmt: skip
-def test_a_container_is_called_as_in_the_program(
+def test_a_container_has_its_name_in_the_program(
     parts: tuple[str, ...], name: str, place: str
 ) -> None:
-    held = Chain("module-global", parts)
-    assert container_name(held) == name
-    assert container_place(held) == place
+    retained = Chain("module-global", parts)
+    assert container_name(retained) == name
+    assert container_place(retained) == place
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_container_is_called_as_in_the_program(
         ("", False),
     ],
 )
-def test_a_cache_is_what_the_program_calls_one(name: str, *, expected: bool) -> None:
+def test_a_cache_is_recognized_by_its_name(name: str, *, expected: bool) -> None:
     assert is_named_cache(Chain("module-global", (name, "['k']"))) is expected
 
 
@@ -177,16 +177,16 @@ any_growth = st.builds(
 
 
 @given(grown=st.lists(any_growth, max_size=12))
-def test_every_growth_is_told_exactly_once(grown: list[Leak]) -> None:
+def test_every_leak_has_exactly_one_cause(grown: list[Leak]) -> None:
     builder = LiveBuilder(n_samples=1)
     for each in grown:
         builder.add(each)
     ctx = Context(live=builder.build())
-    told = [each for cause in CAUSES for group in leaks_of_cause(ctx, cause) for each in group]
-    assert sorted(map(id, told)) == sorted(map(id, ctx.live.leaks if ctx.live else ()))
+    reported = [each for cause in CAUSES for group in leaks_of_cause(ctx, cause) for each in group]
+    assert sorted(map(id, reported)) == sorted(map(id, ctx.live.leaks if ctx.live else ()))
 
 
-def test_what_one_holder_keeps_is_told_together() -> None:
+def test_leaks_of_one_holder_are_merged() -> None:
     mine, other = chain(), chain("module-global", "__main__.others", "[3]")
     small = growth(per_step_bytes=KIB, chains=(mine,), shape="(3,) float32", first_step=5)
     large = growth(per_step_bytes=9 * KIB, chains=(mine,), shape="() float32", last_step=300)
@@ -203,12 +203,12 @@ def test_what_one_holder_keeps_is_told_together() -> None:
     assert (one.shape, one.stack) == ("", large.stack)
 
 
-def test_a_growth_alone_stays_as_it_is() -> None:
+def test_a_single_leak_is_not_changed() -> None:
     alone = growth(graph=LARGE, shape="() float32", nodes_per_step=7.0)
     assert merged((alone,)) == alone
 
 
-def test_a_graph_counts_by_what_a_step_adds_to_it_where_that_is_known() -> None:
+def test_a_graph_counts_by_its_growth_per_step_if_known() -> None:
     seen_early = Graph(8, 48_000, "MeanBackward0")
     late = growth(per_step_bytes=36_004, bytes=97 * 36_004, n=97, graph=seen_early)
     assert graph_share(late) < 0.1
@@ -219,5 +219,5 @@ def test_every_cause_is_a_rule() -> None:
     assert set(CAUSES) <= {rule.INFO.name for rule in rules()}
 
 
-def test_without_watched_memory_nothing_grows() -> None:
+def test_without_monitored_memory_there_are_no_leaks() -> None:
     assert leaks_of_cause(Context(), "host-growth") == []

@@ -1,4 +1,4 @@
-"""A line that keeps a graph is rewritten only where the new line does what the old one did."""
+"""A line that retains a graph is rewritten only if its behaviour stays the same."""
 
 import ast
 
@@ -24,7 +24,7 @@ from profkit.engine.families.leaks.detach_fix import assigned_name, is_accumulat
         ("self.last = loss", "self.last = loss.item()"),
     ],
 )
-def test_a_line_that_keeps_a_value_keeps_a_number(code: str, cured: str) -> None:
+def test_a_line_that_retains_a_scalar_gets_item(code: str, cured: str) -> None:
     assert without_graph(code, is_number=True) == cured
 
 
@@ -55,11 +55,11 @@ def test_a_tensor_is_detached() -> None:
         "total += '''a\nb'''",
     ],
 )
-def test_any_other_line_is_left_as_it_is(code: str) -> None:
+def test_other_lines_are_not_rewritten(code: str) -> None:
     assert without_graph(code, is_number=True) is None
 
 
-def test_the_variable_that_a_line_makes() -> None:
+def test_the_variable_that_a_line_assigns() -> None:
     assert assigned_name("loss = measure(output, y)") == "loss"
     assert assigned_name("self.loss = measure(output, y)") is None
     assert assigned_name("losses.append(loss)") is None
@@ -76,12 +76,12 @@ def test_the_variable_that_a_line_makes() -> None:
         ("hidden = cell(x, hidden)", False),
     ],
 )
-def test_a_sum_adds_to_what_it_has(code: str, *, expected: bool) -> None:
+def test_an_accumulation_adds_to_a_variable(code: str, *, expected: bool) -> None:
     assert is_accumulation(code) is expected
 
 
 @given(st.text(max_size=80) | st.sampled_from(["x +", "lambda", "x = [", "é.append(λ)"]))
-def test_any_text_is_survived_and_what_comes_out_is_python(code: str) -> None:
+def test_any_text_gives_valid_python_or_nothing(code: str) -> None:
     made = assigned_name(code)
     assert made is None or isinstance(ast.parse(made, mode="eval"), ast.Expression)
     assert not is_accumulation(code) or "+" in code
