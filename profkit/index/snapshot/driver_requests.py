@@ -106,15 +106,15 @@ def driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> DriverReq
     reserved = _levels_by_group(pool, np.where(is_block, 0, change), end_reserved)
     peak = end_active.copy()
     np.maximum.at(peak, pool, active)
-    asked = np.flatnonzero(requests[place])
-    following = np.minimum(place[asked] + 1, len(rows) - 1)
-    needed = np.where(begins[following], n_bytes[following], n_bytes[place[asked]])
+    index = np.flatnonzero(requests[place])
+    following = np.minimum(place[index] + 1, len(rows) - 1)
+    needed = np.where(begins[following], n_bytes[following], n_bytes[place[index]])
     return DriverRequests(
-        place=place[asked],
-        n_bytes=n_bytes[place[asked]],
+        place=place[index],
+        n_bytes=n_bytes[place[index]],
         needed_bytes=needed,
-        free_bytes=(reserved - active)[asked],
-        pool=pool[asked],
+        free_bytes=(reserved - active)[index],
+        pool=pool[index],
         peak_active_bytes=peak,
         is_small_pool=is_small,
         is_private_pool=is_private,

@@ -1,7 +1,7 @@
 """The position of blocks and free memory in an allocator's segments.
 
-Only completely free segments can be returned to the driver. Other free memory is kept from being
-released by the live blocks around it, since tensors never move.
+Only completely free segments can be returned to the driver. In other segments live blocks prevent
+the release of free memory, since tensors never move.
 """
 
 from dataclasses import dataclass
@@ -141,7 +141,7 @@ def final_segment_map(snapshot: MemorySnapshot, device: int) -> SegmentMap:
     here = here[np.argsort(segments.address[here], kind="stable")]
     row = np.flatnonzero(segments.device[blocks.segment] == device)
     row = row[np.argsort(blocks.address[row], kind="stable")]
-    hole = row[blocks.state[row] == State.INACTIVE]
+    inactive = row[blocks.state[row] == State.INACTIVE]
     live = row[blocks.state[row] != State.INACTIVE]
     return SegmentMap(
         segment_address=segments.address[here],
@@ -152,8 +152,8 @@ def final_segment_map(snapshot: MemorySnapshot, device: int) -> SegmentMap:
         block_address=blocks.address[live],
         block_bytes=blocks.n_bytes[live],
         block_stack=blocks.stack[live],
-        free_address=blocks.address[hole],
-        free_bytes=blocks.n_bytes[hole],
+        free_address=blocks.address[inactive],
+        free_bytes=blocks.n_bytes[inactive],
     )
 
 

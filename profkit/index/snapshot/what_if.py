@@ -2,8 +2,8 @@
 
 The history is simulated with its own settings, which must reproduce the recorded figures, and then
 with others. The initial state is the same for all settings, and calls of ``empty_cache`` with
-nothing to release are not in the history: both make other settings look slightly worse than they
-are.
+nothing to release are not in the history: both make the estimate for other settings slightly too
+high.
 """
 
 from collections.abc import Iterator
