@@ -9,8 +9,8 @@ from profkit.model.events import Int32s, Int64s, Rows
 from profkit.model.location import Frame
 
 LaneKind = Literal["steps", "findings", "idle", "stream", "annotations", "thread", "other"]
-"""Content of a lane: steps, findings, causes of idle time, a device stream, annotations on a device,
-a host thread, or other events."""
+"""Content of a lane: steps, findings, idle causes, a device stream, annotations on a device, a host
+thread, or other events."""
 
 SliceKind = Literal[
     "step", "finding", "compute", "communication", "copy", "sync", "data", "allocator", "op",
