@@ -10,6 +10,7 @@ from profkit.errors import PluginError, UsageError
 from profkit.plugins import discover
 
 GROUP = "profkit.detectors"
+"""The package of the rules, and the entry point group of plugins."""
 _PARTS = ("INFO", "Thresholds", "detect")
 
 
@@ -21,7 +22,7 @@ def rules() -> tuple[Rule, ...]:
         PluginError: A module lacks a part of a rule, or two rules have the same id or name.
     """
     found: dict[str, Rule] = {}
-    for module in discover("profkit.detectors", GROUP):
+    for module in discover(GROUP, GROUP):
         missing = [part for part in _PARTS if not hasattr(module, part)]
         if missing:
             message = f"The rule {module.__name__} has no {missing[0]}."

@@ -19,7 +19,10 @@ GLOSSARY_FILES = {"profkit/present/glossary.py", "docs/glossary.md"}
 NOT_USED = {
     word: term for term, entry in GLOSSARY.items() for word in entry.not_used
 } | dict.fromkeys(PLAIN_ENGLISH, "plain English")
-_CODE = re.compile(r"```.*?```|``[^`]*``|`[^`\n]*`|\{[^{}]*\}|\]\([^)]*\)|:\w+:`[^`]*`", re.DOTALL)
+_CODE = re.compile(
+    r"```.*?```|``[^`]*``|`[^`\n]*`|\{[^{}]*\}|\]\([^)]*\)|:\w+:`[^`]*`|profkit(?:\.\w+)+",
+    re.DOTALL,
+)
 _PROSE_FILES = (".md", ".j2", ".js", ".html")
 _WORDS = re.compile(
     "|".join(

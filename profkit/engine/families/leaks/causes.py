@@ -118,11 +118,11 @@ def graph_share(leak: Leak) -> float:
     if leak.graph is None:
         return 0.0
     if leak.nodes_per_step and leak.graph.n_nodes:
-        kept = saved_per_step_bytes(leak) + node_per_step_bytes(leak)
-        return min(kept / max(total_per_step_bytes(leak), 1), 1.0)
-    kept = graph_bytes(leak.graph)
+        graph_per_step = saved_per_step_bytes(leak) + node_per_step_bytes(leak)
+        return min(graph_per_step / max(total_per_step_bytes(leak), 1), 1.0)
+    retained = graph_bytes(leak.graph)
     own = max(leak.bytes - leak.graph.saved_bytes, 0)
-    return kept / (kept + own) if kept else 0.0
+    return retained / (retained + own) if retained else 0.0
 
 
 def graph_bytes(graph: Graph) -> int:
