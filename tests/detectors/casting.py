@@ -1,4 +1,4 @@
-"""Programs that cast, for the tests of repeated-casts."""
+"""Programs with casts, for the tests of repeated-casts."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

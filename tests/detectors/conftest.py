@@ -1,4 +1,4 @@
-"""Runs one rule over what was built."""
+"""Runs one rule over a built recording."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A job of several ranks, built: an exchange by NCCL, a backward pass, an optimizer's step."""
+"""A built distributed job: an NCCL collective, a backward pass, an optimizer step."""
 
 from profkit.testing import TraceBuilder
 

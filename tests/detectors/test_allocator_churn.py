@@ -1,4 +1,4 @@
-"""allocator-churn finds steps that call the driver for memory after the first."""
+"""allocator-churn finds steps after the first that call the driver for memory."""
 
 import pickle
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def test_it_costs_the_time_in_the_driver_while_the_device_is_idle(found: Found) 
     assert "empty_cache" in finding.fix
 
 
-def test_a_cache_that_fills_in_the_first_steps_is_left_alone(found: Found) -> None:
+def test_a_cache_that_fills_in_the_first_steps_is_not_reported(found: Found) -> None:
     assert found(training(lambda n: ("Malloc",) * 5 if n == 0 else ()), RULE) == ()
     assert found(training(lambda n: ("Malloc",) if n < 2 else ()), RULE) == ()
 
@@ -57,7 +57,7 @@ def test_host_memory_is_not_the_devices(found: Found) -> None:
     assert found(training(lambda _: ("HostAlloc",)), RULE) == ()
 
 
-def test_hip_is_looked_at_too(found: Found) -> None:
+def test_hip_is_supported_too(found: Found) -> None:
     assert len(found(training(lambda _: ("Free", "Malloc"), runtime="hip"), RULE)) == 1
 
 
@@ -69,7 +69,7 @@ def test_two_steps_cannot_tell(found: Found) -> None:
     assert found(training(lambda _: ("Free", "Malloc"), n=2), RULE) == ()
 
 
-def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_without_steps_it_is_skipped(analyzed: Analyzed) -> None:
     b = TraceBuilder()
     b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=100_000)
     (unchecked,) = analyzed(b, RULE).unchecked
@@ -104,7 +104,7 @@ def test_a_snapshot_without_stacks_shows_them_too(found: Found) -> None:
     assert finding.n == 4
 
 
-def test_a_snapshot_in_which_it_happens_once_is_left_alone(found: Found) -> None:
+def test_a_snapshot_in_which_it_happens_once_is_not_reported(found: Found) -> None:
     assert found(nearly_full(1), RULE) == ()
 
 

@@ -1,4 +1,4 @@
-"""cache-growth finds an allocator that takes ever more for no more in use, and says why."""
+"""cache-growth finds reserved memory that grows while allocated memory does not, and its cause."""
 
 from collections.abc import Callable
 
@@ -55,7 +55,7 @@ def test_a_live_block_that_fences_free_memory_is_named(found: Found) -> None:
     assert 10_000 * MIB < finding.cost.bytes < moment.reserved_bytes
 
 
-def test_it_is_told_once(found: Found) -> None:
+def test_it_is_reported_once(found: Found) -> None:
     assert len(found(fenced(), RULE)) == 1
     assert found(fenced(), "fragmentation") == ()
 
@@ -83,7 +83,7 @@ def test_ever_new_sizes_with_small_tensors_that_stay_grow_the_cache(found: Found
     )
 
 
-def test_streams_with_caches_of_their_own_are_told_apart_from_pieces(found: Found) -> None:
+def test_streams_with_their_own_caches_differ_from_fragmentation(found: Found) -> None:
     b = SnapshotBuilder()
     with b.frame("train.py", 8, "main"):
         for stream in range(40):
@@ -107,14 +107,14 @@ def test_the_pools_of_graphs_are_no_cache(found: Found) -> None:
     assert found(b, "fragmentation") == ()
 
 
-def test_a_cache_that_fills_at_first_is_left_alone(found: Found) -> None:
+def test_a_cache_that_fills_at_first_is_not_reported(found: Found) -> None:
     b = SnapshotBuilder()
     for _ in range(40):
         b.free(*[b.alloc(size * MIB) for size in (300, 200, 500)])
     assert found(b, RULE) == ()
 
 
-def test_a_program_that_needs_more_is_left_alone(found: Found) -> None:
+def test_a_program_that_needs_more_is_not_reported(found: Found) -> None:
     b = SnapshotBuilder()
     for _ in range(40):
         b.alloc(300 * MIB)
@@ -129,12 +129,12 @@ def test_one_larger_batch_is_no_growth(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_a_trace_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_a_trace_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "MEM010"
 
 
-def test_a_snapshot_without_history_could_not_look(analyzed: Analyzed) -> None:
+def test_a_snapshot_without_history_is_skipped(analyzed: Analyzed) -> None:
     b = SnapshotBuilder()
     with b.unrecorded():
         b.alloc(MIB)

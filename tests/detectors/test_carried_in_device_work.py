@@ -37,7 +37,7 @@ def test_a_stream_without_any_launch_was_carried_in_as_far_as_it_began_before(
     assert finding.n == 2
 
 
-def test_a_recording_that_began_with_an_idle_device_is_left_alone(found: Found) -> None:
+def test_a_recording_that_began_with_an_idle_device_is_not_reported(found: Found) -> None:
     assert found(recorded(), RULE) == ()
 
 
@@ -51,5 +51,5 @@ def test_work_without_a_launch_further_on_was_not_carried_in(found: Found) -> No
     assert found(b, RULE) == ()
 
 
-def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     assert analyzed(host_alone, RULE).unchecked[0].rule == "PRF002"

@@ -1,4 +1,4 @@
-"""repeated-casts leaves alone what casts for a reason, or is no cast of the program's own."""
+"""repeated-casts does not report casts with a reason, or by autocast."""
 
 from collections.abc import Callable
 
@@ -80,14 +80,14 @@ def test_the_input_and_the_loss_are_cast_once(found: Found) -> None:
         "aten::cos",
     ],
 )
-def test_what_is_meant_to_be_in_float32_is_left_alone(found: Found, op: str) -> None:
+def test_what_is_meant_to_be_in_float32_is_not_reported(found: Found, op: str) -> None:
     assert found(network(8, lambda b: relu(b, op)), RULE) == ()
 
 
 @pytest.mark.parametrize(
     "op", ["aten::relu", "aten::gelu", "aten::add", "aten::mul", "aten::native_dropout"]
 )
-def test_what_takes_each_number_by_itself_needs_no_float32(found: Found, op: str) -> None:
+def test_what_takes_each_number_alone_needs_no_float32(found: Found, op: str) -> None:
     assert len(found(network(8, lambda b: relu(b, op)), RULE)) == 1
 
 

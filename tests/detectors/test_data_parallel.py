@@ -1,4 +1,4 @@
-"""data-parallel finds models in nn.DataParallel, and what its own doings cost."""
+"""data-parallel finds models in nn.DataParallel, and the cost of the wrapper."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_on_one_device_it_costs_what_comes_before_the_model(found: Found) -> Non
     assert finding.fix.startswith("Remove `DataParallel(...)`")
 
 
-def test_the_module_itself_is_the_cure(found: Found) -> None:
+def test_the_module_itself_is_the_fix(found: Found) -> None:
     assert found(on_one(call="nn.Module: Net"), RULE) == ()
 
 
@@ -196,7 +196,7 @@ def test_on_several_devices_it_costs_copies_and_gradients_put_together(found: Fo
     assert "`DistributedDataParallel(model, device_ids=[local_rank])`" in finding.fix
 
 
-def test_inference_on_several_devices_has_nothing_to_exchange(found: Found) -> None:
+def test_inference_on_several_devices_needs_no_collectives(found: Found) -> None:
     (finding,) = found(on_two(trains=False), RULE)
     assert "torchrun --nproc-per-node=2" in finding.fix
     assert "DistributedDataParallel" not in finding.fix
@@ -211,11 +211,11 @@ def test_inference_on_several_devices_has_nothing_to_exchange(found: Found) -> N
         "DataParallel.forward.inner",
     ],
 )
-def test_what_is_only_called_like_it_is_left_alone(found: Found, call: str) -> None:
+def test_what_is_only_called_like_it_is_not_reported(found: Found, call: str) -> None:
     assert found(on_one(call=call), RULE) == ()
 
 
-def test_a_class_of_the_user_s_by_that_name_is_left_alone(found: Found) -> None:
+def test_a_class_of_the_user_s_by_that_name_is_not_reported(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step(), b.module("DataParallel"), b.frame("my/data_parallel.py", 9, "forward"):
@@ -224,7 +224,7 @@ def test_a_class_of_the_user_s_by_that_name_is_left_alone(found: Found) -> None:
 
 
 @pytest.mark.parametrize("function", ["forward", "data_parallel"])
-def test_python_frames_tell_of_it_where_no_name_does(found: Found, function: str) -> None:
+def test_python_frames_identify_it_without_an_annotation(found: Found, function: str) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with (
@@ -269,7 +269,7 @@ def test_other_vendors_run_it_too(vendor: str, tmp_path: Path) -> None:
     assert finding.evidence["host_ns"] == 3 * 50 * US
 
 
-def test_on_a_cpu_it_could_not_look(analyzed: Analyzed) -> None:
+def test_on_a_cpu_it_is_skipped(analyzed: Analyzed) -> None:
     b = TraceBuilder(device_names=())
     with b.step(), b.annotation(CALL):
         b.compute("aten::mm", 10 * US)

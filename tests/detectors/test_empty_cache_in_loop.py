@@ -1,4 +1,4 @@
-"""empty-cache-in-loop finds a cache that is emptied and filled again and again."""
+"""empty-cache-in-loop finds a cache that is emptied and refilled repeatedly."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +29,7 @@ def training(n: int = 5, *, empties: bool = True, stacks: bool = True) -> Snapsh
     return b
 
 
-def test_it_tells_the_line_and_what_is_asked_for_again(found: Found) -> None:
+def test_it_reports_the_line_and_the_re_allocated_memory(found: Found) -> None:
     (finding,) = found(training(), RULE)
     # The last of the five is not followed by another step.
     assert finding.n == 4
@@ -54,7 +54,7 @@ def test_where_times_were_not_kept_it_may_be_often(tmp_path: Path) -> None:
     assert finding.severity == "warning"
 
 
-def test_the_cure_is_silent(found: Found) -> None:
+def test_the_fixed_program_has_no_finding(found: Found) -> None:
     assert found(training(empties=False), RULE) == ()
 
 
@@ -78,7 +78,7 @@ def test_without_stacks_the_confidence_is_lower(found: Found) -> None:
     assert finding.locations == ()
 
 
-def test_an_allocator_that_finds_no_room_is_another_rules_matter(found: Found) -> None:
+def test_an_allocator_that_finds_no_room_is_reported_by_another_rule_matter(found: Found) -> None:
     b = SnapshotBuilder(total_bytes=100 * MIB)
     for _ in range(5):
         b.free(b.alloc(60 * MIB))
@@ -87,6 +87,6 @@ def test_an_allocator_that_finds_no_room_is_another_rules_matter(found: Found) -
     assert found(b, RULE) == ()
 
 
-def test_a_trace_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_a_trace_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "MEM012"

@@ -1,4 +1,4 @@
-"""explicit-synchronize finds the program's own waits, and leaves the profiler's alone."""
+"""explicit-synchronize finds the program's own synchronization, and not the profiler's."""
 
 from collections.abc import Callable
 
@@ -35,11 +35,11 @@ def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
     assert finding.n == 3
 
 
-def test_a_program_that_does_not_synchronize_is_left_alone(found: Found) -> None:
+def test_a_program_that_does_not_synchronize_is_not_reported(found: Found) -> None:
     assert found(training(call=None), RULE) == ()
 
 
-def test_a_thread_of_gloo_that_waits_for_what_it_sends_is_left_alone(found: Found) -> None:
+def test_a_thread_of_gloo_that_waits_for_what_it_sends_is_not_reported(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step():
@@ -122,7 +122,7 @@ def test_waits_within_operators_belong_to_other_rules(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_an_event_that_has_long_happened_is_not_worth_a_word(found: Found) -> None:
+def test_an_event_that_has_long_happened_is_not_reported(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step():
@@ -132,6 +132,6 @@ def test_an_event_that_has_long_happened_is_not_worth_a_word(found: Found) -> No
     assert found(b, RULE) == ()
 
 
-def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "SYN002"

@@ -1,4 +1,4 @@
-"""exposed-communication finds exchanges between ranks that are waited for, and only those."""
+"""exposed-communication finds collectives that the step waits for, and only those."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +48,7 @@ def training(
     return b
 
 
-def test_an_exchange_after_the_backward_pass_costs_its_length(found: Found) -> None:
+def test_an_collective_after_the_backward_pass_costs_its_length(found: Found) -> None:
     (finding,) = found(training(), RULE)
     assert (finding.cost.ns, finding.cost.per_step_ns) == (4 * 150 * US, 150 * US)
     assert finding.cost.basis == "upper-bound"
@@ -75,7 +75,7 @@ def test_it_names_the_line_and_what_sends_gradients_earlier(found: Found) -> Non
     assert "`async_op=True`" in finding.fix
 
 
-def test_an_exchange_beside_the_backward_pass_is_the_cure(found: Found) -> None:
+def test_an_collective_beside_the_backward_pass_is_the_fix(found: Found) -> None:
     assert found(training(overlap_ns=150 * US), RULE) == ()
 
 
@@ -85,7 +85,7 @@ def test_only_the_part_that_is_alone_is_charged(found: Found) -> None:
 
 
 @pytest.mark.parametrize(("exchange_ns", "n"), [(40 * US, 1), (40 * US - 1, 0)])
-def test_a_tenth_of_the_step_is_the_border(found: Found, exchange_ns: int, n: int) -> None:
+def test_a_tenth_of_the_step_is_the_threshold(found: Found, exchange_ns: int, n: int) -> None:
     b = training(exchange_ns=exchange_ns)
     length_ns = 360 * US + exchange_ns
     assert [event.dur_ns for event in b.events if event.name.startswith("ProfilerStep")] == [
@@ -94,14 +94,14 @@ def test_a_tenth_of_the_step_is_the_border(found: Found, exchange_ns: int, n: in
     assert len(found(b, RULE)) == n
 
 
-def test_an_exchange_while_the_host_has_launched_nothing_else_is_not_waited_for(
+def test_an_collective_while_the_host_has_launched_nothing_else_is_not_waited_for(
     found: Found,
 ) -> None:
     # The optimizer is launched 300 µs after the exchange: a shorter one would change nothing.
     assert found(training(late_ns=700 * US), RULE) == ()
 
 
-def test_a_host_that_waits_for_the_exchange_is_not_late(found: Found) -> None:
+def test_a_host_that_waits_for_the_collective_is_not_late(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step():
@@ -122,13 +122,13 @@ def test_one_rank_alone_waits_for_nobody(found: Found) -> None:
     assert len(found(training(builder=two), RULE)) == 1
 
 
-def test_a_rank_that_is_late_once_is_no_habit(found: Found) -> None:
+def test_a_rank_that_is_late_once_is_not_reported(found: Found) -> None:
     b = training(n_steps=1, exchange_ns=5_000 * US)
     assert len(found(training(builder=b, overlap_ns=150 * US, n_steps=1), RULE)) == 0
     assert found(training(builder=b, overlap_ns=150 * US, n_steps=5), RULE) == ()
 
 
-def test_the_only_step_there_is_stands_for_all_and_says_less(found: Found) -> None:
+def test_the_only_step_is_reported_with_low_confidence(found: Found) -> None:
     (finding,) = found(training(n_steps=1), RULE)
     assert finding.confidence == "low"
 
@@ -151,7 +151,7 @@ def test_what_the_device_does_before_the_steps_is_not_charged_to_them(found: Fou
     assert finding.cost.per_step_ns == 150 * US
 
 
-def test_exchanges_at_the_same_time_are_charged_once(found: Found) -> None:
+def test_collectives_at_the_same_time_are_charged_once(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step():
@@ -167,7 +167,7 @@ def test_exchanges_at_the_same_time_are_charged_once(found: Found) -> None:
     assert finding.evidence["longest_wait_ns"] == 100 * US
 
 
-def test_of_several_devices_the_one_that_waits_most_is_told_of(found: Found) -> None:
+def test_of_several_devices_the_one_that_waits_most_is_reported(found: Found) -> None:
     b = TraceBuilder(device_names=("NVIDIA H200",) * 2)
     for _ in range(3):
         with b.step():
@@ -190,7 +190,7 @@ def test_of_several_devices_the_one_that_waits_most_is_told_of(found: Found) -> 
         ("cuda", "void vllm::cross_device_reduce_1stage<__half, 4>(vllm::RankData*)"),
     ],
 )
-def test_other_vendors_and_other_libraries_exchange_too(
+def test_other_vendors_and_libraries_have_collectives_too(
     vendor: str, name: str, tmp_path: Path
 ) -> None:
     path = training(name=name).write(tmp_path / "t.json", Format(vendor=vendor))  # type: ignore[arg-type]
@@ -283,7 +283,7 @@ def test_inference_that_splits_layers_over_devices_gets_a_note_that_fits(found: 
     assert "DistributedDataParallel" not in finding.fix
 
 
-def test_an_exchange_in_the_forward_pass_is_started_earlier(found: Found) -> None:
+def test_an_collective_in_the_forward_pass_is_started_earlier(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step():
@@ -305,7 +305,7 @@ def test_an_exchange_in_the_forward_pass_is_started_earlier(found: Found) -> Non
         ("record_param_comms", "all_to_allv", "Start it with `async_op=True`"),
     ],
 )
-def test_what_to_do_depends_on_the_kind_of_exchange(
+def test_what_to_do_depends_on_the_kind_of_collective(
     found: Found, op: str, written: str, fix: str
 ) -> None:
     b = TraceBuilder()
@@ -323,7 +323,7 @@ def test_what_to_do_depends_on_the_kind_of_exchange(
     assert finding.fix.startswith(fix)
 
 
-def test_an_exchange_whose_start_was_not_recorded_is_charged_to_no_line(found: Found) -> None:
+def test_an_collective_whose_start_was_not_recorded_is_charged_to_no_line(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step():
@@ -355,14 +355,12 @@ def test_a_program_of_one_process_has_nothing_to_find(
     assert found(host_alone, RULE) == ()
 
 
-def test_without_operators_it_could_not_look(
-    analyzed: Analyzed, device_alone: TraceBuilder
-) -> None:
+def test_without_operators_it_is_skipped(analyzed: Analyzed, device_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(device_alone, RULE).unchecked
     assert unchecked.rule == "COM001"
 
 
-def test_exchanges_of_devices_that_were_not_recorded_are_unchecked(analyzed: Analyzed) -> None:
+def test_collectives_of_devices_that_were_not_recorded_are_unchecked(analyzed: Analyzed) -> None:
     b = TraceBuilder(device_names=())
     with b.step(), b.op("c10d::allreduce_"), b.annotation("nccl:all_reduce"):
         b.advance(10 * US)

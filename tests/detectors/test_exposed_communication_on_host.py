@@ -1,4 +1,4 @@
-"""exposed-communication finds exchanges that threads of the host run and somebody waits for."""
+"""exposed-communication finds collectives on host threads that the step waits for."""
 
 from collections.abc import Callable
 
@@ -61,11 +61,11 @@ def test_on_a_cpu_the_wait_for_gloo_is_charged_to_the_line_that_started_it(found
     assert "nccl" not in finding.fix
 
 
-def test_on_a_cpu_an_exchange_beside_operators_is_the_cure(found: Found) -> None:
+def test_on_a_cpu_an_collective_beside_operators_is_the_fix(found: Found) -> None:
     assert found(by_gloo(beside=True), RULE) == ()
 
 
-def test_a_pause_that_ends_before_the_exchange_does_was_no_wait_for_it(found: Found) -> None:
+def test_a_pause_that_ends_before_the_collective_does_was_no_wait_for_it(found: Found) -> None:
     b = TraceBuilder(device_names=())
     for _ in range(4):
         with b.step():
@@ -79,7 +79,7 @@ def test_a_pause_that_ends_before_the_exchange_does_was_no_wait_for_it(found: Fo
     assert found(b, RULE) == ()
 
 
-def test_fetching_a_batch_meanwhile_is_no_wait_for_the_exchange(found: Found) -> None:
+def test_fetching_a_batch_meanwhile_is_no_wait_for_the_collective(found: Found) -> None:
     b = TraceBuilder(device_names=())
     for _ in range(4):
         with b.step():
@@ -89,7 +89,7 @@ def test_fetching_a_batch_meanwhile_is_no_wait_for_the_exchange(found: Found) ->
     assert found(b, RULE) == ()
 
 
-def test_an_operator_that_calls_an_exchange_does_not_compute_while_it_waits(found: Found) -> None:
+def test_an_operator_that_calls_an_collective_does_not_compute_while_it_waits(found: Found) -> None:
     b = TraceBuilder(device_names=())
     for _ in range(4):
         with b.step():
@@ -105,7 +105,7 @@ def test_an_operator_that_calls_an_exchange_does_not_compute_while_it_waits(foun
     assert finding.fix.startswith("Start it with `async_op=True`")
 
 
-def test_gloo_of_a_model_in_ddp_is_not_told_of_hooks_of_nccl(found: Found) -> None:
+def test_gloo_of_a_model_in_ddp_does_not_mention_hooks_of_nccl(found: Found) -> None:
     b = TraceBuilder(device_names=())
     for _ in range(3):
         with b.step():
@@ -122,7 +122,7 @@ def test_gloo_of_a_model_in_ddp_is_not_told_of_hooks_of_nccl(found: Found) -> No
     )
 
 
-def test_before_torch_wrote_operators_for_exchanges_no_line_is_known(found: Found) -> None:
+def test_before_torch_wrote_operators_for_collectives_no_line_is_known(found: Found) -> None:
     (finding,) = found(by_gloo(op=False), RULE)
     assert finding.cost.per_step_ns == 100 * US
     assert finding.locations == ()

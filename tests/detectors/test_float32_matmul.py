@@ -1,4 +1,4 @@
-"""float32-matmul finds products that pass by the tensor cores, where TF32 would be quicker."""
+"""float32-matmul finds matrix products on CUDA cores where TF32 would be faster."""
 
 from collections.abc import Callable
 
@@ -75,7 +75,7 @@ def test_it_costs_what_the_ratio_of_the_peaks_leaves_of_the_kernels_time(found: 
 
 
 @pytest.mark.parametrize("kernel", [ROUNDED, BF16], ids=["TF32", "bfloat16"])
-def test_the_cures_are_left_alone(found: Found, kernel: str) -> None:
+def test_the_fixes_are_not_reported(found: Found, kernel: str) -> None:
     assert found(training(kernel), RULE) == ()
 
 
@@ -85,7 +85,7 @@ def test_the_cures_are_left_alone(found: Found, kernel: str) -> None:
      "cutlass_simt_igemm_s8_128x128_32x2_nt_align1", "ampere_sgemm_32x32_sliced1x4_tn",
      "void gemv2T_kernel_val<int, int, float, float, float, 128, 16, 4>()", "triton_mm"],
 )  # fmt: skip
-def test_other_arithmetic_and_products_with_a_vector_are_left_alone(
+def test_other_arithmetic_and_products_with_a_vector_are_not_reported(
     found: Found, kernel: str
 ) -> None:
     assert found(training(kernel), RULE) == ()
@@ -161,9 +161,7 @@ def test_a_device_without_tf32_has_nothing_better(
 
 
 @pytest.mark.parametrize(("other_ns", "n"), [(800_000 * 19, 1), (800_000 * 19 + 1_000, 0)])
-def test_a_twentieth_of_the_busy_time_is_the_least_that_is_told(
-    found: Found, other_ns: int, n: int
-) -> None:
+def test_a_twentieth_of_the_busy_time_is_the_threshold(found: Found, other_ns: int, n: int) -> None:
     assert len(found(training(other_ns=other_ns), RULE)) == n
 
 
@@ -282,14 +280,14 @@ def test_a_device_that_nobody_describes_makes_it_unchecked(analyzed: Analyzed) -
     assert unchecked.reason == "The compute capability of an NVIDIA GPU was not recorded."
 
 
-def test_on_rocm_whose_numbers_mean_something_else_it_could_not_look(analyzed: Analyzed) -> None:
+def test_on_rocm_whose_numbers_mean_something_else_it_is_skipped(analyzed: Analyzed) -> None:
     b = on((9, 4), runtime="hip")
     b.launch("aten::mm", kernel=FULL, host_ns=9_000, device_ns=900_000)
     (unchecked,) = analyzed(b, RULE).unchecked
     assert unchecked.rule == "KER002"
 
 
-def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.reason == "No kernels or copies of a GPU were recorded."
 

@@ -1,4 +1,4 @@
-"""forgotten-hook tells of hooks that keep tensors, and of hooks added in every step."""
+"""forgotten-hook reports hooks that retain tensors, and hooks added in every step."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ Watched = Callable[..., LiveBuilder]
 KIB = 1024
 
 
-def test_a_hook_registered_in_every_step_is_told(found: Found, watched: Watched) -> None:
+def test_a_hook_registered_in_every_step_is_reported(found: Found, watched: Watched) -> None:
     hooks = Chain(
         "hook",
         ("__main__", ".model", ".fc", "._forward_hooks", "[17]"),
@@ -29,7 +29,7 @@ def test_a_hook_registered_in_every_step_is_told(found: Found, watched: Watched)
     assert finding.holders == (hooks.parts,)
 
 
-def test_a_hook_that_fills_a_list_is_told_with_the_graph_behind(
+def test_a_hook_that_fills_a_list_is_reported_with_its_graph(
     found: Found, watched: Watched
 ) -> None:
     seen = Chain(
@@ -55,11 +55,11 @@ def test_a_hook_that_fills_a_list_is_told_with_the_graph_behind(
     )
 
 
-def test_what_no_hook_holds_is_another_rules(found: Found, watched: Watched) -> None:
+def test_what_no_hook_holds_is_reported_by_another_rule(found: Found, watched: Watched) -> None:
     assert found(watched(), RULE) == ()
 
 
-def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM005"
     assert unchecked.remedy == "Let the program run for more steps."

@@ -1,4 +1,4 @@
-"""fragmentation finds memory that is free in pieces which no request fits."""
+"""fragmentation finds free memory in blocks that no allocation fits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ def in_pieces(n: int = 20) -> SnapshotBuilder:
     return b
 
 
-def test_it_tells_pieces_lines_and_what_would_do(found: Found) -> None:
+def test_it_reports_fragmentation_lines_and_the_setting(found: Found) -> None:
     (finding,) = found(in_pieces(), RULE)
     # 20 segments of 100 MiB were reserved, and 1 GiB more although 1,600 MiB of them were free.
     assert finding.evidence["reserved_bytes"] == 3024 * MIB
@@ -71,7 +71,7 @@ def split_by_shorter_ones(b: SnapshotBuilder) -> SnapshotBuilder:
     return b
 
 
-def test_settings_that_would_have_saved_much_are_told_with_their_figures(found: Found) -> None:
+def test_settings_that_would_have_saved_much_are_reported_with_their_figures(found: Found) -> None:
     (finding,) = found(split_by_shorter_ones(SnapshotBuilder()), RULE)
     assert finding.fix.startswith(
         "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: with it peak reserved memory "
@@ -121,7 +121,7 @@ class SaidToBeLimited(SnapshotBuilder):
         return {**super()._settings(), "max_split_size": 64 * MIB}
 
 
-def test_no_figure_is_told_where_the_history_does_not_follow_the_rules(found: Found) -> None:
+def test_no_figure_is_reported_where_the_history_does_not_follow_the_rules(found: Found) -> None:
     (finding,) = found(split_by_shorter_ones(SaidToBeLimited()), RULE)
     assert finding.evidence["is_reproduced"] is False
     assert finding.evidence["reserved_if_expandable_bytes"] is None
@@ -129,7 +129,7 @@ def test_no_figure_is_told_where_the_history_does_not_follow_the_rules(found: Fo
     assert finding.fix.startswith("Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: at best")
 
 
-def test_expandable_segments_cure_it(found: Found) -> None:
+def test_expandable_segments_fix_it(found: Found) -> None:
     b = SnapshotBuilder(expandable=True)
     with b.frame("train.py", 3, "main"):
         held = [b.alloc(100 * MIB) for _ in range(20)]
@@ -154,7 +154,7 @@ def test_what_was_reserved_before_the_history_is_not_judged(found: Found) -> Non
     assert found(b, RULE) == ()
 
 
-def test_pieces_of_whole_segments_are_told_as_such(found: Found) -> None:
+def test_free_segments_are_reported_as_such(found: Found) -> None:
     b = SnapshotBuilder()
     b.free(*[b.alloc(100 * MIB) for _ in range(20)])
     b.alloc(1024 * MIB)
@@ -162,7 +162,7 @@ def test_pieces_of_whole_segments_are_told_as_such(found: Found) -> None:
     assert "1.95 GiB of free memory was in segments without live blocks, and 0 B" in finding.message
 
 
-def test_blocks_much_longer_than_their_requests_are_told(found: Found) -> None:
+def test_blocks_much_longer_than_their_requests_are_reported(found: Found) -> None:
     b = SnapshotBuilder()
     held = [b.alloc(16 * MIB) for _ in range(400)]
     b.free(*held)
@@ -175,6 +175,6 @@ def test_blocks_much_longer_than_their_requests_are_told(found: Found) -> None:
     assert finding.evidence["active_bytes"] == 6400 * MIB
 
 
-def test_a_trace_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_a_trace_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "MEM011"

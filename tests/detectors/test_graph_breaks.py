@@ -1,4 +1,4 @@
-"""graph-breaks finds lines that end graphs in steps, and leaves what the program wants so."""
+"""graph-breaks finds graph breaks in steps, without those that the program requests."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -114,14 +114,14 @@ def test_from_the_stacks_of_a_trace_of_another_program_the_line_is_known_and_not
     assert "TORCH_LOGS=graph_breaks" in finding.fix
 
 
-def test_without_stacks_and_reasons_it_tells_that_graphs_end_but_not_where(found: Found) -> None:
+def test_without_stacks_and_reasons_it_reports_breaks_without_their_line(found: Found) -> None:
     (finding,) = found(steps(), RULE)
     assert finding.n == 3
     assert finding.message.startswith("Graph break in the function called, once per step. ")
     assert finding.cost.ns == 3 * 30 * US
 
 
-def test_one_graph_a_call_is_the_cure(found: Found) -> None:
+def test_one_graph_a_call_is_the_fix(found: Found) -> None:
     b = TraceBuilder(capture=compiled(at_line()), device_names=())
     for _ in range(3):
         with b.step():
@@ -130,7 +130,7 @@ def test_one_graph_a_call_is_the_cure(found: Found) -> None:
 
 
 @pytest.mark.parametrize("reason", [DISABLED, CALLED])
-def test_breaks_that_the_program_asks_for_are_left_alone(found: Found, reason: str) -> None:
+def test_breaks_that_the_program_asks_for_are_not_reported(found: Found, reason: str) -> None:
     assert found(steps(4, capture=compiled(at_line(reason))), RULE) == ()
 
 
@@ -145,7 +145,7 @@ def test_a_line_at_the_end_has_no_other_graph_behind_it(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_of_two_lines_only_the_one_with_a_graph_behind_it_is_told(found: Found) -> None:
+def test_of_two_lines_only_the_one_with_a_graph_behind_it_is_reported(found: Found) -> None:
     capture = compiled(at_line(), at_line(line=60))
     assert capture.compiles is not None
     last = Compiled("2/0", (NET, 60, "torch_dynamo_resume_in_forward_at_60"), n_ops=None)
@@ -170,7 +170,7 @@ def test_a_line_before_the_only_graph_cuts_nothing(found: Found) -> None:
     assert found(steps(capture=capture), RULE) == ()
 
 
-def test_breaks_outside_of_steps_are_not_told(found: Found) -> None:
+def test_breaks_outside_of_steps_are_not_reported(found: Found) -> None:
     b = TraceBuilder(capture=compiled(at_line()), device_names=())
     cut(b)
     for _ in range(3):
@@ -179,7 +179,7 @@ def test_breaks_outside_of_steps_are_not_told(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_a_line_that_ended_graphs_only_in_another_function_is_not_told(found: Found) -> None:
+def test_a_line_that_ended_graphs_only_in_another_function_is_not_reported(found: Found) -> None:
     # Its reason is remembered, and nothing goes on behind it in the steps.
     (finding,) = found(steps(capture=compiled(at_line(), at_line(line=90))), RULE)
     assert finding.locations[0].line == 40
@@ -195,14 +195,14 @@ def test_two_functions_of_one_graph_each_one_after_another_are_whole(found: Foun
     assert found(b, RULE) == ()
 
 
-def test_a_break_in_what_a_function_calls_is_told_at_its_own_line(found: Found) -> None:
+def test_a_break_in_what_a_function_calls_is_reported_at_its_own_line(found: Found) -> None:
     # forward:40 calls helper, which cannot be compiled in one piece because of its line 7.
     inner = GraphBreak(LOGGER, [(NET, 7, "helper"), (NET, 40, "forward")], user=0)
     (finding,) = found(steps(capture=compiled(inner)), RULE)
     assert finding.locations[0].line == 7
 
 
-def test_a_break_in_a_library_is_told_at_the_users_line_that_leads_there(found: Found) -> None:
+def test_a_break_in_a_library_is_reported_at_the_users_line_that_leads_there(found: Found) -> None:
     deep = GraphBreak(LOGGER, [(LIBRARY, 99, "attend"), (NET, 40, "forward")], user=1)
     (finding,) = found(steps(capture=compiled(deep)), RULE)
     assert [(place.file, place.line) for place in finding.locations] == [(NET, 40), (LIBRARY, 99)]
@@ -251,7 +251,7 @@ def test_breaks_of_two_threads_are_each_measured_on_their_own(found: Found) -> N
     assert finding.cost.ns == 2 * 30 * US
 
 
-def test_a_function_left_uncompiled_as_a_whole_is_told_where_it_runs_in_steps(
+def test_a_function_left_uncompiled_as_a_whole_is_reported_where_it_runs_in_steps(
     found: Found,
 ) -> None:
     failed = Compiled(
@@ -283,7 +283,7 @@ def test_a_function_left_uncompiled_as_a_whole_is_told_where_it_runs_in_steps(
         ("Something new", "Move the line out of the compiled function."),
     ],
 )
-def test_the_cure_fits_the_reason(found: Found, reason: str, fix: str) -> None:
+def test_the_fix_matches_the_reason(found: Found, reason: str, fix: str) -> None:
     (finding,) = found(steps(capture=compiled(at_line(reason))), RULE)
     assert fix in finding.fix
 
@@ -298,7 +298,7 @@ def test_a_program_that_compiles_nothing_is_clean(found: Found, host_alone: Trac
     assert found(host_alone, RULE) == ()
 
 
-def test_before_torch_marked_compiled_regions_it_could_not_look(analyzed: Analyzed) -> None:
+def test_before_torch_marked_compiled_regions_it_is_skipped(analyzed: Analyzed) -> None:
     b = TraceBuilder(device_names=())
     with b.step():
         b.compute("CompiledFunction", 100 * US)
@@ -306,7 +306,7 @@ def test_before_torch_marked_compiled_regions_it_could_not_look(analyzed: Analyz
     assert unchecked.remedy == "Record with torch 2.2 or newer."
 
 
-def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_without_steps_it_is_skipped(analyzed: Analyzed) -> None:
     b = TraceBuilder(device_names=())
     cut(b)
     assert [each.rule for each in analyzed(b, RULE).unchecked] == ["CMP002"]

@@ -1,4 +1,4 @@
-"""graph-in-inference finds graphs that are built and dropped, and no graph that may be used yet."""
+"""graph-in-inference finds graphs that are freed unused, and none that may be used later."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -101,7 +101,7 @@ def test_without_gradients_it_is_cured(found: Found) -> None:
     assert found(training(gradients=False), RULE) == ()
 
 
-def test_a_graph_that_is_kept_is_a_leak_and_not_this(found: Found) -> None:
+def test_a_retained_graph_is_a_leak_and_not_reported_here(found: Found) -> None:
     assert found(training(gradients=True, dropped=False), RULE) == ()
 
 
@@ -146,7 +146,7 @@ def test_a_backward_pass_beyond_the_recording_is_silent(found: Found) -> None:
     assert found(program.b, RULE) == ()
 
 
-def test_a_backward_pass_that_does_not_tell_its_nodes_may_have_used_them(found: Found) -> None:
+def test_a_backward_pass_without_recorded_nodes_may_have_used_them(found: Found) -> None:
     program = Program()
     for _ in range(3):
         with program.b.step():
@@ -239,8 +239,6 @@ def test_of_two_lines_that_evaluate_one_network_both_are_named(found: Found) -> 
     assert [where.line for where in finding.locations] == [60, 40]
 
 
-def test_without_allocations_it_could_not_look(
-    analyzed: Analyzed, host_alone: TraceBuilder
-) -> None:
+def test_without_allocations_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "MEM013"

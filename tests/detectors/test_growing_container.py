@@ -1,4 +1,4 @@
-"""growing-container tells of tensors that pile up in something that is never emptied."""
+"""growing-container reports tensors that accumulate in a container that is never emptied."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ Watched = Callable[..., LiveBuilder]
 KIB = 1024
 
 
-def test_a_list_that_is_never_emptied_is_told(found: Found, watched: Watched) -> None:
+def test_a_list_that_is_never_emptied_is_reported(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(shape="(128, 128) float32"), RULE)
     assert finding.message == (
         "Host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors of shape "
@@ -36,7 +36,7 @@ def test_what_stays_on_a_device_may_go_to_the_host(found: Found, watched: Watche
     assert finding.fix.endswith("or move them to the host with `.cpu()`.")
 
 
-def test_a_part_keeps_the_whole_of_its_storage(found: Found, watched: Watched) -> None:
+def test_a_view_retains_its_whole_storage(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(shape="(16,) float32"), RULE)
     assert "Each is a view that retains a storage 1024 times as large." in (finding.message)
     assert finding.fix.startswith("Store a `.clone()` of the view")
@@ -54,7 +54,7 @@ def test_a_storage_that_a_tensor_fills_is_no_part(
     assert "part of a storage" not in finding.message
 
 
-def test_allocators_that_round_up_make_no_part_of_a_number(found: Found, watched: Watched) -> None:
+def test_a_number_in_a_rounded_block_is_no_view(found: Found, watched: Watched) -> None:
     b = watched(shape="() float32", bytes=200 * 512, per_step_bytes=4096)
     assert "part of a storage" not in found(b, RULE)[0].message
 
@@ -87,9 +87,7 @@ def test_a_dict_can_drop_its_oldest_entry(found: Found, watched: Watched, contai
     )
 
 
-def test_entries_counted_before_the_last_of_them_came_are_not_told(
-    found: Found, watched: Watched
-) -> None:
+def test_an_outdated_number_of_entries_is_not_reported(found: Found, watched: Watched) -> None:
     held = (Chain("module-global", ("__main__", ".kept", "[5]"), "list", 6),)
     (finding,) = found(watched(chains=held), RULE)
     assert finding.message.endswith("retained by `kept` (list).")
@@ -100,18 +98,20 @@ def test_a_small_growth_is_a_note_and_a_tiny_one_nothing(found: Found, watched: 
     assert found(watched(per_step_bytes=4095), RULE) == ()
 
 
-def test_a_graph_that_explains_the_growth_is_another_rules(found: Found, watched: Watched) -> None:
+def test_a_graph_that_explains_the_growth_is_reported_by_another_rule(
+    found: Found, watched: Watched
+) -> None:
     assert found(watched(graph=Graph(1400, 12_000 * KIB, "MeanBackward0")), RULE) == ()
 
 
-def test_an_unknown_holder_is_not_made_up(found: Found, watched: Watched) -> None:
+def test_an_unknown_holder_is_not_named(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(chains=()), RULE)
     assert finding.message.endswith("200 tensors, allocated at train.py:31.")
     assert finding.fix.startswith("Clear the container")
     assert finding.holders == ()
 
 
-def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM004"
     assert unchecked.remedy == "Let the program run for more steps."

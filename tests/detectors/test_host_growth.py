@@ -1,4 +1,4 @@
-"""host-growth tells of host memory that no tensor owns."""
+"""host-growth reports host memory outside tensors that grows."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,9 @@ KIB = 1024
 ARRAYS = Chain("frame", ("predictions", "[199]", " in main at train.py:12"), "list", 200)
 
 
-def test_arrays_that_pile_up_are_told_by_type_and_holder(found: Found, watched: Watched) -> None:
+def test_arrays_that_accumulate_are_reported_by_type_and_holder(
+    found: Found, watched: Watched
+) -> None:
     b = watched(kind="host", device="host", type="numpy.ndarray", chains=(ARRAYS,))
     (finding,) = found(b, RULE)
     assert finding.message == (
@@ -28,7 +30,7 @@ def test_arrays_that_pile_up_are_told_by_type_and_holder(found: Found, watched: 
     assert finding.evidence["type"] == "numpy.ndarray"
 
 
-def test_growth_that_nobody_holds_is_told_with_less_confidence(
+def test_a_leak_without_a_holder_is_reported_with_less_confidence(
     found: Found, watched: Watched
 ) -> None:
     b = watched(kind="host", device="host", n=0, chains=(), stack=(), stack_basis="unknown")
@@ -41,17 +43,17 @@ def test_growth_that_nobody_holds_is_told_with_less_confidence(
     assert finding.fix.startswith("Leave out one part of the step")
 
 
-def test_tensors_are_another_rules(found: Found, watched: Watched) -> None:
+def test_tensors_are_reported_by_another_rule(found: Found, watched: Watched) -> None:
     assert found(watched(), RULE) == ()
 
 
-def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM009"
     assert unchecked.remedy == "Let the program run for more steps."
 
 
-def test_workers_that_copy_are_told_with_what_to_keep_instead(
+def test_workers_that_copy_are_reported_with_what_to_store_instead(
     found: Found, watched: Watched
 ) -> None:
     b = watched(
@@ -68,7 +70,7 @@ def test_workers_that_copy_are_told_with_what_to_keep_instead(
     assert (finding.cost.per_step_bytes, finding.cost.basis) == (64 * KIB, "estimate")
 
 
-def test_one_worker_that_keeps_something_itself_is_told_so(found: Found, watched: Watched) -> None:
+def test_a_worker_that_retains_its_own_objects_is_reported(found: Found, watched: Watched) -> None:
     b = watched(
         kind="workers", device="workers", type="", n=1, made_share=0.9, chains=(), stack=(),
         stack_basis="unknown",
@@ -82,7 +84,7 @@ def test_one_worker_that_keeps_something_itself_is_told_so(found: Found, watched
     assert finding.cost.basis == "measured"
 
 
-def test_of_workers_that_do_either_both_cures_are_told(found: Found, watched: Watched) -> None:
+def test_of_workers_that_may_do_either_both_fixes_are_given(found: Found, watched: Watched) -> None:
     b = watched(
         kind="workers", device="workers", type="", n=1, copied_share=0.3, made_share=0.3,
         chains=(), stack=(), stack_basis="unknown",
@@ -93,7 +95,7 @@ def test_of_workers_that_do_either_both_cures_are_told(found: Found, watched: Wa
     assert "If it stores nothing there: store the dataset's samples in NumPy" in finding.fix
 
 
-def test_nothing_but_copies_is_told_as_all_of_it(found: Found, watched: Watched) -> None:
+def test_copies_alone_are_reported_as_all_of_it(found: Found, watched: Watched) -> None:
     b = watched(kind="workers", device="workers", type="", n=2, copied_share=1.0)
     (finding,) = found(b, RULE)
     assert finding.message.endswith(" All of it is copies of objects of the main process.")

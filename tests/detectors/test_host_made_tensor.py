@@ -1,4 +1,4 @@
-"""host-made-tensor finds constants that are made on the host and copied in every step."""
+"""host-made-tensor finds constants that are created on the host and copied in every step."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
     )
 
 
-def test_a_tensor_made_on_the_device_is_the_cure(found: Found) -> None:
+def test_a_tensor_made_on_the_device_is_the_fix(found: Found) -> None:
     assert found(training(maker=None), RULE) == ()
 
 
@@ -102,6 +102,6 @@ def test_pinned_memory_is_not_pageable_even_where_the_host_waits(found: Found) -
     assert found(b, RULE) == ()
 
 
-def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "DAT003"

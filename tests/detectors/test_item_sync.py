@@ -1,4 +1,4 @@
-"""item-sync finds reads that make the host wait, and what they cost."""
+"""item-sync finds reads that block the host, and what they cost."""
 
 from collections.abc import Callable
 
@@ -55,7 +55,7 @@ def test_it_names_the_line_the_call_and_the_figures(found: Found) -> None:
     assert ".detach()" in finding.fix
 
 
-def test_a_program_that_does_not_read_is_left_alone(found: Found) -> None:
+def test_a_program_that_does_not_read_is_not_reported(found: Found) -> None:
     assert found(training(read=False), RULE) == ()
 
 
@@ -79,7 +79,7 @@ def test_a_read_that_the_device_does_not_suffer_from_is_a_note(found: Found) -> 
     assert finding.cost.ns == 0
 
 
-def test_a_read_that_hardly_waits_is_not_worth_a_word(found: Found) -> None:
+def test_a_read_that_hardly_waits_is_not_reported(found: Found) -> None:
     b = training(read=False, tail_ns=0)
     with b.step():
         b.advance(50_000_000)
@@ -161,14 +161,14 @@ def test_on_a_cpu_a_read_is_a_note_without_a_cost(found: Found) -> None:
     assert "on a GPU" in finding.message
 
 
-def test_a_single_read_on_a_cpu_is_no_habit(found: Found) -> None:
+def test_a_single_read_on_a_cpu_is_not_reported(found: Found) -> None:
     b = reading_on_the_cpu(times=0)
     with b.step():
         b.item(on_device=False)
     assert found(b, RULE) == ()
 
 
-def test_the_only_step_stands_for_all_so_one_read_in_it_is_a_habit(found: Found) -> None:
+def test_one_read_in_the_only_step_is_reported(found: Found) -> None:
     b = TraceBuilder(stacks=True, device_names=())
     with b.step(), b.frame("train.py", 10, "train_step"):
         b.item(on_device=False)
@@ -205,7 +205,7 @@ def test_the_seed_that_a_loader_draws_is_no_read_of_the_program(
     assert len(found(b, RULE)) == n_found
 
 
-def test_a_read_in_a_dataset_that_a_loader_calls_is_told(found: Found) -> None:
+def test_a_read_in_a_dataset_that_a_loader_calls_is_reported(found: Found) -> None:
     b = TraceBuilder(stacks=True, device_names=())
     epoch = b.frame("train.py", 10, "train_epoch")
     fetch = b.frame("torch/utils/data/_utils/fetch.py", 47, "fetch")
@@ -215,9 +215,7 @@ def test_a_read_in_a_dataset_that_a_loader_calls_is_told(found: Found) -> None:
     assert finding.locations[0].file == "dataset.py"
 
 
-def test_without_operators_it_could_not_look(
-    analyzed: Analyzed, device_alone: TraceBuilder
-) -> None:
+def test_without_operators_it_is_skipped(analyzed: Analyzed, device_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(device_alone, RULE).unchecked
     assert unchecked.rule == "SYN001"
     assert unchecked.remedy

@@ -1,4 +1,4 @@
-"""kept-traceback tells of exceptions that hold the tensors of their frames."""
+"""kept-traceback reports exceptions that retain the tensors of their frames."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ ERRORS = Chain(
 )
 
 
-def test_kept_exceptions_are_told_with_the_frames_they_hold(found: Found, watched: Watched) -> None:
+def test_stored_exceptions_are_reported_with_their_frames(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(chains=(ERRORS,), graph=Graph(900, 1 << 20, "Addmm")), RULE)
     assert "They are local variables of frames in the traceback of a stored exception." in (
         finding.message
@@ -42,7 +42,7 @@ def test_kept_exceptions_are_told_with_the_frames_they_hold(found: Found, watche
     assert finding.holders == (ERRORS.parts,)
 
 
-def test_all_that_one_list_of_exceptions_keeps_is_one_finding(
+def test_all_tensors_of_one_list_of_exceptions_is_one_finding(
     found: Found, watched: Watched
 ) -> None:
     def local(name: str) -> Chain:
@@ -67,11 +67,13 @@ def test_all_that_one_list_of_exceptions_keeps_is_one_finding(
     )
 
 
-def test_what_no_traceback_holds_is_another_rules(found: Found, watched: Watched) -> None:
+def test_what_no_traceback_holds_is_reported_by_another_rule(
+    found: Found, watched: Watched
+) -> None:
     assert found(watched(), RULE) == ()
 
 
-def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM007"
     assert unchecked.remedy == "Let the program run for more steps."

@@ -1,4 +1,4 @@
-"""launch-bound finds devices that wait for launches, and does not blame the recording on them."""
+"""launch-bound finds devices that wait for launches, without the recording's overhead."""
 
 from collections.abc import Callable
 
@@ -42,11 +42,11 @@ def test_it_costs_the_idle_time_between_the_kernels(found: Found) -> None:
     assert sum(end - start for start, end in finding.claims) == finding.cost.ns
 
 
-def test_a_host_that_keeps_ahead_is_left_alone(found: Found) -> None:
+def test_a_host_that_keeps_ahead_is_not_reported(found: Found) -> None:
     assert found(training(host_ns=5_000, device_ns=20_000), RULE) == ()
 
 
-def test_one_graph_launch_for_all_kernels_is_the_cure(found: Found) -> None:
+def test_one_graph_launch_for_all_kernels_is_the_fix(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step(), b.op("mylib::replay"):
@@ -65,7 +65,7 @@ def test_long_pauses_have_another_reason(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_pauses_in_which_gloo_exchanges_data_are_no_fault_of_launches(found: Found) -> None:
+def test_pauses_in_which_gloo_runs_collectives_are_not_launch_gaps(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):
         with b.step():
@@ -126,6 +126,6 @@ def test_a_stretch_that_was_measured_is_taken_off_exactly(found: Found) -> None:
     assert finding.confidence == "medium"
 
 
-def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "KER001"

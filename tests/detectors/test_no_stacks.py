@@ -1,4 +1,4 @@
-"""no-stacks says when no line of the program is known."""
+"""no-stacks reports a recording without source lines."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def test_a_recording_without_lines_says_how_to_get_them(found: Found) -> None:
     assert finding.cost.ns is None
 
 
-def test_a_recording_with_lines_is_left_alone(found: Found) -> None:
+def test_a_recording_with_lines_is_not_reported(found: Found) -> None:
     b = TraceBuilder(stacks=True)
     with b.frame("train.py", 10, "train_step"):
         b.compute("aten::mm", 1_000)

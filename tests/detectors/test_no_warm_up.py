@@ -1,4 +1,4 @@
-"""no-warm-up finds recordings whose first step is not like the others."""
+"""no-warm-up finds recordings whose first step is an outlier."""
 
 from collections.abc import Callable
 
@@ -48,11 +48,11 @@ def test_a_long_first_step_is_a_fault_of_the_recording(analyzed: Analyzed) -> No
     ],
     ids=["alike", "another step is long", "steps differ anyway", "two cannot tell", "a moment"],
 )
-def test_other_recordings_are_left_alone(found: Found, lengths_ns: tuple[int, ...]) -> None:
+def test_other_recordings_are_not_reported(found: Found, lengths_ns: tuple[int, ...]) -> None:
     assert found(steps_of(*lengths_ns), RULE) == ()
 
 
-def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_without_steps_it_is_skipped(analyzed: Analyzed) -> None:
     b = TraceBuilder()
     b.compute("aten::mm", 1_000)
     assert analyzed(b, RULE).unchecked[0].rule == "PRF001"

@@ -1,4 +1,4 @@
-"""odd-events tells of what was set aside."""
+"""odd-events reports invalid events, which are skipped."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def kernel(dur: float) -> dict[str, Any]:
             "dur": dur, "args": {"device": 0, "stream": 7}}  # fmt: skip
 
 
-def test_a_kernel_of_years_is_told_and_in_no_figure(tmp_path: Path) -> None:
+def test_a_kernel_of_years_is_reported_and_excluded_from_all_totals(tmp_path: Path) -> None:
     sane, odd = report(tmp_path), report(tmp_path, kernel(1.8e16))
     (finding,) = odd.health
     assert (
@@ -49,7 +49,7 @@ def test_a_kernel_of_years_is_told_and_in_no_figure(tmp_path: Path) -> None:
         ([kernel(-4.0)], "its duration is negative"),
     ],
 )
-def test_each_kind_is_told(more: list[Any], said: str, tmp_path: Path) -> None:
+def test_each_kind_is_reported(more: list[Any], said: str, tmp_path: Path) -> None:
     (finding,) = report(tmp_path, *more).health
     assert said in finding.message
     assert finding.n == len(more)
@@ -61,5 +61,5 @@ def test_single_accidents_are_notes_and_many_a_warning(tmp_path: Path) -> None:
     assert report(tmp_path, *few, kernel(-1.0)).health[0].severity == "note"
 
 
-def test_a_sane_recording_is_left_alone(tmp_path: Path) -> None:
+def test_a_sane_recording_is_not_reported(tmp_path: Path) -> None:
     assert report(tmp_path).health == ()

@@ -1,4 +1,4 @@
-"""odd-snapshot says what in a snapshot cannot be trusted, and what it lacks."""
+"""odd-snapshot reports what is inconsistent or missing in a snapshot."""
 
 import pickle
 from collections.abc import Callable
@@ -25,11 +25,11 @@ def program(max_entries: int = 1000) -> SnapshotBuilder:
     return b
 
 
-def test_a_whole_snapshot_is_left_alone(found: Found) -> None:
+def test_a_whole_snapshot_is_not_reported(found: Found) -> None:
     assert found(program(), RULE) == ()
 
 
-def test_segments_that_are_not_the_sum_of_their_blocks_are_told(tmp_path: Path) -> None:
+def test_segments_that_are_not_the_sum_of_their_blocks_are_reported(tmp_path: Path) -> None:
     whole = program().to_dict()
     whole["segments"][0]["allocated_size"] += 512
     whole["segments"][1]["blocks"].append("no block")
@@ -41,7 +41,7 @@ def test_segments_that_are_not_the_sum_of_their_blocks_are_told(tmp_path: Path) 
     assert finding.evidence == {"n_odd_segments": 1, "n_skipped": 1, "n_short_blocks": 1}
 
 
-def test_a_history_without_segments_is_told_where_more_was_in_use_than_reserved(
+def test_a_history_without_segments_is_reported_where_more_was_in_use_than_reserved(
     tmp_path: Path,
 ) -> None:
     b = SnapshotBuilder()
@@ -75,7 +75,7 @@ def test_frees_that_only_wait_are_no_contradiction(tmp_path: Path) -> None:
     assert analyze(path, select=[RULE], strict=True).health == ()
 
 
-def test_a_ring_that_was_too_short_is_told_by_blocks_whose_allocation_is_lost(found: Found) -> None:
+def test_a_history_buffer_that_overflowed_is_found_by_blocks_without_entry(found: Found) -> None:
     (finding,) = found(program(max_entries=12), RULE)
     assert finding.severity == "note"
     # Each turn has four or five entries; three blocks of the ten are among the last twelve.
@@ -101,7 +101,7 @@ def test_what_was_allocated_before_recording_is_not_lost(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_memory_without_stacks_is_told(found: Found) -> None:
+def test_memory_without_stacks_is_reported(found: Found) -> None:
     b = SnapshotBuilder(with_stacks=False)
     b.alloc(30 * MIB)
     (finding,) = found(b, RULE)
@@ -109,7 +109,7 @@ def test_memory_without_stacks_is_told(found: Found) -> None:
     assert finding.evidence == {"without_stack_bytes": 30 * MIB, "active_bytes": 30 * MIB}
 
 
-def test_a_snapshot_without_history_and_stacks_is_told(found: Found) -> None:
+def test_a_snapshot_without_history_and_stacks_is_reported(found: Found) -> None:
     b = SnapshotBuilder()
     with b.unrecorded():
         b.alloc(30 * MIB)

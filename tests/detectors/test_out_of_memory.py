@@ -1,4 +1,4 @@
-"""out-of-memory explains requests that found no room, from the allocator's history."""
+"""out-of-memory explains failed allocations from the allocator's history."""
 
 import pickle
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def full(total_bytes: int = 8 * GIB) -> SnapshotBuilder:
     return b
 
 
-def test_a_full_device_is_told_with_what_fills_it(found: Found) -> None:
+def test_a_full_device_is_reported_with_what_fills_it(found: Found) -> None:
     (finding,) = found(full(), RULE)
     assert finding.severity == "error"
     assert finding.evidence["reason"] == "exhaustion"
@@ -72,7 +72,7 @@ def in_pieces() -> SnapshotBuilder:
     return b
 
 
-def test_memory_in_pieces_is_told_from_a_full_device(found: Found) -> None:
+def test_fragmentation_differs_from_a_full_device(found: Found) -> None:
     (finding,) = found(in_pieces(), RULE)
     assert finding.evidence["reason"] == "fragmentation"
     assert finding.evidence["reserved_bytes"] == 7680 * MIB
@@ -142,7 +142,7 @@ def test_settings_that_are_of_no_use_are_not_advised(found: Found) -> None:
     assert "fragmented: " not in finding.fix
 
 
-def test_what_other_programs_hold_is_told_as_far_as_it_is_known(found: Found) -> None:
+def test_what_other_programs_hold_is_reported_as_far_as_it_is_known(found: Found) -> None:
     b = SnapshotBuilder(total_bytes=8 * GIB, outside_bytes=6 * GIB)
     b.alloc(GIB)
     b.alloc_or_none(3 * GIB)
@@ -151,7 +151,7 @@ def test_what_other_programs_hold_is_told_as_far_as_it_is_known(found: Found) ->
     assert "beyond these 2.00 GiB is in use by other programs or libraries" in finding.message
 
 
-def test_what_others_hold_is_told_where_the_driver_was_asked(tmp_path: Path) -> None:
+def test_what_others_hold_is_reported_where_the_driver_was_asked(tmp_path: Path) -> None:
     b = SnapshotBuilder(total_bytes=8 * GIB, outside_bytes=6 * GIB)
     with b.frame("train.py", 3, "main"):
         b.alloc(GIB)
@@ -231,10 +231,10 @@ def test_a_program_that_caught_the_error_and_went_on_is_warned(found: Found) -> 
     assert finding.evidence["continued"] is True
 
 
-def test_a_program_with_room_is_left_alone(found: Found) -> None:
+def test_a_program_with_room_is_not_reported(found: Found) -> None:
     assert found(full(total_bytes=80 * GIB), RULE) == ()
 
 
-def test_a_trace_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_a_trace_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "MEM017"

@@ -1,4 +1,4 @@
-"""pageable-copy-to-device finds batches that leave from memory which is not pinned."""
+"""pageable-copy-to-device finds copies to a device from pageable memory."""
 
 from collections.abc import Callable
 
@@ -38,7 +38,7 @@ def test_it_costs_the_idle_time_of_the_steps_at_most(found: Found) -> None:
     assert "pin_memory=True" in finding.fix
 
 
-def test_a_copy_from_pinned_memory_is_the_cure(found: Found) -> None:
+def test_a_copy_from_pinned_memory_is_the_fix(found: Found) -> None:
     assert found(training(pinned=True), RULE) == ()
 
 
@@ -77,6 +77,6 @@ def test_pinned_memory_is_not_pageable_even_where_the_host_waits(found: Found) -
     assert found(b, RULE) == ()
 
 
-def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "DAT002"

@@ -1,4 +1,4 @@
-"""peak-dominated-by-one-line tells by how much the peak would be lower without a line's tensors."""
+"""peak-dominated-by-one-line reports how much lower the peak is without a line's tensors."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def attention(*, spike_bytes: int = 4 * GIB) -> SnapshotBuilder:
     return b
 
 
-def test_it_tells_what_the_peak_would_be_without_the_line(found: Found) -> None:
+def test_it_reports_what_the_peak_would_be_without_the_line(found: Found) -> None:
     (finding,) = found(attention(), RULE)
     # With it 2 + 2 + 4 GiB at once; without it the parameters and both layers' own.
     assert finding.evidence["peak_bytes"] == 8 * GIB
@@ -83,6 +83,6 @@ def test_a_small_program_has_nothing_to_gain(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_a_trace_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_a_trace_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.rule == "MEM015"

@@ -1,4 +1,4 @@
-"""pinned-growth tells of page-locked memory that piles up."""
+"""pinned-growth reports pinned memory that accumulates."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ Watched = Callable[..., LiveBuilder]
 KIB = 1024
 
 
-def test_page_locked_tensors_that_pile_up_are_told(found: Found, watched: Watched) -> None:
+def test_pinned_tensors_that_accumulate_are_reported(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(device="pinned"), RULE)
     assert finding.message == (
         "Pinned host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors, allocated "
@@ -24,16 +24,16 @@ def test_page_locked_tensors_that_pile_up_are_told(found: Found, watched: Watche
     assert finding.evidence["device"] == "pinned"
 
 
-def test_a_cache_of_page_locked_tensors_is_a_cache(found: Found, watched: Watched) -> None:
+def test_a_cache_of_pinned_tensors_is_a_cache(found: Found, watched: Watched) -> None:
     held = (Chain("cache", ("functools.cache of load",), "cache", 200),)
     assert found(watched(device="pinned", chains=held), RULE) == ()
 
 
-def test_other_host_memory_is_another_rules(found: Found, watched: Watched) -> None:
+def test_other_host_memory_is_reported_by_another_rule(found: Found, watched: Watched) -> None:
     assert found(watched(), RULE) == ()
 
 
-def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM016"
     assert unchecked.remedy == "Let the program run for more steps."

@@ -1,4 +1,4 @@
-"""recompiles finds what is compiled again in steps, and takes no first compilation for one."""
+"""recompiles finds recompilations in steps, and no first compilation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -69,7 +69,7 @@ def growing(first: int = 4, n: int = 3, *, ms: int = 40, capture: CaptureInfo | 
     return b
 
 
-def test_it_costs_the_time_of_compiling_and_says_why_in_torchs_words(found: Found) -> None:
+def test_it_costs_the_time_of_compiling_and_reports_the_failed_guard(found: Found) -> None:
     b = growing(capture=told(*map(again, range(7))))
     (finding,) = found(b, RULE)
     # 40 ms of compiling and 10 ms of work in each of three steps.
@@ -88,7 +88,7 @@ def test_it_costs_the_time_of_compiling_and_says_why_in_torchs_words(found: Foun
     assert finding.evidence["compile_ns"] == 120 * MS
 
 
-def test_a_trace_that_profkit_did_not_record_tells_time_and_line_but_not_why(
+def test_a_trace_that_profkit_did_not_record_has_time_and_line_but_no_guard(
     found: Found,
 ) -> None:
     (finding,) = found(growing(), RULE)
@@ -115,7 +115,7 @@ def test_without_stacks_the_line_comes_from_what_torch_remembers(found: Found) -
     assert finding.message.startswith("A function is recompiled once per step")
 
 
-def test_the_number_is_read_from_the_row_of_compiling_where_it_is_told(found: Found) -> None:
+def test_the_number_is_read_from_the_row_of_compiling_where_it_is_known(found: Found) -> None:
     # What runs next is another function's, which was compiled before the window.
     b = TraceBuilder(capture=told(again(4), again(5)))
     for version in (4, 5):
@@ -227,7 +227,7 @@ def test_while_a_device_works_compiling_costs_nothing(found: Found) -> None:
     assert finding.evidence["compile_ns"] == 2 * 40 * MS
 
 
-def test_before_numbers_a_line_that_compiles_in_several_steps_is_told_without_confidence(
+def test_before_numbers_a_line_that_compiles_in_several_steps_is_reported_without_confidence(
     found: Found,
 ) -> None:
     b = TraceBuilder()
@@ -247,7 +247,7 @@ def test_before_numbers_a_line_that_compiles_in_several_steps_is_told_without_co
     assert found(once, RULE) == ()
 
 
-def test_a_function_that_torch_gave_up_on_runs_uncompiled_and_is_told(found: Found) -> None:
+def test_a_function_that_torch_gave_up_on_runs_uncompiled_and_is_reported(found: Found) -> None:
     limit = again(8, code=("", 0, ""), caller=None, failure=LIMIT)
     own: dict[str, Any] = {"code": (TRAIN, 30, "loss_of"), "is_users": True}
     capture = told(*(again(version, **own) for version in range(8)), limit)
@@ -293,7 +293,7 @@ def test_a_function_that_torch_gave_up_on_runs_uncompiled_and_is_told(found: Fou
         ),
     ],
 )
-def test_the_cure_fits_the_reason(found: Found, reason: str, fix: str) -> None:
+def test_the_fix_matches_the_reason(found: Found, reason: str, fix: str) -> None:
     versions = [again(version, reason=f"0/{version - 1}: {reason}") for version in range(1, 7)]
     (finding,) = found(growing(capture=told(again(0), *versions)), RULE)
     assert fix in finding.fix
@@ -351,7 +351,7 @@ def test_a_program_that_compiles_nothing_is_clean(found: Found, host_alone: Trac
     assert found(host_alone, RULE) == ()
 
 
-def test_without_steps_or_operators_it_could_not_look(
+def test_without_steps_or_operators_it_is_skipped(
     analyzed: Analyzed, device_alone: TraceBuilder
 ) -> None:
     b = TraceBuilder()

@@ -1,4 +1,4 @@
-"""repeated-casts finds tensors that go to float32 and back in every layer, for nothing."""
+"""repeated-casts finds tensors that are cast to float32 and back in every layer."""
 
 from collections.abc import Callable
 
@@ -101,9 +101,7 @@ def test_replicas_on_two_devices_at_once_are_counted_once(found: Found) -> None:
 
 
 @pytest.mark.parametrize(("other_ns", "n"), [(2_850_000, 1), (2_851_000, 0)])
-def test_a_twentieth_of_the_busy_time_is_the_least_that_is_told(
-    found: Found, other_ns: int, n: int
-) -> None:
+def test_a_twentieth_of_the_busy_time_is_the_threshold(found: Found, other_ns: int, n: int) -> None:
     b = TraceBuilder()
     with b.step():
         for _ in range(3):
@@ -123,7 +121,7 @@ def test_casts_that_hardly_shorten_a_step_are_a_note(found: Found) -> None:
     assert finding.severity == "note"
 
 
-def test_what_is_cast_outside_of_steps_is_none_of_theirs(found: Found) -> None:
+def test_casts_outside_of_steps_do_not_count(found: Found) -> None:
     b = network()
     layers(b, 20)
     (finding,) = found(b, RULE)
@@ -174,21 +172,21 @@ def test_on_rocm_kernels_have_the_same_names(found: Found) -> None:
     assert len(found(network(runtime="hip"), RULE)) == 1
 
 
-def test_on_other_devices_it_could_not_look(analyzed: Analyzed) -> None:
+def test_on_other_devices_it_is_skipped(analyzed: Analyzed) -> None:
     b = network()
     b.events = [of_vendor(event, "xpu") for event in b.events]
     (unchecked,) = analyzed(b, RULE).unchecked
     assert unchecked.reason.startswith("No CUDA or HIP calls were recorded")
 
 
-def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_without_steps_it_is_skipped(analyzed: Analyzed) -> None:
     b = TraceBuilder()
     layers(b, 8)
     (unchecked,) = analyzed(b, RULE).unchecked
     assert unchecked.reason == "No steps were recorded."
 
 
-def test_on_a_cpu_it_could_not_look(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
+def test_on_a_cpu_it_is_skipped(analyzed: Analyzed, host_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(host_alone, RULE).unchecked
     assert unchecked.reason == "No kernels or copies of a GPU were recorded."
 

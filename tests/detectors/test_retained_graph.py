@@ -1,4 +1,4 @@
-"""retained-graph tells of tensors whose autograd graph is kept, and how to keep none."""
+"""retained-graph reports tensors that retain their autograd graph, and the fix."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ LOSSES = (Chain("module-global", ("__main__", ".losses", "[199]"), "list", 200),
 HIDDEN = (Chain("frame", ("hidden", " in main at train.py:12")),)
 
 
-def test_a_list_of_losses_is_told_with_its_line_its_holder_and_its_graph(
+def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
     found: Found, watched: Watched
 ) -> None:
     b = watched(
@@ -95,7 +95,9 @@ def test_the_fix_speaks_the_programs_own_names(
     assert finding.fix == fix
 
 
-def test_one_number_with_a_chain_of_nodes_is_told_as_one(found: Found, watched: Watched) -> None:
+def test_one_number_with_a_chain_of_nodes_is_reported_as_one(
+    found: Found, watched: Watched
+) -> None:
     b = watched(
         kind="graph", n=1, graph=Graph(90_000, 0, "AddBackward0", is_exact=False),
         chains=(Chain("module-global", ("__main__.total",)),),
@@ -111,14 +113,14 @@ def test_one_number_with_a_chain_of_nodes_is_told_as_one(found: Found, watched: 
     ("per_step_bytes", "severity"),
     [(1024, "note"), (4095, "note"), (4096, "warning"), (8 << 20, "error")],
 )
-def test_no_graph_is_kept_on_purpose_so_little_of_it_is_a_warning(
+def test_a_small_retained_graph_is_a_warning(
     found: Found, watched: Watched, per_step_bytes: int, severity: str
 ) -> None:
     (finding,) = found(watched(graph=SAVED, per_step_bytes=per_step_bytes), RULE)
     assert finding.severity == severity
 
 
-def test_less_than_a_kib_a_step_is_not_worth_telling(found: Found, watched: Watched) -> None:
+def test_less_than_a_kib_per_step_is_not_reported(found: Found, watched: Watched) -> None:
     assert found(watched(graph=SAVED, per_step_bytes=1023), RULE) == ()
 
 
@@ -154,7 +156,9 @@ def test_what_is_not_sure_is_no_error(found: Found, watched: Watched) -> None:
     assert found(b, RULE)[0].severity == "warning"
 
 
-def test_tensors_without_a_graph_are_another_rules(found: Found, watched: Watched) -> None:
+def test_tensors_without_a_graph_are_reported_by_another_rule(
+    found: Found, watched: Watched
+) -> None:
     assert found(watched(), RULE) == ()
 
 
@@ -180,7 +184,7 @@ def test_nodes_that_saved_nothing_take_host_memory_too(found: Found, watched: Wa
     assert finding.severity == "warning"
 
 
-def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM003"
     assert unchecked.remedy == "Let the program run for more steps."

@@ -66,16 +66,16 @@ def test_one_step_alone_is_little_to_go_by(found: Found) -> None:
     assert finding.confidence == "low"
 
 
-def test_a_loader_that_is_ready_is_left_alone(found: Found) -> None:
+def test_a_loader_that_is_ready_is_not_reported(found: Found) -> None:
     assert found(training([1_000] * 4, workers=True), RULE) == ()
 
 
-def test_workers_that_start_in_the_first_step_are_left_alone(found: Found) -> None:
+def test_workers_that_start_in_the_first_step_are_not_reported(found: Found) -> None:
     assert found(training([900_000, 500, 500, 500], workers=True), RULE) == ()
     assert found(training([900_000, 500], workers=True), RULE) == ()
 
 
-def test_a_wait_that_the_device_does_not_notice_is_left_alone(found: Found) -> None:
+def test_a_wait_that_the_device_does_not_notice_is_not_reported(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(4):
         with b.step():
@@ -122,7 +122,7 @@ def test_the_wait_that_profkit_measures_counts_too(found: Found) -> None:
     assert "main process" not in finding.fix
 
 
-def test_without_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_without_steps_it_is_skipped(analyzed: Analyzed) -> None:
     b = TraceBuilder()
     b.load(500_000)
     (unchecked,) = analyzed(b, RULE).unchecked

@@ -1,4 +1,4 @@
-"""truncated tells of a file that ends in the middle, and how much was read."""
+"""truncated reports an incomplete trace file, and how much was read."""
 
 from pathlib import Path
 
@@ -25,7 +25,9 @@ def health(data: bytes, tmp_path: Path) -> tuple[Finding, ...]:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.8, 0.99])
-def test_a_file_that_was_cut_off_is_told_with_what_was_read(share: float, tmp_path: Path) -> None:
+def test_a_file_that_was_cut_off_is_reported_with_what_was_read(
+    share: float, tmp_path: Path
+) -> None:
     data = trace()[: int(share * len(trace()))]
     (finding,) = health(data, tmp_path)
     n_whole = data.count(b'"External id"') - (not data.rstrip(b" ,\n").endswith(b"}}"))
@@ -34,5 +36,5 @@ def test_a_file_that_was_cut_off_is_told_with_what_was_read(share: float, tmp_pa
     assert finding.severity == "warning"
 
 
-def test_a_whole_file_is_left_alone(tmp_path: Path) -> None:
+def test_a_whole_file_is_not_reported(tmp_path: Path) -> None:
     assert health(trace(), tmp_path) == ()

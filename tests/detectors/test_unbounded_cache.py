@@ -1,4 +1,4 @@
-"""unbounded-cache tells of caches that get a new entry in every step."""
+"""unbounded-cache reports caches that gain an entry in every step."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ LRU = Chain("cache", ("functools.lru_cache of positional",), "functools._lru_cac
 OWN = Chain("instance", ("__main__.model", "._mask_cache", "[1017]"), "dict", 200)
 
 
-def test_a_cache_of_functools_is_told_with_its_function(found: Found, watched: Watched) -> None:
+def test_a_cache_of_functools_is_reported_with_its_function(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(chains=(LRU,)), RULE)
     assert "retained by `functools.lru_cache of positional` (200 entries)" in (finding.message)
     assert finding.fix == (
@@ -34,18 +34,18 @@ def test_a_dict_that_the_program_calls_a_cache_is_one(found: Found, watched: Wat
     )
 
 
-def test_results_that_are_no_tensors_are_told_too(found: Found, watched: Watched) -> None:
+def test_results_that_are_no_tensors_are_reported_too(found: Found, watched: Watched) -> None:
     b = watched(kind="host", device="host", type="numpy.ndarray", chains=(LRU,))
     (finding,) = found(b, RULE)
     assert "200 objects of type `numpy.ndarray`, allocated at" in finding.message
 
 
-def test_a_plain_dict_is_another_rules(found: Found, watched: Watched) -> None:
+def test_a_plain_dict_is_reported_by_another_rule(found: Found, watched: Watched) -> None:
     plain = Chain("instance", ("__main__.model", ".outputs", "[1017]"), "dict", 200)
     assert found(watched(chains=(plain,)), RULE) == ()
 
 
-def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM008"
     assert unchecked.remedy == "Let the program run for more steps."

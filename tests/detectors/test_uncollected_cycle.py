@@ -1,4 +1,4 @@
-"""uncollected-cycle tells of tensors in reference cycles that wait for the collector."""
+"""uncollected-cycle reports tensors in reference cycles."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ KIB = 1024
 CYCLE = ("Episode", "dict", "function", "cell", "Episode")
 
 
-def test_garbage_is_told_with_its_cycle(found: Found, watched: Watched) -> None:
+def test_garbage_is_reported_with_its_cycle(found: Found, watched: Watched) -> None:
     (finding,) = found(watched(kind="garbage", chains=(), cycle=CYCLE), RULE)
     assert finding.message == (
         "Host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors, allocated at "
@@ -34,7 +34,7 @@ def test_a_cycle_of_plain_types_names_no_class(found: Found, watched: Watched) -
     assert finding.fix.startswith("Break the cycle: refer back")
 
 
-def test_a_function_that_its_own_closure_holds_is_told_by_its_name(
+def test_a_function_in_its_own_closure_is_reported_by_its_name(
     found: Found, watched: Watched
 ) -> None:
     closure = ("function walk", "cell walk of its closure", "function walk")
@@ -45,7 +45,7 @@ def test_a_function_that_its_own_closure_holds_is_told_by_its_name(
     )
 
 
-def test_functions_that_hold_each_other_are_all_named(found: Found, watched: Watched) -> None:
+def test_functions_that_refer_to_each_other_are_all_named(found: Found, watched: Watched) -> None:
     closures = (
         "function even", "cell odd of its closure", "function odd", "cell even of its closure",
         "function even",
@@ -60,7 +60,7 @@ def test_a_class_on_the_way_is_named_before_a_function(found: Found, watched: Wa
     assert finding.fix.startswith("Break the cycle of `Linear`: refer back")
 
 
-def test_a_ring_of_gradients_is_told_with_the_call_that_leaves_none(
+def test_a_cycle_of_gradients_is_reported_with_the_call_that_creates_none(
     found: Found, watched: Watched
 ) -> None:
     ring = ("Parameter.grad", "Tensor.grad_fn", "AccumulateGrad", "Parameter.grad")
@@ -74,7 +74,7 @@ def test_a_ring_of_gradients_is_told_with_the_call_that_leaves_none(
     assert "gc.collect" not in finding.fix
 
 
-def test_a_ring_through_an_operators_own_node_is_told_as_such(
+def test_a_cycle_through_an_operators_own_node_is_reported_as_such(
     found: Found, watched: Watched
 ) -> None:
     ring = ("SquaredBackward", "Tensor.grad_fn", "SquaredBackward")
@@ -89,12 +89,12 @@ def test_a_cycle_that_is_not_known_makes_it_less_sure(found: Found, watched: Wat
     assert finding.message.endswith("that only the garbage collector can free.")
 
 
-def test_what_is_held_is_no_garbage(found: Found, watched: Watched) -> None:
+def test_a_reachable_tensor_is_no_garbage(found: Found, watched: Watched) -> None:
     held = (Chain("instance", ("__main__.episode", ".tensors", "[3]"), "list", 200),)
     assert found(watched(chains=held), RULE) == ()
 
 
-def test_after_too_few_steps_it_could_not_look(analyzed: Analyzed) -> None:
+def test_after_too_few_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(LiveBuilder(n_evaluated_steps=0), RULE).unchecked
     assert unchecked.rule == "MEM006"
     assert unchecked.remedy == "Let the program run for more steps."

@@ -63,7 +63,7 @@ def test_it_states_the_growth_of_a_line_in_every_step(
     )
 
 
-def test_a_program_that_frees_what_it_takes_is_left_alone(found: Found) -> None:
+def test_a_program_that_frees_what_it_takes_is_not_reported(found: Found) -> None:
     program = Program()
     b = program.steps(4, lambda _: program.b.free(program.line(10, "aten::mm", 1 << 20)))
     assert found(b, RULE) == ()
@@ -103,7 +103,7 @@ def test_a_cache_that_fills_and_stops_is_no_leak(found: Found) -> None:
     assert found(program.steps(5, body), RULE) == ()
 
 
-def test_losses_kept_on_purpose_are_too_small_to_mention(found: Found) -> None:
+def test_losses_stored_on_purpose_are_too_small_to_report(found: Found) -> None:
     program = Program()
 
     def body(_: int) -> None:
@@ -144,7 +144,7 @@ def test_two_lines_are_two_findings_the_larger_first(found: Found) -> None:
     assert [finding.locations[0].line for finding in findings] == [30, 20]
 
 
-def test_many_lines_together_are_one_kept_graph(found: Found) -> None:
+def test_many_lines_together_are_one_retained_graph(found: Found) -> None:
     program = Program()
 
     def body(_: int) -> None:
@@ -157,7 +157,7 @@ def test_many_lines_together_are_one_kept_graph(found: Found) -> None:
     assert finding.message.endswith("whose last tensor is allocated at line_20 (train.py:20).")
 
 
-def test_each_device_is_judged_by_itself(found: Found) -> None:
+def test_each_device_is_checked_separately(found: Found) -> None:
     program = Program()
 
     def body(number: int) -> None:
@@ -183,7 +183,7 @@ def test_the_operators_of_a_line_are_named_two_at_most(found: Found) -> None:
 
 
 @pytest.mark.parametrize(("n_evaluated_steps", "n_found"), [(300, 0), (4, 0), (3, 1), (0, 1)])
-def test_what_was_watched_over_as_many_steps_is_told_by_those_who_watched(
+def test_what_was_watched_over_as_many_steps_is_reported_by_those_who_watched(
     tmp_path: Path, n_evaluated_steps: int, n_found: int
 ) -> None:
     program = Program()
@@ -206,7 +206,7 @@ def test_two_steps_cannot_tell(found: Found) -> None:
     assert found(program.steps(2, body), RULE) == ()
 
 
-def test_without_allocations_it_could_not_look(analyzed: Analyzed) -> None:
+def test_without_allocations_it_is_skipped(analyzed: Analyzed) -> None:
     b = TraceBuilder()
     with b.step():
         b.compute("aten::mm", 1_000)

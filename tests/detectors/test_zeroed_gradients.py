@@ -78,7 +78,7 @@ def test_a_fill_made_of_fills_counts_once(found: Found) -> None:
     assert (finding.n, finding.cost.per_step_ns) == (3, 100_000)
 
 
-def test_letting_gradients_go_is_the_cure(found: Found) -> None:
+def test_setting_gradients_to_none_is_the_fix(found: Found) -> None:
     assert found(on_device(n_gradients=0), RULE) == ()
 
 
@@ -108,8 +108,6 @@ def test_fills_outside_the_steps_do_not_count(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
-def test_without_operators_it_could_not_look(
-    analyzed: Analyzed, device_alone: TraceBuilder
-) -> None:
+def test_without_operators_it_is_skipped(analyzed: Analyzed, device_alone: TraceBuilder) -> None:
     (unchecked,) = analyzed(device_alone, RULE).unchecked
     assert unchecked.rule == "MEM014"
