@@ -88,6 +88,7 @@ def tab_screenshot(browser: Browser, folder: Path) -> None:
             expect(listed).to_contain_text(re.compile(r"\d findings?"))
             listed.get_by_role("link").first.click()
         report = frame.frame_locator("iframe.page")
+        expect(report.locator("header.top")).to_be_hidden()
         expect(report.locator("#overview .breakdown")).to_be_visible()
         page.mouse.move(0, 0)
         page.screenshot(path=IMAGES / "tensorboard.png")
