@@ -15,8 +15,8 @@ _ESCAPE = re.compile(r"\x1b\[(\?)?([\d;]*)([A-Za-z])")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a program wrote.
+class TerminalResult:
+    """The output of a program.
 
     Attributes:
         terminal: All that came to the terminal, with its escapes.
@@ -30,7 +30,7 @@ class Seen:
 
     @property
     def screen(self) -> list[str]:
-        """What stands on the screen in the end."""
+        """The lines on the screen at the end."""
         return screen(self.terminal)
 
 
@@ -40,8 +40,8 @@ def on_terminal(
     piped_stdout: bool = False,
     env: dict[str, str] | None = None,
     cwd: Path | None = None,
-) -> Seen:
-    """Run a Python program with its stderr, and its stdout, on a terminal.
+) -> TerminalResult:
+    """Run a Python program with stderr, and by default stdout, on a pseudo-terminal.
 
     Args:
         *command: Arguments of Python.
@@ -52,14 +52,16 @@ def on_terminal(
     """
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    kept = {name: os.environ[name] for name in os.environ if name not in {"COLUMNS", "NO_COLOR"}}
+    environment = {
+        name: os.environ[name] for name in os.environ if name not in {"COLUMNS", "NO_COLOR"}
+    }
     paths = os.pathsep.join((str(ROOT), *sys.path))
     process = subprocess.Popen(
         [sys.executable, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if piped_stdout else theirs,
         stderr=theirs,
-        env={**kept, "PYTHONPATH": paths, "TERM": "xterm-256color", **(env or {})},
+        env={**environment, "PYTHONPATH": paths, "TERM": "xterm-256color", **(env or {})},
         cwd=cwd,
     )
     os.close(theirs)
@@ -77,11 +79,11 @@ def on_terminal(
     if process.stdout:
         process.stdout.close()
     os.close(ours)
-    return Seen(b"".join(chunks).decode(), stdout, code)
+    return TerminalResult(b"".join(chunks).decode(), stdout, code)
 
 
 def screen(written: str) -> list[str]:
-    """The lines that a terminal shows after it was written to, without blanks at their ends.
+    """The lines that a terminal shows, without trailing blanks.
 
     Args:
         written: Text with the escapes that a progress bar uses; others change no text.

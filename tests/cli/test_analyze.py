@@ -181,6 +181,6 @@ def test_verbose_prints_the_time_of_each_stage_to_stderr(
     trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", trace, "--verbose"]) == 0
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     for stage in ("read", "decompress", "decode", "assemble", "index", "rule SYN001", "render"):
-        assert f"  {stage}\n" in said
+        assert f"  {stage}\n" in stderr

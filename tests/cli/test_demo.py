@@ -25,10 +25,10 @@ def test_it_reports_the_line_of_every_planted_problem(tmp_path: Path) -> None:
     lines = (tmp_path / "t" / _COPY).read_text(encoding="utf-8").splitlines()
     wait = next(n for n, line in enumerate(lines, 1) if "in steps:" in line)
     item = next(n for n, line in enumerate(lines, 1) if "# fault 2" in line)
-    kept = next(n for n, line in enumerate(lines, 1) if "# fault 3" in line)
+    leaked = next(n for n, line in enumerate(lines, 1) if "# fault 3" in line)
     assert f"t/{_COPY}:{wait}  warning starved-by-loader" in done.stdout
     assert f"t/{_COPY}:{item}  note item-sync" in done.stdout
-    assert f"t/{_COPY}:{kept}  " in done.stdout
+    assert f"t/{_COPY}:{leaked}  " in done.stdout
     assert "unfreed-tensors" in done.stdout
     (trace,) = (tmp_path / "t" / "demo").glob("*.pt.trace.json.gz")
     assert trace.name in done.stderr

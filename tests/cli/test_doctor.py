@@ -135,20 +135,20 @@ def test_each_problem_has_its_topic_and_fix(
 
 
 def test_the_page_shows_fixes_and_counts_the_problems() -> None:
-    look = {"width": 80, "color": False}
+    target = {"width": 80, "color": False}
     lines = examine(replace(HEALTHY, kineto=False, folder_error="Permission denied"))
-    shown = page(lines, look)
+    shown = page(lines, target)
     assert "2 problems to solve." in shown
     assert "→ Set PROFKIT_DIR to a writable folder." in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
-    assert "Ready. Next: profkit demo" in page(examine(HEALTHY), look)
+    assert "Ready. Next: profkit demo" in page(examine(HEALTHY), target)
 
 
 def test_this_machine_can_be_examined(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["doctor", "--format", "json"])
-    told = json.loads(capsys.readouterr().out)
-    assert code == (0 if told["ready"] else 1)
-    topics = {line["topic"]: line for line in told["lines"]}
+    document = json.loads(capsys.readouterr().out)
+    assert code == (0 if document["ready"] else 1)
+    topics = {line["topic"]: line for line in document["lines"]}
     assert topics["PyTorch"]["status"] == "ok"
     assert "built for" in topics["PyTorch"]["text"]
     assert main(["doctor"]) == code

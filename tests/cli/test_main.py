@@ -48,7 +48,7 @@ def test_help_and_version_end_with_zero(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["analyse"], "Did you mean 'analyze'?"),
         (["analyze"], "Missing argument"),
@@ -58,11 +58,11 @@ def test_help_and_version_end_with_zero(capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_invalid_usage_exits_with_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     captured = capsys.readouterr()
-    assert said in captured.err
+    assert message in captured.err
     assert captured.out == ""
 
 
@@ -100,11 +100,11 @@ def test_a_bug_prints_one_sentence_and_writes_a_file(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("PROFKIT_DEBUG", raising=False)
     assert guarded(lambda: fail(KeyError("lane"))) == 70
-    said = capsys.readouterr().err
-    assert f"this is a bug in profkit {profkit.__version__} (KeyError: 'lane')" in said
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert f"this is a bug in profkit {profkit.__version__} (KeyError: 'lane')" in message
+    assert "Traceback" not in message
     (file,) = tmp_path.glob("profkit-bug-*.txt")
-    assert str(file) in said
+    assert str(file) in message
     assert "KeyError: 'lane'" in file.read_text(encoding="utf-8")
 
 

@@ -33,9 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_after_a_report_its_page_and_its_first_rule_are_suggested(folder: Path) -> None:
-    seen = on_terminal(*MAIN, "analyze", "it's starved.json", cwd=folder, columns=200)
-    assert seen.code == 0
-    *_, last, _ = seen.screen
+    result = on_terminal(*MAIN, "analyze", "it's starved.json", cwd=folder, columns=200)
+    assert result.code == 0
+    *_, last, _ = result.screen
     view, rule = last.removeprefix("next: ").split("  or  ")
     assert shlex.split(view) == ["profkit", "view", "it's starved.json"]
     assert rule == "profkit rules DAT001"
@@ -49,62 +49,62 @@ def test_after_a_run_the_page_of_its_trace_and_its_first_rule_are_suggested(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     files = [str(folder / "it's starved.json"), str(folder / "watched.memory.json.gz")]
     after_run(profkit.analyze(files[0]), files)
-    said = click.unstyle(capsys.readouterr().err)
-    view, board, rule = said.removeprefix("next: ").removesuffix("\n").split("  or  ")
+    stderr = click.unstyle(capsys.readouterr().err)
+    view, board, rule = stderr.removeprefix("next: ").removesuffix("\n").split("  or  ")
     assert shlex.split(view) == ["profkit", "view", "it's starved.json"]
     assert board == "tensorboard --logdir ."
     assert rule == "profkit rules DAT001"
 
 
 @pytest.mark.parametrize(
-    "words",
+    "command",
     [["rules", "DAT001"], ["view", "it's starved.json", "--no-open", "-o", "page.html"]],
     ids=" ".join,
 )
-def test_the_suggested_commands_work(folder: Path, words: list[str]) -> None:
-    assert on_terminal(*MAIN, *words, cwd=folder).code == 0
+def test_the_suggested_commands_work(folder: Path, command: list[str]) -> None:
+    assert on_terminal(*MAIN, *command, cwd=folder).code == 0
 
 
 def test_after_a_comparison_the_report_with_worse_findings_is_suggested(folder: Path) -> None:
     better = ("diff", "it's starved.json", "fixed.json")
     worse = ("diff", "fixed.json", "it's starved.json")
     assert "next: profkit diff" in on_terminal(*MAIN, *better, cwd=folder, columns=200).terminal
-    seen = on_terminal(*MAIN, *worse, cwd=folder, columns=200)
-    last = seen.screen[-2]
+    result = on_terminal(*MAIN, *worse, cwd=folder, columns=200)
+    last = result.screen[-2]
     assert shlex.split(last) == ["next:", "profkit", "analyze", "it's starved.json"]
 
 
 @pytest.mark.parametrize("format_", ["text", "json"])
 def test_nothing_is_suggested_in_a_pipe(folder: Path, format_: str) -> None:
-    words = ("analyze", "it's starved.json", "--format", format_)
-    seen = on_terminal(*MAIN, *words, cwd=folder, piped_stdout=True)
-    assert "next:" not in seen.terminal + seen.stdout
-    assert seen.stdout
+    command = ("analyze", "it's starved.json", "--format", format_)
+    result = on_terminal(*MAIN, *command, cwd=folder, piped_stdout=True)
+    assert "next:" not in result.terminal + result.stdout
+    assert result.stdout
 
 
 def test_profkit_quiet_turns_suggestions_off(folder: Path) -> None:
-    words = ("analyze", "it's starved.json")
+    command = ("analyze", "it's starved.json")
     assert (
-        "next:" not in on_terminal(*MAIN, *words, cwd=folder, env={"PROFKIT_QUIET": "1"}).terminal
+        "next:" not in on_terminal(*MAIN, *command, cwd=folder, env={"PROFKIT_QUIET": "1"}).terminal
     )
 
 
 def test_a_path_with_control_characters_is_not_suggested(folder: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "\x1b[31mred.json"
     os.link(folder / "it's starved.json", hostile)
-    seen = on_terminal(*MAIN, "analyze", hostile.name, cwd=tmp_path, env={"NO_COLOR": "1"})
-    assert "next: profkit rules DAT001" in seen.terminal
-    assert "\x1b[31mred" not in seen.terminal
+    result = on_terminal(*MAIN, "analyze", hostile.name, cwd=tmp_path, env={"NO_COLOR": "1"})
+    assert "next: profkit rules DAT001" in result.terminal
+    assert "\x1b[31mred" not in result.terminal
 
 
 @pytest.mark.parametrize("columns", [40, 200])
 def test_a_report_is_as_wide_as_the_terminal_it_is_on(folder: Path, columns: int) -> None:
-    words = ("analyze", "fixed.json", "it's starved.json")
-    seen = on_terminal(*MAIN, *words, cwd=folder, columns=columns)
-    assert seen.code == 0
-    assert max(map(len, seen.screen)) <= columns
-    assert "\x1b[" in seen.terminal
-    plain = on_terminal(*MAIN, *words, cwd=folder, columns=columns, env={"NO_COLOR": "1"})
+    command = ("analyze", "fixed.json", "it's starved.json")
+    result = on_terminal(*MAIN, *command, cwd=folder, columns=columns)
+    assert result.code == 0
+    assert max(map(len, result.screen)) <= columns
+    assert "\x1b[" in result.terminal
+    plain = on_terminal(*MAIN, *command, cwd=folder, columns=columns, env={"NO_COLOR": "1"})
     assert "\x1b[1m" not in plain.terminal
 
 
@@ -113,5 +113,5 @@ def test_the_width_of_stderr_does_not_depend_on_stdout(folder: Path) -> None:
         "import sys; from profkit.cli._output import stream_layout; "
         "print(stream_layout(sys.stderr)['width'], stream_layout(sys.stdout)['width'])"
     )
-    seen = on_terminal("-c", program, columns=77, piped_stdout=True, cwd=folder)
-    assert seen.stdout.split() == ["77", "100"]
+    result = on_terminal("-c", program, columns=77, piped_stdout=True, cwd=folder)
+    assert result.stdout.split() == ["77", "100"]

@@ -71,13 +71,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def test_reading_shows_bytes_and_the_time_left_and_removes_the_line(
     trace: Path, columns: int
 ) -> None:
-    seen = on_terminal("-c", SLOW, "analyze", str(trace), columns=columns)
-    assert seen.code == 0
-    assert ("reading a trace.json" if columns > 40 else "reading ") in seen.terminal
-    assert re.search(rf"\d B of {format_bytes(trace.stat().st_size)}", seen.terminal)
-    assert seen.screen[0].startswith("profkit ")
-    assert "reading a trace" not in "\n".join(seen.screen)
-    drawn = re.split(r"[\r\n]+", re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", seen.terminal))
+    result = on_terminal("-c", SLOW, "analyze", str(trace), columns=columns)
+    assert result.code == 0
+    assert ("reading a trace.json" if columns > 40 else "reading ") in result.terminal
+    assert re.search(rf"\d B of {format_bytes(trace.stat().st_size)}", result.terminal)
+    assert result.screen[0].startswith("profkit ")
+    assert "reading a trace" not in "\n".join(result.screen)
+    drawn = re.split(r"[\r\n]+", re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", result.terminal))
     assert max(len(line) for line in drawn if not line.startswith("next:")) <= columns
 
 
@@ -94,11 +94,11 @@ def test_a_pipe_gets_no_progress(trace: Path) -> None:
 
 def test_progress_is_shown_on_the_terminal_while_stdout_is_a_pipe(trace: Path) -> None:
     arguments = ("analyze", str(trace), "--format", "json")
-    seen = on_terminal("-c", SLOW, *arguments, piped_stdout=True)
-    assert seen.stdout.startswith("{")
-    assert seen.stdout.endswith("}\n")
-    assert "reading" in seen.terminal
-    assert "".join(seen.screen) == ""
+    result = on_terminal("-c", SLOW, *arguments, piped_stdout=True)
+    assert result.stdout.startswith("{")
+    assert result.stdout.endswith("}\n")
+    assert "reading" in result.terminal
+    assert "".join(result.screen) == ""
 
 
 def test_the_cursor_is_never_hidden(trace: Path) -> None:
@@ -106,9 +106,9 @@ def test_the_cursor_is_never_hidden(trace: Path) -> None:
 
 
 def test_a_dumb_terminal_gets_no_progress(trace: Path) -> None:
-    seen = on_terminal("-c", SLOW, "analyze", str(trace), env={"TERM": "dumb"})
-    assert "\x1b" not in seen.terminal
-    assert seen.terminal.startswith("profkit ")
+    result = on_terminal("-c", SLOW, "analyze", str(trace), env={"TERM": "dumb"})
+    assert "\x1b" not in result.terminal
+    assert result.terminal.startswith("profkit ")
 
 
 def test_a_quick_command_shows_no_progress() -> None:

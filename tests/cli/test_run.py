@@ -113,7 +113,7 @@ sys.stdout.close()
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended, and what it left."""
+    """The result of a run and its files."""
 
     code: int
     out: str
