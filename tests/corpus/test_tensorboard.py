@@ -17,9 +17,12 @@ CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shar
 FILES = sorted((*(CORPUS / "traces").glob("*"), *(CORPUS / "snapshots").glob("*")))
 MISREAD = ("mi300-resnet-ddp", "a100-ddp-rank0-of-2", "h100-qwen-inference")
 
-pytestmark = pytest.mark.skipif(
-    not CORPUS.is_dir(), reason="the corpus of real traces is not here (set PROFKIT_CORPUS)"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not CORPUS.is_dir(), reason="the corpus of real traces is not here (set PROFKIT_CORPUS)"
+    ),
+]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
