@@ -1,1 +1,1 @@
-"""Where other programs show what profkit knows; each room here imports its host lazily."""
+"""profkit within other programs, such as TensorBoard and notebooks; each is imported on first use."""

@@ -26,7 +26,7 @@ _CODE = re.compile(
 _PROSE_FILES = (".md", ".j2", ".js", ".html")
 _WORDS = re.compile(
     "|".join(
-        rf"(?<![\w-]){re.escape(word)}(?![\w-])" if word[0].isalpha() else re.escape(word)
+        rf"(?<![\w.-]){re.escape(word)}(?![\w-])" if word[0].isalpha() else re.escape(word)
         for word in sorted(NOT_USED, key=len, reverse=True)
     ),
     re.IGNORECASE,
