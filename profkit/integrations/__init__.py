@@ -1,1 +1,1 @@
-"""profkit within other programs, such as TensorBoard and notebooks; each is imported on first use."""
+"""profkit within other programs, such as TensorBoard and notebooks, each imported lazily."""
