@@ -36,7 +36,7 @@ test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' $(ARGS)
 
 test-all: lint
-	@echo 'All tests take about MINUTES_ALL minutes on two cores.'
+	@echo 'All tests take about 20 minutes on two cores.'
 	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 # Programs that tests start are measured too; "combine" joins what each process wrote.

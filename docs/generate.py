@@ -98,11 +98,15 @@ def rule_page(rule: "Rule") -> str:
     facts = f"`{info.id}` · {info.severity} · needs {needs} · since {info.since}"
     heading, *sections = _SECTION.split(inspect.cleandoc(rule.__doc__ or "") + "\n")
     _, _, summary = heading.strip().partition(": ")
-    parts = [f"# {info.name}: {info.title}", facts, markdown(summary).capitalize()]
+    parts = [f"# {info.name}: {info.title}", facts, _sentence(markdown(summary))]
     for title, body in zip(sections[::2], sections[1::2], strict=True):
         parts.append(f"## {title.strip().rstrip(':')}\n\n{markdown(textwrap.dedent(body))}")
     parts.append("## Thresholds\n\n" + "\n".join(_thresholds(rule.Thresholds)))
     return "\n\n".join(parts)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _thresholds(kind: type[Any]) -> Iterator[str]:

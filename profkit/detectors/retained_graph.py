@@ -53,7 +53,7 @@ from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import is_container_entry, main_chain
 from profkit.engine.families.leaks.detach_fix import assigned_name, is_accumulation, without_graph
 from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
-from profkit.engine.families.leaks.messages import holder_name, is_scalar, leak_message, quoted
+from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
 
@@ -79,13 +79,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _fix(leak: Leak) -> str:
     name, variable = holder_name(leak), assigned_name(leak.code)
-    method = "item" if is_scalar(leak) else "detach"
-    line = without_graph(leak.code, is_number=is_scalar(leak) or is_accumulation(leak.code))
+    is_scalar = leak.shape is not None and leak.shape.is_scalar
+    method = "item" if is_scalar else "detach"
+    line = without_graph(leak.code, is_number=is_scalar or is_accumulation(leak.code))
     if line is not None:
         return f"Write {quoted(line)}, which stores only the value."
     chain = main_chain(leak)
     is_state = leak.kind == "graph" and chain is not None and not is_container_entry(chain)
-    if is_state and _NAME.fullmatch(name) and not is_scalar(leak):
+    if is_state and _NAME.fullmatch(name) and not is_scalar:
         return f"Detach the state between steps: {quoted(f'{name} = {name}.detach()')}."
     if variable is not None:
         where = f" in {quoted(name)}" if name and name != variable else ""

@@ -4,6 +4,7 @@ Plain data that survives a round trip through JSON: capture writes it, analysis 
 in ``.memory.json.gz``. Sizes are bytes; None is a value that is not known.
 """
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -63,6 +64,35 @@ class Graph:
 
 
 @dataclass(frozen=True)
+class TensorShape:
+    """Shape and dtype of a tensor; as text ``(120, 3) float32``, or the dtype alone.
+
+    Attributes:
+        dtype: Such as ``float32``.
+        dims: Lengths of the dimensions; None for a subclass, which may compute its shape.
+        element_bytes: Bytes of one element.
+    """
+
+    dtype: str
+    dims: tuple[int, ...] | None
+    element_bytes: int
+
+    def __str__(self) -> str:
+        """Such as ``(120, 3) float32``."""
+        return self.dtype if self.dims is None else f"{self.dims} {self.dtype}"
+
+    @property
+    def n_bytes(self) -> int | None:
+        """Bytes of all elements, which may be fewer than those of the storage."""
+        return None if self.dims is None else math.prod(self.dims) * self.element_bytes
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it is known to have one element in at most one dimension."""
+        return self.dims in {(), (1,)}
+
+
+@dataclass(frozen=True)
 class Leak:
     """Memory that grows with every step, allocated at one source line or kept by one holder.
 
@@ -86,7 +116,7 @@ class Leak:
         cycle: What an unreachable cycle goes through, the first element repeated at the end: type
             names, ``function walk``, ``cell walk of its closure``; for an autograd reference
             cycle also ``Parameter.grad``, ``Tensor.grad_fn``.
-        shape: Shape and dtype of a typical tensor, such as ``(120, 3) float32``; else empty.
+        shape: Of a typical tensor, or None.
         copied_share: Of worker growth, the least share that is copied pages of the main process;
             0 to 1.
         made_share: Of worker growth, the least share that the workers allocated; 0 to 1.
@@ -107,7 +137,7 @@ class Leak:
     graph: Graph | None = None
     nodes_per_step: float = 0.0
     cycle: tuple[str, ...] = ()
-    shape: str = ""
+    shape: TensorShape | None = None
     copied_share: float = 0.0
     made_share: float = 0.0
 

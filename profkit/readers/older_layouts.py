@@ -1,8 +1,9 @@
 """Converts reports, memory records and capture metadata of older layouts to the current one.
 
-Layout 2 differs from layout 1 in the names of keys, not in the meaning of values.
+Layout 2 differs from layout 1 in the names of keys, and has a tensor's shape as data.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -44,6 +45,8 @@ _RENAMED_IN_MEMORY: Final = {
     "waits": "sync_sites",
     "stack_is": "stack_basis",
 }
+_MEMORY_1: Final = "profkit.memory/1"
+_SHAPE: Final = re.compile(r"(?:\(([\d, ]*)\) )?([a-z]+(\d*)\w*)")
 _RENAMED_IN_CAPTURE: Final = {
     "stretch_share": "overhead_ratio",
     "stretch_basis": "overhead_basis",
@@ -59,7 +62,22 @@ def upgrade_report(tree: Any) -> Any:  # noqa: ANN401  (any JSON value)
 
 def upgrade_memory(tree: Any) -> Any:  # noqa: ANN401  (any JSON value)
     """Convert decoded JSON of the layout ``profkit.memory/1``; other values are returned as is."""
-    return _upgraded(tree, "profkit.memory/1", live_memory.SCHEMA, _RENAMED_IN_MEMORY)
+    is_older = isinstance(tree, dict) and tree.get("schema") == _MEMORY_1
+    tree = _upgraded(tree, _MEMORY_1, live_memory.SCHEMA, _RENAMED_IN_MEMORY)
+    if is_older and isinstance(leaks := tree.get("leaks"), list):
+        for leak in filter(lambda each: isinstance(each, dict), leaks):
+            leak["shape"] = _shape(leak.get("shape"))
+    return tree
+
+
+def _shape(text: Any) -> dict[str, Any] | None:  # noqa: ANN401
+    """The fields of a tensor's shape that was recorded as text, such as ``(120, 3) float32``."""
+    found = _SHAPE.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        return None
+    dims = None if found[1] is None else [int(each) for each in found[1].split(",") if each.strip()]
+    bits = int(found[3] or 8)  # bool is the only dtype without a number in its name
+    return {"dtype": found[2], "dims": dims, "element_bytes": bits // 8}
 
 
 def upgrade_capture(info: dict[str, Any]) -> dict[str, Any]:

@@ -145,6 +145,7 @@ def test_a_gpu_trace_shows_kernels_modules_and_errors_of_the_other_tab(
     expect(page.locator("#view")).to_contain_text("Both are 0: the plugin expects the event")
 
 
+@pytest.mark.slow
 def test_two_recordings_are_compared_in_tables_that_sort_and_search(
     opened: Opener, server: TensorBoard
 ) -> None:
@@ -216,6 +217,7 @@ def test_axe_finds_no_serious_violation(
         assert violations(page, axe) == [], view
 
 
+@pytest.mark.slow
 def test_an_empty_folder_shows_how_to_record(
     opened: Opener, browser: Browser, tmp_path: Path
 ) -> None:

@@ -313,6 +313,7 @@ def test_a_search_in_a_flame_graph_counts_nested_matches_once(page: Page) -> Non
     expect(page.locator('[data-flame="0"]')).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_axe_finds_no_serious_violation_with_a_selection(page: Page, axe: str) -> None:
     page.locator(".lanes").press("Shift+ArrowRight")
     page.locator("#timeline-search").fill("gemm")
@@ -361,6 +362,7 @@ def large(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_page_of_a_million_events_opens_and_zooms_to_a_single_event(
     opened: Opener, large: Path
 ) -> None:

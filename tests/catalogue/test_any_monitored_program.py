@@ -19,7 +19,7 @@ from profkit.engine.families.leaks.causes import (
     total_per_step_bytes,
 )
 from profkit.engine.registry import rules
-from profkit.model.live_memory import Chain, Graph, Leak
+from profkit.model.live_memory import Chain, Graph, Leak, TensorShape
 from profkit.model.location import Frame
 from profkit.testing import LiveBuilder
 
@@ -56,7 +56,13 @@ any_leaks = st.builds(
     graph=st.none() | graphs,
     nodes_per_step=st.floats(0, 1e6),
     cycle=st.lists(names, max_size=4).map(tuple),
-    shape=names | st.sampled_from(["() float32", "(3, 0) bool", "(10000000000, 9) int64"]),
+    shape=st.none()
+    | st.builds(
+        TensorShape,
+        dtype=names,
+        dims=st.none() | st.lists(st.integers(0, 10**10), max_size=3).map(tuple),
+        element_bytes=st.integers(0, 16),
+    ),
 )
 
 

@@ -156,6 +156,7 @@ def test_help_and_analysis_load_neither_torch_nor_pandas() -> None:
     assert "/nowhere.json" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_terminal_of_ascii_gets_ascii() -> None:
     done = python(
         "from profkit.cli.main import main\nmain(['rules', 'SYN001'])\nmain(['doctor'])",

@@ -139,6 +139,10 @@ def test_the_exposed_time_of_a_real_job_equals_that_of_its_events(name: str) -> 
         assert f" {WAITS[name]}" in finding.message
 
 
+OTHER_PRODUCERS = {"bracketed-copies"}
+"""Traces of other programs than torch, without runtime calls of CUDA or HIP."""
+
+
 @needs_corpus
 def test_jobs_of_one_device_have_no_collectives() -> None:
     for path in sorted((CORPUS / "traces").iterdir()):
@@ -146,4 +150,5 @@ def test_jobs_of_one_device_have_no_collectives() -> None:
         if name not in WAITS:
             report = analyze(path, select=["COM001", "COM002"], strict=True)
             assert report.findings == (), name
-            assert "COM001" not in {each.rule for each in report.unchecked}, name
+            skipped = {each.rule for each in report.unchecked}
+            assert "COM001" not in skipped or name in OTHER_PRODUCERS, name

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from profkit.model.finding import Finding
-from profkit.model.live_memory import Chain, Graph
+from profkit.model.live_memory import Chain, Graph, TensorShape
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder
 
@@ -17,7 +17,7 @@ KIB = 1024
 
 
 def test_a_list_that_is_never_emptied_is_reported(found: Found, watched: Watched) -> None:
-    (finding,) = found(watched(shape="(128, 128) float32"), RULE)
+    (finding,) = found(watched(shape=TensorShape("float32", (128, 128), 4)), RULE)
     assert finding.message == (
         "Host memory grows by 64.0 KiB per step (steps 1 to 200): 200 tensors of shape "
         "(128, 128) float32, allocated at train.py:31 and retained by `kept` (list, 200 entries)."
@@ -37,26 +37,30 @@ def test_what_stays_on_a_device_may_go_to_the_host(found: Found, watched: Watche
 
 
 def test_a_view_retains_its_whole_storage(found: Found, watched: Watched) -> None:
-    (finding,) = found(watched(shape="(16,) float32"), RULE)
+    (finding,) = found(watched(shape=TensorShape("float32", (16,), 4)), RULE)
     assert "Each is a view that retains a storage 1024 times as large." in (finding.message)
     assert finding.fix.startswith("Store a `.clone()` of the view")
 
 
 @pytest.mark.parametrize(
     "shape",
-    ["(16384,) float32", "(65536,) bool", "(8192,) complex64", "(32768,) bfloat16",
-     "(65536,) float8_e4m3fn", "(0,) float32", "(128, 127) float32", "odd", ""],
+    [
+        TensorShape("float32", (16384,), 4), TensorShape("bool", (65536,), 1),
+        TensorShape("bfloat16", (32768,), 2), TensorShape("float32", (0,), 4),
+        TensorShape("float32", (128, 127), 4), TensorShape("float32", None, 4), None,
+    ],
+    ids=str,
 )  # fmt: skip
-def test_a_storage_that_a_tensor_fills_is_no_part(
-    found: Found, watched: Watched, shape: str
+def test_a_tensor_that_fills_its_storage_is_no_view(
+    found: Found, watched: Watched, shape: TensorShape | None
 ) -> None:
     (finding,) = found(watched(shape=shape), RULE)
-    assert "part of a storage" not in finding.message
+    assert "is a view" not in finding.message
 
 
 def test_a_number_in_a_rounded_block_is_no_view(found: Found, watched: Watched) -> None:
-    b = watched(shape="() float32", bytes=200 * 512, per_step_bytes=4096)
-    assert "part of a storage" not in found(b, RULE)[0].message
+    b = watched(shape=TensorShape("float32", (), 4), bytes=200 * 512, per_step_bytes=4096)
+    assert "is a view" not in found(b, RULE)[0].message
 
 
 @pytest.mark.parametrize(

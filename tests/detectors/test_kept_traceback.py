@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from profkit.model.finding import Finding
-from profkit.model.live_memory import Chain, Graph, Leak
+from profkit.model.live_memory import Chain, Graph, Leak, TensorShape
 from profkit.model.location import Frame
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder
@@ -49,7 +49,7 @@ def test_all_tensors_of_one_list_of_exceptions_is_one_finding(
         parts = (*ERRORS.parts[:4], f" → {name}", ERRORS.parts[5])
         return Chain("traceback", parts, "list", 200)
 
-    b = watched(chains=(local("output"),), shape="(64, 256) float32")
+    b = watched(chains=(local("output"),), shape=TensorShape("float32", (64, 256), 4))
     for line, name in ((12, "batch"), (13, "target"), (13, "target")):
         b.add(
             Leak("tensors", "cpu", 1024 * line, 200 * 1024 * line, 200, 1, 200,

@@ -6,7 +6,7 @@ import pytest
 
 from profkit.engine.families.leaks.causes import NODE_BYTES
 from profkit.model.finding import Finding
-from profkit.model.live_memory import Chain, Graph, Leak
+from profkit.model.live_memory import Chain, Graph, Leak, TensorShape
 from profkit.model.report import Report
 from profkit.testing import LiveBuilder
 
@@ -26,7 +26,7 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
     found: Found, watched: Watched
 ) -> None:
     b = watched(
-        chains=LOSSES, graph=BEHIND, nodes_per_step=7.0, shape="() float32",
+        chains=LOSSES, graph=BEHIND, nodes_per_step=7.0, shape=TensorShape("float32", (), 4),
         code="losses.append(measure(net(x), y))",
     )  # fmt: skip
     (finding,) = found(b, RULE)
@@ -53,7 +53,12 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
     ("changes", "fix"),
     [
         (
-            {"kind": "graph", "n": 1, "code": "total = total + loss", "shape": "() float32"},
+            {
+                "kind": "graph",
+                "n": 1,
+                "code": "total = total + loss",
+                "shape": TensorShape("float32", (), 4),
+            },
             "Write `total = total + loss.item()`, which stores only the value.",
         ),
         (
@@ -72,11 +77,11 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
             ),
         ),
         (
-            {"code": "loss = measure(output, y)", "shape": "() float32"},
+            {"code": "loss = measure(output, y)", "shape": TensorShape("float32", (), 4)},
             "Store `loss.item()` in `losses` instead of `loss`.",
         ),
         (
-            {"code": "out = net(x)", "shape": "(120, 3) float32", "chains": ()},
+            {"code": "out = net(x)", "shape": TensorShape("float32", (120, 3), 4), "chains": ()},
             "Store `out.detach()` instead of `out`.",
         ),
         (

@@ -45,24 +45,24 @@ def run(checkout: Path, *command: str) -> str:
 
 
 def test_the_new_rule_passes_its_test_and_those_of_the_catalogue(checkout: Path) -> None:
-    tests = ["tests/detectors/test_layout_copies.py", "tests/catalogue/test_catalogue.py"]
+    tests = ["tests/detectors/test_full_sorts.py", "tests/catalogue/test_catalogue.py"]
     passed = run(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert " passed" in passed
 
 
 def test_the_new_rule_is_selected_shown_and_documented(checkout: Path) -> None:
     (trace,) = (checkout / "traces" / "starved_loader").glob("*.pt.trace.json.gz")
-    analyze = ["-m", "profkit", "analyze", str(trace), "--select", "layout-copies"]
-    assert "layout-copies" in run(checkout, "-m", "profkit", "rules")
-    assert "contiguous" in run(checkout, "-m", "profkit", "rules", "KER900")
+    analyze = ["-m", "profkit", "analyze", str(trace), "--select", "full-sorts"]
+    assert "full-sorts" in run(checkout, "-m", "profkit", "rules")
+    assert "topk" in run(checkout, "-m", "profkit", "rules", "KER900")
     assert run(checkout, *analyze)
     run(checkout, "docs/generate.py")
-    page = checkout / "docs" / "reference" / "rules" / "KER900-layout-copies.md"
-    assert "min_copy_ns" in page.read_text(encoding="utf-8")
+    page = checkout / "docs" / "reference" / "rules" / "KER900-full-sorts.md"
+    assert "min_sort_share" in page.read_text(encoding="utf-8")
 
 
 def test_the_new_rule_follows_the_style(checkout: Path) -> None:
-    files = ["profkit/detectors/layout_copies.py", "tests/detectors/test_layout_copies.py"]
+    files = ["profkit/detectors/full_sorts.py", "tests/detectors/test_full_sorts.py"]
     run(checkout, "-m", "ruff", "check", *files)
     run(checkout, "-m", "ruff", "format", "--check", *files)
 

@@ -111,6 +111,7 @@ def test_leaking_workers_grow_by_the_expected_bytes(name: str) -> None:
     assert per_step == pytest.approx(LEAKS[name]["per_step_bytes"], rel=0.15)
 
 
+@pytest.mark.slow
 @needs_glibc
 @pytest.mark.parametrize("name", [name for name in LEAKS if name not in IN_WORKERS])
 def test_the_heap_of_a_leaking_program_grows_by_the_expected_bytes(name: str, heap: Heap) -> None:
@@ -122,6 +123,7 @@ def test_the_heap_of_a_leaking_program_grows_by_the_expected_bytes(name: str, he
     assert per_step == pytest.approx(LEAKS[name]["per_step_bytes"], rel=0.1)
 
 
+@pytest.mark.slow
 @needs_glibc
 @pytest.mark.parametrize("name", CLEAN)
 def test_the_heap_of_a_clean_program_is_stable(name: str, heap: Heap) -> None:

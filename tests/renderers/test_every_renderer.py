@@ -84,6 +84,7 @@ def test_its_module_is_named_after_its_format(module: Renderer) -> None:
     assert renderer(module.INFO.name) is module
 
 
+@pytest.mark.slow
 def test_a_report_in_one_format_imports_no_other(tmp_path: Path) -> None:
     b = TraceBuilder()
     b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=70_000)

@@ -76,6 +76,7 @@ def server_on_just_recorded(just_recorded: Path) -> Iterator[TensorBoard]:
         yield server
 
 
+@pytest.mark.slow
 def test_new_traces_open(just_recorded: Path, server_on_just_recorded: TensorBoard) -> None:
     runs = runs_in(just_recorded)
     assert len(runs) == 2
@@ -108,6 +109,7 @@ def test_the_trace_view_gets_the_file_that_was_written(
     assert loaded == json.loads(igzip.decompress(path.read_bytes()))
 
 
+@pytest.mark.slow
 def test_every_recorded_trace_of_the_examples_opens() -> None:
     runs = runs_in(RECORDED)
     assert runs

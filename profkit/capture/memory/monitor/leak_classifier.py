@@ -255,7 +255,7 @@ def _with_site_or_shape_of(leak: Leak, other: Leak) -> Leak:
     """Several tensors of one cycle: the allocation site that is known, and the shape if common."""
     if not leak.stack and other.stack:
         leak = replace(leak, stack=other.stack, stack_basis=other.stack_basis, code=other.code)
-    return leak if leak.shape == other.shape else replace(leak, shape="")
+    return leak if leak.shape == other.shape else replace(leak, shape=None)
 
 
 def _merge_key(leak: Leak) -> object:

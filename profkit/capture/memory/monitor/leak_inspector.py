@@ -28,7 +28,7 @@ from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
 from profkit.capture.memory.monitor.series import DeviceDtype
 from profkit.capture.source.user_code import Place, Stack
-from profkit.model.live_memory import Chain, Graph
+from profkit.model.live_memory import Chain, Graph, TensorShape
 
 _EXAMPLES: Final = 3
 """Tensors of a group whose holders are searched: the newest, a middle one, the oldest."""
@@ -65,7 +65,7 @@ class Inspection:
 
     step: int
     stack: Stack = ()
-    shape: str = ""
+    shape: TensorShape | None = None
     type: str = ""
     chains: tuple[Chain, ...] = ()
     graph: Graph | None = None
@@ -358,12 +358,12 @@ def _examples(storages: list[tuple[int, LiveStorage]], found: dict[int, Any]) ->
     return [found[here[index][1]] for index in chosen if here]
 
 
-def _shape(tensor: Any) -> str:  # noqa: ANN401
-    """Such as ``(120, 3) float32``; the dtype alone for a subclass, which may compute its shape."""
+def _shape(tensor: Any) -> TensorShape:  # noqa: ANN401
+    """Without dimensions for a subclass, which may compute its shape."""
     import torch
 
     base: Any = torch.Tensor
-    dtype = str(base.dtype.__get__(tensor)).removeprefix("torch.")
-    if type(tensor) not in {base, torch.nn.Parameter}:
-        return dtype
-    return f"{tuple(base.size(tensor))} {dtype}"
+    dtype = base.dtype.__get__(tensor)
+    is_plain = type(tensor) in {base, torch.nn.Parameter}
+    dims = tuple(base.size(tensor)) if is_plain else None
+    return TensorShape(str(dtype).removeprefix("torch."), dims, dtype.itemsize)

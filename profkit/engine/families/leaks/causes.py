@@ -75,7 +75,7 @@ def merged(group: tuple[Leak, ...]) -> Leak:
         last_step=max(each.last_step for each in group),
         graph=max(graphs, key=graph_bytes, default=None),
         nodes_per_step=sum(each.nodes_per_step for each in group),
-        shape=most.shape if len({each.shape for each in group}) == 1 else "",
+        shape=most.shape if len({each.shape for each in group}) == 1 else None,
     )
 
 

@@ -141,7 +141,7 @@ def _evidence(leak: Leak, n_steps: int) -> dict[str, EvidenceValue]:
         "device": leak.device,
         "kind": leak.kind,
         "type": leak.type,
-        "shape": leak.shape,
+        "shape": "" if leak.shape is None else str(leak.shape),
         "first_step": leak.first_step,
         "last_step": leak.last_step,
         "n_evaluated_steps": n_steps,

@@ -1,6 +1,5 @@
 """Messages on leaks: rate, objects, allocation site, holder and autograd graph."""
 
-import re
 from typing import Final
 
 from profkit.engine.families.leaks.causes import (
@@ -20,12 +19,9 @@ from profkit.units import format_bytes, format_count
 
 _MAX_NAME: Final = 80
 _MEMORY: Final = {"cpu": "Host memory", "host": "Host memory", "pinned": "Pinned host memory"}
-_SHAPE: Final = re.compile(r"\(([\d, ]*)\) [a-z]+(\d*)\w*")
 _MIN_STORAGE_RATIO: Final = 4
 _MIN_STORAGE_BYTES: Final = 4096
 """A smaller storage may be larger than its tensor because allocators round up."""
-_SCALARS: Final = ("()", "(1,)")
-"""Shapes of a scalar."""
 
 
 def leak_location(leak: Leak) -> Location:
@@ -104,23 +100,15 @@ def graph_sentence(leak: Leak) -> str:
 
 def storage_ratio(leak: Leak) -> int:
     """The storage of a tensor as a multiple of its own bytes; 0 if it is not much larger."""
-    own = _SHAPE.fullmatch(leak.shape)
-    if own is None or leak.kind != "tensors" or not leak.n:
+    own_bytes = leak.shape.n_bytes if leak.shape else None
+    if leak.kind != "tensors" or not leak.n or not own_bytes:
         return 0
     graph_bytes = leak.graph.saved_bytes if leak.graph else 0
     storage_bytes = (leak.bytes - graph_bytes) // leak.n
-    own_bytes = int(own[2] or 8) // 8  # the one type without a number in its name is bool
-    for length in filter(None, own[1].replace(" ", "").split(",")):
-        own_bytes *= int(length)
-    if not own_bytes or storage_bytes < _MIN_STORAGE_BYTES:
+    if storage_bytes < _MIN_STORAGE_BYTES:
         return 0
     times = storage_bytes // own_bytes
     return times if times >= _MIN_STORAGE_RATIO else 0
-
-
-def is_scalar(leak: Leak) -> bool:
-    """Whether the tensors that grow are scalars, as far as known."""
-    return leak.shape.startswith(_SCALARS)
 
 
 def holder_name(leak: Leak) -> str:

@@ -41,6 +41,7 @@ def with_graphed_gradient(size: int = 4) -> nn.Parameter:
     return parameter
 
 
+@pytest.mark.slow
 def test_a_gradient_whose_graph_leads_to_its_parameter_is_never_collected() -> None:
     parameter = weakref.ref(with_graphed_gradient())
     gc.collect()
@@ -98,6 +99,7 @@ class Squared(torch.autograd.Function):
         return x.square()
 
 
+@pytest.mark.slow
 def test_a_tensor_computed_from_an_output_and_stored_on_its_ctx_is_a_cycle() -> None:
     output = Squared.apply(torch.ones(4, requires_grad=True))
     output.grad_fn.later = output.exp()

@@ -328,6 +328,7 @@ print(n, len(waited), n_bytes, sum(storages.values()))
 """
 
 
+@pytest.mark.slow
 def test_number_and_bytes_in_a_whole_program_are_those_of_the_collector() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WHOLE_PROGRAM], capture_output=True, text=True, check=True

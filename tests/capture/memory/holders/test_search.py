@@ -3,6 +3,8 @@
 import gc
 import threading
 
+import pytest
+
 from profkit.capture.memory.holders.holder_chains import chains
 from tests.capture.memory.worlds import World, of, text
 
@@ -201,6 +203,7 @@ def test_an_object_in_an_unreachable_cycle_has_no_chain(world: World) -> None:
         gc.enable()
 
 
+@pytest.mark.slow
 def test_a_linked_list_is_followed_and_named_at_both_its_ends(world: World) -> None:
     module = world(
         "head = None\nfor n in range(60):\n    node = Holder()\n    node.next = head\n"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from profkit.capture.memory.monitor import leak_monitor
 from profkit.capture.memory.monitor.budget import Budget, Work
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
-from profkit.model.live_memory import Leak, LiveMemory
+from profkit.model.live_memory import Leak, LiveMemory, TensorShape
 
 N_STEPS = 40
 KEPT: list[object] = []
@@ -66,7 +66,7 @@ def test_a_list_of_tensors_is_reported_to_the_byte() -> None:
     assert (leak.kind, leak.device, leak.per_step_bytes) == ("tensors", "cpu", 65536)
     assert "KEPT.append(torch.zeros(128, 128))" in code_of(leak)
     assert ".KEPT[" in holder_of(leak)
-    assert leak.shape == "(128, 128) float32"
+    assert leak.shape == TensorShape("float32", (128, 128), 4)
     assert live.n_evaluated_steps == N_STEPS - 1
     del ballast
 
@@ -134,6 +134,7 @@ def test_stored_losses_are_reported_with_their_graph_nodes() -> None:
     assert leak.nodes_per_step == pytest.approx(7, abs=1)
 
 
+@pytest.mark.slow
 def test_outputs_saved_by_their_own_nodes_are_reported_with_the_holder_of_the_outputs() -> None:
     layer = nn.Linear(16, 256)
 
@@ -227,6 +228,7 @@ def test_uncollected_cycles_are_reported_as_garbage() -> None:
     assert leak.chains == ()
 
 
+@pytest.mark.slow
 def test_an_autograd_cycle_is_reported_with_the_line_that_closes_it() -> None:
     model = nn.Linear(64, 64)
     weights: list[weakref.ref[Tensor]] = []

@@ -68,6 +68,7 @@ def test_objects_that_the_program_has_frozen_stay_frozen(live: LiveTensors) -> N
         gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_tracked_bytes_agree_with_a_scan_of_all_objects(live: LiveTensors) -> None:
     live.scan(1, full=True)
     kept: list[Tensor] = []

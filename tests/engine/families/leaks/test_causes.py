@@ -19,7 +19,7 @@ from profkit.engine.families.leaks.causes import (
     merged,
 )
 from profkit.engine.registry import rules
-from profkit.model.live_memory import Chain, Graph, Leak
+from profkit.model.live_memory import Chain, Graph, Leak, TensorShape
 from profkit.testing import LiveBuilder
 
 KIB = 1024
@@ -38,6 +38,8 @@ def growth(**changes: object) -> Leak:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
+THREE = TensorShape("float32", (3,), 4)
+SCALAR = TensorShape("float32", (), 4)
 LARGE = Graph(1400, 12_000 * KIB, "NllLossBackward0")
 NODE = Graph(200, 0, "ViewBackward0")
 
@@ -188,8 +190,8 @@ def test_every_leak_has_exactly_one_cause(grown: list[Leak]) -> None:
 
 def test_leaks_of_one_holder_are_merged() -> None:
     mine, other = chain(), chain("module-global", "__main__.others", "[3]")
-    small = growth(per_step_bytes=KIB, chains=(mine,), shape="(3,) float32", first_step=5)
-    large = growth(per_step_bytes=9 * KIB, chains=(mine,), shape="() float32", last_step=300)
+    small = growth(per_step_bytes=KIB, chains=(mine,), shape=THREE, first_step=5)
+    large = growth(per_step_bytes=9 * KIB, chains=(mine,), shape=SCALAR, last_step=300)
     apart = growth(per_step_bytes=20 * KIB, chains=(other,))
     nobody = growth(per_step_bytes=2 * KIB, chains=())
     builder = LiveBuilder(n_samples=1)
@@ -200,11 +202,11 @@ def test_leaks_of_one_holder_are_merged() -> None:
     assert groups[2:] == [(nobody,), (nobody,)]
     one = merged(groups[1])
     assert (one.per_step_bytes, one.n, one.first_step, one.last_step) == (10 * KIB, 400, 1, 300)
-    assert (one.shape, one.stack) == ("", large.stack)
+    assert (one.shape, one.stack) == (None, large.stack)
 
 
 def test_a_single_leak_is_not_changed() -> None:
-    alone = growth(graph=LARGE, shape="() float32", nodes_per_step=7.0)
+    alone = growth(graph=LARGE, shape=SCALAR, nodes_per_step=7.0)
     assert merged((alone,)) == alone
 
 
