@@ -203,7 +203,10 @@ def _finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
     room = width - left.cell_len - cell_len(f"  {finding.severity}")
     if cell_len(_short(finding.place)) + cell_len(rule) > room:
         rule = f" {middle_cut(finding.rule, _RULE_WIDTH)}"
-    left.append(_fitted(finding.place, room - cell_len(rule)), style="bold").append("  ")
+    # The cost stays on the line: folders of the place give way before it does.
+    beside = min(width // 2, room - cell_len(rule) - cell_len(finding.cost) - 2)
+    fits = max(beside, min(cell_len(_short(finding.place)) + 2, room - cell_len(rule)))
+    left.append(_fitted(finding.place, fits), style="bold").append("  ")
     left.append(finding.severity, style=_SEVERITY_STYLE[finding.severity]).append(rule)
     cost = Text(finding.cost, "bold")
     gap = width - left.cell_len - cost.cell_len
