@@ -141,13 +141,15 @@ def test_the_exposed_time_of_a_real_job_equals_that_of_its_events(name: str) -> 
 
 OTHER_PRODUCERS = {"bracketed-copies"}
 """Traces of other programs than torch, without runtime calls of CUDA or HIP."""
+KERNELS_MISSING = {"graph-kernels-missing"}
+"""The kernels of CUDA graphs were not recorded: collectives that they overlapped look exposed."""
 
 
 @needs_corpus
 def test_jobs_of_one_device_have_no_collectives() -> None:
     for path in sorted((CORPUS / "traces").iterdir()):
         name = path.name.removesuffix(".json.gz")
-        if name not in WAITS:
+        if name not in WAITS.keys() | KERNELS_MISSING:
             report = analyze(path, select=["COM001", "COM002"], strict=True)
             assert report.findings == (), name
             skipped = {each.rule for each in report.unchecked}
