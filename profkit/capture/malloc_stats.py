@@ -1,8 +1,8 @@
-"""Bytes that the C and Python allocators have allocated, and returning free ones to the system.
+"""Bytes that the C and Python allocators have allocated.
 
 Resident memory does not show this: what a program frees stays resident and is reused.
 
-Source: ``mallinfo2(3)``, ``malloc_trim(3)``; ``sys.getallocatedblocks``.
+Source: ``mallinfo2(3)``; ``sys.getallocatedblocks``.
 """
 
 import contextlib
@@ -45,12 +45,3 @@ class Heap:
             return None
         info = self._mallinfo()
         return int(info.uordblks + info.hblkhd) + _BYTES_PER_BLOCK * sys.getallocatedblocks()
-
-
-def trim() -> None:
-    """Return free memory to the system, as far as the C allocator can.
-
-    A recording takes hundreds of MiB for a moment, which would count as the program's.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -18,7 +18,6 @@ from profkit.capture import (
     console,
     environment,
     files,
-    malloc_stats,
     profiler,
     signals,
 )
@@ -29,6 +28,7 @@ from profkit.capture.source.op_lines import Lines, lines_of
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CaptureCost, StepKind
 from profkit.model.torch_names import STEP_PREFIX
+from profkit.readers.process_memory import release_free_memory
 
 _known_lines: dict[str, Lines] = {}
 """Source lines from the first recording of each name, reused for later ones."""
@@ -157,7 +157,7 @@ class Session:
                 self._attempt(recording.stop)
             recording.release()
         self._main = self._for_lines = None
-        malloc_stats.trim()
+        release_free_memory()
 
     def _enter(
         self, cycle: int, phase: Phase, *, stopped_by: str = "", open_step: str = ""
@@ -224,7 +224,8 @@ class Session:
             if self._for_lines is not None:
                 self._for_lines.release()
             self._for_lines = None
-            malloc_stats.trim()
+            # A recording takes hundreds of MiB for a moment, which would count as the program's.
+            release_free_memory()
 
     def _lines(self, main: profiler.ProfilerRecording) -> Lines | None:
         """The source lines of a window: its own, or of another step, or of an earlier recording."""

@@ -1,4 +1,4 @@
-"""Controls this process's own memory while a large file is read."""
+"""Controls this process's own garbage collector and heap."""
 
 import ctypes
 import gc
@@ -9,7 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Pause the garbage collector: decoding makes millions of objects without any cycle."""
+    """Disable automatic garbage collection while open.
+
+    Decoding makes millions of objects without any cycle. A scan of a running program's objects
+    would trigger collections, which run the program's finalizers.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _DEFAULT_NAME: Final = "memory"
 
 
-class IdleMemory:
+class IdleMemory(wrappers.IdleContext):
     """A ``profkit.memory`` that monitors nothing; all uses share one object."""
 
     __slots__ = ()
@@ -44,16 +44,6 @@ class IdleMemory:
     def _repr_html_(self) -> str:
         """What a notebook shows: why there is no report."""
         return reporting.as_html(self)
-
-    def __enter__(self) -> "Self":
-        return self
-
-    def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
-        return None
-
-    def __call__(self, function: Function) -> Function:
-        """Return the function unchanged."""
-        return function
 
     def step(self) -> None:
         """Do nothing."""

@@ -25,7 +25,6 @@ from profkit.model.memory_summary import (
     MemoryPoint,
     MemoryUse,
     OomSummary,
-    RegionMemory,
     SnapshotDevice,
 )
 from profkit.model.snapshot import MemorySnapshot, State
@@ -78,7 +77,7 @@ def _device(memory: DeviceMemory) -> SnapshotDevice:
         private_free_bytes=int(free.sum()) - layout.releasable_bytes - layout.unreleasable_bytes,
         fragmentation_sites=fragmentation_summary(layout, lines)[:MAX_FRAGMENTATION_SITES],
         timeline=tuple(_timeline(snapshot, replay)),
-        regions=_regions(snapshot, replay),
+        regions=annotated_regions(snapshot, replay)[:MAX_REGIONS],
         peak_pending_free_bytes=peak_pending_free_bytes(snapshot, replay),
         driver=memory.driver,
     )
@@ -156,10 +155,3 @@ def _timeline(snapshot: MemorySnapshot, replay: DeviceReplay) -> Iterator[Memory
             active_bytes=int(active[i]),
             reserved_bytes=int(reserved[i]),
         )
-
-
-def _regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[RegionMemory, ...]:
-    return tuple(
-        RegionMemory(each.name, each.n, each.peak_active_bytes, each.net_active_bytes)
-        for each in annotated_regions(snapshot, replay)[:MAX_REGIONS]
-    )

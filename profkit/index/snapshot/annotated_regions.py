@@ -1,13 +1,13 @@
 """Named regions of a snapshot and steps of a monitored program: their peaks of active bytes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from profkit.index.snapshot.replay import DeviceReplay
 from profkit.model.events import MISSING, NO_ROW, Int64s
+from profkit.model.memory_summary import RegionMemory
 from profkit.model.snapshot import NO_STACK, Annotation, MemorySnapshot
 
 MAX_ENTRIES: Final = 20_000
@@ -16,27 +16,7 @@ would be useless."""
 _CHUNK: Final = 4096
 
 
-@dataclass(frozen=True)
-class AnnotatedRegion:
-    """All entries of one region on one device.
-
-    Attributes:
-        name: The region's name.
-        n: Number of entries.
-        peak_active_bytes: Highest active bytes in any entry.
-        net_active_bytes: Change of active bytes over all entries; negative where more was freed
-            than allocated.
-    """
-
-    name: str
-    n: int
-    peak_active_bytes: int
-    net_active_bytes: int
-
-
-def annotated_regions(
-    snapshot: MemorySnapshot, replay: DeviceReplay
-) -> tuple[AnnotatedRegion, ...]:
+def annotated_regions(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[RegionMemory, ...]:
     """Regions by peak of active bytes, then name.
 
     A region without an end extends to the end of the history. One that begins before the first
@@ -62,7 +42,7 @@ def annotated_regions(
     np.add.at(net, of_name, levels[end] - levels[start])
     n = np.bincount(of_name)
     found = (
-        AnnotatedRegion(name, int(n[i]), int(peak[i]), int(net[i])) for i, name in enumerate(names)
+        RegionMemory(name, int(n[i]), int(peak[i]), int(net[i])) for i, name in enumerate(names)
     )
     return tuple(sorted(found, key=lambda each: (-each.peak_active_bytes, each.name)))
 

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.frames import local_values
 from profkit.capture.memory.holders.reference_cycles import Cycles
-from profkit.capture.memory.holders.unreachable import paused_collector, scan_reachability
+from profkit.capture.memory.holders.unreachable import scan_reachability
 from profkit.capture.memory.holders.untracked_containers import live_tensors
+from profkit.readers.process_memory import garbage_collection_paused
 
 
 class Garbage(NamedTuple):
@@ -29,7 +30,7 @@ def find_garbage() -> list[Garbage]:
 
     It takes one to two microseconds for each tracked object.
     """
-    with paused_collector():
+    with garbage_collection_paused():
         scan = scan_reachability()
         things = scan.unreachable
         indices = [n for n, thing in enumerate(things) if autograd_graphs.is_tensor(thing)]

@@ -7,7 +7,6 @@ cleared, nothing is freed. Objects held by C code count as reachable.
 Source: "Identifying reference cycles" of CPython's InternalDocs/garbage_collector.md.
 """
 
-import contextlib
 import gc
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,21 +21,6 @@ _BATCH: Final = 8192
 enough to keep the lists small."""
 
 _Indices = npt.NDArray[np.int64]
-
-
-@contextlib.contextmanager
-def paused_collector() -> Iterator[None]:
-    """Disable automatic garbage collection while open.
-
-    The allocations of a scan would otherwise trigger it, and run the program's finalizers.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class ReachabilityScan(NamedTuple):

@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from profkit.capture.memory.holders import holder_chains
-from profkit.capture.memory.holders.unreachable import paused_collector
 from profkit.capture.memory.monitor.allocation_sites import with_site
 from profkit.capture.memory.monitor.host_objects import (
     SizedContainer,
@@ -23,6 +22,7 @@ from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
 from profkit.capture.source.user_code import Place, Stack
 from profkit.index.trend import Trend, median_slope
 from profkit.model.live_memory import Chain, Leak
+from profkit.readers.process_memory import garbage_collection_paused
 
 MIN_BYTES_PER_STEP: Final = 8192.0
 """Least growth of host memory that is reported, in bytes per step: small objects come and go."""
@@ -90,7 +90,7 @@ class HostGrowthTracker:
         Args:
             own: Containers of the monitor, which are not the program's.
         """
-        with self._lines.paused(), paused_collector():
+        with self._lines.paused(), garbage_collection_paused():
             before = self._scans[-1].step if self._scans else None
             found = scan_host_objects()
             by_type = found.by_type

@@ -19,12 +19,12 @@ import numpy.typing as npt
 from profkit.capture.memory.holders.attributes import full_name, module_of, mro_of, type_name
 from profkit.capture.memory.holders.containers import can_grow, length_of
 from profkit.capture.memory.holders.frames import local_values
-from profkit.capture.memory.holders.unreachable import paused_collector
 from profkit.capture.memory.holders.untracked_containers import (
     array_contents,
     contents_of,
     instances,
 )
+from profkit.readers.process_memory import garbage_collection_paused
 
 MIN_ENTRIES: Final = 8
 """Entries from which a container is tracked: most containers always have fewer."""
@@ -100,7 +100,7 @@ class HostObjectScan(NamedTuple):
 
 def scan_host_objects(min_entries: int = MIN_ENTRIES) -> HostObjectScan:
     """Scan all objects once, which takes about a microsecond for each of them."""
-    with paused_collector():
+    with garbage_collection_paused():
         objects = gc.get_objects()
         sizes = _Sizes()
         tracked = list(_by_type(objects))

@@ -22,13 +22,13 @@ from profkit.capture.memory.holders.autograd_graphs import (
     storage_of,
 )
 from profkit.capture.memory.holders.garbage import Garbage, find_garbage
-from profkit.capture.memory.holders.unreachable import paused_collector
 from profkit.capture.memory.holders.untracked_containers import live_tensors
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
 from profkit.capture.memory.monitor.series import DeviceDtype
 from profkit.capture.source.user_code import Place, Stack
 from profkit.model.live_memory import Chain, Graph, TensorShape
+from profkit.readers.process_memory import garbage_collection_paused
 
 _EXAMPLES: Final = 3
 """Tensors of a group whose holders are searched: the newest, a middle one, the oldest."""
@@ -110,7 +110,7 @@ class LeakInspector:
             reported: Groups that are reported on their own after earlier inspections.
         """
         members = {**self._members(kinds), **self._largest(reallocated)}
-        with paused_collector():
+        with garbage_collection_paused():
             inspections, unheld = self._inspect(members, reported)
             # Only now does nothing here refer to the tensors: they would not be garbage before.
             garbage = find_garbage() if unheld else None
@@ -165,7 +165,7 @@ class LeakInspector:
         Args:
             reported: Groups that are reported on their own, and do not count as saved by a graph.
         """
-        with paused_collector(), no_torch_function():
+        with garbage_collection_paused(), no_torch_function():
             roots = _oldest_and_newest(self._live_tensors.changed_roots())
             targets = self._deep(roots)
             if not targets:

@@ -20,13 +20,13 @@ from typing import Any, Final, NamedTuple
 
 from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function
-from profkit.capture.memory.holders.unreachable import paused_collector
 from profkit.capture.memory.holders.untracked_containers import (
     instances,
     live_tensors,
     tensor_types,
 )
 from profkit.capture.memory.monitor.budget import Clock
+from profkit.readers.process_memory import garbage_collection_paused
 
 _PINNED_FROM_BYTES: Final = 4096
 """Smaller host storages are not checked for being pinned."""
@@ -135,7 +135,7 @@ class LiveTensors:
         Args:
             full: Scan all objects, not only young ones.
         """
-        with paused_collector(), no_torch_function():
+        with garbage_collection_paused(), no_torch_function():
             self._types = tensor_types()
             self.n_missed = 0 if full else self.n_missed
             self._track_all(live_tensors() if full else self._young_tensors(), step)

@@ -7,12 +7,12 @@ from typing import Final
 
 from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_of, no_torch_function
-from profkit.capture.memory.holders.unreachable import paused_collector
 from profkit.capture.memory.monitor.budget import Clock, Work
 from profkit.capture.memory.monitor.live_tensors import LiveTensors, device_modules_in_use
 from profkit.capture.memory.monitor.loader_workers import Workers, resident_bytes
 from profkit.capture.memory.monitor.series import Sample
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
+from profkit.readers.process_memory import garbage_collection_paused
 
 _MAX_NODES: Final = 20_000
 """Graph nodes walked per sample, some 60 ms: a larger graph needs no further evidence."""
@@ -88,7 +88,7 @@ class Sampler:
         """Nodes of all graphs, and bytes saved beyond live tensors; None if over budget."""
         if not self._clock.affords("graphs"):
             return None, None
-        with self._clock.spending("graphs"), paused_collector(), no_torch_function():
+        with self._clock.spending("graphs"), garbage_collection_paused(), no_torch_function():
             nodes = grad_fns_of(self._live_tensors.roots())
             walk = GraphWalk(_MAX_NODES)
             n_bytes = None
