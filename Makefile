@@ -6,6 +6,7 @@
 # make site      the documentation site, build/site  make pictures  take docs/images again, in a browser
 # make leaks     run every program of examples/leaks, not some of them
 # make gpu-test  on a machine with an NVIDIA GPU: the tests that need one, then record examples/gpu
+# make truth     measure what the fixes of examples save on this CPU, and write docs/truth.md
 # make fuzz      search for files that reading fails on, each kind for SECONDS=600
 # make pins      resolve requirements/dev.txt again  make clean     remove .venv and caches
 #
@@ -30,7 +31,7 @@ SARIF  := build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json
 # Tests start hundreds of programs: each takes the bytecode that the first has written.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test test-all coverage site gpu-test leaks lint format demo bench docs pictures fuzz pins clean install
+.PHONY: test test-all coverage site gpu-test leaks lint format demo bench truth docs pictures fuzz pins clean install
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' $(ARGS)
@@ -81,6 +82,9 @@ bench: install
 	@for script in benchmarks/*.py; do \
 		printf '\n== %s\n' "$$script"; $(BIN)/python "$$script" || exit 1; \
 	done
+
+truth: install
+	$(BIN)/python -m examples.truth.measure
 
 docs: install
 	$(BIN)/python docs/generate.py

@@ -27,6 +27,7 @@ from profkit.model.difference import Difference
 from profkit.model.report import Report
 from profkit.present.glossary import GLOSSARY, Term
 from profkit.present.renderer import renderers
+from profkit.renderers.json_report import INTERNAL
 
 if typing.TYPE_CHECKING:
     from profkit.engine.detector import Rule
@@ -221,6 +222,8 @@ def _met(root: type[Any]) -> Iterator[type[Any]]:
         yield kind
         hints = typing.get_type_hints(kind)
         for field in dataclasses.fields(kind):
+            if field.name in INTERNAL:
+                continue
             waiting += [part for part in _dataclasses_in(hints[field.name]) if part not in waiting]
 
 
@@ -234,7 +237,7 @@ def _layouts(root: type[Any], known: tuple[type[Any], ...] = ()) -> list[str]:
         said = attributes(kind)
         parts.append(f"## {kind.__name__}\n\n" + "| Field | Type | Meaning |\n|---|---|---|")
         for field in dataclasses.fields(kind):
-            if field.name == "claims":
+            if field.name in INTERNAL:
                 continue
             shown = _type_text(hints[field.name], known)
             parts[-1] += f"\n| `{field.name}` | {shown} | {said.get(field.name, '')} |"

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from profkit.api import analyze as analyze
     from profkit.api import compare as compare
     from profkit.api import render as render
+    from profkit.api import what_if as what_if
     from profkit.capture.memory.guard import no_leak as no_leak
     from profkit.capture.memory.scope import memory as memory
     from profkit.capture.steps import steps as steps
@@ -35,12 +36,13 @@ _MODULES: Final = {
     "render": "profkit.api",
     "steps": "profkit.capture.steps",
     "trace": "profkit.capture.trace",
+    "what_if": "profkit.api",
 }
 """Each public name and the module that defines it."""
 
 __all__ = [
     "HostSyncError", "LeakError", "Report", "__version__", "allow_sync", "analyze", "compare",
-    "load", "memory", "no_leak", "no_sync", "render", "steps", "trace",
+    "load", "memory", "no_leak", "no_sync", "render", "steps", "trace", "what_if",
 ]  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""The public functions: load, analyze, compare and render recordings."""
+"""The public functions: analyze, compare, render and predict."""
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Final
@@ -12,14 +12,22 @@ from profkit.comparison.compare import compare as differ
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.registry import chosen, rules
-from profkit.engine.runner import OnStage, report_on, run_rules
-from profkit.engine.thresholds import Overrides
-from profkit.errors import UsageError
+from profkit.engine.runner import OnStage, Overrides, report_on, run_rules
+from profkit.engine.what_if import (
+    checked_factors,
+    in_graphs,
+    predict,
+    removed,
+    scaled,
+    without_data_waits,
+)
+from profkit.errors import NotATraceError, UsageError
 from profkit.model.difference import Difference
 from profkit.model.live_memory import LiveMemory
 from profkit.model.report import Report
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
+from profkit.model.what_if import Prediction
 from profkit.present.renderer import LoadedRecording, accepted, render_difference, renderer
 from profkit.readers.open import load
 from profkit.readers.progress import OnProgress
@@ -198,6 +206,65 @@ def compare(
         return Side(report, ctx.snapshot, str(recording))
 
     return differ(side(before), side(after))
+
+
+def what_if(
+    recording: Path | Trace,
+    *,
+    remove: Iterable[str] = (),
+    scale: Mapping[str, float] | None = None,
+    graph: bool = False,
+    data_wait: bool = True,
+    thresholds: Overrides | None = None,
+    limit_bytes: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Prediction:
+    """Predict the step time of a recorded program with changes, all of them made at once.
+
+    The recording is replayed as a graph of dependencies, in which everything starts as soon as what
+    it waited for in the recording has ended.
+
+    Args:
+        recording: A trace, or its path or URL.
+        remove: Rules whose findings are fixed: ids, names or families; with ``@train.py`` or
+            ``@train.py:41`` only those in that file or line.
+        scale: What the time is multiplied by, by pattern: ``{"nccl*": 0.5}``. A pattern matches a
+            whole name of kernels, copies, operators, Python functions, regions or runtime calls;
+            ``*`` stands for any characters and ``?`` for any one. Operators, regions and functions
+            change with the kernels that they launched; if a pattern matches device work, host
+            events of matching names do not change.
+        graph: Launch the device work of each step as one graph: from the first to the last launch
+            of a step, the host spends time only on blocking calls and on waiting for data.
+        data_wait: Keep the waits for the next batch.
+        thresholds: By rule name, thresholds that differ from the default.
+        limit_bytes: As for :func:`profkit.load`.
+        on_progress: As for :func:`profkit.load`.
+
+    Raises:
+        LoadError: The file cannot be read, or is not a trace.
+        UsageError: No change is given, there is no such rule, a rule found nothing, a pattern
+            matches nothing, or a factor is not a number of 0 or more.
+    """
+    factors = tuple(checked_factors(scale or {}))
+    words = (remove,) if isinstance(remove, str) else tuple(remove)
+    if not (words or factors or graph or not data_wait):
+        hint = "Give what to remove or to scale, a graph, or no wait for data."
+        raise UsageError("No change is given.", hint)
+    wanted = [(word, chosen(rules(), [word.partition("@")[0]], ())) for word in words]
+    if isinstance(recording, Trace):
+        ctx = Context(trace=recording)
+    else:
+        ctx = _context([recording], limit_bytes, _no_stage, on_progress)
+    if not ctx.has_trace:
+        raise NotATraceError(f"{recording} is not a trace.", "Predictions need a trace.")
+    changes = [*(scaled(ctx, pattern, factor) for pattern, factor in factors)]
+    for word, found in wanted:
+        results = run_rules(ctx, found, thresholds or {}, on_stage=_no_stage)
+        skipped = results.unchecked[0] if len(results.unchecked) == len(found) else None
+        changes.append(removed(ctx, word, results.findings, skipped))
+    changes += [in_graphs(ctx)] if graph else []
+    changes += [] if data_wait else [without_data_waits(ctx)]
+    return predict(ctx, changes)
 
 
 def render(report: Report | Difference, format: str = "text", **options: Any) -> bytes:  # noqa: A002, ANN401  (the word of the command line; each renderer has its own options)

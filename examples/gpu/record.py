@@ -28,6 +28,7 @@ from examples.gpu.recording.rows import CURED, EXPECTED, OVERHEAD, ROOT, Rows, m
 from examples.gpu.recording.session import Session
 from examples.gpu.recording.truth import truths
 from examples.gpu.recording.turns import Turns
+from examples.truth import section
 from profkit.errors import ProfkitError
 from profkit.model.report import Report
 
@@ -133,7 +134,8 @@ def write_table(
             reports[name] = report
             if expects:
                 expect(rows.folder / name, report)
-    table.write_text(page(list(truths(rows, EXPECTED, reports)), rows), encoding="utf-8")
+    text = page(list(truths(rows, EXPECTED, reports)), rows)
+    table.write_text(f"{text}\n{section.recorded()}", encoding="utf-8")
     print(f"the table is {table}")
 
 

@@ -11,7 +11,9 @@ Source: ``torch/_dynamo/utils.py`` (``CompilationMetrics``, ``guard_failures``,
 import contextlib
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from profkit.capture.source.files import PROFKIT_FOLDER
@@ -92,6 +94,7 @@ class _Reader:
             int(metric.co_firstlineno or 0),
             _text(metric.co_name),
         )
+        n_ops = getattr(metric, "graph_op_count", None)
         again, reason = self._recompilation(metric, code)
         return Compiled(
             number=_text(getattr(metric, "compile_id", None)),
@@ -100,7 +103,7 @@ class _Reader:
             caller=self._caller(getattr(metric, "stack_trace", None) or (), code),
             start_ns=_ns(metric, "start_time_us", "start_time"),
             dur_ns=_ns(metric, "duration_us", "entire_frame_compile_time_s"),
-            n_ops=_count(getattr(metric, "graph_op_count", None)),
+            n_ops=n_ops if isinstance(n_ops, int) else None,
             again=again,
             reason=reason,
             failure=_text(getattr(metric, "fail_reason", None)),
@@ -122,21 +125,20 @@ class _Reader:
         return True, ""
 
     def _caller(self, calls: Iterable[str], code: CodePlace) -> CodePlace | None:
-        """The innermost user line of a stack, except in the compiled function itself."""
+        """The innermost user line of a stack, except in the compiled function itself.
+
+        torch generates a function that has the remainder of one after a graph break.
+        """
         places = [_place(call) for call in calls]
         if places and places[-1] is not None and places[-1][0] == code[0]:
             places.pop()
-        for place in reversed(places):
-            if place is not None and not _is_resumed(place) and self._code.is_user_file(place[0]):
-                return place
-        return None
+        written = (one for one in reversed(places) if one and not one[2].startswith(RESUMED))
+        return next((one for one in written if self._code.is_user_file(one[0])), None)
 
     def graph_break(self, reason: Any) -> GraphBreak | None:  # noqa: ANN401
         """One graph break; None for one inside profkit itself."""
-        frames = reversed(reason.user_stack)
-        stack = [(_text(f.filename), int(f.lineno or 0), _text(f.name)) for f in frames][
-            :_MAX_DEPTH
-        ]
+        frames = islice(reversed(reason.user_stack), _MAX_DEPTH)
+        stack = [(_text(f.filename), int(f.lineno or 0), _text(f.name)) for f in frames]
         if not stack or stack[0][0].startswith(PROFKIT_FOLDER):
             return None
         user = next((i for i, place in enumerate(stack) if self._code.is_user_file(place[0])), -1)
@@ -149,26 +151,14 @@ def _place(call: str) -> CodePlace | None:
     return None if match is None else (match[3], int(match[1]), match[2])
 
 
-def _is_resumed(place: CodePlace) -> bool:
-    """Whether torch generated the function, as the remainder of one after a graph break."""
-    return place[2].startswith(RESUMED)
-
-
 def _merged(breaks: list[GraphBreak]) -> list[GraphBreak]:
     """Each place and reason once, with its count."""
-    counts: dict[tuple[str, tuple[CodePlace, ...]], tuple[GraphBreak, int]] = {}
-    for one in breaks:
-        key = one.reason, tuple(one.stack)
-        counts[key] = one, counts.get(key, (one, 0))[1] + 1
-    return [GraphBreak(one.reason, one.stack, one.user, n) for one, n in counts.values()]
+    counts = Counter((one.reason, tuple(one.stack), one.user) for one in breaks)
+    return [GraphBreak(reason, list(at), user, n) for (reason, at, user), n in counts.items()]
 
 
 def _text(value: object) -> str:
     return "" if value is None else str(value)[:_MAX_CHARS]
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 def _ns(metric: Any, in_us: str, in_s: str) -> int | None:  # noqa: ANN401

@@ -1,13 +1,13 @@
 """Which devices torch can use, and profkit's own synchronization with them."""
 
 import contextlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
 from profkit.capture.options import OnlyDevice
 
-_DEVICE_MODULES: Final = ("cuda", "xpu", "mps", "mtia")
 _in_profkit: Final[ContextVar[bool]] = ContextVar("profkit_synchronizes", default=False)
 
 
@@ -36,24 +36,28 @@ def is_present(device: OnlyDevice) -> bool:
 
 def synchronize() -> None:
     """Wait for the work on every device in use. Devices that were never used are not touched."""
-    with profkit_sync():
-        _synchronize_all()
-
-
-def _synchronize_all() -> None:
     import torch
 
-    for kind in _DEVICE_MODULES:
-        module = getattr(torch, kind, None)
-        # A failed device raises in the program itself, at the next call that uses it.
-        with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):
-            if module is None or not module.is_available():
-                continue
-            if kind == "mps":
-                module.synchronize()
-            elif module.is_initialized():
+    # A failed device raises in the program itself, at the next call that uses it.
+    ignored = contextlib.suppress(RuntimeError, AttributeError, NotImplementedError)
+    with profkit_sync():
+        with ignored:
+            if torch.mps.is_available():
+                torch.mps.synchronize()
+        for module in modules_in_use(("cuda", "xpu", "mtia")):
+            with ignored:
                 for ordinal in _ordinals_in_use(module):
                     module.synchronize(ordinal)
+
+
+def modules_in_use(kinds: Sequence[str] = ("cuda", "xpu")) -> Iterator[Any]:
+    """``torch.cuda`` and the like, if the program has initialized them; initializes none."""
+    torch = sys.modules.get("torch")
+    for kind in kinds:
+        module = getattr(torch, kind, None)
+        with contextlib.suppress(RuntimeError, AttributeError, AssertionError):
+            if module is not None and module.is_available() and module.is_initialized():
+                yield module
 
 
 def _ordinals_in_use(module: Any) -> list[int]:  # noqa: ANN401  (torch.cuda and its like)

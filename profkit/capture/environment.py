@@ -6,9 +6,10 @@ import platform
 import socket
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from profkit._version import __version__
+from profkit.capture import devices
 from profkit.model.capture_info import CaptureInfo, StepKind
 
 _NVIDIA_VERSION: Final = Path("/sys/module/nvidia/version")
@@ -28,7 +29,7 @@ def describe(name: str, steps: StepKind) -> CaptureInfo:
         python=platform.python_version(),
         cuda=torch.version.cuda or getattr(torch.version, "hip", None),
         driver=driver_version(),
-        devices=devices(torch),
+        devices=device_names(),
         rank=rank,
         world_size=world_size,
         host=socket.gethostname(),
@@ -51,14 +52,12 @@ def ranks() -> tuple[int | None, int | None]:
     return None, None
 
 
-def devices(torch: Any) -> list[str]:  # noqa: ANN401  (the module)
+def device_names() -> list[str]:
     """Names of the devices, without initializing a runtime that the program does not use."""
     found: list[str] = []
-    for kind in ("cuda", "xpu"):
-        module = getattr(torch, kind, None)
+    for module in devices.modules_in_use():
         with contextlib.suppress(RuntimeError, AssertionError):
-            if module is not None and module.is_available() and module.is_initialized():
-                found += [module.get_device_name(i) for i in range(module.device_count())]
+            found += [module.get_device_name(i) for i in range(module.device_count())]
     return found
 
 

@@ -16,11 +16,12 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import msgspec
-from isal import igzip_threaded
+from isal import igzip, igzip_threaded
 
+from profkit.capture import console, environment
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.live_memory import LiveMemory
@@ -49,18 +50,19 @@ def trace_folder(folder: str | None, name: str) -> Path:
     return Path(folder or os.environ.get("PROFKIT_DIR") or "traces") / safe_name(name)
 
 
-def trace_file(folder: Path, rank: int | None) -> Path:
+def trace_file(folder: Path) -> Path:
     """A file name that no other capture has: by machine, process, rank and time."""
     worker = f"{safe_name(socket.gethostname())}_{os.getpid()}"
+    rank, _ = environment.ranks()
     if rank is not None:
         worker += f"_rank{rank}"
     return folder / f"{worker}.{time.time_ns()}{SUFFIX}"
 
 
-def memory_file(trace: str | Path) -> Path:
-    """The file for a program's monitored memory, beside its trace, which need not exist."""
+def beside(trace: str | Path, suffix: str) -> Path:
+    """The file of another kind that belongs to a trace, which need not exist."""
     path = Path(trace)
-    return path.with_name(path.name.removesuffix(SUFFIX) + MEMORY_SUFFIX)
+    return path.with_name(path.name.removesuffix(SUFFIX) + suffix)
 
 
 @contextlib.contextmanager
@@ -118,21 +120,27 @@ def write_trace(exported: Path, target: Path, info: CaptureInfo) -> None:
         if not brace or head.strip():
             raise CaptureError(f"torch did not export a trace to {exported}.")
         repair = _Utf8Repair()
-        with _gzip_writer(partial) as sink:
+        with igzip_threaded.open(partial, "wb", threads=1) as sink:
             sink.write(b'{"profkit": ' + msgspec.json.encode(info) + b",")
             sink.write(repair(rest))
             while chunk := source.read(_CHUNK):
                 sink.write(repair(chunk))
 
 
-def write_memory(live: LiveMemory, target: Path) -> None:
-    """Compress a program's monitored memory into a file.
+def write_memory(live: LiveMemory, trace: str | Path, what: str) -> str | None:
+    """Compress a program's monitored memory into a file beside its trace.
 
-    Raises:
-        OSError: If it cannot be written; no partial file remains.
+    Returns:
+        The file; None after a warning that ``what`` could not be written.
     """
-    with atomic_path(target) as partial, _gzip_writer(partial) as sink:
-        sink.write(encode(live))
+    target = beside(trace, MEMORY_SUFFIX)
+    try:
+        with atomic_path(target) as partial:
+            partial.write_bytes(igzip.compress(encode(live)))
+    except OSError as error:
+        console.warn(f"{what} could not be written.", error)
+        return None
+    return str(target)
 
 
 class _Utf8Repair:
@@ -149,9 +157,3 @@ class _Utf8Repair:
         if chunk.isascii() and not pending:
             return chunk
         return self._decoder.decode(chunk).encode()
-
-
-def _gzip_writer(path: Path) -> IO[bytes]:
-    """A file that one more thread compresses, at isal's default level."""
-    writer: IO[bytes] = igzip_threaded.open(path, "wb", threads=1)
-    return writer

@@ -8,6 +8,7 @@ import platform
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any, Final
@@ -149,11 +150,7 @@ def _version(package: str) -> str | None:
 
 def _plugin_error() -> str:
     """Why TensorBoard cannot load the profiler's plugin, or an empty text."""
-    try:
-        importlib.import_module("torch_tb_profiler.plugin")
-    except Exception as error:  # noqa: BLE001  (TensorBoard would get the same)
-        return _one_line(error)
-    return ""
+    return _error_of(lambda: importlib.import_module("torch_tb_profiler.plugin"))
 
 
 def _tab_error() -> str:
@@ -161,15 +158,18 @@ def _tab_error() -> str:
     found = entry_points(group="tensorboard_plugins", name="profkit")
     if not found:
         return "no installed package provides it"
+    return next(filter(None, (_error_of(entry.load) for entry in found)), "")
+
+
+def _error_of(load: Callable[[], object]) -> str:
+    """The error that TensorBoard gets when it loads something, or an empty text."""
     try:
-        for entry in found:
-            entry.load()
-    except Exception as error:  # noqa: BLE001  (TensorBoard would get the same)
+        load()
+    except Exception as error:  # noqa: BLE001  (whatever it is)
         return _one_line(error)
     return ""
 
 
 def _one_line(error: BaseException) -> str:
-    """An error in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -90,7 +90,9 @@ class ProfilerRecording:
         self.start_ns += self._began_ns - began_ns
 
     def stop(self) -> None:
-        """Wait for every device in use, then stop and collect the events."""
+        """Wait for every device in use, then stop and collect the events, unless that was done."""
+        if not self.is_started or self.is_stopped:
+            return
         devices.synchronize()
         ended_ns = time.perf_counter_ns()
         self.is_stopped = True

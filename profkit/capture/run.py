@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from profkit.capture import console, current, environment, files, program, signals
+from profkit.capture import current, files, program, signals
 from profkit.capture.memory.cuda import oom
 from profkit.capture.schedule import Schedule
 from profkit.capture.step_detection import Plan, StepFinder
@@ -152,22 +152,13 @@ class _Run:
         path = self.finder.path
         if path is not None and not Path(path).exists():  # the program has changed its folder
             path = str(self._cwd / path)
-        memory = self._write_memory(path)
+        live = self.finder.memory()
+        memory = None
+        if live is not None:
+            trace = path or files.trace_file(self._folder)
+            memory = files.write_memory(live, trace, "the program's monitored memory")
         why_not = "" if path or memory else self._why_not()
         return RunResult(error, path, why_not, memory, self.oom_capture.path)
-
-    def _write_memory(self, path: str | None) -> str | None:
-        live = self.finder.memory()
-        if live is None:
-            return None
-        trace = path or files.trace_file(self._folder, environment.ranks()[0])
-        target = files.memory_file(trace)
-        try:
-            files.write_memory(live, target)
-        except OSError as error:
-            console.warn("the program's monitored memory could not be written.", error)
-            return None
-        return str(target)
 
     def _why_not(self) -> str:
         if not current.is_on:

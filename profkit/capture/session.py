@@ -8,19 +8,12 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profkit.capture import (
-    compiles,
-    console,
-    environment,
-    files,
-    profiler,
-    signals,
-)
+from profkit.capture import compiles, console, environment, files, profiler, signals
 from profkit.capture.options import Options
 from profkit.capture.overhead import StepTimes, estimated
 from profkit.capture.schedule import Phase, Schedule
@@ -49,6 +42,7 @@ class Session:
         path: The last trace file, or None.
         pid: The process that opened it; a forked child does not touch it.
         thread: The thread that opened it.
+        is_busy: Whether it is inside one of its own methods, so that a signal must wait.
     """
 
     def __init__(
@@ -70,7 +64,7 @@ class Session:
         self._for_lines: profiler.ProfilerRecording | None = None
         self._step_times = StepTimes()
         self._needs_lines = options.stacks and options.ops and name not in _known_lines
-        self._busy = False
+        self.is_busy = False
         self._done = False
         self._cwd = _cwd()
 
@@ -83,11 +77,6 @@ class Session:
     def is_done(self) -> bool:
         """Whether every cycle of the schedule has been recorded."""
         return self.over or self._done
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the session is inside one of its own methods, so that a signal must wait."""
-        return self._busy
 
     def begin(self) -> None:
         """Open the block."""
@@ -148,13 +137,12 @@ class Session:
 
     def _drop(self) -> None:
         self.over = True
-        self._attempt(self._close_annotation)
-        self._attempt(self._discard_main)
-        for recording in (self._main, self._for_lines):
-            if recording is None:
-                continue
-            if recording.is_started and not recording.is_stopped:
-                self._attempt(recording.stop)
+        for action in (self._close_annotation, self._discard_main):
+            with contextlib.suppress(Exception):
+                action()
+        for recording in filter(None, (self._main, self._for_lines)):
+            with contextlib.suppress(Exception):
+                recording.stop()
             recording.release()
         self._main = self._for_lines = None
         release_free_memory()
@@ -203,7 +191,7 @@ class Session:
             self._main.start()
 
     def _stop_main(self) -> None:
-        if self._main is not None and self._main.is_started and not self._main.is_stopped:
+        if self._main is not None:
             self._main.stop()
 
     def _discard_main(self) -> None:
@@ -239,27 +227,25 @@ class Session:
         return _known_lines.get(self.name) if self._options.stacks else None
 
     def _write(self, main: profiler.ProfilerRecording, stopped_by: str, open_step: str) -> None:
-        """Write a stopped window into its file."""
         began_ns = time.perf_counter_ns()
         info = environment.describe(self.name, self._steps)
-        target = files.trace_file(self._folder(), info.rank)
+        target = files.trace_file(self._folder())
         with tempfile.TemporaryDirectory(prefix="profkit-") as scratch:
             exported = Path(scratch) / "trace.json"
             main.export(exported)
             n_events = files.count_events(exported)
             lines = self._lines(main)
             ratio, basis = self._overhead(main, lines, n_events, early=bool(stopped_by))
-            cost = CaptureCost(
-                start_ns=main.start_ns,
-                stop_ns=main.stop_ns,
-                write_ns=time.perf_counter_ns() - began_ns,
-                n_events=n_events,
-                overhead_ratio=ratio,
-                overhead_basis=basis,
-            )
             info = replace(
                 info,
-                cost=cost,
+                cost=CaptureCost(
+                    start_ns=main.start_ns,
+                    stop_ns=main.stop_ns,
+                    write_ns=time.perf_counter_ns() - began_ns,
+                    n_events=n_events,
+                    overhead_ratio=ratio,
+                    overhead_basis=basis,
+                ),
                 stopped_by=stopped_by,
                 open_step=open_step,
                 compiles=compiles.read(),
@@ -305,20 +291,15 @@ class Session:
     @contextlib.contextmanager
     def _guarded(self, failure: str) -> Iterator[None]:
         """Turn any error of the block into one warning and the end of the session."""
-        self._busy = True
+        self.is_busy = True
         try:
             yield
         except Exception as error:  # noqa: BLE001  (no error of ours may end the user's program)
             self._drop()
             console.warn(failure, _with_hint(error))
         finally:
-            self._busy = False
+            self.is_busy = False
             signals.resend_pending()
-
-    @staticmethod
-    def _attempt(action: Callable[[], None]) -> None:
-        with contextlib.suppress(Exception):
-            action()
 
 
 def _cwd() -> str | None:

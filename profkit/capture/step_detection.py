@@ -213,7 +213,7 @@ class StepFinder:
         if not self._in_main_thread():
             return
         if self._boundaries is not None:
-            self._boundaries.batch_requested(recorded=self._is_step_recorded())
+            self._boundaries.step_ended("loader", recorded=self._is_step_recorded())
         self._n_batches += 1
         if self._kind == "loader":
             self._on_step()
@@ -231,13 +231,10 @@ class StepFinder:
 
         Once the memory of a run without steps is known to grow, its recording is long enough.
         """
-        if self._session is None or self._session.is_done:
-            return True
-        if self._kind == "whole":
+        if self._kind == "whole" and self._session is not None:
             self._cancel_deadline()
             self._session.freeze()
-            return True
-        return False
+        return self._is_recording_over()
 
     def _leak_monitor(self, source: StepSource) -> LeakMonitor:
         return LeakMonitor(

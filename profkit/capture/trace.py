@@ -1,9 +1,7 @@
 """``profkit.trace``: a block, a function or a loop, recorded into a trace file."""
 
-import functools
 import inspect
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, overload
 
 from profkit.capture import current, reporting, wrappers
@@ -33,9 +31,7 @@ class Idle(wrappers.IdleContext):
     def __repr__(self) -> str:
         return reporting.as_text("profkit.trace", None, "recording is off")
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the report, or why there is none."""
-        return reporting.as_html(self)
+    _repr_html_ = reporting.as_html
 
     def step(self) -> None:
         """Only call the step listeners, which monitor memory."""
@@ -116,9 +112,7 @@ class TraceCapture:
             state = "open"
         return reporting.as_text("profkit.trace", self._name, state)
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the report, or why there is none."""
-        return reporting.as_html(self)
+    _repr_html_ = reporting.as_html
 
     def __enter__(self) -> "Self":
         entered = None
@@ -129,17 +123,12 @@ class TraceCapture:
         self._entered.append(entered)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         entered = self._entered.pop()
         if isinstance(entered, Session):
             # Closing a generator early is a normal end of its block.
-            early = kind is not None and kind is not GeneratorExit
-            current.leave(entered, kind.__name__ if kind is not None and early else "")
+            early = kind if kind is not GeneratorExit else None
+            current.leave(entered, early.__name__ if early else "")
             self.path = entered.path
             self._report = None
             if self.path is not None:
@@ -164,9 +153,8 @@ class TraceCapture:
                 f"profkit.trace decorates functions; {given!r} is not one.",
                 "Decorate the class's methods." if inspect.isclass(given) else "",
             )
-        name = self._name or _name_of(given)
-        new_context = functools.partial(_new_capture, name, self._settings)
-        return cast("Function", wrappers.wrap(function, new_context))
+        name = self._name or wrappers.name_of(given)
+        return wrappers.wrap(function, lambda: _new_capture(name, self._settings))
 
     def set_step_kind(self, steps: StepKind) -> None:
         """Set what a step is in this recording."""
@@ -325,9 +313,3 @@ def _options(recording: dict[str, Any]) -> Options:
             f"profkit.trace has no argument {', '.join(unknown)}.",
             "It takes dir, ops, device, stacks, shapes, memory, flops and quiet.",
         ) from None
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    """A function's name with its class, without enclosing functions."""
-    name = getattr(function, "__qualname__", type(function).__name__)
-    return str(name).rsplit("<locals>.", 1)[-1]

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from profkit.errors import UsageError
 
@@ -46,19 +46,26 @@ def require_function(given: object, decorator: str) -> None:
         raise UsageError(f"{decorator} decorates functions; {given!r} is not one.")
 
 
-def wrap(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:
+def name_of(function: Callable[..., Any]) -> str:
+    """A function's name with its class, without enclosing functions."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return str(name).rsplit("<locals>.", 1)[-1]
+
+
+def wrap(function: Function, new_context: NewContext) -> Function:
     """Enter a context in each call of a function, and for each item of a generator.
 
     Args:
         function: A function, async function, generator function or async generator function.
     """
+    wrapper = _function
     if inspect.isasyncgenfunction(function):
-        return _async_generator(function, new_context)
-    if inspect.iscoroutinefunction(function):
-        return _coroutine(function, new_context)
-    if inspect.isgeneratorfunction(function):
-        return _generator(function, new_context)
-    return _function(function, new_context)
+        wrapper = _async_generator
+    elif inspect.iscoroutinefunction(function):
+        wrapper = _coroutine
+    elif inspect.isgeneratorfunction(function):
+        wrapper = _generator
+    return cast("Function", wrapper(function, new_context))
 
 
 def _function(function: Callable[..., Any], new_context: NewContext) -> Callable[..., Any]:

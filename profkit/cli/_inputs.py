@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from profkit.cli._progress import Progress
 
 if TYPE_CHECKING:
+    from profkit.api import Study
     from profkit.model.report import Report
     from profkit.present.renderer import LoadedRecording
 
@@ -58,16 +59,17 @@ def read_all(paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress) -
         chosen: More arguments for :func:`profkit.api.study`.
         shown: Shows the progress.
     """
-    return each_of(paths, lambda path: _read(path, chosen, shown))
+    return each_of(paths, lambda path: _read(path, chosen, shown), shown)
 
 
-def each_of(paths: Sequence[str], read: Callable[[str], T]) -> Iterator[T]:
+def each_of(paths: Sequence[str], read: Callable[[str], T], shown: Progress) -> Iterator[T]:
     """Call ``read`` for every file of some paths, also for those of folders and archives."""
     from profkit.errors import SeveralTracesError
 
     remaining = list(reversed(paths))
     while remaining:
         try:
+            shown.reading(remaining[-1])
             found = read(remaining.pop())
         except SeveralTracesError as several:
             remaining.extend(reversed(several.members))
@@ -76,21 +78,21 @@ def each_of(paths: Sequence[str], read: Callable[[str], T]) -> Iterator[T]:
         del found  # before the next one is read
 
 
-def _read(path: str, chosen: Mapping[str, Any], shown: Progress) -> Input:
+def studied(path: str, chosen: Mapping[str, Any], shown: Progress) -> "Study":
+    """Read and analyze a recording, with progress. Arguments as for :func:`read_all`."""
     from profkit.api import study
+
+    return study(path, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen)
+
+
+def _read(path: str, chosen: Mapping[str, Any], shown: Progress) -> Input:
     from profkit.readers.report import read_report
     from profkit.readers.stream import place_of
 
-    shown.reading(path)
     place = place_of(path)
     if not (isinstance(place, Path) and place.is_dir()):
         saved = read_report(place, chosen.get("limit_bytes"))
         if saved is not None:
             return Input(path, saved, None)
-    studied = study(
-        path,
-        on_stage=lambda stage, _: shown.on_stage(stage),
-        on_progress=shown.on_progress,
-        **chosen,
-    )
-    return Input(path, studied.report, studied.recording)
+    found = studied(path, chosen, shown)
+    return Input(path, found.report, found.recording)

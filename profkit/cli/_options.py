@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from profkit.cli._suggest import did_you_mean
+from profkit.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
     from profkit.present.renderer import Renderer
@@ -82,6 +83,11 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic only from clic
 _SIZE = re.compile(
     r"^\s*(?P<number>\d+(\.\d+)?)\s*((?P<prefix>[KMGT])(?P<binary>i)?)?B?\s*$", re.IGNORECASE
 )
+
+
+def at_least(severity: str | None) -> tuple[str, ...]:
+    """The severities from one on, for ``--fail-on``; none for None."""
+    return () if severity is None else SEVERITIES[SEVERITIES.index(severity) :]
 
 
 def _split_rules(

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TextIO
@@ -33,7 +34,14 @@ _RULE: Final = "rule "
 
 
 class Progress:
-    """The progress of a command. This class shows nothing; a subclass shows it on a terminal."""
+    """The progress of a command. This class shows nothing; a subclass shows it on a terminal.
+
+    Attributes:
+        took: Nanoseconds of each stage so far.
+    """
+
+    def __init__(self) -> None:
+        self.took: Counter[str] = Counter()
 
     def reading(self, path: str) -> None:
         """Start reading a file."""
@@ -41,8 +49,9 @@ class Progress:
     def on_progress(self, n_bytes: int, of_bytes: int) -> None:
         """Update the number of bytes; ``of_bytes`` is the total, or 0 if it is not known."""
 
-    def on_stage(self, stage: str) -> None:
-        """End a stage of reading or analysis, such as a rule."""
+    def on_stage(self, stage: str, ns: int) -> None:
+        """End a stage of reading or analysis, such as a rule, and count its duration."""
+        self.took[stage] += ns
 
     def writing(self, what: str) -> None:
         """Start writing an output, such as a format by its name."""
@@ -74,6 +83,7 @@ class _OnTerminal(Progress):
     """A line that is redrawn several times per second, after a short delay."""
 
     def __init__(self, stream: TextIO) -> None:
+        super().__init__()
         self._stream = stream
         self._lock = threading.Lock()
         self._bar: Bar | None = None
@@ -94,7 +104,8 @@ class _OnTerminal(Progress):
         total = f" of {format_bytes(of_bytes)}" if of_bytes else ""
         self._update(min(n_bytes, of_bytes or n_bytes), of_bytes, f"{format_bytes(n_bytes)}{total}")
 
-    def on_stage(self, stage: str) -> None:
+    def on_stage(self, stage: str, ns: int) -> None:
+        super().on_stage(stage, ns)
         if self._stage != _ANALYZING:  # stages of reading are reported after their end
             self._begin(_ANALYZING)
         if not stage.startswith(_RULE):

@@ -2,22 +2,18 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
-from profkit.cli._inputs import each_of
+from profkit.cli._inputs import each_of, studied
 from profkit.cli._next_command import after_report
-from profkit.cli._options import FormatChoice, reading_options
+from profkit.cli._options import FormatChoice, at_least, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
-from profkit.cli._progress import Progress, progress
+from profkit.cli._progress import progress
 from profkit.model.finding import SEVERITIES
 from profkit.units import format_ns
-
-if TYPE_CHECKING:
-    from profkit.api import Study
-    from profkit.model.report import Report
 
 
 @click.command(
@@ -73,42 +69,25 @@ def command(  # noqa: PLR0913  (one argument per option)
     options = {**layout(output), "top": top, "verbose": verbose}
     chosen = {**chosen, "strict": strict}
     products, reports, read = [], [], []
-    took: dict[str, int] = {}
     with progress() as shown:
-        for path, studied in _studies(paths, chosen, shown, took):
+        for path, study in each_of(paths, lambda path: (path, studied(path, chosen, shown)), shown):
             began = time.perf_counter_ns()
             shown.writing(format_)
             read.append(path)
-            reports.append(studied.report)
-            products.append(render(studied.report, format_, recording=studied.recording, **options))
-            took["render"] = took.get("render", 0) + time.perf_counter_ns() - began
-            del studied  # before the next one is read
+            reports.append(study.report)
+            products.append(render(study.report, format_, recording=study.recording, **options))
+            shown.took["render"] += time.perf_counter_ns() - began
+            del study  # before the next one is read
         product = together(module, products)
     deliver(product, output, force=force)
     if output != STDOUT and sys.stderr.isatty():
         click.echo(f"profkit: wrote {output}", err=True)
     if verbose:
-        _print_stages(took, time.perf_counter_ns() - entered)
+        _print_stages(shown.took, time.perf_counter_ns() - entered)
     if len(reports) == 1:
         after_report(reports[0], *read, output=output, format_=format_)
-    return int(any(_reaches(report, fail_on) for report in reports))
-
-
-def _studies(
-    paths: Sequence[str], chosen: Mapping[str, Any], shown: Progress, took: dict[str, int]
-) -> Iterator[tuple[str, "Study"]]:
-    """Read and analyze every file of the paths, one at a time, with progress and times."""
-    from profkit.api import study
-
-    def on_stage(stage: str, ns: int) -> None:
-        took[stage] = took.get(stage, 0) + ns
-        shown.on_stage(stage)
-
-    def read(path: str) -> tuple[str, "Study"]:
-        shown.reading(path)
-        return path, study(path, on_stage=on_stage, on_progress=shown.on_progress, **chosen)
-
-    return each_of(paths, read)
+    severe = at_least(fail_on)
+    return int(any(finding.severity in severe for each in reports for finding in each.findings))
 
 
 def _print_stages(took: Mapping[str, int], total_ns: int) -> None:
@@ -119,11 +98,3 @@ def _print_stages(took: Mapping[str, int], total_ns: int) -> None:
     click.echo(f"profkit: {format_ns(total_ns)} in total", err=True)
     for stage, ns in sorted(took.items(), key=lambda item: -item[1]):
         click.echo(f"  {format_ns(ns):>8}  {stage}", err=True)
-
-
-def _reaches(report: "Report", severity: str | None) -> bool:
-    """Whether a report has a finding of at least this severity."""
-    if severity is None:
-        return False
-    severe = SEVERITIES[SEVERITIES.index(severity) :]
-    return any(finding.severity in severe for finding in report.findings)

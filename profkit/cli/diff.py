@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from profkit.cli._options import reading_options
+from profkit.cli._options import at_least, reading_options
 from profkit.cli._output import STDOUT, check_target, deliver, layout
 from profkit.model.finding import SEVERITIES
 
@@ -55,9 +55,7 @@ def command(  # noqa: PLR0913  (one argument per option)
         product = render(difference, format_, **layout(output), top=top, verbose=verbose)
     deliver(product, output, force=force)
     after_difference(difference, before, after, output=output)
-    if fail_on is None:
-        return 0
-    severe = SEVERITIES[SEVERITIES.index(fail_on) :]
+    severe = at_least(fail_on)
     return int(
         any(
             change.status in {"new", "worse"} and change.severity in severe

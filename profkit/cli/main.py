@@ -1,7 +1,8 @@
 """The ``profkit`` command: finds the commands in this package and runs one.
 
-Every other public module of this package defines ``command``. It is imported only when its command
-runs or ``--help`` lists it. Heavy modules are imported inside the functions that need them.
+Every other public module of this package defines ``command``, which is named after it, with dashes
+for underscores. It is imported only when its command runs or ``--help`` lists it. Heavy modules are
+imported inside the functions that need them.
 """
 
 import importlib
@@ -29,13 +30,14 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         """The names of the commands in alphabetical order."""
         names = (module.name for module in pkgutil.iter_modules(cli.__path__))
-        return sorted(name for name in names if not name.startswith("_") and name != "main")
+        shown = (name for name in names if not name.startswith("_") and name != "main")
+        return sorted(name.replace("_", "-") for name in shown)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; None if there is no such command."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = importlib.import_module(f"{cli.__name__}.{cmd_name}")
+        module = importlib.import_module(f"{cli.__name__}.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

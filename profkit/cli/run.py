@@ -111,12 +111,8 @@ def _report(outcome: "RunResult", json_file: str | None, chosen: Mapping[str, An
     try:
         with progress() as shown:
             shown.reading(outcome.files[0])
-            on_stage = shown.on_stage
             report = study(
-                outcome.files,
-                on_progress=shown.on_progress,
-                on_stage=lambda stage, _ns: on_stage(stage),
-                **chosen,
+                outcome.files, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen
             ).report
         click.echo(render(report, "text", **stream_layout(sys.stderr)).decode(), err=True, nl=False)
         if json_file is not None:

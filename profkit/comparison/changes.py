@@ -11,13 +11,14 @@ from profkit.index.snapshot.stack_changes import StackChange, stack_changes
 from profkit.model.difference import Change, ChangeKind, ChangeStatus, Unit
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
-from profkit.model.report import Report
+from profkit.model.report import KernelSummary, OpSummary, Report
 from profkit.model.snapshot import MemorySnapshot
 
 _NOISE_SHARE: Final = 0.1
 """Two runs of one program can differ by this much."""
 _MIN_CHANGE_SHARE: Final = 0.01
-"""A smaller change of a kernel, as a share of the step time or recording, is not reported."""
+"""A smaller change of a kernel's or a finding's time, as a share of the step time or recording, is
+not reported."""
 
 T = TypeVar("T")
 
@@ -69,7 +70,13 @@ def finding_changes(old: Report, new: Report, one_sided: set[str]) -> list[Chang
     right = [each for each in new.findings if each.rule not in one_sided]
     keys = (_by_line, _by_function, _by_file_name)
     pairs, fixed, added = match_items(left, right, keys, _lines_apart)
-    changes = [change for one, other in pairs if (change := _cost_change(one, other)) is not None]
+    whole_ns = min(_total_ns(old), _total_ns(new))
+    step_ns = min(_total_ns(each) / max(len(each.summary.steps), 1) for each in (old, new))
+    changes = [
+        change
+        for one, other in pairs
+        if (change := _cost_change(one, other, whole_ns, step_ns)) is not None
+    ]
     changes += [_one_sided_change(each, is_new=False) for each in fixed]
     changes += [_one_sided_change(each, is_new=True) for each in added]
     return sorted(changes, key=_rank)
@@ -121,14 +128,22 @@ def _amounts(cost: Cost) -> Mapping[tuple[Unit, bool], _Amount]:
     return {(unit, each): _Amount(unit, n, each) for unit, each, n in every if n is not None}
 
 
-def _cost_change(one: Finding, other: Finding) -> Change | None:
-    """The change of a finding that both sides have, or None if it is within noise."""
+def _cost_change(one: Finding, other: Finding, whole_ns: float, step_ns: float) -> Change | None:
+    """The change of a finding that both sides have, or None if it is within noise.
+
+    Args:
+        whole_ns: Length of the recordings: of the shorter one.
+        step_ns: Length of a step: of the shorter mean.
+    """
     left, right = _amounts(one.cost), _amounts(other.cost)
     known = next((key for key in left if key in right), None)
     if known is None:
         return None
     before, after = left[known], right[known]
-    if not _is_significant(before.n, after.n):
+    # Recordings of few steps lose a share of each cost at their ends.
+    length_ns = step_ns if before.per_step else whole_ns
+    min_change = _MIN_CHANGE_SHARE * length_ns if before.unit == "ns" else 0
+    if not _is_significant(before.n, after.n, min_change):
         return None
     status = _status(one, other, is_worse=after.n > before.n)
     return _finding_change(other, status, before, after, (one.n, other.n), _place(one))
@@ -167,69 +182,43 @@ def _finding_change(
     )
 
 
-@dataclass(frozen=True)
-class _Calls:
-    """All calls of one kernel or operator, with the location of the longest."""
-
-    n: int
-    ns: int
-    location: Location | None
-
-
 def call_changes(old: Report, new: Report) -> list[Change]:
     """Kernels that changed, or operators by self time if neither side has kernels."""
     if old.summary.top_kernels or new.summary.top_kernels:
-        return _changed("kernel", _kernels(old), _kernels(new))
-    return _changed("operator", _operators(old), _operators(new))
+        kernels = (
+            {each.name: (each, each.total_ns) for each in report.summary.top_kernels}
+            for report in (old, new)
+        )
+        return _changed_calls("kernel", old, new, *kernels)
+    operators = (
+        {each.name: (each, each.self_ns) for each in report.summary.top_ops}
+        for report in (old, new)
+    )
+    return _changed_calls("operator", old, new, *operators)
 
 
-def _kernels(report: Report) -> "_CallsOfReport":
-    every = report.summary.top_kernels
-    calls = {each.name: _Calls(each.n_calls, each.total_ns, each.location) for each in every}
-    return _CallsOfReport(report, calls)
+_Calls = Mapping[str, tuple[KernelSummary | OpSummary, int]]
+"""By name: a kernel or operator, and the time of its calls in nanoseconds."""
 
 
-def _operators(report: Report) -> "_CallsOfReport":
-    every = report.summary.top_ops
-    calls = {each.name: _Calls(each.n_calls, each.self_ns, each.location) for each in every}
-    return _CallsOfReport(report, calls)
-
-
-@dataclass(frozen=True)
-class _CallsOfReport:
-    """The calls of a report, by name."""
-
-    report: Report
-    calls: dict[str, _Calls]
-
-    @property
-    def n_steps(self) -> int:
-        return len(self.report.summary.steps)
-
-    @property
-    def total_ns(self) -> int:
-        steps = self.report.summary.steps
-        return sum(each.dur_ns for each in steps) if steps else self.report.summary.window_ns
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether names may be missing, since a report lists only the costliest."""
-        return len(self.calls) >= MAX_ENTRIES
-
-
-def _changed(kind: ChangeKind, left: _CallsOfReport, right: _CallsOfReport) -> list[Change]:
-    per_step = bool(left.n_steps and right.n_steps)
-    n_left, n_right = (left.n_steps, right.n_steps) if per_step else (1, 1)
-    min_ns = _MIN_CHANGE_SHARE * min(left.total_ns / n_left, right.total_ns / n_right)
+def _changed_calls(
+    kind: ChangeKind, old: Report, new: Report, left: _Calls, right: _Calls
+) -> list[Change]:
+    steps = [report.summary.steps for report in (old, new)]
+    per_step = all(steps)
+    n_left, n_right = map(len, steps) if per_step else (1, 1)
+    min_ns = _MIN_CHANGE_SHARE * min(_total_ns(old) / n_left, _total_ns(new) / n_right)
     changes = []
-    for name in {**right.calls, **left.calls}:
-        one, other = left.calls.get(name), right.calls.get(name)
+    for name in {**right, **left}:
+        one, before_ns = left.get(name, (None, 0))
+        other, after_ns = right.get(name, (None, 0))
         present = other or one
-        if present is None or (one is None and left.is_cut) or (other is None and right.is_cut):
-            continue
-        before = round(one.ns / n_left) if one else 0
-        after = round(other.ns / n_right) if other else 0
-        if not _is_significant(before, after, min_ns):
+        # A report lists only the costliest: a name may be missing on one side.
+        is_cut = (one is None and len(left) >= MAX_ENTRIES) or (
+            other is None and len(right) >= MAX_ENTRIES
+        )
+        before, after = round(before_ns / n_left), round(after_ns / n_right)
+        if present is None or is_cut or not _is_significant(before, after, min_ns):
             continue
         changes.append(
             Change(
@@ -243,11 +232,16 @@ def _changed(kind: ChangeKind, left: _CallsOfReport, right: _CallsOfReport) -> l
                 before=before,
                 after=after,
                 per_step=per_step,
-                n_before=one.n if one else 0,
-                n_after=other.n if other else 0,
+                n_before=one.n_calls if one else 0,
+                n_after=other.n_calls if other else 0,
             )
         )
     return sorted(changes, key=_rank)
+
+
+def _total_ns(report: Report) -> int:
+    steps = report.summary.steps
+    return sum(each.time_ns for each in steps) if steps else report.summary.window_ns
 
 
 def _is_significant(before: int, after: int, min_change: float = 0) -> bool:

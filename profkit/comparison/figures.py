@@ -74,7 +74,7 @@ def _of_steps(summary: Summary, *, per_step: bool) -> Iterator[tuple[Key, int | 
         if summary.window_ns:
             yield ("window_ns", None), summary.window_ns
         return
-    yield ("step_ns", None), round(sum(step.dur_ns for step in steps) / len(steps))
+    yield ("step_ns", None), round(sum(step.time_ns for step in steps) / len(steps))
     for name in _STEP:
         lengths = [getattr(step, name) for step in steps]
         if None not in lengths:

@@ -57,7 +57,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.oom_messages import flush_fix, flush_message
 from profkit.engine.needs import Need
-from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, costly_wait, event_ids
+from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, costly_wait
 from profkit.engine.wording import known_locations, time_per_step
 from profkit.index.runtime_calls import ALLOCATOR, names_matching
 from profkit.index.snapshot.cache_flushes import FlushCause
@@ -130,27 +130,20 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     is_free = names_matching(ctx.events.names, _FREE)[ctx.events.name[calls]]
     n_frees = int(is_free.sum())
     main_calls = calls[is_free] if n_frees else calls
-    lines = sorted(ctx.by_line(main_calls), key=lambda each: -int(ctx.events.dur_ns[each[1]].sum()))
-    yield INFO.finding(
-        severity=judged.severity,
-        confidence=judged.confidence,
+    lines = ctx.costliest_lines(main_calls, MAX_LINES, ctx.events.dur_ns[main_calls])
+    yield judged.finding(
+        ctx,
+        INFO,
         message=(
             f"After the first step the program still allocates CUDA memory "
             f"{format_count(len(calls) - n_frees)} times and frees it {format_count(n_frees)} "
-            f"times, which takes {time_per_step(ctx, judged.wait.blocked_ns)}."
+            f"times, which takes {time_per_step(ctx, judged.blocked.total_ns)}."
         ),
         fix=_fix(n_frees),
-        locations=known_locations(*(location for location, _ in lines[:MAX_LINES])),
+        locations=known_locations(*lines),
         n=len(calls),
-        cost=judged.cost,
-        evidence={
-            "n_allocations": len(calls) - n_frees,
-            "n_frees": n_frees,
-            "blocked_ns": judged.wait.blocked_ns,
-            "device_idle_ns": judged.wait.idle_ns,
-            "events": event_ids(ctx, calls),
-        },
-        claims=judged.wait.claims,
+        rows=calls,
+        evidence={"n_allocations": len(calls) - n_frees, "n_frees": n_frees},
     )
 
 
@@ -177,7 +170,6 @@ def _flushed_cache(memory: DeviceMemory, full: Rows) -> Finding:
     given, again = int(flushes.n_bytes[full].sum()), int(flushes.reallocated_bytes[full].sum())
     following = np.minimum(flushes.last[full] + 1, replay.end - 1)
     return INFO.finding(
-        severity="warning",
         confidence="high",
         message=flush_message(memory, full, again),
         fix=flush_fix(memory),

@@ -54,9 +54,8 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import (
-    fragmentation_text,
-    listed,
     main_fragmentation_sites,
+    retention_text,
     site_locations,
 )
 from profkit.engine.families.device_memory.settings_messages import (
@@ -128,7 +127,6 @@ def _finding(memory: DeviceMemory, trend: CacheTrend) -> Finding:
     )
     cause = _fragmentation(memory, failed, sites) if is_fragmented else _pools(memory)
     return INFO.finding(
-        severity="warning",
         confidence="high" if is_fragmented else "medium",
         message=f"{text} {cause}",
         fix=fragmentation_fix(memory) if is_fragmented else (
@@ -175,11 +173,7 @@ def _fragmentation(memory: DeviceMemory, failed: Rows, sites: Sequence[Fragmenta
         f"last needed {format_bytes(needed)} with {format_bytes(int(requests.free_bytes[last]))} "
         f"free, the largest free block {format_bytes(largest)}{excluded}."
     )
-    if not sites:
-        return text
-    n_bytes = format_bytes(sum(site.unreleasable_bytes for site in sites))
-    blocks = listed([fragmentation_text(site) for site in sites])
-    return f"{text} {blocks} kept {n_bytes} of free memory from being released."
+    return f"{text} {retention_text(sites)}" if sites else text
 
 
 def _pools(memory: DeviceMemory) -> str:

@@ -79,7 +79,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not busy_ns or share < thresholds.min_busy_share:
         return
     yield INFO.finding(
-        severity="note",
         confidence="high",
         message=(
             f"{format_count(len(rows))} of {format_count(len(ctx.launches.work))} kernels, copies "

@@ -8,8 +8,8 @@ Why it matters:
     On several GPUs it copies the whole model to each of them in every step, scatters inputs,
     gathers outputs on the first GPU and sums gradients there; one process launches the work of all
     GPUs from threads that wait for each other. On one GPU it still traverses all parameters and
-    inputs in each call. The cost in each step is this time or the time in which no GPU computes
-    anything else, whichever is smaller.
+    inputs in each call. The cost is what the steps take less in a replay of the recording in which
+    neither the host nor the GPUs spend this time.
 
 How to fix it:
     On one GPU call the module itself. On several start one process per GPU and use
@@ -37,8 +37,7 @@ Reads:
 
 When to ignore this:
     The cost is approximate: it leaves out the time that threads wait for each other and what the
-    first GPU does alone with all outputs; it includes host work that overlaps with kernels, up to
-    the time in which no GPU computes. A subclass with its own ``forward`` is not found.
+    first GPU does alone with all outputs. A subclass with its own ``forward`` is not found.
 
 Source:
     ``torch.nn.DataParallel`` in PyTorch's documentation (its warning), and "Use
@@ -53,18 +52,17 @@ import numpy as np
 
 from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.collectives.messages import distributed_program
 from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.device.idle import BlockingCost, blocking_cost
 from profkit.index.intervals import Intervals, complement, covered_by, unite
 from profkit.index.ranks.data_parallel import (
     DataParallelOverhead,
     data_parallel_calls,
     data_parallel_overhead,
 )
+from profkit.model.change import ProgramChange
 from profkit.model.finding import Finding
 from profkit.units import format_count
 
@@ -100,26 +98,29 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
     wrapper = data_parallel_overhead(ctx.events, ctx.tree, ctx.launches, calls)
     busy = covered_by(ctx.events, wrapper.work)
-    cost = blocking_cost(unite(wrapper.on_host, busy), _idle_otherwise(ctx, wrapper), *windows(ctx))
-    lines = costliest_lines(ctx, calls, ctx.events.dur_ns[calls], MAX_LINES)
+    change = ProgramChange(scaled=((wrapper.work, 0.0),), host_time=wrapper.on_host.pairs())
+    cost = ctx.time_cost(change)
+    idle_ns = _idle_otherwise(ctx, wrapper).total_ns
+    lines = ctx.costliest_lines(calls, MAX_LINES, ctx.events.dur_ns[calls])
     yield INFO.finding(
         severity=(
-            "warning" if cost.saving_ns >= thresholds.warning_share * windows_ns(ctx) else "note"
+            "warning" if (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx) else "note"
         ),
         confidence="high",
-        message=_message(ctx, wrapper, busy, cost, at(lines[0])),
+        message=_message(ctx, wrapper, busy, idle_ns, at(lines[0])),
         fix=_fix(wrapper.n_devices, trains=distributed_program(ctx).trains),
         locations=known_locations(*lines),
         n=len(calls),
-        cost=ctx.cost(cost.saving_ns, basis="upper-bound"),
+        cost=cost,
         evidence={
             "n_devices": wrapper.n_devices,
             "host_ns": wrapper.on_host.total_ns,
             "device_ns": busy.total_ns,
-            "device_idle_otherwise_ns": cost.idle_ns,
+            "device_idle_otherwise_ns": idle_ns,
             "events": event_ids(ctx, calls),
         },
-        claims=cost.claims,
+        spans=unite(wrapper.on_host, busy).pairs(),
+        change=change,
     )
 
 
@@ -132,11 +133,11 @@ def _idle_otherwise(ctx: Context, wrapper: DataParallelOverhead) -> Intervals:
 
 
 def _message(
-    ctx: Context, wrapper: DataParallelOverhead, busy: Intervals, cost: BlockingCost, place: str
+    ctx: Context, wrapper: DataParallelOverhead, busy: Intervals, idle_ns: int, place: str
 ) -> str:
     often = times_per_step(ctx, len(wrapper.calls))
     on_host = time_per_step(ctx, wrapper.on_host.total_ns)
-    idle = time_per_step(ctx, cost.idle_ns)
+    idle = time_per_step(ctx, idle_ns)
     if wrapper.n_devices <= 1:
         return (
             f"`DataParallel` around the model called{place} runs it on one GPU, {often}, and "

@@ -3,12 +3,13 @@
 What it finds:
     Calls of ``torch.cuda.synchronize()``, ``stream.synchronize()`` and ``event.synchronize()``
     inside the steps: synchronizing runtime calls outside any operator. The call with which the
-    profiler ends a recording is left out, and so are calls of gloo's threads.
+    profiler ends a recording is left out, and so are calls of gloo's threads, and a line that only
+    synchronizes once all work has been launched, as benchmarks end.
 
 Why it matters:
     While the host waits for the GPU it launches nothing, so the GPU is idle from the end of its
-    work until the host has launched more, in every step. Such calls are often left over from
-    timing or debugging.
+    work until the host has launched more, in every step. The cost is what the steps take less in a
+    replay of the recording without the calls. They are often left over from timing or debugging.
 
 How to fix it:
     Delete the call: PyTorch orders the work of a stream by itself. For timing, record two
@@ -34,7 +35,7 @@ Reads:
 
 When to ignore this:
     The program has to wait: before it passes memory to another library, or to limit how far the
-    host runs ahead. The cost is an upper bound: idle time with another cause remains.
+    host runs ahead.
 
 Source:
     ``torch.cuda.synchronize``, ``torch.cuda.Event`` and "Asynchronous execution" in PyTorch's
@@ -50,7 +51,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import WaitThresholds, costly_wait, in_windows
 from profkit.engine.wording import at, known_locations, times_per_step
-from profkit.index.device.syncs import SyncKind, called_by_profiler
+from profkit.index.device.syncs import SyncKind, called_by_profiler, followed_by_work
 from profkit.index.ranks.collectives import collective_rows
 from profkit.model.events import NO_ROW, Rows
 from profkit.model.finding import Finding
@@ -78,7 +79,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that synchronizes explicitly."""
     for location, rows in ctx.by_line(_calls_of_program(ctx)):
         wait = costly_wait(ctx, rows, thresholds)
-        if wait is None:
+        if wait is None or _ends_all_work(ctx, rows):
             continue
         runtime_call = ctx.events.name_of(int(rows[0]))
         call = _python_call(runtime_call)
@@ -104,6 +105,14 @@ def _calls_of_program(ctx: Context) -> Rows:
     rows = rows[in_windows(ctx, rows) & ~in_collective]
     own: Rows = rows[~called_by_profiler(ctx.events, ctx.tree, ctx.launches, rows)]
     return own
+
+
+def _ends_all_work(ctx: Context, rows: Rows) -> bool:
+    """Whether nothing was launched after any of the calls.
+
+    In a recording of a single step the next step may follow.
+    """
+    return len(ctx.steps) != 1 and not followed_by_work(ctx.events, ctx.launches, rows).any()
 
 
 def _python_call(runtime_call: str) -> str:

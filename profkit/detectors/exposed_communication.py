@@ -10,8 +10,9 @@ What it finds:
 Why it matters:
     A collective that overlaps with computation costs almost nothing; an exposed one makes the step
     longer by all of its duration, and the more ranks, the longer. Collectives during which the
-    host had simply launched nothing else are left out, since shorter ones would not help: the cost
-    is the rest, an upper bound of what can be saved.
+    host had simply launched nothing else are left out, since shorter ones would not help. The cost
+    is what the steps take less in a replay of the recording in which the rest takes no time. It is
+    an upper bound: to hide a collective, there must be enough computation beside it.
 
 How to fix it:
     Overlap the all-reduce of gradients with the backward pass, as ``DistributedDataParallel`` does;
@@ -75,9 +76,11 @@ from profkit.engine.families.collectives.waits import (
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.intervals import covered_within
+from profkit.index.intervals import Intervals, covered_within, inside
 from profkit.index.ranks.collectives import device_collectives
 from profkit.index.ranks.data_parallel import data_parallel_calls
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Confidence, Finding
 from profkit.units import format_ns, format_share
 
@@ -109,10 +112,13 @@ class Thresholds:
             has some of it, such as the end of the last bucket, below a tenth.
         min_steps_share: Minimum share of steps for which that holds: a rank may be late once, such
             as when recording begins.
+        warning_share: Share of the steps that could be saved, if all communication were hidden,
+            from which it is a warning: where the host is the bottleneck, nothing is lost.
     """
 
     min_step_share: float = 0.1
     min_steps_share: float = 0.5
+    warning_share: float = 0.01
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -123,7 +129,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     by_devices = None if len(data_parallel_calls(ctx.events, ctx.tree)) else waits_of_devices(ctx)
     for waits in (by_devices, waits_of_host(ctx)):
         if waits is not None and _is_frequent(ctx, waits, thresholds):
-            yield _finding(ctx, waits, distributed_program(ctx))
+            yield _finding(ctx, waits, distributed_program(ctx), thresholds)
 
 
 def _is_frequent(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -> bool:
@@ -135,14 +141,32 @@ def _is_frequent(ctx: Context, waits: CollectiveWaits, thresholds: Thresholds) -
     return later and bool(is_exposed.mean() >= thresholds.min_steps_share)
 
 
-def _finding(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) -> Finding:
+def _copies_during(ctx: Context, waited: Intervals) -> Rows:
+    """Copies that the host launches while it waits: gloo's, from and to a device."""
+    launches, events = ctx.launches, ctx.events
+    is_copy = events.category[launches.work] == Category.MEMCPY
+    is_launched = (launches.launch != NO_ROW) & inside(waited, events.ts_ns[launches.launch])
+    return np.asarray(launches.work[is_copy & is_launched], dtype=np.intp)
+
+
+def _finding(
+    ctx: Context, waits: CollectiveWaits, program: DistributedProgram, thresholds: Thresholds
+) -> Finding:
     sites = collective_sites(ctx, waits)
     counted = waits.rows[waits.share_ns > 0]
     costliest = waits.rows[np.argsort(-waits.share_ns, kind="stable")]
     kinds = waits.by_kind
     confidence: Confidence = "medium" if len(ctx.steps) > 1 else "low"
+    if waits.device is None:
+        change = ProgramChange(
+            scaled=((_copies_during(ctx, waits.waited), 0.0),), host_time=waits.waited.pairs()
+        )
+    else:
+        change = ProgramChange(scaled=((waits.rows.astype(np.intp), 0.0),))
+    cost = ctx.time_cost(change, "upper-bound")
+    is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     return INFO.finding(
-        severity="warning" if program.trains else "note",
+        severity="warning" if program.trains and is_costly else "note",
         confidence=confidence,
         message=_message(ctx, waits, _mostly(sites, waits.waited.total_ns), len(counted)),
         fix=collective_fix(ctx, waits, program),
@@ -150,7 +174,7 @@ def _finding(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) 
             *(site.location for site in sites[:MAX_LINES] if 10 * site.ns >= sites[0].ns)
         ),
         n=len(counted),
-        cost=ctx.cost(waits.waited.total_ns, basis="upper-bound"),
+        cost=cost,
         evidence={
             "device": waits.device,
             "exposed_ns": waits.exposed_ns,
@@ -160,7 +184,8 @@ def _finding(ctx: Context, waits: CollectiveWaits, program: DistributedProgram) 
             "kinds_ns": list(kinds.values()),
             "events": event_ids(ctx, costliest[: len(counted)]),
         },
-        claims=waits.waited.pairs(),
+        spans=waits.waited.pairs(),
+        change=change,
     )
 
 

@@ -10,10 +10,10 @@ Why it matters:
     TF32 has float32's range and accumulates in float32, but rounds the inputs to 10 bits of
     mantissa instead of 23. Tensor cores multiply it 8 times as fast as float32 on an A100, 7.4
     times on an H100 or H200, nearly 15 times on a B200. Since version 1.12 PyTorch does not use it
-    for matrix products by default. On these GPUs the cost is an estimate: the kernels' time minus
-    what the smallest of these ratios leaves. On GPUs of compute capability 8.6, 8.7, 8.9, 11 and
-    12 the ratio is one or two, depending on the board: there the cost is an upper bound, all of the
-    kernels' time, and the finding is a note.
+    for matrix products by default. On these GPUs the cost is an estimate: what the steps take less
+    in a replay of the recording with kernels 7.4 times as fast. On GPUs of compute capability 8.6,
+    8.7, 8.9, 11 and 12 the ratio is one or two, depending on the board: there the cost is an upper
+    bound, a replay without these kernels, and the finding is a note.
 
 How to fix it:
     Call ``torch.set_float32_matmul_precision("high")`` once before the first product; in newer
@@ -61,14 +61,14 @@ import numpy as np
 
 from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
 from profkit.engine.wording import at, time_per_step, times_per_step
 from profkit.index.device.matmul_precision import Matmuls, float32_matmuls
-from profkit.index.intervals import covered_within, take_from_start, union
+from profkit.index.intervals import covered_within, union
 from profkit.index.runtime_calls import HIP
+from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Mask
 from profkit.model.finding import Finding
 from profkit.units import format_share
@@ -178,11 +178,11 @@ def _findings(
     devices = np.unique(events.device.at(found.rows)).tolist()
     capabilities = {ctx.trace.devices[ordinal].compute_capability for ordinal in devices}
     is_fast = capabilities <= _FAST_TF32 and not by_cudnn
-    saved_ns = (spent_ns * (1 - 1 / _RATIO)).astype(np.int64) if is_fast else spent_ns
-    total_ns = int(saved_ns.sum())
-    is_warning = is_fast and total_ns >= thresholds.warning_share * windows_ns(ctx)
+    change = ProgramChange(scaled=((found.rows, 1 / _RATIO if is_fast else 0.0),))
+    cost = ctx.time_cost(change, "estimate" if is_fast else "upper-bound")
+    is_warning = is_fast and (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     known = found.op != NO_ROW
-    locations = costliest_lines(ctx, found.op[known], events.dur_ns[found.rows[known]], _MAX_LINES)
+    locations = ctx.costliest_lines(found.op[known], _MAX_LINES, events.dur_ns[found.rows[known]])
     what = "cuDNN layers compute" if by_cudnn else "Matrices are multiplied"
     yield INFO.finding(
         severity="warning" if is_warning else "note",
@@ -196,11 +196,12 @@ def _findings(
         fix=_ALLOW_CUDNN if by_cudnn else _ALLOW if is_fast else _AUTOCAST,
         locations=locations,
         n=len(found.rows),
-        cost=ctx.cost(total_ns, basis="estimate" if is_fast else "upper-bound"),
+        cost=cost,
         evidence={
             "kernel_ns": int(spent_ns.sum()),
             "busy_share": round(float(share), 4),
             "events": event_ids(ctx, found.rows),
         },
-        claims=take_from_start(spent, starts, ends, saved_ns),
+        spans=spent.pairs(),
+        change=change,
     )

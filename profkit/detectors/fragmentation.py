@@ -56,9 +56,8 @@ from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.messages import (
-    fragmentation_text,
-    listed,
     main_fragmentation_sites,
+    retention_text,
     site_locations,
 )
 from profkit.engine.families.device_memory.settings_messages import (
@@ -168,7 +167,6 @@ def _finding(memory: DeviceMemory, reserved: int, excess: int, *, is_warning: bo
 def _rounding(memory: DeviceMemory, active: int) -> Finding:
     lost = memory.rounding_bytes
     return INFO.finding(
-        severity="note",
         confidence="high",
         message=(
             f"{format_bytes(lost)} of the {format_bytes(active)} allocated on {memory.label} "
@@ -211,6 +209,4 @@ def _cause(memory: DeviceMemory, largest: int, sites: tuple[FragmentationSite, .
             f"At that time {format_bytes(releasable)} of free memory was in segments without live "
             f"blocks, and {format_bytes(unreleasable)} between live blocks."
         )
-    n_bytes = format_bytes(sum(site.unreleasable_bytes for site in main))
-    blocks = listed([fragmentation_text(site) for site in main])
-    return f"At that time {blocks} kept {n_bytes} of free memory from being released."
+    return f"At that time {retention_text(main)}"

@@ -10,7 +10,8 @@ What it finds:
 Why it matters:
     Nothing is fused across a break, values between two graphs go through memory, and one CUDA graph
     cannot contain both. That cost is in no recording: it takes one without the break to know it.
-    The cost given here is Python's time between the graphs, and no more than the GPU is idle.
+    The cost given here is what the steps take less in a replay of the recording without Python's
+    time between the graphs.
 
 How to fix it:
     Move the line out of the compiled function, or write it so that it can be compiled:
@@ -53,7 +54,7 @@ Source:
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -67,16 +68,17 @@ from profkit.engine.families.compile import (
     is_limit,
     is_resumed,
     location_of,
+    matching_fix,
     original,
     shortened,
 )
 from profkit.engine.needs import Need
-from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
+from profkit.engine.windows import event_ids, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
 from profkit.index.compiled.compilations import gaps_between_graphs
-from profkit.index.device.idle import blocking_cost
-from profkit.index.intervals import Intervals, covered_within, take_from_start, union
-from profkit.model.capture_info import CodePlace, Compiled, GraphBreak
+from profkit.index.intervals import Intervals, union
+from profkit.model.capture_info import CodePlace, Compiled
+from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.location import Location
@@ -125,24 +127,21 @@ _HINT: Final = re.compile(r"^\s*Hint: (?P<hint>(?:.|\n)*?)(?=\n\s*Hint: |\n\n|\Z
 _USELESS_HINT: Final = re.compile(
     r"report an issue|Dynamo bug|fundamental|graph break may be difficult"
 )
-_FIXES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
-    (
-        re.compile(r"^logging\.|[Ll]ogger|builtin operator `print`|warnings\.warn"),
-        "Log outside the compiled function.",
+_FIXES: Final = {
+    r"^logging\.|[Ll]ogger|builtin operator `print`|warnings\.warn": (
+        "Log outside the compiled function."
     ),
-    (
-        re.compile(r"generic_jump|[Dd]ata.dependent (branch|jump|control)"),
-        "Use `torch.where(condition, a, b)` or `torch.cond` instead of `if`.",
+    r"generic_jump|[Dd]ata.dependent (branch|jump|control)": (
+        "Use `torch.where(condition, a, b)` or `torch.cond` instead of `if`."
     ),
-    (
-        re.compile(r"item\(\)|data.dependent operator|_local_scalar_dense|[Dd]ynamic shape oper"),
-        "Keep the value a tensor inside the compiled function, and read it outside.",
+    r"item\(\)|data.dependent operator|_local_scalar_dense|[Dd]ynamic shape oper": (
+        "Keep the value a tensor inside the compiled function, and read it outside."
     ),
-    (
-        re.compile(r"generator|context manager|[Cc]omprehension|try|except"),
-        "Simplify the line, or move it out of the compiled function.",
+    r"generator|context manager|[Cc]omprehension|try|except": (
+        "Simplify the line, or move it out of the compiled function."
     ),
-)
+}
+"""Fixes by what the reason contains."""
 _DEFAULT_FIX: Final = "Move the line out of the compiled function."
 _UNKNOWN_REASON_FIX: Final = (
     "Move the line out of the compiled function; record with `profkit run` or `profkit.trace`, or "
@@ -153,92 +152,50 @@ _UNKNOWN_REASON_FIX: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line with graph breaks, and for each function left uncompiled."""
     code = CompiledCode(ctx)
-    for breaks in _breaks_by_line(ctx, code):
-        yield _finding(ctx, breaks, thresholds)
+    yield from _breaks_by_line(ctx, code, thresholds)
     for one in _uncompiled(code):
         yield _uncompiled_finding(one)
 
 
 @dataclass(frozen=True)
-class _GraphBreaks:
-    """The graph breaks of a line.
+class _Line:
+    """A line with graph breaks.
 
     Attributes:
         location: The line: the user's own where there is one.
         further: The line of a library that breaks the graph, or the user's call.
         reason: Torch's reason, or empty.
-        places: Runs in steps that resume behind the line, in ``ctx.compiled_runs``.
-        between: Python's time between the graphs.
-        n_graphs: Graphs that run in the interrupted calls.
-        n_calls: Interrupted calls.
         is_call: Whether only the line of the call is known, and not the line of the break.
     """
 
     location: Location
-    further: tuple[Location, ...]
-    reason: str
-    places: Rows
-    between: Intervals
-    n_graphs: int
-    n_calls: int
+    further: tuple[Location, ...] = ()
+    reason: str = ""
     is_call: bool = False
 
 
-@dataclass
-class _Line:
-    """A line with graph breaks, before the time between graphs is known."""
-
-    location: Location
-    further: tuple[Location, ...]
-    reason: str
-    is_call: bool = False
-    places: list[Rows] = field(default_factory=list)
-
-
-def _breaks_by_line(ctx: Context, code: CompiledCode) -> Iterator[_GraphBreaks]:
-    """The graph breaks in steps by line, in the order of time."""
+def _breaks_by_line(ctx: Context, code: CompiledCode, thresholds: Thresholds) -> Iterator[Finding]:
+    """A finding for the graph breaks of each line in steps, in the order of time."""
     runs = ctx.compiled_runs
     in_steps = ctx.step_of(runs.rows) >= 0
     has_graph = in_steps & _has_graph(ctx, code)
     n_graphs = np.bincount(runs.root[has_graph], minlength=len(runs.rows))
-    lines: dict[object, _Line] = {}
     inside = in_steps & (runs.parent >= 0) & (n_graphs[runs.root] > 1)
+    lines: dict[object, tuple[_Line, list[Rows]]] = {}
     for places in _same_versions(ctx, np.flatnonzero(inside & _contains_graph(ctx, has_graph))):
-        resumed_at, first = code.resumes_at(int(places[0])), int(runs.rows[places[0]])
-        if resumed_at is not None:
-            found = _line(code, ctx.location(first), resumed_at)
-        elif code.is_known(int(places[0])) or not has_graph[places[0]]:
-            continue
-        else:
-            found = _Line(ctx.location(first), (), "", is_call=True)
-        if found is not None:
-            key = found.location.file, found.location.line, found.is_call
-            lines.setdefault(key, found).places.append(places)
-    if lines:
-        yield from _measured(ctx, list(lines.values()), n_graphs)
-
-
-def _measured(ctx: Context, lines: list[_Line], n_graphs: Rows) -> Iterator[_GraphBreaks]:
-    """The lines with Python's time between graphs, which is computed once for all lines."""
-    runs = ctx.compiled_runs
-    every = np.concatenate([places for line in lines for places in line.places])
-    starts, ends = gaps_between_graphs(ctx.events, runs, every)
-    begin = 0
-    for line in lines:
-        end = begin + sum(map(len, line.places))
-        places = np.sort(every[begin:end])
-        roots = np.unique(runs.root[places])
-        yield _GraphBreaks(
-            location=line.location,
-            further=line.further,
-            reason=line.reason,
-            places=places,
-            between=union(starts[begin:end], ends[begin:end]),
-            n_graphs=int(n_graphs[roots].sum()),
-            n_calls=len(roots),
-            is_call=line.is_call,
-        )
-        begin = end
+        line = _line(ctx, code, int(places[0]), has_graph=bool(has_graph[places[0]]))
+        if line is not None:
+            key = line.location.file, line.location.line, line.is_call
+            lines.setdefault(key, (line, []))[1].append(places)
+    if not lines:
+        return
+    of_line = [np.concatenate(places) for _, places in lines.values()]
+    # Computed once for all lines, since it joins all operators of a thread.
+    starts, ends = gaps_between_graphs(ctx.events, runs, np.concatenate(of_line))
+    bounds = np.cumsum([len(places) for places in of_line])[:-1]
+    gaps = map(union, np.split(starts, bounds), np.split(ends, bounds))
+    for (line, _), places, between in zip(lines.values(), of_line, gaps, strict=True):
+        yield _finding(ctx, line, np.sort(places), between, n_graphs, thresholds)
 
 
 def _same_versions(ctx: Context, places: Rows) -> Iterator[Rows]:
@@ -278,11 +235,22 @@ def _contains_graph(ctx: Context, has_graph: Mask) -> Mask:
     return contains
 
 
-def _line(code: CompiledCode, called: Location, at: CodePlace) -> _Line | None:
-    """The line behind which a run resumes; None where the program requests the graph break."""
-    found = _reason_at(code, at)
+def _line(ctx: Context, code: CompiledCode, place: int, *, has_graph: bool) -> _Line | None:
+    """The line behind which a run resumes; None where there is none, or a requested break.
+
+    Args:
+        place: The run's place in ``ctx.compiled_runs``.
+        has_graph: Whether that run has a graph.
+    """
+    called = ctx.location(int(ctx.compiled_runs.rows[place]))
+    at = code.resumes_at(place)
+    if at is None:
+        return _Line(called, is_call=True) if has_graph and not code.is_known(place) else None
+    # A break at this line, else in a function that it calls.
+    breaks = [one for one in code.breaks if any(each[:2] == at[:2] for each in one.stack)]
+    found = min(breaks, key=lambda one: one.stack[0][:2] != at[:2], default=None)
     if found is None:
-        return _Line(location_of(original(at)), (), "")
+        return _Line(location_of(original(at)))
     if _REQUESTED.search(first_line(found.reason)):
         return None
     innermost = location_of(found.stack[0])
@@ -291,17 +259,6 @@ def _line(code: CompiledCode, called: Location, at: CodePlace) -> _Line | None:
         return _Line((*known, innermost)[0], (innermost,) if known else (), found.reason)
     users = location_of(found.stack[found.user])
     return _Line(users, (innermost,) if found.user else (), found.reason)
-
-
-def _reason_at(code: CompiledCode, at: CodePlace) -> GraphBreak | None:
-    """Torch's record of a graph break at a line, else in a function that it calls."""
-    for one in code.breaks:
-        if one.stack and one.stack[0][:2] == at[:2]:
-            return one
-    for one in code.breaks:
-        if any(place[:2] == at[:2] for place in one.stack):
-            return one
-    return None
 
 
 def _uncompiled(code: CompiledCode) -> Iterator[Compiled]:
@@ -317,51 +274,55 @@ def _uncompiled(code: CompiledCode) -> Iterator[Compiled]:
     yield from done.values()
 
 
-def _finding(ctx: Context, breaks: _GraphBreaks, thresholds: Thresholds) -> Finding:
-    total_ns, claims = _cost(ctx, breaks.between)
-    rows = ctx.compiled_runs.rows[breaks.places]
-    is_long = total_ns >= thresholds.warning_share * windows_ns(ctx)
+def _finding(
+    ctx: Context,
+    line: _Line,
+    places: Rows,
+    between: Intervals,
+    n_graphs: Rows,
+    thresholds: Thresholds,
+) -> Finding:
+    """The finding for a line.
+
+    Args:
+        places: Runs in steps that resume behind the line, in ``ctx.compiled_runs``.
+        between: Python's time between the graphs.
+        n_graphs: Graphs that run within each run. Shape of the runs.
+    """
+    change = ProgramChange(host_time=between.pairs())
+    cost = ctx.time_cost(change, "upper-bound")
+    runs = ctx.compiled_runs
+    rows, calls = runs.rows[places], np.unique(runs.root[places])
+    is_long = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     is_frequent = len(rows) / len(ctx.steps) >= thresholds.warning_breaks_count
+    python_ns, n_all = between.total_ns, int(n_graphs[calls].sum())
+    n_each = n_all / len(calls)
+    where = " in the function called" if line.is_call else ""
     return INFO.finding(
         severity="warning" if is_long or is_frequent else "note",
-        confidence="high" if breaks.reason else "medium",
-        message=_message(ctx, breaks),
-        fix=_fix(breaks.reason) if breaks.reason else _UNKNOWN_REASON_FIX,
-        locations=known_locations(breaks.location, *breaks.further),
+        confidence="high" if line.reason else "medium",
+        message=(
+            f"Graph break{where}{at(line.location)}, {times_per_step(ctx, len(rows))}"
+            f"{_reason(line.reason)}. The compiled code runs as "
+            f"{format_count(round(n_each)) if n_each.is_integer() else f'about {n_each:.1f}'} "
+            f"graphs instead of one, with {time_per_step(ctx, python_ns)} "
+            f"({format_share(python_ns / windows_ns(ctx))}) of Python between them; the cost of "
+            "missed fusion is not included."
+        ),
+        fix=_fix(line.reason) if line.reason else _UNKNOWN_REASON_FIX,
+        locations=known_locations(line.location, *line.further),
         n=len(rows),
-        cost=ctx.cost(total_ns, basis="upper-bound"),
+        cost=cost,
         evidence={
-            "n_graphs": breaks.n_graphs,
-            "n_calls": breaks.n_calls,
-            "python_ns": breaks.between.total_ns,
-            "reason": first_line(breaks.reason),
+            "n_graphs": n_all,
+            "n_calls": len(calls),
+            "python_ns": python_ns,
+            "reason": first_line(line.reason),
             "events": event_ids(ctx, rows),
         },
-        claims=claims,
+        spans=between.pairs(),
+        change=change,
     )
-
-
-def _message(ctx: Context, breaks: _GraphBreaks) -> str:
-    where = " in the function called" if breaks.is_call else ""
-    python_ns = breaks.between.total_ns
-    n_each = breaks.n_graphs / breaks.n_calls
-    n_graphs = format_count(round(n_each)) if n_each.is_integer() else f"about {n_each:.1f}"
-    return (
-        f"Graph break{where}{at(breaks.location)}, {times_per_step(ctx, len(breaks.places))}"
-        f"{_reason(breaks.reason)}. The compiled code runs as {n_graphs} graphs instead of one, "
-        f"with {time_per_step(ctx, python_ns)} ({format_share(python_ns / windows_ns(ctx))}) of "
-        "Python between them; the cost of missed fusion is not included."
-    )
-
-
-def _cost(ctx: Context, between: Intervals) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """How much of the time between graphs a fix can save at most, and where it is."""
-    starts, ends = windows(ctx)
-    if ctx.has_device_work:
-        cost = blocking_cost(between, idle_in_windows(ctx), starts, ends)
-        return cost.saving_ns, cost.claims
-    lost_ns = covered_within(between, starts, ends)
-    return int(np.sum(lost_ns)), take_from_start(between, starts, ends, lost_ns)
 
 
 def _reason(reason: str) -> str:
@@ -370,8 +331,7 @@ def _reason(reason: str) -> str:
 
 def _fix(reason: str) -> str:
     """The fix for a reason of torch's, with its own hint if it has a useful one."""
-    line = first_line(reason)
-    fix = next((fix for pattern, fix in _FIXES if pattern.search(line)), _DEFAULT_FIX)
+    fix = matching_fix(first_line(reason), _FIXES) or _DEFAULT_FIX
     hints = (" ".join(match["hint"].split()) for match in _HINT.finditer(reason))
     hint = next((hint for hint in hints if not _USELESS_HINT.search(hint)), "")
     return f"{fix} PyTorch's hint: “{shortened(hint).rstrip('.')}”." if hint else fix
@@ -380,7 +340,6 @@ def _fix(reason: str) -> str:
 def _uncompiled_finding(one: Compiled) -> Finding:
     place = location_of(one.code)
     return INFO.finding(
-        severity="warning",
         confidence="medium",
         message=(
             f"`{one.code[2]}`{at(place)} runs uncompiled: PyTorch failed to compile it"

@@ -165,8 +165,7 @@ def _locations(ctx: Context, nodes: GraphNodes, here: Mask) -> tuple[Location, .
     own = rows[(frame != NO_FRAME) & ~np.isin(frame, trained)]
     if not len(own):
         return known_locations(ctx.location(int(rows[-1])))
-    lines = sorted(ctx.by_line(own), key=lambda each: -len(each[1]))
-    return known_locations(*(location for location, _ in lines[:MAX_LINES]))
+    return known_locations(*ctx.costliest_lines(own, MAX_LINES))
 
 
 def _finding(

@@ -7,8 +7,8 @@ What it finds:
 
 Why it matters:
     Even a tensor of four bytes costs a synchronization: PyTorch copies it and then waits for the
-    stream, so the GPU becomes idle. The cost is at most the time that the host waits and at most
-    the time that the GPU is idle in those steps.
+    stream, so the GPU becomes idle. The cost is what the steps take less in a replay of the
+    recording in which the host does not wait.
 
 How to fix it:
     Create the tensor on the GPU (``torch.zeros(8, device=x.device)`` launches a kernel and waits

@@ -8,9 +8,9 @@ What it finds:
 
 Why it matters:
     Normally the host runs ahead of the GPU. To read a value it waits until the GPU has finished
-    all work launched before, and the GPU is then idle until the host has launched new work. Each
-    step loses at most the time that the host waits and at most the time that the GPU is idle; the
-    smaller of the two is the cost. On a CPU nothing waits, so the rule only adds a note.
+    all work launched before, and the GPU is then idle until the host has launched new work. The
+    cost is what the steps take less in a replay of the recording without the reads. On a CPU
+    nothing waits, so the rule only adds a note.
 
 How to fix it:
     Keep the value on the GPU and read it rarely: collect ``loss.detach()`` and read all values
@@ -35,8 +35,7 @@ Reads:
     copies within them, GPU busy time in nanoseconds, source lines.
 
 When to ignore this:
-    The program needs the value in every step. The cost is an upper bound: a GPU that is idle for
-    another reason stays idle without the read.
+    The program needs the value in every step.
 
 Source:
     ``aten/src/ATen/native/cuda/CUDAScalar.cu`` (the copy that ``item`` waits for);
@@ -99,7 +98,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     waits = ctx.syncs.of_kind(SyncKind.READ)
     waits = waits.select(in_windows(ctx, waits.rows))
     for location, rows in ctx.by_line(np.unique(waits.owner)):
-        wait = costly_wait(ctx, waits.rows[np.isin(waits.owner, rows)], thresholds)
+        wait = costly_wait(ctx, waits.rows[np.isin(waits.owner, rows)], thresholds, rows)
         if wait is not None:
             yield wait.finding(
                 ctx,

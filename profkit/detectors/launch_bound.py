@@ -1,4 +1,4 @@
-"""KER001 launch-bound: the GPU is idle between many small kernels, waiting for launches.
+"""KER001 launch-bound: the GPU is idle between kernels, waiting for launches.
 
 What it finds:
     GPUs with many short idle gaps because the host has not launched the next kernel yet, although
@@ -8,9 +8,9 @@ What it finds:
 Why it matters:
     An operator costs PyTorch some microseconds on the host, whatever its size. Where kernels are
     shorter than that, the GPU finishes before the next one is launched, and a faster GPU changes
-    nothing. The cost is the idle time in these gaps, an upper bound of what can be saved.
-    Recording Python stacks slows down the host; the idle time that stacks can explain is
-    subtracted.
+    nothing. The cost is what the steps take less in a replay of the recording in which the host
+    spends no time in these gaps. Recording Python stacks slows down the host; the idle time that
+    stacks can explain is subtracted.
 
 How to fix it:
     Launch less: ``torch.compile(model, mode="reduce-overhead")`` fuses kernels and replays them as
@@ -36,7 +36,8 @@ Reads:
 
 When to ignore this:
     The host is shared with other programs, or the recording's overhead is larger than known. CUDA
-    graphs need fixed shapes and addresses, which not every program has.
+    graphs need fixed shapes and addresses, which not every program has. With a few kernels per step
+    the Python between them may be the cause; the confidence is low then.
 
 Source:
     "Accelerating PyTorch with CUDA Graphs" on PyTorch's blog; ``torch.compile`` (``mode``) and
@@ -65,6 +66,7 @@ from profkit.index.intervals import (
     take_from_start,
     union,
 )
+from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Int64s, Rows
 from profkit.model.finding import Confidence, Finding
 from profkit.model.location import Location
@@ -92,17 +94,15 @@ class Thresholds:
             much to save, CUDA graphs or a compiler are worth the effort.
         max_gap_ns: Longest gap that counts. A slow operator takes up to a millisecond on the
             host; longer gaps are other work.
-        max_median_kernel_ns: Maximum of the kernels' median duration: an operator takes 10 to 20
-            microseconds on the host, so the host stays ahead of longer kernels.
-        min_kernels_count: Minimum kernels per step.
+        few_kernels_count: With fewer kernels per step the confidence is low: what the program does
+            between a few launches may take longer than the launches.
         assumed_stretch_share: Overhead of stacks on the host where it was not recorded: 4.6 ms
             became 10 ms.
     """
 
     min_idle_share: float = 0.15
     max_gap_ns: int = 1_000_000
-    max_median_kernel_ns: int = 20_000
-    min_kernels_count: int = 20
+    few_kernels_count: int = 20
     assumed_stretch_share: float = 1.2
 
 
@@ -135,13 +135,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         found.append(_LaunchWaits(device, idle, own_ns))
     waits = max(found, key=lambda each: each.total_ns)
     kernels = _kernels(ctx, waits.device)
-    if (
-        waits.total_ns >= thresholds.min_idle_share * windows_ns(ctx)
-        and len(kernels) >= thresholds.min_kernels_count * len(starts)
-        and np.median(ctx.events.dur_ns[kernels]) <= thresholds.max_median_kernel_ns
-    ):
-        confidence: Confidence = "medium" if is_known else "low"
-        yield _finding(ctx, waits, kernels, overhead, confidence if overhead else "high")
+    if len(kernels) and waits.total_ns >= thresholds.min_idle_share * windows_ns(ctx):
+        is_low = not is_known or len(kernels) < thresholds.few_kernels_count * len(starts)
+        confidence: Confidence = "low" if is_low else "medium" if overhead else "high"
+        yield _finding(ctx, waits, kernels, overhead, confidence)
 
 
 def _finding(
@@ -149,9 +146,9 @@ def _finding(
 ) -> Finding:
     starts, ends = windows(ctx)
     saved_ns, n_each = waits.total_ns, round(len(kernels) / len(starts))
+    change = ProgramChange(host_time=take_from_start(waits.idle, starts, ends, waits.own_ns))
     median_ns = float(np.median(ctx.events.dur_ns[kernels]))
     return INFO.finding(
-        severity="warning",
         confidence=confidence,
         message=(
             f"The GPU is idle for {time_per_step(ctx, saved_ns)} "
@@ -165,7 +162,7 @@ def _finding(
         ),
         locations=_busiest_lines(ctx, waits.device),
         n=len(kernels),
-        cost=ctx.cost(saved_ns, basis="estimate" if overhead else "upper-bound"),
+        cost=ctx.time_cost(change, "estimate" if overhead else "replay"),
         evidence={
             "device": waits.device.device,
             "n_kernels_per_step": n_each,
@@ -173,7 +170,8 @@ def _finding(
             "launch_idle_ns": waits.idle.total_ns,
             "overhead_ratio": round(overhead, 3),
         },
-        claims=take_from_start(waits.idle, starts, ends, waits.own_ns),
+        spans=change.host_time,
+        change=change,
     )
 
 
@@ -197,5 +195,4 @@ def _busiest_lines(ctx: Context, device: DeviceActivity) -> tuple[Location, ...]
     """The lines that launch the most work."""
     own = np.isin(ctx.launches.work, device.rows) & (ctx.launches.op != NO_ROW)
     ops = ctx.launches.op[own]
-    lines = sorted(ctx.by_line(ops[in_windows(ctx, ops)]), key=lambda each: -len(each[1]))
-    return tuple(location for location, _ in lines[:MAX_LINES])
+    return ctx.costliest_lines(ops[in_windows(ctx, ops)], MAX_LINES)

@@ -36,7 +36,7 @@ Source:
     messages); ``cuptiActivityFlushAll`` in CUPTI's documentation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +46,7 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids
 from profkit.index.device.orphans import launches_without_work, orphans_with_lost_launch
+from profkit.model.events import Rows
 from profkit.model.finding import Finding
 from profkit.units import format_count, format_share
 
@@ -105,12 +106,7 @@ def _many(n_lost: int, n_all: int, thresholds: Thresholds) -> bool:
     return n_lost >= thresholds.min_lost_count and n_lost >= thresholds.min_lost_share * n_all
 
 
-def _finding(
-    ctx: Context,
-    rows: "np.ndarray[tuple[int], np.dtype[np.intp]]",
-    message: str,
-    texts: list[str] | None = None,
-) -> Finding:
+def _finding(ctx: Context, rows: Rows, message: str, texts: Sequence[str] = ()) -> Finding:
     return INFO.finding(
         severity="note" if texts else "warning",
         confidence="low" if texts else "high",
@@ -119,6 +115,6 @@ def _finding(
             "Record fewer steps, close other profilers (nsys, ncu, dcgm), and run `profkit doctor` "
             "to check the driver's permissions."
         ),
-        n=max(1, len(rows), len(texts or ())),
-        evidence={"messages": texts} if texts else {"events": event_ids(ctx, rows)},
+        n=max(1, len(rows), len(texts)),
+        evidence={"messages": list(texts)} if texts else {"events": event_ids(ctx, rows)},
     )

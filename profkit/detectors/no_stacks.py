@@ -59,7 +59,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if ctx.has_lines:
         return
     yield INFO.finding(
-        severity="note",
         confidence="high",
         message="No Python stacks were recorded, so findings name operators and no source lines.",
         fix='Record with `with profkit.trace("step"):`, or with `with_stack=True`.',

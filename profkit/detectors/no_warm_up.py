@@ -22,7 +22,8 @@ Use instead:
         with profkit.trace("train", wait=2, warmup=1, active=3) as t:
 
 Reads:
-    The steps (``starts_ns`` and ``ends_ns`` in nanoseconds).
+    The steps (``starts_ns`` and ``ends_ns`` in nanoseconds), on the devices where the host runs
+    ahead of them.
 
 When to ignore this:
     Some steps do more work on purpose, such as an evaluation, and the recording began with one.
@@ -40,6 +41,7 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import windows
 from profkit.model.finding import Finding
 from profkit.units import format_ns
 
@@ -75,7 +77,8 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if the first step is much longer than the others."""
-    lengths = ctx.steps.ends_ns - ctx.steps.starts_ns
+    starts, ends = windows(ctx)
+    lengths = ends - starts
     if len(lengths) < thresholds.min_steps_count:
         return
     first, rest = int(lengths[0]), float(np.median(lengths[1:]))
@@ -83,7 +86,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not is_long or lengths[1:].max() > thresholds.max_spread_share * rest:
         return
     yield INFO.finding(
-        severity="note",
         confidence="high" if len(lengths) > thresholds.min_steps_count else "medium",
         message=(
             f"The first step, {ctx.steps.names[0]}, takes {format_ns(first)}, the others take "

@@ -69,7 +69,7 @@ class Thresholds:
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if events were skipped."""
     notes = ctx.trace.notes
-    n = notes.n_odd + notes.n_skipped + notes.n_unpaired
+    n = notes.n_invalid + notes.n_skipped + notes.n_unpaired
     if not n:
         return
     share = n / max(notes.n_events, 1)
@@ -82,16 +82,16 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         ),
         fix="Record again with a newer PyTorch and driver.",
         n=n,
-        evidence={"events": [odd.position for odd in notes.odd]},
+        evidence={"events": [each.position for each in notes.invalid]},
     )
 
 
 def _kinds(notes: LoadNotes) -> Iterator[str]:
     """The kinds of skipped events; for invalid times with the first event's name."""
-    if notes.odd:
-        first = notes.odd[0]
+    if notes.invalid:
+        first = notes.invalid[0]
         example = f"{first.name} ({first.reason})"
-        yield f"{format_count(notes.n_odd)} with invalid times, such as {example}"
+        yield f"{format_count(notes.n_invalid)} with invalid times, such as {example}"
     if notes.n_skipped:
         yield f"{format_count(notes.n_skipped)} that are no events"
     if notes.n_unpaired:

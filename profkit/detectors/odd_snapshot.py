@@ -85,7 +85,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     # A free block may still have the size that was requested when it was allocated.
     active = blocks_in.state != State.INACTIVE
     n_short = int((active & (blocks_in.requested_bytes > blocks_in.n_bytes)).sum())
-    if snapshot.notes.n_odd_segments or snapshot.notes.n_skipped or n_short:
+    if snapshot.notes.n_inconsistent_segments or snapshot.notes.n_skipped or n_short:
         yield _inconsistent(snapshot, n_short)
     for memory in ctx.device_memories:
         yield from _missing_segments(memory)
@@ -96,10 +96,11 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _inconsistent(snapshot: MemorySnapshot, n_short: int) -> Finding:
     notes = snapshot.notes
     parts = []
-    if notes.n_odd_segments:
+    if notes.n_inconsistent_segments:
+        of = format_count(len(snapshot.segments))
         parts.append(
-            f"{format_count(notes.n_odd_segments)} of {format_count(len(snapshot.segments))} "
-            "segments are not the sum of their blocks"
+            f"{format_count(notes.n_inconsistent_segments)} of {of} segments are not the sum of "
+            "their blocks"
         )
     if notes.n_skipped:
         parts.append(f"{format_count(notes.n_skipped)} entries are invalid")
@@ -110,9 +111,9 @@ def _inconsistent(snapshot: MemorySnapshot, n_short: int) -> Finding:
         confidence="high",
         message=f"The snapshot is inconsistent: {' and '.join(parts)}.",
         fix="Dump the snapshot again, and do not modify it.",
-        n=notes.n_odd_segments + notes.n_skipped + n_short,
+        n=notes.n_inconsistent_segments + notes.n_skipped + n_short,
         evidence={
-            "n_odd_segments": notes.n_odd_segments,
+            "n_odd_segments": notes.n_inconsistent_segments,
             "n_skipped": notes.n_skipped,
             "n_short_blocks": n_short,
         },
@@ -154,7 +155,6 @@ def _missing_beginning(memory: DeviceMemory, thresholds: Thresholds) -> Iterator
     if not n or n_bytes < thresholds.min_lost_share * int(live.n_bytes.sum()):
         return
     yield INFO.finding(
-        severity="note",
         confidence="medium",
         message=(
             f"{blocks(n).capitalize()} of {memory.label} ({format_bytes(n_bytes)}) were allocated "
@@ -182,7 +182,6 @@ def _without_stacks(
     if not total or bare < thresholds.min_stackless_share * total:
         return
     yield INFO.finding(
-        severity="note",
         confidence="high",
         message=(
             f"No stack was recorded for {format_bytes(bare)} of the {format_bytes(total)} "

@@ -7,12 +7,13 @@ What it finds:
 Why it matters:
     The GPU can only copy from pinned memory on its own. A copy from pageable memory goes through
     a staging buffer while the host waits: first until the GPU has reached the copy, then until
-    the data is sent. The copy itself is slower too. The cost is at most the time that the host
-    waits and at most the time that the GPU is idle in those steps.
+    the data is sent. The copy itself is slower too. The cost is what the steps take less in a
+    replay of the recording in which the host does not wait.
 
 How to fix it:
     Let the loader put its batches into pinned memory and copy them with ``non_blocking=True``:
-    the copy then overlaps with kernels, and the host continues.
+    the copy then overlaps with kernels, and the host continues. A CPU tensor that is an index or
+    another argument of an operator on the GPU is copied in each call: create it on the GPU.
 
 Example:
     ::
@@ -34,8 +35,7 @@ Reads:
 
 When to ignore this:
     The tensor is copied only once: pinning it costs more than it saves. Pinned memory pays off
-    where it is reused, as in a loader. The cost is an upper bound: idle time with another cause
-    remains.
+    where it is reused, as in a loader.
 
 Source:
     "API synchronization behavior" in the CUDA Runtime API reference (pageable host memory to
@@ -43,7 +43,9 @@ Source:
     of non_blocking and pin_memory()" among PyTorch's tutorials.
 """
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -52,9 +54,10 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import WaitThresholds, costly_wait, in_windows
 from profkit.engine.wording import at, times_per_step
-from profkit.index.device.syncs import SyncKind, bytes_of, is_pageable
+from profkit.index.device.syncs import COPYING, SyncKind, bytes_of, is_pageable
 from profkit.index.host.host_made_tensors import SMALL_BYTES, creating_ops
-from profkit.model.events import NO_ROW
+from profkit.index.runtime_calls import rows_named
+from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
 from profkit.units import format_bytes
 
@@ -68,6 +71,25 @@ INFO = RuleInfo(
 )
 
 Thresholds = WaitThresholds
+
+_CALLED: Final = re.compile(r"^(?!autograd::|torch::autograd::)\w+::\w")
+"""Operators that a program calls: not autograd's wrappers, nor annotations, which traces of torch
+1.8 to 1.10 have as operators."""
+_INDEXING: Final = re.compile(
+    r"^aten::(_?index(_|$)|_?unsafe_index|take|gather|scatter|where$|masked_|embedding)"
+)
+_PIN: Final = (
+    "Use `DataLoader(..., pin_memory=True)` and copy with `.to(device, non_blocking=True)`; call "
+    "`tensor.pin_memory()` once for a buffer that you reuse."
+)
+_INDEX_ON_GPU: Final = (
+    "The index is on the CPU, and each call copies it: create it on the GPU, as in "
+    "`torch.arange(n, device=x.device)`, or move it there once."
+)
+_ON_GPU: Final = (
+    "The operator copies an argument that is on the CPU in each call: create it on the GPU, or "
+    "move it there once."
+)
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -91,12 +113,20 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
                 f"The copy of {format_bytes(n_bytes / len(copies))} from pageable memory to the "
                 f"GPU{at(location)} runs {times_per_step(ctx, len(owners))} and {wait.text(ctx)}"
             ),
-            fix=(
-                "Use `DataLoader(..., pin_memory=True)` and copy with `.to(device, "
-                "non_blocking=True)`; call `tensor.pin_memory()` once for a buffer that you reuse."
-            ),
+            fix=_fix(ctx, owners),
             locations=(location,),
             n=len(owners),
             rows=copies,
             evidence={"bytes": n_bytes},
         )
+
+
+def _fix(ctx: Context, owners: Rows) -> str:
+    """The fix, by the operator that the program called."""
+    called = ctx.tree.outermost(rows_named(ctx.events, _CALLED, Category.OP))[owners]
+    names = [ctx.events.name_of(row) for row in called[called != NO_ROW]]
+    if not names:
+        return _PIN
+    if all(_INDEXING.search(name) for name in names):
+        return _INDEX_ON_GPU
+    return _PIN if any(COPYING.search(name) for name in names) else _ON_GPU

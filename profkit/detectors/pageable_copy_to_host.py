@@ -7,7 +7,7 @@ What it finds:
 Why it matters:
     A copy to pageable memory returns only when it is done, and it starts only after all work that
     was launched before. Meanwhile the host launches nothing, so the GPU becomes idle. The cost is
-    at most the time that the host waits and at most the time that the GPU is idle in those steps.
+    what the steps take less in a replay of the recording in which the host does not wait.
 
 How to fix it:
     Copy less often. Or copy to pinned memory with ``non_blocking=True``, record an event behind
@@ -30,8 +30,7 @@ Reads:
     ``dur_ns`` in nanoseconds), GPU busy time in nanoseconds, source lines.
 
 When to ignore this:
-    The program needs the result immediately. The cost is an upper bound: idle time with another
-    cause remains.
+    The program needs the result immediately.
 
 Source:
     "API synchronization behavior" in the CUDA Runtime API reference (device memory to pageable

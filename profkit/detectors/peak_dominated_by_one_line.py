@@ -137,7 +137,6 @@ def _finding(memory: DeviceMemory, line: int, saved: int, peak: int) -> Finding:
     location = memory.lines.location(line)
     used_for = "" if use == "unknown" else f" ({use})"
     return INFO.finding(
-        severity="note",
         confidence="high",
         message=(
             f"At the peak of {format_bytes(peak)} on {memory.label}, {location.place} had "

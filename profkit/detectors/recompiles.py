@@ -9,7 +9,8 @@ What it finds:
 Why it matters:
     Compiled code is valid for calls like the one that it was compiled for: the same sizes, types
     and values. A call that fails a guard compiles the function again, which blocks the step for a
-    tenth of a second to minutes. After eight versions PyTorch stops: calls that match none of them
+    tenth of a second to minutes. The cost is what the steps take less in a replay of the recording
+    without these compilations. After eight versions PyTorch stops: calls that match none of them
     run uncompiled from then on, without an error.
 
 How to fix it:
@@ -49,7 +50,7 @@ Source:
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -66,20 +67,15 @@ from profkit.engine.families.compile import (
     is_limit,
     is_resumed,
     location_of,
+    matching_fix,
     original,
     version_of,
 )
 from profkit.engine.windows import event_ids, idle_in_windows, windows, windows_ns
 from profkit.engine.wording import at, counted, known_locations, time_per_step, times_per_step
-from profkit.index.intervals import (
-    Intervals,
-    covered_by,
-    covered_within,
-    intersect,
-    take_from_start,
-)
+from profkit.index.intervals import covered_by, covered_within, intersect
 from profkit.model.capture_info import CodePlace, Compiled
-from profkit.model.events import Rows
+from profkit.model.change import ProgramChange
 from profkit.model.finding import Confidence, Finding
 from profkit.model.location import Location
 from profkit.units import format_share
@@ -117,59 +113,39 @@ _SIZE: Final = re.compile(
     r"expected (?P<before>\d+), actual (?P<now>\d+)"
 )
 
-_FIXES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
-    (
-        re.compile(r"size mismatch|rank mismatch|size\(\)|\.size\b|\bs\d+\b|mark_dynamic"),
-        (
-            "Use `torch.compile(..., dynamic=True)`, or call "
-            "`torch._dynamo.mark_dynamic(tensor, dim)` before the function, or pad to a few sizes."
-        ),
+_FIXES: Final = {
+    r"size mismatch|rank mismatch|size\(\)|\.size\b|\bs\d+\b|mark_dynamic": (
+        "Use `torch.compile(..., dynamic=True)`, or call "
+        "`torch._dynamo.mark_dynamic(tensor, dim)` before the function, or pad to a few sizes."
     ),
-    (
-        re.compile(r"stride mismatch|storage_offset"),
-        "Pass tensors with the same strides: call `.contiguous()` before the function.",
+    r"stride mismatch|storage_offset": (
+        "Pass tensors with the same strides: call `.contiguous()` before the function."
     ),
-    (
-        re.compile(r"requires_grad mismatch"),
-        (
-            "Pass tensors that all require gradients or all do not: `.detach()` the others, or "
-            "compile a function for each use."
-        ),
+    r"requires_grad mismatch": (
+        "Pass tensors that all require gradients or all do not: `.detach()` the others, or "
+        "compile a function for each use."
     ),
-    (
-        re.compile(r"dtype mismatch|dispatch key set mismatch"),
-        (
-            "Pass tensors of the same dtype under the same `autocast`, `no_grad` and "
-            "`inference_mode`, or compile a function for each use."
-        ),
+    r"dtype mismatch|dispatch key set mismatch": (
+        "Pass tensors of the same dtype under the same `autocast`, `no_grad` and "
+        "`inference_mode`, or compile a function for each use."
     ),
-    (
-        re.compile(r"GLOBAL_STATE|check_global_state|grad_mode|autocast|\.training\b"),
-        (
-            "Compile a function for each use, such as one for training and one for evaluation: "
-            "`no_grad`, `autocast` or `train()` differ between calls."
-        ),
+    r"GLOBAL_STATE|check_global_state|grad_mode|autocast|\.training\b": (
+        "Compile a function for each use, such as one for training and one for evaluation: "
+        "`no_grad`, `autocast` or `train()` differ between calls."
     ),
-    (
-        re.compile(r"BACKEND_MATCH"),
-        "Call `torch.compile` once before the loop, and reuse its result.",
+    r"BACKEND_MATCH": "Call `torch.compile` once before the loop, and reuse its result.",
+    r"check_obj_id|check_type_id|deallocated|invalidated| is not? |WEAKREF|hooks": (
+        "Create the objects that the function uses once before the loop, and reuse them."
     ),
-    (
-        re.compile(r"check_obj_id|check_type_id|deallocated|invalidated| is not? |WEAKREF|hooks"),
-        "Create the objects that the function uses once before the loop, and reuse them.",
+    r"^len\(|keys\(\)|dict_contains|length mismatch": (
+        "Pass lists and dictionaries of the same length in every call, or one tensor instead."
     ),
-    (
-        re.compile(r"^len\(|keys\(\)|dict_contains|length mismatch"),
-        ("Pass lists and dictionaries of the same length in every call, or one tensor instead."),
+    r"==": (
+        "Pass a Python number that changes as a tensor, `torch.tensor(value)`; keep other "
+        "changing values out of the compiled function."
     ),
-    (
-        re.compile(r"=="),
-        (
-            "Pass a Python number that changes as a tensor, `torch.tensor(value)`; keep other "
-            "changing values out of the compiled function."
-        ),
-    ),
-)
+}
+"""Fixes by what the failed guard contains."""
 _DEFAULT_FIX: Final = "Pass arguments that meet the same guards in every call."
 _UNKNOWN_REASON_FIX: Final = (
     "Record with `profkit run` or `profkit.trace`, or set `TORCH_LOGS=recompiles`, to see the "
@@ -180,38 +156,12 @@ _UNKNOWN_REASON_FIX: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that recompiles, and for each function given up on."""
     code = CompiledCode(ctx)
-    for recompilations in _recompilations(ctx, code):
-        yield _finding(ctx, recompilations, thresholds)
+    groups = _recompilations(ctx, code)
+    for group, backward in zip(groups, _backward_rows(ctx, groups), strict=True):
+        yield _finding(ctx, group, backward, thresholds)
     for one in code.compiled:
         if is_limit(one.failure):
             yield from _given_up(ctx, code, one)
-
-
-@dataclass(frozen=True)
-class _Recompilations:
-    """The recompilations that one line causes.
-
-    Attributes:
-        location: The source line that calls the function, as far as it is known.
-        rows: The compilations, in the order of time.
-        reasons: Torch's reasons: each once, the most frequent first.
-        functions: The user's functions that are compiled.
-        n_versions: The most versions that one of them had afterwards; 0 where it is not known.
-        n_steps: Steps with a recompilation.
-        spent: When it was compiled, backward passes included.
-        lost: The part of it in which no device worked; all of it without devices.
-        is_known: Whether it is known that it had been compiled before.
-    """
-
-    location: Location
-    rows: Rows
-    reasons: tuple[str, ...]
-    functions: tuple[CodePlace, ...]
-    n_versions: int
-    n_steps: int
-    spent: Intervals
-    lost: Intervals
-    is_known: bool
 
 
 @dataclass(frozen=True)
@@ -227,9 +177,14 @@ class _Compilation:
     def key(self) -> tuple[str | None, int | None]:
         return self.location.file, self.location.line
 
+    @property
+    def is_identified(self) -> bool:
+        """Whether it is known of which function it is, and so whether that was compiled before."""
+        return bool(self.compile_id) or self.record is not None
 
-def _recompilations(ctx: Context, code: CompiledCode) -> Iterator[_Recompilations]:
-    """The recompilations in steps by line, in the order of time."""
+
+def _recompilations(ctx: Context, code: CompiledCode) -> list[list[_Compilation]]:
+    """The recompilations in steps by the line that causes them, in the order of time."""
     compilations = ctx.compilations
     places = np.flatnonzero(compilations.is_function & (ctx.step_of(compilations.rows) >= 0))
     every = [
@@ -237,10 +192,8 @@ def _recompilations(ctx: Context, code: CompiledCode) -> Iterator[_Recompilation
         for place in places.tolist()
     ]
     known = _by_line(_without_warm_up(ctx, [one for one in every if _is_recompilation(one)]))
-    unknown = [one for one in every if not one.compile_id and one.record is None]
-    groups = [*known, *_by_line(_in_several_steps(ctx, unknown))]
-    for n, (group, backward) in enumerate(zip(groups, _backward_rows(ctx, groups), strict=True)):
-        yield _of_line(ctx, group, backward, is_known=n < len(known))
+    unknown = [one for one in every if not one.is_identified]
+    return [*known, *_by_line(_in_several_steps(ctx, unknown))]
 
 
 def _compilation(ctx: Context, code: CompiledCode, row: int, compile_id: str) -> _Compilation:
@@ -304,79 +257,66 @@ def _backward_rows(ctx: Context, groups: list[list[_Compilation]]) -> list[list[
     return found
 
 
-def _of_line(
-    ctx: Context, group: list[_Compilation], backward: list[int], *, is_known: bool
-) -> _Recompilations:
+def _finding(
+    ctx: Context, group: list[_Compilation], backward: list[int], thresholds: Thresholds
+) -> Finding:
+    """The finding for the recompilations that one line causes, and their backward passes."""
     rows = np.array([one.row for one in group], dtype=np.intp)
-    spent = covered_by(ctx.events, np.array([*rows.tolist(), *backward], dtype=np.intp))
-    reasons = [one.record.reason for one in group if one.record is not None and one.record.reason]
-    versions = [version_of(one.compile_id) for one in group]
-    return _Recompilations(
-        location=group[0].location,
-        rows=rows,
-        reasons=tuple(sorted(dict.fromkeys(reasons), key=lambda each: -reasons.count(each))),
-        functions=tuple(
-            dict.fromkeys(
-                one.record.code
-                for one in group
-                if one.record is not None
-                and one.record.is_users
-                and not is_resumed(one.record.code[2])
-            )
-        ),
-        n_versions=max((each + 1 for each in versions if each is not None), default=0),
-        n_steps=len(np.unique(ctx.step_of(rows))),
-        spent=spent,
-        lost=intersect(spent, idle_in_windows(ctx)) if ctx.has_device_work else spent,
-        is_known=is_known,
-    )
-
-
-def _finding(ctx: Context, found: _Recompilations, thresholds: Thresholds) -> Finding:
+    compiling = np.array([*rows.tolist(), *backward], dtype=np.intp)
+    spent = covered_by(ctx.events, compiling)
+    change = ProgramChange(scaled=((compiling, 0.0),))
+    # Where devices work meanwhile, nothing is lost.
+    lost = intersect(spent, idle_in_windows(ctx)) if ctx.has_device_work else spent
     starts, ends = windows(ctx)
-    lost_ns = covered_within(found.lost, starts, ends)
+    lost_ns = covered_within(lost, starts, ends)
     total_ns = int(lost_ns.sum())
-    share = total_ns / windows_ns(ctx)
-    is_repeated = found.n_steps > 1 or found.n_versions >= thresholds.min_versions_count
+    records = [one.record for one in group if one.record is not None]
+    reasons = [
+        reason for reason, _ in Counter(one.reason for one in records).most_common() if reason
+    ]
+    users = [one.code for one in records if one.is_users and not is_resumed(one.code[2])]
+    functions = list(dict.fromkeys(users))
+    versions = [version_of(one.compile_id) for one in group]
+    n_versions = max((each + 1 for each in versions if each is not None), default=0)
+    n_steps = len(np.unique(ctx.step_of(rows)))
+    is_repeated = n_steps > 1 or n_versions >= thresholds.min_versions_count
     is_long = total_ns >= thresholds.warning_share * windows_ns(ctx)
+    is_sure = n_steps > 1 or bool(reasons)
+    confidence: Confidence = "high" if is_sure else "medium"
     return INFO.finding(
         severity="warning" if is_repeated and is_long else "note",
-        confidence=_confidence(found),
+        confidence=confidence if group[0].is_identified else "low",
         message=(
-            f"{_function(found)} is recompiled {times_per_step(ctx, len(found.rows))}, which takes "
-            f"{time_per_step(ctx, total_ns)} ({format_share(share)}). {_guard(found.reasons)}"
+            f"{_function(functions, group[0].location)} is recompiled "
+            f"{times_per_step(ctx, len(rows))}, which takes {time_per_step(ctx, total_ns)} "
+            f"({format_share(total_ns / windows_ns(ctx))}). {_guard(reasons)}"
         ),
-        fix=_fix(found.reasons[0] if found.reasons else ""),
-        locations=known_locations(found.location, *map(location_of, found.functions)),
-        n=len(found.rows),
-        cost=ctx.cost(total_ns),
+        fix=_fix(reasons[0] if reasons else ""),
+        locations=known_locations(group[0].location, *map(location_of, functions)),
+        n=len(rows),
+        cost=ctx.time_cost(change),
         evidence={
-            "compile_ns": found.spent.total_ns,
-            "n_steps": found.n_steps,
-            "n_versions": found.n_versions,
-            "reasons": [first_line(each) for each in found.reasons[:MAX_REASONS]],
-            "events": event_ids(ctx, found.rows),
+            "compile_ns": spent.total_ns,
+            "n_steps": n_steps,
+            "n_versions": n_versions,
+            "reasons": [first_line(each) for each in reasons[:MAX_REASONS]],
+            "events": event_ids(ctx, rows),
         },
-        claims=take_from_start(found.lost, starts, ends, lost_ns),
+        spans=lost.pairs(),
+        change=change,
     )
 
 
-def _confidence(found: _Recompilations) -> Confidence:
-    if not found.is_known:
-        return "low"
-    return "high" if found.n_steps > 1 or found.reasons else "medium"
-
-
-def _function(found: _Recompilations) -> str:
+def _function(functions: list[CodePlace], location: Location) -> str:
     """What is recompiled, in the user's names."""
-    if len(found.functions) == 1:
-        file, line, name = found.functions[0]
-        return f"`{name}` (called{at(found.location)})" if file and line else f"`{name}`"
-    place = at(found.location) if found.location.file is not None else ""
+    if len(functions) == 1:
+        file, line, name = functions[0]
+        return f"`{name}` (called{at(location)})" if file and line else f"`{name}`"
+    place = at(location)
     return f"The function called{place}" if place else "A function"
 
 
-def _guard(reasons: tuple[str, ...]) -> str:
+def _guard(reasons: list[str]) -> str:
     if not reasons:
         return "The failed guard was not recorded."
     lines = [first_line(each) for each in reasons]
@@ -390,7 +330,7 @@ def _fix(reason: str) -> str:
     if not reason:
         return _UNKNOWN_REASON_FIX
     line = first_line(reason)
-    fix = next((fix for pattern, fix in _FIXES if pattern.search(line)), _DEFAULT_FIX)
+    fix = matching_fix(line, _FIXES) or _DEFAULT_FIX
     size = _SIZE.search(line)
     if size is None:
         return fix
@@ -411,12 +351,11 @@ def _given_up(ctx: Context, code: CompiledCode, one: Compiled) -> Iterator[Findi
     same = function_id(one.number)
     n_versions = sum(function_id(each.number) == same for each in code.compiled) - 1
     yield INFO.finding(
-        severity="warning",
         confidence="high" if in_steps else "low",
         message=(
             f"{subject}{at(place)} reached the recompile limit after {n_versions} compilations, "
             "so calls that match none of these versions run uncompiled. "
-            f"{_guard((one.reason,) if one.reason else ())}"
+            f"{_guard([one.reason] if one.reason else [])}"
         ),
         fix=_fix(one.reason),
         locations=known_locations(place),

@@ -8,9 +8,10 @@ What it finds:
 
 Why it matters:
     A cast computes nothing: it reads and writes the whole tensor, and operators in between move
-    four bytes per element instead of two. The cost is the GPU time of these casts and of their
-    backward passes. It is an upper bound, since a cast of a weight or at the ends of the network is
-    needed once in any case. Operators in between become faster too; that is not in the figure.
+    four bytes per element instead of two. The cost is what the steps take less in a replay of the
+    recording without these casts and their backward passes. A cast of a weight or at the ends of
+    the network is needed once in any case. Operators in between become faster too; that is not in
+    the figure.
 
 How to fix it:
     Run the forward pass and the loss under ``torch.autocast`` without your own casts: it casts a
@@ -56,7 +57,6 @@ import numpy as np
 
 from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import RuleInfo
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, windows, windows_ns
@@ -64,6 +64,7 @@ from profkit.engine.wording import at, tensor_method, time_per_step, times_per_s
 from profkit.index.host.casts import RoundTrips, round_trips
 from profkit.index.intervals import covered_within, intersect, union
 from profkit.index.runtime_calls import CUDA, HIP
+from profkit.model.change import ProgramChange
 from profkit.model.finding import Finding
 from profkit.units import format_share
 
@@ -116,8 +117,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     share = spent.total_ns / max(1, int(covered_within(ctx.busy, starts, ends).sum()))
     if share < thresholds.min_busy_share:
         return
-    locations = costliest_lines(ctx, trips.owner, events.dur_ns[trips.work], _MAX_LINES)
-    is_warning = spent.total_ns >= thresholds.warning_share * windows_ns(ctx)
+    locations = ctx.costliest_lines(trips.owner, _MAX_LINES, events.dur_ns[trips.work])
+    change = ProgramChange(scaled=((np.union1d(trips.work, trips.owner), 0.0),))
+    cost = ctx.time_cost(change)
+    is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     yield INFO.finding(
         severity="warning" if is_warning else "note",
         confidence="high" if locations and locations[0].file else "medium",
@@ -134,13 +137,14 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         ),
         locations=locations,
         n=trips.n,
-        cost=ctx.cost(spent.total_ns, basis="upper-bound"),
+        cost=cost,
         evidence={
             "n_casts": len(trips.work),
             "busy_share": round(share, 4),
             "events": event_ids(ctx, trips.work),
         },
-        claims=spent.pairs(),
+        spans=spent.pairs(),
+        change=change,
     )
 
 

@@ -50,7 +50,7 @@ from typing import Final
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.families.leaks.causes import is_container_entry, main_chain
+from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.detach_fix import assigned_name, is_accumulation, without_graph
 from profkit.engine.families.leaks.findings import UnintendedLeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
@@ -85,8 +85,8 @@ def _fix(leak: Leak) -> str:
     if line is not None:
         return f"Write {quoted(line)}, which stores only the value."
     chain = main_chain(leak)
-    is_state = leak.kind == "graph" and chain is not None and not is_container_entry(chain)
-    if is_state and _NAME.fullmatch(name) and not is_scalar:
+    is_variable = chain is not None and _NAME.fullmatch(chain.name) and not chain.is_entry
+    if leak.kind == "graph" and is_variable and not is_scalar:
         return f"Detach the state between steps: {quoted(f'{name} = {name}.detach()')}."
     if variable is not None:
         where = f" in {quoted(name)}" if name and name != variable else ""

@@ -2,14 +2,14 @@
 
 What it finds:
     Steps that spend a large part of their time in a loader's ``__next__`` (or in the wait that
-    ``profkit.steps`` measures) while no GPU works. A wait in the first step alone, when workers
-    start, is not reported.
+    ``profkit.steps`` measures) while no GPU works, in most steps or in some for long. A wait in the
+    first step alone, when workers start, is not reported.
 
 Why it matters:
     With ``num_workers=0`` the main process reads and collates each batch between two steps, and
     launches nothing meanwhile. With too few or slow workers the loop waits for them. The cost is
-    the time in the loader; where the GPU still has work, only the idle part of it can be saved,
-    which the message states too.
+    what the steps take less in a replay of the recording in which every batch is ready: where the
+    GPU still has work, less than the time in the loader.
 
 How to fix it:
     Give the loader workers, so that batches are prepared while the GPU works; make them persistent
@@ -51,7 +51,8 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import MAX_EVENT_IDS, event_ids, idle_in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step
-from profkit.index.intervals import covered_by, covered_within, intersect, take_from_start
+from profkit.index.intervals import covered_by, covered_within, intersect
+from profkit.model.change import ProgramChange
 from profkit.model.finding import Finding
 from profkit.units import format_ns, format_share
 
@@ -74,10 +75,14 @@ class Thresholds:
             workers that only copies a small batch stays below a tenth.
         min_steps_share: Minimum share of steps for which that holds. One step in six is an
             outlier, such as the start of workers.
+        min_later_share: Minimum share of the time of all steps but the first, for waits in fewer
+            steps: workers that fall behind make every n-th step wait for all of them. Two steps
+            have to wait, and a tenth of the time is worth a setting.
     """
 
     min_step_share: float = 0.1
     min_steps_share: float = 0.5
+    min_later_share: float = 0.1
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
@@ -91,29 +96,31 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     starved_ns = covered_within(starved, steps.starts_ns, steps.ends_ns)
     length_ns = np.maximum(steps.ends_ns - steps.starts_ns, 1)
     is_starved = starved_ns >= thresholds.min_step_share * length_ns
-    if is_starved.mean() < thresholds.min_steps_share or not (
-        is_starved[1:].any() or len(steps) == 1
-    ):
+    if not (is_starved[1:].any() or len(steps) == 1):
+        return
+    later_share = starved_ns[1:].sum() / length_ns[1:].sum() if is_starved[1:].sum() > 1 else 0.0
+    if is_starved.mean() < thresholds.min_steps_share and later_share < thresholds.min_later_share:
         return
     waited_ns = covered_within(waiting, steps.starts_ns, steps.ends_ns)
     total_ns, idle_ns = int(waited_ns.sum()), int(starved_ns.sum())
     location = next(location for location, _ in ctx.by_line(rows))
     loader = ctx.events.name_of(int(rows[0]))
+    change = ProgramChange(scaled=((rows, 0.0),))
     yield INFO.finding(
-        severity="warning",
         confidence="high" if len(steps) > 1 else "low",
         message=_message(ctx, at(location), total_ns, idle_ns),
         fix=_fix(loader),
         locations=known_locations(location),
         n=len(rows),
-        cost=ctx.cost(total_ns, basis="upper-bound" if ctx.has_device_work else "measured"),
+        cost=ctx.time_cost(change),
         evidence={
             "loader": loader,
             "loader_ns": waited_ns[:MAX_EVENT_IDS].tolist(),
             "device_idle_ns": starved_ns[:MAX_EVENT_IDS].tolist() if ctx.has_device_work else None,
             "events": event_ids(ctx, rows),
         },
-        claims=take_from_start(waiting, steps.starts_ns, steps.ends_ns, waited_ns),
+        spans=waiting.pairs(),
+        change=change,
     )
 
 

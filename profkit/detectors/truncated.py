@@ -65,7 +65,6 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     if not notes.truncated:
         return
     yield INFO.finding(
-        severity="warning",
         confidence="high",
         message=(
             f"The file is truncated after {format_count(notes.n_events)} events "

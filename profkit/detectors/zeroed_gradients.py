@@ -7,7 +7,10 @@ What it finds:
 Why it matters:
     The fills take time and bandwidth for nothing: the backward pass could write the gradients
     instead of adding to zeros. And the gradients stay allocated during the whole forward pass,
-    where the memory is needed for activations. The cost is the time of the fills.
+    where the memory is needed for activations. The cost is what the
+    steps take less in a replay of the recording without the fills and without the additions to
+    zeros: after each ``zero_grad``, as many additions by autograd as it filled gradients. A fill of
+    all gradients at once does not say how many they are; its cost is that of the fill alone.
 
 How to fix it:
     Call ``optimizer.zero_grad()`` without the argument, or with ``set_to_none=True`` before
@@ -48,15 +51,15 @@ import numpy as np
 
 from profkit.engine import needs
 from profkit.engine.context import Context
-from profkit.engine.costly_lines import costliest_lines
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import event_ids, in_windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.intervals import Intervals, union
+from profkit.index.intervals import covered_by
 from profkit.index.runtime_calls import rows_named
+from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
-from profkit.model.torch_names import OPTIMIZER_ZERO_GRAD
+from profkit.model.torch_names import ACCUMULATE_GRAD, OPTIMIZER_ZERO_GRAD
 from profkit.units import format_share
 
 INFO = RuleInfo(
@@ -84,6 +87,8 @@ class Thresholds:
 
 
 _FILL: Final = re.compile(r"^aten::(zero_|_foreach_zero_)$")
+_FILL_OF_ONE: Final = re.compile(r"^aten::zero_$")
+_ADD: Final = re.compile(r"^aten::add_$")
 MAX_LINES: Final = 3
 
 
@@ -92,12 +97,17 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     fills = _fills(ctx)
     if not len(fills):
         return
-    spent = _spent(ctx, fills)
+    work = _launched(ctx, fills)
+    spent = covered_by(ctx.events, work if ctx.has_device_work else fills)
     total_ns = windows_ns(ctx)
     if not spent.total_ns or spent.total_ns < thresholds.min_time_share * total_ns:
         return
-    locations = known_locations(*costliest_lines(ctx, fills, ctx.events.dur_ns[fills], MAX_LINES))
-    is_warning = spent.total_ns >= thresholds.warning_share * total_ns
+    locations = known_locations(*ctx.costliest_lines(fills, MAX_LINES, ctx.events.dur_ns[fills]))
+    adds = _adds_to_zeros(ctx, fills)
+    gone = np.concatenate((fills, work, adds, _launched(ctx, adds)))
+    change = ProgramChange(scaled=((np.unique(gone), 0.0),))
+    cost = ctx.time_cost(change)
+    is_warning = (cost.ns or 0) >= thresholds.warning_share * total_ns
     where = "on the GPU" if ctx.has_device_work else "on the host"
     yield INFO.finding(
         severity="warning" if is_warning else "note",
@@ -114,9 +124,10 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         ),
         locations=locations,
         n=len(fills),
-        cost=ctx.cost(spent.total_ns, basis="upper-bound" if ctx.has_device_work else "measured"),
-        evidence={"n_fills": len(fills), "events": event_ids(ctx, fills)},
-        claims=spent.pairs(),
+        cost=cost,
+        evidence={"n_fills": len(fills), "n_adds": len(adds), "events": event_ids(ctx, fills)},
+        spans=spent.pairs(),
+        change=change,
     )
 
 
@@ -131,14 +142,37 @@ def _fills(ctx: Context) -> Rows:
     return np.asarray(rows[in_windows(ctx, rows)])
 
 
-def _spent(ctx: Context, fills: Rows) -> Intervals:
-    """Time of the device work that the fills launched; without a device, their own."""
+def _adds_to_zeros(ctx: Context, fills: Rows) -> Rows:
+    """Additions of a gradient to one that was filled with zeros.
+
+    Autograd adds to each gradient once per backward pass, and later passes before the next
+    ``zero_grad`` add to what is no longer zero. Without a gradient to add to, it takes the new one
+    as it is.
+    """
     events = ctx.events
-    if not ctx.has_device_work:
-        return union(events.ts_ns[fills], events.end_ns[fills])
-    is_fill = np.zeros(len(events), dtype=np.bool_)
-    is_fill[fills] = True
+    fills = fills[rows_named(events, _FILL_OF_ONE, Category.OP)[fills]]
+    nodes = rows_named(events, ACCUMULATE_GRAD, Category.OP)
+    adds = np.flatnonzero(
+        rows_named(events, _ADD, Category.OP) & (ctx.tree.nearest(nodes) != NO_ROW)
+    )
+    adds = adds[in_windows(ctx, adds)]
+    rows = np.concatenate((fills, adds))
+    is_add = np.repeat((False, True), (len(fills), len(adds)))
+    order = np.argsort(events.ts_ns[rows], kind="stable")
+    n_zeros, has_added, found = 0, False, []
+    for row, adding in zip(rows[order].tolist(), is_add[order].tolist(), strict=True):
+        if not adding:
+            n_zeros, has_added = (0 if has_added else n_zeros) + 1, False
+        elif n_zeros:
+            found.append(row)
+            n_zeros, has_added = n_zeros - 1, True
+    return np.asarray(found, dtype=fills.dtype)
+
+
+def _launched(ctx: Context, ops: Rows) -> Rows:
+    """The device work that operators launched."""
+    is_one = np.zeros(len(ctx.events), dtype=np.bool_)
+    is_one[ops] = True
     op = ctx.launches.op
-    launched = (op != NO_ROW) & (ctx.tree.nearest(is_fill) != NO_ROW)[op]
-    work = ctx.launches.work[launched]
-    return union(events.ts_ns[work], events.end_ns[work])
+    launched = (op != NO_ROW) & (ctx.tree.nearest(is_one) != NO_ROW)[op]
+    return np.asarray(ctx.launches.work[launched])

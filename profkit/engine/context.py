@@ -15,17 +15,22 @@ from profkit.index.compiled.compilations import (
 )
 from profkit.index.device.idle import IdleByCause, host_activity, idle_by_cause
 from profkit.index.device.streams import DeviceActivity, device_activity
-from profkit.index.device.syncs import Syncs, find_syncs
+from profkit.index.device.syncs import Syncs, called_by_profiler, find_syncs
 from profkit.index.host.nesting import CallTree, call_tree
 from profkit.index.host.source import NO_FRAME, SourceMap, map_source
-from profkit.index.host.steps import NO_STEP, Steps, data_waits, find_steps
-from profkit.index.intervals import Intervals, union
+from profkit.index.host.step_marks import find_steps
+from profkit.index.host.steps import NO_STEP, Steps, data_waits
+from profkit.index.intervals import EMPTY, Intervals, union
 from profkit.index.launches import Launches, join_launches
 from profkit.index.ranks.collectives import communication_kernels
+from profkit.index.replay.build import build_graph
+from profkit.index.replay.critical_path import CriticalPath, HostActivity, critical_path
+from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE, Replay
 from profkit.index.snapshot.device_memory import DeviceMemory, device_memories
 from profkit.index.snapshot.replay import replay_history
 from profkit.index.trace_memory.live_bytes import Allocations, pair_allocations
-from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Basis, Cost
 from profkit.model.live_memory import LiveMemory
 from profkit.model.location import Location
@@ -33,6 +38,7 @@ from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import NO_TRACE, Trace
 from profkit.readers.process_memory import release_free_memory
 
+MIN_UNRECORDED_SHARE: Final = 0.01
 _DEVICE_TYPES: Final = {"xpu": "xpu", "privateuse1": "privateuseone", "hpu": "hpu", "mtia": "mtia"}
 """PyTorch's device types by the first part of vendors' categories (``xpu_runtime``)."""
 
@@ -118,10 +124,21 @@ class Context:
         return host_activity(self.events, self.launches)
 
     @cached_property
+    def unrecorded(self) -> Intervals:
+        """Time in which a device worked on something that is not in the recording.
+
+        It counts from a share of the recording that is more than the uncertainty of latencies.
+        """
+        if not self.has_device_work:
+            return EMPTY
+        found = self.replay.graph.unrecorded
+        return found if found.total_ns >= MIN_UNRECORDED_SHARE * self.window_ns else EMPTY
+
+    @cached_property
     def idle_causes(self) -> tuple[IdleByCause, ...]:
-        """Why each device was idle, by ordinal."""
+        """Why each device was idle, by ordinal; without the time of unrecorded work."""
         return tuple(
-            idle_by_cause(self.events, self.launches, device, self.host_activity)
+            idle_by_cause(self.events, self.launches, device, self.host_activity, self.unrecorded)
             for device in self.devices
         )
 
@@ -129,6 +146,26 @@ class Context:
     def syncs(self) -> Syncs:
         """Calls that block the host until a device has finished."""
         return find_syncs(self.events, self.tree, self.launches)
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The recording as a dependency graph, to be replayed with changes."""
+        ignored = called_by_profiler(self.events, self.tree, self.launches, self.syncs.rows)
+        graph = build_graph(self.events, self.tree, self.launches, self.syncs, self.steps, ignored)
+        return Replay(self.events, self.steps, graph)
+
+    @cached_property
+    def path_activity(self) -> HostActivity:
+        """What ran on the host threads, for critical paths."""
+        is_wait = np.zeros(len(self.events), dtype=np.bool_)
+        is_wait[self.data_waits] = True
+        wait = self.tree.nearest(is_wait)
+        return HostActivity(self.tree, self.syncs, wait, self.is_communication)
+
+    @cached_property
+    def critical_path(self) -> CriticalPath:
+        """The critical path of every step."""
+        return critical_path(self.replay, self.path_activity)
 
     @cached_property
     def data_waits(self) -> Rows:
@@ -248,6 +285,44 @@ class Context:
             if len(self.steps) > 1 and len(steps) == 1 and steps[0] != NO_STEP:
                 location = replace(location, step=self.steps.names[steps[0]])
             yield location, here
+
+    def costliest_lines(
+        self, rows: Rows | Int32s, limit: int, spent_ns: Int64s | None = None
+    ) -> tuple[Location, ...]:
+        """The lines with the most time, the costliest first.
+
+        Args:
+            rows: Host rows, in any order; a row may occur several times. Shape ``(k,)``.
+            limit: The maximum number of lines.
+            spent_ns: The time to add for each; by default each counts the same. Shape ``(k,)``.
+        """
+        total = np.zeros(len(self.events), dtype=np.int64)
+        np.add.at(total, rows, 1 if spent_ns is None else spent_ns)
+        once = np.unique(rows).astype(np.intp)
+        lines = sorted(self.by_line(once), key=lambda each: -int(total[each[1]].sum()))
+        return tuple(location for location, _ in lines[:limit])
+
+    @cached_property
+    def is_unexplained(self) -> bool:
+        """Whether too much of the steps is a lag without a known cause for costs by replay."""
+        starts, ends = self.replay.windows
+        most_ns = MAX_UNEXPLAINED_SHARE * int((ends - starts).sum())
+        return self.critical_path.unexplained_ns > most_ns
+
+    def time_cost(self, change: ProgramChange, basis: Basis = "replay") -> Cost:
+        """The time that a change saves, by replay.
+
+        Where too much of the recording is unexplained, it is an upper bound: all that was
+        unexplained may disappear with the change, but no more time than it removes.
+
+        Args:
+            basis: ``upper-bound`` or ``estimate`` where the change itself is one.
+        """
+        saving = self.replay.saving(change)
+        if not self.is_unexplained:
+            return replace(self.cost(saving.ns, basis=basis), max_ns=saving.max_ns)
+        possible_ns = saving.max_ns + self.critical_path.unexplained_ns
+        return self.cost(min(possible_ns, self.replay.removed_ns(change)), basis="upper-bound")
 
     def cost(
         self, ns: int | None = None, n_bytes: int | None = None, basis: Basis = "measured"

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from profkit.engine.context import Context
 from profkit.engine.needs import Need
+from profkit.model.change import ProgramChange
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.location import Location
 
@@ -33,7 +34,7 @@ class RuleInfo:
     def finding(  # noqa: PLR0913  (the fields of a Finding)
         self,
         *,
-        severity: Severity,
+        severity: Severity | None = None,
         confidence: Confidence,
         message: str,
         fix: str,
@@ -42,13 +43,18 @@ class RuleInfo:
         cost: Cost | None = None,
         holders: tuple[tuple[str, ...], ...] = (),
         evidence: Mapping[str, EvidenceValue] | None = None,
-        claims: tuple[tuple[int, int], ...] = (),
+        spans: tuple[tuple[int, int], ...] = (),
+        change: ProgramChange | None = None,
     ) -> Finding:
-        """A :class:`~profkit.model.finding.Finding` with this rule's id, name and title."""
+        """A :class:`~profkit.model.finding.Finding` with this rule's id, name and title.
+
+        Args:
+            severity: By default the rule's.
+        """
         return Finding(
             rule=self.id,
             name=self.name,
-            severity=severity,
+            severity=severity or self.severity,
             confidence=confidence,
             title=self.title,
             message=message,
@@ -58,7 +64,8 @@ class RuleInfo:
             cost=cost or Cost(),
             holders=holders,
             evidence=evidence or {},
-            claims=claims,
+            spans=spans,
+            change=change,
         )
 
     @property

@@ -60,13 +60,6 @@ STEPS: Final = Need(
     is_met=lambda ctx: len(ctx.steps) > 0,
     requires=(TRACE,),
 )
-SOURCE_LINES: Final = Need(
-    name="source lines",
-    reason="No source lines were recorded.",
-    remedy="Record with `profkit.trace` or `with_stack=True`.",
-    is_met=lambda ctx: ctx.has_lines,
-    requires=(TRACE,),
-)
 ALLOCATIONS: Final = Need(
     name="allocations",
     reason="No allocations were recorded.",
@@ -112,11 +105,6 @@ MONITORED_STEPS: Final = Need(
 def first_unmet(ctx: Context, needs: Iterable[Need]) -> Need | None:
     """The first need that a recording does not meet, or None."""
     return next((need for need in _with_required(needs) if not need.is_met(ctx)), None)
-
-
-def can_run_on_trace(needs: Iterable[Need]) -> bool:
-    """Whether a trace alone can meet all needs, without a snapshot or monitored memory."""
-    return not {SNAPSHOT, MONITORING}.intersection(_with_required(needs))
 
 
 def _with_required(needs: Iterable[Need]) -> list[Need]:

@@ -1,19 +1,22 @@
-"""Runs the rules over a recording."""
+"""Runs the rules over a recording, with the user's thresholds, and ranks their findings."""
 
 import time
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from profkit._version import __version__
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule
 from profkit.engine.figures.summary import source_of, summarize
 from profkit.engine.needs import first_unmet
-from profkit.engine.ranking import ranked, recoverable_ns
-from profkit.engine.thresholds import Overrides, thresholds_for
-from profkit.errors import InternalError
+from profkit.errors import InternalError, UsageError
+from profkit.model.change import together
 from profkit.model.finding import Finding, Unchecked
 from profkit.model.report import Report
+
+Overrides = Mapping[str, Mapping[str, Any]]
+"""The thresholds to change: by rule name, their names and values."""
 
 OnStage = Callable[[str, int], None]
 """Receives the name of each stage and its duration in nanoseconds."""
@@ -71,6 +74,24 @@ def run_rules(
     return results
 
 
+def thresholds_for(rule: Rule, overrides: Overrides) -> Any:  # noqa: ANN401  (each rule has its own)
+    """The thresholds that a rule runs with.
+
+    Raises:
+        UsageError: The rule has no such threshold, or the value is not a number.
+    """
+    changed = dict(overrides.get(rule.INFO.name, {}))
+    defaults = {each.name: each.default for each in fields(rule.Thresholds)}
+    for name, value in changed.items():
+        if name not in defaults:
+            message = f"The rule {rule.INFO.name} has no threshold {name}."
+            raise UsageError(message, f"It has {', '.join(defaults) or 'none'}.")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            message = f"The threshold {name} of {rule.INFO.name} is a number, not {value!r}."
+            raise UsageError(message, f"Its default is {defaults[name]}.")
+    return rule.Thresholds(**changed)
+
+
 def report_on(ctx: Context, results: RuleResults, health_ids: Collection[str]) -> Report:
     """Build the report from the recording's figures and the rules' results.
 
@@ -82,8 +103,35 @@ def report_on(ctx: Context, results: RuleResults, health_ids: Collection[str]) -
     return Report(
         profkit=__version__,
         source=source_of(ctx),
-        summary=summarize(ctx, recoverable_ns(findings)),
+        summary=summarize(ctx, recoverable_ns(ctx, findings)),
         findings=ranked(findings),
         unchecked=tuple(results.unchecked),
         health=ranked(health),
     )
+
+
+def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings by cost, the costliest first; notes after everything else.
+
+    Time counts before memory: a slow step costs now, memory only when it runs out. Equal costs are
+    ordered by rule and line, so that two reports of one file are identical.
+    """
+    return tuple(sorted(findings, key=_rank))
+
+
+def _rank(finding: Finding) -> tuple[bool, int, int, str, str, int]:
+    first = finding.locations[0] if finding.locations else None
+    return (
+        finding.severity == "note",
+        -(finding.cost.ns or 0),
+        -(finding.cost.bytes or 0),
+        finding.rule,
+        (first.file or first.op or "") if first else "",
+        (first.line or 0) if first else 0,
+    )
+
+
+def recoverable_ns(ctx: Context, findings: Iterable[Finding]) -> int:
+    """Time that the fixes of all findings together can save: one replay with all changes."""
+    changes = [finding.change for finding in findings if finding.change is not None]
+    return ctx.time_cost(together(changes)).ns or 0 if changes else 0

@@ -9,8 +9,17 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.wording import time_per_step
-from profkit.index.device.idle import BlockingCost, blocking_cost
-from profkit.index.intervals import Intervals, clip, complement, covered_by
+from profkit.index.intervals import (
+    Intervals,
+    clip,
+    complement,
+    covered_by,
+    covered_within,
+    intersect,
+    union,
+    unite,
+)
+from profkit.model.change import ProgramChange
 from profkit.model.events import Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.location import Location
@@ -23,10 +32,15 @@ MAX_EVENT_IDS = 20
 def windows(ctx: Context) -> tuple[Int64s, Int64s]:
     """Starts and ends in nanoseconds: of each step, or of the whole recording.
 
+    Where the host runs ahead of the devices, a step is from the completion of the one before it to
+    its own: so long the program takes per step, once the host has to wait.
+
     Without steps and with device work, the window is from the first device work to the last: a
     device's activity before its first recorded event is unknown, so it does not count as idle.
     """
     if len(ctx.steps):
+        if is_device_bound(ctx):
+            return ctx.replay.windows
         return ctx.steps.starts_ns, ctx.steps.ends_ns
     if ctx.devices:
         start = min(device.start_ns for device in ctx.devices)
@@ -35,6 +49,11 @@ def windows(ctx: Context) -> tuple[Int64s, Int64s]:
     if not len(events):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     return events.ts_ns.min(keepdims=True), events.end_ns.max(keepdims=True)
+
+
+def is_device_bound(ctx: Context) -> bool:
+    """Whether the devices take longer per step than the host, which runs ahead."""
+    return ctx.has_device_work and ctx.replay.is_device_bound
 
 
 def windows_ns(ctx: Context) -> int:
@@ -51,12 +70,15 @@ def in_windows(ctx: Context, rows: Rows) -> Mask:
 
 
 def idle_in_windows(ctx: Context) -> Intervals:
-    """Time without device work from the start of the first window to the end of the last."""
+    """Time without device work from the start of the first window to the end of the last.
+
+    Unrecorded device work counts as work.
+    """
     starts, ends = windows(ctx)
     if not len(starts):
         return ctx.busy
     start, end = int(starts.min()), int(ends.max())
-    return complement(clip(ctx.busy, start, end), start, end)
+    return complement(clip(unite(ctx.busy, ctx.unrecorded), start, end), start, end)
 
 
 @dataclass(frozen=True)
@@ -64,23 +86,28 @@ class CostlyWait:
     """Calls that block the host for longer than a rule's threshold, and what they cost.
 
     Attributes:
-        wait: Blocked, idle and saved time in nanoseconds.
+        blocked: Time in which they block the host.
+        busy_ns: How much of it a device works.
         severity: ``warning`` if the saving reaches the rule's threshold.
         confidence: ``high`` if they occur in more than one step.
         cost: The finding's cost; unknown if the recording has no device work.
+        change: What a fix removes.
     """
 
-    wait: BlockingCost
+    blocked: Intervals
+    busy_ns: int
     severity: Severity
     confidence: Confidence
     cost: Cost
+    change: ProgramChange
 
     def text(self, ctx: Context) -> str:
-        """``blocks the host for 206 µs per step (12%). The GPU is idle for 60.0 µs per step.``."""
-        share = format_share(self.wait.blocked_ns / windows_ns(ctx))
+        """``blocks the host for 206 µs per step (12%). The GPU works during 98% of it.``."""
+        share = format_share(self.blocked.total_ns / windows_ns(ctx))
+        works = format_share(self.busy_ns / self.blocked.total_ns)
         return (
-            f"blocks the host for {time_per_step(ctx, self.wait.blocked_ns)} ({share}). The GPU is "
-            f"idle for {time_per_step(ctx, self.wait.idle_ns)}."
+            f"blocks the host for {time_per_step(ctx, self.blocked.total_ns)} ({share}). The GPU "
+            f"works during {works} of it."
         )
 
     def finding(  # noqa: PLR0913  (the fields of a Finding that the rule provides)
@@ -114,11 +141,12 @@ class CostlyWait:
             cost=self.cost,
             evidence={
                 **(evidence or {}),
-                "blocked_ns": self.wait.blocked_ns,
-                "device_idle_ns": self.wait.idle_ns,
+                "blocked_ns": self.blocked.total_ns,
+                "device_busy_ns": self.busy_ns,
                 "events": event_ids(ctx, rows),
             },
-            claims=self.wait.claims,
+            spans=self.blocked.pairs(),
+            change=self.change,
         )
 
 
@@ -137,23 +165,31 @@ class WaitThresholds:
     warning_share: float = 0.01
 
 
-def costly_wait(ctx: Context, calls: Rows, thresholds: WaitThresholds) -> CostlyWait | None:
+def costly_wait(
+    ctx: Context, calls: Rows, thresholds: WaitThresholds, owners: Rows | Int32s | None = None
+) -> CostlyWait | None:
     """The cost of blocking calls, or None if they block the host for too short a time.
 
     Args:
         calls: Rows of the calls that block the host.
+        owners: Operators that a fix removes with the calls.
     """
-    wait = blocking_cost(covered_by(ctx.events, calls), idle_in_windows(ctx), *windows(ctx))
+    starts, ends = windows(ctx)
+    blocked = intersect(covered_by(ctx.events, calls), union(starts, ends))
     total_ns = windows_ns(ctx)
-    if not wait.blocked_ns or wait.blocked_ns < thresholds.min_wait_share * total_ns:
+    if not blocked.total_ns or blocked.total_ns < thresholds.min_wait_share * total_ns:
         return None
-    saving_ns = wait.saving_ns if ctx.has_device_work else None
-    is_warning = saving_ns and saving_ns >= thresholds.warning_share * total_ns
+    removed = () if owners is None else ((np.unique(owners).astype(np.intp), 0.0),)
+    change = ProgramChange(calls=calls, scaled=removed)
+    cost = ctx.time_cost(change) if ctx.has_device_work else Cost()
+    n_windows = np.count_nonzero(covered_within(blocked, starts, ends))
     return CostlyWait(
-        wait=wait,
-        severity="warning" if is_warning else "note",
-        confidence="high" if wait.n_windows > 1 else "medium",
-        cost=ctx.cost(saving_ns, basis="upper-bound"),
+        blocked=blocked,
+        busy_ns=intersect(blocked, unite(ctx.busy, ctx.unrecorded)).total_ns,
+        severity="warning" if (cost.ns or 0) >= thresholds.warning_share * total_ns else "note",
+        confidence="high" if n_windows > 1 else "medium",
+        cost=cost,
+        change=change,
     )
 
 

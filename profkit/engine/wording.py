@@ -34,7 +34,7 @@ def time_per_step(ctx: Context, ns: int) -> str:
 
 
 def at(location: Location) -> str:
-    """``at train.py:12``, ``in train_step (train.py:10)``, or nothing without a source line.
+    """``at train.py:12``, ``in train_step (train.py:10)``, ``in train.py``; nothing without file.
 
     With a leading space.
     """

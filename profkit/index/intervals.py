@@ -70,6 +70,15 @@ def of_pairs(pairs: tuple[tuple[int, int], ...]) -> Intervals:
 EMPTY = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
+def distinct(moments_ns: Int64s) -> Int64s:
+    """Some moments, ascending and without repetitions.
+
+    ``np.unique`` hashes them, which is many times slower where they are nearly sorted.
+    """
+    moments = np.sort(moments_ns, kind="stable")
+    return np.asarray(moments[np.diff(moments, prepend=np.iinfo(np.int64).min) != 0])
+
+
 def covered_before(covered: Intervals, at_ns: Int64s) -> Int64s:
     """Covered time before each of some moments. Shape of ``at_ns``."""
     if not len(covered):
@@ -104,7 +113,8 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
     """The time that ``a`` covers and ``b`` does not."""
     if not len(a) or not len(b):
         return a
-    return intersect(a, complement(b, *_hull(a, b)))
+    start, end = min(a.starts_ns[0], b.starts_ns[0]), max(a.ends_ns[-1], b.ends_ns[-1])
+    return intersect(a, complement(b, int(start), int(end)))
 
 
 def unite(a: Intervals, b: Intervals) -> Intervals:
@@ -116,14 +126,16 @@ def complement(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """The time of a window that is not covered."""
     starts = np.concatenate(([start_ns], np.clip(covered.ends_ns, start_ns, end_ns)))
     ends = np.concatenate((np.clip(covered.starts_ns, start_ns, end_ns), [end_ns]))
-    is_positive = ends > starts
-    return Intervals(starts[is_positive], ends[is_positive])
+    return _non_empty(starts, ends)
 
 
 def clip(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """The covered time within a window."""
     starts = np.clip(covered.starts_ns, start_ns, end_ns)
-    ends = np.clip(covered.ends_ns, start_ns, end_ns)
+    return _non_empty(starts, np.clip(covered.ends_ns, start_ns, end_ns))
+
+
+def _non_empty(starts: Int64s, ends: Int64s) -> Intervals:
     is_positive = ends > starts
     return Intervals(starts[is_positive], ends[is_positive])
 
@@ -134,13 +146,6 @@ def inside(covered: Intervals, at_ns: Int64s) -> Mask:
         return np.zeros(len(at_ns), dtype=np.bool_)
     place = np.searchsorted(covered.starts_ns, at_ns, side="right") - 1
     return (place >= 0) & (at_ns < covered.ends_ns[np.maximum(place, 0)])
-
-
-def _hull(a: Intervals, b: Intervals) -> tuple[int, int]:
-    return (
-        int(min(a.starts_ns[0], b.starts_ns[0])),
-        int(max(a.ends_ns[-1], b.ends_ns[-1])),
-    )
 
 
 def covered_by(events: EventTable, rows: Rows | Int32s) -> Intervals:
@@ -179,6 +184,4 @@ def take_from_start(
     in_window = (window >= 0) & (starts < ends_ns[window])
     starts, ends, window = starts[in_window], ends[in_window], window[in_window]
     taken = covered_before(covered, starts) - covered_before(covered, starts_ns[window])
-    ends = np.minimum(ends, starts + wanted_ns[window] - taken)
-    is_positive = ends > starts
-    return tuple(zip(starts[is_positive].tolist(), ends[is_positive].tolist(), strict=True))
+    return _non_empty(starts, np.minimum(ends, starts + wanted_ns[window] - taken)).pairs()

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.runtime_calls import EXPLICIT_SYNC
+from profkit.index.runtime_calls import EXPLICIT_SYNC, LAUNCH
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
 
 DEVICE_WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
@@ -37,7 +37,7 @@ class Launches:
 
 
 def join_launches(events: EventTable, innermost_op: Int32s) -> Launches:
-    """Join device work to its launches by correlation.
+    """Join device work to its launches by correlation, or by external id where there is none.
 
     Args:
         innermost_op: The innermost operator around every row, or :data:`NO_ROW`. Shape ``(n,)``.
@@ -45,6 +45,9 @@ def join_launches(events: EventTable, innermost_op: Int32s) -> Launches:
     work = events.rows_of(*DEVICE_WORK)
     calls = _launching(events)
     launch = match_first(events.correlation.at(calls), calls, events.correlation.at(work))
+    alone = events.correlation.at(work) == MISSING
+    if alone.any():
+        launch[alone] = _by_external_id(events, work[alone])
     op = np.where(launch == NO_ROW, NO_ROW, innermost_op[launch]).astype(np.int32)
     is_unknown = op == NO_ROW
     if is_unknown.any():
@@ -64,6 +67,25 @@ def _launching(events: EventTable) -> Rows:
     may_launch[EXPLICIT_SYNC.rows(events)] = False
     calls = np.flatnonzero(may_launch)
     return calls[np.argsort(events.ts_ns[calls], kind="stable")]
+
+
+def _by_external_id(events: EventTable, work: Rows) -> Int32s:
+    """The launch of device work without correlation: the one call that has its external id.
+
+    Some profilers give each call and its work an ``External id`` of their own. Others write there
+    that of the operator, which several calls share: such an id joins nothing.
+
+    Args:
+        work: Shape ``(w,)``, that of the result.
+    """
+    calls = LAUNCH.rows(events)
+    calls = calls[events.correlation.at(calls) == MISSING]
+    ids = events.external_id.at(calls)
+    _, first, count = np.unique(ids, return_index=True, return_counts=True)
+    alone = first[count == 1]
+    launch = match_first(ids[alone], calls[alone], events.external_id.at(work))
+    is_before = events.ts_ns[launch] <= events.ts_ns[work]
+    return np.where((launch != NO_ROW) & is_before, launch, NO_ROW).astype(np.int32)
 
 
 def match_first(keys: Int64s, rows: Rows, wanted: Int64s) -> Int32s:

@@ -71,12 +71,7 @@ def coarser(slices: Slices, resolution_ns: int) -> Slices:
 
 
 def levels_of(slices: Slices, span_ns: int) -> tuple[Level, ...]:
-    """All levels, finest first: the slices themselves, then increasingly merged ones.
-
-    Args:
-        slices: One per recorded event.
-        span_ns: Length of the timeline.
-    """
+    """All levels, finest first (a slice per event), each merged from the one before."""
     levels = [Level(0, slices)]
     coarsest = max(1, span_ns // COARSEST_PARTS)
     resolution = coarsest
@@ -94,11 +89,8 @@ def levels_of(slices: Slices, span_ns: int) -> tuple[Level, ...]:
 def stacked(lane: Int32s, slices: Slices) -> Int32s:
     """The row of each slice within its lane, so that slices of one row do not overlap.
 
-    A slice takes the first row that is free when it begins.
-
-    Args:
-        lane: Lane of each slice; slices are ordered by lane, then start. Shape ``(k,)``.
-        slices: Only starts and ends are used.
+    A slice takes the first row that is free when it begins. Slices and their lanes are as for
+    :func:`opens`; only starts and ends are used.
     """
     row = np.zeros(len(lane), dtype=np.int32)
     first = opens(lane, slices)
@@ -141,9 +133,7 @@ def opens(lane: Int32s, slices: Slices) -> Rows:
 def flattened(slices: Slices, lane: Int32s) -> Slices:
     """Overlapping slices merged into one each, with the number of merged events.
 
-    Args:
-        slices: Ordered by lane, then start.
-        lane: Lane of each. Shape ``(k,)``.
+    Slices and their lanes are as for :func:`opens`.
     """
     found = merged(slices, opens(lane, slices))
     return replace(found, busy_ns=found.end_ns - found.start_ns)

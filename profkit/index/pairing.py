@@ -18,8 +18,6 @@ def match_items(
     """Match items by one key after another, strictest first; the closest of equal key first.
 
     Args:
-        before: Items of the first recording.
-        after: Items of the second recording.
         keys: Each returns the identity of an item, or None for an item that it cannot match.
         distance: Distance between two items of equal key.
 

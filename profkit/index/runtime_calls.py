@@ -8,30 +8,6 @@ import numpy as np
 
 from profkit.model.events import Category, EventTable, Mask, Rows
 
-_SYNC: Final = re.compile(
-    r"^[a-z]+(Device|Stream|Event|Ctx)Synchronize"
-    r"|^aclrtSynchronize(Device|Stream|Event)"
-    r"|^cn(rt)?(QueueSync|SyncDevice|CtxSync|WaitNotifier)"
-    r"|^ze\w*Synchronize$|^urQueueFinish$|^urEventWait$|^piQueueFinish$|^piEventsWait$"
-)
-"""CUDA's names, which HIP and most others prefix differently; CANN's; Cambricon's; those of Level
-Zero (an XPU's driver) and of SYCL's runtime (UR, formerly PI)."""
-_BLOCKING_COPY: Final = re.compile(
-    r"^(cudaMemcpy|hipMemcpy|hipMemcpyWithStream|cudaMemcpy2D)(_v\d+)?$"
-)
-_DEVICE_SYNC: Final = re.compile(
-    r"^[a-z]+DeviceSynchronize|^cuCtxSynchronize|^aclrtSynchronizeDevice|^cnrtSyncDevice"
-)
-_ALLOCATOR: Final = re.compile(
-    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|FreeHost|HostFree|HostRegister|HostUnregister)"
-    r"(?!.*Async)"
-    r"|^cuMem(Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess)"
-)
-_GRAPH_LAUNCH: Final = re.compile(r"^(cuda|hip|cu)GraphLaunch")
-_COPY: Final = re.compile(r"^(cuda|hip|cu)Memcpy")
-_CUDA: Final = re.compile(r"^cu(da)?[A-Z]")
-_HIP: Final = re.compile(r"^hip[A-Z]")
-
 
 class CallKind:
     """Calls of one kind.
@@ -53,21 +29,51 @@ class CallKind:
         return np.flatnonzero(rows_named(events, self._pattern, Category.RUNTIME, Category.DRIVER))
 
 
-EXPLICIT_SYNC: Final = CallKind(_SYNC)
-"""Explicit synchronization with a device, a stream or an event."""
-DEVICE_SYNC: Final = CallKind(_DEVICE_SYNC)
+EXPLICIT_SYNC: Final = CallKind(
+    re.compile(
+        r"^[a-z]+(Device|Stream|Event|Ctx)Synchronize"
+        r"|^aclrtSynchronize(Device|Stream|Event)"
+        r"|^cn(rt)?(QueueSync|SyncDevice|CtxSync|WaitNotifier)"
+        r"|^ze\w*Synchronize$|^urQueueFinish$|^urEventWait$|^piQueueFinish$|^piEventsWait$"
+    )
+)
+"""Explicit synchronization with a device, a stream or an event: CUDA's names, which HIP and most
+others prefix differently; CANN's; Cambricon's; those of Level Zero (an XPU's driver) and of SYCL's
+runtime (UR, formerly PI)."""
+DEVICE_SYNC: Final = CallKind(
+    re.compile(
+        r"^[a-z]+DeviceSynchronize|^cuCtxSynchronize|^aclrtSynchronizeDevice|^cnrtSyncDevice"
+    )
+)
 """Explicit synchronization with a whole device."""
-BLOCKING_COPY: Final = CallKind(_BLOCKING_COPY)
+EVENT_SYNC: Final = CallKind(
+    re.compile(
+        r"^[a-z]+EventSynchronize|^aclrtSynchronizeEvent|^cn(rt)?WaitNotifier"
+        r"|^urEventWait$|^piEventsWait$"
+    )
+)
+"""Explicit synchronization with an event."""
+WAIT_EVENT: Final = CallKind(re.compile(r"^[a-z]+StreamWaitEvent"))
+"""Makes later work of a stream wait for an event of another stream; the host goes on."""
+BLOCKING_COPY: Final = CallKind(
+    re.compile(r"^(cudaMemcpy|hipMemcpy|hipMemcpyWithStream|cudaMemcpy2D)(_v\d+)?$")
+)
 """A copy that is synchronous for any kind of memory."""
-ALLOCATOR: Final = CallKind(_ALLOCATOR)
+ALLOCATOR: Final = CallKind(
+    re.compile(
+        r"^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|FreeHost|HostFree|HostRegister"
+        r"|HostUnregister)(?!.*Async)"
+        r"|^cuMem(Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess)"
+    )
+)
 """Allocation or release of driver memory."""
-GRAPH_LAUNCH: Final = CallKind(_GRAPH_LAUNCH)
-"""Launch of a graph."""
-COPY: Final = CallKind(_COPY)
-"""Any copy."""
-CUDA: Final = CallKind(_CUDA)
+GRAPH_LAUNCH: Final = CallKind(re.compile(r"^(cuda|hip|cu)GraphLaunch"))
+LAUNCH: Final = CallKind(re.compile(r"Launch|Mem(cpy|set)|Enqueue"))
+"""Starts device work: a kernel, a graph, a copy or a fill, by the names of all vendors."""
+COPY: Final = CallKind(re.compile(r"^(cuda|hip|cu)Memcpy"))
+CUDA: Final = CallKind(re.compile(r"^cu(da)?[A-Z]"))
 """Any call of CUDA's runtime or driver."""
-HIP: Final = CallKind(_HIP)
+HIP: Final = CallKind(re.compile(r"^hip[A-Z]"))
 """Any call of HIP's."""
 
 

@@ -70,9 +70,7 @@ class Trend:
 def lasting_growth(steps: Int64s, values: Floats) -> Trend | None:
     """The growth at the end of a series, or None without sustained growth.
 
-    Args:
-        steps: The samples' steps, ascending. Shape ``(n,)``.
-        values: The samples. Shape ``(n,)``.
+    Steps ascend, with one value each. Shape ``(n,)``.
     """
     if len(steps) < MIN_POINTS or steps[-1] - steps[0] < MIN_STEPS:
         return None
@@ -99,11 +97,7 @@ def is_rising(values: Floats) -> bool:
 
 
 def median_slope(steps: Int64s, values: Floats) -> float:
-    """The median of the slopes between all pairs of points.
-
-    Args:
-        steps: Ascending. Shape ``(n,)``, at least two.
-        values: Shape ``(n,)``.
+    """The median of the slopes between all pairs of points, at least two, by ascending step.
 
     Source: P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 1968.
     """

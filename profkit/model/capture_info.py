@@ -140,14 +140,10 @@ class CaptureInfo:
             iteration of a loader; ``optimizer``: an optimizer step; ``entry``: one entry of a
             block; ``whole``: the whole run.
         torch: PyTorch's version.
-        python: Python's version.
         cuda: Version of CUDA or HIP that torch was built for, or None.
         driver: Version of the driver, or None.
-        devices: Names of the devices in use.
         rank: Rank in a distributed job, or None.
         world_size: Number of ranks in that job, or None.
-        host: Host name.
-        pid: Process id.
         argv: The program and its arguments.
         paths: Files by their shortened paths in the trace's stacks.
         libraries: First components of shortened paths that belong to installed packages or to the

@@ -1,10 +1,18 @@
 """Activity of each device: busy time, idle time by cause, kernel statistics."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 IdleCause = Literal["sync", "data", "allocator", "overhead", "host", "launch", "device", "unknown"]
 """Why a device was idle, see :class:`IdleTime`."""
+
+DEVICE_TIMES: Final = {
+    "Compute": "a kernel other than a collective ran",
+    "Communication": "a collective's kernel ran",
+    "Overlap": "compute and communication ran at the same time",
+    "Copying": "a copy ran",
+}
+"""What ran in each part of a device's time, by the title of its column."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class DeviceSummary:
         name: Such as ``NVIDIA H200``; empty where the recording leaves it blank.
         span_ns: From the start of its first work to the end of its last.
         busy_ns: Time in which a kernel, copy or fill ran.
-        idle_ns: ``span_ns`` minus ``busy_ns``.
+        idle_ns: ``span_ns`` minus ``busy_ns`` and ``unrecorded_ns``.
         compute_ns: Time in which a kernel other than a collective ran.
         communication_ns: Time in which a collective kernel ran.
         overlap_ns: Time in which both ran.
@@ -45,6 +53,8 @@ class DeviceSummary:
         n_memcpy: Number of copies.
         n_memset: Number of fills.
         idle_causes: Idle time by cause, longest first.
+        unrecorded_ns: Time in which it worked on something that is not in the recording: it did not
+            start launched work, or a blocking call did not return.
         occupancy_share: The profiler's estimate of occupancy: resident warps as a share of the
             device's maximum, averaged over its kernels weighted by duration. It is computed from
             launches, not measured; None where no kernel has an estimate.
@@ -65,5 +75,6 @@ class DeviceSummary:
     n_memcpy: int
     n_memset: int
     idle_causes: tuple[IdleTime, ...] = ()
+    unrecorded_ns: int = 0
     occupancy_share: float | None = None
     tensor_core_share: float | None = None

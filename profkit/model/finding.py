@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from profkit.model.change import ProgramChange
 from profkit.model.location import Location
 
 Severity = Literal["note", "warning", "error"]
 Confidence = Literal["low", "medium", "high"]
-Basis = Literal["measured", "upper-bound", "estimate"]
+Basis = Literal["measured", "replay", "upper-bound", "estimate"]
 EvidenceValue = str | int | float | bool | Sequence[int | str] | None
 
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
@@ -20,13 +21,16 @@ class Cost:
 
     Attributes:
         ns: Nanoseconds over the whole window, or None.
+        max_ns: If the replay gives a range, its upper end: latencies are hidden behind other work
+            where they can be. ``ns`` is its lower end: every latency stays as recorded.
         bytes: Bytes over the whole window, or None; for a leak found by monitoring, its size at
             the last sample.
         per_step_ns: ``ns`` divided by the number of steps, or None without steps.
         per_step_bytes: ``bytes`` divided by the number of steps, or None without steps; for a leak
             found by monitoring, its growth per step.
-        basis: ``measured``: the time is in the recording and disappears with the fix;
-            ``upper-bound``: at most this; ``estimate``: computed from a model.
+        basis: ``measured``: in the recording, and gone with the fix; ``replay``: the difference
+            between the recording and its replay without the cause; ``upper-bound``: at most this;
+            ``estimate``: computed from a model.
     """
 
     ns: int | None = None
@@ -34,6 +38,7 @@ class Cost:
     per_step_ns: int | None = None
     per_step_bytes: int | None = None
     basis: Basis = "measured"
+    max_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,10 @@ class Finding:
         cost: What a fix can save.
         holders: Reference chains to a live object.
         evidence: Figures and event ids that the finding is based on.
-        claims: Parts of the window, as (start, end) in nanoseconds, that ``cost.ns`` is the sum of.
-            They keep several findings from counting the same time twice, and are not part of the
-            JSON report.
+        spans: Parts of the window that the finding is about, as (start, end) in nanoseconds, for
+            timelines. Not part of the JSON report.
+        change: What a fix changes. The time that several findings can save together is a replay
+            with all changes. Not part of the JSON report.
     """
 
     rule: str
@@ -70,7 +76,8 @@ class Finding:
     cost: Cost = field(default_factory=Cost)
     holders: tuple[tuple[str, ...], ...] = ()
     evidence: Mapping[str, EvidenceValue] = field(default_factory=dict)
-    claims: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    spans: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    change: ProgramChange | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

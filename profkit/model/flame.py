@@ -36,8 +36,6 @@ class FlameSite:
     """What a node represents.
 
     Attributes:
-        kind: Kind of the node.
-        name: Name as recorded.
         frame: The Python frame, or None for other kinds.
     """
 

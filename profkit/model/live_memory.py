@@ -38,12 +38,18 @@ class Chain:
         container: Type of the innermost container on the chain that can grow, such as ``list``;
             empty if there is none.
         container_len: Number of its entries at the last sample, or None.
+        name: The user's name of what grows: ``history``; empty in records of earlier versions.
+        scope: The scope of that name, such as `` in main at train.py:3``; empty for a global.
+        is_entry: Whether the object is an entry of a container, not the value of a name.
     """
 
     kind: HolderKind
     parts: tuple[str, ...]
     container: str = ""
     container_len: int | None = None
+    name: str = ""
+    scope: str = ""
+    is_entry: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,8 +109,6 @@ class Leak:
             not the graph's nodes themselves.
         bytes: Leaked bytes at the last sample, with the same inclusions.
         n: Number of objects, or of workers.
-        first_step: First step of the growth.
-        last_step: Last step of the growth.
         type: Python type, such as ``torch.Tensor``, ``numpy.ndarray``, ``dict``.
         stack: Allocation site, innermost user frame first; empty if not known.
         stack_basis: ``seen`` if the allocation itself was recorded, ``node`` if it is the line
@@ -149,7 +153,6 @@ class MemorySample:
     Attributes:
         step: The step that has just ended, from 1.
         ts_ns: Nanoseconds since monitoring began.
-        host_rss_bytes: Resident memory of the process.
         tensor_bytes: Bytes of the storages of live tensors, each storage once, by device.
         graph_bytes: Bytes saved for backward, beyond those of live tensors.
         garbage_bytes: Bytes of tensors in unreachable cycles.
@@ -175,7 +178,6 @@ class MonitoringCost:
 
     Attributes:
         total_ns: Time of all samples and inspections.
-        n_samples: Memory samples taken.
         n_tensor_scans: Scans over all live objects.
         share: ``total_ns`` as a share of the monitored time.
     """
@@ -191,9 +193,7 @@ class SyncSite:
     """A source line at which the host waited for a device.
 
     Attributes:
-        operation: The operation that blocked.
         frame: The source line; None in a thread that runs no user code.
-        n_calls: Number of waits.
         allowed_reason: The reason given to ``profkit.allow_sync``, or None.
     """
 
@@ -208,7 +208,6 @@ class LiveMemory:
     """The memory of a monitored program over its steps.
 
     Attributes:
-        name: The capture's name.
         step_definition: What a step is, as in :class:`~profkit.model.capture_info.CaptureInfo`.
         n_steps: Steps that ended while monitoring.
         monitored_ns: Time from the first sample to the end.
@@ -217,9 +216,6 @@ class LiveMemory:
         leaks: The most bytes per step first.
         n_evaluated_steps: Steps over which growth was evaluated; 0 if there were too few.
         not_measured: What could not be measured, one sentence each.
-        torch: PyTorch's version.
-        devices: Names of the devices in use.
-        argv: The program and its arguments.
         sync_sites: Source lines at which the host waited for a CUDA device, the most calls first;
             None if syncs were not recorded.
         unexplained_per_step_bytes: Host memory growth per step that no leak explains, or None.

@@ -1,7 +1,18 @@
 """Source locations: Python frames, and where findings occur."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+NO_SOURCE_LINE: Final = "source line not recorded"
+"""In place of a source line, in every format."""
+
+MODULE_LEVEL: Final = "<module>"
+"""The function of a frame at the top level of a file."""
+
+
+def numbered_line(file: str, line: int | None) -> str:
+    """``train.py:12``, or the file alone if the line is not known."""
+    return file if line is None else f"{file}:{line}"
 
 
 @dataclass(frozen=True)
@@ -10,14 +21,15 @@ class Frame:
 
     Attributes:
         file: Path as recorded; absolute where profkit recorded it.
-        line: Line number from 1. With ``precision`` ``"function"``, that of the definition.
+        line: Line number from 1. With ``precision`` ``"function"``, that of the definition, or None
+            where only file and function are known.
         function: Name of the function; ``<module>`` at the top level of a file.
         precision: ``"line"`` where the executed line is known; ``"function"`` where the recording
             has only the function, as in stacks of torch.
     """
 
     file: str
-    line: int
+    line: int | None
     function: str
     precision: Literal["line", "function"] = "line"
 
@@ -51,10 +63,13 @@ class Location:
 
     @property
     def place(self) -> str:
-        """``train.py:12``; without a line the operator, or ``an unrecorded source line``."""
-        if self.file is None or self.line is None:
-            return self.op or "an unrecorded source line"
+        """``train.py:12``, ``main (train.py:10)``; the operator or :data:`NO_SOURCE_LINE`.
+
+        Where only the function is known, ``main (train.py)``, at the top level ``train.py``.
+        """
+        if self.file is None:
+            return self.op or NO_SOURCE_LINE
         name = self.file.replace("\\", "/").rsplit("/", 1)[-1]
-        if self.precision == "function":
-            return f"{self.function} ({name}:{self.line})"
-        return f"{name}:{self.line}"
+        line = numbered_line(name, self.line)
+        of_function = self.precision == "function" and self.function not in (None, MODULE_LEVEL)
+        return f"{self.function} ({line})" if of_function else line

@@ -6,6 +6,7 @@ Times are integer nanoseconds, sizes integer bytes, shares 0 to 1. Unknown figur
 from dataclasses import dataclass
 from typing import Literal
 
+from profkit.model.critical_path import CriticalPathSummary
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Finding, Unchecked
 from profkit.model.location import Location
@@ -15,6 +16,8 @@ from profkit.model.trace import RecordedWith
 
 SCHEMA = "profkit.report/2"
 
+StepOrigin = Literal["profiler", "entry", "loader", "optimizer", "region", "module"]
+"""What delimits steps: see :class:`Source`."""
 SourceKind = Literal["trace", "snapshot", "ranks", "live"]
 
 
@@ -34,6 +37,10 @@ class Source:
         overhead_ratio: Relative slowdown of the window by recording: 0.8 means that one second of
             the program took 1.8 seconds. None where it is not known.
         step_definition: What a step is in this report, in a few words; empty without steps.
+        step_origin: What delimits the steps of a trace: ``ProfilerStep#N`` (``profiler``), the
+            entries of a block that profkit recorded (``entry``), the waits for the loader
+            (``loader``), the ends of ``Optimizer.step`` (``optimizer``), a repeated region
+            (``region``) or module call (``module``). None without steps.
         lines_from: Where source lines come from: ``window`` (stacks recorded in this window),
             ``other-step`` (stacks recorded in another step of the same loop), or None.
     """
@@ -48,6 +55,7 @@ class Source:
     recorded_with: RecordedWith
     overhead_ratio: float | None = None
     step_definition: str = ""
+    step_origin: StepOrigin | None = None
     lines_from: Literal["window", "other-step"] | None = None
 
 
@@ -72,11 +80,15 @@ class StepSummary:
         name: As recorded, such as ``ProfilerStep#4``.
         start_ns: Nanoseconds from the trace's start.
         dur_ns: Duration on the host.
-        gpu_busy_ns: Time within the step in which any device was busy, or None without devices.
-        gpu_idle_ns: ``dur_ns`` minus ``gpu_busy_ns``, or None without devices.
+        gpu_busy_ns: Part of ``time_ns`` in which any device was busy, or None without devices.
+        gpu_idle_ns: ``time_ns`` minus ``gpu_busy_ns``, or None without devices.
         data_wait_ns: Time within the step spent in a loader's ``__next__``.
         sync_ns: Time within the step in which the host was blocked in synchronizing calls.
-        parts: Disjoint parts that add up to ``dur_ns`` exactly, in the same order for all steps.
+        parts: Disjoint parts that add up to ``time_ns`` exactly, in the same order for all steps.
+        device_start_ns: When the devices had completed the step before, or the start of the step if
+            that is later, in nanoseconds from the trace's start; None unless the host runs ahead of
+            the devices.
+        device_dur_ns: From then until the devices completed the step, or None.
     """
 
     name: str
@@ -87,6 +99,13 @@ class StepSummary:
     data_wait_ns: int
     sync_ns: int
     parts: tuple[StepPart, ...] = ()
+    device_start_ns: int | None = None
+    device_dur_ns: int | None = None
+
+    @property
+    def time_ns(self) -> int:
+        """Step time: on the devices where the host runs ahead of them, else on the host."""
+        return self.dur_ns if self.device_dur_ns is None else self.device_dur_ns
 
 
 @dataclass(frozen=True)
@@ -219,7 +238,8 @@ class TimePart:
     Attributes:
         kind: With devices: ``compute``: a device ran a kernel other than a collective.
             ``communication``: only collectives (and copies) ran. ``copy``: only copies and fills
-            ran. ``idle-…``: no device was busy; the suffix is the cause, as in ``IdleTime``.
+            ran. ``unrecorded``: a device worked on something that is not in the recording.
+            ``idle-…``: no device was busy; the suffix is the cause, as in ``IdleTime``.
             Without devices: ``data``: the program waited for its next batch. ``communication``: it
             waited for a collective. ``optimizer``: it ran an optimizer's ``step`` or
             ``zero_grad``. ``backward``: it ran operators of the backward pass. ``operators``: it
@@ -234,6 +254,11 @@ class TimePart:
     per_step_ns: int | None
     share: float
 
+    @property
+    def mean_ns(self) -> int:
+        """Nanoseconds per step, or of the whole recording without steps."""
+        return self.ns if self.per_step_ns is None else self.per_step_ns
+
 
 @dataclass(frozen=True)
 class Breakdown:
@@ -244,11 +269,14 @@ class Breakdown:
 
     Attributes:
         n_steps: Number of steps covered; 0 for the whole recording.
-        total_ns: Sum of the steps' durations, or duration of the whole recording.
+        total_ns: Sum of the steps' times (:attr:`StepSummary.time_ns`), or duration of the whole
+            recording.
         per_step_ns: ``total_ns`` divided by ``n_steps``, or None without steps.
         on_device: Whether the parts describe device activity, else host activity.
         parts: Disjoint parts that add up to ``total_ns`` exactly: work, then idle time, each
             longest first.
+        host_per_step_ns: Mean duration of a step on the host, if the host runs ahead of the devices
+            and ``per_step_ns`` is the time on the devices; else None.
     """
 
     n_steps: int
@@ -256,6 +284,12 @@ class Breakdown:
     per_step_ns: int | None
     on_device: bool
     parts: tuple[TimePart, ...]
+    host_per_step_ns: int | None = None
+
+    @property
+    def mean_ns(self) -> int:
+        """Nanoseconds per step, or of the whole recording without steps."""
+        return self.total_ns if self.per_step_ns is None else self.per_step_ns
 
 
 @dataclass(frozen=True)
@@ -281,6 +315,9 @@ class Summary:
         breakdown: Where the steps' time was spent, or None without events.
         recoverable_ns: Time of the window that fixes can save; time claimed by several findings is
             counted once.
+        critical_path: What the steps waited for at each moment, or None without events, and in
+            reports of earlier versions.
+        n_incomplete_steps: Steps that the window cut off; they are in no figure per step.
     """
 
     window_ns: int
@@ -297,6 +334,8 @@ class Summary:
     memory: MemorySummary | None = None
     breakdown: Breakdown | None = None
     recoverable_ns: int = 0
+    critical_path: CriticalPathSummary | None = None
+    n_incomplete_steps: int = 0
 
 
 @dataclass(frozen=True)

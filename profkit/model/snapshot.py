@@ -69,9 +69,6 @@ class SegmentTable:
     """Segments: memory that the allocator has reserved from the driver, in file order.
 
     Attributes:
-        device: Ordinal of the device.
-        address: Start address.
-        total_bytes: Size.
         allocated_bytes: Bytes of its allocated blocks, as the allocator reports them.
         active_bytes: Bytes of its active blocks, as the allocator reports them.
         stream: The stream whose requests it serves.
@@ -103,7 +100,6 @@ class BlockTable:
     Attributes:
         segment: Row of its segment.
         address: Start address; computed from the preceding blocks where the file has none.
-        n_bytes: Size.
         requested_bytes: Requested size, before rounding.
         state: A :class:`State` value.
         stack: Stack of the allocation, or :data:`NO_STACK`.
@@ -119,6 +115,11 @@ class BlockTable:
     def __len__(self) -> int:
         return len(self.address)
 
+    @property
+    def is_active(self) -> Mask:
+        """Blocks in use, and those pending on another stream."""
+        return np.isin(self.state, (State.ALLOCATED, State.PENDING_FREE))
+
 
 @dataclass(frozen=True)
 class HistoryTable:
@@ -130,7 +131,6 @@ class HistoryTable:
         address: Of the block or segment; :data:`~profkit.model.events.MISSING` for an OOM.
         n_bytes: Size of the block or segment. Of an allocation and its free, the requested size or
             the rounded one, depending on the version of PyTorch.
-        stream: The stream.
         time_us: Microseconds since 1970 of the allocator's clock, or ``MISSING`` (before 2.1).
         stack: Stack of the action, or :data:`NO_STACK`.
         free_bytes: For an OOM, the device's free memory as the driver reported it.
@@ -182,8 +182,6 @@ class Annotation:
     """Begin or end of a named region (``record_function``).
 
     Attributes:
-        name: The region's name.
-        device: Ordinal of the device.
         time_us: Time on the history's clock.
         is_start: Whether it is the begin.
     """
@@ -199,14 +197,13 @@ class SnapshotNotes:
     """What the reader encountered.
 
     Attributes:
-        n_odd_segments: Number of segments whose blocks do not add up to their size, or whose own
-            figures differ from those of their blocks.
+        n_inconsistent_segments: Number of segments whose blocks do not add up to their size, or
+            whose own figures differ from those of their blocks.
         n_skipped: Number of entries that are not a segment, block or event.
         uncompressed_bytes: Size of the pickle.
-        stages_ns: Duration of each stage of reading.
     """
 
-    n_odd_segments: int = 0
+    n_inconsistent_segments: int = 0
     n_skipped: int = 0
     uncompressed_bytes: int = 0
     stages_ns: Mapping[str, int] = field(default_factory=dict, compare=False)
@@ -217,9 +214,6 @@ class MemorySnapshot:
     """A memory snapshot.
 
     Attributes:
-        path: Path of the file.
-        segments: The segments.
-        blocks: The blocks of these segments.
         history: History of the allocator, as far back as its buffer reaches.
         stacks: Stacks of all of these.
         pools: Ids of memory pools; ``(0, 0)`` is the default pool, others are private (CUDA graphs,
@@ -228,7 +222,6 @@ class MemorySnapshot:
         settings: ``allocator_settings`` of the file, flat: text, numbers, booleans.
         devices: Ordinals of the devices in the snapshot, ascending.
         driver: Owners of the devices' memory, where profkit took the snapshot.
-        notes: What the reader encountered.
     """
 
     path: str

@@ -3,19 +3,20 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from profkit.model.events import Int32s, Int64s, Rows
 from profkit.model.location import Frame
 
-LaneKind = Literal["steps", "findings", "idle", "stream", "annotations", "thread", "other"]
-"""Content of a lane: steps, findings, idle causes, a device stream, annotations on a device, a host
-thread, or other events."""
+LaneKind = Literal[
+    "steps", "path", "findings", "idle", "stream", "annotations", "thread", "other",
+]  # fmt: skip
+"""Content of a lane: steps, the critical path, findings, idle causes, a device stream, annotations
+on a device, a host thread, or other events."""
 
 SliceKind = Literal[
     "step", "finding", "compute", "communication", "copy", "sync", "data", "allocator", "op",
     "annotation", "python", "call", "overhead", "idle-sync", "idle-data", "idle-allocator",
-    "idle-overhead", "idle-host", "idle-launch", "idle-device", "idle-unknown", "other",
+    "idle-overhead", "idle-host", "idle-launch", "idle-device", "idle-unknown", "launch-latency",
+    "gap", "unrecorded", "other",
 ]  # fmt: skip
 """Kind of a slice, which determines its color."""
 
@@ -25,12 +26,12 @@ class TimelineSite:
     """What a slice represents.
 
     Attributes:
-        name: Name as recorded.
-        kind: Kind of the slice.
         frame: The line of user code; for device work that of its launch. None where unknown.
         op: For device work the operator that launched it, else None.
         n: Number of its events in all lanes.
         total_ns: Sum of their durations.
+        is_path: Whether its slices are segments of the critical path, which a search does not
+            count beside the events that they are parts of.
     """
 
     name: str
@@ -39,6 +40,7 @@ class TimelineSite:
     op: str | None
     n: int
     total_ns: int
+    is_path: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,6 @@ class TimelineLane:
     """A stream, a thread, or a lane added by profkit: one or more rows of slices.
 
     Attributes:
-        kind: Content of the lane.
-        label: Name shown.
         first_row: Index of its first row.
         n_rows: Number of rows, outermost calls first.
         n: Number of events.
@@ -95,11 +95,6 @@ class Slices:
             self.n[places], self.longest_ns[places], self.site[places],
         )  # fmt: skip
 
-    def of_row(self, row: int) -> "Slices":
-        """The slices of one row."""
-        first, last = np.searchsorted(self.row, (row, row + 1))
-        return self.of(np.arange(first, last))
-
 
 @dataclass(frozen=True)
 class Level:
@@ -121,7 +116,6 @@ class Timeline:
 
     Attributes:
         start_ns: Start of the first slice, in nanoseconds from the trace's start.
-        end_ns: End of the last slice.
         lanes: The lanes from top to bottom.
         sites: What slices represent, most time first.
         levels: Levels of detail, finest first.

@@ -21,10 +21,14 @@ DATA_LOADER: Final = "enumerate(DataLoader)"
 """Begin of ``enumerate(DataLoader)#…__next__``, around every ``next`` of a ``DataLoader``."""
 DATA_WAITS: Final = re.compile(rf"^{re.escape(DATA_LOADER)}|^{re.escape(DATA_WAIT)}$")
 """A data-loader wait: the program waits for its next batch."""
+WORKER_DATA_WAIT: Final = re.compile(rf"^{re.escape(DATA_LOADER)}#_MultiProcessing")
+"""A wait for a batch that worker processes prepare."""
 
 OPTIMIZER_STEP: Final = re.compile(r"^Optimizer\.step#")
 OPTIMIZER_ZERO_GRAD: Final = re.compile(r"^Optimizer\.zero_grad#")
 OPTIMIZER: Final = re.compile(r"^Optimizer\.(step|zero_grad)#")
+MARKS: Final = re.compile(rf"{OPTIMIZER.pattern}|{DATA_WAITS.pattern}")
+"""What the thread of a training loop runs in every step."""
 
 FRAMING: Final = re.compile(rf"^(ProfilerStep|Optimizer\.|{re.escape(DATA_LOADER)}|profkit\.)")
 """Annotations that PyTorch and profkit write themselves; old traces have them as operators."""
@@ -34,6 +38,8 @@ EVALUATE_FUNCTION: Final = "autograd::engine::evaluate_function: "
 BACKWARD: Final = re.compile(r"^autograd::engine::|^torch::autograd::|Backward\d*$")
 """An operator of a backward pass: the wrapper, or a node such as ``AddmmBackward0``. Versions
 before 1.9 have only the nodes."""
+ACCUMULATE_GRAD: Final = re.compile(r"^torch::autograd::AccumulateGrad$")
+"""The node that adds to the gradient of a parameter, or sets it where there is none."""
 
 MODULE_PREFIX: Final = "nn.Module: "
 """Begin of the name of the Python call of a module."""
@@ -51,6 +57,11 @@ DATA_PARALLEL_FUNCTIONS: Final = re.compile(
 )
 """Autograd functions with which ``DataParallel`` distributes and collects tensors."""
 DISTRIBUTED_DATA_PARALLEL_FORWARD: Final = re.compile(r"^DistributedDataParallel\.forward$")
+DISTRIBUTED_DATA_PARALLEL: Final = re.compile(
+    rf"{DISTRIBUTED_DATA_PARALLEL_FORWARD.pattern}|^torch(\.distributed\.ddp\.|::distributed::)reducer::"
+    r"|^nn\.Module: DistributedDataParallel_"
+)
+"""Its forward, its reducer's operators, or the Python call of the module."""
 FULLY_SHARDED: Final = re.compile(r"^(FSDP::|FullyShardedDataParallel)")
 
 COLLECTIVE: Final = re.compile(

@@ -46,12 +46,11 @@ class RecordedWith:
 
 
 @dataclass(frozen=True)
-class OddEvent:
+class InvalidEvent:
     """An event with invalid times, excluded from all tables and totals.
 
     Attributes:
         position: Index in the file's ``traceEvents``.
-        name: Its name.
         dur_ns: Duration as written, in nanoseconds; None where it is not a number.
         reason: What is invalid, in a few words.
     """
@@ -70,22 +69,21 @@ class LoadNotes:
         n_events: Number of entries in ``traceEvents``, of every kind.
         n_complete: Number of complete events among them, as written.
         n_skipped: Number of entries that are not events.
-        n_odd: Number of events with invalid times; they are in no table.
-        odd: The first of them.
+        n_invalid: Number of events with invalid times; they are in no table.
+        invalid: The first of them.
         n_unpaired: Number of begin events without an end, and end events without a begin.
         categories: Number of complete events by category as written; ``""`` without a category.
         uncompressed_bytes: Size of the JSON text.
         messages: Kineto's messages about the recording (``INFO``, ``WARNING``, ``ERROR`` at the top
             level), by level.
         truncated: Whether the file ended before its JSON did.
-        stages_ns: Duration of each stage of reading.
     """
 
     n_events: int
     n_complete: int
     n_skipped: int = 0
-    n_odd: int = 0
-    odd: tuple[OddEvent, ...] = ()
+    n_invalid: int = 0
+    invalid: tuple[InvalidEvent, ...] = ()
     n_unpaired: int = 0
     categories: Mapping[str, int] = field(default_factory=dict)
     uncompressed_bytes: int = 0
@@ -99,16 +97,12 @@ class Trace:
     """A trace.
 
     Attributes:
-        path: Path of the file.
-        events: Its complete events.
-        memory: Its ``[memory]`` events.
         base_ns: Nanoseconds since 1970 of the trace's start, which is 0 in every ``ts_ns``.
         devices: Device descriptions, by ordinal.
         recorded_with: The recording options.
         torch: PyTorch's version where it is known.
         rank: Rank in a distributed job, or None.
         world_size: Number of ranks in that job, or None.
-        host: Host name, or None.
         versions: Versions of CUDA, driver, CUPTI and ROCm, as recorded.
         capture: Data that profkit added when it recorded the trace, or None.
         notes: What the reader encountered.

@@ -85,10 +85,9 @@ def _owners(driver: DeviceBytes) -> str:
 
 def _verbose(device: SnapshotDevice) -> Iterator[str]:
     for site in device.fragmentation_sites:
-        yield (
-            f"{site.location.place} makes {format_bytes(site.unreleasable_bytes)} unreleasable by "
-            f"{counted(site.n, 'block')} of {format_bytes(site.bytes)}"
-        )
+        unreleasable = format_bytes(site.unreleasable_bytes)
+        blocks = f"{counted(site.n, 'block')} of {format_bytes(site.bytes)}"
+        yield f"{site.location.place}: {unreleasable} unreleasable because of {blocks}"
     for region in device.regions:
         net = f"{format_bytes(region.net_active_bytes)} more at the end"
         if region.net_active_bytes < 0:

@@ -25,11 +25,22 @@ from profkit.comparison.messages import (
     headline as difference_headline,
 )
 from profkit.engine.wording import counted
+from profkit.model.critical_path import PathLine
 from profkit.model.difference import Change, Difference
 from profkit.model.finding import Finding, Severity
-from profkit.model.location import Location
+from profkit.model.location import MODULE_LEVEL, NO_SOURCE_LINE, Location, numbered_line
 from profkit.model.report import Breakdown, Report
 from profkit.names import middle_cut, short_kernel, short_path, tail_cut, visible
+from profkit.present.critical_path import (
+    WITH_KERNEL_NAMES,
+    large_lines,
+    main_kinds,
+    main_name,
+    main_share,
+    path_label,
+    path_title,
+    unexplained_text,
+)
 from profkit.present.headline import (
     breakdown_title,
     busiest_ops,
@@ -37,20 +48,22 @@ from profkit.present.headline import (
     device_noun,
     facts,
     headline,
+    host_step_time,
+    incomplete_steps,
     origin,
-    overhead_text,
     part_label,
+    remarks,
+    step_range,
     unchecked_by_reason,
 )
 from profkit.present.memory_text import (
     MemorySeriesRow,
     allocation_tables,
     device_series_rows,
-    not_measured,
     place_of,
     series_rows,
     shows_series,
-    use_of,
+    use_label,
 )
 from profkit.present.renderer import ReadersOptions
 from profkit.units import format_bytes, format_count, format_ns, format_share
@@ -60,7 +73,7 @@ ColumnKind = Literal["name", "text", "figure", "trend"]
 
 _SMALL_SHARE: Final = 0.01
 """Parts of the step time below this share one line."""
-_NOTABLE_OVERHEAD: Final = 0.05
+_N_BRIEF_LINES: Final = 2
 _MAX_HOLDERS: Final = 3
 _MAX_OTHER_PLACES: Final = 3
 _MAX_FIGURES: Final = 9
@@ -68,7 +81,6 @@ _IDLE: Final = ("idle-", "data", "python")
 _WORK: Final[dict[str, PartKind]] = {
     "compute": "compute", "communication": "communication", "copy": "copy",
 }  # fmt: skip
-_NO_PLACE: Final = "no stack recorded"
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,7 @@ class SourceLine:
     """
 
     path: str
-    line: int
+    line: int | None
     function: str = ""
     is_function: bool = False
     before_line: int | None = None
@@ -105,7 +117,7 @@ class SourceLine:
         return self._with(self.path, self.function)
 
     def _with(self, path: str, function: str) -> str:
-        line = f"{path}:{self.line}"
+        line = numbered_line(path, self.line)
         if self.is_function:
             return f"{function} ({line})"
         before = "" if self.before_line is None else f", was line {self.before_line}"
@@ -147,10 +159,16 @@ class TableRow:
 
 @dataclass(frozen=True)
 class TableBlock:
-    """A table; the first column has the names of the rows."""
+    """A table; the first column has the names of the rows.
+
+    Attributes:
+        n_brief: How many rows a screen of text shows, each as a sentence without column titles;
+            None for a table.
+    """
 
     columns: tuple[TableColumn, ...]
     rows: tuple[TableRow, ...]
+    n_brief: int | None = None
 
 
 @dataclass(frozen=True)
@@ -292,6 +310,7 @@ def report_document(report: Report, options: ReadersOptions) -> Document:
     """A report as a document."""
     sections = (
         *_time(report),
+        *_critical_path(report, options),
         *_findings(report, options),
         *_memory(report),
         *_allocation_sites(report, options),
@@ -322,10 +341,10 @@ def _name(text: str) -> Name:
 
 def _place(where: Location | None, base: str) -> SourceLine | None:
     """A location's source line, or None where it has none."""
-    if where is None or where.file is None or where.line is None:
+    if where is None or where.file is None:
         return None
     path = _one_line(short_path(where.file, base))
-    if where.precision == "function" and where.function:
+    if where.precision == "function" and where.function not in (None, MODULE_LEVEL):
         return SourceLine(path, where.line, _one_line(where.function), is_function=True)
     return SourceLine(path, where.line)
 
@@ -338,9 +357,8 @@ def _time(report: Report) -> Iterator[DocumentSection]:
     start = 0.0
     for part in breakdown.parts:
         if part.ns:
-            ns = part.ns if part.per_step_ns is None else part.per_step_ns
-            kind = _part_kind(part.kind)
-            parts.append(Part(part_label(part.kind), kind, format_ns(ns), part.share, start))
+            kind, time = _part_kind(part.kind), format_ns(part.mean_ns)
+            parts.append(Part(part_label(part.kind), kind, time, part.share, start))
         start += part.share
     yield DocumentSection(
         breakdown_title(report), (TimeParts(tuple(parts)),), _time_figures(report, breakdown)
@@ -354,16 +372,53 @@ def _part_kind(kind: str) -> PartKind:
 
 
 def _time_figures(report: Report, breakdown: Breakdown) -> str:
-    """``174 ms (mean of 6, 171 ms to 176 ms)``."""
-    if breakdown.per_step_ns is None:
-        return format_ns(breakdown.total_ns)
-    lengths = [step.dur_ns for step in report.summary.steps]
-    mean = format_ns(breakdown.per_step_ns)
-    if len(lengths) <= 1:
-        return mean
-    shortest, longest = format_ns(min(lengths)), format_ns(max(lengths))
-    spread = f", {shortest} to {longest}" if shortest != longest else ""
-    return f"{mean} (mean of {format_count(len(lengths))}{spread})"
+    """``174 ms (mean of 6, 171 ms to 176 ms)``, with what is excluded."""
+    mean, n_steps = format_ns(breakdown.mean_ns), len(report.summary.steps)
+    if on_host := host_step_time(report):
+        mean = f"{mean} on the {device_noun(report)}, {on_host}"
+    spread, incomplete = step_range(report), incomplete_steps(report)
+    about = []
+    if breakdown.per_step_ns is not None and n_steps > 1:
+        about.append(f"mean of {format_count(n_steps)}")
+    about += [each for each in (spread if about else "", incomplete) if each]
+    return f"{mean} ({', '.join(about)})" if about else mean
+
+
+def _critical_path(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    path = report.summary.critical_path
+    if path is None:
+        return
+    rows = tuple(
+        TableRow(
+            (
+                path_label(line.kind),
+                format_ns(line.mean_ns),
+                format_share(line.share),
+                _place(line.location, options.base) or "",
+                name,
+                main_share(line) if name else "",
+            )
+        )
+        for line in large_lines(path)[: options.limit]
+        for name in (_main_name(line),)
+    )
+    columns = (
+        *_columns("critical path", ("time", "share"), ("source line", "mostly")),
+        TableColumn("of the path", "text"),
+    )
+    n_brief = len(rows) if options.verbose else _N_BRIEF_LINES
+    blocks: list[Block] = [TableBlock(columns, rows, n_brief)] if rows else []
+    if unexplained := unexplained_text(path):
+        blocks.append(ListBlock((ListItem(unexplained),)))
+    kinds = main_kinds(path, everything=options.verbose)
+    yield DocumentSection(path_title(path), tuple(blocks), kinds)
+
+
+def _main_name(line: PathLine) -> Name | str:
+    if line.kind in WITH_KERNEL_NAMES:
+        return Name(_one_line(line.main_name), is_kernel=True)
+    name = main_name(line)
+    return _name(name) if name else ""
 
 
 def _findings(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
@@ -405,7 +460,7 @@ def _finding(
     )
     return FindingBlock(
         number,
-        first or next(iter(holders), _NO_PLACE),
+        first or next(iter(holders), NO_SOURCE_LINE),
         finding.severity,
         _one_line(finding.name),
         _one_line(finding.rule),
@@ -440,13 +495,14 @@ def _table_section(
     columns: tuple[TableColumn, ...],
     rows: Iterable[tuple[Cell, ...]],
     *,
+    hidden: Iterable[Remainder] = (),
     is_detail: bool = False,
 ) -> Iterator[DocumentSection]:
     """A section with a table, unless it is empty; ``heading`` is its title and figures."""
     title, figures = heading
     table = TableBlock(columns, tuple(TableRow(cells) for cells in rows))
     if table.rows:
-        yield DocumentSection(title, (table,), figures, is_detail)
+        yield DocumentSection(title, (table, *hidden), figures, is_detail)
 
 
 def _memory(report: Report) -> Iterator[DocumentSection]:
@@ -476,7 +532,7 @@ def _allocation_sites(report: Report, options: ReadersOptions) -> Iterator[Docum
                 format_count(site.n),
                 format_bytes(site.bytes),
                 format_share(each.share(site)),
-                use_of(site),
+                use_label(site.category),
             )
             for site in each.sites[: options.limit]
         )
@@ -533,7 +589,6 @@ def _skipped(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
 
 
 def _recording(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
-    source = report.source
     items = [
         ListItem(
             _one_line(f"{fault.message} {fault.fix}"),
@@ -542,14 +597,8 @@ def _recording(report: Report, options: ReadersOptions) -> Iterator[DocumentSect
         )
         for fault in report.health
     ]
-    overhead = source.overhead_ratio
-    if overhead is not None and (overhead >= _NOTABLE_OVERHEAD or options.verbose):
-        items.append(ListItem(overhead_text(overhead)))
-    items += [ListItem(_one_line(sentence)) for sentence in not_measured(report)]
-    if source.lines_from == "other-step":
-        items.append(
-            ListItem("Times are from steps without stacks; source lines are from one warm-up step.")
-        )
+    sentences = remarks(report, everything=options.verbose)
+    items += [ListItem(_one_line(sentence)) for sentence in sentences]
     if items:
         is_sound = all(fault.severity == "note" for fault in report.health)
         yield DocumentSection("Recording", (ListBlock(tuple(items)),), is_detail=is_sound)
@@ -577,22 +626,19 @@ def difference_document(difference: Difference, options: ReadersOptions) -> Docu
 def _compared_figures(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
     every = difference.figures
     shown = every if options.verbose else every[:_MAX_FIGURES]
-    rows = tuple(
-        TableRow(
-            (
-                label(each),
-                amount(each.before, each.unit) or "?",
-                amount(each.after, each.unit) or "?",
-                signed(each),
-                share_of(each),
-            )
+    rows = (
+        (
+            label(each),
+            amount(each.before, each.unit) or "?",
+            amount(each.after, each.unit) or "?",
+            signed(each),
+            share_of(each),
         )
         for each in shown
     )
-    if shown:
-        table = TableBlock(_columns("figure", ("before", "after", "change", "%")), rows)
-        hidden = _remainder(len(every) - len(shown), "--verbose")
-        yield DocumentSection("Figures", (table, *hidden))
+    columns = _columns("figure", ("before", "after", "change", "%"))
+    hidden = _remainder(len(every) - len(shown), "--verbose")
+    yield from _table_section(("Figures", ""), columns, rows, hidden=hidden)
 
 
 def _changes(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
@@ -627,7 +673,7 @@ def _subject(change: Change) -> Cell:
 def _changed_place(change: Change, base: str) -> Cell:
     where = change.location
     if where is None or where.file is None or where.line is None:
-        no_place = _NO_PLACE if change.kind == "memory" else ""
+        no_place = NO_SOURCE_LINE if change.kind == "memory" else ""
         return _name(where.op) if where and where.op else no_place
     path, function = _one_line(short_path(where.file, base)), _one_line(where.function or "")
     return SourceLine(path, where.line, function, before_line=change.before_line)

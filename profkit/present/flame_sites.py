@@ -35,11 +35,7 @@ class FlameSiteTable:
         return self._numbers.setdefault(site, len(self._numbers))
 
     def unknown(self, what: str) -> int:
-        """The number of a site for data that the recording does not have.
-
-        Args:
-            what: Its label.
-        """
+        """The number of a site for data that the recording does not have."""
         return self.number(FlameSite("unknown", what))
 
     def threads(self, ctx: Context) -> Int64s:
@@ -153,7 +149,7 @@ def host_sites(ctx: Context, sites: FlameSiteTable) -> Int64s:
     kinds = np.array(by_category, dtype=np.int64)[events.category]
     found = sites.names(ctx, kinds, events.name, on_host)
     if len(ctx.steps):
-        found[ctx.steps.rows] = sites.number(FlameSite("step", "steps"))
+        found[ctx.steps.annotations] = sites.number(FlameSite("step", "steps"))
     return found
 
 

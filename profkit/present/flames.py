@@ -1,6 +1,7 @@
 """Flame graphs: host time, device time, and memory at its peak, by their cause."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -20,26 +21,17 @@ _DEVICE_TIME: Final = (
 )
 
 
-def flame(ctx: Context, name: str) -> Flame | None:
-    """One flame graph, or None if the recording has no data for it.
-
-    Args:
-        name: A key of :data:`~profkit.model.flame.FLAMES`.
-    """
-    return _MAKERS[name](ctx)
-
-
 def flames(ctx: Context, names: Iterable[str] = FLAMES) -> tuple[Flame, ...]:
     """The flame graphs for which the recording has data.
 
     Args:
         names: Keys of :data:`~profkit.model.flame.FLAMES`.
     """
-    every = (flame(ctx, name) for name in names)
+    every = (_MAKERS[name](ctx) for name in names)
     return tuple(each for each in every if each is not None and each.weight)
 
 
-def _host(ctx: Context, name: str, *, by_line: bool) -> Flame | None:
+def _host(ctx: Context, *, by_line: bool) -> Flame | None:
     """Host time: along the stacks, or along the stacks below each source line."""
     rows = ctx.tree.rows
     if not len(rows) or (by_line and not ctx.has_lines):
@@ -55,15 +47,8 @@ def _host(ctx: Context, name: str, *, by_line: bool) -> Flame | None:
     of = f"Host time in recorded events, along {along}."
     if by_line:
         of = f"Host time in recorded events, by source line, then along {along}."
+    name = "host-line" if by_line else "host-stack"
     return sites.flame(name, "ns", of, paths, node[rows], own[rows])
-
-
-def _host_stack(ctx: Context) -> Flame | None:
-    return _host(ctx, "host-stack", by_line=False)
-
-
-def _host_line(ctx: Context) -> Flame | None:
-    return _host(ctx, "host-line", by_line=True)
 
 
 def _device_stack(ctx: Context) -> Flame | None:
@@ -167,8 +152,8 @@ def _work_flame(
 
 
 _MAKERS: Final[dict[str, Callable[[Context], Flame | None]]] = {
-    "host-stack": _host_stack,
-    "host-line": _host_line,
+    "host-stack": partial(_host, by_line=False),
+    "host-line": partial(_host, by_line=True),
     "device-stack": _device_stack,
     "device-line": _device_line,
     "device-module": _device_module,

@@ -26,7 +26,8 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
     {
         "step": Term(
             "one iteration of the training or inference loop: from one optimizer step, loader "
-            'batch or `profkit.trace("…")` entry to the next.',
+            'batch or `profkit.trace("…")` entry to the next. Where the host runs ahead of the '
+            "GPU, from the completion of one step to that of the next.",
             ("iteration time", "turn of the loop", "turn of a loop"),
         ),
         "per step": Term(
@@ -35,6 +36,9 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
                 "once a step", "times a step", "ms a step", "bytes a step", "} a step",
                 "`` a step", "figure a step", "a step on average", "nodes a step", "each a step",
             ),
+        ),
+        "incomplete step": Term(
+            "a step that the recording's begin or end cut off. It is in no figure per step.",
         ),
         "region": Term(
             'a named range inside a step: a `profkit.trace("…")` inside another, or '
@@ -63,6 +67,17 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
         "idle time": Term(
             "time in which no kernel or copy runs on a device, with its cause on the host side.",
             ("bubble", "bubbles", "stands idle", "host is too slow"),
+        ),
+        "critical path": Term(
+            "what a step waits for at each moment, from its start to its completion: the host, a "
+            "device, or the next batch. Its segments add up to the step, and only less time on it "
+            "makes the step shorter.",
+            ("longest path",),
+        ),
+        "unrecorded device work": Term(
+            "time in which a device must have worked on something that is not in the recording, "
+            "since a call waited for it.",
+            ("missing device work", "hidden device work"),
         ),
         "sync": Term(
             "a call that blocks the host until work on a device has finished: a host-device "
@@ -104,8 +119,9 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
             ("cure", "cures", "cured", "what to write instead"),
         ),
         "cost": Term(
-            "nanoseconds or bytes that a fix can save, and its basis: `measured`, `upper-bound` "
-            "or `estimate`.",
+            "nanoseconds or bytes that a fix can save, and its basis: `measured`, `replay` (the "
+            "difference between the recording and its replay without the cause), `upper-bound` or "
+            "`estimate`.",
             ("give back", "gives back", "given back by"),
         ),
         "headline": Term(
@@ -120,7 +136,8 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
         "source line": Term(
             "the innermost line of the user's own code on a stack; frames of torch, installed "
             "packages and the standard library are library code.",
-            ("line of yours", "lines of yours", "no line known", "an unknown line"),
+            ("line of yours", "lines of yours", "no line known", "an unknown line",
+             "unrecorded source line", "no stack recorded"),
         ),
         "allocated": Term(
             "bytes that tensors occupy in the caching allocator.", ("asked for", "asked of")

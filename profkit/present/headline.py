@@ -1,13 +1,16 @@
 """The headline of a report, and the labels and facts that every renderer shows."""
 
 from collections.abc import Iterable, Iterator
+from statistics import mean, median
 from typing import Final
 
 from profkit.engine.wording import counted
 from profkit.model.device_summary import DeviceSummary
-from profkit.model.finding import Finding
+from profkit.model.finding import Cost, Finding
+from profkit.model.location import Location
 from profkit.model.report import Breakdown, OpSummary, Report, Summary
-from profkit.names import visible
+from profkit.names import middle_cut, visible
+from profkit.present.critical_path import main_name, main_share, path_label
 from profkit.present.memory_text import (
     has_oom,
     memory_facts,
@@ -32,6 +35,7 @@ _LABELS: Final = {
     "compute": "compute",
     "communication": "exposed communication",
     "copy": "copies",
+    "unrecorded": "unrecorded GPU work",
     **{kind: f"GPU idle: {cause}" for kind, cause in _IDLE_CAUSES.items()},
     "operators": "operators",
     "backward": "backward",
@@ -40,33 +44,34 @@ _LABELS: Final = {
     "python": "Python between operators",
 }
 _HOST_WORK: Final = ("operators", "backward", "optimizer")
+_NOTABLE_OVERHEAD: Final = 0.05
 _MIN_FINDING_SHARE: Final = 0.01
 """A smaller cost is not in the headline, even if it is the highest."""
+_MIN_UNRECORDED_SHARE: Final = 0.05
+"""Less unrecorded work of a device is not in the headline."""
+_MAX_NAME: Final = 40
+_MIN_PART_SHARE: Final = 0.1
+"""A smaller part of the critical path is not in the headline."""
 _MIN_IDLE_SHARE: Final = 0.1
 """Less idle time is not explained in the headline."""
 _MAX_SYNC_SITES: Final = 5
 """Lines with syncs that are listed without ``--verbose``."""
+_MIN_SKEW: Final = 1.5
+"""The ratio of mean to median step time above which the mean describes no step."""
+_NOTHING_RECORDED: Final = "nothing-recorded"
 _MIN_STEPS_SHARE: Final = 0.5
 """If steps cover less of the recording, the headline says so."""
-_BASIS: Final = {"measured": "", "upper-bound": "up to ", "estimate": "about "}
+_BASIS: Final = {"measured": "", "replay": "", "upper-bound": "up to ", "estimate": "about "}
 _NUMBER_DIGITS: Final = 3
 
 
 def part_label(kind: str) -> str:
-    """The label of a part of the step time.
-
-    Args:
-        kind: As in :class:`~profkit.model.report.TimePart`.
-    """
+    """The label of a part of the step time, by its kind as in ``TimePart``."""
     return _LABELS.get(kind, visible(kind))
 
 
 def idle_explanation(kind: str) -> str:
-    """The cause of a device's idle time, such as ``waiting for data``.
-
-    Args:
-        kind: A part of the time in which no device was busy, such as ``idle-data``.
-    """
+    """The cause of a device's idle time: ``waiting for data`` for ``idle-data``."""
     return _IDLE_CAUSES.get(kind, part_label(kind))
 
 
@@ -79,15 +84,46 @@ def device_noun(report: Report) -> str:
 def step_time(report: Report) -> str:
     """The mean step time and its range, ``174 ms (160 ms to 200 ms)``; empty without steps.
 
-    The range is left out if both ends read the same.
+    The range is left out if both ends read the same. Where the host runs ahead of the devices:
+    ``95.7 ms on the GPU (95.1 ms to 96.2 ms) and 78.8 ms on the host, which runs ahead``.
     """
     breakdown = report.summary.breakdown
     if breakdown is None or breakdown.per_step_ns is None:
         return ""
-    mean = format_ns(breakdown.per_step_ns)
-    lengths = [step.dur_ns for step in report.summary.steps] or [breakdown.per_step_ns]
+    text, on_host = format_ns(breakdown.per_step_ns), host_step_time(report)
+    if on_host:
+        text += f" on the {device_noun(report)}"
+    if spread := step_range(report):
+        text += f" ({spread})"
+    return f"{text} and {on_host}, which runs ahead" if on_host else text
+
+
+def host_step_time(report: Report) -> str:
+    """``78.8 ms on the host``, if the step time is that of the devices; else empty."""
+    breakdown = report.summary.breakdown
+    if breakdown is None or breakdown.host_per_step_ns is None:
+        return ""
+    return f"{format_ns(breakdown.host_per_step_ns)} on the host"
+
+
+def incomplete_steps(report: Report) -> str:
+    """``1 incomplete step excluded``; empty if the window cut off no step."""
+    n = report.summary.n_incomplete_steps
+    return f"{counted(n, 'incomplete step')} excluded" if n else ""
+
+
+def step_range(report: Report) -> str:
+    """The shortest and longest step, ``160 ms to 200 ms``; empty if both read the same.
+
+    With the median where a few long steps dominate the mean: ``median 152 ms, 146 ms to 4.49 s``.
+    """
+    lengths = [step.time_ns for step in report.summary.steps] or [0]
     low, high = format_ns(min(lengths)), format_ns(max(lengths))
-    return mean if low == high else f"{mean} ({low} to {high})"
+    if low == high:
+        return ""
+    middle = median(lengths)
+    about = f"median {format_ns(middle)}, " if mean(lengths) > _MIN_SKEW * middle else ""
+    return f"{about}{low} to {high}"
 
 
 def cost_share(report: Report, finding: Finding) -> float | None:
@@ -111,9 +147,9 @@ def cost_text(report: Report, finding: Finding) -> str:
     of_step = "" if share is None else f" ({format_share(share)})"
     parts = []
     if cost.per_step_ns:
-        parts.append(f"{basis}{format_ns(cost.per_step_ns)} per step{of_step}")
+        parts.append(f"{basis}{_time_range(cost, cost.per_step_ns)} per step{of_step}")
     elif cost.ns:
-        parts.append(f"{basis}{format_ns(cost.ns)}{of_step}")
+        parts.append(f"{basis}{_time_range(cost, cost.ns)}{of_step}")
     if cost.per_step_bytes:
         parts.append(f"{basis}{format_bytes(cost.per_step_bytes)} per step")
     elif cost.bytes:
@@ -121,17 +157,81 @@ def cost_text(report: Report, finding: Finding) -> str:
     return ", ".join(parts)
 
 
+def _time_range(cost: Cost, ns: int) -> str:
+    """A time, up to the one with hidden latencies if that differs as it is written.
+
+    Args:
+        ns: The cost, in the whole window or per step.
+    """
+    low = format_ns(ns)
+    high = format_ns(round(ns * cost.max_ns / cost.ns)) if cost.max_ns and cost.ns else low
+    if high == low or cost.basis == "upper-bound":
+        return high
+    number, _, unit = low.partition(" ")
+    return f"{number if unit == high.partition(' ')[2] else low} to {high}"
+
+
 def headline(report: Report) -> str:
-    """The step time, how busy the device is, and the finding with the highest cost."""
+    """The step time, how busy the device is, and the finding with the highest cost.
+
+    Of a trace in which nothing was recorded, that and what to do.
+    """
+    nothing = next((each for each in report.health if each.name == _NOTHING_RECORDED), None)
+    if nothing is not None:
+        return visible(f"{nothing.message} {nothing.fix}")
     breakdown = report.summary.breakdown
     on_memory = [] if breakdown is not None else memory_sentences(report)
     sentences = on_memory or [_time_and_work(report, breakdown)]
+    incomplete = _unrecorded_work(report, breakdown)
+    sentences += [incomplete] if incomplete else []
     if not (on_memory and has_oom(report)):
+        sentences += _largest_part(report)
         sentences += _highest_costs(report) or [_without_costs(report)]
     faults = [each for each in report.health if each.severity != "note"]
-    if faults:
+    if faults and not incomplete:
         sentences.append(f"Figures are less reliable: {_inline(faults[0].title)}.")
     return " ".join(sentences)
+
+
+def _largest_part(report: Report) -> list[str]:
+    """The largest part of the critical path, if it exceeds what the findings cost."""
+    path = report.summary.critical_path
+    if path is None:
+        return []
+    shares = [cost_share(report, finding) or 0.0 for finding in report.findings]
+    least = max(_MIN_PART_SHARE, *shares, 0.0)
+    per_step = "" if path.per_step_ns is None else " per step"
+    cold_share = path.cold_start_ns / path.total_ns
+    if cold_share > least:
+        cold_ns = round(cold_share * path.mean_ns)
+        of_path = f"{format_ns(cold_ns)}{per_step} ({format_share(cold_share)})"
+        return [f"Cold start takes {of_path}: launches that first load code and libraries."]
+    line = next((each for each in path.lines if each.kind != "unrecorded"), None)
+    if line is None or line.share <= least:
+        return []
+    if line.kind == "kernel" and least > _MIN_PART_SHARE:
+        return []  # kernels are meant to take most of a step; a finding says what is not
+    main, share = middle_cut(main_name(line), _MAX_NAME), main_share(line)
+    mostly = f", {f'mostly {main} ({share})' if share else main}" if main else ""
+    place = f" at {visible(line.location.place)}" if line.location.file else ""
+    time = format_ns(line.mean_ns)
+    what = f"{path_label(line.kind)}{place}{mostly}"
+    of_path = f"{time}{per_step} ({format_share(line.share)})"
+    return [f"Largest part of the critical path: {what}, {of_path}."]
+
+
+def _unrecorded_work(report: Report, breakdown: Breakdown | None) -> str:
+    """The sentence on device work that is not in the recording; empty if there is little of it."""
+    parts = breakdown.parts if breakdown is not None else ()
+    lost = next((part for part in parts if part.kind == "unrecorded"), None)
+    if lost is None or lost.share < _MIN_UNRECORDED_SHARE:
+        return ""
+    time = format_ns(lost.mean_ns)
+    per_step = "" if lost.per_step_ns is None else " per step"
+    return (
+        f"The trace is incomplete: the {device_noun(report)} worked for {time}{per_step} "
+        f"({format_share(lost.share)}) on something that was not recorded."
+    )
 
 
 def _time_and_work(report: Report, breakdown: Breakdown | None) -> str:
@@ -139,13 +239,14 @@ def _time_and_work(report: Report, breakdown: Breakdown | None) -> str:
         return "No event time could be attributed."
     if breakdown.per_step_ns is None and breakdown.on_device:
         return (
-            f"The recording has no steps; {_devices(report)} busy "
+            f"The recording has {_no_steps(report)}; {_devices(report)} busy "
             f"{format_share(_device_work(breakdown))} of the {format_ns(breakdown.total_ns)} from "
             "first to last device work."
         )
     start = f"Step time is {step_time(report)}"
     if breakdown.per_step_ns is None:
-        start = f"The recording is {format_ns(breakdown.total_ns)} long and has no steps"
+        length = format_ns(breakdown.total_ns)
+        start = f"The recording is {length} long and has {_no_steps(report)}"
     window_ns = report.summary.window_ns
     covered = breakdown.total_ns / window_ns if window_ns else 1.0
     end = "."
@@ -159,9 +260,17 @@ def _time_and_work(report: Report, breakdown: Breakdown | None) -> str:
     return f"{start}, {where}; operators take {format_share(work)} of it{end}"
 
 
+def _no_steps(report: Report) -> str:
+    return "no complete step" if report.summary.n_incomplete_steps else "no steps"
+
+
 def _device_work(breakdown: Breakdown) -> float:
-    """The share in which a device was busy."""
-    return sum(part.share for part in breakdown.parts if not part.kind.startswith(_IDLE))
+    """The share in which a device was busy with recorded work."""
+    return sum(
+        part.share
+        for part in breakdown.parts
+        if not part.kind.startswith(_IDLE) and part.kind != "unrecorded"
+    )
 
 
 def _devices(report: Report) -> str:
@@ -199,8 +308,14 @@ def _is_costly(report: Report, finding: Finding) -> bool:
 
 
 def _summarized(report: Report, finding: Finding) -> str:
-    place = f" at {visible(finding.locations[0].place)}" if finding.locations else ""
-    return f"{_inline(finding.title)}{place}, {cost_text(report, finding)}"
+    return f"{_inline(finding.title)}{at_place(finding)}, {cost_text(report, finding)}"
+
+
+def at_place(finding: Finding) -> str:
+    """``at train.py:12`` or ``at aten::mm``, with a leading space; empty if neither is known."""
+    where = finding.locations[0] if finding.locations else Location()
+    word = "in" if where.file and where.line is None else "at"
+    return f" {word} {visible(where.place)}" if where.file or where.op else ""
 
 
 def _inline(title: str) -> str:
@@ -247,7 +362,9 @@ def facts(report: Report, *, everything: bool) -> list[str]:
         everything: Whether to include all syncs, copies, regions and single devices.
     """
     summary = report.summary
-    lines = [
+    derived = report.source.step_origin not in {None, "profiler", "entry"}
+    lines = [f"steps: {visible(report.source.step_definition)}"] if derived else []
+    lines += [
         _device_fact(device)
         for device in summary.devices
         if device.span_ns and (everything or len(summary.devices) > 1 or device.communication_ns)
@@ -344,12 +461,26 @@ def _is_next(before: str, rule: str) -> bool:
     return int(second) == int(first) + 1
 
 
-def overhead_text(overhead_ratio: float) -> str:
-    """How much recording slowed down the program, in a sentence.
+def remarks(report: Report, *, everything: bool) -> Iterator[str]:
+    """How recording affects the figures, a sentence each.
 
     Args:
-        overhead_ratio: As in :class:`~profkit.model.report.Source`.
+        everything: Whether to include little overhead, and work without a recorded launch.
     """
+    source = report.source
+    overhead = source.overhead_ratio
+    if overhead is not None and (overhead >= _NOTABLE_OVERHEAD or everything):
+        yield _overhead_text(overhead)
+    if report.summary.memory is not None:
+        yield from report.summary.memory.not_measured
+    if source.lines_from == "other-step":
+        yield "Times are from steps without stacks; source lines are from one warm-up step."
+    if report.summary.n_gpu_events_without_launch and everything:
+        n = format_count(report.summary.n_gpu_events_without_launch)
+        yield f"{n} kernels and copies were launched before recording began."
+
+
+def _overhead_text(overhead_ratio: float) -> str:
     if overhead_ratio >= 1:
         return f"Recording slowed the program down by a factor of about {1 + overhead_ratio:.1f}."
     return f"Recording slowed the program down by about {format_share(overhead_ratio)}."

@@ -13,6 +13,7 @@ from profkit.index.snapshot.stack_lines import is_python
 from profkit.index.trace_memory.live_bytes import WindowPeak, device_label, window_peaks
 from profkit.model.events import NO_ROW, Int32s, Int64s
 from profkit.model.flame import Flame, FlameSite
+from profkit.model.location import NO_SOURCE_LINE
 from profkit.model.snapshot import NO_STACK
 from profkit.present.flame_sites import FlameSiteTable, host_sites
 
@@ -61,7 +62,7 @@ def _by_use(memory: DeviceMemory, sites: FlameSiteTable, paths: Paths, above: In
     uses = np.array([sites.number(FlameSite("use", use)) for use in USES], dtype=np.int64)
     frames = memory.lines.stacks.frames
     lines = [sites.number(FlameSite("line", frame.function, frame)) for frame in frames]
-    by_line = np.array([*lines, sites.unknown("no stack recorded")], dtype=np.int64)
+    by_line = np.array([*lines, sites.unknown(NO_SOURCE_LINE)], dtype=np.int64)
     node = paths.children(above, uses[at_peak.use[at_peak.of_block]])
     return paths.children(node, by_line[at_peak.line[at_peak.of_block]])
 
@@ -80,7 +81,7 @@ def _by_stack(
     unknown = np.flatnonzero(stack == NO_STACK)
     node: Int64s = above.copy()
     node[unknown] = paths.children(
-        above[unknown], np.full(len(unknown), sites.unknown("no stack recorded"))
+        above[unknown], np.full(len(unknown), sites.unknown(NO_SOURCE_LINE))
     )
     keep = python if python.any() else np.ones(len(python), dtype=np.bool_)
     wanted, inverse = np.unique(stack[known], return_inverse=True)

@@ -14,6 +14,7 @@ from profkit.index.snapshot.live_blocks import bytes_over_time, representative_p
 from profkit.index.snapshot.stack_lines import NO_LINE
 from profkit.index.trace_memory.live_bytes import device_label
 from profkit.model.events import MISSING, NO_ROW, Int32s, Int64s, Mask, Rows
+from profkit.model.location import NO_SOURCE_LINE, numbered_line
 from profkit.model.memory_series import Clock, Layer, MemorySeries
 from profkit.model.snapshot import NO_STACK
 from profkit.present.memory_text import use_label
@@ -27,9 +28,8 @@ _OTHERS: Final = "all others"
 _EARLIER: Final = "allocated before recording"
 REST_LAYERS: Final = (_OTHERS, _EARLIER)
 """Names of layers that are no line, use or operator of their own."""
-_NO_STACK: Final = "no stack recorded"
 _EARLIER_LINE: Final = -2
-_WITHOUT_LINE: Final = {NO_LINE: _NO_STACK, _EARLIER_LINE: _EARLIER}
+_WITHOUT_LINE: Final = {NO_LINE: NO_SOURCE_LINE, _EARLIER_LINE: _EARLIER}
 
 
 def memory_series(ctx: Context) -> tuple[MemorySeries, ...]:
@@ -150,7 +150,7 @@ def _window_layers(
         found = _layers(group, n_bytes, begin, end, moments, label)
         return (*found, before) if before.bytes.any() else found
 
-    by_op = layers(name, lambda i: _NO_STACK if i < 0 else ctx.events.names[i])
+    by_op = layers(name, lambda i: "operator not recorded" if i < 0 else ctx.events.names[i])
     if not ctx.has_lines:
         return {"operator": by_op}
     return {"line": layers(frame, lambda i: _line_label(ctx, i)), "operator": by_op}
@@ -158,9 +158,9 @@ def _window_layers(
 
 def _line_label(ctx: Context, frame: int) -> str:
     if frame == NO_FRAME:
-        return _NO_STACK
+        return NO_SOURCE_LINE
     place = ctx.source.frames[frame]
-    return f"{place.file.replace(chr(92), '/').rpartition('/')[2]}:{place.line}"
+    return numbered_line(place.file.replace(chr(92), "/").rpartition("/")[2], place.line)
 
 
 def _layers(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from profkit.engine.wording import at, counted
+from profkit.model.location import NO_SOURCE_LINE
 from profkit.model.memory_summary import (
     AllocationSite,
     MemorySummary,
@@ -88,11 +89,7 @@ class MemorySeriesRow:
         return f"{self.name} {verb} from {first} to {last}"
 
     def trend(self, width: int) -> str:
-        """A line of bars over the steps, from the minimum to the maximum.
-
-        Args:
-            width: Columns.
-        """
+        """A line of ``width`` bars over the steps, from the minimum to the maximum."""
         low, high = min(self.values_bytes), self.highest_bytes
         if high - low <= high * _FLAT_SHARE:
             return _BARS[0] * width
@@ -128,11 +125,6 @@ class AllocationTable:
         return site.bytes / self.total_bytes if self.total_bytes else 0.0
 
 
-def use_of(site: AllocationSite) -> str:
-    """The label of a site's use; empty if unknown."""
-    return use_label(site.category)
-
-
 def use_label(category: str) -> str:
     """The label of a use, such as ``optimizer state``; empty if unknown.
 
@@ -146,7 +138,7 @@ def place_of(site: AllocationSite) -> str:
     """The label of a site without a source line."""
     if site.is_before_recording:
         return "allocated before recording"
-    return visible(site.location.function or "") or "no stack recorded"
+    return visible(site.location.function or "") or NO_SOURCE_LINE
 
 
 def series_rows(report: Report) -> list[MemorySeriesRow]:
@@ -313,12 +305,6 @@ def _monitoring(report: Report, memory: MemorySummary) -> Iterator[str]:
         yield no_leak_text(memory)
     if memory.monitoring_share is not None:
         yield f"monitoring overhead {format_share(memory.monitoring_share)}"
-
-
-def not_measured(report: Report) -> tuple[str, ...]:
-    """The figures on memory that could not be measured, a sentence each."""
-    memory = report.summary.memory
-    return memory.not_measured if memory is not None else ()
 
 
 def shows_series(report: Report) -> bool:

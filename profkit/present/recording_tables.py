@@ -119,10 +119,8 @@ def _module_calls(ctx: Context) -> dict[str, tuple[str | None, int, int]]:
     return found
 
 
-def kernel_extremes(
-    ctx: Context, kernels: tuple[KernelSummary, ...]
-) -> tuple[tuple[int, int], ...]:
-    """The shortest and the longest call of each kernel, in nanoseconds."""
+def kernel_extremes(ctx: Context, kernels: tuple[KernelSummary, ...]) -> dict[str, tuple[int, int]]:
+    """The shortest and the longest call of each kernel, in nanoseconds, by its name."""
     events = ctx.events
     rows = events.rows_of(Category.KERNEL)
     shortest = np.full(len(events.names), np.iinfo(np.int64).max, dtype=np.int64)
@@ -130,9 +128,10 @@ def kernel_extremes(
     np.minimum.at(shortest, events.name[rows], events.dur_ns[rows])
     np.maximum.at(longest, events.name[rows], events.dur_ns[rows])
     numbers = {events.names[number]: number for number in np.unique(events.name[rows]).tolist()}
-    return tuple(
-        (int(shortest[numbers[each.name]]), int(longest[numbers[each.name]])) for each in kernels
-    )
+    return {
+        each.name: (int(shortest[numbers[each.name]]), int(longest[numbers[each.name]]))
+        for each in kernels
+    }
 
 
 def operator_memory(ctx: Context) -> tuple[OperatorMemory, ...]:

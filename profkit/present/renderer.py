@@ -68,6 +68,19 @@ class LoadedRecording:
 
 
 @dataclass(frozen=True)
+class RecordingOptions:
+    """Options of the formats that show or contain more than the report.
+
+    Attributes:
+        recording: What the report was made from; without it a product has what the report has.
+        base: An absolute folder; paths inside are given relative to it.
+    """
+
+    recording: LoadedRecording | None = None
+    base: str = ""
+
+
+@dataclass(frozen=True)
 class ReadersOptions:
     """How much of a report the formats for people show.
 

@@ -7,11 +7,11 @@ from typing import Final
 from profkit.errors import UsageError
 from profkit.model.events import NO_ROW, Category
 from profkit.model.flame import FLAMES, Flame, FlameSite, FlameUnit
-from profkit.model.location import Frame, Location
+from profkit.model.location import NO_SOURCE_LINE, Frame, Location, numbered_line
 from profkit.model.memory_summary import AllocationSite
 from profkit.model.report import Report
 from profkit.names import short_path, visible
-from profkit.present.renderer import LoadedRecording
+from profkit.present.renderer import LoadedRecording, RecordingOptions
 
 _SHORT: Final = {"host": "host-stack", "device": "device-stack", "memory": "memory-stack"}
 """Short names of the most common flame graphs."""
@@ -45,19 +45,15 @@ class WeightedStacks:
 
 
 @dataclass(frozen=True)
-class StackOptions:
+class StackOptions(RecordingOptions):
     """Options of the formats of stacks.
 
     Attributes:
         weight: ``host``, ``device``, ``memory``, or the name of a flame graph such as
             ``device-module``; empty for the format's default.
-        recording: The recording of the report; without it the report's own tables are used.
-        base: An absolute folder; paths inside are shown relative to it.
     """
 
     weight: str = ""
-    recording: LoadedRecording | None = None
-    base: str = ""
 
 
 def all_stacks(report: Report, recording: LoadedRecording | None) -> Iterator[WeightedStacks]:
@@ -106,14 +102,11 @@ def chosen_stacks(
 
 
 def site_label(site: FlameSite, base: str = "") -> str:
-    """The name of a site, with its file and line if it has one.
-
-    Args:
-        base: An absolute folder; paths inside are relative to it.
-    """
+    """The name of a site, with its file, relative to ``base``, and line if it has one."""
     if site.frame is None:
         return visible(site.name) or "(no name)"
-    return visible(f"{site.name} ({short_path(site.frame.file, base)}:{site.frame.line})")
+    line = numbered_line(short_path(site.frame.file, base), site.frame.line)
+    return visible(f"{site.name} ({line})")
 
 
 def remark(report: Report, options: StackOptions) -> str:  # noqa: ARG001  (as renderers have it)
@@ -180,7 +173,7 @@ def _stack(site: AllocationSite) -> Iterator[FlameSite]:
 
 
 def _line(where: Location | None) -> tuple[FlameSite, ...]:
-    if where is None or where.file is None or where.line is None:
-        return (FlameSite("unknown", "no stack recorded"),)
+    if where is None or where.file is None:
+        return (FlameSite("unknown", NO_SOURCE_LINE),)
     frame = Frame(where.file, where.line, where.function or "", where.precision)
     return (FlameSite("line", frame.function, frame),)

@@ -118,8 +118,6 @@ def _summary(part: str, *columns: Column, located: bool = False) -> "_Maker":
     """The table of a part of the summary, whose fields are named like the columns.
 
     Args:
-        part: The field of the summary.
-        *columns: The columns.
         located: Whether the source line is in further columns.
     """
     names = " ".join(column.name for column in columns)
@@ -136,6 +134,18 @@ def _idle(report: Report, base: str) -> "_Rows":  # noqa: ARG001  (as all have i
     for device in report.summary.devices:
         for each in device.idle_causes:
             yield (device.device, each.cause, each.ns)
+
+
+def _critical_path(report: Report, base: str) -> "_Rows":
+    path = report.summary.critical_path
+    for each in path.entries if path is not None else ():
+        yield (*_values(each, _PATH_ENTRY), *_place(each.location, base))
+
+
+def _path_parts(report: Report, base: str) -> "_Rows":  # noqa: ARG001
+    path = report.summary.critical_path
+    for each in path.parts if path is not None else ():
+        yield _values(each, _PATH_PART)
 
 
 def _step_parts(report: Report, base: str) -> "_Rows":  # noqa: ARG001
@@ -175,6 +185,8 @@ def _memory_steps(report: Report, base: str) -> "_Rows":  # noqa: ARG001
         yield _values(step, _STEP_MEMORY)
 
 
+_PATH_PART: Final = "kind ns per_step_ns share"
+_PATH_ENTRY: Final = "kind name ns per_step_ns n_segments share"
 _Rows = Iterator[tuple[Any, ...]]
 _Maker = tuple[tuple[Column, ...], Callable[[Report, str], _Rows]]
 
@@ -189,8 +201,14 @@ _MAKERS: Final[dict[str, _Maker]] = {
     "steps": _summary(
         "steps",
         *_columns("name", "start_ns dur_ns gpu_busy_ns gpu_idle_ns data_wait_ns sync_ns"),
+        *_columns("", "device_start_ns device_dur_ns"),
     ),
     "step_parts": (_columns("step part", "ns"), _step_parts),
+    "critical_path": (
+        (*_columns("kind name", "ns per_step_ns n_segments", "share"), *_PLACE),
+        _critical_path,
+    ),
+    "critical_path_parts": (_columns("kind", "ns per_step_ns", "share"), _path_parts),
     "kernels": _summary(
         "top_kernels",
         *_columns("name", "n_calls total_ns mean_ns", "share blocks_per_sm occupancy_share"),
@@ -213,3 +231,8 @@ _MAKERS: Final[dict[str, _Maker]] = {
 
 TABLES: Final = tuple(_MAKERS)
 """The names of all tables."""
+
+
+def filled_tables(report: Report) -> tuple[str, ...]:
+    """The tables of a report that have rows, and always ``findings``."""
+    return tuple(name for name in TABLES if name == "findings" or table(report, name).rows)

@@ -1,11 +1,13 @@
 """The timeline: all events of a recording in lanes, with steps, findings and idle causes."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, get_args
 
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.figures.critical_path import name_of_segment, path_segments
 from profkit.index.device.idle import IdleByCause
 from profkit.index.device.streams import device_of
 from profkit.index.device.syncs import blocking_calls
@@ -15,11 +17,14 @@ from profkit.index.intervals import union
 from profkit.index.launches import DEVICE_WORK
 from profkit.index.level_of_detail import flattened, levels_of, stacked
 from profkit.index.runtime_calls import ALLOCATOR
+from profkit.model.critical_path import PathKind
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
 from profkit.model.finding import Finding
-from profkit.model.location import Frame
+from profkit.model.location import Frame, Location
 from profkit.model.report import Report
 from profkit.model.timeline import LaneKind, SliceKind, Slices, Timeline, TimelineLane, TimelineSite
+from profkit.present.critical_path import entry_name, path_label
+from profkit.present.finding_events import times_of
 from profkit.present.flame_sites import thread_label
 from profkit.present.headline import part_label
 
@@ -46,6 +51,23 @@ _BY_CATEGORY: Final[dict[int, SliceKind]] = {
     Category.OVERHEAD: "overhead",
     Category.DEVICE_SYNC: "sync",
 }
+_BY_PATH_KIND: Final[dict[int, SliceKind]] = {
+    PathKind.OPERATOR: "op",
+    PathKind.PYTHON: "python",
+    PathKind.RUNTIME: "call",
+    PathKind.SYNC: "sync",
+    PathKind.DATA_WAIT: "data",
+    PathKind.LAUNCH_LATENCY: "launch-latency",
+    PathKind.KERNEL: "compute",
+    PathKind.COPY: "copy",
+    PathKind.COMMUNICATION: "communication",
+    PathKind.GAP: "gap",
+    PathKind.UNRECORDED: "unrecorded",
+}
+
+
+_NamedTimes = tuple[str, SliceKind, Int64s, Int64s, Frame | None]
+"""A site by its name, kind and source line, with the starts and ends of its slices."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +94,7 @@ def timeline(ctx: Context, report: Report) -> Timeline | None:
     site, sites = _sites_of_events(ctx)
     drawn = _Drawn(sites)
     _add_steps(drawn, ctx)
+    _add_critical_path(drawn, ctx)
     _add_findings(drawn, ctx, report.findings)
     seen: set[int] = set()
     for lane in lanes_of_events(ctx):
@@ -109,14 +132,6 @@ class _Drawn:
     parts: list[Slices] = field(default_factory=list)
     n_rows: int = 0
 
-    def number(
-        self, name: str, kind: SliceKind, lengths_ns: Int64s, at: Frame | None = None
-    ) -> int:
-        """Add a site and return its number."""
-        total_ns = int(lengths_ns.sum())
-        self.sites.append(TimelineSite(name, kind, at, None, len(lengths_ns), total_ns))
-        return len(self.sites) - 1
-
     def add(
         self, kind: LaneKind, label: str, starts_ns: Int64s, ends_ns: Int64s, site: Int32s,
         depth: Int32s | None = None,
@@ -146,15 +161,27 @@ class _Drawn:
         self.parts.append(replace(slices, row=slices.row + np.int32(self.n_rows)))
         self.n_rows += n_rows
 
+    def add_named(self, kind: LaneKind, label: str, parts: Sequence[_NamedTimes]) -> None:
+        """Add a lane and its sites, each of which is drawn at some times."""
+        if not parts:
+            return
+        n = [len(starts_ns) for _, _, starts_ns, _, _ in parts]
+        site = np.repeat(np.arange(len(parts), dtype=np.int32) + np.int32(len(self.sites)), n)
+        for name, of_site, starts_ns, ends_ns, at in parts:
+            total_ns = int((ends_ns - starts_ns).sum())
+            self.sites.append(TimelineSite(name, of_site, at, None, len(starts_ns), total_ns))
+        _, _, starts, ends, _ = zip(*parts, strict=True)
+        self.add(kind, label, np.concatenate(starts), np.concatenate(ends), site)
+
     def slices(self, number: Int32s) -> Slices:
         """All slices, with new site numbers."""
-        together = Slices(
-            *(
-                np.concatenate([getattr(part, name) for part in self.parts])
-                for name in Slices.__dataclass_fields__
-            )
-        )
+        together = _joined(self.parts)
         return replace(together, site=number[together.site])
+
+
+def _joined(parts: Sequence[Slices]) -> Slices:
+    names = [each.name for each in fields(Slices)]
+    return Slices(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def _bounded(slices: Slices) -> Slices:
@@ -167,68 +194,74 @@ def _bounded(slices: Slices) -> Slices:
     below = replace(below, row=np.full(len(below), MAX_ROWS - 1, dtype=np.int32))
     last = flattened(below, below.row)
     above = slices.of(np.flatnonzero(~deep))
-    return Slices(
-        *(
-            np.concatenate((getattr(above, name), getattr(last, name)))
-            for name in Slices.__dataclass_fields__
-        )
-    )
+    return _joined((above, last))
 
 
 def _add_steps(drawn: _Drawn, ctx: Context) -> None:
-    steps = ctx.steps
-    lengths = steps.ends_ns - steps.starts_ns
-    site = [
-        drawn.number(name, "step", lengths[place : place + 1])
-        for place, name in enumerate(steps.names)
-    ]
-    drawn.add("steps", "steps", steps.starts_ns, steps.ends_ns, np.array(site, dtype=np.int32))
+    starts, ends = ctx.steps.starts_ns, ctx.steps.ends_ns
+    drawn.add_named(
+        "steps",
+        "steps",
+        [
+            (name, "step", starts[i : i + 1], ends[i : i + 1], None)
+            for i, name in enumerate(ctx.steps.names)
+        ],
+    )
+
+
+def _add_critical_path(drawn: _Drawn, ctx: Context) -> None:
+    """Add the segments of the critical path: a site for each kind, name and source line."""
+    path, segments = ctx.critical_path, path_segments(ctx, ctx.critical_path)
+    what, what_of = numbered((segments.name.astype(np.int64) + 1) * len(PathKind) + segments.kind)
+    where, where_of = numbered(segments.frame.astype(np.int64) + 1)
+    both, site = numbered(what_of * len(where) + where_of)
+    total = np.zeros(len(both), dtype=np.int64)
+    np.add.at(total, site, segments.length_ns)
+    n = np.bincount(site, minlength=len(both)).tolist()
+    first = len(drawn.sites)
+    for number, key in enumerate(both.tolist()):
+        name, kind = divmod(int(what[key // len(where)]), len(PathKind))
+        at = int(where[key % len(where)])
+        label, text = PathKind(kind).report_name, name_of_segment(ctx, kind, name - 1)
+        # The page shortens the names of kernels itself.
+        shown = text if _BY_PATH_KIND[kind] == "compute" else entry_name(label, text)
+        drawn.sites.append(
+            TimelineSite(
+                shown or path_label(label),
+                _BY_PATH_KIND[kind],
+                ctx.source.frames[at - 1] if at else None,
+                None,
+                n[number],
+                int(total[number]),
+                is_path=True,
+            )
+        )
+    of_site = (site + first).astype(np.int32)
+    row = np.zeros(len(of_site), dtype=np.int32)
+    drawn.add("path", "critical path", path.starts_ns, path.ends_ns, of_site, row)
 
 
 def _add_findings(drawn: _Drawn, ctx: Context, findings: tuple[Finding, ...]) -> None:
-    """Add the time that each finding claims, or without claims the events that it names."""
-    starts, ends, site = [], [], []
+    """Add the time that each finding is about, or else the events that it names."""
+    parts: list[_NamedTimes] = []
     for finding in findings:
-        begin, end = _times(ctx, finding)
-        where = next((each for each in finding.locations if each.file is not None), None)
+        where = next((each for each in finding.locations if each.file is not None), Location())
         at = None
-        if where is not None and where.file is not None:
-            at = Frame(where.file, where.line or 1, where.function or "", where.precision)
-        number = drawn.number(f"{finding.rule} {finding.title}", "finding", end - begin, at)
-        starts.append(begin)
-        ends.append(end)
-        site.append(np.full(len(begin), number, dtype=np.int32))
-    if starts:
-        begins, finishes = np.concatenate(starts), np.concatenate(ends)
-        drawn.add("findings", "findings", begins, finishes, np.concatenate(site))
-
-
-def _times(ctx: Context, finding: Finding) -> tuple[Int64s, Int64s]:
-    """Starts and ends of a finding in nanoseconds."""
-    if finding.claims:
-        claims = np.array(finding.claims, dtype=np.int64)
-        return claims[:, 0], claims[:, 1]
-    named = finding.evidence.get("events")
-    positions = [each for each in named if isinstance(each, int)] if isinstance(named, list) else []
-    rows = np.flatnonzero(np.isin(ctx.events.position, positions))
-    return ctx.events.ts_ns[rows], ctx.events.end_ns[rows]
+        if where.file is not None:
+            at = Frame(where.file, where.line, where.function or "", where.precision)
+        name = f"{finding.rule} {finding.title}"
+        parts.append((name, "finding", *times_of(ctx, finding), at))
+    drawn.add_named("findings", "findings", parts)
 
 
 def _add_idle(drawn: _Drawn, device: str, causes: IdleByCause | None) -> None:
     """Add the idle causes of a lane's device."""
-    if causes is None:
-        return
-    found = [(cause, times) for cause, times in causes.items() if len(times)]
-    if not found:
-        return
-    starts = np.concatenate([times.starts_ns for _, times in found])
-    ends = np.concatenate([times.ends_ns for _, times in found])
-    site: list[Int32s] = []
-    for cause, times in found:
-        kind: SliceKind = f"idle-{cause}"  # type: ignore[assignment]  # one for each cause
-        number = drawn.number(part_label(kind), kind, times.ends_ns - times.starts_ns)
-        site.append(np.full(len(times), number, dtype=np.int32))
-    drawn.add("idle", f"{device} idle", starts, ends, np.concatenate(site))
+    parts: list[_NamedTimes] = []
+    for cause, times in (causes or {}).items():
+        if len(times):
+            kind: SliceKind = f"idle-{cause}"  # type: ignore[assignment]  # one for each cause
+            parts.append((part_label(kind), kind, times.starts_ns, times.ends_ns, None))
+    drawn.add_named("idle", f"{device} idle", parts)
 
 
 def _add_events(drawn: _Drawn, ctx: Context, lane: EventLane, site: Int32s) -> None:
@@ -318,7 +351,7 @@ def _kinds_of_events(ctx: Context) -> Int64s:
     kind[ALLOCATOR.rows(events)] = _KIND_NUMBER["allocator"]
     kind[blocking_calls(events, ctx.launches)] = _KIND_NUMBER["sync"]
     kind[ctx.data_waits] = _KIND_NUMBER["data"]
-    kind[ctx.steps.rows] = _KIND_NUMBER["step"]
+    kind[ctx.steps.annotations] = _KIND_NUMBER["step"]
     return kind
 
 
@@ -358,19 +391,24 @@ def _sites_of_events(ctx: Context) -> tuple[Int32s, list[TimelineSite]]:
 def _ranked(sites: list[TimelineSite]) -> tuple[tuple[TimelineSite, ...], Int32s]:
     """Sites by total time, the longest first, and the new number of each old one.
 
-    Beyond :data:`MAX_SITES`, all sites of one kind become one.
+    Beyond :data:`MAX_SITES` of events, and as many of the critical path, all sites of one kind
+    become one.
     """
-    order = np.argsort([-site.total_ns for site in sites], kind="stable").tolist()
-    named = [sites[old] for old in order[:MAX_SITES]]
+    order = np.argsort([-site.total_ns for site in sites], kind="stable")
+    is_path = np.array([site.is_path for site in sites], dtype=np.bool_)[order]
+    is_rare = np.where(is_path, np.cumsum(is_path), np.cumsum(~is_path)) > MAX_SITES
+    frequent = order[~is_rare].tolist()
+    named = [sites[old] for old in frequent]
     number = np.zeros(len(sites), dtype=np.int32)
-    number[order[:MAX_SITES]] = np.arange(len(named), dtype=np.int32)
-    rest: dict[SliceKind, int] = {}
-    for old in order[MAX_SITES:]:
+    number[frequent] = np.arange(len(named), dtype=np.int32)
+    rest: dict[tuple[SliceKind, bool], int] = {}
+    for old in order[is_rare].tolist():
         site = sites[old]
-        if site.kind not in rest:
-            rest[site.kind] = len(named)
-            named.append(TimelineSite("other names", site.kind, None, None, 0, 0))
-        new = rest[site.kind]
+        key = (site.kind, site.is_path)
+        if key not in rest:
+            rest[key] = len(named)
+            named.append(TimelineSite("other names", site.kind, None, None, 0, 0, site.is_path))
+        new = rest[key]
         before = named[new]
         named[new] = replace(before, n=before.n + site.n, total_ns=before.total_ns + site.total_ns)
         number[old] = new

@@ -27,13 +27,9 @@ def is_live(start: bytes) -> bool:
 def read_live(place: Place, limit_bytes: int | None = None) -> LiveMemory:
     """Read a memory record, also of the older layout ``profkit.memory/1``.
 
-    Args:
-        place: The file, compressed or not.
-        limit_bytes: Maximum decompressed size; by default 4 GiB, or 200 times the file's size.
-
     Raises:
         DamagedFileError: It is incomplete, or of a layout that this version does not know.
-        LoadError: It cannot be read.
+        LoadError: It cannot be read, or is larger than ``limit_bytes``.
     """
     text = read_whole(place, limit_bytes)
     try:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from profkit.model import live_memory, report
 
-_RENAMED_IN_REPORT: Final = {
+_RENAMED: Final = {
     "stretch_share": "overhead_ratio",
     "steps_are": "step_definition",
     "claimed_ns": "recoverable_ns",
@@ -27,43 +27,34 @@ _RENAMED_IN_REPORT: Final = {
     "n_judged_steps": "n_evaluated_steps",
     "waits": "sync_sites",
     "how": "remedy",
+    "watched_ns": "monitored_ns",
+    "looks": "samples",
+    "growths": "leaks",
+    "n_looks": "n_samples",
+    "n_censuses": "n_tensor_scans",
+    "stack_is": "stack_basis",
+    "stretch_basis": "overhead_basis",
 }
 _RENAMED_IN_SYNC_SITES: Final = {
     "what": "operation",
     "where": "frame",
     "allowed": "allowed_reason",
 }
-_RENAMED_IN_MEMORY: Final = {
-    "steps_are": "step_definition",
-    "watched_ns": "monitored_ns",
-    "looks": "samples",
-    "growths": "leaks",
-    "n_judged_steps": "n_evaluated_steps",
-    "not_seen": "not_measured",
-    "n_looks": "n_samples",
-    "n_censuses": "n_tensor_scans",
-    "waits": "sync_sites",
-    "stack_is": "stack_basis",
-}
 _MEMORY_1: Final = "profkit.memory/1"
 _SHAPE: Final = re.compile(r"(?:\(([\d, ]*)\) )?([a-z]+(\d*)\w*)")
-_RENAMED_IN_CAPTURE: Final = {
-    "stretch_share": "overhead_ratio",
-    "stretch_basis": "overhead_basis",
-}
 _EVIDENCE: Final = "evidence"
 """A finding's evidence has the keys that its rule chose; they stay as they were written."""
 
 
 def upgrade_report(tree: Any) -> Any:  # noqa: ANN401  (any JSON value)
     """Convert decoded JSON of the layout ``profkit.report/1``; other values are returned as is."""
-    return _upgraded(tree, "profkit.report/1", report.SCHEMA, _RENAMED_IN_REPORT)
+    return _upgraded(tree, "profkit.report/1", report.SCHEMA)
 
 
 def upgrade_memory(tree: Any) -> Any:  # noqa: ANN401  (any JSON value)
     """Convert decoded JSON of the layout ``profkit.memory/1``; other values are returned as is."""
     is_older = isinstance(tree, dict) and tree.get("schema") == _MEMORY_1
-    tree = _upgraded(tree, _MEMORY_1, live_memory.SCHEMA, _RENAMED_IN_MEMORY)
+    tree = _upgraded(tree, _MEMORY_1, live_memory.SCHEMA)
     if is_older and isinstance(leaks := tree.get("leaks"), list):
         for leak in filter(lambda each: isinstance(each, dict), leaks):
             leak["shape"] = _shape(leak.get("shape"))
@@ -82,19 +73,18 @@ def _shape(text: Any) -> dict[str, Any] | None:  # noqa: ANN401
 
 def upgrade_capture(info: dict[str, Any]) -> dict[str, Any]:
     """Convert the key ``profkit`` of a trace that an earlier version recorded, in place."""
-    if isinstance(cost := info.get("cost"), dict):
-        _rename(cost, _RENAMED_IN_CAPTURE)
+    _rename(info.get("cost"))
     return info
 
 
-def _upgraded(tree: Any, old: str, new: str, names: Mapping[str, str]) -> Any:  # noqa: ANN401
+def _upgraded(tree: Any, old: str, new: str) -> Any:  # noqa: ANN401
     if isinstance(tree, dict) and tree.get("schema") == old:
-        _rename(tree, names)
+        _rename(tree)
         tree["schema"] = new
     return tree
 
 
-def _rename(tree: object, names: Mapping[str, str]) -> None:
+def _rename(tree: object, names: Mapping[str, str] = _RENAMED) -> None:
     """Rename keys of a JSON tree in place, at every depth except within evidence."""
     nodes = [tree]
     for node in nodes:

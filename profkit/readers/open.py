@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from profkit.errors import LoadError, MissingFileError, NotATraceError, SeveralTracesError
+from profkit.errors import LoadError, MissingFileError, SeveralTracesError
 from profkit.model.live_memory import LiveMemory
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
@@ -56,20 +56,6 @@ def load(
     if is_live(start):
         return read_live(place, limit_bytes)
     return read_kineto(place, limit_bytes, on_progress)
-
-
-def load_trace(path: str | os.PathLike[str], *, limit_bytes: int | None = None) -> Trace:
-    """Load a trace; arguments as for :func:`load`.
-
-    Raises:
-        NotATraceError: It is another kind of file.
-        LoadError: As for :func:`load`.
-    """
-    loaded = load(path, limit_bytes=limit_bytes)
-    if not isinstance(loaded, Trace):
-        kind = "memory snapshot" if isinstance(loaded, MemorySnapshot) else "memory record"
-        raise NotATraceError(f"{path} is a {kind}, not a trace.", "Use profkit analyze for it.")
-    return loaded
 
 
 def _folder_error(folder: Path) -> LoadError:

@@ -17,13 +17,9 @@ _START_BYTES: Final = 256
 def read_report(place: Place, limit_bytes: int | None = None) -> Report | None:
     """Read what ``profkit analyze --format json`` wrote; None if a file is something else.
 
-    Args:
-        place: The file, compressed or not.
-        limit_bytes: Maximum decompressed size; by default 4 GiB, or 200 times the file's size.
-
     Raises:
         DamagedFileError: It is incomplete, or of a layout that this version does not know.
-        LoadError: It cannot be read.
+        LoadError: It cannot be read, or is larger than ``limit_bytes``.
     """
     with open_plain(place) as stream:
         if not _START.match(stream.read(_START_BYTES)):

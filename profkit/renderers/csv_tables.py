@@ -16,7 +16,7 @@ from typing import Final
 from profkit.model.report import Report
 from profkit.names import visible
 from profkit.present.renderer import RendererInfo
-from profkit.present.tables import TABLES, Value, table
+from profkit.present.tables import Value, filled_tables, table
 
 INFO = RendererInfo(name="csv", suffix=".csv", media_type="text/csv")
 
@@ -53,7 +53,7 @@ def render(report: Report, options: Options) -> bytes:
 
 def table_names(report: Report, options: Options) -> tuple[str, ...]:
     """The tables of a report that have rows, and always ``findings``."""
-    return tuple(name for name in TABLES if name == "findings" or table(report, name).rows)
+    return filled_tables(report)
 
 
 def together(products: Sequence[bytes]) -> bytes:

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
+from profkit.model.change import ProgramChange
 from profkit.model.difference import Difference
+from profkit.model.finding import Finding
 from profkit.model.report import SCHEMA, Report
 from profkit.present.renderer import RendererInfo
 
@@ -22,8 +24,8 @@ INFO = RendererInfo(name="json", suffix=".json", media_type="application/json")
 
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {6,}.*)*)", re.MULTILINE)
 """A field and its definition in a dataclass's docstring."""
-_INTERNAL: Final = "claims"
-"""The field of a finding that is used to add costs up, and is no part of the JSON."""
+INTERNAL: Final = ("spans", "change")
+"""Fields of a finding that refer to the recording, and are no part of the JSON."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,17 @@ class Options:
 
 def render(report: Report, options: Options) -> bytes:
     """The report as JSON in UTF-8, with a line end."""
-    bare = replace(
-        report,
-        findings=tuple(replace(finding, claims=()) for finding in report.findings),
-        health=tuple(replace(finding, claims=()) for finding in report.health),
-    )
+    bare = replace(report, findings=_bare(report.findings), health=_bare(report.health))
     tree = msgspec.to_builtins(bare)
     for finding in (*tree["findings"], *tree["health"]):
-        del finding[_INTERNAL]
+        for name in INTERNAL:
+            del finding[name]
     return _encoded(tree, options)
+
+
+def _bare(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Findings without what refers to the recording."""
+    return tuple(replace(finding, spans=(), change=None) for finding in findings)
 
 
 def render_difference(difference: Difference, options: Options) -> bytes:
@@ -56,11 +60,16 @@ def render_difference(difference: Difference, options: Options) -> bytes:
 
 
 def _encoded(tree: Any, options: Options) -> bytes:  # noqa: ANN401  (a JSON tree)
+    indent = options.indent if options.indent > 0 else -1
+    return msgspec.json.format(encoded(tree), indent=indent) + b"\n"
+
+
+def encoded(tree: Any) -> bytes:  # noqa: ANN401  (a JSON tree)
+    """A JSON tree as text in UTF-8; what cannot be encoded is escaped."""
     try:
-        text = msgspec.json.encode(tree)
+        return msgspec.json.encode(tree)
     except UnicodeEncodeError:
-        text = msgspec.json.encode(_without_surrogates(tree))
-    return msgspec.json.format(text, indent=options.indent if options.indent > 0 else -1) + b"\n"
+        return msgspec.json.encode(_without_surrogates(tree))
 
 
 def _without_surrogates(tree: Any) -> Any:  # noqa: ANN401  (any part of a JSON tree)
@@ -79,11 +88,15 @@ def schema() -> dict[str, Any]:
 
     Source: https://json-schema.org/draft/2020-12
     """
-    _, parts = msgspec.json.schema_components([Report], ref_template="#/$defs/{name}")
+    _, parts = msgspec.json.schema_components(
+        [Report], schema_hook=lambda _: {"type": "array"}, ref_template="#/$defs/{name}"
+    )
+    parts.pop(ProgramChange.__name__, None)
     for part in parts.values():
         if "properties" not in part:
             continue
-        part["properties"].pop(_INTERNAL, None)
+        for name in INTERNAL:
+            part["properties"].pop(name, None)
         part["required"] = list(part["properties"])
         about, _, attributes = inspect.cleandoc(part.get("description", "")).partition(
             "Attributes:"

@@ -142,13 +142,7 @@ def _cell(cell: Cell) -> str:
 
 
 def _rows(titles: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose cells are Markdown already.
-
-    Args:
-        titles: A title for each column.
-        right: Which columns are aligned to the right.
-        rows: The cells.
-    """
+    """A table whose cells are Markdown already; some columns are aligned to the ``right``."""
     lines = [
         f"| {' | '.join(titles)} |",
         f"|{'|'.join('--:' if each else '---' for each in right)}|",

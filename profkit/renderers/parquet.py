@@ -9,7 +9,7 @@ Needs pyarrow, which the extra ``parquet`` installs.
 """
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -22,12 +22,13 @@ from profkit.index.host.source import NO_FRAME
 from profkit.index.host.steps import NO_STEP
 from profkit.index.snapshot.stack_lines import NO_LINE, stack_lines
 from profkit.index.trace_memory.live_bytes import device_label
-from profkit.model.events import MISSING, Category
+from profkit.model.events import MISSING, Category, Int32s
 from profkit.model.live_memory import MemorySample
+from profkit.model.location import Frame
 from profkit.model.report import Report
 from profkit.model.snapshot import NO_STACK, Action, State
 from profkit.present import tables as report_tables
-from profkit.present.renderer import LoadedRecording, RendererInfo
+from profkit.present.renderer import RecordingOptions, RendererInfo
 
 INFO = RendererInfo(
     name="parquet",
@@ -37,7 +38,6 @@ INFO = RendererInfo(
     opened_by="pandas.read_parquet",
 )
 
-_UNITS: Final = {"ns": b"ns", "us": b"us", "bytes": b"bytes", "share": b"share"}
 _BYTES: Final = frozenset({"total_allocated", "total_reserved"})
 _SPARSE: Final = (
     "correlation", "external_id", "sequence", "forward_thread", "device", "stream", "n_bytes",
@@ -48,18 +48,14 @@ Columns = Iterator[tuple[str, Any]]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(RecordingOptions):
     """Which table to write.
 
     Attributes:
         table: Its name; empty for the first of :func:`table_names`.
-        recording: What the report was made from; without it there are only the report's tables.
-        base: An absolute folder; paths in the report's tables are given relative to it.
     """
 
     table: str = ""
-    recording: LoadedRecording | None = None
-    base: str = ""
 
 
 def render(report: Report, options: Options) -> bytes:
@@ -107,17 +103,12 @@ def table_names(report: Report, options: Options) -> tuple[str, ...]:
         "samples": ctx.live is not None,
     }
     of_recording = (name for name, exists in recorded.items() if exists)
-    of_report = (
-        name
-        for name in report_tables.TABLES
-        if name == "findings" or report_tables.table(report, name).rows
-    )
-    return (*of_recording, *of_report)
+    return (*of_recording, *report_tables.filled_tables(report))
 
 
 def _metadata(column: str) -> Mapping[bytes, bytes]:
-    unit = b"bytes" if column in _BYTES else _UNITS.get(column.rpartition("_")[2])
-    return {} if unit is None else {b"unit": unit}
+    unit = "bytes" if column in _BYTES else report_tables.Column(column).unit
+    return {b"unit": unit.encode()} if unit else {}
 
 
 def _of_report(table: report_tables.Table, pa: Any) -> Columns:  # noqa: ANN401  (the module)
@@ -146,11 +137,7 @@ def _events(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
     step = ctx.step_of(rows)
     yield "step", _categorical(ctx.steps.names, step, pa, missing=NO_STEP)
     source = ctx.source
-    for key in ("file", "function"):
-        names = [getattr(frame, key) for frame in source.frames]
-        yield key, _categorical(names, source.frame, pa, missing=NO_FRAME)
-    lines = np.array([*(frame.line for frame in source.frames), MISSING], dtype=np.int64)
-    yield "line", _nullable(lines[source.frame], pa)
+    yield from _places(source.frames, source.frame, NO_FRAME, pa)
     yield "module", _categorical(source.modules, source.module, pa, missing=NO_FRAME)
 
 
@@ -200,11 +187,17 @@ def _lines(ctx: Context, stack: npt.NDArray[Any], pa: Any) -> Columns:  # noqa: 
     if ctx.snapshot is None:
         return
     yield "stack", pa.array(stack, mask=stack == NO_STACK)
-    frame, frames = stack_lines(ctx.snapshot.stacks).of(stack), ctx.snapshot.stacks.frames
+    frame = stack_lines(ctx.snapshot.stacks).of(stack)
+    yield from _places(ctx.snapshot.stacks.frames, frame, NO_LINE, pa)
+
+
+def _places(frames: Sequence[Frame], index: Int32s, missing: int, pa: Any) -> Columns:  # noqa: ANN401
+    """File, function and line of each row; the index ``missing`` is that of the last frame."""
     for key in ("file", "function"):
-        yield key, _categorical([getattr(each, key) for each in frames], frame, pa, missing=NO_LINE)
-    lines = np.array([*(each.line for each in frames), MISSING], dtype=np.int64)
-    yield "line", _nullable(lines[frame], pa)
+        names = [getattr(each, key) for each in frames]
+        yield key, _categorical(names, index, pa, missing=missing)
+    lines = np.array([*(each.line or MISSING for each in frames), MISSING], dtype=np.int64)
+    yield "line", _nullable(lines[index], pa)
 
 
 def _samples(ctx: Context, pa: Any) -> Columns:  # noqa: ANN401  (the module)
@@ -223,14 +216,7 @@ def _categorical(
     *,
     missing: int | None = None,
 ) -> Any:  # noqa: ANN401  (an array of pyarrow)
-    """A dictionary-encoded column of texts.
-
-    Args:
-        values: The distinct texts.
-        index: For each row, its index into ``values``.
-        pa: pyarrow.
-        missing: The index of rows without a value.
-    """
+    """A dictionary-encoded column of texts; rows without a value have the index ``missing``."""
     absent = None if missing is None else index == missing
     indices = np.where(absent, 0, index) if absent is not None else index
     return pa.DictionaryArray.from_arrays(

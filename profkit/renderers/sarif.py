@@ -5,7 +5,7 @@ Fingerprints depend on the rule, the file and the function, so a finding is reco
 move. The other lines of a finding and its reference chains are related locations; the call stack of
 its line, where it was recorded, is a code flow of the findings with the highest costs. Skipped
 checks and faults of the recording are notifications of the run. A finding without a source line is
-placed on the recording.
+placed on the recording. Code hosts need paths relative to the root of the source code, ``base``.
 
 Source: OASIS "Static Analysis Results Interchange Format (SARIF) Version 2.1.0"; "SARIF support for
 code scanning" in GitHub's documentation (at most 25,000 results, 1,000 locations per result).
@@ -14,7 +14,7 @@ code scanning" in GitHub's documentation (at most 25,000 results, 1,000 location
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Final
 from urllib.parse import quote
@@ -27,11 +27,14 @@ from profkit.model.finding import Finding
 from profkit.model.location import Frame, Location
 from profkit.model.report import Report
 from profkit.names import short_path, visible
-from profkit.present.call_path import call_path
+from profkit.present.finding_events import call_path
 from profkit.present.headline import cost_share, cost_text
-from profkit.present.renderer import LoadedRecording, RendererInfo
+from profkit.present.renderer import RecordingOptions as Options
+from profkit.present.renderer import RendererInfo
 from profkit.present.rule_page import Passage, rule_page
 from profkit.units import format_count
+
+__all__ = ["INFO", "Options", "render", "together"]
 
 INFO = RendererInfo(name="sarif", suffix=".sarif", media_type="application/sarif+json")
 
@@ -45,21 +48,6 @@ _SECTIONS: Final = ("What it finds", "Why it matters", "How to fix it", "Example
 _TAGS: Final = {"MEM": "memory"}
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Options:
-    """The root of paths, and the recording.
-
-    Attributes:
-        base: An absolute folder, the root of the source code; paths inside are given relative to
-            it, as code hosts require.
-        recording: What the report was made from; without it, code flows are the call stacks that
-            the report contains.
-    """
-
-    base: str = ""
-    recording: LoadedRecording | None = None
 
 
 def render(report: Report, options: Options) -> bytes:
@@ -151,35 +139,33 @@ def _rule(rule: Rule, *, with_help: bool) -> Json:
         page = rule_page(rule)
         sections = [(title, page[title]) for title in _SECTIONS if title in page]
         first = next(iter(page.get(_SECTIONS[0], ())), Passage(info.title, is_code=False))
-        found["fullDescription"] = {"text": _without_marks(first.text)}
-        found["help"] = {"text": _plain_page(sections), "markdown": _markdown_page(sections)}
+        found["fullDescription"] = {"text": first.text.replace("``", "")}
+        found["help"] = {
+            "text": _page(sections, "{}:", "{}", ""),
+            "markdown": _page(sections, "## {}", "```python\n{}\n```", "`"),
+        }
     return found
 
 
 Sections = Sequence[tuple[str, Sequence[Passage]]]
 
 
-def _plain_page(sections: Sections) -> str:
+def _page(sections: Sections, heading: str, code: str, mark: str) -> str:
+    """A rule's page.
+
+    Args:
+        heading: The format of a section's title.
+        code: The format of a code block.
+        mark: What encloses code within sentences.
+    """
     blocks = []
     for title, passages in sections:
-        blocks.append(f"{title}:")
-        blocks += [each.text if each.is_code else _without_marks(each.text) for each in passages]
-    return "\n\n".join(blocks)
-
-
-def _markdown_page(sections: Sections) -> str:
-    blocks = []
-    for title, passages in sections:
-        blocks.append(f"## {title}")
+        blocks.append(heading.format(title))
         blocks += [
-            f"```python\n{each.text}\n```" if each.is_code else each.text.replace("``", "`")
+            code.format(each.text) if each.is_code else each.text.replace("``", mark)
             for each in passages
         ]
     return "\n\n".join(blocks)
-
-
-def _without_marks(text: str) -> str:
-    return text.replace("``", "")
 
 
 def _unknown_rule(rule: str, title: str) -> Json:

@@ -74,4 +74,5 @@ def _frame(site: FlameSite, base: str) -> dict[str, Any]:
     if site.frame is None:
         return {"name": site_label(site)}
     file = visible(short_path(site.frame.file, base))
-    return {"name": visible(site.name) or "(no name)", "file": file, "line": site.frame.line}
+    line = {} if site.frame.line is None else {"line": site.frame.line}
+    return {"name": visible(site.name) or "(no name)", "file": file, **line}

@@ -9,7 +9,7 @@ that tests compare that faster model with.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 MIB: Final = 1 << 20
 BLOCK_BYTES: Final = 512
@@ -25,6 +25,18 @@ _EXPANDABLE_SPACE: Final = 1 << 42
 
 Pool = tuple[int, int]
 COMMON_POOL: Final[Pool] = (0, 0)
+
+
+class RequestLane(NamedTuple):
+    """What a request and the blocks that can serve it have in common.
+
+    Attributes:
+        is_small: Whether it is for requests up to 1 MiB.
+    """
+
+    stream: int
+    pool: Pool
+    is_small: bool
 
 
 class OutOfDeviceMemoryError(RuntimeError):
@@ -57,16 +69,13 @@ class Segment:
     """A segment of memory from the driver.
 
     Attributes:
-        is_small: Whether it is for requests up to 1 MiB.
         is_expandable: Whether it grows and shrinks.
         stack: Number of the stack that requested it, or None.
         blocks: Its blocks by address, without gaps.
     """
 
     address: int
-    stream: int
-    pool: Pool
-    is_small: bool
+    lane: RequestLane
     is_expandable: bool
     stack: int | None
     blocks: list[ReferenceBlock] = field(default_factory=list)
@@ -120,28 +129,30 @@ class ReferenceAllocator:
             OutOfDeviceMemoryError: The driver has not enough memory even then.
         """
         size = max(BLOCK_BYTES, -(-n_bytes // BLOCK_BYTES) * BLOCK_BYTES)
-        is_small = size <= SMALL_BYTES
-        block = self._best_fit(size, stream, pool, is_small=is_small)
-        if block is None:
-            block = self._from_driver(size, stream, pool, stack, is_small=is_small)
-        if block is None and self._release_oversized(size, stream, pool, stack):
-            block = self._from_driver(size, stream, pool, stack, is_small=is_small)
+        lane = RequestLane(stream, pool, size <= SMALL_BYTES)
+        block = self._best_fit(size, lane) or self._from_driver(size, lane, stack)
+        if block is None and self._release_oversized(size, lane, stack):
+            block = self._from_driver(size, lane, stack)
         if block is None and self.release(stack, pool):
-            block = self._from_driver(size, stream, pool, stack, is_small=is_small)
+            block = self._from_driver(size, lane, stack)
         if block is None:
-            self.on_entry("oom", self.free_bytes, size, stream, stack, pool)
+            self._note("oom", self.free_bytes, size, lane, stack)
             raise OutOfDeviceMemoryError(f"{size} bytes")
         if self._splits(block, size):
             self._split(block, size)
         block.state, block.requested_bytes, block.stack = "active_allocated", n_bytes, stack
-        self.on_entry("alloc", block.address, n_bytes, stream, stack, pool)
+        self._note("alloc", block.address, n_bytes, lane, stack)
         return block
+
+    def _note(
+        self, action: str, address: int, n_bytes: int, lane: RequestLane, stack: int | None
+    ) -> None:
+        self.on_entry(action, address, n_bytes, lane.stream, stack, lane.pool)
 
     def free(self, block: ReferenceBlock, stack: int | None) -> None:
         """Free a block; it stays active while other streams use it."""
-        segment = block.segment
-        self.on_entry("free_requested", block.address, block.requested_bytes, segment.stream, stack,
-                  segment.pool)  # fmt: skip
+        lane = block.segment.lane
+        self._note("free_requested", block.address, block.requested_bytes, lane, stack)
         if block.streams:
             block.state = "active_pending_free"
         else:
@@ -150,8 +161,7 @@ class ReferenceAllocator:
     def complete(self, block: ReferenceBlock, stack: int | None) -> None:
         """Complete the free of a block, and merge it with its free neighbours."""
         segment = block.segment
-        self.on_entry("free_completed", block.address, block.requested_bytes, segment.stream, stack,
-                  segment.pool)  # fmt: skip
+        self._note("free_completed", block.address, block.requested_bytes, segment.lane, stack)
         block.state, block.requested_bytes, block.stack = "inactive", 0, None
         place = segment.blocks.index(block)
         for neighbour in (
@@ -180,7 +190,7 @@ class ReferenceAllocator:
                 block.streams.clear()
                 self.complete(block, stack)
         for segment in list(self.segments):
-            if segment.pool not in {COMMON_POOL, requester}:
+            if segment.lane.pool not in {COMMON_POOL, requester}:
                 continue
             if segment.is_expandable:
                 self._unmap(segment, stack)
@@ -189,18 +199,17 @@ class ReferenceAllocator:
         return self.reserved_bytes < before
 
     def _release(self, segment: Segment, stack: int | None) -> None:
-        self.on_entry("segment_free", segment.address, segment.n_bytes, segment.stream, stack,
-                  segment.pool)  # fmt: skip
+        self._note("segment_free", segment.address, segment.n_bytes, segment.lane, stack)
         self.segments.remove(segment)
 
-    def _release_oversized(self, n_bytes: int, stream: int, pool: Pool, stack: int | None) -> bool:
+    def _release_oversized(self, n_bytes: int, lane: RequestLane, stack: int | None) -> bool:
         """Release segments larger than ``max_split_size``, as few as the request needs."""
         limit = self.max_split_bytes
         if limit is None:
             return False
         own = [
             block.segment
-            for block in self._blocks(stream, pool, is_small=n_bytes <= SMALL_BYTES)
+            for block in self._blocks(lane)
             if block.state == "inactive"
             and block.n_bytes == block.segment.n_bytes >= limit
             and not block.segment.is_expandable
@@ -214,21 +223,19 @@ class ReferenceAllocator:
                 self._release(segment, stack)
         return released >= max(n_bytes, limit)
 
-    def _blocks(self, stream: int, pool: Pool, *, is_small: bool) -> Iterator[ReferenceBlock]:
+    def _blocks(self, lane: RequestLane) -> Iterator[ReferenceBlock]:
         for segment in self.segments:
-            if (segment.stream, segment.pool, segment.is_small) == (stream, pool, is_small):
+            if segment.lane == lane:
                 yield from segment.blocks
 
-    def _best_fit(
-        self, n_bytes: int, stream: int, pool: Pool, *, is_small: bool
-    ) -> ReferenceBlock | None:
+    def _best_fit(self, n_bytes: int, lane: RequestLane) -> ReferenceBlock | None:
         """The smallest free block that is large enough, at the lowest address.
 
         The free end of an expandable segment comes last, since it can grow to any size.
         """
         fitting = (
             block
-            for block in self._blocks(stream, pool, is_small=is_small)
+            for block in self._blocks(lane)
             if block.state == "inactive" and block.n_bytes >= n_bytes
         )
         best = min(
@@ -241,7 +248,7 @@ class ReferenceAllocator:
             default=None,
         )
         limit = self.max_split_bytes
-        if best is None or limit is None or is_small:
+        if best is None or limit is None or lane.is_small:
             return best
         # A block above the limit is used only for requests above it and close to its size.
         if n_bytes < limit <= best.n_bytes:
@@ -251,7 +258,7 @@ class ReferenceAllocator:
 
     def _splits(self, block: ReferenceBlock, n_bytes: int) -> bool:
         rest = block.n_bytes - n_bytes
-        if block.segment.is_small or self.expandable:
+        if block.segment.lane.is_small or self.expandable:
             return rest >= BLOCK_BYTES
         below = self.max_split_bytes is None or n_bytes < self.max_split_bytes
         return below and rest > SMALL_BYTES
@@ -262,17 +269,17 @@ class ReferenceAllocator:
         block.segment.blocks.insert(block.segment.blocks.index(block) + 1, rest)
 
     def _from_driver(
-        self, n_bytes: int, stream: int, pool: Pool, stack: int | None, *, is_small: bool
+        self, n_bytes: int, lane: RequestLane, stack: int | None
     ) -> ReferenceBlock | None:
-        if self.expandable and pool == COMMON_POOL:
-            return self._map(n_bytes, stream, pool, stack, is_small=is_small)
+        if self.expandable and lane.pool == COMMON_POOL:
+            return self._map(n_bytes, lane, stack)
         length = segment_bytes(n_bytes)
         if length > self.free_bytes:
             return None
-        segment = Segment(self._address(length), stream, pool, is_small, False, stack)  # noqa: FBT003
+        segment = Segment(self._address(length), lane, False, stack)  # noqa: FBT003
         segment.blocks.append(ReferenceBlock(segment, segment.address, length))
         self.segments.append(segment)
-        self.on_entry("segment_alloc", segment.address, length, stream, stack, pool)
+        self._note("segment_alloc", segment.address, length, lane, stack)
         return segment.blocks[0]
 
     def _address(self, length: int) -> int:
@@ -283,33 +290,25 @@ class ReferenceAllocator:
         self._next_address += length + ROUND_BYTES
         return self._next_address - length - ROUND_BYTES
 
-    def _map(
-        self, n_bytes: int, stream: int, pool: Pool, stack: int | None, *, is_small: bool
-    ) -> ReferenceBlock | None:
+    def _map(self, n_bytes: int, lane: RequestLane, stack: int | None) -> ReferenceBlock | None:
         """Grow a pool's expandable segment by pages until its last free block is large enough."""
-        found = [
-            each
-            for each in self.segments
-            if (each.stream, each.pool, each.is_small) == (stream, pool, is_small)
-        ]
+        found = [each for each in self.segments if each.lane == lane]
         last = found[-1].blocks[-1] if found else None
         free_at_end = last.n_bytes if last is not None and last.state == "inactive" else 0
-        page = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
+        page = SMALL_SEGMENT_BYTES if lane.is_small else LARGE_SEGMENT_BYTES
         if last is not None and free_at_end >= n_bytes:
             return last
         length = -(-(n_bytes - free_at_end) // page) * page
         if length > self.free_bytes:
             return None
         if not found:
-            segment = Segment(self._next_address, stream, pool, is_small, True, stack)  # noqa: FBT003
+            segment = Segment(self._next_address, lane, True, stack)  # noqa: FBT003
             self._next_address += _EXPANDABLE_SPACE
             self.segments.append(segment)
             found = [segment]
         segment = found[-1]
-        address = (
-            segment.blocks[-1].address + segment.blocks[-1].n_bytes if last else segment.address
-        )
-        self.on_entry("segment_map", address, length, stream, stack, pool)
+        address = last.address + last.n_bytes if last else segment.address
+        self._note("segment_map", address, length, lane, stack)
         if last is None or last.state != "inactive":
             segment.blocks.append(ReferenceBlock(segment, address, 0))
         segment.blocks[-1].n_bytes += length
@@ -317,14 +316,13 @@ class ReferenceAllocator:
 
     def _unmap(self, segment: Segment, stack: int | None) -> None:
         """Release whole free pages at the end of an expandable segment."""
-        page = SMALL_SEGMENT_BYTES if segment.is_small else LARGE_SEGMENT_BYTES
+        page = SMALL_SEGMENT_BYTES if segment.lane.is_small else LARGE_SEGMENT_BYTES
         last = segment.blocks[-1]
         length = last.n_bytes // page * page if last.state == "inactive" else 0
         if not length:
             return
         last.n_bytes -= length
-        self.on_entry("segment_unmap", last.address + last.n_bytes, length, segment.stream, stack,
-                  segment.pool)  # fmt: skip
+        self._note("segment_unmap", last.address + last.n_bytes, length, segment.lane, stack)
         if not last.n_bytes:
             segment.blocks.pop()
         if not segment.blocks:

@@ -275,8 +275,8 @@ class SnapshotBuilder:
             "allocated_size": sum(block.n_bytes for block in allocated),
             "active_size": sum(block.n_bytes for block in active),
             "requested_size": sum(block.requested_bytes for block in active),
-            "stream": segment.stream,
-            "segment_type": "small" if segment.is_small else "large",
+            "stream": segment.lane.stream,
+            "segment_type": "small" if segment.lane.is_small else "large",
             "blocks": [_block(block, shared, layout) for block in segment.blocks],
         }
         if layout == "segments":
@@ -285,7 +285,7 @@ class SnapshotBuilder:
         if layout != "2.0":
             found["is_expandable"] = segment.is_expandable
         if layout == "2.8":
-            found["segment_pool_id"] = segment.pool
+            found["segment_pool_id"] = segment.lane.pool
         return found
 
     def _settings(self) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.torch_names import DATA_LOADER, MEMORY, STEP_PREFIX
 from profkit.testing import trace_file
@@ -97,11 +99,18 @@ class TraceBuilder(EventRecorder):
         """Record a kernel; ``place`` as in :meth:`EventRecorder.work`."""
         return self.work("kernel", name, dur_ns, **place)
 
-    def graph_launch(self, kernels: Sequence[tuple[str, int]], *, host_ns: int = CALL_NS) -> int:
+    def graph_launch(
+        self,
+        kernels: Sequence[tuple[str, int]],
+        *,
+        host_ns: int = CALL_NS,
+        stream: int = DEFAULT_STREAM,
+    ) -> int:
         """Record the launch of a CUDA graph: kernels ``(name, dur_ns)`` with one correlation."""
         ident = self.call("GraphLaunch", host_ns)
         for node, (name, dur_ns) in enumerate(kernels):
-            self.kernel(name, dur_ns, correlation=ident, **{"graph id": 1, "graph node id": node})
+            ids = {"graph id": 1, "graph node id": node}
+            self.kernel(name, dur_ns, correlation=ident, stream=stream, **ids)
         return ident
 
     def copy(
@@ -144,9 +153,45 @@ class TraceBuilder(EventRecorder):
         ident = self.call("MemsetAsync", CALL_NS)
         return self.work("gpu_memset", "Memset (Device)", dur_ns, correlation=ident, bytes=n_bytes)
 
-    def synchronize(self, call: str = "DeviceSynchronize", *, device: int = 0) -> int:
-        """Record a call that blocks until the device is idle, and return its duration in ns."""
-        wait_ns = max(CALL_NS, self.free_at_ns(device) - self.now_ns)
+    def record_event(self, *, stream: int = DEFAULT_STREAM, device: int = 0) -> int:
+        """Record ``cuda.Event.record``; returns when the stream's work so far has ended, in ns."""
+        self.call("EventRecord", CALL_NS)
+        return self.free_at_ns(device, stream)
+
+    def wait_for_event(
+        self, event_ns: int, *, stream: int = DEFAULT_STREAM, device: int = 0
+    ) -> None:
+        """Record ``cuda.Stream.wait_event``: later work of the stream starts after an event.
+
+        Args:
+            event_ns: What :meth:`record_event` returned.
+            device: The device's ordinal.
+        """
+        self.call("StreamWaitEvent", CALL_NS)
+        lane = (device, stream)
+        self._stream_free_ns[lane] = max(self._stream_free_ns.get(lane, 0), event_ns)
+
+    def synchronize(
+        self,
+        call: str = "DeviceSynchronize",
+        *,
+        device: int = 0,
+        stream: int | None = None,
+        event_ns: int | None = None,
+    ) -> int:
+        """Record a call that blocks until the device is idle.
+
+        Args:
+            call: ``DeviceSynchronize``, ``StreamSynchronize`` or ``EventSynchronize``.
+            device: The device's ordinal.
+            stream: Wait for this stream only.
+            event_ns: Wait for this event only, which :meth:`record_event` returned.
+
+        Returns:
+            The duration of the call in nanoseconds.
+        """
+        until_ns = self.free_at_ns(device, stream) if event_ns is None else event_ns
+        wait_ns = max(CALL_NS, until_ns - self.now_ns)
         self.call(call, wait_ns)
         return wait_ns
 
@@ -240,14 +285,17 @@ class TraceBuilder(EventRecorder):
         return head | self.head
 
     def to_dict(self) -> dict[str, Any]:
-        """The trace as ``json.load`` returns it."""
-        return trace_file.to_dict(self.events, self._head(), absolute=self.absolute)
+        """The trace as ``json.load`` returns it, with times as floats of microseconds.
+
+        Floats of absolute times lose their nanoseconds; :meth:`to_bytes` is exact.
+        """
+        plain: dict[str, Any] = msgspec.json.decode(self.to_bytes())
+        return plain
 
     def to_bytes(self, form: Format | None = None) -> bytes:
         """The trace as JSON text, exact to the nanosecond; by default in torch's current format."""
-        if form is not None:
-            return form.to_bytes(self.events, self._head())
-        return trace_file.to_bytes(self.events, self._head(), absolute=self.absolute)
+        form = Format(absolute=self.absolute) if form is None else form
+        return form.to_bytes(self.events, self._head())
 
     def write(self, path: str | Path, form: Format | None = None, *, n_members: int = 1) -> Path:
         """Write the trace to a file, compressed according to its name, and return the path.

@@ -12,8 +12,10 @@ import msgspec
 
 from profkit.model.torch_names import MEMORY
 from profkit.testing.event_recorder import Event
-from profkit.testing.trace_file import BASE_NS
 from profkit.testing.trace_vendors import DEVICE_WORK, Vendor, beside, of_vendor
+
+BASE_NS: Final = 1_790_857_026_000_000_000
+"""``baseTimeNanoseconds`` of a trace with relative timestamps; any second of 2026 would do."""
 
 Layout = Literal["kineto", "compact", "lines"]
 Times = Literal["decimal", "string", "integer"]
@@ -105,7 +107,10 @@ class Format:
             yield from self._extras(event)
 
     def _entry(self, event: Event) -> dict[str, Any]:
-        entry: dict[str, Any] = {"ph": event.ph, "cat": event.cat, "name": event.name}
+        entry: dict[str, Any] = {"ph": event.ph}
+        if event.cat is not None:
+            entry["cat"] = event.cat
+        entry["name"] = event.name
         place = (event.pid, event.tid)
         entry["pid"], entry["tid"] = map(str, place) if self.text_ids else place
         entry["ts"] = self._time(event.ts_ns + (BASE_NS if self.absolute else 0))

@@ -9,7 +9,7 @@ import pytest
 from isal import igzip
 
 from benchmarks.load import ROOT, TRACES, repeated
-from profkit.readers.open import load_trace
+from tests.traces import load_trace
 
 pytestmark = pytest.mark.slow
 

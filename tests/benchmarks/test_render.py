@@ -12,7 +12,7 @@ from isal import igzip
 
 from benchmarks.load import ROOT, TRACES, repeated
 from profkit.engine.context import Context
-from profkit.readers.open import load_trace
+from tests.traces import load_trace
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from profkit.api import render, study
+from profkit.api import render, study, what_if
 from profkit.renderers import html
 from profkit.units import format_bytes, format_count, format_ns, format_number, format_share
 from tests.browser.pages import Opener, violations
+from tests.engine.test_what_if import reading
 from tests.renderers import reports
 
 ROOT = Path(__file__).parents[2]
@@ -343,3 +344,57 @@ def test_it_works_in_a_sandboxed_frame(opened: Opener, folder: Path) -> None:
     expect(frame.locator("#kernels th").first).to_have_attribute("aria-sort", "ascending")
     frame.locator("#theme").click()
     expect(frame.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def predicted(folder: Path, name: str, lines: tuple[int, ...]) -> tuple[Path, Path]:
+    """A trace with a finding at each of some lines, and its page."""
+    trace = reading(lines).write(folder / f"{name}.pt.trace.json")
+    studied = study(trace)
+    assert len(studied.report.findings) == len(lines)
+    path = folder / f"{name}.html"
+    path.write_bytes(render(studied.report, "html", recording=studied.recording))
+    return trace, path
+
+
+def test_switches_show_the_predicted_time_of_any_combination(opened: Opener, folder: Path) -> None:
+    trace, path = predicted(folder, "switches", (41, 43, 45))
+    page = opened(path)
+    section = page.locator("#what-if")
+    output = section.locator("[data-predicted]")
+    rows = section.locator("tbody tr")
+    places = [f"SYN001@{text}" for text in rows.locator("code").all_inner_texts()]
+    recorded = what_if(trace, remove=places).before_ns
+    expect(output).to_have_text(f"{format_ns(recorded)}, as recorded")
+    for chosen in ([0], [1], [0, 1], [0, 2], [0, 1, 2]):
+        for number, box in enumerate(section.get_by_role("checkbox").all()):
+            box.set_checked(number in chosen)
+        result = what_if(trace, remove=[places[number] for number in chosen])
+        assert result.saving_ns > 0
+        share = format_share(result.saving_ns / recorded)
+        text = f"{format_ns(result.after_ns)}, {format_ns(result.saving_ns)} or {share} less than "
+        best = result.min_after_ns
+        more = f"; at best {format_ns(best)}" if best < result.after_ns else ""
+        expect(output).to_have_text(text + format_ns(recorded) + more)
+
+
+def test_combinations_that_were_not_replayed_are_between_stated_bounds(
+    opened: Opener, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("profkit.engine.what_if._MAX_NODES", 12 * 2 * 3_500)
+    trace, path = predicted(folder, "bounds", (41, 43, 45, 47))
+    section = opened(path).locator("#what-if")
+    places = [f"SYN001@{text}" for text in section.locator("tbody code").all_inner_texts()]
+    boxes = section.get_by_role("checkbox").all()
+    for box in boxes[:3]:
+        box.check()
+    pairs = [
+        what_if(trace, remove=pair).after_ns
+        for pair in ([places[0], places[1]], [places[0], places[2]], [places[1], places[2]])
+    ]
+    least, most = what_if(trace, remove=places).min_after_ns, min(pairs)
+    assert least <= what_if(trace, remove=places[:3]).after_ns <= most
+    expect(section.locator("[data-predicted]")).to_have_text(
+        f"between {format_ns(least)} and {format_ns(most)} (estimate)"
+    )
+    boxes[3].check()
+    expect(section.locator("[data-predicted]")).to_contain_text("less than")

@@ -21,6 +21,8 @@ HOSTILE = "<img src=x onerror=document.title='taken'>"
 SECTIONS = {
     "Overview": "Findings",
     "Findings": "DAT001",
+    "What if": "Step time",
+    "Critical path": "operators",
     "Steps": "ProfilerStep#",
     "Timeline": "events. Drag to pan",
     "Flame graphs": "Click a box to zoom",

@@ -380,3 +380,23 @@ def test_a_page_of_a_million_events_opens_and_zooms_to_a_single_event(
     lanes.press("Shift+ArrowRight")
     expect(page.locator("#timeline-details h3")).to_contain_text("ProfilerStep")
     expect(page.locator("#timeline-details")).to_contain_text("Duration")
+
+
+def test_segments_of_the_critical_path_can_be_selected_and_are_not_counted_twice(
+    page: Page, studied: Study
+) -> None:
+    page.locator("#timeline-view .lanes").focus()
+    page.locator("#timeline-step").select_option("1")
+    expect(page.locator(".lane-name", has_text="critical path")).to_be_visible()
+    events = studied.recording.context.events
+    name = next(events.name_of(i) for i in range(len(events)) if events.name_of(i) == "gemm")
+    page.locator("#timeline-search").fill(name)
+    n = sum(events.name_of(i) == name for i in range(len(events)))
+    expect(page.locator("#timeline-found")).to_contain_text(f"{n} events, ")
+    page.locator("#timeline-search").fill("")
+    page.locator("#timeline-view .lanes").focus()
+    page.keyboard.press("Shift+ArrowDown")
+    page.keyboard.press("Shift+ArrowDown")
+    details = page.locator("#timeline-details")
+    expect(details).to_contain_text("critical path")
+    expect(details).to_contain_text(", on the critical path")

@@ -34,8 +34,12 @@ def test_slashes_and_odd_characters_become_underscores(name: str, safe: str) -> 
     assert files.safe_name(name) == safe
 
 
-def test_tensorboard_reads_worker_and_time_from_the_file_name(tmp_path: Path) -> None:
-    first, second = (files.trace_file(tmp_path, rank=3) for _ in range(2))
+def test_tensorboard_reads_worker_and_time_from_the_file_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    first, second = (files.trace_file(tmp_path) for _ in range(2))
     match = TENSORBOARD.match(first.name)
     assert match is not None
     assert match.group(1).endswith("_rank3")
@@ -87,7 +91,8 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("this system has no device that is always full")
-    monkeypatch.setattr(files, "_gzip_writer", lambda _: igzip_threaded.open(full, "wb", threads=1))
+    to_full_disk = igzip_threaded.open(full, "wb", threads=1)
+    monkeypatch.setattr(igzip_threaded, "open", lambda *_, **__: to_full_disk)
     target = tmp_path / "out" / "t.pt.trace.json.gz"
     with pytest.raises(OSError, match="No space left"):
         files.write_trace(exported(tmp_path, b'{"a": 1}'), target, INFO)

@@ -12,7 +12,7 @@ import torch
 from isal import igzip_threaded
 
 import profkit
-from profkit.capture import current, files
+from profkit.capture import current
 from profkit.capture.trace import IDLE
 from profkit.errors import UsageError
 
@@ -224,9 +224,8 @@ def test_a_profiler_that_the_program_starts_inside_ends_the_recording(
 def test_a_full_disk_is_one_warning_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        files, "_gzip_writer", lambda _: igzip_threaded.open("/dev/full", "wb", threads=1)
-    )
+    to_full_disk = igzip_threaded.open("/dev/full", "wb", threads=1)
+    monkeypatch.setattr(igzip_threaded, "open", lambda *_, **__: to_full_disk)
     with profkit.trace("step") as t:
         outcome = work()
     assert outcome.item() == 64

@@ -24,11 +24,8 @@ def test_any_program_is_judged_within_its_bounds(
     for finding in (*report.findings, *report.health):
         assert 0 <= (finding.cost.ns or 0) <= window_ns
         assert (finding.cost.bytes or 0) >= 0
-        claimed = 0
-        for start, end in finding.claims:
+        for start, end in finding.spans:
             assert 0 <= start < end <= window_ns
-            claimed += end - start
-        assert claimed == (finding.cost.ns or 0)
         assert finding.n >= 1
         if finding.cost.basis == "measured" and not finding.cost.ns:
             assert finding.severity == "note" or finding.cost.bytes or finding.rule[:3] == "PRF"

@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +13,7 @@ from profkit.index.snapshot.allocator.settings import AllocatorSettings
 from profkit.index.snapshot.allocator.simulate import simulate
 from profkit.index.snapshot.what_if import RecordedHistory
 from profkit.model.report import Report
-from profkit.model.snapshot import MemorySnapshot, SnapshotNotes
-from profkit.readers.snapshot.columns import columns_of, is_snapshot
+from profkit.readers.snapshot.columns import is_snapshot, snapshot_of
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import MIB, ReferenceBlock
 
@@ -26,14 +24,7 @@ SIZES = (1, 700_000, MIB + 1, 9 * MIB, 60 * MIB, 300 * MIB)
 def report_of(data: Any) -> Report:  # noqa: ANN401  (whatever a pickle holds)
     """All rules over plain data, as :func:`profkit.analyze` would run them."""
     assert is_snapshot(data)
-    columns = columns_of(data, 1 << 30)
-    names = ("segments", "blocks", "history", "stacks", "pools", "annotations", "settings")
-    fields: dict[str, Any] = {name: getattr(columns, name) for name in names}
-    devices = np.union1d(columns.segments.device, columns.history.device)
-    snapshot = MemorySnapshot(
-        "built", devices=tuple(devices.tolist()), notes=SnapshotNotes(), **fields
-    )
-    ctx = Context(snapshot=snapshot)
+    ctx = Context(snapshot=snapshot_of(data, 1 << 30))
     ctx.relate()
     outcome = run_rules(ctx, rules(), {}, strict=True, on_stage=lambda *_: None)
     health = {rule.INFO.id for rule in rules() if rule.INFO.is_health}

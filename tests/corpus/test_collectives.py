@@ -28,6 +28,9 @@ WAITS = {
 LEAST_SHARE = 0.1
 Interval = tuple[int, int]
 
+HOST_AHEAD = {"mi300-resnet-ddp"}
+"""The host is ahead of the device: its steps are judged from completion to completion."""
+
 
 def path_of(name: str) -> Path:
     return CORPUS / "traces" / f"{name}.json.gz"
@@ -70,6 +73,24 @@ class Moments:
         ends = [end for _, end in (*self.compute, *self.collectives)]
         starts = [start for start, _ in (*self.compute, *self.collectives)]
         self.windows = sorted(steps) or [(min(starts), max(ends))]
+        if name in HOST_AHEAD:
+            self.windows = self._completions(sorted(steps))
+
+    def _completions(self, steps: list[Interval]) -> list[Interval]:
+        """Steps of the device: from one completion of a step's launches to the next."""
+        calls = {
+            one["args"]["correlation"]: span(one)[0]
+            for one in reversed(self.events)
+            if one["cat"] in ("cuda_runtime", "cuda_driver") and "correlation" in one["args"]
+        }
+        work = [one for one in self.events if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
+        launched = [(calls.get(one["args"].get("correlation"), 0), span(one)[1]) for one in work]
+        ends = [
+            max([end, *(done for at, done in launched if start <= at < end)])
+            for start, end in steps
+        ]
+        before = max(done for at, done in launched if at < steps[0][0])
+        return list(zip([before, *ends[:-1]], ends, strict=True))
 
     def _holds(self, event: dict[str, Any]) -> bool:
         """Whether the host waits in a call for a device."""
@@ -135,7 +156,7 @@ def test_the_exposed_time_of_a_real_job_equals_that_of_its_events(name: str) -> 
     assert bool(findings) == (2 * sum(hits) >= len(hits)) == (WAITS[name] is not None)
     for finding in findings:
         assert finding.evidence["exposed_ns"] == alone
-        assert finding.cost.ns == sum(waited)
+        assert finding.evidence["waited_ns"] == sum(waited)
         assert f" {WAITS[name]}" in finding.message
 
 

@@ -16,9 +16,12 @@ CORPUS = Path(os.environ.get("PROFKIT_CORPUS", Path(__file__).parents[3] / "shar
 WITHOUT_ADDRESSES = ("v100-resnet50-loader-0-workers", "v100-resnet50-loader-4-workers")
 """Their allocations have no addresses: which of them a free belongs to cannot be known."""
 WITHOUT_CATEGORIES = ("legacy-autograd-array",)
-WITHOUT_CORRELATION = ("rocm-gemm-no-correlation",)
-"""Launches are joined by correlation id, which this trace does not have."""
+CUT_OFF = ("cpu-vae-one-step",)
+"""Its only step is the remnant after the loop, in which nothing runs."""
 """Its operators have no category; we know them by their process, the reference does not."""
+OTHER_PRODUCERS = ("bracketed-copies",)
+"""Its events have no category; we know them by their names and arguments, the reference does not.
+What is true of it is in ``test_judged.py``."""
 
 needs_corpus = pytest.mark.skipif(
     not CORPUS.is_dir(), reason="the corpus of real traces is not here (set PROFKIT_CORPUS)"
@@ -31,7 +34,7 @@ def _expected() -> list[dict[str, Any]]:
     return [entry for line in lines if (entry := json.loads(line))["kind"] == "trace"]
 
 
-EXPECTED = _expected()
+EXPECTED = [each for each in _expected() if not each["file"].startswith(OTHER_PRODUCERS)]
 IDS = [entry["file"].removesuffix(".json.gz") for entry in EXPECTED]
 each_trace = pytest.mark.parametrize("expected", EXPECTED, ids=IDS)
 _reports: dict[str, Report] = {}
@@ -45,7 +48,7 @@ def report_of(file: str) -> Report:
 
 @needs_corpus
 def test_every_listed_trace_is_in_the_folder() -> None:
-    listed = {entry["file"] for entry in EXPECTED}
+    listed = {entry["file"] for entry in _expected()}
     assert listed
     assert listed <= {path.name for path in (CORPUS / "traces").iterdir()}
 
@@ -58,7 +61,10 @@ def test_device_figures_agree_to_the_nanosecond(expected: dict[str, Any]) -> Non
     assert set(found) == set(expected["devices"])
     for ordinal, figures in expected["devices"].items():
         renamed = {("communication_ns" if k == "comm_ns" else k): v for k, v in figures.items()}
-        assert {key: getattr(found[ordinal], key) for key in renamed} == renamed
+        own = {key: getattr(found[ordinal], key) for key in renamed}
+        # The reference counts the time of unrecorded work as idle.
+        own["idle_ns"] += found[ordinal].unrecorded_ns
+        assert own == renamed
 
 
 @needs_corpus
@@ -83,9 +89,13 @@ def test_kernels_operators_and_calls_agree(expected: dict[str, Any]) -> None:
     assert calls == expected["sync_calls"]
     assert {copy.kind: copy.n_calls for copy in summary.copies} == expected["memcpy_kinds"]
     steps = [(step["name"], step["dur_ns"]) for step in expected["steps"]]
-    assert [(step.name, step.dur_ns) for step in summary.steps] == steps
-    if not expected["file"].startswith(WITHOUT_CORRELATION):
-        assert summary.n_gpu_events_without_launch == expected["n_gpu_events_without_launch"]
+    if report.source.step_origin in {None, "profiler"}:
+        assert summary.n_incomplete_steps == len(steps) - len(summary.steps)
+        assert {(step.name, step.dur_ns) for step in summary.steps} <= set(steps)
+        assert len(summary.steps) == len(steps) - expected["file"].startswith(CUT_OFF)
+    else:
+        assert not steps
+    assert summary.n_gpu_events_without_launch == expected["n_gpu_events_without_launch"]
     assert summary.n_graph_launches == expected["n_graph_launches"]
 
 
@@ -131,8 +141,9 @@ def test_a_loader_in_the_main_process_is_found_and_its_fix_is_not() -> None:
     (starved,) = [f for f in slow.findings if f.name == "starved-by-loader"]
     waits = [step.data_wait_ns for step in slow.summary.steps]
     assert 62_500_000 <= min(waits) <= max(waits) <= 73_500_000
+    # The GPU works for up to 11 ms of each wait.
     assert starved.cost.per_step_ns is not None
-    assert min(waits) <= starved.cost.per_step_ns <= max(waits)
+    assert min(waits) - 11_000_000 <= starved.cost.per_step_ns <= max(waits)
     assert not [f for f in cured.findings if f.name == "starved-by-loader"]
 
 

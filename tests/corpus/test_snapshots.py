@@ -101,7 +101,7 @@ def test_live_blocks_at_the_peak_and_the_end_add_up(expected: dict[str, Any]) ->
 def test_active_bytes_never_exceed_reserved_bytes(expected: dict[str, Any]) -> None:
     for memory in context_of(expected["file"]).device_memories:
         # A file whose blocks do not even add up to their segments is told as odd.
-        if not memory.snapshot.notes.n_odd_segments:
+        if not memory.snapshot.notes.n_inconsistent_segments:
             assert (memory.replay.active_bytes <= memory.replay.reserved_bytes).all()
 
 
@@ -126,7 +126,7 @@ def test_the_segment_map_before_the_first_entry_is_consistent(
     expected: dict[str, Any],
 ) -> None:
     for each in context_of(expected["file"]).device_memories:
-        if each.snapshot.notes.n_odd_segments or not each.replay.end:
+        if each.snapshot.notes.n_inconsistent_segments or not each.replay.end:
             continue
         for place in np.linspace(0, each.replay.end, 9).astype(int).tolist():
             segments = each.segment_map_at(place)

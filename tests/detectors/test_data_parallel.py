@@ -52,12 +52,12 @@ def test_on_one_device_it_costs_what_comes_before_the_model(found: Found) -> Non
     # 50 µs until the inputs are apart, and the GPU has nothing to do for 70 of a step's 80.
     (finding,) = found(on_one(), RULE)
     assert (finding.cost.ns, finding.cost.per_step_ns) == (3 * 50 * US, 50 * US)
-    assert finding.cost.basis == "upper-bound"
+    assert finding.cost.basis == "replay"
     assert (finding.severity, finding.confidence) == ("warning", "high")
     assert finding.evidence["n_devices"] == 1
     assert finding.evidence["host_ns"] == 3 * 50 * US
     assert finding.evidence["device_ns"] == 0
-    assert sum(end - start for start, end in finding.claims) == finding.cost.ns
+    assert sum(end - start for start, end in finding.spans) == finding.cost.ns
     (location,) = finding.locations
     assert (location.file, location.line) == ("train.py", 10)
     assert finding.message == (
@@ -184,8 +184,7 @@ def test_on_several_devices_it_costs_copies_and_gradients_put_together(found: Fo
     assert finding.evidence["device_ns"] == 3 * (10 + 60 + 35) * US
     # Nothing is computed from 0 to 100 and from 300 to 335: as the wrapper has its hand in it.
     assert finding.evidence["device_idle_otherwise_ns"] == 3 * 135 * US
-    assert finding.cost.per_step_ns == 135 * US
-    assert sum(end - start for start, end in finding.claims) == finding.cost.ns
+    assert sum(end - start for start, end in finding.spans) == 3 * 135 * US
     assert finding.severity == "warning"
     assert finding.message == (
         "`DataParallel` around the model called in train_step (train.py:10) copies it to 2 GPUs "
@@ -194,6 +193,17 @@ def test_on_several_devices_it_costs_copies_and_gradients_put_together(found: Fo
     )
     assert "torchrun --nproc-per-node=2" in finding.fix
     assert "`DistributedDataParallel(model, device_ids=[local_rank])`" in finding.fix
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="A wait for two threads that run one after the other is not found: they keep their time",
+)
+def test_without_the_wrapper_the_threads_of_the_replicas_start_earlier(found: Found) -> None:
+    (finding,) = found(on_two(), RULE)
+    # A step ends at 335 µs. Without the 50 µs on the host before the first replica its product runs
+    # from 10 to 210 and that of the second from 20 to 220, where the step ends.
+    assert finding.cost.ns == pytest.approx(3 * (335 - 220) * US, abs=10 * US)
 
 
 def test_inference_on_several_devices_needs_no_collectives(found: Found) -> None:
@@ -258,7 +268,9 @@ def test_without_steps_the_recording_is_judged_as_a_whole(found: Found) -> None:
     (finding,) = found(b, RULE)
     # From the first kernel's start to the last one's end: 50 + 20 µs, of which 30 idle.
     assert finding.evidence["device_idle_otherwise_ns"] == 30 * US
-    assert (finding.cost.ns, finding.cost.per_step_ns) == (30 * US, None)
+    # The recording takes 120 µs. Without the wrapper the launches end at 10 and 20, and the kernels
+    # run from 10 to 30 and, after a switch of 1, from 31 to 51.
+    assert (finding.cost.ns, finding.cost.per_step_ns) == (69 * US, None)
     assert finding.locations == ()
 
 

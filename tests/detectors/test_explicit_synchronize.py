@@ -30,7 +30,10 @@ def test_it_costs_the_idle_time_that_the_wait_leaves(found: Found) -> None:
     # Host: 10 µs of launch, 300 of waiting, 40 of Python. Device: idle for the 10 and the 40.
     (finding,) = found(training(), RULE)
     assert finding.evidence["blocked_ns"] == 3 * 300_000
-    assert finding.cost.per_step_ns == 50_000
+    # The steps take 3 x 350 µs. Without the wait kernels follow each other after a switch of 1 µs:
+    # 10 + 3 x 300 + 2 x 1.
+    assert finding.cost.ns == 1_050_000 - 912_000
+    assert (finding.cost.per_step_ns, finding.cost.basis) == (46_000, "replay")
     assert finding.severity == "warning"
     assert finding.n == 3
 
@@ -109,7 +112,34 @@ def test_with_stacks_the_profilers_frames_tell_its_calls_from_the_users(found: F
     with b.frame("train.py", 3, "main"):
         b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
         b.synchronize()
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
     assert len(found(b, RULE)) == 1
+
+
+def benchmark(n_steps: int = 0, *, followed: bool = False) -> TraceBuilder:
+    """Launches, in steps or not, and one synchronization by the harness after the last."""
+    b = TraceBuilder(stacks=True)
+    with b.frame("bench.py", 3, "run"):
+        for number in range(max(1, n_steps)):
+            with b.step() if n_steps else b.annotation("case"):
+                for _ in range(10):
+                    b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=300_000)
+                if number == max(1, n_steps) - 1:
+                    b.synchronize()
+        if followed:
+            b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=1_000)
+    return b
+
+
+@pytest.mark.parametrize("n_steps", [0, 3])
+def test_a_benchmark_may_synchronize_after_its_last_launch(found: Found, n_steps: int) -> None:
+    assert found(benchmark(n_steps), RULE) == ()
+    (finding,) = found(benchmark(n_steps, followed=True), RULE)
+    assert finding.n == 1
+
+
+def test_in_a_recording_of_one_step_the_next_may_follow(found: Found) -> None:
+    assert len(found(benchmark(1), RULE)) == 1
 
 
 def test_waits_within_operators_belong_to_other_rules(found: Found) -> None:

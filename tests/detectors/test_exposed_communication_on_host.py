@@ -47,7 +47,7 @@ def by_gloo(
 def test_on_a_cpu_the_wait_for_gloo_is_charged_to_the_line_that_started_it(found: Found) -> None:
     (finding,) = found(by_gloo(), RULE)
     assert (finding.cost.ns, finding.cost.per_step_ns) == (4 * 2 * 50 * US, 100 * US)
-    assert sum(end - start for start, end in finding.claims) == finding.cost.ns
+    assert sum(end - start for start, end in finding.spans) == finding.cost.ns
     (location,) = finding.locations
     assert (location.file, location.line, location.op) == ("train.py", 40, "c10d::allreduce_")
     assert finding.n == 8

@@ -45,6 +45,9 @@ def test_a_hook_that_fills_a_list_is_reported_with_its_graph(
         ),
         "list",
         200,
+        name="seen",
+        scope=" in the closure of hook at x.py:5",
+        is_entry=True,
     )
     graph = Graph(600, 1 << 20, "ReluBackward0")
     (finding,) = found(watched(chains=(seen,), graph=graph), RULE)

@@ -13,7 +13,10 @@ Found = Callable[..., tuple[Finding, ...]]
 Watched = Callable[..., LiveBuilder]
 KIB = 1024
 
-ARRAYS = Chain("frame", ("predictions", "[199]", " in main at train.py:12"), "list", 200)
+ARRAYS = Chain(
+    "frame", ("predictions", "[199]", " in main at train.py:12"), "list", 200,
+    name="predictions", scope=" in main at train.py:12", is_entry=True,
+)  # fmt: skip
 
 
 def test_arrays_that_accumulate_are_reported_by_type_and_holder(

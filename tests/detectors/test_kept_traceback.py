@@ -1,6 +1,7 @@
 """kept-traceback reports exceptions that retain the tensors of their frames."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Chain, Graph, Leak, TensorShape
@@ -26,6 +27,9 @@ ERRORS = Chain(
     ),
     "list",
     200,
+    name="errors",
+    scope=" in main at train.py:9",
+    is_entry=True,
 )
 
 
@@ -47,7 +51,7 @@ def test_all_tensors_of_one_list_of_exceptions_is_one_finding(
 ) -> None:
     def local(name: str) -> Chain:
         parts = (*ERRORS.parts[:4], f" → {name}", ERRORS.parts[5])
-        return Chain("traceback", parts, "list", 200)
+        return replace(ERRORS, parts=parts)
 
     b = watched(chains=(local("output"),), shape=TensorShape("float32", (64, 256), 4))
     for line, name in ((12, "batch"), (13, "target"), (13, "target")):

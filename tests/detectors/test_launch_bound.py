@@ -29,8 +29,9 @@ def training(
 def test_it_costs_the_idle_time_between_the_kernels(found: Found) -> None:
     # 150 kernels of 5 µs start 20 µs apart: 149 gaps of 15 µs lie between them.
     (finding,) = found(training(), RULE)
-    assert finding.cost.ns == 149 * 15_000
-    assert finding.cost.basis == "upper-bound"
+    # Without waiting for launches each starts 1 µs after the one before.
+    assert finding.cost.ns == 149 * 14_000
+    assert finding.cost.basis == "replay"
     assert finding.confidence == "high"
     assert finding.evidence["n_kernels_per_step"] == 50
     assert finding.evidence["median_kernel_ns"] == 5_000
@@ -39,7 +40,7 @@ def test_it_costs_the_idle_time_between_the_kernels(found: Found) -> None:
         "The GPU is idle for 745 µs per step (74%) because the next kernel is not launched yet. It "
         "runs 50 kernels per step, half of them shorter than 5.00 µs."
     )
-    assert sum(end - start for start, end in finding.claims) == finding.cost.ns
+    assert sum(end - start for start, end in finding.spans) == 149 * 15_000
 
 
 def test_a_host_that_keeps_ahead_is_not_reported(found: Found) -> None:
@@ -87,12 +88,35 @@ def test_kernels_launched_outside_operators_have_no_line_to_name(found: Found) -
     assert [location.op for location in finding.locations] == ["aten::add"]
 
 
-def test_a_few_kernels_are_no_stream_of_launches(found: Found) -> None:
-    assert found(training(n=5), RULE) == ()
+@pytest.mark.parametrize(("n", "confidence"), [(5, "low"), (15, "low"), (30, "high")])
+def test_the_share_of_the_step_decides_and_not_the_number_of_kernels(
+    found: Found, n: int, confidence: str
+) -> None:
+    (finding,) = found(training(n=n), RULE)
+    # Without the gaps the next kernel follows after the usual 1 µs.
+    assert finding.cost.ns == (3 * n - 1) * (15_000 - 1_000)
+    assert finding.confidence == confidence
 
 
-def test_long_kernels_are_not_the_fault_of_launches(found: Found) -> None:
-    assert found(training(host_ns=100_000, device_ns=30_000), RULE) == ()
+@pytest.mark.parametrize("device_ns", [19_000, 20_000, 21_000, 80_000])
+def test_the_share_of_the_step_decides_and_not_the_length_of_kernels(
+    found: Found, device_ns: int
+) -> None:
+    (finding,) = found(training(host_ns=100_000, device_ns=device_ns), RULE)
+    assert finding.cost.ns == (3 * 50 - 1) * (100_000 - device_ns - 1_000)
+
+
+def test_short_waits_between_long_kernels_are_not_reported(found: Found) -> None:
+    assert found(training(host_ns=100_000, device_ns=86_000), RULE) == ()
+
+
+def test_without_kernels_nothing_is_launch_bound(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step(), b.op("aten::copy_"):
+            b.copy("DtoD (Device -> Device)", 8, 1_000, blocking=False)
+            b.advance(90_000)
+    assert found(b, RULE) == ()
 
 
 def test_idle_time_that_stacks_can_explain_is_not_claimed(found: Found) -> None:
@@ -122,7 +146,8 @@ def test_a_stretch_that_was_measured_is_taken_off_exactly(found: Found) -> None:
     (bare,), (finding,) = found(plain, RULE), found(stretched, RULE)
     assert bare.cost.ns is not None
     # A quarter longer means that a fifth of the 3,000 µs is the recording's.
-    assert finding.cost.ns == bare.cost.ns - 3_000_000 // 5
+    # What remains of the gaps is more than the 1 µs between kernels.
+    assert finding.cost.ns == 149 * 15_000 - 3_000_000 // 5
     assert finding.confidence == "medium"
 
 

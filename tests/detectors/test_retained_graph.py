@@ -18,8 +18,11 @@ KIB = 1024
 
 BEHIND = Graph(1400, 12_000 * KIB, "NllLossBackward0")
 SAVED = Graph(0, 12_000 * KIB, "NllLossBackward0")
-LOSSES = (Chain("module-global", ("__main__", ".losses", "[199]"), "list", 200),)
-HIDDEN = (Chain("frame", ("hidden", " in main at train.py:12")),)
+LOSSES = (
+    Chain("module-global", ("__main__", ".losses", "[199]"), "list", 200, "losses", is_entry=True),
+)
+HIDDEN = (Chain("frame", ("hidden", " in main at train.py:12"), name="hidden"),)
+STATE = (Chain("instance", ("net", ".state", " in f"), name="net.state", scope=" in f"),)
 
 
 def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
@@ -66,7 +69,7 @@ def test_a_list_of_losses_is_reported_with_its_line_its_holder_and_its_graph(
             "Detach the state between steps: `hidden = hidden.detach()`.",
         ),
         (
-            {"kind": "graph", "n": 1, "chains": (Chain("instance", ("net", ".state", " in f")),)},
+            {"kind": "graph", "n": 1, "chains": STATE},
             "Detach the state between steps: `net.state = net.state.detach()`.",
         ),
         (

@@ -28,8 +28,9 @@ def training(
 
 def test_it_costs_the_time_in_the_loader(found: Found) -> None:
     (finding,) = found(training([400_000, 500_000, 600_000]), RULE)
-    assert finding.cost.ns == 1_500_000
-    assert finding.cost.per_step_ns == 500_000
+    # The steps last 410, 510 and 610 µs, and the last kernel 100 more. Without the waits the
+    # kernels follow each other after a switch of 1 µs: 10 + 3 x 100 + 2 x 1.
+    assert finding.cost.ns == 1_630_000 - 312_000
     assert finding.severity == "warning"
     assert finding.confidence == "high"
     assert finding.n == 3
@@ -40,7 +41,8 @@ def test_it_costs_the_time_in_the_loader(found: Found) -> None:
 
 def test_its_evidence_is_of_the_first_steps_however_many_there_are(found: Found) -> None:
     (finding,) = found(training([400_000] * 50), RULE)
-    assert finding.cost.ns == 50 * 400_000
+    # 50 x 410 + 100 µs, and without the waits 10 + 50 x 100 + 49 x 1.
+    assert finding.cost.ns == 20_600_000 - 5_059_000
     assert finding.evidence["loader_ns"] == [400_000] * 20
     assert finding.evidence["device_idle_ns"] == [400_000] + [300_000] * 19
 
@@ -92,7 +94,7 @@ def test_on_a_cpu_the_wait_is_measured(found: Found) -> None:
             b.compute("aten::mm", 700_000)
     (finding,) = found(b, RULE)
     assert finding.cost.per_step_ns == 300_000
-    assert finding.cost.basis == "measured"
+    assert finding.cost.basis == "replay"
     assert finding.evidence["device_idle_ns"] is None
     assert "GPU" not in finding.message
 
@@ -128,3 +130,13 @@ def test_without_steps_it_is_skipped(analyzed: Analyzed) -> None:
     (unchecked,) = analyzed(b, RULE).unchecked
     assert unchecked.rule == "DAT001"
     assert "step" in unchecked.remedy
+
+
+def test_workers_that_make_some_later_steps_wait_for_long_are_found(found: Found) -> None:
+    often = [50_000, 50_000, 900_000, 50_000, 50_000, 50_000, 900_000]
+    (finding,) = found(training(often, workers=True, device_ns=55_000), RULE)
+    # The last kernel ends 55 µs after seven waits and launches. Without the waits seven kernels
+    # follow each other, 1 µs apart, from the end of the first launch.
+    assert finding.cost.ns == sum(often) + 70_000 + 55_000 - (10_000 + 7 * 55_000 + 6 * 1_000)
+    once = [900_000, 50_000, 50_000, 50_000, 900_000, 50_000, 50_000]
+    assert not found(training(once, workers=True, device_ns=55_000), RULE)

@@ -13,7 +13,7 @@ from tests.docs.blocks import ROOT, blocks, commands
 from tests.tensorboard.server import serving
 
 PAGES = ["README.md", "docs/export.md", "docs/guide.md", "docs/memory.md", "docs/notebooks.md",
-         "docs/report.md", "docs/tensorboard.md"]  # fmt: skip
+         "docs/report.md", "docs/tensorboard.md", "docs/what-if.md"]  # fmt: skip
 COMMANDS = {
     command: pytest.param(
         page, command, id=place, marks=[] if page == "README.md" else pytest.mark.slow

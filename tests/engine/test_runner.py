@@ -12,15 +12,14 @@ from profkit.engine import needs, registry
 from profkit.engine.context import Context
 from profkit.engine.detector import Rule, RuleInfo
 from profkit.engine.needs import Need, first_unmet
-from profkit.engine.ranking import ranked, recoverable_ns
 from profkit.engine.registry import rules
-from profkit.engine.runner import report_on, run_rules
-from profkit.engine.thresholds import thresholds_for
+from profkit.engine.runner import ranked, recoverable_ns, report_on, run_rules, thresholds_for
 from profkit.errors import InternalError, PluginError, UsageError
+from profkit.model.change import ProgramChange
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
-from profkit.readers.open import load_trace as load
 from profkit.testing import LiveBuilder, TraceBuilder
+from tests.traces import load_trace as load
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def ctx(tmp_path: Path) -> Context:
 @pytest.mark.parametrize(
     ("need", "met"),
     [(needs.OPERATORS, True), (needs.STEPS, True), (needs.DEVICE_WORK, False),
-     (needs.SOURCE_LINES, False), (needs.ALLOCATIONS, False), (needs.ALLOCATION_ADDRESSES, False)],
+     (needs.ALLOCATIONS, False), (needs.ALLOCATION_ADDRESSES, False)],
     ids=lambda value: getattr(value, "name", None),
 )  # fmt: skip
 def test_a_rule_whose_needs_are_not_met_is_skipped_with_a_reason_and_a_remedy(
@@ -142,8 +141,35 @@ def test_findings_of_the_same_cost_are_in_the_order_of_rule_and_line() -> None:
     assert order == sorted(places)
 
 
-def test_time_that_two_findings_claim_counts_once() -> None:
-    assert recoverable_ns([finding(claims=((0, 10), (20, 30))), finding(claims=((5, 25),))]) == 30
+def test_the_recoverable_time_is_one_replay_with_the_changes_of_all_findings(
+    tmp_path: Path,
+) -> None:
+    b = TraceBuilder(device_names=())
+    with b.step():
+        b.compute("aten::mm", 70)
+    ctx = Context(load(b.write(tmp_path / "t.json")))
+    changes = [ProgramChange(host_time=times) for times in (((0, 10), (20, 30)), ((5, 25),))]
+    found = [finding(change=change) for change in changes]
+    assert [recoverable_ns(ctx, [each]) for each in found] == [20, 20]
+    assert recoverable_ns(ctx, found) == 30
+    assert recoverable_ns(ctx, [finding(), finding()]) == 0
+
+
+def test_waits_one_after_the_other_save_time_only_together(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    with b.step():
+        b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=100_000)
+        b.synchronize()
+        b.synchronize()
+        b.advance(50_000)
+    ctx = Context(load(b.write(tmp_path / "t.json")))
+    calls = ctx.syncs.rows
+    first, second = (finding(change=ProgramChange(calls=calls[each : each + 1])) for each in (0, 1))
+    # The host waits for the kernel until 110 µs, calls again for 4, and goes on until 164. Without
+    # the first wait the second takes its place; without both the step ends with the kernel.
+    assert recoverable_ns(ctx, [first]) <= 5_000
+    assert recoverable_ns(ctx, [second]) <= 5_000
+    assert recoverable_ns(ctx, [first, second]) == 54_000
 
 
 def test_faults_of_the_recording_are_health_not_findings(ctx: Context) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from profkit.api import analyze
 from profkit.model.report import Report
-from profkit.readers.open import load_trace
+from tests.traces import load_trace
 
 ROOT: Final = Path(__file__).parents[2]
 PROGRAMS: Final = ROOT / "examples" / "gpu"

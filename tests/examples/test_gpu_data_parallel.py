@@ -10,7 +10,7 @@ import pytest
 
 from profkit.engine.context import Context
 from profkit.index.ranks.data_parallel import data_parallel_calls
-from profkit.readers.open import load_trace
+from tests.traces import load_trace
 
 pytestmark = pytest.mark.slow
 

@@ -92,24 +92,25 @@ def test_the_cure_is_silent(name: str, recorded: Recorded) -> None:
 
 
 @pytest.mark.parametrize("name", ["fp32_matmul", "fp32_without_autocast"])
-def test_products_in_float32_cost_what_tf32_would_save_of_their_kernels(
-    name: str, recorded: Recorded
-) -> None:
+def test_products_in_float32_are_measured_by_their_kernels(name: str, recorded: Recorded) -> None:
     path, report = recorded(name)
     kernels = [event["name"] for event in json.loads(path.read_text())["traceEvents"]]
     # Five layers, forwards, and backwards for weights and inputs: the first has no such input.
     assert kernels.count(FULL) == 2 * (3 * 5 - 1)
-    cost = report.findings[0].cost
-    assert cost.per_step_ns == pytest.approx(14 * FULL_NS * (1 - 66.9 / 494.7), rel=0.001)
+    # The recorded host is a CPU that computes all of it, so that the GPU's time costs no step.
+    (finding,) = report.findings
+    assert finding.evidence["kernel_ns"] == 2 * 14 * FULL_NS
+    assert finding.cost.ns == 0
 
 
-def test_casts_cost_what_goes_up_and_comes_back_and_their_gradients(recorded: Recorded) -> None:
+def test_casts_are_what_goes_up_and_comes_back_and_their_gradients(recorded: Recorded) -> None:
     _, report = recorded("cast_each_layer")
     (finding,) = report.findings
     assert finding.n == 2 * LAYERS
     activations = 2 * LAYERS * ROWS * WIDTH
     weights = (LAYERS - 1) * (WIDTH * WIDTH + WIDTH) + KINDS * WIDTH + KINDS
     # Of the first layer nothing comes back, and what the last one gives up is for the loss.
-    assert finding.cost.per_step_ns == 2 * NS_A_NUMBER * (activations + weights)
-    assert finding.cost.basis == "upper-bound"
+    spent_ns = sum(end - start for start, end in finding.spans)
+    assert spent_ns == 2 * 2 * NS_A_NUMBER * (activations + weights)
+    assert finding.cost.basis == "replay"
     assert finding.evidence["n_casts"] == 2 * 2 * 4 * LAYERS

@@ -10,8 +10,8 @@ from profkit.engine.context import Context
 from profkit.index.runtime_calls import ALLOCATOR, BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.model.capture_info import CaptureInfo
 from profkit.model.events import NO_ROW, Category
-from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace as load
 
 Read = Callable[[TraceBuilder], Context]
 
@@ -105,6 +105,35 @@ def test_a_gap_between_queued_kernels_has_the_device_as_its_cause(read: Read) ->
     builder.kernel("a", 5_000, correlation=first, at_ns=3_000)
     builder.kernel("b", 5_000, correlation=second, at_ns=9_500)
     assert causes(read(builder)) == {"device": 1_500}
+
+
+def test_a_launch_that_still_runs_when_the_gap_begins_is_late(read: Read) -> None:
+    # The second launch loads its kernel's code: it begins before the first kernel ends at 14000.
+    builder = TraceBuilder()
+    builder.launch("aten::a", kernel="a", host_ns=4_000, device_ns=10_000)  # runs 4000 to 14000
+    slow = builder.call("LaunchKernel", 500_000)  # from 4000 to 504000
+    builder.kernel("b", 1_000, correlation=slow, at_ns=506_000)
+    # The last 5000 of the call, and the 2000 to the kernel's start, are what any launch takes.
+    assert causes(read(builder)) == {"host": 485_000, "launch": 7_000}
+
+
+def test_a_launch_during_whose_call_the_work_begins_is_late_until_shortly_before(
+    read: Read,
+) -> None:
+    builder = TraceBuilder()
+    builder.launch("aten::a", kernel="a", host_ns=4_000, device_ns=10_000)  # runs 4000 to 14000
+    slow = builder.call("LaunchKernel", 500_000)  # from 4000 to 504000
+    builder.kernel("b", 1_000, correlation=slow, at_ns=499_000)
+    assert causes(read(builder)) == {"host": 480_000, "launch": 5_000}
+
+
+def test_a_copy_whose_call_waits_for_the_kernel_before_it_was_queued(read: Read) -> None:
+    builder = TraceBuilder()
+    builder.launch("aten::a", kernel="a", host_ns=4_000, device_ns=100_000)  # runs to 104000
+    copy = builder.call("MemcpyAsync", 120_000)  # from 4000 to 124000
+    builder.work("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 5_000, correlation=copy,
+                 at_ns=110_000)  # fmt: skip
+    assert causes(read(builder)) == {"device": 6_000}
 
 
 def test_a_gap_before_an_orphan_has_an_unknown_cause(read: Read) -> None:

@@ -14,11 +14,12 @@ from profkit.index.intervals import union
 from profkit.model.events import NO_ROW
 from profkit.model.flame import FLAMES, Flame, depths
 from profkit.model.snapshot import MemorySnapshot
-from profkit.present.flames import flame, flames
-from profkit.readers.open import load, load_trace
+from profkit.present.flames import flames
+from profkit.readers.open import load
 from profkit.testing import SnapshotBuilder, TraceBuilder
 from profkit.testing.reference_allocator import ReferenceBlock
 from tests.catalogue.random_programs import briefly, played, programs
+from tests.traces import load_trace
 
 TRACES = sorted((Path(__file__).parents[2] / "traces").glob("*/*.gz"))
 
@@ -28,7 +29,7 @@ def of_trace(b: TraceBuilder, folder: Path) -> Context:
 
 
 def made(ctx: Context, name: str) -> Flame:
-    found = flame(ctx, name)
+    found = next(iter(flames(ctx, (name,))), None)
     assert found is not None
     return found
 

@@ -1,9 +1,11 @@
 """The headline gives step time, device activity, and the finding with the highest cost."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from profkit.api import analyze, render
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost
 from profkit.model.report import Report, Summary
@@ -15,6 +17,8 @@ from profkit.present.headline import (
     headline,
     step_time,
 )
+from profkit.testing import TraceBuilder
+from profkit.units import format_ns
 from tests.renderers import reports
 
 
@@ -44,6 +48,43 @@ def test_step_time_comes_with_its_range() -> None:
     assert step_time(report) == "174 ms (150 ms to 176 ms)"
     assert headline(report).startswith("Step time is 174 ms (150 ms to 176 ms); the GPU is busy")
     assert step_time(reports.empty_report()) == ""
+
+
+def test_a_mean_that_one_long_step_dominates_comes_with_the_median() -> None:
+    report = reports.gpu_report()
+    first, *rest = report.summary.steps
+    steps = (replace(first, dur_ns=9_000 * reports.MS), *rest)
+    report = replace(report, summary=replace(report.summary, steps=steps))
+    middle = sorted(step.dur_ns for step in steps)[len(steps) // 2 - 1 : len(steps) // 2 + 1]
+    assert len(steps) % 2 == 0
+    assert f"(median {format_ns(sum(middle) / 2)}, " in step_time(report)
+
+
+def test_where_the_host_runs_ahead_both_step_times_are_given() -> None:
+    report = reports.gpu_report()
+    breakdown = report.summary.breakdown
+    assert breakdown is not None
+    steps = tuple(
+        replace(step, dur_ns=100 * reports.MS, device_start_ns=0, device_dur_ns=step.dur_ns)
+        for step in report.summary.steps
+    )
+    breakdown = replace(breakdown, host_per_step_ns=100 * reports.MS)
+    report = replace(report, summary=replace(report.summary, steps=steps, breakdown=breakdown))
+    both = "174 ms on the GPU (171 ms to 176 ms) and 100 ms on the host, which runs ahead"
+    assert step_time(report) == both
+    shown = render(report, "text").decode()
+    assert "Step time: 174 ms on the GPU, 100 ms on the host (mean of 6, 171 ms to 176 ms)" in shown
+    page = render(report, "html").decode()
+    assert "100 ms on the host" in page
+    assert "Step time, device" in page
+
+
+def test_incomplete_steps_are_counted() -> None:
+    report = reports.gpu_report()
+    report = replace(report, summary=replace(report.summary, n_incomplete_steps=2))
+    excluded = "2 incomplete steps excluded"
+    assert excluded in render(report, "text").decode()
+    assert excluded in render(report, "html").decode()
 
 
 def test_the_highest_memory_cost_follows_the_highest_cost_in_time() -> None:
@@ -150,3 +191,43 @@ def test_operators_rank_by_what_they_launch_themselves() -> None:
     assert [op.name for op in ops] == ["aten::cudnn_convolution", "aten::mm"]
     on_device, ops = busiest_ops(reports.cpu_report())
     assert (on_device, [op.name for op in ops]) == (False, ["aten::addmm"])
+
+
+def headline_of(b: TraceBuilder, folder: Path) -> str:
+    return headline(analyze(b.write(folder / "built.json")))
+
+
+def test_what_exceeds_the_findings_is_explained_first(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 7, "train"):
+            b.compute("aten::mm", 8_000_000)
+            b.compute("aten::relu", 2_000_000)
+    assert (
+        "Largest part of the critical path: operators at train (train.py:7), mostly aten::mm "
+        "(80%), 10.0 ms per step (100%). No "
+    ) in headline_of(b, tmp_path)
+
+
+def test_a_finding_that_costs_more_than_any_part_stands_alone(tmp_path: Path) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(3):
+        with b.step(), b.frame("train.py", 7, "train"):
+            b.load(8_000_000)
+            b.compute("aten::mm", 2_000_000)
+    text = headline_of(b, tmp_path)
+    assert "Highest cost: loop waits for the data loader" in text
+    assert "Largest part" not in text
+
+
+def test_launches_that_take_ten_milliseconds_are_a_cold_start(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for number in range(10):
+        with b.op("aten::mm"):
+            ident = b.call("LaunchKernel", 90_000_000 if number < 2 else 5_000)
+        b.kernel("gemm", 10_000, correlation=ident)
+        b.advance(2_500_000)
+    # Two launches of 90 ms, in 8 others with 9 pauses of 2.5 ms: 202.5 ms.
+    assert (
+        "Cold start takes 180 ms (89%): launches that first load code and libraries."
+    ) in headline_of(b, tmp_path)

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from profkit.model.location import Location
 from profkit.model.memory_summary import (
-    AllocationSite,
     MemoryPoint,
     MemorySummary,
     MemoryUse,
@@ -20,7 +18,7 @@ from profkit.present.memory_text import (
     device_series_rows,
     memory_sentences,
     series_rows,
-    use_of,
+    use_label,
 )
 from tests.renderers import reports
 
@@ -145,8 +143,8 @@ def test_shares_are_of_all_live_blocks_at_that_moment() -> None:
 
 
 def test_an_unknown_use_is_shown_as_it_is() -> None:
-    assert use_of(AllocationSite(Location(), (), 1, 1, "scratch")) == "scratch"
-    assert use_of(AllocationSite(Location(), (), 1, 1, "unknown")) == ""
+    assert use_label("scratch") == "scratch"
+    assert use_label("unknown") == ""
 
 
 def test_a_snapshot_without_history_has_no_peak() -> None:

@@ -12,7 +12,7 @@ from profkit.api import study
 from profkit.engine.context import Context
 from profkit.model.events import EventTable, Rows
 from profkit.model.report import Report, Source, Summary
-from profkit.model.timeline import Timeline
+from profkit.model.timeline import Slices, Timeline
 from profkit.model.trace import RecordedWith
 from profkit.present import timeline as timeline_module
 from profkit.present.timeline import MAX_ROWS, lanes_of_events, timeline
@@ -29,6 +29,11 @@ def made(path: Path) -> tuple[Timeline, Context, Report]:
     drawn = timeline(ctx, found.report)
     assert drawn is not None
     return drawn, ctx, found.report
+
+
+def of_row(slices: Slices, row: int) -> Slices:
+    """The slices of one row."""
+    return slices.of(np.flatnonzero(slices.row == row))
 
 
 def covered_ns(starts: list[int], ends: list[int]) -> int:
@@ -51,17 +56,17 @@ def is_sound(drawn: Timeline, events: EventTable) -> None:
     for level in drawn.levels:
         slices = level.slices
         for row in range(n_rows):
-            here, exact = slices.of_row(row), finest.of_row(row)
+            here, exact = of_row(slices, row), of_row(finest, row)
             assert (here.start_ns[1:] >= here.end_ns[:-1]).all()
             assert here.busy_ns.sum() == exact.busy_ns.sum()
             assert here.n.sum() == exact.n.sum()
             assert (here.busy_ns <= here.end_ns - here.start_ns).all()
         for lane in drawn.lanes:
             rows = range(lane.first_row, lane.first_row + lane.n_rows)
-            assert sum(int(slices.of_row(row).n.sum()) for row in rows) == lane.n
+            assert sum(int(of_row(slices, row).n.sum()) for row in rows) == lane.n
     for lane in drawn.lanes:
         rows = range(lane.first_row, lane.first_row + lane.n_rows)
-        every = [finest.of_row(row) for row in rows]
+        every = [of_row(finest, row) for row in rows]
         starts = [at for part in every for at in part.start_ns.tolist()]
         ends = [at for part in every for at in part.end_ns.tolist()]
         assert lane.busy_ns == covered_ns(starts, ends)
@@ -81,7 +86,7 @@ def test_every_event_of_a_random_program_is_in_the_timeline_and_no_row_overlaps(
     recorded = Counter(event.name for event in events)
     shown: Counter[str] = Counter()
     for site in drawn.sites:
-        if site.kind != "finding" and not site.kind.startswith("idle"):
+        if site.kind != "finding" and not site.kind.startswith("idle") and not site.is_path:
             shown[site.name] += site.n
     for name, _, _ in drawn.steps:
         shown[name] -= 1  # once more in the lane of the steps
@@ -108,10 +113,11 @@ def test_a_kernel_has_the_line_and_the_operator_that_launched_it(tmp_path: Path)
     assert kernel.frame is not None
     assert (kernel.kind, kernel.op, kernel.frame.file) == ("compute", "aten::mm", "train.py")
     assert (kernel.n, kernel.total_ns) == (1, 70_000)
-    assert [lane.label for lane in drawn.lanes] == ["cuda:0 stream 7", "thread 1000"]
+    labels = [lane.label for lane in drawn.lanes]
+    assert labels == ["critical path", "cuda:0 stream 7", "thread 1000"]
 
 
-def test_a_finding_covers_the_time_that_it_claims(tmp_path: Path) -> None:
+def test_a_finding_covers_the_time_that_it_is_about(tmp_path: Path) -> None:
     b = TraceBuilder(stacks=True)
     for _ in range(4):
         with b.step(), b.frame("train.py", 3, "main"):
@@ -123,13 +129,13 @@ def test_a_finding_covers_the_time_that_it_claims(tmp_path: Path) -> None:
     rows = range(lane.first_row, lane.first_row + lane.n_rows)
     shown = {
         (drawn.sites[site].name, start, end)
-        for part in (drawn.levels[0].slices.of_row(row) for row in rows)
+        for part in (of_row(drawn.levels[0].slices, row) for row in rows)
         for site, start, end in zip(
             part.site.tolist(), part.start_ns.tolist(), part.end_ns.tolist(), strict=True
         )
     }
-    costly = next(finding for finding in report.findings if finding.claims)
-    for start, end in costly.claims:
+    costly = next(finding for finding in report.findings if finding.spans)
+    for start, end in costly.spans:
         assert (f"{costly.rule} {costly.title}", start, end) in shown
 
 
@@ -147,7 +153,7 @@ def test_calls_too_deep_for_a_lane_are_counted_in_its_last_row(tmp_path: Path) -
     lane = next(lane for lane in drawn.lanes if lane.kind == "thread")
     assert lane.n_rows == MAX_ROWS
     assert lane.n == len(ctx.events)
-    last = drawn.levels[0].slices.of_row(lane.first_row + MAX_ROWS - 1)
+    last = of_row(drawn.levels[0].slices, lane.first_row + MAX_ROWS - 1)
     assert last.n.tolist() == [22, 22]
     assert last.busy_ns.tolist() == [22_000, 22_000]
 
@@ -165,12 +171,13 @@ def test_the_numbers_of_lanes_and_names_are_limited(
     drawn, ctx, _ = made(b.write(tmp_path / "t.json"))
     is_sound(drawn, ctx.events)
     labels = [lane.label for lane in drawn.lanes]
-    assert labels == ["thread 0", "thread 1", "thread 2", "6 more streams and threads"]
-    assert [site.name for site in drawn.sites][3:] == ["op3", "other names"]
-    assert drawn.sites[-1].n == sum(10 - tid for tid in range(4, 9))
-    assert sum(site.total_ns for site in drawn.sites) == sum(
-        event.dur_ns or 0 for event in b.events
-    )
+    assert labels == [
+        "critical path", "thread 0", "thread 1", "thread 2", "6 more streams and threads",
+    ]  # fmt: skip
+    of_events = [site for site in drawn.sites if not site.is_path]
+    assert [site.name for site in of_events][3:] == ["op3", "other names"]
+    assert of_events[-1].n == sum(10 - tid for tid in range(4, 9))
+    assert sum(site.total_ns for site in of_events) == sum(event.dur_ns or 0 for event in b.events)
 
 
 def test_a_recording_without_events_has_no_timeline() -> None:
@@ -185,3 +192,21 @@ def test_every_event_is_in_one_lane(tmp_path: Path) -> None:
     found = study(b.write(tmp_path / "t.json")).recording.context
     every: list[Rows] = [lane.rows for lane in lanes_of_events(found)]
     assert sorted(np.concatenate(every).tolist()) == list(range(len(found.events)))
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.parent.name)
+def test_the_critical_path_is_a_lane_with_exactly_its_segments(path: Path) -> None:
+    drawn, ctx, report = made(path)
+    (lane,) = [lane for lane in drawn.lanes if lane.kind == "path"]
+    assert lane.n_rows == 1
+    slices, critical = of_row(drawn.levels[0].slices, lane.first_row), ctx.critical_path
+    np.testing.assert_array_equal(slices.start_ns, critical.starts_ns)
+    np.testing.assert_array_equal(slices.end_ns, critical.ends_ns)
+    assert all(drawn.sites[site].is_path for site in np.unique(slices.site).tolist())
+    of_path = [site for site in drawn.sites if site.is_path]
+    found = report.summary.critical_path
+    assert found is not None
+    assert sum(site.total_ns for site in of_path) == lane.busy_ns == found.total_ns
+    assert sum(site.n for site in of_path) == lane.n
+    ops = sum(site.total_ns for site in of_path if site.kind == "op")
+    assert ops == sum(part.ns for part in found.parts if part.kind == "operator")

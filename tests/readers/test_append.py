@@ -7,8 +7,8 @@ import pytest
 
 from profkit.errors import NotATraceError
 from profkit.readers.kineto.append import with_events
-from profkit.readers.open import load_trace
 from tests.renderers.trace_viewer import events_of
+from tests.traces import load_trace
 
 ONE = b'{"ph":"X","ts":1,"dur":1,"name":"a","pid":1,"tid":1}'
 BROKEN = {

@@ -10,7 +10,7 @@ import pytest
 from profkit.model.events import MISSING, Category
 from profkit.model.trace import Trace
 from profkit.readers.kineto.split import TraceText, split_batches
-from profkit.readers.open import load_trace as load
+from tests.traces import load_trace as load
 
 HOUR_US = 3.6e9
 
@@ -82,8 +82,8 @@ def test_an_event_with_invalid_times_is_excluded_and_listed(
     valid = [event(float(i), args={"External id": i}) for i in range(30)]
     invalid = event(ts, dur, name="invalid", args={"External id": 99})
     trace = read(tmp_path, [*valid[:10], invalid, *valid[10:]])
-    assert trace.notes.n_odd == 1
-    (listed,) = trace.notes.odd
+    assert trace.notes.n_invalid == 1
+    (listed,) = trace.notes.invalid
     assert (listed.name, listed.position) == ("invalid", 10)
     assert reason in listed.reason
     assert len(trace.events) == 30
@@ -94,9 +94,9 @@ def test_an_event_with_invalid_times_is_excluded_and_listed(
 def test_a_long_kernel_and_several_outermost_calls_are_valid(tmp_path: Path) -> None:
     short = [event(float(i)) for i in range(40)]
     minutes = 9 * 60 * 1e6
-    assert read(tmp_path, [*short, event(3.0, minutes)]).notes.n_odd == 0
+    assert read(tmp_path, [*short, event(3.0, minutes)]).notes.n_invalid == 0
     callers = [event(0.0, 2 * HOUR_US), event(0.5, 2 * HOUR_US - 1)]
-    assert read(tmp_path, [*short, *callers]).notes.n_odd == 0
+    assert read(tmp_path, [*short, *callers]).notes.n_invalid == 0
 
 
 def test_a_few_events_far_apart_are_all_valid(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_excluding_an_event_keeps_the_values_of_paired_events(tmp_path: Path) ->
     invalid = event(5.0, -3.0, name="invalid", args={"External id": 99})
     pair = [begin_end("B", 40, args={"External id": 77}), begin_end("E", 41)]
     trace = read(tmp_path, [invalid, *valid, *pair])
-    assert trace.notes.n_odd == 1
+    assert trace.notes.n_invalid == 1
     assert trace.events.external_id.values.tolist() == [*range(30), 77]
     assert trace.events.name_of(int(trace.events.external_id.rows[-1])) == "pair"
 

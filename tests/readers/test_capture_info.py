@@ -7,8 +7,8 @@ import pytest
 
 from profkit.api import analyze
 from profkit.model.capture_info import CaptureInfo, Compiled, Compiles, GraphBreak
-from profkit.readers.open import load_trace
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace
 
 COMPILES = Compiles(
     [Compiled("0/1", ("/a.py", 3, "f"), caller=("/b.py", 4, "g"), again=True, reason="n == 3")],

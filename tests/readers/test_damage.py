@@ -27,8 +27,8 @@ from profkit.errors import (
 from profkit.model.trace import Trace
 from profkit.readers import stream
 from profkit.readers.kineto import split
-from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace as load
 
 
 def event(ts: float = 1.0, **more: object) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def test_bytes_that_are_not_utf8_are_replaced(read: Read) -> None:
 def test_events_with_nan_or_infinite_times_are_excluded(read: Read) -> None:
     text = json.dumps([event(float("nan")), event(2.0, dur=float("inf")), event(3.0)])
     trace = read(text.encode())
-    assert (len(trace.events), trace.notes.n_odd) == (1, 2)
+    assert (len(trace.events), trace.notes.n_invalid) == (1, 2)
 
 
 def test_ids_beyond_64_bits_are_read(read: Read) -> None:

@@ -15,10 +15,10 @@ from profkit.api import analyze
 from profkit.errors import LoadError
 from profkit.model.events import MISSING, EventTable
 from profkit.model.report import Report
-from profkit.readers.open import load_trace as load
 from profkit.testing import Format, TraceBuilder
 from profkit.testing.event_recorder import Event
 from profkit.testing.trace_vendors import Vendor
+from tests.traces import load_trace as load
 
 
 def program(b: TraceBuilder, n_steps: int = 3) -> TraceBuilder:
@@ -151,7 +151,11 @@ def test_rules_report_the_syncs_of_every_vendor_as_those_of_cuda(
         analyze(b.write(tmp_path / "t.json", each), strict=True) for each in (Format(), form)
     )
     found = [(f.name, f.n, f.cost.ns, f.confidence) for f in cuda.findings]
-    assert {name for name, _, _, _ in found} == {"item-sync", "explicit-synchronize"}
+    assert {name for name, _, _, _ in found} == {
+        "item-sync",
+        "explicit-synchronize",
+        "launch-bound",
+    }
     assert [(f.name, f.n, f.cost.ns, f.confidence) for f in other.findings] == found
 
 
@@ -297,7 +301,7 @@ def test_any_program_is_read_back_as_written(
     allocations = [event for event in b.events if event.name == "[memory]"]
     assert trace.memory.address.tolist() == [(e.args or {})["Addr"] for e in allocations]
     assert trace.memory.ts_ns.tolist() == [e.ts_ns - b.events[0].ts_ns for e in allocations]
-    assert (trace.notes.n_odd, trace.notes.n_skipped, trace.notes.n_unpaired) == (0, 0, 0)
+    assert (trace.notes.n_invalid, trace.notes.n_skipped, trace.notes.n_unpaired) == (0, 0, 0)
 
 
 @quick

@@ -7,7 +7,7 @@ from pathlib import Path
 from profkit.api import analyze
 from profkit.index.host.nesting import call_tree
 from profkit.readers.kineto.batch import to_ns
-from profkit.readers.open import load_trace as load
+from tests.traces import load_trace as load
 
 
 def event(ts: float, dur: float = 2.0, **more: object) -> dict[str, object]:

@@ -24,8 +24,8 @@ from profkit.model.trace import Trace
 from profkit.readers import stream
 from profkit.readers.kineto.batch import to_int64, to_ns
 from profkit.readers.kineto.split import TraceText, split_batches
-from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace as load
 
 Write = Callable[[Any], Path]
 

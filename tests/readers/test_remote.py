@@ -17,8 +17,8 @@ import pytest
 
 from profkit.api import analyze
 from profkit.errors import MissingFileError, UnreadableFileError
-from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace as load
 
 
 def data() -> bytes:

@@ -25,9 +25,21 @@ def saved(folder: Path, report: Report) -> Path:
 )
 def test_a_report_is_read_back_unchanged(tmp_path: Path, report: Report) -> None:
     found = read_report(saved(tmp_path, report))
-    bare = tuple(replace(each, claims=()) for each in report.findings)
+    bare = tuple(replace(each, spans=()) for each in report.findings)
     assert found is not None
     assert profkit.render(found, "json") == profkit.render(replace(report, findings=bare), "json")
+
+
+def test_a_report_of_an_earlier_version_has_no_critical_path(tmp_path: Path) -> None:
+    path = saved(tmp_path, reports.gpu_report())
+    tree = json.loads(path.read_bytes())
+    del tree["summary"]["critical_path"]
+    path.write_text(json.dumps(tree))
+    found = read_report(path)
+    assert found is not None
+    assert found.summary.critical_path is None
+    for name in ("text", "md", "html", "fragment", "csv"):
+        assert b"Critical path" not in profkit.render(found, name)
 
 
 def test_a_compressed_report_without_indentation_is_the_same(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from profkit.model.events import Category, EventTable
-from profkit.readers.open import load_trace
+from tests.traces import load_trace
 
 
 def event(cat: str, name: str, pid: int, tid: int, ts: float, dur: float, **args: object) -> Any:  # noqa: ANN401

@@ -1,5 +1,13 @@
 """Synthetic reports: a GPU run, a CPU run, memory, and hostile names."""
 
+from profkit.model.critical_path import (
+    BlockingCall,
+    CriticalPathSummary,
+    PathEntry,
+    PathKindName,
+    PathLine,
+    PathPart,
+)
 from profkit.model.device_summary import DeviceSummary, IdleTime
 from profkit.model.finding import Cost, Finding, Unchecked
 from profkit.model.location import Frame, Location
@@ -72,6 +80,32 @@ def breakdown(n_steps: int, *, on_device: bool, **parts_ns: int) -> Breakdown:
     return Breakdown(n_steps, total, total // n_steps if n_steps else None, on_device, parts)
 
 
+def critical_path(
+    n_steps: int,
+    parts_ns: dict[PathKindName, int],
+    where: Location,
+    name: str = "aten::mm",
+    unexplained_ns: int = 0,
+) -> CriticalPathSummary:
+    """A critical path with one line and one name for each kind, all at one source line."""
+    total = sum(parts_ns.values())
+    times = {
+        kind: (ns, ns // n_steps if n_steps else None, ns / total) for kind, ns in parts_ns.items()
+    }
+    return CriticalPathSummary(
+        n_steps,
+        total,
+        total // n_steps if n_steps else None,
+        tuple(PathPart(kind, *time) for kind, time in times.items()),
+        tuple(PathLine(kind, where, *time, 40, name, time[2] / 2) for kind, time in times.items()),
+        tuple(PathEntry(kind, name, where, *time, 40) for kind, time in times.items()),
+        (BlockingCall("cudaStreamSynchronize", where, *next(iter(times.values())), 6),),
+        unexplained_ns,
+        unexplained_ns / total,
+        unexplained_ns <= total // 20,
+    )
+
+
 def source(**changes: object) -> Source:
     """The source of a report."""
     facts: dict[str, object] = {
@@ -103,7 +137,7 @@ def starved() -> Finding:
         n=6,
         cost=Cost(ns=390 * MS, per_step_ns=65 * MS, basis="upper-bound"),
         evidence={"data_wait_ns": [63 * MS, 67 * MS], "n_workers": 0},
-        claims=((0, 65 * MS),),
+        spans=((0, 65 * MS),),
     )
 
 
@@ -194,6 +228,10 @@ def gpu_report() -> Report:
                 idle_host=12 * MS, idle_launch=2 * MS,
             ),
             recoverable_ns=390 * MS,
+            critical_path=critical_path(
+                6, {"kernel": 520 * MS, "data-wait": 390 * MS, "operator": 128 * MS, "gap": 6 * MS},
+                Location("/home/me/project/lib/model.py", 12, "forward"), VECTORIZED,
+            ),
         ),
         findings=(starved(), leak()),
         unchecked=(
@@ -221,6 +259,10 @@ def cpu_report() -> Report:
             breakdown=breakdown(
                 3, on_device=False, operators=12 * MS, backward=9 * MS, optimizer=3 * MS,
                 data=9 * MS, python=3 * MS,
+            ),
+            critical_path=critical_path(
+                3, {"operator": 24 * MS, "data-wait": 9 * MS, "python": 3 * MS}, Location(),
+                unexplained_ns=2 * MS,
             ),
         ),
         findings=(leak(),),
@@ -390,6 +432,7 @@ def hostile_report(text: str) -> Report:
             copies=(CopySummary(text, 1, MS, None),),
             memory=hostile_memory(text),
             breakdown=breakdown(1, on_device=True, compute=8 * MS, idle_host=2 * MS),
+            critical_path=critical_path(1, {"kernel": 8 * MS, "python": 2 * MS}, where, text),
         ),
         findings=(finding,),
         unchecked=(Unchecked(text, text, text),),

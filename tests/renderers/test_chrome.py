@@ -14,11 +14,12 @@ import pytest
 from profkit.api import Study, analyze, render, study
 from profkit.errors import LoadError
 from profkit.model.report import Report
+from profkit.present.critical_path import path_label
+from profkit.present.finding_events import event_positions
 from profkit.present.headline import part_label
 from profkit.present.renderer import pieces, renderer
-from profkit.renderers.chrome._finding_intervals import event_positions
 from profkit.testing import Format, LiveBuilder, SnapshotBuilder, TraceBuilder
-from profkit.testing.trace_file import BASE_NS
+from profkit.testing.trace_format import BASE_NS
 from tests.renderers import reports
 from tests.renderers.trace_viewer import Event, check, events_of, ours
 
@@ -113,14 +114,14 @@ def test_a_findings_slices_are_the_intervals_of_its_cost(
     studied, before, after = gpu
     first_us = min(Decimal(e["ts"]) for e in before if "ts" in e)
     (number, found) = next(
-        (i, f) for i, f in enumerate(studied.report.findings, start=1) if len(f.claims) > 1
+        (i, f) for i, f in enumerate(studied.report.findings, start=1) if len(f.spans) > 1
     )
     drawn = [
         (int((Decimal(e["ts"]) - first_us) * 1000), int(Decimal(e["dur"]) * 1000))
         for e in ours(after)
         if e["ph"] == "X" and e["args"] == {"finding": number}
     ]
-    assert drawn == [(start, end - start) for start, end in found.claims]
+    assert drawn == [(start, end - start) for start, end in found.spans]
 
 
 def test_the_events_that_a_finding_refers_to_have_a_marker_and_an_arrow(
@@ -136,9 +137,16 @@ def test_the_events_that_a_finding_refers_to_have_a_marker_and_an_arrow(
         (e["name"], e["pid"], e["tid"], e["ts"]) for e in ours(after) if e["ph"] == "i"
     )
     assert markers == named
-    ends = Counter((e["pid"], e["tid"], e["ts"]) for e in ours(after) if e["ph"] == "f")
-    assert ends.keys() <= {key[1:] for key in named}
-    assert ends
+    arrows: dict[int, list[Event]] = {}
+    for event in ours(after):
+        if event["ph"] in {"s", "f"}:
+            arrows.setdefault(event["id"], []).append(event)
+    assert arrows
+    events = {key[1:] for key in named}
+    for start, end in arrows.values():
+        assert (start["ph"], end["ph"]) == ("s", "f")
+        assert start["ts"] <= end["ts"]
+        assert sum((e["pid"], e["tid"], e["ts"]) in events for e in (start, end)) == 1
 
 
 def test_the_idle_gaps_add_up_to_the_idle_time_of_the_report_by_cause(
@@ -338,3 +346,28 @@ def test_a_trace_and_a_snapshots_history_have_the_same_clock(tmp_path: Path) -> 
     first_us = int(history.history.time_us[0]) - BASE_NS // 1000
     assert drawn[0][0] == first_us >= 100
     assert drawn[-1][1] == 12 << 20
+
+
+def test_the_critical_path_is_a_row_of_its_segments_with_exact_times(
+    gpu: tuple[Study, list[Event], list[Event]],
+) -> None:
+    studied, _, after = gpu
+    ctx = studied.recording.context
+    (row,) = [
+        event["tid"] for event in ours(after)
+        if event["name"] == "thread_name" and event["args"]["name"] == "critical path"
+    ]  # fmt: skip
+    shown = [event for event in ours(after) if event["ph"] == "X" and event["tid"] == row]
+    lengths = [int(Decimal(str(event["dur"])) * 1000) for event in shown]
+    assert lengths == ctx.critical_path.lengths_ns.tolist()
+    starts = [Decimal(str(event["ts"])) * 1000 for event in shown]
+    assert [start - starts[0] for start in starts] == (
+        ctx.critical_path.starts_ns - ctx.critical_path.starts_ns[0]
+    ).tolist()
+    by_kind: Counter[str] = Counter()
+    for event, length in zip(shown, lengths, strict=True):
+        by_kind[event["args"]["kind"]] += length
+    path = studied.report.summary.critical_path
+    assert path is not None
+    assert by_kind == {path_label(part.kind): part.ns for part in path.parts}
+    assert {event["name"] for event in shown} >= {"gemm", "cudaLaunchKernel", "aten::mm"}

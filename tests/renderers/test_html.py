@@ -118,8 +118,10 @@ def test_plotly_is_included_only_for_charts() -> None:
 @pytest.mark.parametrize(
     ("report", "sections"),
     [
-        (reports.gpu_report(), ["Overview", "Findings", "Steps", "Memory", "Tables"]),
-        (reports.cpu_report(), ["Overview", "Findings", "Steps", "Memory", "Tables"]),
+        *(
+            (made, ["Overview", "Findings", "Critical path", "Steps", "Memory", "Tables"])
+            for made in (reports.gpu_report(), reports.cpu_report())
+        ),
         (reports.snapshot_report(), ["Overview", "Findings", "Memory"]),
         (reports.watched_report(), ["Overview", "Findings", "Memory"]),
         (reports.empty_report(), ["Overview", "Findings"]),
@@ -140,7 +142,8 @@ def test_a_page_with_skipped_checks_does_not_claim_to_be_clean() -> None:
 
 def test_a_recording_adds_timeline_and_flame_graphs() -> None:
     headings = Parts(recorded()).headings
-    assert headings[2:6] == ["Steps", "Timeline", "Flame graphs", "Memory"]
+    assert headings[2:6] == ["What if", "Critical path", "Steps", "Timeline"]
+    assert headings[6:8] == ["Flame graphs", "Memory"]
 
 
 def test_steps_without_parts_are_a_table_without_a_chart() -> None:
@@ -167,7 +170,7 @@ def test_findings_link_to_the_timeline_if_there_is_one() -> None:
     assert b"Show on the timeline" not in page_of(reports.gpu_report())
 
 
-def test_a_finding_without_claims_links_to_its_longest_event(
+def test_a_finding_without_spans_links_to_its_longest_event(
     tmp_path: Path,
 ) -> None:
     builder = TraceBuilder()
@@ -176,7 +179,7 @@ def test_a_finding_without_claims_links_to_its_longest_event(
     studied = study(builder.write(tmp_path / "t.json"))
     events = studied.recording.context.events
     shorter, longest = (int(events.position[events.dur_ns == ns][0]) for ns in (5_000, 9_000))
-    finding = replace(reports.starved(), claims=(), evidence={"events": [shorter, longest]})
+    finding = replace(reports.starved(), spans=(), evidence={"events": [shorter, longest]})
     report = replace(studied.report, findings=(finding,))
     page = page_of(report, recording=studied.recording).decode()
     (start, end) = re.findall(r'data-(?:start|end)-ns="(\d+)"', page)

@@ -53,10 +53,10 @@ def test_a_report_with_a_missing_key_or_a_wrong_value_does_not_validate() -> Non
         jsonschema.validate(tree, schema)
 
 
-def test_claims_are_not_in_the_json() -> None:
+def test_spans_and_changes_are_not_in_the_json() -> None:
     report = reports.gpu_report()
-    assert report.findings[0].claims
-    assert "claims" not in as_json(report)
+    assert report.findings[0].spans
+    assert "spans" not in as_json(report)
 
 
 def test_every_field_of_the_schema_is_defined() -> None:
@@ -80,6 +80,7 @@ def test_figures_are_those_of_the_report() -> None:
         "per_step_ns": 65_000_000,
         "per_step_bytes": None,
         "basis": "upper-bound",
+        "max_ns": None,
     }
     assert tree["findings"][1]["holders"] == [["__main__.losses", "[17]"]]
 

@@ -33,8 +33,8 @@ def test_a_finding_without_a_source_line_begins_with_its_holder() -> None:
     )
     assert "1. **`history[17] in main at train.py:12`**" in md(reports.watched_report())
     unheld = with_finding(replace(reports.grown(), holders=()))
-    assert " 1  no stack recorded  warning" in text(unheld)
-    assert "1. **no stack recorded**" in md(unheld)
+    assert " 1  source line not recorded  warning" in text(unheld)
+    assert "1. **source line not recorded**" in md(unheld)
 
 
 def test_a_finding_lists_its_holders() -> None:
@@ -104,7 +104,7 @@ def test_verbose_shows_a_snapshot_at_all_three_moments() -> None:
     ):
         for moment in (": allocation of 3.91 GiB failed", " at the peak", " at the end"):
             assert f"cuda:0{moment}: " in shown
-        assert "train.py:21 makes 500 MiB unreleasable by 3 blocks of 64.0 MiB" in shown
+        assert "train.py:21: 500 MiB unreleasable because of 3 blocks of 64.0 MiB" in shown
         assert "region forward: 2 entries, peak 29.3 GiB active, 5.00 MiB less at the end" in shown
 
 

@@ -140,7 +140,7 @@ def test_with_stacks_there_is_no_remark(traced: Study) -> None:
 def test_a_report_alone_has_the_stacks_that_it_contains() -> None:
     report = reports.gpu_report()
     host = render(report, "folded").decode().splitlines()
-    assert "no stack recorded;aten::mm 38000000" in host
+    assert "source line not recorded;aten::mm 38000000" in host
     device = render(report, "folded", weight="device-line").decode()
     assert "forward (/home/me/project/lib/model.py:12);aten::mm;volta_sgemm_64x64_nt 2" in device
     memory = json.loads(render(reports.snapshot_report(), "speedscope"))

@@ -118,6 +118,38 @@ def test_it_fits_one_screen() -> None:
     assert len(text(report, width=100).splitlines()) <= 50
 
 
+def test_the_critical_path_has_three_lines_and_all_of_them_with_verbose() -> None:
+    lines = text(reports.gpu_report(), width=100).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("Critical path"))
+    head, kernels, data, end = lines[at : at + 4]
+    assert head == (
+        "Critical path per step (174 ms): kernels 50%, waiting for data 37%, operators 12%"
+    )
+    assert kernels == (
+        "  kernels           86.7 ms   50% "
+        "lib/model.py:12, mostly vectorized_elementwise_kernel<…> (25%)"
+    )
+    assert data.startswith("  waiting for data  65.0 ms   37% model.py:12, mostly void at::native")
+    assert data.endswith(" (19%)")
+    assert end == ""
+    verbose = text(reports.gpu_report(), width=100, verbose=True)
+    assert "operators 12%, gaps 0.6%\n" in verbose
+    assert "\n  operators         21.3 ms   12% model.py:12, " in verbose
+
+
+def test_a_path_that_is_mostly_unexplained_says_so() -> None:
+    shown = text(reports.cpu_report(), width=100)
+    assert "Critical path per step (12.0 ms): operators 67%" in shown
+    assert "- The recording shows no cause for 5.6% of the critical path" in shown
+    assert "shows no cause" not in text(reports.gpu_report())
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_the_critical_path_keeps_its_source_line_at_any_width(width: int) -> None:
+    shown = text(reports.gpu_report(), width=width)
+    assert shown.partition("Critical path")[2].partition("Findings")[0].count("model.py:12") == 2
+
+
 def test_a_finding_has_its_place_cost_and_fix() -> None:
     lines = text(reports.gpu_report(), width=100).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith(" 1  "))

@@ -9,10 +9,10 @@ import pytest
 from profkit.integrations.tensorboard.discovery import (
     MAX_RECORDINGS,
     LogRoot,
+    Scanner,
     find_recordings,
     roots_of,
 )
-from profkit.integrations.tensorboard.scanner import Scanner
 
 TRACE = "host_1.17.pt.trace.json.gz"
 

@@ -108,12 +108,13 @@ def test_a_recording_is_found_analyzed_and_reported(tab: Tab, logdir: Path) -> N
     (path,) = (logdir / "train").iterdir()
     expected = profkit.analyze(path)
     assert answer["report"] == json.loads(profkit.render(expected, "json"))
-    assert answer["run_summary"]["n_steps"] == STEPS
+    assert answer["run_summary"]["data_wait_ns"] == STEPS * 300_000
     sections = tab.ask("sections", id=listed["id"])
     assert sections["tab"] == answer["tab"]
     assert "report" not in sections
     titles = [each["title"] for each in answer["tab"]["sections"]]
-    assert titles[:4] == ["Overview", "Findings", "Steps", "Timeline"]
+    assert titles[:4] == ["Overview", "Findings", "What if", "Critical path"]
+    assert titles[4:6] == ["Steps", "Timeline"]
     assert any(each["where"].startswith("Operator") for each in answer["tab"]["misreadings"])
     assert tab.recordings()["train/host_7.1795206901986030890"]["stage"] == "ready"
 

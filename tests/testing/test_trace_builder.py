@@ -178,3 +178,18 @@ def test_a_file_has_the_same_content_as_the_bytes(tmp_path: Path, name: str) -> 
     assert text == b.to_bytes()
     assert json.loads(text) == b.to_dict()
     assert b"hipDeviceSynchronize" in text
+
+
+def test_a_stream_waits_for_an_event_and_the_host_for_a_stream() -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="first", host_ns=10_000, device_ns=500_000)
+    event_ns = b.record_event()
+    assert event_ns == 510_000
+    b.wait_for_event(event_ns, stream=13)
+    b.graph_launch([("one", 1_000), ("two", 2_000)], stream=13)
+    assert rows(b, "one")[0]["ts"] == 510
+    assert rows(b, "two")[0]["ts"] == 511
+    assert [event["tid"] for event in rows(b, "two")] == [13]
+    assert b.synchronize("EventSynchronize", event_ns=event_ns) == 510_000 - 22_000
+    assert b.synchronize("StreamSynchronize", stream=13) == CALL_NS
+    assert b.synchronize("StreamSynchronize", stream=99) == CALL_NS

@@ -27,7 +27,7 @@ _TIMES: Final = f"""\
 - **saved**: problem minus fixed. Only programs whose fix makes a step faster are in this table.
 - **predicted**: the cost per step of the rule's finding, from the recording of the problem.
 - **predicted / saved**: 1 is exact, above 1 is too high.
-- **basis**: the basis of the prediction: `measured`, `upper-bound` or `estimate`.
+- **basis**: the basis of the prediction: `measured`, `replay`, `upper-bound` or `estimate`.
 - **within {WITHIN:.0%}**: whether predicted / saved is from {1 - WITHIN:.2f} to {1 + WITHIN:.2f}. Required only of the basis
   `measured`: an upper bound may be higher, an estimate is a model's.
 - **all findings**: the cost per step of all findings, overlaps counted once.

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from examples.gpu.recording.rows import CURED, PROGRAMS, Rows, Run
-from profkit.engine.ranking import recoverable_ns
 from profkit.model.finding import Finding
 from profkit.model.report import Report
 from traces.recordings import fault_line
@@ -155,6 +154,6 @@ def _said(report: Report | None) -> Said | None:
     return Said(
         report.findings,
         health,
-        recoverable_ns(report.findings) / n_steps / _NS_A_MS,
+        report.summary.recoverable_ns / n_steps / _NS_A_MS,
         report.summary.window_ns / n_steps / _NS_A_MS,
     )

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from profkit.capture import console, current, wrappers
@@ -41,12 +40,7 @@ class NoLeak:
         self._steps.begin()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, _error: object, _traceback: object) -> None:
         steps, self._steps = self._steps, None
         live = None if steps is None else steps.end()
         if kind is not None:
@@ -154,7 +148,6 @@ def _monitor(source: StepSource) -> LeakMonitor:
 
 
 def _message(leak: Leak) -> str:
-    """A leak in one sentence."""
     objects = f"{leak.n} object{'s' if leak.n != 1 else ''} of type {leak.type}"
     if leak.shape:
         objects += f" of shape {leak.shape}"

@@ -3,17 +3,15 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from profkit.capture import console, current, environment, files, reporting, wrappers
+from profkit.capture import console, current, files, reporting, wrappers
 from profkit.capture.memory.cuda import history, oom
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import BlockSteps
 from profkit.capture.syncs import sync_monitor
-from profkit.capture.syncs.sync import SyncCounter
+from profkit.capture.syncs.sync_monitor import SyncCounter
 from profkit.errors import CaptureError, UsageError
 from profkit.model.live_memory import Leak, LiveMemory, MemorySample, SyncSite
 from profkit.model.report import Report
@@ -41,9 +39,7 @@ class IdleMemory(wrappers.IdleContext):
     def __repr__(self) -> str:
         return reporting.as_text("profkit.memory", None, "not monitored")
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: why there is no report."""
-        return reporting.as_html(self)
+    _repr_html_ = reporting.as_html
 
     def step(self) -> None:
         """Do nothing."""
@@ -90,9 +86,7 @@ class Memory:
         state = "open" if self._steps is not None else state
         return reporting.as_text("profkit.memory", self._name, state)
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the report, or why there is none."""
-        return reporting.as_html(self)
+    _repr_html_ = reporting.as_html
 
     def __enter__(self) -> "Self":
         name = self._name or _DEFAULT_NAME
@@ -107,12 +101,7 @@ class Memory:
             self._steps.begin()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, _error: object, _traceback: object) -> None:
         steps, self._steps = self._steps, None
         if steps is None:
             return
@@ -134,14 +123,14 @@ class Memory:
             UsageError: If it is not a function.
         """
         wrappers.require_function(function, "profkit.memory")
-        name = self._name or str(getattr(function, "__qualname__", _DEFAULT_NAME))
-        short = name.rsplit("<locals>.", 1)[-1]
-        return cast("Function", wrappers.wrap(function, partial(self._for_call, short)))
+        name = self._name or wrappers.name_of(function)
 
-    def _for_call(self, name: str) -> "Memory":
-        return Memory(
-            name, self._limit, self._folder, quiet=self._quiet, tracemalloc=self._tracemalloc
-        )
+        def for_call() -> Memory:
+            return Memory(
+                name, self._limit, self._folder, quiet=self._quiet, tracemalloc=self._tracemalloc
+            )
+
+        return wrappers.wrap(function, for_call)
 
     def step(self) -> None:
         """End a step. Does nothing outside the block."""
@@ -176,23 +165,18 @@ class Memory:
         return self._report
 
     def _write(self, live: LiveMemory) -> None:
-        folder = files.trace_folder(self._folder, live.name)
-        trace = files.trace_file(folder, environment.ranks()[0])
-        target = files.memory_file(trace)
-        try:
-            files.write_memory(live, target)
-        except OSError as error:
-            console.warn("the memory samples could not be written.", error)
+        trace = files.trace_file(files.trace_folder(self._folder, live.name))
+        written = files.write_memory(live, trace, "the memory samples")
+        if written is None:
             return
-        self.path = str(target)
+        self.path = written
         self._write_snapshot(trace)
-        console.note(f"monitored “{live.name}”; next: profkit analyze {target}", quiet=self._quiet)
+        console.note(f"monitored “{live.name}”; next: profkit analyze {written}", quiet=self._quiet)
 
     def _write_without_steps(self, *, failed: bool) -> None:
         """Write the CUDA snapshot, which needs no steps, and warn that leaks need them."""
         name = self._name or _DEFAULT_NAME
-        folder = files.trace_folder(self._folder, name)
-        self._write_snapshot(files.trace_file(folder, environment.ranks()[0]))
+        self._write_snapshot(files.trace_file(files.trace_folder(self._folder, name)))
         if failed or _n_monitored.get(name) != 1:  # warn once only
             return
         hint = f" next: profkit analyze {self.snapshot}" if self.snapshot else ""
@@ -207,7 +191,7 @@ class Memory:
             return
         with contextlib.suppress(CaptureError):  # no CUDA memory was allocated
             try:
-                self.snapshot = str(history.dump(history.snapshot_beside(trace)))
+                self.snapshot = str(history.dump(files.beside(trace, history.SUFFIX)))
             except OSError as error:
                 console.warn("the CUDA memory snapshot could not be written.", error)
 

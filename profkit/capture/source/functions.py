@@ -1,14 +1,16 @@
-"""The places in a function's source that run operators without a call.
+"""Finds the line of an operator that a function ran without a call.
 
 torch records the line of every call, but ``a + b``, ``x[mask]``, ``if loss > 1`` and
-``float(loss)`` run operators without one. Such places are listed in execution order.
+``float(loss)`` run operators without one. Such places in a function's source are listed in
+execution order. Between two calls whose lines are known, the operators ran in order on places
+between those lines. A line is exact only if no other place is possible.
 """
 
 import ast
 import functools
 import linecache
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,12 +64,19 @@ _OWN_FRAMES: Final[tuple[type[ast.AST], ...]] = (
     ast.GeneratorExp,
 ) + ((ast.ListComp, ast.SetComp, ast.DictComp) if sys.version_info < (3, 12) else ())
 """Nodes with their own frame. Source: PEP 709 for comprehensions from Python 3.12 on."""
-_COMPREHENSIONS: Final = {
-    "<listcomp>": ast.ListComp,
-    "<setcomp>": ast.SetComp,
-    "<dictcomp>": ast.DictComp,
-    "<genexpr>": ast.GeneratorExp,
+_DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_UNNAMED: Final = {
+    ast.Lambda: "<lambda>", ast.ListComp: "<listcomp>", ast.SetComp: "<setcomp>",
+    ast.DictComp: "<dictcomp>", ast.GeneratorExp: "<genexpr>",
+}  # fmt: skip
+"""The names that Python gives to other nodes with code of their own."""
+_EXECUTION_ORDER: Final[dict[type[ast.AST], tuple[str, ...]]] = {
+    ast.Assign: ("value", "targets"),
+    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp), ("generators", "elt")),
+    ast.DictComp: ("generators", "key", "value"),
+    ast.comprehension: ("iter", "target", "ifs"),
 }
+"""The fields of nodes that run in another order than they are written."""
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -156,24 +165,13 @@ def _find(tree: ast.Module, line: int, name: str) -> ast.AST | None:
     """The innermost node of a name around a line."""
     if name == "<module>":
         return tree
-    found: ast.AST | None = None
-    for node in ast.walk(tree):
-        if (
-            _is_named(node, name)
-            and _first_line(node) <= line <= _last_line(node)
-            and (found is None or _first_line(node) >= _first_line(found))
-        ):
-            found = node
-    return found
-
-
-def _is_named(node: ast.AST, name: str) -> bool:
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return node.name == name
-    if isinstance(node, ast.Lambda):
-        return name == "<lambda>"
-    kind = _COMPREHENSIONS.get(name)
-    return kind is not None and isinstance(node, kind)
+    around = [
+        node
+        for node in ast.walk(tree)
+        if name == (node.name if isinstance(node, _DEFINITIONS) else _UNNAMED.get(type(node)))
+        and _first_line(node) <= line <= _last_line(node)
+    ]
+    return max(reversed(around), key=_first_line, default=None)
 
 
 def _first_line(node: ast.AST) -> int:
@@ -198,12 +196,11 @@ class _Reader:
         """List the points of a function's own frame."""
         if isinstance(function, ast.Lambda):
             self._visit(function.body)
-            return
-        if isinstance(function, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+        elif type(function) in _UNNAMED:
             self._children(function)
-            return
-        for statement in getattr(function, "body", []):
-            self._visit(statement)
+        else:
+            for statement in getattr(function, "body", []):
+                self._visit(statement)
 
     def _visit(self, node: ast.AST) -> None:
         if isinstance(node, _OWN_FRAMES):
@@ -282,19 +279,85 @@ def _ops_of_index(index: ast.AST) -> frozenset[str]:
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
     """A node's children in execution order: values before their targets."""
-    if isinstance(node, ast.Assign):
-        yield node.value
-        yield from node.targets
-    elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
-        yield from node.generators
-        yield node.elt
-    elif isinstance(node, ast.DictComp):
-        yield from node.generators
-        yield node.key
-        yield node.value
-    elif isinstance(node, ast.comprehension):
-        yield node.iter
-        yield node.target
-        yield from node.ifs
+    for name in _EXECUTION_ORDER.get(type(node), node._fields):
+        value = getattr(node, name, None)
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield child
+
+
+def lines_between(
+    function: Function, before: int | None, after: int | None, ops: Sequence[str]
+) -> list[int | None]:
+    """The line of each operator that ran in a function between two of its calls.
+
+    Args:
+        before: Line of the last call before them, or None.
+        after: Line of the next call after them, or None.
+        ops: The operators' names in order.
+
+    Returns:
+        For each operator its line, or None if several are possible.
+    """
+    names = [op.removeprefix("aten::").removesuffix("_") for op in ops]
+    points = _points_between(function, before, after)
+    earliest = _first_fit(points, names)
+    latest = _first_fit(points[::-1], names[::-1])
+    if earliest is not None and latest is not None:
+        pairs = zip(earliest, latest[::-1], strict=True)
+        found = [first if first == last else None for first, last in pairs]
     else:
-        yield from ast.iter_child_nodes(node)
+        found = [_only_line(points, name) for name in names]
+    if before is not None and before == after and not function.loop_around(before):
+        return [before for _ in found]
+    return found
+
+
+def _points_between(function: Function, before: int | None, after: int | None) -> list[Point]:
+    """The points that can have run, in order."""
+    end = function.end_of_with(after, before)
+    if end is not None:
+        after = end
+    first = before if before is not None else 0
+    last = after if after is not None else 1 << 62
+    loop = function.loop_around(before)
+    if first <= last:
+        straight = [p for p in function.points if first <= p.line <= last]
+        if end is None and after is not None:
+            return [_repeated(p, before, after) for p in straight]
+        again = [p for p in function.points if loop and loop[0] <= p.line < first]
+        return [_repeated(p, before, after) for p in straight + again]
+    # A new iteration: from the line before to the end of the loop, and from its start to the next.
+    around = [one for one in function.loops if one[0] <= last and first <= one[1]]
+    start, stop = max(around, default=(0, 1 << 62))
+    rest = [p for p in function.points if first <= p.line <= stop]
+    return rest + [p for p in function.points if start <= p.line <= last]
+
+
+def _repeated(point: Point, before: int | None, after: int | None) -> Point:
+    """The point, as one that runs many times if its whole loop is between the two calls."""
+    if point.loop is None or not point.single:
+        return point
+    first, last = point.loop
+    if any(line is not None and first <= line <= last for line in (before, after)):
+        return point
+    return Point(point.line, point.ops, single=False, loop=point.loop)
+
+
+def _first_fit(points: Sequence[Point], names: Sequence[str]) -> list[int] | None:
+    """Each operator's first possible line, if they ran in order; None if that is impossible."""
+    lines: list[int] = []
+    index = 0
+    for name in names:
+        while index < len(points) and not points[index].can_run(name):
+            index += 1
+        if index == len(points):
+            return None
+        lines.append(points[index].line)
+        index += points[index].single
+    return lines
+
+
+def _only_line(points: Sequence[Point], name: str) -> int | None:
+    lines = {point.line for point in points if point.can_run(name)}
+    return lines.pop() if len(lines) == 1 else None

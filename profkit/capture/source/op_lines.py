@@ -2,7 +2,7 @@
 
 Each call is recorded with the caller's file and line, so an operator below a call from the user's
 code has that line. One that a function ran without a call is between two calls of that function
-(:mod:`profkit.capture.source.narrowing`). Backward operators on autograd's threads are below no
+(:mod:`profkit.capture.source.functions`). Backward operators on autograd's threads are below no
 Python call: they get their forward operator's line, joined by sequence number, else that of the
 call of ``backward()``.
 
@@ -10,17 +10,25 @@ Source: ``experimental_event_tree`` of torch's Kineto results; ``caller`` of its
 the frame that called, with the line of the call.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from profkit.capture import profiler
 from profkit.capture.source.files import SourceFiles
-from profkit.capture.source.functions import Function, function_at
-from profkit.capture.source.narrowing import lines_between
+from profkit.capture.source.functions import Function, function_at, lines_between
 from profkit.model.capture_info import OpLines
 from profkit.model.torch_names import EVALUATE_FUNCTION, MODULE_PREFIX, RUN_BACKWARD, STEP_PREFIX
 
+_KINDS: Final = {
+    "_ExtraFields_PyCall": "call",
+    "_ExtraFields_PyCCall": "call",
+    "_ExtraFields_TorchOp": "op",
+    "_ExtraFields_Kineto": "runtime",
+}
 _RUNTIME_PREFIXES: Final = ("cuda", "hip", "cu", "xpu", "ur", "ze")
+
+_Value = TypeVar("_Value")
 
 UserFrame = tuple[str, int, str, int]
 """File, line, function, and 1 where the line is exact."""
@@ -93,10 +101,10 @@ def lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
     nowhere = _Site(None, "", -1)
     pending = [(node, nowhere) for node in reversed(recording.tree())]
     while pending:
-        node, site = pending.pop()
-        children = _visit(walk, node, site)
-        pending.extend(reversed(children))
-    entries = [one for one in walk.entries if not _is_step(one, name)]
+        pending.extend(reversed(_visit(walk, *pending.pop())))
+    entries = [
+        one for one in walk.entries if one.name != name and not one.name.startswith(STEP_PREFIX)
+    ]
     entries.sort(key=lambda entry: (entry.thread, entry.start_ns, -entry.end_ns))
     _nest(entries)
     _place_backward(entries, walk.backward_calls)
@@ -106,7 +114,7 @@ def lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
 
 def _visit(walk: _Walk, node: Any, site: _Site) -> list[tuple[Any, _Site]]:  # noqa: ANN401
     """Add one node, called from ``site``, and return the places of its children."""
-    kind = _kind_of(node.extra_fields)
+    kind = _kind_of(node)
     if kind == "call":
         walk.n_calls += 1
         return _below_call(walk, node, site)
@@ -132,21 +140,12 @@ def _text(record: Any, key: str) -> str:  # noqa: ANN401
         return ""
 
 
-def _kind_of(fields: Any) -> str:  # noqa: ANN401  (one of torch's classes of extra fields)
+def _kind_of(node: Any) -> str:  # noqa: ANN401
     """``call`` (of Python), ``op``, ``runtime``, or empty for any other node."""
-    return _KINDS.get(type(fields).__name__, "")
-
-
-_KINDS: Final = {
-    "_ExtraFields_PyCall": "call",
-    "_ExtraFields_PyCCall": "call",
-    "_ExtraFields_TorchOp": "op",
-    "_ExtraFields_Kineto": "runtime",
-}
+    return _KINDS.get(type(node.extra_fields).__name__, "")
 
 
 def _below_call(walk: _Walk, node: Any, site: _Site) -> list[tuple[Any, _Site]]:  # noqa: ANN401
-    """The places of the children of a Python call."""
     children = node.children
     name = _name_of(node)
     if name.startswith(MODULE_PREFIX):
@@ -184,7 +183,7 @@ def _in_user_function(
         between.clear()
 
     for child in children:
-        kind = _kind_of(child.extra_fields)
+        kind = _kind_of(child)
         if kind == "call":
             line = child.extra_fields.caller.line_number
             close(line)
@@ -211,15 +210,12 @@ def _add_op(walk: _Walk, node: Any, site: _Site) -> _Site:  # noqa: ANN401
     """Add an operator or annotation; events below it are in the same backward operator."""
     sequence = node.extra_fields.sequence_number
     name = _name_of(node)
-    if sequence >= 0 and (name.startswith(EVALUATE_FUNCTION) or _is_backward(node)):
+    is_backward = str(node.extra_fields.scope).endswith("BACKWARD_FUNCTION")
+    if sequence >= 0 and (name.startswith(EVALUATE_FUNCTION) or is_backward):
         site = site._replace(backward=sequence)
     entry = _add(walk, node, site)
     entry.sequence = sequence
     return site
-
-
-def _is_backward(node: Any) -> bool:  # noqa: ANN401
-    return str(node.extra_fields.scope).endswith("BACKWARD_FUNCTION")
 
 
 def _add(walk: _Walk, node: Any, site: _Site) -> _Entry:  # noqa: ANN401
@@ -230,10 +226,6 @@ def _add(walk: _Walk, node: Any, site: _Site) -> _Entry:  # noqa: ANN401
     )  # fmt: skip
     walk.entries.append(entry)
     return entry
-
-
-def _is_step(entry: _Entry, name: str) -> bool:
-    return entry.name.startswith(STEP_PREFIX) or entry.name == name
 
 
 def _nest(entries: list[_Entry]) -> None:
@@ -275,24 +267,25 @@ def _place_backward(
 
 
 def _columns(entries: list[_Entry], thread_ids: dict[int, int]) -> OpLines:
-    names: dict[str, int] = {}
-    frames: dict[UserFrame, int] = {}
-    modules: dict[str, int] = {}
+    name, names = _numbered([entry.name for entry in entries])
+    frame, frames = _numbered([entry.frame for entry in entries])
+    module, modules = _numbered([entry.module or None for entry in entries])
     return OpLines(
         same_window=True,
-        name=[names.setdefault(entry.name, len(names)) for entry in entries],
+        name=name,
         parent=[entry.parent for entry in entries],
         thread=[thread_ids.get(entry.thread, entry.thread) for entry in entries],
         external_id=[entry.external_id for entry in entries],
-        frame=[
-            -1 if entry.frame is None else frames.setdefault(entry.frame, len(frames))
-            for entry in entries
-        ],
-        module=[
-            modules.setdefault(entry.module, len(modules)) if entry.module else -1
-            for entry in entries
-        ],
-        names=list(names),
-        frames=list(frames),
-        modules=list(modules),
+        frame=frame,
+        module=module,
+        names=names,
+        frames=frames,
+        modules=modules,
     )
+
+
+def _numbered(values: Iterable[_Value | None]) -> tuple[list[int], list[_Value]]:
+    """The index of each value among the distinct ones, -1 for None; and those."""
+    numbers: dict[_Value, int] = {}
+    indices = [-1 if v is None else numbers.setdefault(v, len(numbers)) for v in values]
+    return indices, list(numbers)

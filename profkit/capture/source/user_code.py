@@ -4,15 +4,11 @@ The user's code is everything outside installed packages, the standard library a
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from types import FrameType
 from typing import Final
 
-from profkit.capture.source.files import (
-    INTERACTIVE,
-    PROFKIT_FOLDER,
-    in_library,
-    library_roots,
-)
+from profkit.capture.source.files import INTERACTIVE, PROFKIT_FOLDER, in_library, library_roots
 from profkit.model.location import Frame
 
 _MAX_DEPTH: Final = 64
@@ -39,12 +35,7 @@ class UserCode:
         Args:
             frame: The innermost frame.
         """
-        found: list[Place] = []
-        for place in self._places(frame):
-            found.append(place)
-            if len(found) == _MAX_USER_FRAMES:
-                break
-        return tuple(found)
+        return tuple(islice(self._places(frame), _MAX_USER_FRAMES))
 
     def innermost(self, frame: FrameType | None) -> Place | None:
         """The innermost user frame of a stack, or None."""

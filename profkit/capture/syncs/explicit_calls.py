@@ -5,6 +5,7 @@ Source: ``torch.cuda.synchronize`` and ``torch.accelerator.synchronize``, which 
 ``CUDAEvent::synchronize``: neither checks the debug mode.
 """
 
+import contextlib
 import functools
 import importlib
 import sys
@@ -34,13 +35,10 @@ def wrap_calls(report: Callable[[str, FrameType], None]) -> Callable[[], None]:
     Args:
         report: Receives the operation and the calling frame. An exception of it surfaces there.
     """
-    undo_each = [_wrap(*call, report) for call in CALLS]
-
-    def undo() -> None:
-        for undo_one in undo_each:
-            undo_one()
-
-    return undo
+    undo = contextlib.ExitStack()
+    for call in CALLS:
+        undo.callback(_wrap(*call, report))
+    return undo.close
 
 
 def _wrap(

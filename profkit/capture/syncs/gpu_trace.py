@@ -11,12 +11,9 @@ raises.
 """
 
 import sys
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
-
-from profkit.capture.syncs.sync import Sync
 
 _OPERATIONS: Final = (
     ("DeviceSynchronizationCallbacks", "a device synchronization"),
@@ -25,11 +22,7 @@ _OPERATIONS: Final = (
 )
 """torch's callback registries, and the operation that each reports."""
 
-InstructionKey = tuple[int, int]
-"""A frame's id and its current instruction: the same until the frame continues."""
 _registered: Final[list[tuple[list[Any], Any]]] = []
-_pending: Final[dict[int, list[tuple[InstructionKey, Sync]]]] = {}
-"""By thread: syncs at one instruction that the debug mode has not reported yet."""
 
 
 def start(report: Callable[[str, FrameType], None]) -> None:
@@ -58,36 +51,6 @@ def stop() -> None:
         if callback in callbacks:
             callbacks.remove(callback)
     _registered.clear()
-
-
-def add_pending(key: InstructionKey, sync: Sync) -> list[Sync]:
-    """Add a sync that the debug mode may still report.
-
-    Returns:
-        This thread's pending syncs of other instructions, now removed: the mode will not report
-        those.
-    """
-    pending = _pending.setdefault(threading.get_ident(), [])
-    others = [each for place, each in pending if place != key]
-    pending[:] = [(place, each) for place, each in pending if place == key] + [(key, sync)]
-    return others
-
-
-def pop_pending(key: InstructionKey) -> Sync | None:
-    """Remove and return this thread's first pending sync of an instruction, or None."""
-    pending = _pending.get(threading.get_ident(), [])
-    for index, (place, sync) in enumerate(pending):
-        if place == key:
-            del pending[index]
-            return sync
-    return None
-
-
-def pop_all_pending() -> list[Sync]:
-    """Remove and return the pending syncs of all threads."""
-    found = [sync for pending in _pending.values() for _, sync in pending]
-    _pending.clear()
-    return found
 
 
 def _callback(report: Callable[[str, FrameType], None], operation: str) -> Callable[..., None]:

@@ -8,14 +8,12 @@ import linecache
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from profkit.capture import current, wrappers
 from profkit.capture.source.user_code import is_profkit_frame
 from profkit.capture.syncs import sync_monitor
-from profkit.capture.syncs.sync import Sync, SyncCounter
+from profkit.capture.syncs.sync_monitor import Sync, SyncCounter
 from profkit.errors import HostSyncError, UsageError
 from profkit.model.live_memory import SyncSite
 
@@ -67,12 +65,7 @@ class NoSync:
         self._token = sync_monitor.active_guard.set(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, _traceback: object) -> None:
         token, self._token = self._token, None
         if token is None:
             return
@@ -92,7 +85,7 @@ class NoSync:
             UsageError: If it is not a function.
         """
         wrappers.require_function(function, "profkit.no_sync")
-        return cast("Function", wrappers.wrap(function, self._again))
+        return wrappers.wrap(function, self._again)
 
     def _again(self) -> "NoSync":
         guard = NoSync(raises=self._raises, extensions=self._extensions)
@@ -174,12 +167,7 @@ class AllowSync:
         self._tokens.append(sync_monitor.allowed_reason.set(self._why))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
         _reset(sync_monitor.allowed_reason, self._tokens.pop())
 
     def __call__(self, function: Function) -> Function:
@@ -189,7 +177,7 @@ class AllowSync:
             UsageError: If it is not a function.
         """
         wrappers.require_function(function, "profkit.allow_sync")
-        return cast("Function", wrappers.wrap(function, partial(AllowSync, self._why)))
+        return wrappers.wrap(function, lambda: AllowSync(self._why))
 
 
 def allow_sync(why: str, /) -> AllowSync:
@@ -236,7 +224,6 @@ def _trim_traceback(error: HostSyncError) -> None:
 
 
 def _message(sync: Sync) -> str:
-    """The operation and where it is, in one sentence."""
     what = f"Host-device sync inside profkit.no_sync: {sync.operation}"
     if sync.place is None:
         return f"{what}, in thread {threading.current_thread().name}."

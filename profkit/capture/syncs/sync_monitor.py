@@ -23,16 +23,19 @@ import re
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from types import FrameType
 from typing import Any, Final
 
 from profkit.capture import devices
-from profkit.capture.source.user_code import UserCode
+from profkit.capture.source.user_code import Place, UserCode
 from profkit.capture.syncs import explicit_calls, gpu_trace
-from profkit.capture.syncs.sync import Listener, Sync
+from profkit.model.live_memory import SyncSite
+from profkit.model.location import Frame
 
 allowed_reason: Final[ContextVar[str | None]] = ContextVar("profkit_allow_sync", default=None)
 """The reason of the innermost ``profkit.allow_sync`` in this context, or None."""
@@ -50,8 +53,59 @@ _PROTOTYPE_WARNING: Final = re.compile(r"Synchronization debug mode is a prototy
 _WARN: Final = 1
 """torch's number for the mode that warns."""
 
+
+@dataclass(frozen=True)
+class Sync:
+    """The host blocks until a device has finished.
+
+    Attributes:
+        operation: What synchronizes, for the report.
+        place: The source line, or None in a thread that runs no user code.
+        allowed_reason: The reason given to ``profkit.allow_sync``, or None.
+        guard: The innermost ``profkit.no_sync`` around it, or None.
+        in_native_thread: Whether the thread was not started by Python, as autograd's are not.
+    """
+
+    operation: str
+    place: Place | None
+    allowed_reason: str | None
+    guard: object
+    in_native_thread: bool
+
+
+Listener = Callable[[Sync, bool], None]
+"""Receives a sync, and whether an exception that it raises surfaces at the source line."""
+
+
+class SyncCounter:
+    """Counts syncs per operation, source line and allowed reason."""
+
+    def __init__(self) -> None:
+        self._n_calls: Counter[tuple[str, str, int, str, str | None]] = Counter()
+        self._lock = threading.Lock()
+
+    def count(self, sync: Sync, _raises_at_line: bool = False) -> None:  # noqa: FBT001, FBT002  (a Listener)
+        """Count one sync."""
+        file, line, function = sync.place or ("", 0, "")
+        with self._lock:
+            self._n_calls[sync.operation, file, line, function, sync.allowed_reason] += 1
+
+    def sites(self) -> tuple[SyncSite, ...]:
+        """The counts, the most calls first, then by place."""
+        with self._lock:
+            counted = sorted(self._n_calls.items(), key=lambda each: (-each[1], *map(str, each[0])))
+        return tuple(
+            SyncSite(operation, Frame(file, line, function) if file else None, n_calls, reason)
+            for (operation, file, line, function, reason), n_calls in counted
+        )
+
+
+_Instruction = tuple[int, int]
+"""A frame's id and its current instruction: the same until the frame continues."""
 _lock: Final = threading.RLock()
 _listeners: Final[list[Listener]] = []
+_pending: Final[dict[int, tuple[_Instruction, list[Sync]]]] = {}
+"""By thread: syncs that the GPU trace has reported at an instruction, but not yet the mode."""
 _undo: Callable[[], None] | None = None
 
 
@@ -87,8 +141,8 @@ def unsubscribe(listener: Listener) -> None:
     global _undo  # noqa: PLW0603
     with _lock:
         # The debug mode will not report these any more.
-        for sync in gpu_trace.pop_all_pending():
-            _notify(sync, raises_at_line=False)
+        for thread in list(_pending):
+            _notify_pending(thread)
         _listeners.remove(listener)
         if not _listeners and _undo is not None:
             gpu_trace.stop()
@@ -117,7 +171,6 @@ def _switch_on(torch: Any) -> Callable[[], None]:  # noqa: ANN401  (the module)
 
 
 def _insert_filter(pattern: "_SyncWarningFilter") -> tuple[Any, ...]:
-    """Insert a filter before all others."""
     # The public function also resets which warnings were shown before: otherwise a warning that
     # the program has already seen at a line would not reach the filter.
     warnings.filterwarnings("ignore", message=SYNC_WARNING.pattern, category=UserWarning)
@@ -146,7 +199,9 @@ class _SyncWarningFilter:
 
 def _on_mode_warning(frame: FrameType) -> None:
     # A sync that the trace has reported too counts once: here, where an exception surfaces.
-    traced = gpu_trace.pop_pending(_instruction(frame))
+    instruction, pending = _pending.get(threading.get_ident(), (None, []))
+    is_traced = bool(pending) and instruction == (id(frame), frame.f_lasti)
+    traced = pending.pop(0) if is_traced else None
     if not devices.in_profkit_sync():
         _notify(traced or _sync(OPERATION, frame), raises_at_line=True)
 
@@ -159,18 +214,23 @@ def _on_explicit_call(operation: str, frame: FrameType) -> None:
 def _on_trace_callback(operation: str, frame: FrameType) -> None:
     if devices.in_profkit_sync() or explicit_calls.is_in_call():
         return
-    # torch only logs an exception raised here. If the mode reports this sync too, it does so next.
-    for sync in gpu_trace.add_pending(_instruction(frame), _sync(operation, frame)):
+    # torch only logs an exception raised here. If the mode reports this sync too, it does so next:
+    # those of other instructions it will not report.
+    thread, instruction = threading.get_ident(), (id(frame), frame.f_lasti)
+    if _pending.get(thread, (instruction,))[0] != instruction:
+        _notify_pending(thread)
+    _pending.setdefault(thread, (instruction, []))[1].append(_sync(operation, frame))
+
+
+def _notify_pending(thread: int) -> None:
+    _, pending = _pending.pop(thread)
+    for sync in pending:
         _notify(sync, raises_at_line=False)
 
 
 def _notify(sync: Sync, *, raises_at_line: bool) -> None:
     for listener in _listeners:
         listener(sync, raises_at_line)
-
-
-def _instruction(frame: FrameType) -> gpu_trace.InstructionKey:
-    return id(frame), frame.f_lasti
 
 
 def _sync(operation: str, frame: FrameType) -> Sync:

@@ -5,6 +5,7 @@ An id such as ``3/1`` is torch's: version 1 of function 3.
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -68,6 +69,11 @@ def shortened(text: str) -> str:
     if len(text) <= MAX_REASON_CHARACTERS:
         return text
     return text[: MAX_REASON_CHARACTERS - 1] + "…"
+
+
+def matching_fix(reason: str, fixes: Mapping[str, str]) -> str | None:
+    """The first fix whose regular expression a reason of torch's contains, or None."""
+    return next((fix for pattern, fix in fixes.items() if re.search(pattern, reason)), None)
 
 
 def is_limit(failure: str) -> bool:
@@ -135,7 +141,7 @@ class CompiledCode:
             return known.code if is_resumed(known.code[2]) else None
         row = int(runs.resumed_by[place])
         frame = parse_frame(self.ctx.events.name_of(row)) if row != NO_ROW else None
-        return None if frame is None else (frame.file, frame.line, frame.function)
+        return None if frame is None else (frame.file, frame.line or 0, frame.function)
 
     def is_known(self, place: int) -> bool:
         """Whether the recording tells which function a run is of.

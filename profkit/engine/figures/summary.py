@@ -6,15 +6,17 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.families.collectives.waits import waits_of_host
+from profkit.engine.figures.critical_path import critical_path_summary
 from profkit.engine.figures.memory import memory_summary
 from profkit.engine.figures.top import (
+    by_name,
     occupancy_share,
     regions,
     tensor_core_share,
     top_kernels,
     top_ops,
 )
-from profkit.engine.windows import windows
+from profkit.engine.windows import is_device_bound, windows
 from profkit.index.device.breakdown import (
     breakdown,
     device_parts,
@@ -23,7 +25,7 @@ from profkit.index.device.breakdown import (
     parts_of_steps,
 )
 from profkit.index.device.syncs import outermost_calls
-from profkit.index.intervals import Intervals, covered_within, union
+from profkit.index.intervals import Intervals, covered_within, intersect, subtract, union
 from profkit.index.runtime_calls import BLOCKING_COPY, EXPLICIT_SYNC, GRAPH_LAUNCH
 from profkit.model.device_summary import DeviceSummary, IdleCause, IdleTime
 from profkit.model.events import MISSING, Category
@@ -36,6 +38,7 @@ from profkit.model.report import (
     SyncSummary,
 )
 from profkit.model.trace import RecordedWith
+from profkit.names import visible
 from profkit.readers.process_memory import release_free_memory
 
 _STEP_LABELS = {
@@ -44,6 +47,12 @@ _STEP_LABELS = {
     "optimizer": "optimizer steps",
     "entry": "entries of the profiled block",
     "whole": "the whole run",
+}
+_MARKS = {
+    "loader": "iterations of the loader, found by the starts of its `__next__`",
+    "optimizer": "optimizer steps, found by the ends of `Optimizer.step`",
+    "region": "repetitions of the region `{}`",
+    "module": "calls of the module `{}`",
 }
 
 
@@ -54,9 +63,6 @@ def source_of(ctx: Context) -> Source:
     trace = ctx.trace
     worked = [trace.devices[d.device].name for d in ctx.devices if d.device in trace.devices]
     described = [device.name for device in trace.devices.values()]
-    step_definition = "profiler steps"
-    if trace.capture is not None:
-        step_definition = step_label(trace.capture.steps)
     return Source(
         path=trace.path,
         kind="trace",
@@ -67,9 +73,20 @@ def source_of(ctx: Context) -> Source:
         world_size=trace.world_size,
         recorded_with=trace.recorded_with,
         overhead_ratio=trace.capture.cost.overhead_ratio if trace.capture else None,
-        step_definition=step_definition if len(ctx.steps) else "",
+        step_definition=_step_definition(ctx),
+        step_origin=ctx.steps.origin if len(ctx.steps) else None,
         lines_from=ctx.source.origin,
     )
+
+
+def _step_definition(ctx: Context) -> str:
+    """What a step of a trace is, and which marks delimit it if the steps are not recorded."""
+    steps, capture = ctx.steps, ctx.trace.capture
+    if not len(steps):
+        return ""
+    if steps.origin in _MARKS:
+        return _MARKS[steps.origin].format(visible(steps.mark))
+    return "profiler steps" if capture is None else step_label(capture.steps)
 
 
 def _source_of_memory(ctx: Context) -> Source:
@@ -121,8 +138,12 @@ def summarize(ctx: Context, recoverable_ns: int) -> Summary:
         n_gpu_events_without_launch=len(ctx.launches.orphans),
         n_graph_launches=len(GRAPH_LAUNCH.rows(ctx.events)),
         memory=memory_summary(ctx),
-        breakdown=breakdown(window, len(ctx.steps), parts) if len(ctx.events) else None,
+        breakdown=breakdown(window, len(ctx.steps), parts, host_per_step_ns=_host_per_step_ns(ctx))
+        if len(ctx.events)
+        else None,
         recoverable_ns=recoverable_ns,
+        critical_path=critical_path_summary(ctx),
+        n_incomplete_steps=ctx.steps.n_incomplete,
     )
 
 
@@ -134,7 +155,8 @@ def _devices(ctx: Context) -> tuple[DeviceSummary, ...]:
             name=described[device.device].name if device.device in described else "",
             span_ns=device.span_ns,
             busy_ns=device.busy.total_ns,
-            idle_ns=device.idle.total_ns,
+            idle_ns=subtract(device.idle, ctx.unrecorded).total_ns,
+            unrecorded_ns=intersect(device.idle, ctx.unrecorded).total_ns,
             compute_ns=device.compute.total_ns,
             communication_ns=device.communication.total_ns,
             overlap_ns=device.overlap_ns,
@@ -157,36 +179,50 @@ def _idle_times(by_cause: dict[IdleCause, int]) -> tuple[IdleTime, ...]:
 
 def _steps(ctx: Context, parts: Mapping[str, Intervals]) -> tuple[StepSummary, ...]:
     steps, host = ctx.steps, ctx.host_activity
-    busy = covered_within(ctx.busy, steps.starts_ns, steps.ends_ns).tolist()
+    if not len(steps):
+        return ()
+    starts_ns, ends_ns = windows(ctx)
+    on_device = is_device_bound(ctx)
+    times = (ends_ns - starts_ns).tolist()
+    busy = covered_within(ctx.busy, starts_ns, ends_ns).tolist()
+    lost = covered_within(subtract(ctx.unrecorded, ctx.busy), starts_ns, ends_ns).tolist()
     data_ns = covered_within(host["data"], steps.starts_ns, steps.ends_ns).tolist()
     sync_ns = covered_within(host["sync"], steps.starts_ns, steps.ends_ns).tolist()
     lengths = (steps.ends_ns - steps.starts_ns).tolist()
-    by_step = parts_of_steps(steps.starts_ns, steps.ends_ns, parts)
+    by_step = parts_of_steps(starts_ns, ends_ns, parts)
     return tuple(
         StepSummary(
             name=name,
             start_ns=int(steps.starts_ns[i]),
             dur_ns=lengths[i],
             gpu_busy_ns=busy[i] if ctx.has_device_work else None,
-            gpu_idle_ns=lengths[i] - busy[i] if ctx.has_device_work else None,
+            gpu_idle_ns=times[i] - busy[i] - lost[i] if ctx.has_device_work else None,
             data_wait_ns=data_ns[i],
             sync_ns=sync_ns[i],
             parts=by_step[i],
+            device_start_ns=int(starts_ns[i]) if on_device else None,
+            device_dur_ns=times[i] if on_device else None,
         )
         for i, name in enumerate(steps.names)
     )
+
+
+def _host_per_step_ns(ctx: Context) -> int | None:
+    """Mean duration of a step on the host, if the host runs ahead of the devices."""
+    steps = ctx.steps
+    if not len(steps) or not is_device_bound(ctx):
+        return None
+    return round(int((steps.ends_ns - steps.starts_ns).sum()) / len(steps))
 
 
 def _syncs(ctx: Context) -> tuple[SyncSummary, ...]:
     events = ctx.events
     named = np.union1d(EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events)).astype(np.intp)
     rows = outermost_calls(events, ctx.tree, named)
-    found = []
-    for name in np.unique(events.name[rows]).tolist():
-        here = rows[events.name[rows] == name]
-        total_ns = int(events.dur_ns[here].sum())
-        found.append(SyncSummary(call=events.names[name], n_calls=len(here), total_ns=total_ns))
-    return tuple(sorted(found, key=lambda sync: sync.call))
+    return tuple(
+        SyncSummary(call=group.name, n_calls=len(group.places), total_ns=group.total_ns)
+        for group in sorted(by_name(ctx, rows), key=lambda group: group.name)
+    )
 
 
 def _sync_sites(ctx: Context) -> tuple[SyncSiteSummary, ...] | None:
@@ -208,25 +244,26 @@ def _copies(ctx: Context) -> tuple[CopySummary, ...]:
     events = ctx.events
     rows = events.rows_of(Category.MEMCPY)
     found = []
-    for name in np.unique(events.name[rows]).tolist():
-        here = rows[events.name[rows] == name]
-        n_bytes = events.n_bytes.at(here)
+    for group in by_name(ctx, rows):
+        n_bytes = events.n_bytes.at(rows[group.places])
         known = n_bytes != MISSING
         found.append(
             CopySummary(
-                kind=events.names[name],
-                n_calls=len(here),
-                total_ns=int(events.dur_ns[here].sum()),
+                kind=group.name,
+                n_calls=len(group.places),
+                total_ns=group.total_ns,
                 bytes=int(n_bytes[known].sum()) if known.any() else None,
             )
         )
-    return tuple(sorted(found, key=lambda copy: (-copy.total_ns, copy.kind)))
+    return tuple(found)
 
 
 def _parts(ctx: Context, window: Intervals) -> dict[str, Intervals]:
     """The parts of the step time, or of the whole recording's."""
     if ctx.has_device_work:
-        return partition_time(window, device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity))
+        return partition_time(
+            window, device_parts(ctx.devices, ctx.idle_causes, ctx.host_activity, ctx.unrecorded)
+        )
     waits = waits_of_host(ctx)
     waited = {"communication": waits.waited} if waits else {}
     return partition_time(window, waited | host_parts(ctx.events))

@@ -21,7 +21,7 @@ _PERCENT: Final = 100
 
 
 @dataclass(frozen=True)
-class _Group:
+class NameGroup:
     """Events of one name.
 
     Attributes:
@@ -35,7 +35,7 @@ class _Group:
     total_ns: int
 
 
-def _by_name(ctx: Context, rows: Rows | Int32s) -> list[_Group]:
+def by_name(ctx: Context, rows: Rows | Int32s) -> list[NameGroup]:
     """Group rows by name, the longest total duration first."""
     events = ctx.events
     totals = _by_number(events, events.name[rows], events.dur_ns[rows])
@@ -43,7 +43,7 @@ def _by_name(ctx: Context, rows: Rows | Int32s) -> list[_Group]:
     ordered = events.name[rows[order]]
     first = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     groups = [
-        _Group(events.names[ordered[begin]], order[begin:end], int(totals[ordered[begin]]))
+        NameGroup(events.names[ordered[begin]], order[begin:end], int(totals[ordered[begin]]))
         for begin, end in itertools.pairwise((0, *first.tolist(), len(order)))
         if end > begin
     ]
@@ -75,7 +75,7 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
     blocks = events.blocks_per_sm.figures_at(rows)
     occupancy = events.occupancy_percent.figures_at(rows) / _PERCENT
     found = []
-    for group in _by_name(ctx, rows)[:MAX_ENTRIES]:
+    for group in by_name(ctx, rows)[:MAX_ENTRIES]:
         here = rows[group.places]
         known = group.places[origin[group.places] != NO_ROW]
         location = None
@@ -130,7 +130,7 @@ def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
     events, launches = ctx.events, ctx.launches
     is_op: Mask = events.category == Category.OP
     rows = np.flatnonzero(is_op).astype(np.int32)
-    groups = _by_name(ctx, rows)[:MAX_ENTRIES]
+    groups = by_name(ctx, rows)[:MAX_ENTRIES]
     own = self_ns(events, ctx.tree, is_op)
     launched = launches.op != NO_ROW
     work, ops = launches.work[launched], launches.op[launched]
@@ -157,7 +157,7 @@ def regions(ctx: Context) -> tuple[RegionSummary, ...]:
     events = ctx.events
     framing = names_matching(events.names, FRAMING) | names_matching(events.names, COLLECTIVE)
     wanted = (events.category == Category.ANNOTATION) & ~framing[events.name]
-    wanted[ctx.steps.rows] = False
+    wanted[ctx.steps.annotations] = False
     rows = np.flatnonzero(wanted)
     device = _launched_within(ctx, rows)
     return tuple(
@@ -167,7 +167,7 @@ def regions(ctx: Context) -> tuple[RegionSummary, ...]:
             total_ns=group.total_ns,
             device_ns=int(device[group.places].sum()),
         )
-        for group in _by_name(ctx, rows)[:MAX_ENTRIES]
+        for group in by_name(ctx, rows)[:MAX_ENTRIES]
     )
 
 

@@ -1,6 +1,7 @@
 """Where the steps' time was spent: disjoint parts that add up exactly."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from profkit.index.intervals import (
     subtract,
     unite,
 )
-from profkit.index.runtime_calls import names_matching
+from profkit.index.runtime_calls import rows_named
 from profkit.model.events import Category, EventTable, Int64s
 from profkit.model.report import Breakdown, StepPart, TimePart
 from profkit.model.torch_names import BACKWARD, FRAMING, OPTIMIZER
@@ -40,13 +41,19 @@ def partition_time(window: Intervals, parts: Mapping[str, Intervals]) -> dict[st
     return found
 
 
-def breakdown(window: Intervals, n_steps: int, parts: Mapping[str, Intervals]) -> Breakdown:
+def breakdown(
+    window: Intervals,
+    n_steps: int,
+    parts: Mapping[str, Intervals],
+    *,
+    host_per_step_ns: int | None = None,
+) -> Breakdown:
     """Measure the parts of a window.
 
     Args:
-        window: The time of all steps, or of the whole recording.
         n_steps: Number of steps; 0 for a recording without steps.
-        parts: Result of :func:`partition_time`.
+        parts: Result of :func:`partition_time` for this window.
+        host_per_step_ns: As in the result.
     """
     lengths = {kind: covered.total_ns for kind, covered in parts.items()}
     total_ns = window.total_ns
@@ -60,6 +67,7 @@ def breakdown(window: Intervals, n_steps: int, parts: Mapping[str, Intervals]) -
             for kind, ns in sorted(lengths.items(), key=_work_then_idle)
             if ns
         ),
+        host_per_step_ns=host_per_step_ns,
     )
 
 
@@ -86,6 +94,7 @@ def device_parts(
     devices: Sequence[DeviceActivity],
     idle: Sequence[IdleByCause],
     host: Mapping[str, Intervals],
+    unrecorded: Intervals = EMPTY,
 ) -> dict[str, Intervals]:
     """Time by device activity, and by the cause of idle time while no device is busy.
 
@@ -94,12 +103,14 @@ def device_parts(
     Args:
         idle: Idle time by cause of each device, in the same order.
         host: Result of :func:`~profkit.index.device.idle.host_activity`.
+        unrecorded: Time in which a device worked on something that is not in the recording.
     """
     busy = _union_of(device.busy for device in devices)
     parts = {
         "compute": _union_of(device.compute for device in devices),
         "communication": _union_of(device.communication for device in devices),
         "copy": busy,
+        "unrecorded": unrecorded,
     }
     by_cause = [dict(each.items()) for each in idle]
     spans = _union_of(unite(device.busy, device.idle) for device in devices)
@@ -112,11 +123,9 @@ def device_parts(
 
 def host_parts(events: EventTable) -> dict[str, Intervals]:
     """Time by host activity, for a recording without devices."""
-    framing = names_matching(events.names, FRAMING)[events.name]
-    is_op = (events.category == Category.OP) & ~framing
-    named = np.isin(events.category, (Category.OP, Category.ANNOTATION))
-    optimizer = named & names_matching(events.names, OPTIMIZER)[events.name]
-    backward = is_op & names_matching(events.names, BACKWARD)[events.name]
+    is_op = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
+    optimizer = rows_named(events, OPTIMIZER, Category.OP, Category.ANNOTATION)
+    backward = is_op & rows_named(events, BACKWARD, Category.OP)
     return {
         "data": covered_by(events, data_waits(events)),
         "optimizer": covered_by(events, np.flatnonzero(optimizer)),
@@ -126,10 +135,7 @@ def host_parts(events: EventTable) -> dict[str, Intervals]:
 
 
 def _union_of(every: Iterator[Intervals]) -> Intervals:
-    together = EMPTY
-    for one in every:
-        together = unite(together, one)
-    return together
+    return reduce(unite, every, EMPTY)
 
 
 def _per_step(ns: int, n_steps: int) -> int | None:

@@ -27,12 +27,7 @@ class CounterSeries:
 
 
 def counter_of_changes(at_ns: Int64s, changes: Int64s) -> CounterSeries:
-    """The running sum of changes; simultaneous changes are merged.
-
-    Args:
-        at_ns: Times in any order. Shape ``(n,)``.
-        changes: Shape ``(n,)``.
-    """
+    """The running sum of unordered changes; simultaneous ones are merged. Shape ``(n,)`` each."""
     if not len(at_ns):
         return CounterSeries(at_ns, changes)
     moments, group = np.unique(at_ns, return_inverse=True)
@@ -58,12 +53,9 @@ def launch_queue(events: EventTable, launches: Launches, work: Rows) -> CounterS
 
 
 def downsampled(series: CounterSeries, max_changes: int) -> CounterSeries:
-    """A counter with fewer changes: the highest value of each of equally long bins.
+    """A counter with at most ``max_changes`` changes (2 or more): the highest value of each bin.
 
-    The last value is exact.
-
-    Args:
-        max_changes: Maximum number of changes, at least 2.
+    Bins are equally long; the last value is exact.
     """
     if len(series) <= max_changes:
         return series
@@ -80,22 +72,12 @@ def downsampled(series: CounterSeries, max_changes: int) -> CounterSeries:
 
 
 def bin_edges(start_ns: int, end_ns: int, max_bins: int) -> Int64s:
-    """Edges of equally long bins of at least one nanosecond.
-
-    Args:
-        start_ns: Start of the first bin.
-        end_ns: End of the last bin, after ``start_ns``.
-        max_bins: Maximum number of bins.
-    """
+    """Edges of at most ``max_bins`` equally long bins of at least one nanosecond."""
     n = max(1, min(max_bins, end_ns - start_ns))
     return np.array([start_ns + (end_ns - start_ns) * i // n for i in range(n + 1)], np.int64)
 
 
 def covered_share(covered: Intervals, edges_ns: Int64s) -> npt.NDArray[np.float64]:
-    """Covered share of each bin, 0 to 1. Shape ``(n,)``.
-
-    Args:
-        edges_ns: Edges of the bins, ascending. Shape ``(n+1,)``.
-    """
+    """Covered share of each bin, 0 to 1. Shape ``(n,)`` for ``n + 1`` ascending edges."""
     within = covered_within(covered, edges_ns[:-1], edges_ns[1:])
     return np.asarray(within / np.diff(edges_ns), dtype=np.float64)

@@ -4,11 +4,8 @@ Every nanosecond of a gap has exactly one cause, so the causes add up to the idl
 with a kernel, copy or fill. Until its launch began the host was late, and the cause is the host's
 activity: a sync, a wait for data, a call of the driver's allocator, profiler overhead, or Python
 and operators. From the launch to the start of the work the cause is launch latency or, if the
-launch began before the gap, other work on the device.
-
-Blocking the host costs nothing while the device has work queued. It costs time when the device
-runs out of work because the host was blocked. So within a step a fix saves at most the time that
-the host was blocked, and at most the time that the device was idle.
+launch was done before the gap, other work on the device. A launching call that runs longer than a
+launch takes does something else first, such as to load the kernel's code: that is the host's time.
 """
 
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ from typing import Final, get_args
 
 import numpy as np
 
+from profkit.index.device.launch_moments import LAUNCH_NS, launched_ns
 from profkit.index.device.streams import DeviceActivity
 from profkit.index.device.syncs import blocking_calls
 from profkit.index.host.steps import data_waits
@@ -24,17 +22,15 @@ from profkit.index.intervals import (
     EMPTY,
     Intervals,
     covered_by,
-    covered_within,
     intersect,
     subtract,
-    take_from_start,
     union,
     unite,
 )
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import ALLOCATOR
 from profkit.model.device_summary import IdleCause
-from profkit.model.events import NO_ROW, Category, EventTable, Int64s, Mask
+from profkit.model.events import NO_ROW, Category, EventTable, Mask
 
 HOST_CAUSES: Final = ("sync", "data", "allocator", "overhead")
 """Causes on the host's side, in order of precedence."""
@@ -74,21 +70,25 @@ def idle_by_cause(
     launches: Launches,
     activity: DeviceActivity,
     host: dict[str, Intervals],
+    unrecorded: Intervals = EMPTY,
 ) -> IdleByCause:
     """Split the idle time of a device by cause.
 
     Args:
         host: Result of :func:`host_activity`.
+        unrecorded: Time in which it worked on something that is not in the recording: not idle.
     """
-    gaps = activity.idle
+    gaps = subtract(activity.idle, unrecorded)
     order = np.argsort(events.ts_ns[activity.rows], kind="stable")
     rows = activity.rows[order]
     # The work that ends a gap starts exactly at its end.
     ending = rows[np.searchsorted(events.ts_ns[rows], gaps.ends_ns)]
-    launch = launches.launch[np.searchsorted(launches.work, ending)]
+    place = np.searchsorted(launches.work, ending)
+    launch, done_ns = launches.launch[place], launched_ns(events, launches)[place]
     known = launch != NO_ROW
-    began_ns = np.where(known, events.ts_ns[launch], 0)
-    late = known & (began_ns > gaps.starts_ns)
+    late = known & (done_ns > gaps.starts_ns)
+    ends_ns = np.minimum(events.end_ns[launch], gaps.ends_ns)
+    began_ns = np.maximum(events.ts_ns[launch], ends_ns - LAUNCH_NS)
     launch_ns = np.clip(began_ns, gaps.starts_ns, gaps.ends_ns)
     causes = {
         "unknown": _where(gaps, ~known),
@@ -115,46 +115,3 @@ def short_launch_gaps(device: DeviceActivity, causes: IdleByCause, max_gap_ns: i
     gaps = device.idle
     short = gaps.ends_ns - gaps.starts_ns <= max_gap_ns
     return intersect(unite(causes.host, causes.launch), _where(gaps, short))
-
-
-@dataclass(frozen=True)
-class BlockingCost:
-    """Cost of blocking the host, over the windows (steps) in which it happens.
-
-    Attributes:
-        blocked_ns: Time that the host was blocked.
-        idle_ns: Idle time of the device in windows with such a call.
-        saving_ns: Sum over windows of the smaller of the two: the most that can be saved.
-        n_windows: Number of windows with such a call.
-        claims: Idle time that ``saving_ns`` is the sum of, as (start, end) in nanoseconds.
-    """
-
-    blocked_ns: int
-    idle_ns: int
-    saving_ns: int
-    n_windows: int
-    claims: tuple[tuple[int, int], ...]
-
-
-def blocking_cost(
-    blocked: Intervals, idle: Intervals, starts_ns: Int64s, ends_ns: Int64s
-) -> BlockingCost:
-    """Compute the cost of blocking the host.
-
-    Args:
-        blocked: Time in which the host was blocked.
-        idle: Time in which the device was idle.
-        starts_ns: Starts of disjoint windows, ascending. Shape ``(n,)``.
-        ends_ns: Shape ``(n,)``.
-    """
-    blocked_in = covered_within(blocked, starts_ns, ends_ns)
-    is_blocked = blocked_in > 0
-    idle_in = np.where(is_blocked, covered_within(idle, starts_ns, ends_ns), 0)
-    saving_in = np.minimum(blocked_in, idle_in)
-    return BlockingCost(
-        blocked_ns=int(blocked_in.sum()),
-        idle_ns=int(idle_in.sum()),
-        saving_ns=int(saving_in.sum()),
-        n_windows=int(is_blocked.sum()),
-        claims=take_from_start(idle, starts_ns, ends_ns, saving_in),
-    )

@@ -54,11 +54,9 @@ def tensor_core_rows(events: EventTable, rows: Rows | Int32s) -> Mask:
 
 
 def mean_by_time(figures: Float64s, dur_ns: Int64s) -> float | None:
-    """The mean of the known figures weighted by duration, or None.
+    """The mean of the known figures weighted by duration, or None; unknown ones are NaN.
 
-    Args:
-        figures: One per kernel, NaN where it is not known. Shape ``(k,)``.
-        dur_ns: Durations of the kernels. Shape ``(k,)``.
+    Both have one entry per kernel. Shape ``(k,)``.
     """
     known = ~np.isnan(figures)
     weight = dur_ns[known]

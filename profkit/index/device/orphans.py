@@ -5,10 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.device.streams import device_of
+from profkit.index.device.streams import stream_numbers
 from profkit.index.launches import Launches
 from profkit.index.runtime_calls import CallKind
-from profkit.model.events import MISSING, NO_ROW, EventTable, Int64s, Mask, Rows
+from profkit.model.events import NO_ROW, EventTable, Int64s, Mask, Rows
 
 KERNEL_LAUNCH: Final = CallKind(
     re.compile(
@@ -41,11 +41,7 @@ def orphans_with_lost_launch(events: EventTable, launches: Launches) -> Rows:
 def _orphans(events: EventTable, launches: Launches) -> tuple[Rows, Int64s]:
     """Orphans, and the time before which each may be from before the recording."""
     work, has = launches.work, launches.launch != NO_ROW
-    stream = events.stream.at(work)
-    stream = np.where(stream == MISSING, events.lane[work], stream)
-    streams, stream_number = np.unique(stream, return_inverse=True)
-    device_stream = device_of(events, work).astype(np.int64) * len(streams) + stream_number
-    group = np.unique(device_stream, return_inverse=True)[1]
+    group = stream_numbers(events, work)
     never = np.iinfo(np.int64).max
     first_ns = np.full(int(group.max(initial=-1)) + 1, never, dtype=np.int64)
     np.minimum.at(first_ns, group[has], events.ts_ns[work[has]])

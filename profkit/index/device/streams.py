@@ -22,9 +22,6 @@ class DeviceActivity:
         compute: Time in which a kernel other than a collective ran.
         communication: Time in which a collective kernel ran.
         memcpy: Time in which a copy ran.
-        n_kernels: Number of kernels.
-        n_memcpy: Number of copies.
-        n_memset: Number of fills.
     """
 
     device: int
@@ -70,8 +67,22 @@ def device_of(events: EventTable, rows: Rows) -> Int32s:
     return device.astype(np.int32)
 
 
-def _ordinal(pid: str) -> int:
+def _ordinal(process: str) -> int:
+    pid = process.removeprefix("Device ")
     return int(pid) if pid.isdecimal() and len(pid) < 4 else 0  # noqa: PLR2004  (a device, not a pid)
+
+
+def stream_numbers(events: EventTable, rows: Rows) -> Int32s:
+    """Number the streams of all devices; that of each row of device work. Shape of ``rows``.
+
+    An event without a stream has it as its thread.
+    """
+    stream = events.stream.at(rows)
+    stream = np.where(stream == MISSING, events.lane[rows], stream)
+    streams, number = np.unique(stream, return_inverse=True)
+    both = device_of(events, rows).astype(np.int64) * len(streams) + number.reshape(-1)
+    found: Int32s = np.unique(both, return_inverse=True)[1].reshape(-1).astype(np.int32)
+    return found
 
 
 def device_activity(

@@ -16,6 +16,7 @@ from profkit.index.runtime_calls import (
     DEVICE_SYNC,
     EXPLICIT_SYNC,
     names_matching,
+    rows_named,
 )
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Mask, Rows
 from profkit.model.torch_names import BUILTIN_PREFIX, DATA_WAITS, OPTIMIZER
@@ -45,7 +46,7 @@ _PINNED: Final = re.compile(r"Pinned|\bHOST\b")
 ``MEMORY(Unknown)``. Source: ``pti_view_memory_type`` of PTI-GPU."""
 _PAGEABLE_TO_HOST: Final = re.compile(r"DtoH \(Device -> Pageable\)")
 _PAGEABLE_TO_DEVICE: Final = re.compile(r"HtoD \(Pageable -> Device\)")
-_COPYING: Final = re.compile(r"^aten::(to|_to_copy|copy_|_copy_from|cpu|cuda|clone|contiguous)$")
+COPYING: Final = re.compile(r"^aten::(to|_to_copy|copy_|_copy_from|cpu|cuda|clone|contiguous)$")
 """Operators that copy a tensor; the outermost one is what the user called."""
 
 
@@ -104,7 +105,7 @@ def find_syncs(events: EventTable, tree: CallTree, launches: Launches) -> Syncs:
     is_op = events.category == Category.OP
     innermost = tree.nearest(is_op)[rows]
     read = tree.outermost(reads(events, tree))[rows]
-    copy = _copy_of(rows, innermost, copies, copy_calls, tree.nearest(is_op))
+    copy = _copy_of(events, launches, rows, copies, copy_calls, tree.nearest(is_op))
     to_host, to_device = _named(events, _TO_HOST, copy), _named(events, _TO_DEVICE, copy)
     explicit = (innermost == NO_ROW) & np.isin(rows, EXPLICIT_SYNC.rows(events))
     kind = np.select(
@@ -112,8 +113,7 @@ def find_syncs(events: EventTable, tree: CallTree, launches: Launches) -> Syncs:
         [SyncKind.READ, SyncKind.EXPLICIT, SyncKind.TO_HOST, SyncKind.TO_DEVICE],
         SyncKind.OTHER,
     )
-    copying = is_op & names_matching(events.names, _COPYING)[events.name]
-    outermost = tree.outermost(copying)[rows]
+    outermost = tree.outermost(rows_named(events, COPYING, Category.OP))[rows]
     owner = np.select(
         [read != NO_ROW, outermost != NO_ROW, innermost != NO_ROW],
         [read, outermost, innermost],
@@ -123,11 +123,7 @@ def find_syncs(events: EventTable, tree: CallTree, launches: Launches) -> Syncs:
 
 
 def outermost_calls(events: EventTable, tree: CallTree, calls: Rows) -> Rows:
-    """The calls that are not within another one of them. Rows, ascending.
-
-    Args:
-        calls: Rows, ascending. Shape ``(k,)``.
-    """
+    """The calls, given and returned ascending, that are not within another one of them."""
     wanted = np.zeros(len(events), dtype=np.bool_)
     wanted[calls] = True
     return np.asarray(calls[tree.enclosing(wanted)[calls] == NO_ROW])
@@ -138,13 +134,11 @@ def reads(events: EventTable, tree: CallTree) -> Mask:
 
     Nested ones are all marked. Indexing is marked where it uses a mask. Shape ``(n,)``.
     """
-    is_op = events.category == Category.OP
-    direct = is_op & names_matching(events.names, _READ)[events.name]
-    indexing = is_op & names_matching(events.names, _INDEX)[events.name]
-    nonzero = np.flatnonzero(is_op & names_matching(events.names, _NONZERO)[events.name])
-    masked = tree.outermost(indexing)[nonzero]
+    direct = rows_named(events, _READ, Category.OP)
+    nonzero = np.flatnonzero(rows_named(events, _NONZERO, Category.OP))
+    masked = tree.outermost(rows_named(events, _INDEX, Category.OP))[nonzero]
     direct[masked[masked != NO_ROW]] = True
-    return np.asarray(direct)
+    return direct
 
 
 def user_reads(events: EventTable, tree: CallTree) -> Rows:
@@ -154,37 +148,41 @@ def user_reads(events: EventTable, tree: CallTree) -> Rows:
     draws a seed when it is created: they read values that are on the host regardless of the model's
     device, such as an optimizer's step count or a sampler's random seed.
     """
-    library = names_matching(events.names, _LIBRARY)[events.name]
-    host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
-    within_library = tree.nearest(host & library) != NO_ROW
+    library = rows_named(events, _LIBRARY, Category.ANNOTATION, Category.OP)
+    within_library = tree.nearest(library) != NO_ROW
     within_op = tree.enclosing(events.category == Category.OP) != NO_ROW
     rows = np.flatnonzero(reads(events, tree) & ~within_library & ~within_op)
-    python = events.category == Category.PYTHON
-    caller = tree.nearest(python & ~names_matching(events.names, _BUILTIN)[events.name])[rows]
+    python = (events.category == Category.PYTHON) & ~rows_named(events, _BUILTIN, Category.PYTHON)
+    caller = tree.nearest(python)[rows]
     of_loader = names_matching(events.names, _LOADER)[events.name[caller]]
     return np.asarray(rows[(caller == NO_ROW) | ~of_loader])
 
 
 def called_by_profiler(events: EventTable, tree: CallTree, launches: Launches, calls: Rows) -> Mask:
-    """Which synchronizing calls the profiler makes itself to end a recording. Shape ``(k,)``.
+    """Which synchronizing calls the profiler makes itself to end a recording. Shape of ``calls``.
 
     With stacks its Python frames show it. Without them it is a device-wide synchronization after
     the last launch.
 
-    Args:
-        calls: Rows of synchronizing calls. Shape ``(k,)``.
-
     Source: ``torch/autograd/profiler.py`` (``profile.__exit__`` synchronizes each used device).
     """
-    frames = events.category == Category.PYTHON
-    profiler = frames & names_matching(events.names, _PROFILER)[events.name]
-    if frames.any():
-        frame = tree.nearest(profiler)[calls]
+    if (events.category == Category.PYTHON).any():
+        frame = tree.nearest(rows_named(events, _PROFILER, Category.PYTHON))[calls]
         return np.asarray((frame != NO_ROW) & (events.end_ns[calls] <= events.end_ns[frame]))
     launched = launches.launch[launches.launch != NO_ROW]
     last_ns = int(events.ts_ns[launched].max()) if len(launched) else 0
     of_device = np.isin(calls, DEVICE_SYNC.rows(events))
     return np.asarray(of_device & (events.ts_ns[calls] > last_ns) & (tree.parent[calls] == NO_ROW))
+
+
+def followed_by_work(events: EventTable, launches: Launches, calls: Rows) -> Mask:
+    """Before which calls' ends the last device work has not been launched yet. Shape of ``calls``.
+
+    A synchronization that no work follows delays none, such as that at the end of a benchmark.
+    """
+    launched = launches.launch[launches.launch != NO_ROW]
+    last_ns = int(events.ts_ns[launched].max(initial=0))
+    return np.asarray(events.end_ns[calls] <= last_ns)
 
 
 def bytes_of(events: EventTable, copies: Rows | Int32s) -> int:
@@ -223,28 +221,50 @@ def _blocking_rows(events: EventTable, launches: Launches) -> Rows:
 
 
 def _copy_of(
-    rows: Rows, innermost: Int32s, copies: Int32s, copy_calls: Int32s, op_of: Int32s
+    events: EventTable,
+    launches: Launches,
+    rows: Rows,
+    copies: Int32s,
+    copy_calls: Int32s,
+    op_of: Int32s,
 ) -> Int32s:
-    """The copy that each blocking call waits for: its own, else the last one in its operator.
+    """The copy that each blocking call waits for.
+
+    It is the call's own, or else that of the last launching call before it on the same thread, if
+    both are in the same operator: ``copy_`` copies and then synchronizes the stream. A call after
+    another launch, such as those with which cuDNN measures its algorithms, waits for that one.
 
     Args:
-        innermost: The innermost operator of each call.
+        rows: The blocking calls.
         copies: Copies between host and device.
         op_of: The innermost operator of every row.
     """
-    own: dict[int, int] = dict(zip(copy_calls.tolist(), copies.tolist(), strict=True))
-    by_op: dict[int, int] = dict(zip(op_of[copy_calls].tolist(), copies.tolist(), strict=True))
-    by_op.pop(NO_ROW, None)
-    pairs = zip(rows.tolist(), innermost.tolist(), strict=True)
-    found = [own.get(row, by_op.get(op, NO_ROW)) for row, op in pairs]
-    return np.array(found, dtype=np.int32)
+    own = np.full(len(events), NO_ROW, dtype=np.int32)
+    own[copy_calls] = copies
+    launching = np.unique(launches.launch[launches.launch != NO_ROW])
+    before = _last_before(events, launching, rows)
+    in_same_op = (before != NO_ROW) & (op_of[rows] != NO_ROW) & (op_of[before] == op_of[rows])
+    return np.where(own[rows] != NO_ROW, own[rows], np.where(in_same_op, own[before], NO_ROW))
+
+
+def _last_before(events: EventTable, calls: Int32s, rows: Rows) -> Int32s:
+    """Of some calls the last that began before each row on its thread, or :data:`NO_ROW`."""
+    if not len(calls):
+        return np.full(len(rows), NO_ROW, dtype=np.int32)
+    both = np.concatenate((rows, calls))
+    order = np.lexsort((events.ts_ns[both], events.lane[both]))
+    is_call = order >= len(rows)
+    latest = np.maximum.accumulate(np.where(is_call, np.arange(len(both)), NO_ROW))
+    found = np.where(latest == NO_ROW, NO_ROW, both[order[latest]])
+    found[(latest == NO_ROW) | (events.lane[found] != events.lane[both[order]])] = NO_ROW
+    before = np.empty(len(both), dtype=np.int32)
+    before[order] = found
+    return before[: len(rows)]
 
 
 def copies_named(events: EventTable, launches: Launches, pattern: re.Pattern[str]) -> Mask:
     """Which device work is a copy with a matching name. Shape of ``launches.work``."""
-    named = names_matching(events.names, pattern)
-    copies = events.category[launches.work] == Category.MEMCPY
-    return np.asarray(copies & named[events.name[launches.work]])
+    return rows_named(events, pattern, Category.MEMCPY)[launches.work]
 
 
 def pageable_to_host(events: EventTable, launches: Launches) -> Mask:
@@ -267,13 +287,7 @@ def blocking_calls(events: EventTable, launches: Launches) -> Rows:
     memory to pageable host memory return only once the copy has completed.
     """
     into_pageable = launches.launch[pageable_to_host(events, launches)]
-    into_pageable = into_pageable[into_pageable != NO_ROW]
-    copies = COPY.rows(events)
-    found = np.concatenate(
-        (
-            EXPLICIT_SYNC.rows(events),
-            BLOCKING_COPY.rows(events),
-            copies[np.isin(copies, into_pageable)],
-        )
+    copies = np.intersect1d(COPY.rows(events), into_pageable)
+    return np.unique(
+        np.concatenate((EXPLICIT_SYNC.rows(events), BLOCKING_COPY.rows(events), copies))
     )
-    return np.unique(found)

@@ -35,10 +35,7 @@ def creating_ops(events: EventTable, tree: CallTree, frame: Int32s, owners: Int3
 
     Args:
         frame: Source line of every row as a number, or -1. Shape ``(n,)``.
-        owners: Outermost copying operators. Shape ``(k,)``.
-
-    Returns:
-        Shape ``(k,)``.
+        owners: Outermost copying operators. Shape ``(k,)``, that of the result.
     """
     tops = tree.rows[_top_level(events, tree)[tree.rows]]
     creates = rows_named(events, _CREATING, Category.OP)

@@ -267,14 +267,11 @@ def own_ns(events: EventTable, tree: CallTree) -> Int64s:
 
 
 def rows_open_at(events: EventTable, tree: CallTree, lane: Int32s, at_ns: Int64s) -> Int32s:
-    """The innermost host row running on a thread at each of some moments.
+    """The innermost host row running on a thread at each moment, or :data:`NO_ROW`.
 
     Args:
         lane: Thread of each moment. Shape ``(k,)``.
-        at_ns: Shape ``(k,)``.
-
-    Returns:
-        Rows, or :data:`NO_ROW`. Shape ``(k,)``.
+        at_ns: Shape ``(k,)``, that of the result.
     """
     rows = tree.rows
     if not len(rows) or not len(at_ns):

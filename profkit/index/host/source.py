@@ -5,8 +5,9 @@ or generated code. It comes from the stacks of the window, from lines that profk
 or from those of another step of the same loop.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+import re
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import numpy as np
 
@@ -14,13 +15,17 @@ from profkit.index.host.frames import Ownership, parse_frame
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.step_alignment import align_lines
 from profkit.index.host.steps import Steps
-from profkit.index.runtime_calls import names_matching
+from profkit.index.runtime_calls import names_matching, rows_named
 from profkit.model.capture_info import CaptureInfo, OpLines
 from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Mask
-from profkit.model.location import Frame
+from profkit.model.location import MODULE_LEVEL, Frame
 from profkit.model.torch_names import BACKWARD, MODULE_PREFIX
 
 NO_FRAME = -1
+_STARTING: Final = re.compile(
+    r"(^|[/\\])torch[/\\]autograd[/\\]profiler\.py\(\d+\): (_start_trace|__enter__)$"
+)
+"""The innermost Python call when a recording begins."""
 
 
 @dataclass(frozen=True)
@@ -44,35 +49,72 @@ class SourceMap:
     origin: Literal["window", "other-step"] | None
 
 
-@dataclass
-class FrameTable:
-    """Interned frames."""
+class FrameTable(dict[Frame, int]):
+    """Numbers frames in order of appearance."""
 
-    numbers: dict[Frame, int] = field(default_factory=dict)
+    def __missing__(self, frame: Frame) -> int:
+        number = self[frame] = len(self)
+        return number
 
-    def number(self, frame: Frame) -> int:
-        """The number of a frame."""
-        return self.numbers.setdefault(frame, len(self.numbers))
+
+def _user_frame(name: str, ownership: Ownership) -> Frame | None:
+    """The frame of user code that a name is, with its full path."""
+    frame = parse_frame(name)
+    if frame is None or not ownership.is_user(frame.file):
+        return None
+    return replace(frame, file=ownership.path(frame.file))
 
 
 def python_frames(
     events: EventTable, tree: CallTree, ownership: Ownership, table: FrameTable
 ) -> Int32s:
-    """The innermost user frame of every row, from the enclosing Python calls.
+    """The innermost user frame of every row, from the enclosing Python calls. Shape ``(n,)``.
 
-    Returns:
-        Numbers in ``table``, or -1. Shape ``(n,)``.
+    Numbers in ``table``, or -1. A frame that was open when recording began has no line.
     """
-    by_name = np.full(len(events.names), NO_FRAME, dtype=np.int32)
     python = events.category == Category.PYTHON
-    for name in np.unique(events.name[python]).tolist():
-        frame = parse_frame(events.names[name])
-        if frame is not None and ownership.is_user(frame.file):
-            path = ownership.path(frame.file)
-            known = Frame(path, frame.line, frame.function, frame.precision)
-            by_name[name] = table.number(known)
-    own = np.where(python, by_name[events.name], NO_FRAME)
-    return _inherited(own.astype(np.int32), tree)
+    is_open = open_frames(events, tree)
+    own = np.full(len(events), NO_FRAME, dtype=np.int32)
+    for began_before in (False, True):
+        by_name = np.full(len(events.names), NO_FRAME, dtype=np.int32)
+        rows = np.flatnonzero(python & (is_open == began_before))
+        for name in np.unique(events.name[rows]).tolist():
+            frame = _user_frame(events.names[name], ownership)
+            if frame is not None:
+                lost = began_before or frame.function == MODULE_LEVEL
+                by_name[name] = table[replace(frame, line=None) if lost else frame]
+        own[rows] = by_name[events.name[rows]]
+    return _inherited(own, tree)
+
+
+def open_frames(events: EventTable, tree: CallTree) -> Mask:
+    """Python calls that were running when recording began. Shape ``(n,)``.
+
+    The tracer writes all open frames of all threads before any call that is made later, with the
+    line that each was executing, which says nothing on what it executed afterwards. On the thread
+    that started the profiler they end with the profiler's own; on other threads they are before the
+    next call of that thread.
+
+    Source: ``torch/csrc/autograd/profiler_python.cpp`` (``PythonTracer::start``, which holds the
+    interpreter's lock).
+    """
+    found = np.zeros(len(events), dtype=np.bool_)
+    python = np.flatnonzero(events.category == Category.PYTHON)
+    starting = np.flatnonzero(rows_named(events, _STARTING, Category.PYTHON))
+    if not len(starting):
+        return found
+    row = int(starting[np.argmin(events.ts_ns[starting])])
+    lane, first_ns = events.lane[row], events.ts_ns[row]
+    while row != NO_ROW:
+        found[row] = True
+        row = int(tree.parent[row])
+    rest = python[~found[python] & (events.lane[python] == lane)]
+    if (events.ts_ns[rest] < first_ns).any():
+        # Calls were recorded before: this is not the start of the recording.
+        return np.zeros(len(events), dtype=np.bool_)
+    next_ns = events.ts_ns[rest].min(initial=events.end_ns[python].max())
+    found[python[(events.lane[python] != lane) & (events.ts_ns[python] < next_ns)]] = True
+    return found
 
 
 def call_stack_frames(
@@ -80,11 +122,12 @@ def call_stack_frames(
 ) -> Int32s:
     """The innermost user frame, from the ``Call stack`` that torch 1.8 to 1.10 wrote on operators.
 
-    There the lines are exact.
+    There the lines are exact. Later versions derive it from the Python calls, where they are in the
+    trace themselves, with the lines of those.
     """
     column = events.call_stack
     own = np.full(len(events), NO_FRAME, dtype=np.int32)
-    if not len(column.rows):
+    if not len(column.rows) or (events.category == Category.PYTHON).any():
         return own
     by_stack = {
         stack: _innermost_user(events.names[stack], ownership, table)
@@ -96,10 +139,9 @@ def call_stack_frames(
 
 def _innermost_user(stack: str, ownership: Ownership, table: FrameTable) -> int:
     for name in stack.split(";"):
-        frame = parse_frame(name.strip())
-        if frame is not None and ownership.is_user(frame.file):
-            path = ownership.path(frame.file)
-            return table.number(Frame(path, frame.line, frame.function))
+        frame = _user_frame(name.strip(), ownership)
+        if frame is not None:
+            return table[replace(frame, precision="line")]
     return NO_FRAME
 
 
@@ -166,11 +208,7 @@ def _inherited(own: Int32s, tree: CallTree) -> Int32s:
 def map_source(
     events: EventTable, tree: CallTree, steps: Steps, capture: CaptureInfo | None
 ) -> SourceMap:
-    """Determine where every host event comes from.
-
-    Args:
-        capture: Data that profkit recorded beside the events, or None.
-    """
+    """Determine where every host event comes from, with what profkit recorded beside the events."""
     ownership = Ownership(
         paths=capture.paths if capture else {},
         libraries=frozenset(capture.libraries if capture else ()),
@@ -195,7 +233,7 @@ def map_source(
     maker = forward[has]
     frame[has] = np.where(frame[maker] != NO_FRAME, frame[maker], frame[has])
     module[has] = np.where(module[maker] != NO_FRAME, module[maker], module[has])
-    return SourceMap(tuple(table.numbers), modules, frame, module, origin)
+    return SourceMap(tuple(table), modules, frame, module, origin)
 
 
 def _recorded_lines(
@@ -207,10 +245,10 @@ def _recorded_lines(
     modules: tuple[str, ...],
 ) -> tuple[Int32s, tuple[str, ...], Int32s]:
     """Frames and modules that profkit recorded beside the events."""
-    entry = align_lines(events, tree, steps, lines).entry
+    entry = align_lines(events, tree, steps, lines)
     numbers = np.array(
         [
-            table.number(Frame(file, line, function, "line" if exact else "function"))
+            table[Frame(file, line, function, "line" if exact else "function")]
             for file, line, function, exact in lines.frames
         ],
         dtype=np.int32,

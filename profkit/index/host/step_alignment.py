@@ -7,11 +7,9 @@ of identical ones before it in the step.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import Steps
@@ -25,15 +23,8 @@ _CHUNK: Final = 1 << 18
 """Minimum number of rows looked up at once, to bound memory."""
 
 
-@dataclass(frozen=True)
-class AlignedLines:
-    """For every row the index of its entry in :class:`OpLines`, or -1. Shape ``(n,)``."""
-
-    entry: npt.NDArray[np.int32]
-
-
-def align_lines(events: EventTable, tree: CallTree, steps: Steps, lines: OpLines) -> AlignedLines:
-    """Find the entry of every operator, annotation and call outside operators."""
+def align_lines(events: EventTable, tree: CallTree, steps: Steps, lines: OpLines) -> Int32s:
+    """The entry in ``lines`` of every operator, annotation and call outside operators, else -1."""
     alignable = _alignable(events, tree, steps)
     entry = _by_sequence(events, tree, steps, lines, alignable)
     if lines.same_window:
@@ -43,7 +34,7 @@ def align_lines(events: EventTable, tree: CallTree, steps: Steps, lines: OpLines
         rows = np.flatnonzero(alignable)
         by_id = match_first(ids, places, _operator_ids(events, rows))
         entry[rows] = np.where(by_id != NO_ENTRY, by_id, entry[rows])
-    return AlignedLines(entry)
+    return entry
 
 
 def _operator_ids(events: EventTable, rows: Rows) -> Int64s:
@@ -63,7 +54,7 @@ def _operator_ids(events: EventTable, rows: Rows) -> Int64s:
 def _alignable(events: EventTable, tree: CallTree, steps: Steps) -> Mask:
     """Rows that entries may describe: operators, annotations, calls outside operators."""
     named = np.isin(events.category, (Category.OP, Category.ANNOTATION))
-    named[steps.rows] = False
+    named[steps.annotations] = False
     calls = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
     return np.asarray(named | (calls & (tree.nearest(named) == NO_ROW)))
 

@@ -1,35 +1,53 @@
 """The steps of a recording, and the waits for data."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from profkit.index.runtime_calls import names_matching
-from profkit.model.events import Category, EventTable, Int32s, Int64s, Rows
-from profkit.model.torch_names import DATA_WAITS, STEP
+from profkit.index.runtime_calls import rows_named
+from profkit.model.events import Category, EventTable, Int32s, Int64s, Mask, Rows
+from profkit.model.report import StepOrigin
+from profkit.model.torch_names import DATA_WAITS, FRAMING, MARKS, OPTIMIZER_STEP, STEP
 
 NO_STEP: Final = -1
+_ANNOTATED: Final = ("profiler", "entry")
+_FEW: Final = 0.1
+"""Share of the other steps' operators below which a short first or last step was cut off. The
+remnant that torch writes when a loop has ended contains a few at most."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps in time order.
+    """The complete steps in time order.
 
     Attributes:
-        rows: Shape ``(s,)``.
+        rows: The annotation of each step; of steps found by marks, the mark that delimits it. Shape
+            ``(s,)``.
         names: Their names.
         starts_ns: Shape ``(s,)``.
         ends_ns: Shape ``(s,)``.
+        origin: What delimits them, as in :class:`~profkit.model.report.Source`.
+        mark: The name of that region or module; empty for other origins.
+        n_incomplete: Number of steps that the window cut off, and which are excluded.
     """
 
     rows: Rows
     names: tuple[str, ...]
     starts_ns: Int64s
     ends_ns: Int64s
+    origin: StepOrigin = "profiler"
+    mark: str = ""
+    n_incomplete: int = 0
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def annotations(self) -> Rows:
+        """The rows that stand for a step itself; none if the steps were found by marks."""
+        return self.rows if self.origin in _ANNOTATED else self.rows[:0]
 
     def of(self, at_ns: Int64s) -> Int32s:
         """The step of each moment, or :data:`NO_STEP`. Shape of ``at_ns``."""
@@ -40,37 +58,122 @@ class Steps:
         return np.where(within, place, NO_STEP).astype(np.int32)
 
 
-def find_steps(events: EventTable, *, entry_name: str | None = None, open_step: str = "") -> Steps:
-    """Find the steps: ``ProfilerStep#N`` on the host.
+def annotated_steps(
+    events: EventTable, *, entry_name: str | None = None, open_step: str = ""
+) -> Steps:
+    """Find the steps that the recording names: ``ProfilerStep#N``.
+
+    In a recording by another program, the first and the last step may be a remnant that the window
+    cut off; such steps are excluded.
 
     Args:
         entry_name: Annotation that marks a step where there is no ``ProfilerStep``: profkit names
-            each entry of a block after its capture.
+            each entry of a block after its capture. None for recordings by other programs.
         open_step: Name of the step that was incomplete when the window ended; it is excluded.
     """
-    host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
-    named = names_matching(events.names, STEP)
-    unfinished = np.array([name == open_step for name in events.names], dtype=np.bool_)
-    rows = np.flatnonzero(host & (named & ~unfinished)[events.name])
-    if not len(rows) and entry_name is not None:
-        named = np.array([name == entry_name for name in events.names], dtype=np.bool_)
-        rows = np.flatnonzero((events.category == Category.ANNOTATION) & named[events.name])
-        if len(rows):
-            # A nested annotation of the same name is a region of the step.
-            rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
-            latest_end = np.maximum.accumulate(events.end_ns[rows])
-            rows = rows[np.concatenate(([True], events.ts_ns[rows][1:] >= latest_end[:-1]))]
+    rows = np.flatnonzero(rows_named(events, STEP, Category.ANNOTATION, Category.OP))
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    n_recorded = len(rows)
+    is_whole = [events.name_of(row) != open_step for row in rows.tolist()]
+    rows = rows[np.array(is_whole, dtype=np.bool_)]
+    if entry_name is None:
+        rows = rows[complete_steps(events, events.ts_ns[rows], events.end_ns[rows])]
+    n_incomplete = n_recorded - len(rows)
+    origin: StepOrigin = "profiler"
+    if not len(rows) and entry_name is not None:
+        entry = re.compile(rf"^{re.escape(entry_name)}\Z")
+        origin = "entry"
+        rows = outermost(events, np.flatnonzero(rows_named(events, entry, Category.ANNOTATION)))
     return Steps(
         rows=rows,
         names=tuple(events.name_of(row) for row in rows.tolist()),
         starts_ns=events.ts_ns[rows],
         ends_ns=events.end_ns[rows],
+        origin=origin,
+        n_incomplete=n_incomplete,
     )
+
+
+def outermost(events: EventTable, rows: Rows) -> Rows:
+    """Those rows of one thread that begin after all earlier ones have ended, in time order."""
+    rows = rows[np.lexsort((-events.dur_ns[rows], events.ts_ns[rows]))]
+    latest_end = np.maximum.accumulate(events.end_ns[rows])
+    is_outermost = np.ones(len(rows), dtype=np.bool_)
+    is_outermost[1:] = events.ts_ns[rows[1:]] >= latest_end[:-1]
+    return np.asarray(rows[is_outermost])
+
+
+def complete_steps(events: EventTable, starts_ns: Int64s, ends_ns: Int64s) -> Mask:
+    """Which steps the window did not cut off: all but a first or last one that lacks something.
+
+    It lacks a mark of the loader or the optimizer that all others contain, or it is shorter than
+    all others and has less than a tenth of their operators. A single step was cut off if nothing
+    ran in it, though the recording has operators.
+
+    Args:
+        starts_ns: Starts of the steps, ascending. Shape ``(s,)``.
+        ends_ns: Shape ``(s,)``.
+    """
+    is_complete = np.ones(len(starts_ns), dtype=np.bool_)
+    if not len(starts_ns):
+        return is_complete
+    work = Work.of(events)
+    counts = work.between(starts_ns, ends_ns)
+    if len(counts) == 1:
+        is_complete[0] = counts[0] > 0 or not len(work.starts_ns)
+        return is_complete
+    lengths_ns = ends_ns - starts_ns
+    marks = rows_named(events, MARKS, Category.ANNOTATION, Category.OP)
+    names = np.unique(events.name[marks]).tolist()
+    of_marks = [np.sort(events.ts_ns[marks & (events.name == name)]) for name in names]
+    has_marks = np.array([_number_between(each, starts_ns, ends_ns) > 0 for each in of_marks])
+    for number in (0, len(counts) - 1):
+        others = is_complete.copy()
+        others[number] = False
+        if not others.any():
+            continue
+        lacks = counts[number] < _FEW * counts[others].min()
+        lacks &= lengths_ns[number] < lengths_ns[others].min()
+        if others.sum() > 1:
+            lacks |= any(each[others].all() and not each[number] for each in has_marks)
+        is_complete[number] = not lacks
+    return is_complete
+
+
+@dataclass(frozen=True)
+class Work:
+    """When operators began, or runtime calls in a recording without operators.
+
+    Attributes:
+        starts_ns: Ascending. Shape ``(k,)``.
+    """
+
+    starts_ns: Int64s
+
+    @classmethod
+    def of(cls, events: EventTable) -> "Work":
+        """The operators of all threads, without marks of the loader and the optimizer."""
+        is_work = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
+        if not is_work.any():
+            is_work = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
+        return cls(np.sort(events.ts_ns[is_work]))
+
+    def between(self, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
+        """How many began in some times. Shape of ``starts_ns``."""
+        return _number_between(self.starts_ns, starts_ns, ends_ns)
+
+
+def _number_between(at_ns: Int64s, starts_ns: Int64s, ends_ns: Int64s) -> Int64s:
+    """How many of some ascending moments are in each of some times."""
+    found = np.searchsorted(at_ns, ends_ns) - np.searchsorted(at_ns, starts_ns)
+    return np.asarray(np.maximum(found, 0), dtype=np.int64)
 
 
 def data_waits(events: EventTable) -> Rows:
     """Data-loader waits: rows in which the program waits for its next batch, ascending."""
-    named = names_matching(events.names, DATA_WAITS)
-    host = np.isin(events.category, (Category.ANNOTATION, Category.OP))
-    return np.flatnonzero(host & named[events.name])
+    return np.flatnonzero(rows_named(events, DATA_WAITS, Category.ANNOTATION, Category.OP))
+
+
+def optimizer_steps(events: EventTable) -> Rows:
+    """Calls of ``Optimizer.step``, ascending."""
+    return np.flatnonzero(rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP))

@@ -12,6 +12,7 @@ from profkit.index.device.streams import DeviceActivity
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import data_waits
 from profkit.index.intervals import (
+    EMPTY,
     Intervals,
     complement,
     covered_by,
@@ -62,8 +63,7 @@ def host_work_time(events: EventTable, tree: CallTree) -> Intervals:
     An operator that calls others may be waiting in between, so only innermost operators count.
     Operators called by a collective are part of it.
     """
-    framing = names_matching(events.names, FRAMING)[events.name]
-    is_op = (events.category == Category.OP) & ~framing
+    is_op = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
     calls_others = np.zeros(len(events), dtype=np.bool_)
     above = tree.enclosing(is_op)[is_op]
     calls_others[above[above != NO_ROW]] = True
@@ -75,19 +75,17 @@ def host_work_time(events: EventTable, tree: CallTree) -> Intervals:
 def exposed_waits(
     events: EventTable, rows: Rows, work: Intervals, start_ns: int, end_ns: int
 ) -> Intervals:
-    """Time in which no work runs until a collective ends.
+    """Time in which no work runs until one of the collectives ends.
 
     Work that starts while a collective still runs has not waited for it.
 
     Args:
-        rows: The collectives.
-        work: Time in which work runs.
-        start_ns: Start of the time for which ``work`` is known.
+        start_ns: Start of the time for which ``work``, the time in which work runs, is known.
         end_ns: Its end.
     """
     gaps = complement(work, start_ns, end_ns)
     if not len(gaps) or not len(rows):
-        return union(events.ts_ns[:0], events.ts_ns[:0])
+        return EMPTY
     ends = events.end_ns[rows]
     place = np.searchsorted(gaps.starts_ns, ends, side="left") - 1
     within = (place >= 0) & (ends <= gaps.ends_ns[np.maximum(place, 0)])
@@ -112,7 +110,7 @@ def late_launch_time(
     is_kernel = events.category[device.rows] == Category.KERNEL
     kernels = device.rows[is_kernel & ~communication[device.rows]]
     if not len(kernels):
-        return union(events.ts_ns[:0], events.ts_ns[:0])
+        return EMPTY
     kernels = kernels[np.argsort(events.ts_ns[kernels], kind="stable")]
     place = np.searchsorted(events.ts_ns[kernels], gaps.ends_ns)
     ending = kernels[np.minimum(place, len(kernels) - 1)]
@@ -147,10 +145,7 @@ def launching_ops(events: EventTable, tree: CallTree, rows: Rows) -> Int32s:
     that kind that began before the collective.
 
     Args:
-        rows: The collectives, by start. Shape ``(k,)``.
-
-    Returns:
-        Shape ``(k,)``.
+        rows: The collectives, by start. Shape ``(k,)``, that of the result.
     """
     wanted = collective_rows(events)
     outermost = tree.outermost(wanted & (events.category == Category.OP))

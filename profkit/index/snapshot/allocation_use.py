@@ -5,7 +5,7 @@ activations.
 """
 
 import re
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -18,10 +18,7 @@ Use = Literal[
     "unknown", "parameter", "gradient", "optimizer-state", "activation", "input", "workspace",
     "communication",
 ]  # fmt: skip
-USES: Final[tuple[Use, ...]] = (
-    "unknown", "parameter", "gradient", "optimizer-state", "activation", "input", "workspace",
-    "communication",
-)  # fmt: skip
+USES: Final[tuple[Use, ...]] = get_args(Use)
 """By number."""
 
 _NUMBER: Final = {use: number for number, use in enumerate(USES)}

@@ -94,12 +94,8 @@ def _entries(
 def range_maximum(levels: Int64s, start: Int64s, end: Int64s) -> Int64s:
     """The maximum of the levels from each start to each end, inclusive. Shape of ``start``.
 
-    Regions may be long and nested, so a sparse table over chunks serves the inner part.
-
-    Args:
-        levels: Shape ``(n,)``.
-        start: Indices into the levels.
-        end: Indices at or after ``start``.
+    Starts and ends are indices. Regions may be long and nested, so a sparse table over chunks
+    serves the inner part.
     """
     first, last = start // _CHUNK + 1, end // _CHUNK
     head_end = np.minimum(first * _CHUNK, end + 1)

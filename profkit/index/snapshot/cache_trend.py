@@ -48,9 +48,7 @@ class CacheTrend:
 def cache_trend(active_bytes: Int64s, reserved_bytes: Int64s) -> CacheTrend | None:
     """Compare the parts of a device's history; None where it has too few entries.
 
-    Args:
-        active_bytes: Active bytes before each entry and at the end. Shape ``(n+1,)``.
-        reserved_bytes: Reserved bytes before each entry and at the end. Shape ``(n+1,)``.
+    Bytes are those before each entry and at the end. Shape ``(n+1,)`` each.
     """
     if len(active_bytes) <= N_PARTS:
         return None

@@ -24,18 +24,12 @@ from profkit.index.snapshot.what_if import WhatIf, recorded_history
 from profkit.model.device_bytes import DeviceBytes
 from profkit.model.events import NO_ROW, Int64s
 from profkit.model.location import Location
-from profkit.model.snapshot import MemorySnapshot, State
+from profkit.model.snapshot import MemorySnapshot
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """One device of a snapshot.
-
-    Attributes:
-        snapshot: The snapshot.
-        replay: The device's replayed history.
-        lines: The source lines of the snapshot's stacks.
-    """
+    """One device of a snapshot."""
 
     snapshot: MemorySnapshot
     replay: DeviceReplay
@@ -121,10 +115,9 @@ class DeviceMemory:
         """Bytes by which active blocks exceed the requested sizes at the end."""
         blocks = self.snapshot.blocks
         here = self.snapshot.segments.device[blocks.segment] == self.replay.device
-        active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
         requested = blocks.requested_bytes
         # Not every format has requested sizes: 0 or missing is none.
-        known = here & active & (requested > 0) & (requested <= blocks.n_bytes)
+        known = here & blocks.is_active & (requested > 0) & (requested <= blocks.n_bytes)
         return int((blocks.n_bytes[known] - requested[known]).sum())
 
     def segment_map_at(self, place: int) -> SegmentMap:
@@ -144,24 +137,16 @@ class DeviceMemory:
         return self._sites[place]
 
     def locations(self, stacks: Iterable[int]) -> tuple[Location, ...]:
-        """The source lines of some stacks, each once, most frequent first.
-
-        Args:
-            stacks: Numbers of stacks; those without a source line are skipped.
-        """
+        """The source lines of those stacks that have one, each once, most frequent first."""
         line = self.lines.of(np.fromiter(stacks, np.int32))
         found, n = np.unique(line[line >= 0], return_counts=True)
         order = np.argsort(-n, kind="stable")
         return tuple(self.lines.location(int(each)) for each in found[order])
 
     def bytes_of_line(self, line: int) -> Int64s:
-        """Bytes that one line allocated within the history, before each row and at its end.
+        """Bytes that a line of :attr:`LiveBlockSites.line` allocated within the history.
 
-        Args:
-            line: As in :attr:`LiveBlockSites.line`.
-
-        Returns:
-            Shape ``(n+1,)``.
+        Before each row and at its end. Shape ``(n+1,)``.
         """
         replay = self.replay
         own = self.lines.of(self.snapshot.history.stack[replay.rows[replay.alloc]]) == line

@@ -5,11 +5,10 @@ one stream, the default pool or one private pool. So bytes are counted by pool.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from profkit.index.snapshot.allocator.sizes import (
+from profkit.index.snapshot.allocator.settings import (
     BLOCK_BYTES,
     LARGE_SEGMENT_BYTES,
     SMALL_BYTES,
@@ -17,7 +16,7 @@ from profkit.index.snapshot.allocator.sizes import (
 )
 from profkit.index.snapshot.replay import DeviceReplay
 from profkit.model.events import NO_ROW, Int64s, Mask, Rows
-from profkit.model.snapshot import Action, MemorySnapshot, State
+from profkit.model.snapshot import Action, MemorySnapshot
 
 
 @dataclass(frozen=True)
@@ -64,33 +63,14 @@ class DriverRequests:
         return int(pages[~self.is_private_pool].sum())
 
 
-_NOTHING: Final = np.zeros(0, dtype=np.int64)
-_NONE: Final = DriverRequests(
-    place=np.zeros(0, dtype=np.intp),
-    n_bytes=_NOTHING,
-    needed_bytes=_NOTHING,
-    free_bytes=_NOTHING,
-    pool=np.zeros(0, dtype=np.intp),
-    peak_active_bytes=_NOTHING,
-    is_small_pool=np.zeros(0, dtype=np.bool_),
-    is_private_pool=np.zeros(0, dtype=np.bool_),
-)
-"""Result without any request; pools are not evaluated."""
-
-
 def driver_requests(snapshot: MemorySnapshot, replay: DeviceReplay) -> DriverRequests:
     """Every request of one device, with the free memory of its pool."""
     history = snapshot.history
     rows = replay.rows
     action = history.action[rows]
     requests = np.isin(action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-    if not requests.any():
-        return _NONE
     releases = np.isin(action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-    ends = np.zeros(len(rows), dtype=np.bool_)
-    ends[replay.free[replay.free != NO_ROW]] = True
-    ends[replay.earlier_frees] = True
-    begins = action == Action.ALLOC
+    begins, ends = action == Action.ALLOC, replay.ends
     n_bytes = replay.n_bytes.copy()
     rounded = begins | ends
     rounded[replay.since[replay.since != NO_ROW]] = False
@@ -159,10 +139,9 @@ def _pools(
     of_segment = number[len(place) :]
     active, reserved = np.zeros((2, n_pools), dtype=np.int64)
     np.add.at(reserved, of_segment, segments.total_bytes[here])
-    is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
     of = np.full(len(segments), NO_ROW, dtype=np.intp)
     of[here] = of_segment
-    row = np.flatnonzero(is_active & (of[blocks.segment] != NO_ROW))
+    row = np.flatnonzero(blocks.is_active & (of[blocks.segment] != NO_ROW))
     np.add.at(active, of[blocks.segment[row]], blocks.n_bytes[row])
     return number[: len(place)], active, reserved, is_small, is_private
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from profkit.index.snapshot.allocation_use import makes_optimizer_state, use_of_blocks, uses
-from profkit.index.snapshot.allocator.sizes import OWN_SEGMENT_BYTES, SMALL_BYTES
+from profkit.index.snapshot.allocator.settings import OWN_SEGMENT_BYTES, SMALL_BYTES
 from profkit.index.snapshot.replay import DeviceReplay
 from profkit.index.snapshot.stack_lines import NO_LINE, StackLines
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask, Rows
@@ -54,8 +54,6 @@ class LiveBlockSites:
         is_before_recording: Whether they were allocated before the history; blocks without a line
             are split by it.
         stack: The stack with the most bytes.
-        n: Number of blocks.
-        n_bytes: Sum of their sizes.
         size_class: A number of :data:`SIZE_CLASSES`, that of most of the bytes.
         of_block: Index of each block's site. Shape ``(b,)``.
     """
@@ -74,44 +72,27 @@ class LiveBlockSites:
 
 
 def live_blocks_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> LiveBlocks:
-    """Live blocks before one entry of a device's history, or at the end.
-
-    Args:
-        place: An index as in :attr:`DeviceReplay.active_bytes`.
-    """
+    """Live blocks before one entry of a device's history, or at the end."""
     blocks, history = snapshot.blocks, snapshot.history
     row, since = replay.block[replay.since < place], replay.since[replay.since < place]
     freed_later = replay.alloc[(replay.alloc < place) & (replay.free >= place)]
     events = replay.rows[freed_later]
     # Of a block from before the history only the free is known, with the stack of the free.
     unseen = replay.rows[replay.earlier_frees[replay.earlier_frees >= place]]
-    n, n_freed, n_unseen = len(row), len(events), len(unseen)
+    gone = np.concatenate((events, unseen))
+    stack = np.concatenate((blocks.stack[row], history.stack[gone]))
+    stack[len(stack) - len(unseen) :] = NO_STACK
+    # Without a history no block is from before it.
+    is_before = (since == NO_ROW) & (replay.end > 0)
     return LiveBlocks(
-        address=np.concatenate(
-            (blocks.address[row], history.address[events], history.address[unseen])
-        ),
-        n_bytes=np.concatenate(
-            (blocks.n_bytes[row], history.n_bytes[events], history.n_bytes[unseen])
-        ),
+        address=np.concatenate((blocks.address[row], history.address[gone])),
+        n_bytes=np.concatenate((blocks.n_bytes[row], history.n_bytes[gone])),
         stream=np.concatenate(
-            (
-                snapshot.segments.stream[blocks.segment[row]],
-                history.stream[events],
-                history.stream[unseen],
-            )
+            (snapshot.segments.stream[blocks.segment[row]], history.stream[gone])
         ),
-        stack=np.concatenate(
-            (blocks.stack[row], history.stack[events], np.full(n_unseen, NO_STACK, dtype=np.int32))
-        ),
-        is_before_recording=np.concatenate(
-            # Without a history no block is from before it.
-            (
-                (since == NO_ROW) & (replay.end > 0),
-                np.zeros(n_freed, np.bool_),
-                np.ones(n_unseen, np.bool_),
-            )
-        ),
-        is_freed=np.concatenate((np.zeros(n, np.bool_), np.ones(n_freed + n_unseen, np.bool_))),
+        stack=stack,
+        is_before_recording=np.concatenate((is_before, np.arange(len(gone)) >= len(events))),
+        is_freed=np.arange(len(stack)) >= len(row),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from profkit.index.snapshot.allocator.sizes import SMALL_BYTES, segment_bytes
+from profkit.index.snapshot.allocator.settings import SMALL_BYTES, segment_bytes
 from profkit.index.snapshot.replay import DeviceReplay, common_levels
 from profkit.index.snapshot.segment_map import segment_map_at
 from profkit.model.device_bytes import DeviceBytes
@@ -28,12 +28,8 @@ class AllocationFailure:
 
     Attributes:
         place: Index in the device's history.
-        stack: Stack of the request.
-        requested_bytes: Requested size.
         needed_bytes: Bytes needed from the driver.
         device_free_bytes: Free memory of the device as the driver reported it, or None.
-        reserved_bytes: Reserved bytes.
-        active_bytes: Active bytes.
         unreleasable_bytes: Free bytes in segments with live blocks, private pools excluded.
         largest_usable_block_bytes: Largest free block that the request could have used; None where
             the segment map cannot be reconstructed.

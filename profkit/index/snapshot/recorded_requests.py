@@ -4,27 +4,14 @@ Allocations, frees and ``empty_cache`` are the program's actions; requests to th
 flushes are the allocator's reaction, which the simulation replaces.
 """
 
-from typing import Final
-
 import numpy as np
 
-from profkit.index.snapshot.allocator.requests import InitialState, RequestKind, Requests
+from profkit.index.snapshot.allocator.simulate import InitialState, RequestKind, Requests
 from profkit.index.snapshot.cache_flushes import FlushCause, Flushes
 from profkit.index.snapshot.replay import DeviceReplay, pair_by_address, private_pools
-from profkit.index.snapshot.segment_map import segment_map_at
+from profkit.index.snapshot.segment_map import NO_SEGMENTS, segment_map_at
 from profkit.model.events import NO_ROW, Rows
 from profkit.model.snapshot import Action, MemorySnapshot
-
-_NO_BYTES: Final = np.zeros(0, dtype=np.int64)
-_NOTHING: Final = InitialState(
-    address=_NO_BYTES,
-    n_bytes=_NO_BYTES,
-    stream=_NO_BYTES,
-    is_small=np.zeros(0, dtype=np.bool_),
-    private=np.zeros(0, dtype=np.int32),
-    block_address=_NO_BYTES,
-    block_bytes=_NO_BYTES,
-)
 
 
 def recorded_requests(
@@ -75,12 +62,13 @@ def recorded_requests(
 def _begin(snapshot: MemorySnapshot, replay: DeviceReplay) -> InitialState | None:
     """The initial state; None if it is not known or inconsistent."""
     segments = segment_map_at(snapshot, replay, 0)
+    here = snapshot.segments.device == replay.device
     if segments is None:
         # Expandable segments: only an empty initial state is known.
-        is_empty = not int(replay.reserved_bytes[0]) and not len(replay.earlier_frees)
-        return _NOTHING if is_empty and bool((replay.since != NO_ROW).all()) else None
-    here = snapshot.segments.device == replay.device
-    if len(segments.segment_address) and bool(snapshot.segments.is_expandable[here].any()):
+        if replay.reserved_bytes[0] or len(replay.earlier_frees) or NO_ROW in replay.since:
+            return None
+        segments = NO_SEGMENTS
+    elif len(segments.segment_address) and bool(snapshot.segments.is_expandable[here].any()):
         return None
     begin = InitialState(
         address=segments.segment_address,
@@ -100,10 +88,8 @@ def _pending_frees(
     """Frees that did not complete at once: their indices, and their requests."""
     history, rows = snapshot.history, replay.rows
     action, address = history.action[rows], history.address[rows]
-    is_pending = action == Action.FREE_REQUESTED
     # Without recorded completions, requested frees end a block.
-    is_pending[replay.free[replay.free != NO_ROW]] = False
-    is_pending[replay.earlier_frees] = False
+    is_pending = (action == Action.FREE_REQUESTED) & ~replay.ends
     is_complete = (action == Action.FREE_COMPLETED) & (triggered_by == NO_ROW)
     is_pending[:-1] &= ~(is_complete[1:] & (address[1:] == address[:-1]))
     places = np.flatnonzero(is_pending | (action == Action.ALLOC))

@@ -75,6 +75,14 @@ class DeviceReplay:
         return int(self.active_bytes.argmax())
 
     @property
+    def ends(self) -> Mask:
+        """Which rows free a block. Shape ``(n,)``."""
+        found = np.zeros(len(self.rows), dtype=np.bool_)
+        found[self.free[self.free != NO_ROW]] = True
+        found[self.earlier_frees] = True
+        return found
+
+    @property
     def end(self) -> int:
         """The index after the last row: the state of the snapshot."""
         return len(self.rows)
@@ -96,8 +104,7 @@ def _of_device(snapshot: MemorySnapshot, device: int) -> DeviceReplay:
     if end == Action.FREE_REQUESTED:
         action = _without_pending(action, address, pending)
     pairs = pair_by_address(address, action, Action.ALLOC, end)
-    is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
-    block = np.flatnonzero(is_active & own)
+    block = np.flatnonzero(blocks.is_active & own)
     block = block[np.argsort(blocks.address[block], kind="stable")]
     since = _since(blocks.address[block], address, pairs.begin[pairs.end == NO_ROW])
     n_bytes = history.n_bytes[rows].copy()
@@ -141,12 +148,10 @@ def requested_peak_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> int:
     :attr:`DeviceReplay.active_bytes`, and exceeds it by the rounding of live blocks that were
     allocated after the peak.
     """
-    ups, downs = np.zeros((2, replay.end), dtype=np.bool_)
-    ups[replay.alloc] = True
-    downs[replay.free[replay.free != NO_ROW]] = True
-    downs[replay.earlier_frees] = True
+    begins = np.zeros(replay.end, dtype=np.bool_)
+    begins[replay.alloc] = True
     requested = snapshot.history.n_bytes[replay.rows]
-    return int(levels(int(replay.active_bytes[-1]), requested, ups, downs).max())
+    return int(levels(int(replay.active_bytes[-1]), requested, begins, replay.ends).max())
 
 
 def _end_of_block(action: UInt8s, n_pending: int) -> Action:
@@ -172,16 +177,11 @@ def _without_pending(action: UInt8s, address: Int64s, pending: Int64s) -> UInt8s
 
 
 def levels(final: int, n_bytes: Int64s, ups: Mask, downs: Mask) -> Int64s:
-    """The level before each change and at the end, from the final level.
+    """The level in bytes before each change and at the end, from the final level. Shape ``(n+1,)``.
 
     Args:
-        final: Bytes at the end.
-        n_bytes: Size of each change. Shape ``(n,)``.
-        ups: Which changes add. Shape ``(n,)``.
-        downs: Which changes subtract. Shape ``(n,)``.
-
-    Returns:
-        Bytes. Shape ``(n+1,)``.
+        ups: Which changes of ``n_bytes`` add. Shape ``(n,)``.
+        downs: Which of them subtract. Shape ``(n,)``.
     """
     change = np.where(ups, n_bytes, 0) - np.where(downs, n_bytes, 0)
     found = np.zeros(len(n_bytes) + 1, dtype=np.int64)
@@ -191,12 +191,9 @@ def levels(final: int, n_bytes: Int64s, ups: Mask, downs: Mask) -> Int64s:
 
 
 def pair_by_address(address: Int64s, action: UInt8s, begin: Action, end: Action) -> Pairs:
-    """Pair begins with ends of the same address.
+    """Pair begins with ends of the same address, over all entries of a device in time order.
 
     Changes of one address alternate, since an address is reused only after its end.
-
-    Args:
-        address: Addresses of all entries of a device's history, in time order.
     """
     changes = np.flatnonzero((action == begin) | (action == end))
     order = changes[np.argsort(address[changes], kind="stable")]
@@ -250,9 +247,8 @@ def peak_pending_free_bytes(snapshot: MemorySnapshot, replay: DeviceReplay) -> i
 def private_pools(snapshot: MemorySnapshot, device: int, address: Int64s) -> Int32s:
     """The private pool of each address in an existing segment. Shape of ``address``.
 
-    Returns:
-        Indices into :attr:`MemorySnapshot.pools`; 0 for the default pool and for segments that no
-        longer exist.
+    Indices into :attr:`MemorySnapshot.pools`; 0 for the default pool and for segments that no
+    longer exist.
     """
     segments = snapshot.segments
     own = np.flatnonzero((segments.device == device) & (segments.pool != 0))
@@ -285,15 +281,11 @@ def common_levels(snapshot: MemorySnapshot, replay: DeviceReplay) -> tuple[Int64
     rows = replay.rows
     action, n_bytes = snapshot.history.action[rows], replay.n_bytes
     private = is_private(snapshot, replay.device, snapshot.history.address[rows])
-    ends = np.zeros(len(rows), dtype=np.bool_)
-    ends[replay.free[replay.free != NO_ROW]] = True
-    ends[replay.earlier_frees] = True
-    is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
     active = levels(
-        int(blocks.n_bytes[is_active & own[blocks.segment]].sum()),
+        int(blocks.n_bytes[blocks.is_active & own[blocks.segment]].sum()),
         n_bytes,
         private & (action == Action.ALLOC),
-        private & ends,
+        private & replay.ends,
     )
     reserved = levels(
         int(segments.total_bytes[own].sum()),

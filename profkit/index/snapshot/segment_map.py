@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.snapshot.allocator.sizes import BLOCK_BYTES, SMALL_SEGMENT_BYTES
+from profkit.index.snapshot.allocator.settings import BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from profkit.index.snapshot.live_blocks import live_blocks_at
 from profkit.index.snapshot.replay import DeviceReplay, is_private, pair_by_address
 from profkit.index.snapshot.stack_lines import StackLines
@@ -27,15 +27,12 @@ class SegmentMap:
 
     Attributes:
         segment_address: Start of each segment. Shape ``(s,)``.
-        segment_bytes: Its size.
         segment_stream: The stream that it serves.
         is_small: Whether it serves requests up to 1 MiB.
         is_private: Whether it belongs to a private pool.
         block_address: Start of each live block. Shape ``(b,)``.
-        block_bytes: Its size.
         block_stack: Stack of its allocation.
         free_address: Start of each free block. Shape ``(h,)``.
-        free_bytes: Its size.
     """
 
     segment_address: Int64s
@@ -61,15 +58,11 @@ class SegmentMap:
         is_used[self._segment_of(self.block_address)] = True
         return np.asarray(is_used[self.free_segment] & ~self.is_private[self.free_segment])
 
-    @cached_property
-    def is_releasable(self) -> Mask:
-        """Free blocks in segments without one, private pools excluded. Shape ``(h,)``."""
-        return np.asarray(~self.is_unreleasable & ~self.is_private[self.free_segment])
-
     @property
     def releasable_bytes(self) -> int:
         """Bytes that ``empty_cache`` would return to the driver."""
-        return int(self.free_bytes[self.is_releasable].sum())
+        is_releasable = ~self.is_unreleasable & ~self.is_private[self.free_segment]
+        return int(self.free_bytes[is_releasable].sum())
 
     @property
     def unreleasable_bytes(self) -> int:
@@ -80,11 +73,7 @@ class SegmentMap:
         return int(self.free_bytes[self.is_unreleasable].sum())
 
     def largest_usable_block_bytes(self, stream: int, *, is_small: bool) -> int:
-        """The largest free block that a request of a stream could use.
-
-        Args:
-            is_small: Whether the request is at most 1 MiB.
-        """
+        """The largest free block for a request of a stream, small (at most 1 MiB) or not."""
         segment = self.free_segment
         fits = (self.segment_stream[segment] == stream) & (self.is_small[segment] == is_small)
         return int(self.free_bytes[fits].max(initial=0))
@@ -120,7 +109,7 @@ class SegmentMap:
 
 
 _NO_BYTES: Final = np.zeros(0, dtype=np.int64)
-_NOTHING: Final = SegmentMap(
+NO_SEGMENTS: Final = SegmentMap(
     segment_address=_NO_BYTES,
     segment_bytes=_NO_BYTES,
     segment_stream=_NO_BYTES,
@@ -158,13 +147,10 @@ def final_segment_map(snapshot: MemorySnapshot, device: int) -> SegmentMap:
 
 
 def segment_map_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -> SegmentMap | None:
-    """The segment map before one entry of a device's history.
+    """The segment map before one entry of a device's history, or at the end.
 
     For blocks that were freed since, the history has the requested size, which is rounded up here.
     So a free block may be too long by the unsplit rest of a large block.
-
-    Args:
-        place: An index as in :attr:`DeviceReplay.active_bytes`.
 
     Returns:
         None where expandable segments grew or shrank since: only their final ranges are known.
@@ -180,7 +166,7 @@ def segment_map_at(snapshot: MemorySnapshot, replay: DeviceReplay, place: int) -
     address, n_bytes, stream, is_small = _segments_at(snapshot, replay, place)
     if not len(address):
         # Without segments there are no blocks, whatever an inconsistent history says.
-        return _NOTHING
+        return NO_SEGMENTS
     live = live_blocks_at(snapshot, replay, place)
     order = np.argsort(live.address, kind="stable")
     begins, lengths = live.address[order], live.n_bytes[order]
@@ -243,8 +229,6 @@ class FragmentationSites:
     Attributes:
         line: The source line, or :data:`~profkit.index.snapshot.stack_lines.NO_LINE`.
             Shape ``(p,)``.
-        n: Number of blocks.
-        n_bytes: Sum of their sizes.
         unreleasable_bytes: As in :attr:`SegmentMap.unreleasable_by_block`.
     """
 

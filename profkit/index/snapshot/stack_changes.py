@@ -15,7 +15,7 @@ import numpy as np
 from profkit.index.pairing import match_items
 from profkit.index.snapshot.stack_lines import is_python, stack_lines
 from profkit.model.location import Frame, Location
-from profkit.model.snapshot import NO_STACK, MemorySnapshot, Stacks, State
+from profkit.model.snapshot import NO_STACK, MemorySnapshot, Stacks
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,7 @@ class LiveStack:
     """Active blocks of one device with the same allocation stack.
 
     Attributes:
-        device: Ordinal of the device.
         frames: Python frames, innermost first; empty without a recorded stack.
-        location: The source line.
-        n: Number of blocks.
-        n_bytes: Sum of their sizes.
     """
 
     device: int
@@ -82,9 +78,9 @@ def stack_changes(before: MemorySnapshot, after: MemorySnapshot) -> tuple[StackC
 def live_stacks(snapshot: MemorySnapshot) -> list[LiveStack]:
     """Active blocks at the end, by device and Python stack."""
     blocks = snapshot.blocks
-    is_active = (blocks.state == State.ALLOCATED) | (blocks.state == State.PENDING_FREE)
-    device = snapshot.segments.device[blocks.segment[is_active]].astype(np.int64)
-    stack, n_bytes = blocks.stack[is_active], blocks.n_bytes[is_active]
+    active = np.flatnonzero(blocks.is_active)
+    device = snapshot.segments.device[blocks.segment[active]].astype(np.int64)
+    stack, n_bytes = blocks.stack[active], blocks.n_bytes[active]
     pairs, group = np.unique(np.stack((device, stack)), axis=1, return_inverse=True)
     sums = np.zeros(pairs.shape[1], dtype=np.int64)
     np.add.at(sums, group.ravel(), n_bytes)
@@ -154,7 +150,7 @@ def _if_equally_many(
 
 def _lines_apart(one: LiveStack, other: LiveStack) -> int:
     pairs = zip(one.frames, other.frames, strict=False)
-    return sum(abs(left.line - right.line) for left, right in pairs)
+    return sum(abs((left.line or 0) - (right.line or 0)) for left, right in pairs)
 
 
 def _differs(change: StackChange) -> bool:

@@ -55,7 +55,6 @@ class StackLines:
     library; else it is torch's.
 
     Attributes:
-        stacks: The stacks.
         frame: Index into ``stacks.frames``, or :data:`NO_LINE` without a Python frame.
             Shape ``(k,)``.
         is_users: Whether it is user code. Shape ``(k,)``.
@@ -116,11 +115,7 @@ def best_frame_places(stacks: Stacks, rank: Int64s) -> Int64s:
 
 
 def stacks_with(stacks: Stacks, frames: Mask) -> Mask:
-    """Which stacks contain at least one of some frames. Shape ``(k,)``.
-
-    Args:
-        frames: Over ``stacks.frames``. Shape ``(f,)``.
-    """
+    """Which stacks contain at least one of some frames of ``stacks.frames``. Shape ``(k,)``."""
     found = np.zeros(len(stacks), dtype=np.bool_)
     of_stack = np.repeat(np.arange(len(stacks)), np.diff(stacks.start))
     found[of_stack[frames[stacks.frame]]] = True

@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.snapshot.allocator.requests import Requests
 from profkit.index.snapshot.allocator.settings import AllocatorSettings
 from profkit.index.snapshot.allocator.simulate import (
     NEVER,
     PoolSize,
+    Requests,
     SimulatedRun,
     combined,
     simulate,
@@ -42,7 +42,6 @@ class RecordedHistory:
 
     Attributes:
         requests: The program's requests, or None if they cannot be simulated.
-        settings: The allocator's settings.
         place: Indices of successful allocations. Shape ``(a,)``.
         reserved_bytes: Reserved bytes after each of them, private pools excluded.
         peak_bytes: Peak of reserved bytes, private pools excluded.
@@ -98,7 +97,6 @@ class SimulationResult:
     """Result of a simulation with some settings.
 
     Attributes:
-        settings: The settings.
         peak_bytes: Peak of reserved bytes, private pools excluded.
         failed_at: Index of the first allocation that fails here but did not in the history, or -1.
         recovered: Indices of allocations that failed in the history and succeed here.

@@ -123,11 +123,7 @@ def retained_bytes(
 
 
 def peak_live_bytes(allocations: Allocations, among: Rows) -> int:
-    """The peak of some allocations' live bytes.
-
-    Args:
-        among: Rows of :attr:`Allocations.alloc`.
-    """
+    """The peak of the live bytes of some rows of :attr:`Allocations.alloc`."""
     place, free = allocations.alloc[among], allocations.free[among]
     freed = free >= 0
     n_bytes = allocations.table.n_bytes[place]

@@ -131,9 +131,6 @@ def growth_per_step_bytes(by_step: Int64s) -> int:
     A source line that allocates lasting memory only in some steps fills a cache or initializes
     something: an optimizer creates its state in the first step only, and live variables at the end
     of the recording were allocated in the last one.
-
-    Args:
-        by_step: Unfreed bytes of each step. Shape ``(n_steps,)``.
     """
     if not len(by_step) or int(by_step.min()) <= 0:
         return 0

@@ -15,7 +15,7 @@ from typing import Final
 
 from profkit._version import __version__
 
-_FORMAT: Final = "3"
+_FORMAT: Final = "4"
 """Changes with the format of what the worker writes."""
 LIMIT_BYTES: Final = 1 << 30
 _DRAFT: Final = "draft-"
@@ -105,12 +105,11 @@ class ResultCache:
 
     def _prune(self, newest: str) -> None:
         entries = []
-        for draft in self.folder.glob(f"{_DRAFT}*"):
+        for entry in list(self.folder.iterdir()):
             with contextlib.suppress(OSError):
-                if time.time() - draft.stat().st_mtime > _STALE_S:
-                    shutil.rmtree(draft, ignore_errors=True)
-        for entry in self.folder.iterdir():
-            with contextlib.suppress(OSError):
+                is_stale = time.time() - entry.stat().st_mtime > _STALE_S
+                if is_stale and entry.name.startswith(_DRAFT):
+                    shutil.rmtree(entry, ignore_errors=True)
                 n_bytes = sum(file.stat().st_size for file in entry.iterdir())
                 entries.append((entry.stat().st_mtime_ns, n_bytes, entry))
         total = sum(n_bytes for _, n_bytes, _ in entries)

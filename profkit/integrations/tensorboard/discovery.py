@@ -9,6 +9,8 @@ import hashlib
 import os
 import re
 import stat
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,7 @@ _ENDING: Final = re.compile(
 """File names of recordings. ``tensorboard_trace_handler`` also writes ``.pt.trace.json``."""
 _KINDS: Final[tuple[FileKind, ...]] = ("trace", "snapshot", "live")
 """A recording of several files has the first of these kinds."""
+_PAUSE_S: Final = 5.0
 _MAX_DEPTH: Final = 12
 _MAX_ENTRIES: Final = 200_000
 """A logdir may be ``/``: the search is incomplete then, and reports that."""
@@ -179,7 +182,6 @@ class _Search:
 def _of_folder(
     root: LogRoot, folder: str, files: list[tuple[str, os.stat_result]]
 ) -> Iterator[DiscoveredRecording]:
-    """The recordings in one folder."""
     by_stem: dict[str, dict[str, tuple[str, os.stat_result]]] = {}
     for name, status in files:
         ending = _ENDING.search(name)
@@ -205,3 +207,52 @@ def _of_folder(
 def _id(*parts: str) -> str:
     text = b"\0".join(os.fsencode(part) for part in parts)
     return hashlib.sha256(text).hexdigest()[:_ID_LENGTH]
+
+
+class Scanner:
+    """Searches some folders repeatedly, on a background thread, while the tab is in use.
+
+    Args:
+        roots: The folders.
+        pause_s: Seconds from the end of one scan to the start of the next.
+
+    Attributes:
+        found: The result of the last scan.
+    """
+
+    def __init__(self, roots: tuple[LogRoot, ...], pause_s: float = _PAUSE_S) -> None:
+        self._roots = roots
+        self._pause_s = pause_s
+        self._lock = threading.Lock()
+        self._running = False
+        self._ended_s: float | None = None
+        self.found = DiscoveryResult()
+        self._by_id: dict[str, DiscoveredRecording] = {}
+
+    @property
+    def has_scanned(self) -> bool:
+        """Whether a scan has completed."""
+        return self._ended_s is not None
+
+    def recording(self, ident: str) -> DiscoveredRecording | None:
+        """The recording with an id, or None; the id may come from any client."""
+        return self._by_id.get(ident)
+
+    def start(self) -> None:
+        """Start a scan, unless one is running or has just ended. Returns at once."""
+        with self._lock:
+            is_due = self._ended_s is None or time.monotonic() - self._ended_s >= self._pause_s
+            if self._running or not is_due:
+                return
+            self._running = True
+        threading.Thread(target=self._scan, name="profkit scan", daemon=True).start()
+
+    def _scan(self) -> None:
+        try:
+            found = find_recordings(self._roots)
+            self._by_id = {each.id: each for each in found.recordings}
+            self.found = found
+        finally:
+            with self._lock:
+                self._running = False
+                self._ended_s = time.monotonic()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from profkit.api import render
+from profkit.capture.files import atomic_path
 from profkit.errors import OutputError
 from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.model.report import Report
@@ -33,7 +34,8 @@ _MEMORY_FIGURES: Final = (
     "reserved_bytes", "worker_bytes",
 )  # fmt: skip
 _DESCRIPTIONS: Final = {
-    "profkit/step_ms": "Time of each recorded step on the host, in milliseconds.",
+    "profkit/step_ms": "Time of each recorded step, in milliseconds: on the host, or on the "
+    "device where the host runs ahead.",
     "profkit/device_busy_share": "Share of each step in which a device was busy, from 0 to 1.",
     "profkit/data_wait_ms": "Time waiting for the next batch in each step, in milliseconds.",
     "profkit/sync_ms": "Host time in syncs in each step, in milliseconds.",
@@ -78,14 +80,13 @@ def write(reports: Iterable[Report], folder: Path) -> tuple[Path, ...]:
     indices: Counter[str] = Counter()
     written = []
     for report, run in zip(reports, runs, strict=True):
-        target = folder / run / _FOLDER / _file_name(report)
+        name = f"events.out.tfevents.{int(_written_s(report)):010d}.profkit.{_digest(report)}"
+        target = folder / run / _FOLDER / name
         content = _events(report, indices[run])
         indices[run] += 1
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f".{target.name}.part")
-            partial.write_bytes(content)
-            partial.replace(target)
+            with atomic_path(target) as partial:
+                partial.write_bytes(content)
         except OSError as error:
             reason = error.strerror or str(error)
             message = f"{target} cannot be written: {reason}."
@@ -101,9 +102,9 @@ def points(report: Report, index: int) -> Iterator[ScalarPoint]:
         index: The recording's index among those of its run, from 0.
     """
     for number, step in zip(_step_numbers(report), report.summary.steps, strict=True):
-        yield _point("profkit/step_ms", number, step.dur_ns / _NS_PER_MS)
-        if step.gpu_busy_ns is not None and step.dur_ns:
-            yield _point("profkit/device_busy_share", number, step.gpu_busy_ns / step.dur_ns)
+        yield _point("profkit/step_ms", number, step.time_ns / _NS_PER_MS)
+        if step.gpu_busy_ns is not None and step.time_ns:
+            yield _point("profkit/device_busy_share", number, step.gpu_busy_ns / step.time_ns)
         yield _point("profkit/data_wait_ms", number, step.data_wait_ns / _NS_PER_MS)
         yield _point("profkit/sync_ms", number, step.sync_ns / _NS_PER_MS)
     yield from _memory_points(report)
@@ -150,11 +151,11 @@ def _recording_points(run: RunSummary, index: int) -> Iterator[ScalarPoint]:
 
 
 def _events(report: Report, index: int) -> bytes:
-    """The content of an events file."""
     try:
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.plugins.hparams import summary_v2
-        from tensorboard.plugins.scalar import metadata
+        from tensorboard.plugins.scalar import metadata as scalar
+        from tensorboard.plugins.text import metadata as text
         from tensorboard.summary.writer.record_writer import RecordWriter
         from tensorboard.util import tensor_util
     except ImportError as error:
@@ -168,34 +169,24 @@ def _events(report: Report, index: int) -> bytes:
     def add(**content: Any) -> None:  # noqa: ANN401  (an event's fields)
         writer.write(event_pb2.Event(wall_time=written_s, **content).SerializeToString())
 
+    def add_value(step: int, tag: str, tensor: Any, metadata: Any) -> None:  # noqa: ANN401
+        value = summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
+        add(step=step, summary=summary_pb2.Summary(value=[value]))
+
     add(file_version="brain.Event:2")
     for point in points(report, index):
-        value = summary_pb2.Summary.Value(
-            tag=point.tag,
-            tensor=tensor_util.make_tensor_proto(point.value, dtype="float32"),
-            metadata=metadata.create_summary_metadata("", point.description),
-        )
-        add(step=point.step, summary=summary_pb2.Summary(value=[value]))
-    for tag, text in _texts(report).items():
-        add(step=index, summary=_text_summary(tag, text))
+        tensor = tensor_util.make_tensor_proto(point.value, dtype="float32")
+        metadata = scalar.create_summary_metadata("", point.description)
+        add_value(point.step, point.tag, tensor, metadata)
+    for tag, content in _texts(report).items():
+        tensor = tensor_util.make_tensor_proto([content.encode("utf-8", "replace")])
+        metadata = text.create_summary_metadata("", "The report of profkit.")
+        add_value(index, tag, tensor, metadata)
     hparams = summary_v2.hparams_pb(
         _settings(report), trial_id=_digest(report), start_time_secs=written_s
     )
     add(summary=hparams)
     return file.getvalue()
-
-
-def _text_summary(tag: str, text: str) -> Any:  # noqa: ANN401  (TensorBoard ships no types)
-    from tensorboard.compat.proto import summary_pb2
-    from tensorboard.plugins.text import metadata
-    from tensorboard.util import tensor_util
-
-    value = summary_pb2.Summary.Value(
-        tag=tag,
-        tensor=tensor_util.make_tensor_proto([text.encode("utf-8", "replace")]),
-        metadata=metadata.create_summary_metadata("", "The report of profkit."),
-    )
-    return summary_pb2.Summary(value=[value])
 
 
 def _texts(report: Report) -> Mapping[str, str]:
@@ -244,10 +235,6 @@ def _written_s(report: Report) -> float:
         return Path(report.source.path).stat().st_mtime
     except (OSError, ValueError):
         return 0.0
-
-
-def _file_name(report: Report) -> str:
-    return f"events.out.tfevents.{int(_written_s(report)):010d}.profkit.{_digest(report)}"
 
 
 def _digest(report: Report) -> str:

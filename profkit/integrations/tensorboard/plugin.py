@@ -23,9 +23,10 @@ from profkit.integrations.tensorboard.discovery import (
     MAX_RECORDINGS,
     DiscoveredRecording,
     LogRoot,
+    Scanner,
     roots_of,
 )
-from profkit.integrations.tensorboard.scanner import Scanner
+from profkit.model.device_summary import DEVICE_TIMES
 from profkit.names import visible
 
 _STATIC: Final = "integrations/tensorboard/static"
@@ -208,7 +209,8 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         for each in of_run[:_MAX_RANKS]:
             self._queue.submit(_analysis(each), urgent=False)
         rows = [self._row(each) for each in of_run[:_MAX_RANKS]]
-        return {"recordings": rows, "n_left_out": max(0, len(of_run) - _MAX_RANKS)}, 200
+        n_left_out = max(0, len(of_run) - _MAX_RANKS)
+        return {"recordings": rows, "n_left_out": n_left_out, "device_times": DEVICE_TIMES}, 200
 
     def _compare(self, request: Request) -> Answer:
         before, after = self._requested(request, "before"), self._requested(request, "after")
@@ -255,7 +257,6 @@ _UNKNOWN: Final[Answer] = (
 
 
 def _json(route: Callable[[Request], Answer]) -> Callable[..., Iterable[bytes]]:
-    """A route that answers with JSON."""
 
     def answer(request: Request) -> Response:
         content, status = route(request)
@@ -266,7 +267,6 @@ def _json(route: Callable[[Request], Answer]) -> Callable[..., Iterable[bytes]]:
 
 
 def _asset(name: str, folder: str) -> Callable[..., Iterable[bytes]]:
-    """A route that answers with a file of the package."""
     media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
 
     def answer(request: Request) -> Response:

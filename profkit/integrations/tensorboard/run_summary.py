@@ -5,8 +5,7 @@ from statistics import median_low
 
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.memory_summary import MemorySummary, PeakMemory
-from profkit.model.report import Report, SourceKind
-from profkit.present.headline import headline
+from profkit.model.report import Report
 
 
 @dataclass(frozen=True)
@@ -17,24 +16,16 @@ class RunSummary:
         step_ns: The median step time.
         mean_step_ns: The mean step time.
         data_wait_ns: Time in all steps that was spent waiting for the next batch.
-        sync_ns: Time in all steps in which the host waited in syncs.
         device_busy_share: Busy time of the devices as a share of their spans, each from the
             device's first work to its last.
         peaks: Peak memory by device.
         recoverable_ns: Time that the findings' fixes can save, as in the report.
     """
 
-    kind: SourceKind
-    headline: str
-    torch: str | None
-    device_names: tuple[str, ...]
     rank: int | None
-    world_size: int | None
-    n_steps: int
     step_ns: int | None
     mean_step_ns: int | None
     data_wait_ns: int
-    sync_ns: int
     device_busy_share: float | None
     devices: tuple[DeviceSummary, ...]
     peaks: tuple[PeakMemory, ...]
@@ -46,24 +37,17 @@ class RunSummary:
 
 def run_summary(report: Report) -> RunSummary:
     """The main figures of a report."""
-    source, summary = report.source, report.summary
-    lengths = [step.dur_ns for step in summary.steps]
+    summary = report.summary
+    lengths = [step.time_ns for step in summary.steps]
     span_ns = sum(device.span_ns for device in summary.devices)
     busy_ns = sum(device.busy_ns for device in summary.devices)
     severities = [finding.severity for finding in report.findings]
     return RunSummary(
-        kind=source.kind,
-        headline=headline(report),
-        torch=source.torch,
-        device_names=tuple(sorted(set(filter(None, source.devices)))),
-        rank=source.rank,
-        world_size=source.world_size,
-        n_steps=len(lengths),
+        rank=report.source.rank,
         # The first step is often slower than the others; the median is not affected.
         step_ns=median_low(lengths) if lengths else None,
         mean_step_ns=summary.breakdown.per_step_ns if summary.breakdown else None,
         data_wait_ns=sum(step.data_wait_ns for step in summary.steps),
-        sync_ns=sum(step.sync_ns for step in summary.steps),
         device_busy_share=busy_ns / span_ns if span_ns else None,
         devices=summary.devices,
         peaks=_peaks(summary.memory),

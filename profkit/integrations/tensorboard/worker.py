@@ -33,7 +33,9 @@ from profkit.errors import ProfkitError
 from profkit.integrations.tensorboard.run_summary import RunSummary, run_summary
 from profkit.integrations.tensorboard.torch_tb_profiler_errors import misreadings
 from profkit.model.difference import Change, Difference
+from profkit.model.location import NO_SOURCE_LINE
 from profkit.names import visible
+from profkit.renderers.json_report import encoded
 
 _POLICY: Final = re.compile(
     rb'<meta http-equiv="Content-Security-Policy" content="([^"]*)"', re.IGNORECASE
@@ -136,7 +138,7 @@ def _tables(difference: Difference) -> Iterator[dict[str, Any]]:
 def _place(change: Change) -> str:
     where = change.location
     if where is None or where.file is None or where.line is None:
-        unknown = "no stack recorded" if change.kind == "memory" else ""
+        unknown = NO_SOURCE_LINE if change.kind == "memory" else ""
         return visible(where.op) if where is not None and where.op else unknown
     moved = f", before line {change.before_line}" if change.before_line is not None else ""
     return visible(where.place) + moved
@@ -155,22 +157,7 @@ def policy_of(page: bytes) -> str:
 
 
 def _write(path: Path, value: object) -> None:
-    """Write JSON; characters that cannot be encoded, such as lone surrogates, become ``?``."""
-    try:
-        text = msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        text = msgspec.json.encode(_as_text(msgspec.to_builtins(value)))
-    path.write_bytes(text)
-
-
-def _as_text(value: object) -> object:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {str(_as_text(key)): _as_text(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_text(each) for each in value]
-    return value
+    path.write_bytes(encoded(msgspec.to_builtins(value)))
 
 
 def _exit_with_parent() -> None:

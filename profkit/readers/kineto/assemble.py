@@ -16,7 +16,7 @@ from profkit.model.events import (
     MemoryTable,
     SparseColumn,
 )
-from profkit.model.trace import OddEvent
+from profkit.model.trace import InvalidEvent
 from profkit.readers.kineto.batch import (
     COLUMNS_OF_CATEGORY,
     INTERNED,
@@ -36,6 +36,10 @@ _CALLS: Final = (Category.RUNTIME, Category.DRIVER)
 _COMMON: Final = ("position", "lane", "ts_ns")
 _BEGIN_END: Final = (*_COMMON, "category", "name")
 _COMPLETE: Final = (*_BEGIN_END, "dur_ns")
+_DTYPES: Final = {
+    "category": np.uint8,
+    **dict.fromkeys(("position", "name", "lane", "device_type", "device"), np.int32),
+}
 _MAX_LISTED: Final = 20
 
 Batches = dict[int, Batch]
@@ -49,19 +53,17 @@ class TraceTables:
     """A trace's events.
 
     Attributes:
-        events: Complete events.
-        memory: ``[memory]`` events.
         start_ns: The trace's start on the file's clock; it is 0 in both tables.
-        odd: The first events with invalid times, which are in neither table.
-        n_odd: Number of events with invalid times.
+        invalid: The first events with invalid times, which are in neither table.
+        n_invalid: Number of events with invalid times.
         n_unpaired: Number of begin events without an end, and end events without a begin.
     """
 
     events: EventTable
     memory: MemoryTable
     start_ns: int
-    odd: tuple[OddEvent, ...]
-    n_odd: int
+    invalid: tuple[InvalidEvent, ...]
+    n_invalid: int
     n_unpaired: int
 
 
@@ -126,8 +128,8 @@ def _tables(
         sparse = _with_paired(sparse, paired, len(columns["ts_ns"]))
         columns = {key: np.concatenate((columns[key], paired[key])) for key in columns}
     columns["lane"] = _lanes_of_callers(columns, interned.lanes.pairs())
-    odd, valid = find_invalid_times(columns, interned.names.texts)
-    if odd:
+    invalid, valid = find_invalid_times(columns, interned.names.texts)
+    if invalid:
         rows = np.cumsum(valid) - 1
         columns = {key: column[valid] for key, column in columns.items()}
         for key, (at, values) in sparse.items():
@@ -139,19 +141,12 @@ def _tables(
     start_ns = int(min(starts, default=0))
     columns["ts_ns"] -= start_ns
     memory["ts_ns"] -= start_ns
-    events = EventTable(
-        position=_frozen(columns["position"], np.int32),
-        category=_frozen(columns["category"], np.uint8),
-        name=_frozen(columns["name"], np.int32),
-        lane=_frozen(columns["lane"], np.int32),
-        ts_ns=_frozen(columns["ts_ns"], np.int64),
-        dur_ns=_frozen(columns["dur_ns"], np.int64),
-        names=tuple(interned.names.texts),
-        lanes=interned.lanes.lanes(),
-        **{key: _sparse_column(*sparse.pop(key)) for key in SPARSE},
-    )
-    listed = odd[:_MAX_LISTED]
-    return TraceTables(events, _memory_table(memory), start_ns, listed, len(odd), n_unpaired)
+    table: dict[str, Any] = {key: _frozen(key, columns[key]) for key in _COMPLETE}
+    table |= {key: _sparse_column(*sparse.pop(key)) for key in SPARSE}
+    names = tuple(interned.names.texts)
+    events = EventTable(names=names, lanes=interned.lanes.lanes(), **table)
+    listed = invalid[:_MAX_LISTED]
+    return TraceTables(events, _memory_table(memory), start_ns, listed, len(invalid), n_unpaired)
 
 
 def _pair_begin_end(events: Columns) -> tuple[Columns, int]:
@@ -200,10 +195,7 @@ def _pair_begin_end(events: Columns) -> tuple[Columns, int]:
 def _with_paired(sparse: _Sparse, paired: Columns, first_row: int) -> _Sparse:
     """Add the sparse values of paired events, as far as their category can have them.
 
-    Args:
-        sparse: The sparse columns of the complete events.
-        paired: Complete events from begin and end events.
-        first_row: The row of the first of them.
+    The paired events are complete events from ``first_row`` on.
     """
     joined = {}
     for key, (rows, values) in sparse.items():
@@ -285,8 +277,8 @@ def _sparse_column(rows: Int32s, values: npt.NDArray[Any]) -> SparseColumn:
     return SparseColumn(rows, values)
 
 
-def _frozen(column: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    column = column.astype(dtype, copy=False)
+def _frozen(key: str, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    column = column.astype(_DTYPES.get(key, np.int64), copy=False)
     column.flags.writeable = False
     return column
 
@@ -294,16 +286,6 @@ def _frozen(column: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[An
 def _memory_table(columns: Columns) -> MemoryTable:
     order = np.argsort(columns["ts_ns"], kind="stable")
     ordered = {key: column[order] for key, column in columns.items()}
-    for key, default in (("memory_device_type", _HOST_TYPE), ("memory_device", _HOST_DEVICE)):
+    for key, default in (("device_type", _HOST_TYPE), ("device", _HOST_DEVICE)):
         ordered[key] = np.where(ordered[key] == MISSING, default, ordered[key])
-    return MemoryTable(
-        position=_frozen(ordered["position"], np.int32),
-        lane=_frozen(ordered["lane"], np.int32),
-        ts_ns=_frozen(ordered["ts_ns"], np.int64),
-        n_bytes=_frozen(ordered["memory_bytes"], np.int64),
-        address=_frozen(ordered["memory_address"], np.int64),
-        device_type=_frozen(ordered["memory_device_type"], np.int32),
-        device=_frozen(ordered["memory_device"], np.int32),
-        total_allocated=_frozen(ordered["total_allocated"], np.int64),
-        total_reserved=_frozen(ordered["total_reserved"], np.int64),
-    )
+    return MemoryTable(**{key: _frozen(key, column) for key, column in ordered.items()})

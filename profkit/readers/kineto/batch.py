@@ -21,13 +21,8 @@ from profkit.readers.kineto.interning import (
 from profkit.readers.kineto.schema import (
     NO_ARGS,
     Args,
-    Begin,
     BeginEnd,
     Complete,
-    End,
-    ExactBegin,
-    ExactComplete,
-    ExactEnd,
     Instant,
     Naming,
 )
@@ -53,10 +48,15 @@ COLUMNS_OF_CATEGORY: Final = {
 SPARSE: Final = tuple(dict.fromkeys((*_HOST, *_DEVICE, *_OCCUPANCY)))
 INTERNED: Final = frozenset({"call_stack", "collective"})
 """The sparse columns whose values are numbers of interned names."""
-MEMORY: Final = (
-    "memory_bytes", "memory_address", "memory_device_type", "memory_device", "total_allocated",
-    "total_reserved",
-)  # fmt: skip
+MEMORY: Final = {
+    "n_bytes": "memory_bytes",
+    "address": "memory_address",
+    "device_type": "memory_device_type",
+    "device": "memory_device",
+    "total_allocated": "total_allocated",
+    "total_reserved": "total_reserved",
+}
+"""The arguments of ``[memory]`` events by column."""
 _NO_NUMBER: Final = -1
 _MICROSECOND: Final = 1000
 _EXACT_MICROSECOND: Final = Decimal(_MICROSECOND)
@@ -70,6 +70,9 @@ _DURATION: Final = attrgetter("dur")
 _INT32: Final = np.iinfo(np.int32)
 _ROUNDS_TO_0: Final = 0.32
 """0.5% of the 64 warps of the largest multiprocessors; an occupancy above it is written as 1."""
+_OF_CUPTI: Final = ("correlation", "device")
+"""What CUPTI's own field names say: programs that write them do not say which device it was, and
+the process is no device."""
 _ROCM_COPY_KERNELS: Final = {"copyBuffer": Category.MEMCPY, "fillBuffer": Category.MEMSET}
 """Source: ``rocclr/device/rocm/rocblit.cpp``: HIP copies and fills with kernels of its own where no
 DMA engine does it. From ROCm 7.1 on the profiler reports these kernels."""
@@ -162,7 +165,6 @@ class InternTables:
         names: Names of events, call stacks, collectives.
         written_categories: Categories as the file spells them.
         category_counts: Number of complete events by written category.
-        lanes: Lanes.
     """
 
     def __init__(self) -> None:
@@ -174,11 +176,9 @@ class InternTables:
         self._n_checked = 0
 
     def recategorize_copy_kernels(self, names: Int32s, category: npt.NDArray[np.uint8]) -> None:
-        """Categorize ROCm's internal copy and fill kernels as copies and fills.
+        """Categorize ROCm's internal copy and fill kernels, by name, as copies and fills in place.
 
-        Args:
-            names: The number of each event's name. Shape ``(n,)``.
-            category: Their categories, changed in place. Shape ``(n,)``.
+        Both arrays have shape ``(n,)``.
         """
         texts = self.names.texts
         for number in range(self._n_checked, len(texts)):
@@ -199,28 +199,44 @@ class InternTables:
             self.category_counts[text] = self.category_counts.get(text, 0) + count
         by_text = [CATEGORIES.get(text.lower(), Category.OTHER) for text in texts]
         codes = np.array(by_text, dtype=np.uint8)[written]
-        for text, category_of in _AMBIGUOUS_CATEGORIES.items():
-            number = self.written_categories.get(text, _NO_NUMBER)
-            for i in np.flatnonzero(written == number).tolist():
-                codes[i] = category_of(events[i])
+        for number, text in enumerate(texts):
+            by_event = _AMBIGUOUS_CATEGORIES.get(text.lower())
+            if by_event is None and by_text[number] == Category.OTHER:
+                by_event = _category_by_name
+            if by_event is not None:
+                for i in np.flatnonzero(written == number).tolist():
+                    codes[i] = by_event(events[i])
         return codes
 
-    def name_lanes(self, events: list[Any]) -> None:
-        """Store the names of processes and threads that metadata events give."""
-        for event in events:
-            name = str(event.args.name) if event.args else ""
-            if event.name == "process_name":
-                self.lanes.name_process(event.pid, name)
-            elif event.name == "thread_name":
-                self.lanes.name_thread(event.pid, event.tid, name)
+
+_BRACKETED: Final = {
+    "[KERNEL]": Category.KERNEL,
+    "[MEMCPY]": Category.MEMCPY,
+    "[MEMSET]": Category.MEMSET,
+}
+"""Kinds of device work that programs which use CUPTI directly write before a name."""
 
 
-def _category_by_process(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
-    """The category of an event of an autograd profiler's array, which has no ``cat``.
+def _category_by_name(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
+    """The category of an event whose ``cat`` is unknown, by the kind before its name."""
+    return _BRACKETED.get(event.name.partition(" ")[0], Category.OTHER)
 
-    Source: ``torch/autograd/profiler_util.py`` (``EventList.export_chrome_trace``), which names
-    the process ``CPU functions`` or, for device work, ``CUDA functions``.
+
+def _category_without_cat(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
+    """The category of an event without ``cat``.
+
+    An autograd profiler's array has the kind in the process: ``CPU functions`` or, for device work,
+    ``CUDA functions``. Programs that use CUPTI directly write its records of device work with its
+    own field names, and the kind, except that of kernels, before the name: ``[MEMCPY] HtoD``.
+
+    Source: ``torch/autograd/profiler_util.py`` (``EventList.export_chrome_trace``);
+    ``correlationId`` of ``CUpti_ActivityKernel`` and ``CUpti_ActivityMemcpy`` in CUPTI's API.
     """
+    kind = _category_by_name(event)
+    if kind != Category.OTHER:
+        return kind
+    if (event.args or NO_ARGS).cupti_correlation != MISSING:
+        return Category.KERNEL
     process = str(event.pid)
     if process == "CPU functions":
         return Category.OP
@@ -237,7 +253,19 @@ def _category_of_xpu_sync(event: Any) -> int:  # noqa: ANN401  (a struct of one 
     return Category.DRIVER if kind.startswith("HOST_") else Category.DEVICE_SYNC
 
 
-_AMBIGUOUS_CATEGORIES: Final = {"": _category_by_process, "xpu_sync": _category_of_xpu_sync}
+def _category_of_nsight(event: Any) -> int:  # noqa: ANN401  (a struct of one of several kinds)
+    """The category of an event that a converter of Nsight Systems' reports wrote as ``cuda``.
+
+    Source: ``nsys2json.py``, which writes kernels on the thread ``Stream 7`` of ``Device 0``.
+    """
+    return Category.KERNEL if str(event.tid).startswith("Stream ") else Category.OTHER
+
+
+_AMBIGUOUS_CATEGORIES: Final = {
+    "": _category_without_cat,
+    "cuda": _category_of_nsight,
+    "xpu_sync": _category_of_xpu_sync,
+}
 """Written categories for which the event itself decides."""
 
 
@@ -251,25 +279,22 @@ def to_columns(events: list[Any], interned: InternTables) -> Batch:
     """
     kinds = list(map(type, events))
     batch = Batch(n_events=len(events), n_skipped=kinds.count(type(None)))
-    present = set(kinds)
-    complete = ExactComplete if ExactComplete in present else Complete
-    allocations: list[int] = []
-    if complete in present:
-        at = [i for i, kind in enumerate(kinds) if kind is complete]
+    allocations = [i for i in _places(kinds, Instant) if _is_allocation(events[i])]
+    if at := _places(kinds, Complete):
         allocations += _add_complete(batch, [events[i] for i in at], at, interned)
-    instants = {kind for kind in present if issubclass(kind, Instant)}
-    if instants:
-        at = [i for i, kind in enumerate(kinds) if kind in instants]
-        allocations += [i for i in at if _is_allocation(events[i])]
     if allocations:
         allocations.sort()
         _add_memory(batch, [events[i] for i in allocations], allocations, interned)
-    if present & {Begin, End, ExactBegin, ExactEnd}:
-        at = [i for i, event in enumerate(events) if isinstance(event, BeginEnd)]
+    if at := _places(kinds, BeginEnd):
         _add_begin_end(batch, [events[i] for i in at], at, interned)
-    if Naming in present:
-        interned.name_lanes([event for event in events if type(event) is Naming])
+    interned.lanes.name_lanes(events[i] for i in _places(kinds, Naming))
     return batch
+
+
+def _places(kinds: list[type], base: type) -> list[int]:
+    """Positions of events of one kind."""
+    wanted = {kind for kind in set(kinds) if issubclass(kind, base)}
+    return [i for i, kind in enumerate(kinds) if kind in wanted] if wanted else []
 
 
 def _is_allocation(event: Any) -> bool:  # noqa: ANN401  (an instant or a complete event)
@@ -340,6 +365,10 @@ def _values(key: str, args: list[Args], interned: InternTables) -> npt.NDArray[A
     if key == "external_id" and (values == MISSING).any():
         old = to_int64([each.external_id_before_1_11 for each in args])
         return np.where(values == MISSING, old, values)
+    if key in _OF_CUPTI and (values == MISSING).any():
+        foreign = to_int64([each.cupti_correlation for each in args])
+        own = foreign if key == "correlation" else np.where(foreign == MISSING, MISSING, 0)
+        return np.where(values == MISSING, own, values)
     if key == "stream" and (values == MISSING).any():
         queues = to_int64([each.sycl_queue for each in args])
         return np.where(values == MISSING, queues, values)
@@ -367,8 +396,8 @@ def _occupancy(key: str, given: list[Any], args: list[Args]) -> Float64s:
 
 def _add_memory(batch: Batch, events: list[Any], at: list[int], interned: InternTables) -> None:
     batch.memory = _common_columns(events, at, interned)
-    for key in MEMORY:
-        batch.memory[key] = to_int64(list(map(attrgetter(f"args.{key}"), events)))
+    for key, argument in MEMORY.items():
+        batch.memory[key] = to_int64(list(map(attrgetter(f"args.{argument}"), events)))
 
 
 def _add_begin_end(batch: Batch, events: list[Any], at: list[int], interned: InternTables) -> None:

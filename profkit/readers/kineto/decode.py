@@ -35,8 +35,6 @@ class BatchReader:
 
     Attributes:
         interned: The names, categories and lanes that the columns refer to.
-        n_events: Entries of ``traceEvents`` so far.
-        n_skipped: Entries that are not events.
         clean: Whether every batch so far could be decoded without salvaging.
     """
 
@@ -45,9 +43,7 @@ class BatchReader:
         self._stages = stages
         self._exact = False
         self.interned = InternTables()
-        self.n_events = 0
         self.clean = True
-        self.n_skipped = 0
 
     def columns(self, batch: bytes) -> Batch:
         """The columns of a batch of whole events: a JSON list."""
@@ -57,8 +53,6 @@ class BatchReader:
             columns = to_columns(events, self.interned)
             # Freeing the events takes time too, so it belongs to this stage.
             del events
-        self.n_events += columns.n_events
-        self.n_skipped += columns.n_skipped
         return columns
 
     def _events(self, batch: bytes) -> list[Any]:

@@ -1,8 +1,8 @@
 """Interns what repeats in a trace: names of events, categories, threads and streams."""
 
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from profkit.model.events import Category, Lane
 from profkit.model.torch_names import BUILTIN_PREFIX
@@ -14,6 +14,7 @@ CATEGORIES: Final = {
     "cpu_op": Category.OP,
     "operator": Category.OP,
     "user_annotation": Category.ANNOTATION,
+    "nvtx": Category.ANNOTATION,
     "gpu_user_annotation": Category.DEVICE_ANNOTATION,
     "kernel": Category.KERNEL,
     "gpu_memcpy": Category.MEMCPY,
@@ -38,7 +39,8 @@ CATEGORIES: Final = {
 }
 """Categories by their name in lower case.
 
-Source: ``libkineto/include/ActivityType.h``; the capitalized names are those of torch 1.8 to 1.10.
+Source: ``libkineto/include/ActivityType.h``; the capitalized names are those of torch 1.8 to 1.10;
+``nvtx`` is that of ``nsys2json.py``, a converter of Nsight Systems' reports.
 """
 _UNESCAPED_PATH: Final = re.compile(r"[\b\f\n\r\t].*\.py\(\d+\): ", re.DOTALL)
 _ESCAPES: Final = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
@@ -46,11 +48,7 @@ _ESCAPES: Final = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"
 
 def plain_text(text: str) -> str:
     """The text with unpaired surrogates escaped, so that it can be encoded as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "backslashreplace").decode()
-    return text
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def plain_name(name: str) -> str:
@@ -132,13 +130,15 @@ class LaneTable(dict[tuple[object, object], int]):
         self.processes.update(other.processes)
         self.threads.update(other.threads)
 
-    def name_process(self, pid: object, name: str) -> None:
-        """Store a process's name."""
-        self.processes[plain_text(str(pid))] = plain_text(name)
-
-    def name_thread(self, pid: object, tid: object, name: str) -> None:
-        """Store a thread's name."""
-        self.threads[plain_text(str(pid)), plain_text(str(tid))] = plain_text(name)
+    def name_lanes(self, events: Iterable[Any]) -> None:
+        """Store the names of processes and threads that metadata events give."""
+        for event in events:
+            name = plain_text(str(event.args.name) if event.args else "")
+            pid, tid = plain_text(str(event.pid)), plain_text(str(event.tid))
+            if event.name == "process_name":
+                self.processes[pid] = name
+            elif event.name == "thread_name":
+                self.threads[pid, tid] = name
 
     def lanes(self) -> tuple[Lane, ...]:
         """All lanes by number, with their names where known."""

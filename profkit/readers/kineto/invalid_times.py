@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.model.events import MISSING, Int64s, Mask
-from profkit.model.trace import OddEvent
+from profkit.model.trace import InvalidEvent
 from profkit.readers.kineto.batch import Columns
 
 _MAX_NS: Final = 366 * 24 * 3600 * 10**9
@@ -26,12 +26,13 @@ _REASONS: Final = (
 )
 
 
-def find_invalid_times(columns: Columns, names: Sequence[str]) -> tuple[tuple[OddEvent, ...], Mask]:
+def find_invalid_times(
+    columns: Columns, names: Sequence[str]
+) -> tuple[tuple[InvalidEvent, ...], Mask]:
     """Find events with invalid times.
 
     Args:
         columns: ``ts_ns``, ``dur_ns``, ``name`` and ``position``, each of shape ``(n,)``.
-        names: Names by number.
 
     Returns:
         The invalid events, and a mask of the valid ones, of shape ``(n,)``.
@@ -45,7 +46,7 @@ def find_invalid_times(columns: Columns, names: Sequence[str]) -> tuple[tuple[Od
     if outlier is not None:
         reason[outlier] = 4
     invalid = tuple(
-        OddEvent(
+        InvalidEvent(
             position=int(columns["position"][row]),
             name=names[columns["name"][row]],
             dur_ns=None if lengths[row] == MISSING else int(lengths[row]),
@@ -57,13 +58,7 @@ def find_invalid_times(columns: Columns, names: Sequence[str]) -> tuple[tuple[Od
 
 
 def _outlier(starts: Int64s, lengths: Int64s, valid: Mask) -> int | None:
-    """The row of the one event that begins or ends far from all others, or None.
-
-    Args:
-        starts: Shape ``(n,)``.
-        lengths: Shape ``(n,)``.
-        valid: Events to consider. Shape ``(n,)``.
-    """
+    """The row of the one valid event that begins or ends far from all others, or None."""
     if np.count_nonzero(valid) < _MIN_EVENTS:
         return None
     # Columns of large traces are large: no copy where all events are valid.

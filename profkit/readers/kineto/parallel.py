@@ -35,18 +35,13 @@ class PartialRead:
     """The batches that one process read.
 
     Attributes:
-        batches: The batches.
         interned: The tables that their numbers refer to.
-        n_events: Entries of ``traceEvents`` in them.
-        n_skipped: Entries that are not events.
         clean: Whether every batch could be decoded without salvaging. If not, batch boundaries
             depend on what was read before, and the batches of several processes do not match.
     """
 
     batches: Batches
     interned: InternTables
-    n_events: int
-    n_skipped: int
     clean: bool
 
 
@@ -85,7 +80,7 @@ def read_part(
                 batches[position] = reader.columns(batch)
                 if n_processes > 1 and not reader.clean:
                     break
-    return PartialRead(batches, reader.interned, reader.n_events, reader.n_skipped, reader.clean)
+    return PartialRead(batches, reader.interned, reader.clean)
 
 
 def worker() -> None:
@@ -131,8 +126,6 @@ def join_workers(ours: PartialRead, workers: list["subprocess.Popen[bytes]"]) ->
                 continue
         renumber(theirs.batches, theirs.interned, ours.interned)
         ours.batches.update(theirs.batches)
-        ours.n_events += theirs.n_events
-        ours.n_skipped += theirs.n_skipped
     return complete
 
 

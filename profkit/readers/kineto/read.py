@@ -7,6 +7,7 @@ from profkit.errors import NotATraceError
 from profkit.model.trace import LoadNotes, Trace
 from profkit.readers.kineto import metadata
 from profkit.readers.kineto.assemble import TraceTables, assemble
+from profkit.readers.kineto.flows import flow_correlation, need_flows
 from profkit.readers.kineto.parallel import (
     PartialRead,
     join_workers,
@@ -30,12 +31,7 @@ _HINT: Final = "profkit reads what torch.profiler exports."
 def read_kineto(
     place: Place, limit_bytes: int | None = None, on_progress: OnProgress | None = None
 ) -> Trace:
-    """Read a trace.
-
-    Args:
-        place: A Kineto trace or an autograd profiler's array, compressed or not.
-        limit_bytes: Maximum decompressed size; by default 4 GiB, or 200 times the file's size.
-        on_progress: Called after each read.
+    """Read a Kineto trace or an autograd profiler's array; arguments as for ``readers.open.load``.
 
     Raises:
         LoadError: It cannot be read, or is not a trace.
@@ -44,19 +40,24 @@ def read_kineto(
         limit = default_limit_bytes(place) if limit_bytes is None else limit_bytes
         stages = Stages()
         text, chunks, part = _read(place, limit, stages, processes_for(place), on_progress)
-        if not text.found_events or part.n_events == part.n_skipped > 0:
-            raise _not_a_trace(place, text, chunks.n_bytes)
+        batches = part.batches.values()
         notes = LoadNotes(
-            n_events=part.n_events,
-            n_complete=sum(batch.n_complete for batch in part.batches.values()),
-            n_skipped=part.n_skipped,
+            n_events=sum(batch.n_events for batch in batches),
+            n_complete=sum(batch.n_complete for batch in batches),
+            n_skipped=sum(batch.n_skipped for batch in batches),
             categories=part.interned.category_counts,
             uncompressed_bytes=chunks.n_bytes,
             truncated=chunks.truncated or not text.complete or bool(text.rest),
         )
+        if not text.found_events or notes.n_events == notes.n_skipped > 0:
+            raise _not_a_trace(place, text, chunks.n_bytes)
         with stages.stage("assemble"):
             header = metadata.header_of(text) or {}
-            trace = _trace(place, header, assemble(part.batches, part.interned), notes)
+            tables = assemble(part.batches, part.interned)
+            if need_flows(tables.events):
+                column = flow_correlation(place, limit, tables.events, tables.start_ns)
+                tables = replace(tables, events=replace(tables.events, correlation=column))
+            trace = _trace(place, header, tables, notes)
         return replace(trace, notes=replace(trace.notes, stages_ns=stages.ns))
 
 
@@ -113,8 +114,8 @@ def _trace(place: Place, header: metadata.Header, tables: TraceTables, notes: Lo
         capture=capture,
         notes=replace(
             notes,
-            n_odd=tables.n_odd,
-            odd=tables.odd,
+            n_invalid=tables.n_invalid,
+            invalid=tables.invalid,
             n_unpaired=tables.n_unpaired,
             messages=metadata.messages(header),
         ),

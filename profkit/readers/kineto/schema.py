@@ -7,6 +7,8 @@ Source: ``libkineto/src/output_json.cpp``, and the Trace Event Format of Chromiu
 """
 
 from decimal import Decimal
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
 import msgspec
@@ -43,6 +45,7 @@ class Args(msgspec.Struct, gc=False):
     memory_device: int = msgspec.field(default=MISSING, name="Device Id")
     total_allocated: int = msgspec.field(default=MISSING, name="Total Allocated")
     total_reserved: int = msgspec.field(default=MISSING, name="Total Reserved")
+    cupti_correlation: int = msgspec.field(default=MISSING, name="correlationId")
 
 
 NO_ARGS: Final = Args()
@@ -66,12 +69,6 @@ class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
     args: Args | None = None
 
 
-class ExactComplete(Complete, tag_field="ph", tag="X", gc=False):
-    """A complete event whose start has more digits than a float."""
-
-    ts: Decimal  # type: ignore[assignment]  # the same field, decoded otherwise
-
-
 class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
     """An instant event; those named ``[memory]`` are allocations and frees."""
 
@@ -82,18 +79,8 @@ class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
     args: Args | None = None
 
 
-class ExactInstant(Instant, tag_field="ph", tag="i", gc=False):
-    """An instant event whose time has more digits than a float."""
-
-    ts: Decimal | None = None  # type: ignore[assignment]  # the same field, decoded otherwise
-
-
 class OldInstant(Instant, tag_field="ph", tag="I", gc=False):
     """An instant event with the older phase letter."""
-
-
-class ExactOldInstant(ExactInstant, tag_field="ph", tag="I", gc=False):
-    """The same, with a time of more digits than a float."""
 
 
 class BeginEnd(msgspec.Struct, gc=False):
@@ -109,7 +96,7 @@ class BeginEnd(msgspec.Struct, gc=False):
     @property
     def begins(self) -> bool:
         """Whether it is a begin event."""
-        return isinstance(self, (Begin, ExactBegin))
+        return isinstance(self, Begin)
 
 
 class Begin(BeginEnd, tag_field="ph", tag="B", gc=False):
@@ -118,18 +105,6 @@ class Begin(BeginEnd, tag_field="ph", tag="B", gc=False):
 
 class End(BeginEnd, tag_field="ph", tag="E", gc=False):
     """The end of the last event that began on its thread. Its name may be missing."""
-
-
-class ExactBegin(BeginEnd, tag_field="ph", tag="B", gc=False):
-    """A begin event whose time has more digits than a float."""
-
-    ts: Decimal  # type: ignore[assignment]  # the same field, decoded otherwise
-
-
-class ExactEnd(BeginEnd, tag_field="ph", tag="E", gc=False):
-    """An end event whose time has more digits than a float."""
-
-    ts: Decimal  # type: ignore[assignment]  # the same field, decoded otherwise
 
 
 class Naming(msgspec.Struct, tag_field="ph", tag="M", gc=False):
@@ -147,21 +122,23 @@ def _empty(tag: str) -> type[msgspec.Struct]:
     )
 
 
-_EMPTY: Final = tuple(_empty(tag) for tag in "stfbenCPNODSTpFvRc()ag")
+def _exact(kind: Any, ts: Any) -> Any:  # noqa: ANN401  (types made at run time have no type)
+    """The kind of event with times that have more digits than a float."""
+    return msgspec.defstruct(f"Exact{kind.__name__}", [ts], bases=(kind,), gc=False)
 
 
-def _union(*members: Any) -> Any:  # noqa: ANN401  (a union of types made at run time has no type)
-    joined: Any = members[0]
-    for member in members[1:]:
-        joined = joined | member
-    return joined
-
-
-EVENT: Any = _union(Complete, Instant, OldInstant, Begin, End, Naming, *_EMPTY)
-EXACT_EVENT: Any = _union(
-    ExactComplete, ExactInstant, ExactOldInstant, ExactBegin, ExactEnd, Naming, *_EMPTY
+_TS: Final = ("ts", Decimal)
+_OPTIONAL_TS: Final = ("ts", Decimal | None, None)
+_OTHERS: Final = (Naming, *map(_empty, "stfbenCPNODSTpFvRc()ag"))
+EVENT: Any = reduce(or_, (Complete, Instant, OldInstant, Begin, End, *_OTHERS))
+EXACT_EVENT: Any = reduce(
+    or_,
+    (
+        *(_exact(kind, _TS) for kind in (Complete, Begin, End)),
+        *(_exact(kind, _OPTIONAL_TS) for kind in (Instant, OldInstant)),
+        *_OTHERS,
+    ),
 )
-
 BATCH: Final = msgspec.json.Decoder(list[EVENT], strict=False)
 """Not strict, because ROCm writes the bytes of copies as strings."""
 EXACT_BATCH: Final = msgspec.json.Decoder(list[EXACT_EVENT], strict=False)

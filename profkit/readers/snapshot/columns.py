@@ -1,4 +1,4 @@
-"""Converts a snapshot's lists and dictionaries to columns.
+"""Converts a snapshot's lists and dictionaries to columns of the model.
 
 The input is not trusted: entries that are not as torch writes them are skipped and counted, and
 invalid numbers become 0 or :data:`~profkit.model.events.MISSING`. Rows are counted before they are
@@ -7,7 +7,7 @@ read, since a pickle of a few bytes can refer to one list a million times.
 
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING as NO_DEFAULT
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
@@ -22,8 +22,9 @@ from profkit.model.snapshot import (
     Annotation,
     BlockTable,
     HistoryTable,
+    MemorySnapshot,
     SegmentTable,
-    Stacks,
+    SnapshotNotes,
     State,
 )
 from profkit.readers.snapshot.restricted_unpickler import Broken
@@ -46,22 +47,6 @@ _ACTIONS: Final = {
 _DEFAULT_POOL: Final = (0, 0)
 
 
-@dataclass
-class Columns:
-    """A snapshot as columns; the fields are those of ``profkit.model.snapshot``."""
-
-    segments: SegmentTable
-    blocks: BlockTable
-    history: HistoryTable
-    stacks: Stacks
-    pools: tuple[tuple[int, int], ...]
-    annotations: tuple[Annotation, ...]
-    settings: dict[str, str | int | float | bool]
-    driver: tuple[DeviceBytes, ...]
-    n_skipped: int
-    stages_ns: dict[str, int] = field(default_factory=dict)
-
-
 def is_snapshot(data: Any) -> bool:  # noqa: ANN401  (any unpickled data)
     """Whether plain data has the shape of a snapshot."""
     if type(data) is dict:
@@ -69,8 +54,8 @@ def is_snapshot(data: Any) -> bool:  # noqa: ANN401  (any unpickled data)
     return type(data) is list and all(type(each) is dict and "blocks" in each for each in data)
 
 
-def columns_of(data: Any, n_bytes: int) -> Columns:  # noqa: ANN401  (any unpickled data)
-    """The columns of a snapshot.
+def snapshot_of(data: Any, n_bytes: int) -> MemorySnapshot:  # noqa: ANN401  (any unpickled data)
+    """A snapshot in columns, without a path.
 
     Args:
         data: Unpickled data for which :func:`is_snapshot` is true.
@@ -91,10 +76,11 @@ def columns_of(data: Any, n_bytes: int) -> Columns:  # noqa: ANN401  (any unpick
         raise Broken("refers to the same entries repeatedly")
     pools: dict[tuple[int, int], int] = {_DEFAULT_POOL: 0}
     segment_table = _segments(segments, pools, numbers)
-    block_table, n_odd_blocks = _blocks(segments, segment_table, numbers)
-    history, n_odd_events = _history(traces, numbers)
+    block_table, n_invalid_blocks = _blocks(segments, segment_table, numbers)
+    history, n_invalid_events = _history(traces, numbers)
     annotations = [note for each in _entries(listed_annotations) if (note := _annotation(each))]
-    return Columns(
+    return MemorySnapshot(
+        path="",
         segments=segment_table,
         blocks=block_table,
         history=history,
@@ -102,9 +88,27 @@ def columns_of(data: Any, n_bytes: int) -> Columns:  # noqa: ANN401  (any unpick
         pools=tuple(pools),
         annotations=tuple(annotations),
         settings=_settings(whole.get("allocator_settings")),
+        devices=tuple(np.union1d(segment_table.device, history.device).tolist()),
         driver=_driver(whole.get(SNAPSHOT_KEY)),
-        n_skipped=len(listed) - len(segments) + n_odd_blocks + n_odd_events,
+        notes=SnapshotNotes(
+            n_inconsistent_segments=_n_inconsistent_segments(segment_table, block_table),
+            n_skipped=len(listed) - len(segments) + n_invalid_blocks + n_invalid_events,
+        ),
     )
+
+
+def _n_inconsistent_segments(segments: SegmentTable, blocks: BlockTable) -> int:
+    """Segments whose recorded sizes differ from the sums over their blocks."""
+    differs = np.zeros(len(segments), dtype=np.bool_)
+    for recorded, counted in (
+        (segments.total_bytes, np.ones(len(blocks), dtype=np.bool_)),
+        (segments.allocated_bytes, blocks.state == State.ALLOCATED),
+        (segments.active_bytes, blocks.is_active),
+    ):
+        sums = np.zeros(len(segments), dtype=np.int64)
+        np.add.at(sums, blocks.segment[counted], blocks.n_bytes[counted])
+        differs |= sums != recorded
+    return int(differs.sum())
 
 
 def _list(entry: Entry, key: str) -> list[Any]:
@@ -200,7 +204,7 @@ def _blocks(
     of_segment = [_entries(_list(each, "blocks")) for each in entries]
     n_blocks = list(map(len, of_segment))
     blocks = list(chain.from_iterable(of_segment))
-    n_odd = sum(len(_list(each, "blocks")) for each in entries) - len(blocks)
+    n_invalid = sum(len(_list(each, "blocks")) for each in entries) - len(blocks)
     segment = np.repeat(np.arange(len(entries), dtype=np.int32), n_blocks)
     n_bytes = _lengths(blocks, "size")
     before = np.cumsum(n_bytes) - n_bytes
@@ -223,7 +227,7 @@ def _blocks(
         state=_codes(blocks, "state", {k: int(v) for k, v in _STATES.items()}, int(State.UNKNOWN)),
         stack=numbers.of(frames),
     )
-    return table, n_odd
+    return table, n_invalid
 
 
 def _latest(block: Entry) -> Entry:
@@ -237,8 +241,8 @@ def _history(traces: list[list[Any]], numbers: StackNumbers) -> tuple[HistoryTab
     listed = traces[0] if len(traces) == 1 else list(chain.from_iterable(traces))
     device = np.repeat(np.arange(len(traces), dtype=np.int32), list(map(len, traces)))
     entries = _entries(listed)
-    n_odd = len(listed) - len(entries)
-    if n_odd:
+    n_invalid = len(listed) - len(entries)
+    if n_invalid:
         device = device[[type(each) is dict for each in listed]]
     action = _codes(entries, "action", _ACTIONS, int(Action.OTHER))
     address = _integers(entries, "addr", MISSING)
@@ -255,7 +259,7 @@ def _history(traces: list[list[Any]], numbers: StackNumbers) -> tuple[HistoryTab
         stack=numbers.of(each.get("frames") for each in entries),
         free_bytes=SparseColumn(at_oom[free != MISSING], free[free != MISSING]),
     )
-    return table, n_odd
+    return table, n_invalid
 
 
 def _annotation(entry: Entry) -> Annotation | None:

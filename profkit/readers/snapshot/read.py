@@ -4,16 +4,14 @@ import contextlib
 import pickle
 import select
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
-import numpy as np
-
 from profkit.errors import DamagedFileError, LoadError, NotATraceError, RefusedPickleError
-from profkit.model.snapshot import MemorySnapshot, SnapshotNotes, State
+from profkit.model.snapshot import MemorySnapshot
 from profkit.readers.progress import OnProgress, Stages
 from profkit.readers.snapshot import worker_process
-from profkit.readers.snapshot.columns import Columns
 from profkit.readers.snapshot.worker import WorkerResult
 from profkit.readers.stream import Chunks, Place, default_limit_bytes, open_plain
 
@@ -23,12 +21,9 @@ _REPORT_EVERY_S: Final = 0.1
 def read_snapshot(
     place: Place, limit_bytes: int | None = None, on_progress: OnProgress | None = None
 ) -> MemorySnapshot:
-    """Read a snapshot without running any code in it.
+    """Read what ``torch.cuda.memory._dump_snapshot`` wrote without running any code in it.
 
-    Args:
-        place: What ``torch.cuda.memory._dump_snapshot`` wrote, compressed or not.
-        limit_bytes: Maximum decompressed size; by default 4 GiB, or 200 times the file's size.
-        on_progress: Called while the file is read.
+    Arguments are as for ``readers.open.load``.
 
     Raises:
         RefusedPickleError: The pickle names code, which was not run.
@@ -48,9 +43,11 @@ def read_snapshot(
             chunks = Chunks(stream, limit, stages)
             result = _sent_to_worker(chunks, stages)
             n_bytes, truncated = chunks.n_bytes, chunks.truncated
-    if result is None or result.columns is None:
+    if result is None or result.snapshot is None:
         raise _load_error(result, str(place), truncated=truncated)
-    return _snapshot(str(place), result.columns, n_bytes, stages)
+    stages_ns = {**stages.ns, **result.stages_ns}
+    notes = replace(result.snapshot.notes, uncompressed_bytes=n_bytes, stages_ns=stages_ns)
+    return replace(result.snapshot, path=str(place), notes=notes)
 
 
 def _sent_to_worker(chunks: Chunks, stages: Stages) -> WorkerResult | None:
@@ -121,42 +118,3 @@ def _load_error(result: WorkerResult | None, name: str, *, truncated: bool) -> L
         reason = "crashed the process that read it" if result is None else result.reason
     hint = "Record the snapshot again, or copy the file again."
     return DamagedFileError(f"{name} {reason}.", hint)
-
-
-def _snapshot(path: str, columns: Columns, n_bytes: int, stages: Stages) -> MemorySnapshot:
-    devices = np.union1d(columns.segments.device, columns.history.device)
-    return MemorySnapshot(
-        path=path,
-        segments=columns.segments,
-        blocks=columns.blocks,
-        history=columns.history,
-        stacks=columns.stacks,
-        pools=columns.pools,
-        annotations=columns.annotations,
-        settings=columns.settings,
-        driver=columns.driver,
-        devices=tuple(devices.tolist()),
-        notes=SnapshotNotes(
-            n_odd_segments=_n_odd_segments(columns),
-            n_skipped=columns.n_skipped,
-            uncompressed_bytes=n_bytes,
-            stages_ns={**stages.ns, **columns.stages_ns},
-        ),
-    )
-
-
-def _n_odd_segments(columns: Columns) -> int:
-    """Segments whose recorded sizes differ from the sums over their blocks."""
-    blocks, segments = columns.blocks, columns.segments
-    allocated = blocks.state == State.ALLOCATED
-    active = allocated | (blocks.state == State.PENDING_FREE)
-    odd = np.zeros(len(segments), dtype=np.bool_)
-    for recorded, counted in (
-        (segments.total_bytes, np.ones(len(blocks), dtype=np.bool_)),
-        (segments.allocated_bytes, allocated),
-        (segments.active_bytes, active),
-    ):
-        sums = np.zeros(len(segments), dtype=np.int64)
-        np.add.at(sums, blocks.segment[counted], blocks.n_bytes[counted])
-        odd |= sums != recorded
-    return int(odd.sum())

@@ -6,10 +6,11 @@ import pickle
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO, Literal
 
-from profkit.readers.snapshot.columns import Columns, columns_of, is_snapshot
+from profkit.model.snapshot import MemorySnapshot
+from profkit.readers.snapshot.columns import is_snapshot, snapshot_of
 from profkit.readers.snapshot.restricted_unpickler import Broken, MemoryLimit, Refused, plain_data
 
 
@@ -18,30 +19,25 @@ class WorkerResult:
     """The result of unpickling.
 
     Attributes:
-        columns: The snapshot, or None.
         fault: Why there is none: the pickle names code, is broken, or is not a snapshot.
         reason: What it names, or what is wrong with it.
     """
 
-    columns: Columns | None = None
+    snapshot: MemorySnapshot | None = None
     fault: Literal["", "refused", "broken", "other"] = ""
     reason: str = ""
+    stages_ns: dict[str, int] = field(default_factory=dict)
 
 
 def unpickled(raw: BinaryIO, allow: Callable[[int], None]) -> WorkerResult:
-    """Unpickle a snapshot.
-
-    Args:
-        raw: The pickle's bytes.
-        allow: As for :func:`~profkit.readers.snapshot.restricted_unpickler.plain_data`.
-    """
+    """Unpickle a snapshot; arguments as for ``restricted_unpickler.plain_data``."""
     began = time.perf_counter_ns()
     try:
         data, n_bytes = plain_data(raw, allow)
         decoded = time.perf_counter_ns()
         if not is_snapshot(data):
             return WorkerResult(fault="other")
-        columns = columns_of(data, n_bytes)
+        snapshot = snapshot_of(data, n_bytes)
     except Refused as error:
         return WorkerResult(fault="refused", reason=str(error))
     except Broken as error:
@@ -50,9 +46,8 @@ def unpickled(raw: BinaryIO, allow: Callable[[int], None]) -> WorkerResult:
         return WorkerResult(fault="broken", reason="needs more memory than its size allows")
     except RecursionError:
         return WorkerResult(fault="broken", reason="is nested too deeply")
-    columns.stages_ns["unpickle"] = decoded - began
-    columns.stages_ns["columns"] = time.perf_counter_ns() - decoded
-    return WorkerResult(columns)
+    stages_ns = {"unpickle": decoded - began, "columns": time.perf_counter_ns() - decoded}
+    return WorkerResult(snapshot, stages_ns=stages_ns)
 
 
 def main() -> None:

@@ -27,8 +27,6 @@ class EarlyWorker:
     """A worker process that is already reading a file.
 
     Attributes:
-        process: The process.
-        n_bytes: The file's size.
         identity: Device, inode, size and time of modification, which change with the file.
         file: A descriptor that shares its position with the process's stdin.
     """
@@ -64,11 +62,7 @@ def start(stdin: int | IO[bytes] = subprocess.PIPE) -> "subprocess.Popen[bytes]"
 
 
 def start_early(path: str) -> None:
-    """Start reading a file if it is an uncompressed pickle; errors are left to the later read.
-
-    Args:
-        path: Any argument of a command.
-    """
+    """Start reading a file if it is an uncompressed pickle; errors are left to the later read."""
     try:
         # Opening a pipe would block until there is a writer, and a device may have no end.
         if not stat.S_ISREG(Path(path).stat().st_mode):
@@ -88,12 +82,7 @@ def start_early(path: str) -> None:
 
 
 def take_early(path: Path, limit_bytes: int) -> EarlyWorker | None:
-    """The process that already reads a file; None without one, or if the file has changed.
-
-    Args:
-        path: The file.
-        limit_bytes: None is returned for a larger file as well.
-    """
+    """The process that already reads a file; None without one, or if it is too large or changed."""
     early = _early.pop(_key(path), None)
     if early is None:
         return None

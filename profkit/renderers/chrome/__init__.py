@@ -1,20 +1,21 @@
 """The recording as a trace for Perfetto and Chrome, with the findings on its timeline.
 
 The events of the recording are copied unchanged. A process ``profkit`` is added: a row of the
-steps; a slice for each finding, with its message, fix and cost as arguments; the idle time of each
-device by cause; counters of device utilization, queued launches and memory. The events that a
-finding refers to have a marker, and an arrow from the finding. All added events have the category
-``profkit``, which profkit ignores, so that the product can be analyzed and exported again.
+steps; a slice for each finding, with its message, fix and cost as arguments; the segments of the
+critical path; the idle time of each device by cause; counters of device utilization, queued
+launches and memory. The events that a finding refers to have a marker, and an arrow from the
+finding. All added events have the category ``profkit``, which profkit ignores, so that the product
+can be analyzed and exported again.
 
 Without a trace the added rows are the whole product.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from profkit.model.report import Report
 from profkit.model.trace import Trace
-from profkit.present.renderer import LoadedRecording, RendererInfo
+from profkit.present.renderer import RecordingOptions as Options
+from profkit.present.renderer import RendererInfo
 from profkit.readers.kineto.append import with_events
 from profkit.readers.stream import default_limit_bytes, place_of
 
@@ -27,19 +28,6 @@ INFO = RendererInfo(
     shows="recording",
     opened_by="https://ui.perfetto.dev or chrome://tracing",
 )
-
-
-@dataclass(frozen=True)
-class Options:
-    """The recording, and the root of paths.
-
-    Attributes:
-        recording: What the report was made from; without it there are only the added rows.
-        base: An absolute folder; paths inside are shown relative to it.
-    """
-
-    recording: LoadedRecording | None = None
-    base: str = ""
 
 
 def render(report: Report, options: Options) -> bytes:

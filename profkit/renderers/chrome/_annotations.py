@@ -6,15 +6,20 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.figures.critical_path import name_of_segment, path_segments
+from profkit.index.host.source import NO_FRAME
+from profkit.model.critical_path import PathKind
 from profkit.model.finding import Finding
+from profkit.model.location import numbered_line
 from profkit.model.report import Report
 from profkit.names import short_path, visible
-from profkit.present.headline import cost_text, part_label
+from profkit.present.critical_path import entry_name, path_label
+from profkit.present.finding_events import event_positions
+from profkit.present.headline import at_place, cost_text, part_label
 from profkit.renderers.chrome._counters import counters
 from profkit.renderers.chrome._event_writer import EventWriter, in_rows
 from profkit.renderers.chrome._finding_intervals import (
     ReferencedEvent,
-    event_positions,
     intervals_of,
     referenced_events,
 )
@@ -33,9 +38,6 @@ def annotations(
     """Every event to add, each a JSON object.
 
     Args:
-        report: The report.
-        ctx: The recording, or None.
-        base: An absolute folder; paths inside are shown relative to it.
         origin_ns: The recording's start on the clock of the file.
     """
     window = _window(report, ctx)
@@ -44,6 +46,7 @@ def annotations(
     yield from _findings(report, ctx, writer, window, base)
     yield from _steps(report, writer)
     if ctx is not None:
+        yield from _critical_path(ctx, writer, base)
         yield from _idle(ctx, writer)
     yield from counters(report, ctx, writer)
 
@@ -81,7 +84,7 @@ def _findings(
         tid, names = writer.row(f"findings{more}" if i == 0 else "findings")
         yield from names
         for start, end, (number, finding, times) in sorted(row, key=lambda one: one[:2]):
-            name = _title(finding)
+            name = f"{finding.rule} {finding.name}{at_place(finding)}"
             yield writer.slice(tid, name, start, end, _details(report, number, finding, base))
             if len(times) > 1:
                 for first, last in times:
@@ -89,16 +92,13 @@ def _findings(
             yield from _markers(finding, number, events, writer, (tid, start))
 
 
-def _title(finding: Finding) -> str:
-    where = f" at {finding.locations[0].place}" if finding.locations else ""
-    return f"{finding.rule} {finding.name}{where}"
-
-
 def _details(report: Report, number: int, finding: Finding, base: str) -> dict[str, object]:
     """A finding as the arguments of a slice, in reading order."""
     places = []
     for where in finding.locations:
-        line = f"{short_path(where.file, base)}:{where.line}" if where.file is not None else ""
+        line = ""
+        if where.file is not None:
+            line = numbered_line(short_path(where.file, base), where.line)
         places.append(" in ".join(part for part in (where.op or "", line) if part))
     details = {
         "finding": number,
@@ -143,6 +143,37 @@ def _steps(report: Report, writer: EventWriter) -> Iterator[bytes]:
         for start, end, step in row:
             parts = {part_label(part.kind): format_ns(part.ns) for part in step.parts if part.ns}
             yield writer.slice(tid, step.name, start, end, parts)
+
+
+def _critical_path(ctx: Context, writer: EventWriter, base: str) -> Iterator[bytes]:
+    """Every segment of the critical paths, named after what runs in it."""
+    path = ctx.critical_path
+    if not len(path.kind):
+        return
+    tid, names = writer.row("critical path")
+    yield from names
+    segments = path_segments(ctx, path)
+    columns = (path.starts_ns, path.ends_ns, segments.kind, segments.name, segments.frame)
+    shown: dict[tuple[int, int, int], tuple[str, dict[str, object]]] = {}
+    for start, end, *what in zip(*(column.tolist() for column in columns), strict=True):
+        kind, name, frame = what
+        if (kind, name, frame) not in shown:
+            shown[kind, name, frame] = _segment(ctx, kind, name, frame, base)
+        yield writer.slice(
+            tid, shown[kind, name, frame][0], start, end, shown[kind, name, frame][1]
+        )
+
+
+def _segment(
+    ctx: Context, kind: int, name: int, frame: int, base: str
+) -> tuple[str, dict[str, object]]:
+    """The name and arguments of a segment."""
+    label = PathKind(kind).report_name
+    args: dict[str, object] = {"kind": path_label(label)}
+    if frame != NO_FRAME:
+        where = ctx.source.frames[frame]
+        args["source line"] = visible(f"{short_path(where.file, base)}:{where.line}")
+    return entry_name(label, name_of_segment(ctx, kind, name)) or path_label(label), args
 
 
 def _idle(ctx: Context, writer: EventWriter) -> Iterator[bytes]:

@@ -77,15 +77,20 @@ class EventWriter:
         return self._event("i", visible(name), at=at, s="t", args=args, **place)
 
     def arrow(self, row: int, from_ns: int, lane: Lane, to_ns: int) -> list[bytes]:
-        """An arrow from a slice on ``row`` at ``from_ns`` to an event on ``lane`` at ``to_ns``."""
+        """An arrow from a slice on ``row`` at ``from_ns`` to an event on ``lane`` at ``to_ns``.
+
+        Arrows go forward in time: to an event that begins before the slice, from the event.
+        """
         self._n_arrows += 1
         number = _FIRST_ARROW + self._n_arrows
         place = {"pid": _number(lane.pid), "tid": _number(lane.tid)}
         # It ends at the exact start of the event: before that there is no slice to bind to.
         begin, end = self._on_file_ns(from_ns), self._origin_ns + to_ns
+        ends: list[tuple[int, dict[str, object]]] = [(begin, {"tid": row}), (end, {**place})]
+        (first, first_place), (last, last_place) = ends if begin <= end else ends[::-1]
         return [
-            self._event("s", "refers to", tid=row, at=begin, id=number),
-            self._event("f", "refers to", at=end, id=number, bp="e", **place),
+            self._event("s", "refers to", at=first, id=number, **first_place),
+            self._event("f", "refers to", at=last, id=number, bp="e", **last_place),
         ]
 
     def counter(self, name: str, at_ns: int, values: Mapping[str, float]) -> bytes:

@@ -1,6 +1,6 @@
 """When a finding happens."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,10 +11,9 @@ from profkit.index.intervals import Intervals, of_pairs
 from profkit.model.events import Lane
 from profkit.model.finding import Finding
 from profkit.model.report import Report
+from profkit.present.finding_events import event_positions
 
 MAX_INTERVALS: Final = 1000
-_EVENTS: Final = "events"
-"""The key of the evidence with the positions of events in the file."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,6 @@ def referenced_events(
     return found
 
 
-def event_positions(finding: Finding) -> list[int]:
-    """The positions in the file of the events that a finding refers to."""
-    given = finding.evidence.get(_EVENTS)
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        return []
-    return [number for number in given if isinstance(number, int)]
-
-
 def intervals_of(
     finding: Finding,
     events: Mapping[int, ReferencedEvent],
@@ -62,16 +53,10 @@ def intervals_of(
     """When a finding happens, as (start, end) in nanoseconds, disjoint and in order.
 
     The intervals of its cost; else the events that it refers to; else its step; else the window.
-
-    Args:
-        finding: The finding.
-        events: What :func:`referenced_events` returned.
-        report: The report, for its steps.
-        window: The recording's start and end.
     """
     referenced = [events[each] for each in event_positions(finding) if each in events]
     spans = tuple((event.start_ns, event.end_ns) for event in referenced)
-    for pairs in (finding.claims, spans, tuple(_steps_of(finding, report))):
+    for pairs in (finding.spans, spans, tuple(_steps_of(finding, report))):
         covered = of_pairs(pairs)
         if len(covered):
             return _longest(covered)

@@ -4,8 +4,8 @@ The page is a single file: it needs no server, no network and no other file. Its
 Policy, which the browser enforces, forbids every request and every script that is not part of it.
 
 From top to bottom: the headline and the main figures; findings with evidence and source lines;
-steps; timeline; flame graphs; memory; tables; skipped checks, faults and environment of the
-recording; glossary.
+the step time without them; steps; timeline; flame graphs; memory; tables; skipped checks, faults
+and environment of the recording; glossary.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,7 @@ def render(report: Report, options: Options) -> bytes:
 
 
 def together(products: Sequence[bytes]) -> bytes:
-    """One page of several reports: a table that compares them, and the page of the selected one.
-
-    Args:
-        products: The page of each report, from :func:`render`.
-    """
+    """One page of several reports: a table that compares them, and the page of the selected one."""
     from profkit.renderers.html._combined import combined_page  # noqa: PLC0415  (as above)
 
     return combined_page(products)

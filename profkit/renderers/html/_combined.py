@@ -13,10 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from profkit.engine.wording import counted
+from profkit.model.device_summary import DEVICE_TIMES
 from profkit.names import short_path
 from profkit.renderers.html._page import FIGURES_ID, PLOTLY_ID, Head, assembled
 from profkit.renderers.html._section import CHART_SCRIPT, Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
+from profkit.renderers.html._table import (
+    TABLE_SCRIPT,
+    CellKind,
+    SortableColumn,
+    SortableTable,
+    table,
+)
 from profkit.renderers.html.steps import stacked_series
 from profkit.units import format_ns
 
@@ -105,22 +112,21 @@ def _heading(inner: Sequence[InnerPage]) -> str:
 
 
 def _table(inner: Sequence[InnerPage]) -> SortableTable:
-    shares = (
-        ("Device busy", "busyShare", "of the time from the devices' first work to their last"),
-        ("Compute", "computeShare", "a kernel other than a collective ran"),
-        ("Communication", "communicationShare", "a collective's kernel ran"),
-        ("Overlap", "overlapShare", "compute and communication ran at the same time"),
-    )
+    def column(title: str, kind: CellKind, key: str, about: str = "") -> SortableColumn:
+        return SortableColumn(title, kind, lambda each: each.figures[key], about)
+
+    busy = "of the time from the devices' first work to their last"
+    whole = "the mean; the whole recording where it has no steps"
     columns = (
-        SortableColumn("Report", "name"),
-        SortableColumn("Steps", "count"),
-        SortableColumn("Step time", "ns", "the mean; the whole recording where it has no steps"),
-        *(SortableColumn(title, "share", about) for title, _, about in shares),
-        SortableColumn("Peak memory", "bytes"),
-        SortableColumn("Findings", "count"),
-        SortableColumn("Highest cost", "text", "the finding with the highest cost"),
+        SortableColumn("Report", "name", "name"),
+        column("Steps", "count", "nSteps"),
+        column("Step time", "ns", "wholeNs", whole),
+        column("Device busy", "share", "busyShare", busy),
+        column("Compute", "share", "computeShare", DEVICE_TIMES["Compute"]),
+        column("Communication", "share", "communicationShare", DEVICE_TIMES["Communication"]),
+        column("Overlap", "share", "overlapShare", DEVICE_TIMES["Overlap"]),
+        column("Peak memory", "bytes", "peakBytes"),
+        column("Findings", "count", "nFindings"),
+        column("Highest cost", "text", "firstFinding", "the finding with the highest cost"),
     )
-    keys = ("nSteps", "wholeNs", *(key for _, key, _ in shares), "peakBytes", "nFindings",
-            "firstFinding")  # fmt: skip
-    rows = ((each.name, *(each.figures[key] for key in keys)) for each in inner)
-    return table("side-by-side", "Reports", columns, rows)
+    return table("side-by-side", "Reports", columns, inner)

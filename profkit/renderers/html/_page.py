@@ -18,6 +18,7 @@ from profkit.names import short_path
 from profkit.present.glossary import GLOSSARY
 from profkit.present.headline import headline, origin
 from profkit.renderers.html import (
+    critical_path,
     findings,
     flames,
     memory,
@@ -26,6 +27,7 @@ from profkit.renderers.html import (
     steps,
     tables,
     timeline,
+    what_if,
 )
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
@@ -38,6 +40,8 @@ def _glossary(report: Report, options: Options) -> Section:
 SECTIONS: Final[tuple[Callable[[Report, Options], Section | None], ...]] = (
     overview.section,
     findings.section,
+    what_if.section,
+    critical_path.section,
     steps.section,
     timeline.section,
     flames.section,
@@ -144,10 +148,7 @@ def hashed(script: str) -> str:
 
 
 def policy(allowed: Iterable[str]) -> str:
-    """A Content Security Policy that allows some scripts, and no request at all.
-
-    Args:
-        allowed: From :func:`hashed`, for each script.
+    """A Content Security Policy that allows some :func:`hashed` scripts, and no request at all.
 
     Source: https://www.w3.org/TR/CSP3/ ("default-src", "Matching elements to source lists").
     """

@@ -9,7 +9,9 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from profkit.present.glossary import GLOSSARY
+from profkit.present.headline import part_label
 from profkit.present.markup import environment
+from profkit.renderers.html._colors import color_of, is_idle
 
 CHART_SCRIPT: Final = "chart.js"
 """Scripts that draw with plotly need this one before them."""
@@ -46,6 +48,7 @@ def fill(template: str, **values: object) -> Markup:
 def _environment() -> Environment:
     made = environment(_PACKAGE)
     made.globals["term"] = term
+    made.filters |= {"color": color_of, "is_idle": is_idle, "part_label": part_label}
     return made
 
 

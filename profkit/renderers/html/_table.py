@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 from markupsafe import Markup
@@ -32,12 +33,20 @@ class SortableColumn:
         title: Its heading.
         kind: What it contains: ``name`` and ``place`` are shown as code; figures are aligned right
             and are in the unit that the kind names.
+        value: What it shows of the item of a row: an attribute such as ``cost.ns``, or a function.
         about: Explanation of the figure; empty where the heading suffices.
     """
 
     title: str
     kind: CellKind
+    value: str | Callable[[Any], Cell]
     about: str = ""
+
+    def cell_of(self, item: object) -> Cell:
+        """The cell of an item: texts are visible, and cut if they are very long."""
+        value = attrgetter(self.value) if isinstance(self.value, str) else self.value
+        found: Cell = value(item)
+        return cell(found) if isinstance(found, str) else found
 
     @property
     def is_figure(self) -> bool:
@@ -94,34 +103,38 @@ class SortableTable:
         }
 
 
-def cell(text: str | None) -> str:
-    """A name as a cell shows it: made visible, and cut if it is very long."""
-    return "" if text is None else middle_cut(visible(text), MAX_CELL_CHARACTERS)
+def cell(text: str, limit: int = MAX_CELL_CHARACTERS) -> str:
+    """A name as a cell shows it: made visible, and cut to ``limit`` characters."""
+    return middle_cut(visible(text), limit)
 
 
 def table(
     id: str,
     caption: str,
     columns: Sequence[SortableColumn],
-    rows: Iterable[Sequence[Cell]],
+    items: Iterable[object],
     *,
-    sorted_by: int | None = None,
+    sorted_by: str = "",
     ranges: Sequence[tuple[int, int]] = (),
     hints: Sequence[str] = (),
     word: str = "",
 ) -> SortableTable:
-    """A table with texts that are safe to show, without its empty columns.
+    """A table with a row for each item, without its empty columns.
 
-    The parameters are the attributes of :class:`SortableTable`.
+    Args:
+        sorted_by: The title of the column by which the items are sorted, if any.
+
+    The other parameters are the attributes of :class:`SortableTable`.
     """
-    safe = [[cell(each) if isinstance(each, str) else each for each in row] for row in rows]
-    filled = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in safe)]
+    rows = [[column.cell_of(item) for column in columns] for item in items]
+    filled = [i for i in range(len(columns)) if any(row[i] not in {None, ""} for row in rows)]
+    titles = [columns[i].title for i in filled]
     return SortableTable(
         id=id,
         caption=caption,
         columns=tuple(columns[i] for i in filled),
-        rows=tuple(tuple(row[i] for i in filled) for row in safe),
-        sorted_by=filled.index(sorted_by) if sorted_by in filled else None,
+        rows=tuple(tuple(row[i] for i in filled) for row in rows),
+        sorted_by=titles.index(sorted_by) if sorted_by in titles else None,
         ranges=tuple(ranges),
         hints=tuple(map(cell, hints)),
         word=word,

@@ -7,8 +7,8 @@
  *   profkit:theme  detail {dark}                   the colours changed: canvases redraw
  */
 const profkit = (() => {
-  const timeScales = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs']];
-  const sizeScales = [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB']];
+  const timeUnits = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']];
+  const sizeUnits = ['TiB', 'GiB', 'MiB', 'KiB', 'B'].map((unit, i) => [1024 ** (4 - i), unit]);
   const smallestShare = 0.001;
 
   /** A number with a fixed number of decimals, ties rounded to even as Python does. */
@@ -28,19 +28,20 @@ const profkit = (() => {
     return fixed(value, magnitude >= 9.995 ? 1 : 2);
   }
 
-  function scaled(value, scales, smallestUnit) {
-    for (const [scale, unit] of scales) {
-      if (Math.abs(value) >= scale) return `${threeDigits(value / scale)} ${unit}`;
-    }
-    return `${fixed(value, 0)} ${smallestUnit}`;
+  /** The largest unit, as its size and name, in which a value is at least one. */
+  const unitFor = (value, units) => units.find(([size]) => Math.abs(value) >= size) ?? units.at(-1);
+
+  function scaled(value, units) {
+    const [size, unit] = unitFor(value, units);
+    return `${size > 1 ? threeDigits(value / size) : fixed(value, 0)} ${unit}`;
   }
 
   // These equal the functions of profkit/units.py.
   /** Nanoseconds as text: `1.50 ms`. */
-  const formatNs = (ns) => scaled(ns, timeScales, 'ns');
+  const formatNs = (ns) => scaled(ns, timeUnits);
 
   /** Bytes as text in powers of 1024: `3.20 GiB`. */
-  const formatBytes = (bytes) => scaled(bytes, sizeScales, 'B');
+  const formatBytes = (bytes) => scaled(bytes, sizeUnits);
 
   /** A share from 0 to 1 as a percentage: `12%`. */
   function formatShare(share) {
@@ -140,7 +141,7 @@ const profkit = (() => {
   }
 
   return {
-    formatNs, formatBytes, formatShare, formatCount, formatNumber,
+    formatNs, formatBytes, formatShare, formatCount, formatNumber, timeUnits, sizeUnits, unitFor,
     data, element, color, showRange, unbase64, unpack, columns, plotly,
   };
 })();

@@ -38,5 +38,14 @@ profkit.canvas = (() => {
     context.fillText(text.length > room ? `${text.slice(0, room - 1)}…` : text, x, y, width);
   }
 
-  return { textColorOn, fitted, write };
+  /** Show a tooltip beside the pointer, within a box, and above the pointer where it is too low. */
+  function showTip(tip, box, event) {
+    tip.hidden = false;
+    const left = Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth - 4);
+    const isAbove = event.clientY - box.top + 18 + tip.offsetHeight > box.height + 120;
+    tip.style.left = `${Math.max(0, left)}px`;
+    tip.style.top = `${event.clientY - box.top + (isAbove ? -tip.offsetHeight - 10 : 18)}px`;
+  }
+
+  return { textColorOn, fitted, write, showTip };
 })();

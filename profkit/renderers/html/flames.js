@@ -114,10 +114,7 @@
     const place = flame.text('place', node);
     tip.replaceChildren(profkit.element('b', {}, flame.text('name', node)),
       profkit.element('div', {}, place), profkit.element('div', {}, flame.about(node)));
-    const box = root.getBoundingClientRect();
-    const left = Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth - 4);
-    tip.style.left = `${Math.max(0, left)}px`;
-    tip.style.top = `${event.clientY - box.top + 18}px`;
+    profkit.canvas.showTip(tip, root.getBoundingClientRect(), event);
   });
   canvas.addEventListener('pointerleave', () => { tip.hidden = true; });
   canvas.addEventListener('click', (event) => {

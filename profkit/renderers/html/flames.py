@@ -8,14 +8,15 @@ import numpy as np
 from profkit.engine.context import Context
 from profkit.model.events import NO_ROW, Int64s
 from profkit.model.flame import Flame, FlameSite
+from profkit.model.location import numbered_line
 from profkit.model.report import Report
-from profkit.names import middle_cut, short_kernel, short_path, visible
+from profkit.names import short_kernel, short_path
 from profkit.present.flames import flames
 from profkit.renderers.html._colors import color_of
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import packed
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
 
 SCRIPTS: Final = ("canvas.js", "flame.js", "flames.js")
 _ORDER: Final = (
@@ -26,7 +27,7 @@ _ORDER: Final = (
 MAX_NODES: Final = 4_000
 """Nodes beyond the first so many are narrower than a pixel."""
 MAX_ROWS: Final = 300
-MAX_NAME: Final = 240
+_MAX_NAME: Final = 240
 
 _STYLES: Final[dict[str, tuple[str, str]]] = {
     "user": ("your code", "--series-2"),
@@ -110,7 +111,7 @@ def _data(flame: Flame, user_files: Collection[str], base: str) -> dict[str, Any
             plain=True,
         ),
         "sites": {
-            "name": [_cut(each.name) for each in sites],
+            "name": [cell(each.name, _MAX_NAME) for each in sites],
             "short": [_short(each) for each in sites],
             "place": [_place(each, base) for each in sites],
             "style": [kinds.index(kind) for kind in kind_of_site],
@@ -126,10 +127,6 @@ def _kind(site: FlameSite, user_files: Collection[str]) -> str:
     return site.kind
 
 
-def _cut(text: str) -> str:
-    return middle_cut(visible(text), MAX_NAME)
-
-
 def _name(site: FlameSite) -> str:
     return short_kernel(site.name) if site.kind == "kernel" else site.name
 
@@ -138,14 +135,15 @@ def _short(site: FlameSite) -> str:
     """The name that is drawn; of a source line with its file and number."""
     if site.frame is not None and site.kind == "line":
         file = site.frame.file.replace("\\", "/").rsplit("/", 1)[-1]
-        return _cut(f"{site.name}  {file}:{site.frame.line}")
-    return _cut(_name(site))
+        return cell(f"{site.name}  {numbered_line(file, site.frame.line)}", _MAX_NAME)
+    return cell(_name(site), _MAX_NAME)
 
 
 def _place(site: FlameSite, base: str) -> str:
     if site.frame is None:
         return ""
-    return _cut(f"{short_path(site.frame.file, base)}:{site.frame.line}")
+    line = numbered_line(short_path(site.frame.file, base), site.frame.line)
+    return cell(line, _MAX_NAME)
 
 
 def _table(flame: Flame, base: str) -> SortableTable:
@@ -154,22 +152,24 @@ def _table(flame: Flame, base: str) -> SortableTable:
     order = np.lexsort((np.arange(len(own)), -total, -own))[:MAX_ROWS].tolist()
     unit: Any = flame.unit
     columns = (
-        SortableColumn("Name", "name"),
-        SortableColumn("Location", "place"),
-        SortableColumn("Self", unit, "without what it calls"),
-        SortableColumn("Share", "share", "of the whole graph, without what it calls"),
-        SortableColumn("Total", unit, "with all that it calls; recursive calls count once"),
-        SortableColumn("Count", "count", "calls, kernels, copies or blocks that end there"),
-    )
-    rows = (
-        (
-            _name(flame.sites[each]), _place(flame.sites[each], base), int(own[each]),
-            int(own[each]) / flame.weight, int(total[each]), int(n[each]),
-        )
-        for each in order
+        SortableColumn("Name", "name", lambda site: _name(flame.sites[site])),
+        SortableColumn("Location", "place", lambda site: _place(flame.sites[site], base)),
+        SortableColumn("Self", unit, lambda site: int(own[site]), "without what it calls"),
+        SortableColumn(
+            "Share", "share", lambda site: int(own[site]) / flame.weight,
+            "of the whole graph, without what it calls",
+        ),
+        SortableColumn(
+            "Total", unit, lambda site: int(total[site]),
+            "with all that it calls; recursive calls count once",
+        ),
+        SortableColumn(
+            "Count", "count", lambda site: int(n[site]),
+            "calls, kernels, copies or blocks that end there",
+        ),
     )  # fmt: skip
     hints = [flame.sites[each].name for each in order]
-    return table(f"flame-{flame.name}", flame.title, columns, rows, sorted_by=2, hints=hints)
+    return table(f"flame-{flame.name}", flame.title, columns, order, sorted_by="Self", hints=hints)
 
 
 def by_site(flame: Flame) -> tuple[Int64s, Int64s, Int64s]:

@@ -191,18 +191,17 @@ profkit.lanes = (() => {
   }
 
   /** Round times within a range, with their labels. */
-  function ticks({ from, to }, width, zero = 0) {
+  function ticks({ from, to }, width) {
     const rough = ((to - from) / width) * 110;
     const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
     const step = [1, 2, 5, 10].find((each) => each * power >= rough) * power;
-    const [scale, unit] = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']]
-      .find(([size]) => Math.abs(to - zero) >= size) ?? [1, 'ns'];
+    const [scale, unit] = profkit.unitFor(to, profkit.timeUnits);
     const digits = Math.max(0, Math.ceil(Math.log10(scale / step) - 1e-9));
     const found = [];
-    for (let at = Math.ceil((from - zero) / step) * step; at <= to - zero; at += step) {
+    for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
       const text = (at / scale).toLocaleString('en-US',
         { minimumFractionDigits: digits, maximumFractionDigits: digits });
-      found.push({ at: at + zero, text: `${text} ${unit}` });
+      found.push({ at, text: `${text} ${unit}` });
     }
     return found;
   }

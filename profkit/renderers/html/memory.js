@@ -2,19 +2,14 @@
 /** Allocated and reserved memory over time, with layers by line, use or operator. */
 (() => {
   const clocks = {
-    ns: { title: 'time', scales: [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']] },
+    ns: { title: 'time', scales: profkit.timeUnits },
     us: { title: 'time', scales: [[1e6, 's'], [1e3, 'ms'], [1, 'µs']] },
     entries: { title: 'entries of the history', scales: [[1, '']] },
     step: { title: 'step', scales: [[1, '']] },
   };
-  const sizes = [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB'], [1, 'B']];
   const nSeries = 8;
 
-  /** The largest unit in which the largest value is at least one. */
-  function unitFor(values, scales) {
-    const largest = Math.max(...values.map((each) => Math.abs(each ?? 0)));
-    return scales.find(([size]) => largest >= size) ?? scales[scales.length - 1];
-  }
+  const largest = (values) => Math.max(...values.map((each) => Math.abs(each ?? 0)));
 
   function trace(x, { name, bytes }, scale, style) {
     return {
@@ -34,8 +29,9 @@
     const place = document.getElementById(id);
     const inputs = [...document.querySelectorAll(`input[name="${id}"]`)];
     const { title, scales } = clocks[clock];
-    const [scale, unit] = unitFor(at, scales);
-    const [size, sizeUnit] = unitFor(lines.flatMap((line) => line.bytes), sizes);
+    const [scale, unit] = profkit.unitFor(largest(at), scales);
+    const bytes = lines.flatMap((line) => line.bytes);
+    const [size, sizeUnit] = profkit.unitFor(largest(bytes), profkit.sizeUnits);
     const x = at.map((each) => each / scale);
     const shape = clock === 'step' ? 'linear' : 'hv';
     const kinds = Object.keys(layers);

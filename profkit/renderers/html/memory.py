@@ -17,7 +17,6 @@ from profkit.present.memory_text import (
     place_of,
     series_rows,
     use_label,
-    use_of,
 )
 from profkit.present.recording_tables import largest_allocations, operator_memory
 from profkit.renderers.html._options import Options
@@ -26,6 +25,11 @@ from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, Sortable
 from profkit.units import format_bytes
 
 _SCRIPT: Final = "memory.js"
+_OF_ALL: Final = "of all allocated bytes at that time"
+_COUNT_AND_BYTES: Final = (
+    SortableColumn("Blocks", "count", "n"),
+    SortableColumn("Bytes", "bytes", "bytes"),
+)
 _BY: Final = {"line": "by line", "use": "by use", "operator": "by operator"}
 
 
@@ -134,45 +138,38 @@ def _peak_table(number: int, series: MemorySeries, kind: str) -> SortableTable:
     highest = series.highest
     total = int(series.allocated_bytes[highest])
     columns = (
-        SortableColumn("Allocated by", "place"),
-        SortableColumn("Bytes", "bytes"),
-        SortableColumn("Share", "share", "of all allocated bytes at that time"),
+        SortableColumn("Allocated by", "place", "name"),
+        SortableColumn("Bytes", "bytes", lambda layer: int(layer.bytes[highest])),
+        SortableColumn("Share", "share", lambda layer: int(layer.bytes[highest]) / total, _OF_ALL),
     )
-    layers = sorted(((int(each.bytes[highest]), each.name) for each in series.layers[kind]),
-                    key=lambda each: -each[0])  # fmt: skip
-    rows = ((name, n_bytes, n_bytes / total) for n_bytes, name in layers if n_bytes and total)
+    layers = [layer for layer in series.layers[kind] if layer.bytes[highest] and total]
+    layers.sort(key=lambda layer: -int(layer.bytes[highest]))
     caption = f"{series.device} at its peak, {_BY[kind]}: {format_bytes(total)}"
-    return table(f"memory-peak-{number}-{kind}", caption, columns, rows, sorted_by=1)
+    return table(f"memory-peak-{number}-{kind}", caption, columns, layers, sorted_by="Bytes")
 
 
 def _monitored_table(report: Report) -> SortableTable:
-    figures = ("After the first step", "After the last step", "Highest")
     columns = (
-        SortableColumn("Figure", "text"),
-        *(SortableColumn(each, "bytes") for each in figures),
+        SortableColumn("Figure", "text", "name"),
+        SortableColumn("After the first step", "bytes", "first_bytes"),
+        SortableColumn("After the last step", "bytes", "last_bytes"),
+        SortableColumn("Highest", "bytes", "highest_bytes"),
     )
-    rows = ((e.name, e.first_bytes, e.last_bytes, e.highest_bytes) for e in series_rows(report))
-    return table("memory-monitored", "Memory over the steps", columns, rows)
+    return table("memory-monitored", "Memory over the steps", columns, series_rows(report))
 
 
 def _sites_table(number: int, each: AllocationTable, options: Options) -> SortableTable:
     columns = (
-        SortableColumn("Allocated at", "place"),
-        SortableColumn("Function", "name"),
-        SortableColumn("Blocks", "count"),
-        SortableColumn("Bytes", "bytes"),
-        SortableColumn("Share", "share", "of all allocated bytes at that time"),
-        SortableColumn("Used for", "text", "inferred from the stack"),
+        SortableColumn("Allocated at", "place", lambda site: _site_place(site, options)),
+        SortableColumn("Function", "name", "location.function"),
+        *_COUNT_AND_BYTES,
+        SortableColumn("Share", "share", each.share, _OF_ALL),
+        SortableColumn(
+            "Used for", "text", lambda site: use_label(site.category), "inferred from the stack"
+        ),
     )
-    rows = (
-        (
-            _site_place(site, options), site.location.function, site.n, site.bytes,
-            each.share(site), use_of(site),
-        )
-        for site in each.sites
-    )  # fmt: skip
     caption = f"{each.title}: {format_bytes(each.total_bytes)}"
-    return table(f"memory-sites-{number}", caption, columns, rows, sorted_by=3)
+    return table(f"memory-sites-{number}", caption, columns, each.sites, sorted_by="Bytes")
 
 
 def _site_place(site: AllocationSite, options: Options) -> str:
@@ -184,43 +181,40 @@ def _site_place(site: AllocationSite, options: Options) -> str:
 
 def _device_tables(number: int, device: SnapshotDevice) -> Iterator[SortableTable]:
     name = device.device
-    count_and_bytes = (SortableColumn("Blocks", "count"), SortableColumn("Bytes", "bytes"))
+    use = SortableColumn("Use", "text", lambda each: use_label(each.category) or "not known")
     yield table(
         f"memory-uses-{number}",
         f"{name} at its peak, by use",
-        (SortableColumn("Use", "text"), *count_and_bytes),
-        ((use_label(e.category) or "not known", e.n, e.bytes) for e in device.peak_uses),
-        sorted_by=2,
+        (use, *_COUNT_AND_BYTES),
+        device.peak_uses,
+        sorted_by="Bytes",
     )
-    pinned = "free bytes in the same segments, which cannot be released"
+    about = "free bytes in the same segments, which cannot be released"
     yield table(
         f"memory-fragmentation-{number}",
         f"{name}: allocations that keep free memory from being released",
         (
-            SortableColumn("Allocated at", "place"),
-            *count_and_bytes,
-            SortableColumn("Unreleasable", "bytes", pinned),
+            SortableColumn("Allocated at", "place", "location.place"),
+            *_COUNT_AND_BYTES,
+            SortableColumn("Unreleasable", "bytes", "unreleasable_bytes", about),
         ),
-        (
-            (each.location.place, each.n, each.bytes, each.unreleasable_bytes)
-            for each in device.fragmentation_sites
-        ),
-        sorted_by=3,
+        device.fragmentation_sites,
+        sorted_by="Unreleasable",
     )
+    net = "allocated minus freed; negative if more was freed"
     yield table(
         f"memory-regions-{number}",
         f"{name}: memory by region",
         (
-            SortableColumn("Region", "name"),
-            SortableColumn("Entries", "count"),
-            SortableColumn("Peak", "bytes", "highest active bytes in any entry"),
-            SortableColumn("Net", "bytes", "allocated minus freed; negative if more was freed"),
+            SortableColumn("Region", "name", "name"),
+            SortableColumn("Entries", "count", "n"),
+            SortableColumn(
+                "Peak", "bytes", "peak_active_bytes", "highest active bytes in any entry"
+            ),
+            SortableColumn("Net", "bytes", "net_active_bytes", net),
         ),
-        (
-            (each.name, each.n, each.peak_active_bytes, each.net_active_bytes)
-            for each in device.regions
-        ),
-        sorted_by=2,
+        device.regions,
+        sorted_by="Peak",
     )
 
 
@@ -228,34 +222,30 @@ def _allocation_tables(options: Options) -> Iterator[SortableTable]:
     if options.recording is None or not options.recording.context.has_trace:
         return
     ctx = options.recording.context
-    origin = (SortableColumn("Operator", "name"), SortableColumn("Device", "text"))
+    origin = (SortableColumn("Operator", "name", "op"), SortableColumn("Device", "text", "device"))
+    net = "allocated minus freed within the operator"
     yield table(
         "memory-operators",
         "Allocations by operator",
         (
             *origin,
-            SortableColumn("Allocations", "count"),
-            SortableColumn("Allocated", "bytes", "sum of their sizes"),
-            SortableColumn("Net", "bytes", "allocated minus freed within the operator"),
+            SortableColumn("Allocations", "count", "n_allocations"),
+            SortableColumn("Allocated", "bytes", "allocated_bytes", "sum of their sizes"),
+            SortableColumn("Net", "bytes", "net_bytes", net),
         ),
-        (
-            (each.op, each.device, each.n_allocations, each.allocated_bytes, each.net_bytes)
-            for each in operator_memory(ctx)
-        ),
-        sorted_by=3,
+        operator_memory(ctx),
+        sorted_by="Allocated",
     )
+    never = "–: not freed in the recording"  # noqa: RUF001  (a dash)
     yield table(
         "memory-largest",
         "Largest allocations",
         (
             *origin,
-            SortableColumn("Bytes", "bytes"),
-            SortableColumn("Allocated at", "ns", "from the start of the trace"),
-            SortableColumn("Freed after", "ns", "–: not freed in the recording"),  # noqa: RUF001  (a dash)
+            SortableColumn("Bytes", "bytes", "n_bytes"),
+            SortableColumn("Allocated at", "ns", "at_ns", "from the start of the trace"),
+            SortableColumn("Freed after", "ns", "lifetime_ns", never),
         ),
-        (
-            (each.op, each.device, each.n_bytes, each.at_ns, each.lifetime_ns)
-            for each in largest_allocations(ctx)
-        ),
-        sorted_by=2,
+        largest_allocations(ctx),
+        sorted_by="Bytes",
     )

@@ -7,9 +7,14 @@ from typing import Any
 from profkit.engine.wording import counted
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import SEVERITIES
-from profkit.model.report import Breakdown, Report
-from profkit.present.headline import breakdown_title, device_noun, part_label
-from profkit.renderers.html._colors import color_of, is_idle
+from profkit.model.report import Report
+from profkit.present.headline import (
+    breakdown_title,
+    device_noun,
+    host_step_time,
+    incomplete_steps,
+    step_range,
+)
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import cell
@@ -25,24 +30,6 @@ class Tile:
     more: str = ""
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A part of the step time, or of the recording without steps.
-
-    Attributes:
-        ns: Its length, per step where there are steps.
-        share: The same as a share of the whole.
-        color: The CSS custom property of its colour.
-        is_idle: Whether it is hatched, so that colour is not the only sign.
-    """
-
-    label: str
-    ns: int
-    share: float
-    color: str
-    is_idle: bool
-
-
 def section(report: Report, options: Options) -> Section:
     """The figures of any report."""
     breakdown = report.summary.breakdown
@@ -50,23 +37,17 @@ def section(report: Report, options: Options) -> Section:
         "overview.html.j2",
         tiles=list(_tiles(report)),
         whole=breakdown_title(report),
-        whole_ns=_whole_ns(breakdown),
-        bars=list(_bars(breakdown)),
+        whole_ns=breakdown.mean_ns if breakdown is not None else 0,
+        parts=breakdown.parts if breakdown is not None else (),
     )
     return Section("overview", "Overview", body)
-
-
-def _whole_ns(breakdown: Breakdown | None) -> int:
-    if breakdown is None:
-        return 0
-    return breakdown.total_ns if breakdown.per_step_ns is None else breakdown.per_step_ns
 
 
 def _tiles(report: Report) -> Iterator[Tile]:
     summary = report.summary
     breakdown = summary.breakdown
     if breakdown is not None and breakdown.total_ns:
-        yield Tile(breakdown_title(report), format_ns(_whole_ns(breakdown)), _range(report))
+        yield Tile(breakdown_title(report), format_ns(breakdown.mean_ns), _range(report))
     for device in summary.devices:
         if device.span_ns and len(summary.devices) == 1:
             busy = format_share(device.busy_ns / device.span_ns)
@@ -82,11 +63,11 @@ def _tiles(report: Report) -> Iterator[Tile]:
 
 
 def _range(report: Report) -> str:
-    lengths = [step.dur_ns for step in report.summary.steps]
-    if len(lengths) < 2:  # noqa: PLR2004  (one step has no range)
-        return "one step" if lengths else ""
-    shortest, longest = format_ns(min(lengths)), format_ns(max(lengths))
-    return f"mean of {len(lengths)} steps: {shortest} to {longest}"
+    n_steps, spread = len(report.summary.steps), step_range(report)
+    more = [host_step_time(report), incomplete_steps(report)]
+    mean = f"mean of {n_steps} steps{f': {spread}' if spread else ''}"
+    one = "one step" if n_steps else ""
+    return "; ".join(filter(None, [mean if n_steps > 1 else one, *more]))
 
 
 def _memory_tiles(report: Report) -> Iterator[Tile]:
@@ -116,12 +97,6 @@ def _findings_tile(report: Report) -> Tile:
     return Tile("Findings", format_count(len(report.findings)), ", ".join(by_severity) or skipped)
 
 
-def _bars(breakdown: Breakdown | None) -> Iterator[Bar]:
-    for part in breakdown.parts if breakdown is not None else ():
-        ns = part.ns if part.per_step_ns is None else part.per_step_ns
-        yield Bar(part_label(part.kind), ns, part.share, color_of(part.kind), is_idle(part.kind))
-
-
 def comparable_figures(report: Report) -> dict[str, Any]:
     """The figures of a report that a page of several reports compares."""
     source, summary = report.source, report.summary
@@ -135,11 +110,8 @@ def comparable_figures(report: Report) -> dict[str, Any]:
         "path": cell(source.path),
         "rank": source.rank,
         "nSteps": len(summary.steps) or None,
-        "wholeNs": _whole_ns(breakdown) or None,
-        "partsNs": {
-            part.kind: part.ns if part.per_step_ns is None else part.per_step_ns
-            for part in (breakdown.parts if breakdown else ())
-        },
+        "wholeNs": (breakdown.mean_ns or None) if breakdown is not None else None,
+        "partsNs": {part.kind: part.mean_ns for part in (breakdown.parts if breakdown else ())},
         "busyShare": _share(summary.devices, "busy_ns"),
         "computeShare": _share(summary.devices, "compute_ns"),
         "communicationShare": _share(summary.devices, "communication_ns"),

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from profkit.model.report import Report
 from profkit.names import short_path
-from profkit.present.headline import overhead_text, unchecked_by_reason
-from profkit.present.memory_text import not_measured
+from profkit.present.headline import remarks, unchecked_by_reason
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.units import format_count, format_ns
@@ -26,23 +25,10 @@ def section(report: Report, options: Options) -> Section:
             unchecked=unchecked_by_reason(report),
             n_unchecked=len(report.unchecked),
             health=report.health,
-            remarks=list(_remarks(report)),
+            remarks=list(remarks(report, everything=True)),
             environment=list(_environment(report, options)),
         ),
     )
-
-
-def _remarks(report: Report) -> Iterator[str]:
-    """How recording affects the figures, a sentence each."""
-    source = report.source
-    if source.overhead_ratio is not None:
-        yield overhead_text(source.overhead_ratio)
-    if source.lines_from == "other-step":
-        yield "Times are from steps without stacks; source lines are from another step."
-    if report.summary.n_gpu_events_without_launch:
-        n = format_count(report.summary.n_gpu_events_without_launch)
-        yield f"{n} kernels and copies were launched before recording began."
-    yield from not_measured(report)
 
 
 def _environment(report: Report, options: Options) -> Iterator[tuple[str, str]]:

@@ -23,12 +23,17 @@ profkit.SliceFacts = class {
     return [
       ...this.durations(level, index),
       ['Start', profkit.formatNs(level.start[index])],
-      ['Kind', this.styles[this.sites.style[site]].label],
+      ['Kind', `${this.styles[this.sites.style[site]].label}${this.pathNote(site)}`],
       ...(op ? [['Launched by', op]] : []),
       ...(line ? [['Line', line]] : []),
       ['Total', `${profkit.formatNs(this.sites.totalNs[site])} in `
         + `${profkit.formatCount(this.sites.n[site])} events of this name, line and operator`],
     ];
+  }
+
+  /** What distinguishes a segment of the critical path from the event that it is a part of. */
+  pathNote(site) {
+    return this.sites.isPath[site] ? ', on the critical path' : '';
   }
 
   durations(level, index) {

@@ -13,11 +13,6 @@
  * @property {Uint32Array} first    first slice of each row, and the end of the last row
  */
 profkit.slices = (() => {
-  /** The bytes of a level, decompressed where they are compressed. */
-  async function bytesOf({ text, plain }) {
-    return plain ? profkit.unbase64(text) : profkit.unpack(text);
-  }
-
   /** @returns {Level} */
   function decoded(bytes, { rows, resolutionNs, packed }, startNs) {
     const [gaps, spans, sites, others, rests, longests] = profkit.columns(bytes, packed);
@@ -79,7 +74,7 @@ profkit.slices = (() => {
       if (!packed || packed.isLoading) return;
       packed.isLoading = true;
       try {
-        this.decode(index, await bytesOf(packed));
+        this.decode(index, await profkit.unpack(packed.text));
       } catch {
         this.failed = true;
       }

@@ -11,8 +11,7 @@ profkit.stacked = (place, { axis, names, series }, onSelect) => {
   const numbers = names.map((_, bar) => bar + 1);
   const longest = Math.max(...names.map((_, bar) => series
     .reduce((sum, { ns }) => sum + ns[bar], 0)));
-  const [scale, unit] = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']]
-    .find(([size]) => longest >= size) ?? [1, 'ns'];
+  const [scale, unit] = profkit.unitFor(longest, profkit.timeUnits);
 
   function trace({ label, color, isIdle, ns }) {
     const fill = profkit.color(color);

@@ -1,6 +1,7 @@
 """The time of each step by part, as bars that link to the step on the timeline."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from profkit.model.report import Report, StepSummary
@@ -64,8 +65,8 @@ def _chart(steps: tuple[StepSummary, ...]) -> dict[str, Any]:
     parts = [*longest.parts, *(part for step in steps for part in step.parts)]
     return {
         "names": [cell(step.name) for step in steps],
-        "startNs": [step.start_ns for step in steps],
-        "durNs": [step.dur_ns for step in steps],
+        "startNs": _bounds(steps)[0],
+        "durNs": [step.time_ns for step in steps],
         "series": stacked_series(
             list(dict.fromkeys(part.kind for part in parts)),
             [{part.kind: part.ns for part in step.parts} for step in steps],
@@ -73,26 +74,36 @@ def _chart(steps: tuple[StepSummary, ...]) -> dict[str, Any]:
     }
 
 
+def _bounds(steps: tuple[StepSummary, ...]) -> tuple[list[int], list[int]]:
+    """Where the steps begin and end, on the devices where the host runs ahead of them."""
+    starts = [
+        step.start_ns if step.device_start_ns is None else step.device_start_ns for step in steps
+    ]
+    return starts, [start + step.time_ns for start, step in zip(starts, steps, strict=True)]
+
+
+def _times(steps: tuple[StepSummary, ...]) -> tuple[SortableColumn, ...]:
+    """The columns of the step time: on the host, and on the devices where it runs ahead of them."""
+    on_host = SortableColumn("Step time", "ns", "dur_ns", "on the host")
+    if all(step.device_dur_ns is None for step in steps):
+        return (on_host,)
+    about = "from the completion of the step before to its own"
+    on_device = SortableColumn("Step time, device", "ns", "device_dur_ns", about)
+    return replace(on_host, title="Step time, host"), on_device
+
+
 def _table(steps: tuple[StepSummary, ...]) -> SortableTable:
     on_device = any(step.gpu_busy_ns is not None for step in steps)
     device = (
-        SortableColumn("Device busy", "ns", "any device ran a kernel or copy"),
-        SortableColumn("Device idle", "ns", "the rest of the step"),
+        SortableColumn("Device busy", "ns", "gpu_busy_ns", "any device ran a kernel or copy"),
+        SortableColumn("Device idle", "ns", "gpu_idle_ns", "the rest of the step"),
     )
     columns = (
-        SortableColumn("Step", "name"),
-        SortableColumn("Step time", "ns", "on the host"),
+        SortableColumn("Step", "name", "name"),
+        *_times(steps),
         *(device if on_device else ()),
-        SortableColumn("Waiting for data", "ns", "in a data loader's __next__"),
-        SortableColumn("In syncs", "ns", "the host waited for a device"),
+        SortableColumn("Waiting for data", "ns", "data_wait_ns", "in a data loader's __next__"),
+        SortableColumn("In syncs", "ns", "sync_ns", "the host waited for a device"),
     )
-    rows = (
-        (
-            step.name, step.dur_ns,
-            *((step.gpu_busy_ns, step.gpu_idle_ns) if on_device else ()),
-            step.data_wait_ns, step.sync_ns,
-        )
-        for step in steps
-    )  # fmt: skip
-    ranges = [(step.start_ns, step.start_ns + step.dur_ns) for step in steps]
-    return table("steps-table", "All steps", columns, rows, ranges=ranges)
+    ranges = list(zip(*_bounds(steps), strict=True))
+    return table("steps-table", "All steps", columns, steps, ranges=ranges)

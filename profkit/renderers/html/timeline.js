@@ -175,13 +175,7 @@
     }
     tip.replaceChildren(profkit.element('b', {}, facts.title(level, index)),
       facts.list(facts.of(level, index)));
-    tip.hidden = false;
-    const box = root.getBoundingClientRect();
-    const left = Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth - 4);
-    const above = event.clientY - box.top + 18 + tip.offsetHeight > box.height + 120;
-    const top = event.clientY - box.top + (above ? -tip.offsetHeight - 10 : 18);
-    tip.style.left = `${Math.max(0, left)}px`;
-    tip.style.top = `${top}px`;
+    profkit.canvas.showTip(tip, root.getBoundingClientRect(), event);
   }
 
   function select(level, row, index) {
@@ -320,7 +314,9 @@
       matches = new Set([...sites.name.keys()].filter((site) => has[sites.name[site]]
         || has[sites.place[site]] || has[sites.op[site]]));
       let [n, totalNs] = [0, 0];
-      for (const site of matches) {
+      // Segments of the critical path are parts of events that are counted already.
+      const events = [...matches].filter((site) => !sites.isPath[site]);
+      for (const site of events.length ? events : matches) {
         n += sites.n[site];
         totalNs += sites.totalNs[site];
       }

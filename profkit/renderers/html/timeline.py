@@ -8,17 +8,18 @@ import numpy as np
 from markupsafe import Markup
 
 from profkit.index.level_of_detail import coarser
-from profkit.model.location import Frame
+from profkit.model.location import Frame, numbered_line
 from profkit.model.report import Report
 from profkit.model.timeline import Level, SliceKind, Timeline, TimelineSite
-from profkit.names import middle_cut, short_kernel, short_path, visible
+from profkit.names import short_kernel, short_path
+from profkit.present.critical_path import path_label
 from profkit.present.headline import part_label
 from profkit.present.timeline import timeline
 from profkit.renderers.html._colors import color_of
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._packed_columns import packed
 from profkit.renderers.html._section import Section, fill
-from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, table
+from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, SortableTable, cell, table
 
 SCRIPTS: Final = (
     "canvas.js", "slices.js", "lanes.js", "drags.js", "slice_facts.js", "timeline.js",
@@ -29,7 +30,7 @@ MAX_PLAIN_SLICES: Final = 20_000
 """Up to so many slices the coarsest level is not compressed, so that any browser can draw it."""
 MAX_STEPS: Final = 1_000
 """Steps in the list to choose from; the table of steps has all."""
-MAX_NAME: Final = 240
+_MAX_NAME: Final = 240
 _SAMPLE: Final = 1 << 16
 _TRIES: Final = 64
 _SAMPLE_TOLERANCE: Final = 1.1
@@ -63,6 +64,9 @@ _STYLES: Final[dict[SliceKind, SliceStyle]] = {
     "sync": SliceStyle("syncs", "--series-4", "stripes"),
     "data": SliceStyle(part_label("data"), color_of("data"), "stripes"),
     "allocator": SliceStyle("driver allocations", color_of("idle-allocator"), "stripes"),
+    "launch-latency": SliceStyle(path_label("launch-latency"), color_of("idle-launch"), "stripes"),
+    "gap": SliceStyle(path_label("gap"), color_of("idle-device"), "stripes"),
+    "unrecorded": SliceStyle(path_label("unrecorded"), "--series-7", "dots"),
     "overhead": SliceStyle("profiler overhead", "--series-8", "stripes"),
     "other": SliceStyle("other events", "--series-8"),
 }
@@ -105,7 +109,7 @@ def _body(shown: Timeline, levels: Sequence["_PackedLevel"], lanes: SortableTabl
         styles=[style_of(kind) for kind in kinds_of(shown)],
         steps=[step[0] for step in shown.steps[:MAX_STEPS]],
         n_steps=len(shown.steps),
-        n_events=sum(lane.n for lane in shown.lanes),
+        n_events=sum(lane.n for lane in shown.lanes if lane.kind != "path"),
         resolution_ns=levels[0].level.resolution_ns,
         table=lanes,
     )
@@ -120,7 +124,7 @@ def _data(shown: Timeline, levels: Sequence["_PackedLevel"], base: str) -> dict[
         "endNs": shown.end_ns,
         "lanes": [
             {
-                "kind": lane.kind, "label": _cut(lane.label), "firstRow": lane.first_row,
+                "kind": lane.kind, "label": cell(lane.label, _MAX_NAME), "firstRow": lane.first_row,
                 "nRows": lane.n_rows, "n": lane.n, "busyNs": lane.busy_ns,
             }
             for lane in shown.lanes
@@ -136,7 +140,7 @@ def _data(shown: Timeline, levels: Sequence["_PackedLevel"], base: str) -> dict[
             for each in levels
         ],
         "steps": [
-            {"name": _cut(name), "startNs": start, "endNs": end}
+            {"name": cell(name, _MAX_NAME), "startNs": start, "endNs": end}
             for name, start, end in shown.steps[:MAX_STEPS]
         ],
     }  # fmt: skip
@@ -149,7 +153,7 @@ def _sites(
     texts: dict[str, int] = {"": 0}
 
     def index(text: str) -> int:
-        return texts.setdefault(_cut(text), len(texts))
+        return texts.setdefault(cell(text, _MAX_NAME), len(texts))
 
     found = {
         "name": [index(site.name) for site in sites],
@@ -162,6 +166,7 @@ def _sites(
         "style": [kinds.index(site.kind) for site in sites],
         "n": [site.n for site in sites],
         "totalNs": [site.total_ns for site in sites],
+        "isPath": [int(site.is_path) for site in sites],
     }
     return {**found, "texts": list(texts)}
 
@@ -170,12 +175,8 @@ def _place(frame: Frame | None, base: str) -> str:
     """``net.py:12 in forward``, or nothing."""
     if frame is None:
         return ""
-    where = f"{short_path(frame.file, base)}:{frame.line}"
+    where = numbered_line(short_path(frame.file, base), frame.line)
     return f"{where} in {frame.function}" if frame.function else where
-
-
-def _cut(text: str) -> str:
-    return middle_cut(visible(text), MAX_NAME)
 
 
 @dataclass(frozen=True)
@@ -188,12 +189,7 @@ class _PackedLevel:
 
 
 def levels_within(shown: Timeline, max_characters: int) -> list[_PackedLevel]:
-    """The levels of detail as text, the finest first, within a limit of the page's size.
-
-    Args:
-        shown: The timeline.
-        max_characters: Limit of the length of all texts together.
-    """
+    """The levels of detail as text, the finest first, within a limit of the page's size."""
     found: list[_PackedLevel] = []
     left = max_characters
     for level in reversed(shown.levels):
@@ -259,16 +255,17 @@ def _packed(shown: Timeline, level: Level, *, plain: bool) -> dict[str, Any]:
 
 def _table(shown: Timeline) -> SortableTable:
     """The lanes as a table, for screen readers."""
-    columns = (
-        SortableColumn("Lane", "name"),
-        SortableColumn("Events", "count"),
-        SortableColumn("Busy", "ns", "time that its events cover"),
-        SortableColumn("Share", "share", "of the time from the first event to the last"),
-        SortableColumn("Rows", "count", "nesting depth, or events that run at the same time"),
-    )
     span_ns = max(1, shown.end_ns - shown.start_ns)
-    rows = (
-        (lane.label, lane.n, lane.busy_ns, lane.busy_ns / span_ns, lane.n_rows)
-        for lane in shown.lanes
-    )
-    return table("lanes-table", "All lanes", columns, rows)
+    columns = (
+        SortableColumn("Lane", "name", "label"),
+        SortableColumn("Events", "count", "n"),
+        SortableColumn("Busy", "ns", "busy_ns", "time that its events cover"),
+        SortableColumn(
+            "Share", "share", lambda lane: lane.busy_ns / span_ns,
+            "of the time from the first event to the last",
+        ),
+        SortableColumn(
+            "Rows", "count", "n_rows", "nesting depth, or events that run at the same time"
+        ),
+    )  # fmt: skip
+    return table("lanes-table", "All lanes", columns, shown.lanes)

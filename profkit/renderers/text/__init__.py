@@ -21,6 +21,7 @@ from profkit.model.difference import Difference
 from profkit.model.report import Report
 from profkit.names import middle_cut, tail_cut
 from profkit.present.document import (
+    Cell,
     Document,
     DocumentSection,
     FindingBlock,
@@ -36,7 +37,7 @@ from profkit.present.document import (
     report_document,
 )
 from profkit.present.renderer import ReadersOptions, RendererInfo
-from profkit.renderers.text.tables import INDENT, TableLayout, grid
+from profkit.renderers.text.tables import INDENT, TableLayout, fitted, grid
 from profkit.units import format_share
 
 __all__ = ["INFO", "Options", "render", "render_difference"]
@@ -50,6 +51,8 @@ _MAX_WIDTH: Final = 200
 _MIN_WIDTH: Final = 40
 _MIN_WIDTH_FOR_BARS: Final = 60
 _MIN_BAR_WIDTH: Final = 6
+_MIN_PLACE_WIDTH: Final = 40
+_MIN_NAME_WIDTH: Final = 16
 _TIME_WIDTH: Final = 8
 _SHARE_WIDTH: Final = 5
 _RULE_WIDTH: Final = 8
@@ -116,13 +119,7 @@ def _laid_out(document: Document, options: Options) -> bytes:
 
 
 def _page(document: Document, width: int, wide: int) -> Iterator[RenderableType]:
-    """Everything on the page, from top to bottom.
-
-    Args:
-        document: The document.
-        width: Columns of sentences.
-        wide: Columns of tables.
-    """
+    """Everything on the page: sentences in ``width`` columns, tables in ``wide`` columns."""
     yield Text(_header(document, width), style="dim", overflow="fold")
     yield ""
     yield Text(_prose(document.headline), style="bold")
@@ -147,9 +144,9 @@ def _header(document: Document, width: int) -> str:
 
 
 def _section(section: DocumentSection, width: int, wide: int) -> Iterator[RenderableType]:
-    first = section.blocks[0]
     # The heading of a section that is one table takes the place of the title of its names.
-    title = "" if section.figures or not isinstance(first, TableBlock) else section.title
+    is_table = bool(section.blocks) and isinstance(section.blocks[0], TableBlock)
+    title = "" if section.figures or not is_table else section.title
     if not title:
         figures = f": {section.figures}" if section.figures else ""
         yield Text(section.title, style="bold").append(_prose(figures), style="not bold")
@@ -159,6 +156,8 @@ def _section(section: DocumentSection, width: int, wide: int) -> Iterator[Render
                 yield from _time_parts(block, width)
             case FindingBlock():
                 yield from _finding(block, width)
+            case TableBlock(n_brief=n_brief) if n_brief is not None:
+                yield from _brief(block, n_brief, width)
             case TableBlock():
                 yield TableLayout(block, wide, title).laid_out()
             case ListBlock():
@@ -196,6 +195,37 @@ def _bar(part: Part, room: int) -> str:
     return " " * start + ("▒" if part.kind == "idle" else "█") * (end - start)
 
 
+def _brief(block: TableBlock, n_rows: int, width: int) -> Iterator[RenderableType]:
+    """The first rows of a table without titles: kind, time and share, then where and in what."""
+    rows = [row.cells for row in block.rows[:n_rows]]
+    label_width = max(cell_len(str(cells[0])) for cells in rows)
+    room = width - label_width - _TIME_WIDTH - _SHARE_WIDTH - INDENT - 2
+    is_beside = room >= _MIN_PLACE_WIDTH
+    for label, time, share, place, name, name_share in rows:
+        head = f"{label!s:{label_width}} {time:>{_TIME_WIDTH}} {share:>{_SHARE_WIDTH}} "
+        where = _where(place, name, str(name_share), room if is_beside else width - INDENT)
+        if is_beside:
+            yield Text(" " * (INDENT // 2) + head + where)
+        else:
+            yield Padding(Text(head.replace("  ", " "), overflow="fold"), (0, 0, 0, INDENT // 2))
+            yield Padding(Text(where, overflow="fold"), (0, 0, 0, INDENT))
+
+
+def _where(place: Cell, name: Cell, share: str, room: int) -> str:
+    """``train.py:46, mostly aten::mm (21%)`` in at most ``room`` columns."""
+    lead, end = ("mostly ", f" ({share})") if share else ("", "")
+    if not name:
+        return fitted(place, room) if place else ""
+    short = _short(place) if place else ""
+    left = room - cell_len(lead) - cell_len(end) - 2
+    shown = fitted(name, max(left - cell_len(short), min(left, _MIN_NAME_WIDTH)))
+    left -= cell_len(shown)
+    if place and left < min(cell_len(short), _MIN_NAME_WIDTH):
+        return fitted(place, room)
+    where = f"{fitted(place, left)}, " if place else ""
+    return f"{where}{lead}{shown}{end}"
+
+
 def _finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
     """A finding: its place and cost, what happens, the fix, and what else is known of it."""
     left = Text(f"{finding.number:>2}  ")
@@ -206,7 +236,7 @@ def _finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
     # The cost stays on the line: folders of the place give way before it does.
     beside = min(width // 2, room - cell_len(rule) - cell_len(finding.cost) - 2)
     fits = max(beside, min(cell_len(_short(finding.place)) + 2, room - cell_len(rule)))
-    left.append(_fitted(finding.place, fits), style="bold").append("  ")
+    left.append(fitted(finding.place, fits), style="bold").append("  ")
     left.append(finding.severity, style=_SEVERITY_STYLE[finding.severity]).append(rule)
     cost = Text(finding.cost, "bold")
     gap = width - left.cell_len - cost.cell_len
@@ -221,11 +251,11 @@ def _finding(finding: FindingBlock, width: int) -> Iterator[RenderableType]:
         yield _hanging(f"{each.label}: ", _listed(each, width), "dim")
 
 
-def _short(value: Name | SourceLine | str) -> str:
+def _short(value: Cell) -> str:
     return value.short if isinstance(value, SourceLine) else _text(value)
 
 
-def _text(value: Name | SourceLine | str) -> str:
+def _text(value: Cell) -> str:
     return value.text if isinstance(value, Name) else str(value)
 
 
@@ -236,10 +266,6 @@ def _listed(labelled: Labelled, width: int) -> str:
         for each in labelled.values
     )
     return ", ".join(values) + labelled.rest
-
-
-def _fitted(value: Name | SourceLine | str, width: int) -> str:
-    return middle_cut(value, width) if isinstance(value, str) else value.fitted(width)
 
 
 def _hanging(lead: str, text: str, style: str, indent: int = INDENT) -> RenderableType:

@@ -28,6 +28,13 @@ def grid(*, show_header: bool = False, gap: int = 1) -> Grid:
                 header_style="bold")  # fmt: skip
 
 
+def fitted(cell: Cell, width: int) -> str:
+    """A name, source line or text in at most ``width`` characters."""
+    if isinstance(cell, Name | SourceLine):
+        return cell.fitted(width)
+    return middle_cut(str(cell), width)
+
+
 class TableLayout:
     """A table whose figures are never cut, and whose names keep their ends.
 
@@ -35,8 +42,6 @@ class TableLayout:
     column if there is room; otherwise they are below the names.
 
     Args:
-        table: The table.
-        width: Columns of the screen.
         title: A title for the first column in place of its own, or empty.
     """
 
@@ -59,7 +64,7 @@ class TableLayout:
 
     def laid_out(self) -> Grid:
         """The table in the widest layout that fits."""
-        names = [self._name(row.cells[0], max(self.width // 2, _NAME_WIDTH)) for row in self.rows]
+        names = [fitted(row.cells[0], max(self.width // 2, _NAME_WIDTH)) for row in self.rows]
         longest = max(_NAME_WIDTH, cell_len(self.title), *map(cell_len, names))
         room = self.width - sum(each + _GAP for each in self.widths)
         if not any(self.ends):
@@ -105,13 +110,6 @@ class TableLayout:
         first = end[0]
         return first.fitted(width) if isinstance(first, SourceLine) else middle_cut(text, width)
 
-    def _name(self, cell: Cell, width: int) -> str:
-        return (
-            cell.fitted(width)
-            if isinstance(cell, Name | SourceLine)
-            else middle_cut(str(cell), width)
-        )
-
     def _grid_of(self, name_width: int, end_width: int, gap: int) -> Grid:
         """The rows; below each what has no column beside it, and the frames of its stack."""
         is_stacked = name_width < _MIN_STACKED_WIDTH
@@ -122,7 +120,7 @@ class TableLayout:
         for row, figures, end in zip(self.rows, self.figures, self.ends, strict=True):
             below = [] if end_width or not end else [self._end(end, self.width - INDENT)]
             below += [frame.fitted(self.width - INDENT) for frame in row.stack]
-            name = self._name(row.cells[0], self.width if is_stacked else name_width)
+            name = fitted(row.cells[0], self.width if is_stacked else name_width)
             line = self._line(column_width, end_width, gap)
             beside = [Text(self._end(end, end_width), self.end_style)] if end_width and end else []
             if is_stacked:

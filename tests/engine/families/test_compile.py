@@ -3,14 +3,15 @@
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from profkit.detectors import graph_breaks, recompiles
 from profkit.engine.context import Context
-from profkit.engine.windows import windows_ns
+from profkit.engine.windows import windows, windows_ns
 from profkit.model.capture_info import CaptureInfo, CodePlace, Compiled, Compiles, GraphBreak
-from profkit.readers.open import load_trace
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace
 
 FUNCTIONS = ("forward", "torch_dynamo_resume_in_forward_at_2", "<resume in forward>", "step")
 TEXTS = ("", "n == 3", "recompile_limit", "torch.compiler.disable", "print", "0/1: size mismatch")
@@ -67,8 +68,15 @@ def some_work(b: TraceBuilder, r: random.Random, depth: int = 0) -> None:
                     some_work(b, r, depth + 1)
 
 
+def is_serial(ctx: Context) -> bool:
+    """Whether all events are of one thread of the host."""
+    return not ctx.has_device_work and len(np.unique(ctx.events.lane)) == 1
+
+
 @pytest.mark.parametrize("seed", range(150))
-def test_costs_are_within_the_steps_and_are_what_is_claimed(tmp_path: Path, seed: int) -> None:
+def test_costs_are_within_the_steps_and_of_one_thread_the_time_that_goes(
+    tmp_path: Path, seed: int
+) -> None:
     r = random.Random(seed)  # noqa: S311  (the same shapes each time)
     b = TraceBuilder(capture=remembered(r))
     for _ in range(r.randint(1, 4)):
@@ -84,7 +92,22 @@ def test_costs_are_within_the_steps_and_are_what_is_claimed(tmp_path: Path, seed
     ]
     for finding in findings:
         assert 0 <= (finding.cost.ns or 0) <= windows_ns(ctx)
-        assert sum(end - start for start, end in finding.claims) == (finding.cost.ns or 0)
+        starts, ends = windows(ctx)
+        assert all(starts.min() <= start < end <= ends.max() for start, end in finding.spans)
+        if finding.change is not None and is_serial(ctx):
+            # One thread alone: every nanosecond that goes from it is saved.
+            removed = [rows for rows, _ in finding.change.scaled]
+            pairs = [
+                *finding.change.host_time,
+                *(
+                    (ctx.events.ts_ns[row], ctx.events.end_ns[row])
+                    for rows in removed
+                    for row in rows
+                ),
+            ]
+            moments = {at for start, end in pairs for at in range(start, end)}
+            inside = [at for at in moments if starts.min() <= at < ends.max()]
+            assert finding.cost.ns == len(inside)
         assert finding.n >= 1
         assert finding.message.endswith(".")
         assert finding.fix

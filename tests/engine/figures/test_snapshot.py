@@ -51,14 +51,14 @@ def test_lines_of_the_peak_and_of_the_end(tmp_path: Path) -> None:
         ("train.py:5", "parameter", 1, 100 * MIB, False),
         # Of what is freed later the history tells what was asked for.
         ("net.py:7", "activation", 2, 80 * MIB - 100, False),
-        ("an unrecorded source line", "unknown", 1, 30 * MIB, True),
+        ("source line not recorded", "unknown", 1, 30 * MIB, True),
         ("net.py:8", "activation", 1, 20 * MIB, False),
     ]
     assert [(site.location.place, site.category) for site in device.top_sites] == [
         ("train.py:5", "gradient"),
         ("train.py:5", "parameter"),
         ("train.py:5", "optimizer-state"),
-        ("an unrecorded source line", "unknown"),
+        ("source line not recorded", "unknown"),
     ]
     assert device.peak_active_bytes == 330 * MIB - 100
     assert device.peak_uses == (

@@ -9,8 +9,8 @@ import pytest
 
 from profkit.engine.context import Context
 from profkit.index.compiled.compilations import gaps_between_graphs
-from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace as load
 
 Built = Callable[[TraceBuilder], Context]
 

@@ -16,8 +16,8 @@ from profkit.index.device.counters import (
     launch_queue,
 )
 from profkit.index.intervals import union
-from profkit.readers.open import load_trace
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace
 
 CHANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 3)), max_size=40)
 

@@ -7,8 +7,8 @@ import pytest
 
 from profkit.engine.context import Context
 from profkit.index.device.matmul_precision import float32_matmuls, matmul_precision
-from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace as load
 
 FLOAT32 = {
     "cuBLAS of Ampere": "ampere_sgemm_128x64_tn",

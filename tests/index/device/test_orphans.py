@@ -8,8 +8,8 @@ from profkit.index.device.orphans import (
     orphans_from_before_recording,
     orphans_with_lost_launch,
 )
-from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace as load
 
 
 def context(b: TraceBuilder, tmp_path: Path) -> Context:

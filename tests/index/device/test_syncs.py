@@ -9,9 +9,9 @@ from profkit.index.device.syncs import SyncKind, Syncs, find_syncs, is_pageable,
 from profkit.index.host.nesting import call_tree
 from profkit.index.launches import join_launches
 from profkit.model.events import Category, EventTable
-from profkit.readers.open import load_trace as load
 from profkit.testing import Format, TraceBuilder
 from profkit.testing.event_recorder import Event
+from tests.traces import load_trace as load
 
 
 @pytest.fixture
@@ -218,3 +218,35 @@ def test_work_belongs_to_the_outermost_launching_call_of_its_correlation(
     launches = join_launches(events, call_tree(events).nearest(events.category == Category.OP))
     assert [events.name_of(row) for row in launches.launch.tolist()] == ["urEnqueueUSMMemcpy"]
     assert [events.name_of(row) for row in launches.op.tolist()] == ["aten::copy_"]
+
+
+def test_a_sync_after_another_launch_of_the_operator_does_not_wait_for_its_copy(
+    tmp_path: Path,
+) -> None:
+    # cuDNN copies its parameters, then measures algorithms: a kernel and a wait for an event each.
+    b = TraceBuilder()
+    with b.op("aten::cudnn_convolution"):
+        b.copy("HtoD (Pageable -> Device)", 112, 2_000, blocking=True)
+        for _ in range(3):
+            ident = b.call("LaunchKernel", 4_000)
+            b.kernel("implicit_gemm", 900_000, correlation=ident)
+            b.call("EventSynchronize", 900_000)
+    events, syncs = waits_in(b, tmp_path)
+    copies = syncs.of_kind(SyncKind.TO_DEVICE)
+    assert [events.name_of(row) for row in copies.rows] == ["cudaMemcpyAsync"]
+    assert int(events.dur_ns[copies.rows].sum()) == 6_000
+    assert syncs.kind.tolist() == [SyncKind.TO_DEVICE, *3 * [SyncKind.OTHER]]
+    assert syncs.copy.tolist()[1:] == 3 * [-1]
+
+
+def test_a_sync_waits_for_the_copy_of_its_own_thread(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    with b.op("aten::copy_"):
+        b.copy("DtoH (Device -> Pinned)", 8, 2_000, blocking=False)
+        own = b.tid
+        b.tid = own + 1
+        with b.op("aten::mm"):
+            b.kernel("gemm", 1_000, correlation=b.call("LaunchKernel", 1_000))
+        b.tid = own
+        b.call("StreamSynchronize", 4_000)
+    assert ("TO_HOST", "cudaStreamSynchronize", "aten::copy_") in described(b, tmp_path)

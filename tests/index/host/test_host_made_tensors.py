@@ -9,8 +9,8 @@ from profkit.engine.context import Context
 from profkit.index.device.syncs import SyncKind
 from profkit.index.host.host_made_tensors import creating_ops
 from profkit.model.events import NO_ROW
-from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace as load
 
 
 def makers_in(b: TraceBuilder, tmp_path: Path) -> list[str]:

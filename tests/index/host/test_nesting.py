@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from profkit.index.host import nesting
 from profkit.index.host.nesting import CallTree, call_tree, self_ns
 from profkit.model.events import NO_ROW, Category, EventTable, Lane, SparseColumn
-from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace as load
 
 
 def table(spans: list[tuple[int, int]], lanes: list[int] | None = None) -> EventTable:

@@ -12,9 +12,9 @@ from profkit.index.host.frames import Ownership, parse_frame
 from profkit.model.capture_info import CaptureInfo, OpLines
 from profkit.model.events import Category
 from profkit.model.location import Location
-from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
 from profkit.testing.event_recorder import Event
+from tests.traces import load_trace as load
 
 Read = Callable[[TraceBuilder], Context]
 
@@ -245,3 +245,61 @@ def test_the_origin_of_aligned_lines_is_recorded(read: Read) -> None:
     with builder.step():
         builder.compute("aten::relu", 100)
     assert read(builder).source.origin == "other-step"
+
+
+def started(b: TraceBuilder) -> None:
+    """The profiler's own calls when a recording begins, of which the first is still open."""
+    with b.frame("torch/autograd/profiler.py", 339, "_start_trace"):
+        b.advance(1_000)
+    with b.frame("torch/profiler/profiler.py", 304, "add_metadata_json"):
+        b.advance(1_000)
+
+
+def test_a_frame_that_was_open_when_recording_began_has_no_line(read: Read) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.frame("train.py", 141, "<module>"), b.frame("train.py", 77, "main"):
+        with b.frame("torch/profiler/profiler.py", 776, "step"):
+            b.advance(1_000)
+            started(b)
+        b.compute("aten::mm", 1_000)
+        with b.frame("train.py", 20, "main"):
+            b.compute("aten::add", 1_000)
+    ctx = read(b)
+    assert where(ctx, "aten::mm") == Location(
+        "train.py", None, "main", "aten::mm", precision="function"
+    )
+    assert where(ctx, "aten::mm").place == "main (train.py)"
+    assert where(ctx, "aten::add").line == 20
+
+
+def test_the_top_level_of_a_file_has_no_line(read: Read) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.frame("train.py", 1, "<module>"):
+        b.compute("aten::mm", 1_000)
+    location = where(read(b), "aten::mm")
+    assert (location.file, location.line, location.place) == ("train.py", None, "train.py")
+
+
+def test_frames_of_other_threads_are_open_if_they_are_before_the_next_call(read: Read) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.thread(7), b.frame("train.py", 300, "load"):
+        b.advance(50)
+        b.compute("aten::stack", 500)
+    b.now_ns = 100
+    with b.frame("train.py", 141, "main"):
+        started(b)
+        with b.thread(8), b.frame("train.py", 30, "work"):
+            b.compute("aten::cat", 1_000)
+    ctx = read(b)
+    assert (where(ctx, "aten::stack").line, where(ctx, "aten::stack").function) == (None, "load")
+    assert where(ctx, "aten::cat").line == 30
+
+
+def test_a_profiler_that_starts_after_other_calls_says_nothing_on_open_frames(read: Read) -> None:
+    b = TraceBuilder(stacks=True)
+    with b.frame("train.py", 5, "warm_up"):
+        b.advance(1_000)
+    with b.frame("train.py", 10, "main"):
+        started(b)
+        b.compute("aten::mm", 1_000)
+    assert where(read(b), "aten::mm").line == 10

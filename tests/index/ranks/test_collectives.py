@@ -17,8 +17,8 @@ from profkit.index.ranks.collectives import (
     launching_ops,
     wait_by_collective,
 )
-from profkit.readers.open import load_trace
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace
 
 Interval = tuple[int, int]
 END_NS = 60

@@ -7,7 +7,7 @@ import pytest
 
 from profkit.engine.context import Context
 from profkit.index.ranks.data_parallel import data_parallel_calls, data_parallel_overhead
-from profkit.readers.open import load_trace
+from tests.traces import load_trace
 
 
 def recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

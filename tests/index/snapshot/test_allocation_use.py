@@ -104,8 +104,8 @@ def test_without_stacks_every_use_is_unknown() -> None:
                       ("/home/u/net.py", 4, "forward"))),
         ("train.py:12", (("CUDACachingAllocator.cpp", 0, "malloc"), ("??", 0, "at::empty"),
                          ("thread48.o", 0, "clone"), ("clone3.S", 81, "__clone3"), USER)),
-        ("an unrecorded source line", (("libtorch.so", 0, "f"), ("", 0, "g"))),
-        ("an unrecorded source line", ()),
+        ("source line not recorded", (("libtorch.so", 0, "f"), ("", 0, "g"))),
+        ("source line not recorded", ()),
     ],
 )  # fmt: skip
 def test_the_source_line_of_a_stack(expected: str, frames: tuple[FrameLike, ...]) -> None:

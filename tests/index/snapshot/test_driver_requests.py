@@ -1,5 +1,6 @@
 """What an allocator asked of the driver, what it gave back, and what was free in the right pool."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from profkit.index.snapshot.annotated_regions import annotated_regions
 from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
 from profkit.model.snapshot import MemorySnapshot
-from profkit.readers.snapshot.columns import columns_of
+from profkit.readers.snapshot.columns import snapshot_of
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import MIB, ReferenceBlock
 
@@ -21,12 +22,8 @@ SIZES = (512, 700_416, MIB, MIB + 512, 3 * MIB, 12 * MIB, 64 * MIB)
 
 def memory_of(b: SnapshotBuilder) -> DeviceMemory:
     """What a builder's snapshot of one device tells."""
-    columns = columns_of(b.to_dict(), len(b.to_bytes()))
-    fields: dict[str, Any] = {
-        name: getattr(columns, name)
-        for name in ("segments", "blocks", "history", "stacks", "pools", "annotations", "settings")
-    }
-    (memory,) = Context(snapshot=MemorySnapshot("built", devices=(0,), **fields)).device_memories
+    snapshot = replace(snapshot_of(b.to_dict(), len(b.to_bytes())), devices=(0,))
+    (memory,) = Context(snapshot=snapshot).device_memories
     return memory
 
 
@@ -38,7 +35,7 @@ class Watched(SnapshotBuilder):
         return sum(
             block.n_bytes
             for segment in self._of_device().segments
-            if (segment.stream, segment.is_small, segment.pool) == (stream, small, (0, 0))
+            if segment.lane == (stream, (0, 0), small)
             for block in segment.blocks
             if block.state == "inactive"
         )

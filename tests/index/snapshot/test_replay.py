@@ -14,7 +14,7 @@ from profkit.index.snapshot.replay import requested_peak_bytes
 from profkit.model.events import NO_ROW
 from profkit.model.snapshot import Action, MemorySnapshot
 from profkit.readers.open import load
-from profkit.readers.snapshot.columns import columns_of
+from profkit.readers.snapshot.columns import snapshot_of
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import MIB, ReferenceBlock
 from profkit.testing.snapshot_builder import Layout, Moment
@@ -261,7 +261,7 @@ def test_every_snapshot_format_has_the_same_memory(tmp_path: Path, layout: Layou
     assert told == {"train.py:3"}
     assert [each.label for each in (first, second)] == ["cuda:0", "cuda:1"]
     assert (len(snapshot.history) > 0) == (layout != "segments")
-    assert snapshot.notes.n_odd_segments == 0
+    assert snapshot.notes.n_inconsistent_segments == 0
 
 
 def test_without_completions_requested_frees_are_used() -> None:
@@ -272,9 +272,5 @@ def test_without_completions_requested_frees_are_used() -> None:
     whole["device_traces"][0] = [
         each for each in whole["device_traces"][0] if each["action"] != "free_completed"
     ]
-    columns = columns_of(whole, 10_000)
-    snapshot = MemorySnapshot(
-        "built", columns.segments, columns.blocks, columns.history, columns.stacks, devices=(0,)
-    )
-    (memory,) = Context(snapshot=snapshot).device_memories
+    (memory,) = Context(snapshot=snapshot_of(whole, 10_000)).device_memories
     assert memory.replay.active_bytes.tolist() == [0, 0, 12 * MIB, 0, 12 * MIB]

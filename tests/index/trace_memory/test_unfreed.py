@@ -8,8 +8,8 @@ import pytest
 from profkit.engine.context import Context
 from profkit.index.host.nesting import rows_open_at
 from profkit.index.trace_memory.live_bytes import growth_per_step_bytes, unfreed_in_steps
-from profkit.readers.open import load_trace as load
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace as load
 
 
 @pytest.mark.parametrize(

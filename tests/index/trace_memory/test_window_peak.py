@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profkit.index.trace_memory.live_bytes import pair_allocations, window_peaks
-from profkit.readers.open import load_trace
 from profkit.testing import TraceBuilder
+from tests.traces import load_trace
 
 
 @settings(

@@ -41,12 +41,6 @@ _torch_without_cuda: ModuleType | None = None
 """The torch module, once it is known to be built without CUDA."""
 
 
-def snapshot_beside(trace: str | Path) -> Path:
-    """The path of the snapshot that belongs to a trace: the same name with another suffix."""
-    path = Path(trace)
-    return path.with_name(path.name.removesuffix(files.SUFFIX) + SUFFIX)
-
-
 class HistoryRecording:
     """Records the allocator's history while a block runs.
 
@@ -55,19 +49,14 @@ class HistoryRecording:
     ``PROFKIT=0`` it records nothing. It never raises: an error becomes one warning.
 
     Args:
-        max_entries: Entries of the history buffer per device; older ones are overwritten.
         started: Called once the history is on, whoever records it; it must not raise.
         stacks_of: Events that are recorded with a stack, which takes about 2 µs each: ``alloc``
             for allocations, ``all`` for frees too.
     """
 
     def __init__(
-        self,
-        max_entries: int = MAX_ENTRIES,
-        started: Callable[[], None] | None = None,
-        stacks_of: StacksOf = "all",
+        self, started: Callable[[], None] | None = None, stacks_of: StacksOf = "all"
     ) -> None:
-        self._max_entries = max_entries
         self._stacks_of = stacks_of
         self._started: tuple[Callable[[], None], ...] = () if started is None else (started,)
         self._is_on = False
@@ -89,9 +78,14 @@ class HistoryRecording:
 
     def __exit__(self, _kind: object, _error: object, _traceback: object) -> None:
         global _owner  # noqa: PLW0603
-        if _owner is self:
-            _owner = None
-            self._turn_off()
+        if _owner is not self:
+            return
+        _owner = None
+        torch, was_on = _cuda_torch(), self._is_on
+        self._is_on = False
+        if torch is not None and was_on and is_recording():
+            with suppress(Exception):
+                torch.cuda.memory._record_memory_history(None)  # noqa: SLF001
 
     def call_when_started(self, functions: Iterable[Callable[[], None]]) -> None:
         """Call functions, which must not raise, once the history is on, or now if it is."""
@@ -101,40 +95,22 @@ class HistoryRecording:
         else:
             self._started = (*self._started, *functions)
 
-    def clear(self) -> None:
-        """Clear the history, as between two windows."""
-        if self._is_on:
-            self._turn_off()
-            torch = _cuda_torch()
-            if torch is not None:
-                self._turn_on(torch)
-
     def _begin(self) -> None:
         """Begin once CUDA is initialized; torch may call this after the block's end."""
         torch = _cuda_torch()
         if _owner is not self or torch is None:
             return
         if not is_recording():
-            self._turn_on(torch)
+            try:
+                torch.cuda.memory._record_memory_history(  # noqa: SLF001  (torch has no public way)
+                    "all", context=self._stacks_of, stacks="python", max_entries=MAX_ENTRIES
+                )
+                self._is_on = True
+            except Exception as error:  # noqa: BLE001  (the program goes on without a history)
+                console.warn("the CUDA memory history is not recorded.", error)
         if is_recording():
             for function in self._started:
                 function()
-
-    def _turn_on(self, torch: Any) -> None:  # noqa: ANN401  (the module)
-        try:
-            torch.cuda.memory._record_memory_history(  # noqa: SLF001  (torch has no public way)
-                "all", context=self._stacks_of, stacks="python", max_entries=self._max_entries
-            )
-            self._is_on = True
-        except Exception as error:  # noqa: BLE001  (the program goes on without a history)
-            console.warn("the CUDA memory history is not recorded.", error)
-
-    def _turn_off(self) -> None:
-        torch, was_on = _cuda_torch(), self._is_on
-        self._is_on = False
-        if torch is not None and was_on and is_recording():
-            with suppress(Exception):
-                torch.cuda.memory._record_memory_history(None)  # noqa: SLF001
 
 
 def has_cuda() -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from profkit.capture import console, environment, files
+from profkit.capture import console, files
 from profkit.capture.memory.cuda import history
 
 if TYPE_CHECKING:
@@ -45,11 +45,9 @@ class OomMonitor:
 
     Attributes:
         path: The snapshot that was written, or None.
-        n_errors: How often memory ran out; a program may catch the error and continue.
     """
 
     path: str | None = None
-    n_errors: int = 0
 
     def __init__(
         self,
@@ -88,23 +86,15 @@ class OomMonitor:
             _active = self
             _attach()
 
-    def clear(self) -> None:
-        """Clear the history, as between two windows."""
-        if self._open is not None:
-            self._open.history.clear()
-
     def out_of_memory(self, device: int, limit_bytes: int) -> None:
         """Write the snapshot of the first error; later ones may be consequences of it.
 
         Args:
             limit_bytes: The device's memory, or the part that the process may use.
         """
-        self.n_errors += 1
         if self._open is None or not self._open.first.acquire(blocking=False):
             return
-        rank, _ = environment.ranks()
-        trace = files.trace_file(self._open.folder, rank)
-        target = history.snapshot_beside(trace)
+        target = files.beside(files.trace_file(self._open.folder), history.SUFFIX)
         self.path = str(history.dump(target, {device: limit_bytes}))
         console.note(
             f"CUDA ran out of memory; next: profkit analyze {self.path}", quiet=self._quiet

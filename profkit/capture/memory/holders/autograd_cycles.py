@@ -8,11 +8,11 @@ Source: the warning of ``torch.autograd.backward`` with ``create_graph=True``; "
 intermediates" of PyTorch's notes on extending it.
 """
 
-from collections import deque
 from typing import Final, NamedTuple
 
 from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.attributes import namespace_of, type_name
+from profkit.capture.memory.holders.reference_cycles import shortest_cycle
 from profkit.capture.memory.holders.search import Found
 
 _MAX_STARTS: Final = 64
@@ -42,46 +42,17 @@ def cycle_above(found: Found, target: int) -> AutogradCycle | None:
         None if a root is known, if the search stopped at a limit, or if Python references alone
         close the cycle, which its garbage collector frees.
     """
-    above = _above(found, target)
+    above = list(found.above(target))
     if not found.is_exact or any(one in found.roots for one in above):
         return None
-    cycles = (_through(found, start) for start in above[:_MAX_STARTS])
-    native = [cycle for cycle in cycles if any(label for _, label in _links(found, cycle))]
+    # Searched upward, so reversed: each object then holds the next one.
+    upward = (shortest_cycle(one, lambda n: found.up.get(n, ())) for one in above[:_MAX_STARTS])
+    cycles = [_links(found, cycle[:1] + cycle[:0:-1]) for cycle in upward]
+    native = [links for links in cycles if any(label for _, label in links)]
     if not native:
         return None
-    links = _links(found, min(native, key=len))
+    links = min(native, key=len)
     return AutogradCycle(_names(links), _closed_by(links))
-
-
-def _above(found: Found, target: int) -> list[int]:
-    """An object and everything that leads to it, the nearest first."""
-    above = {target: None}
-    pending = deque(above)
-    while pending:
-        for holder in found.up.get(pending.popleft(), ()):
-            if holder not in above:
-                above[holder] = None
-                pending.append(holder)
-    return list(above)
-
-
-def _through(found: Found, start: int) -> list[int]:
-    """A shortest cycle through an object, each holding the next one; empty if there is none."""
-    held_by: dict[int, int] = {}
-    pending = deque([start])
-    while pending:
-        one = pending.popleft()
-        for holder in found.up.get(one, ()):
-            if holder in held_by:
-                continue
-            held_by[holder] = one
-            if holder == start:
-                cycle = [start]
-                while (following := held_by[cycle[-1]]) != start:
-                    cycle.append(following)
-                return cycle
-            pending.append(holder)
-    return []
 
 
 def _links(found: Found, cycle: list[int]) -> list[tuple[object, str]]:

@@ -84,8 +84,14 @@ def base_of(tensor: Any) -> Any | None:  # noqa: ANN401
 
 def storage_of(tensor: Any) -> tuple[int, int] | None:  # noqa: ANN401
     """Address of a tensor's storage object and its bytes, or None if it has no storage."""
-    with no_torch_function():
-        return _storage(tensor)
+    import torch
+
+    try:
+        with no_torch_function():
+            storage = torch.Tensor.untyped_storage(tensor)
+            return storage._cdata, storage.nbytes()  # noqa: SLF001
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
 
 
 def no_torch_function() -> AbstractContextManager[object]:
@@ -150,7 +156,8 @@ class GraphWalk:
                 self.n_nodes += 1
                 yield node
                 if depth < max_depth:
-                    pending.extend((one, depth + 1) for one in _next_nodes(node))
+                    following = _attribute(node, "next_functions") or ()
+                    pending.extend((one, depth + 1) for one, _ in following if one is not None)
                 elif self.is_exact:
                     self.is_exact = False
                     note_cut_walk()
@@ -188,7 +195,7 @@ class GraphWalk:
         total = 0
         for _, saved in self.saved_values(node):
             for tensor in (saved,) if is_tensor(saved) else _packed_tensors(saved):
-                storage = _storage(tensor)
+                storage = storage_of(tensor)
                 if storage is not None and storage[0] not in counted:
                     counted.add(storage[0])
                     total += storage[1]
@@ -246,13 +253,6 @@ def _nodes_keep_python_objects() -> bool:
     return sys.getrefcount(nodes[0]) > sys.getrefcount(others[0])
 
 
-def _next_nodes(node: Any) -> list[Any]:  # noqa: ANN401
-    try:
-        return [one for one, _ in node.next_functions if one is not None]
-    except (AttributeError, RuntimeError):
-        return []
-
-
 def _attribute(owner: Any, name: str) -> Any | None:  # noqa: ANN401
     """An attribute of one of torch's own classes; None once backward has freed it."""
     try:
@@ -273,16 +273,6 @@ def _packed_tensors(packed: object) -> Iterator[object]:
                 inner.extend(one.values())
         yield from (one for one in inner if is_tensor(one))
         level = inner
-
-
-def _storage(tensor: Any) -> tuple[int, int] | None:  # noqa: ANN401
-    import torch
-
-    try:
-        storage = torch.Tensor.untyped_storage(tensor)
-        return storage._cdata, storage.nbytes()  # noqa: SLF001
-    except (RuntimeError, NotImplementedError, TypeError):
-        return None
 
 
 def _read(tensor: Any, name: str) -> Any | None:  # noqa: ANN401

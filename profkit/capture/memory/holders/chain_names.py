@@ -5,9 +5,10 @@ closure of hook at train.py:5``. Variables, attributes and keys are read without
 so a key whose type is not built in is shown by its type's name. Every part is short and printable.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from profkit.capture.memory.holders import links
 from profkit.capture.memory.holders.attributes import full_name, is_class, namespace_of
@@ -22,6 +23,9 @@ MAX_PART: Final = 80
 MAX_PARTS: Final = 24
 """Parts of a chain; a longer one is cut in the middle."""
 
+_ARROW: Final = " → "
+"""Before a new name that is reached through the one before."""
+
 _UNSPECIFIC_KINDS: Final[dict[HolderKind, int]] = {
     "unknown": 0,
     "module-global": 1,
@@ -30,6 +34,16 @@ _UNSPECIFIC_KINDS: Final[dict[HolderKind, int]] = {
     "class": 2,
 }
 """Kinds that a more specific one on the chain replaces."""
+
+
+_Role = Literal["name", "attribute", "entry", "scope"]
+
+
+class _Part(NamedTuple):
+    """A part of a chain: a new name, an attribute, a container's entry, or a name's scope."""
+
+    text: str
+    role: _Role
 
 
 @dataclass
@@ -43,27 +57,27 @@ class _Text:
     """
 
     kind: HolderKind
-    parts: list[str] = field(default_factory=list)
+    parts: list[_Part] = field(default_factory=list)
     where: str = ""
     containers: list[tuple[str, int]] = field(default_factory=list)
 
-    def add(self, text: str) -> None:
+    def add(self, text: str, role: _Role = "attribute") -> None:
         if text:
-            self.parts.append(middle_cut(visible(text), MAX_PART))
+            self.parts.append(_Part(middle_cut(visible(text), MAX_PART), role))
 
     def end_segment(self) -> None:
-        self.add(self.where)
+        self.add(self.where, "scope")
         self.where = ""
 
     def start_segment(self, text: str, where: str) -> None:
         self.end_segment()
-        self.add(f" → {text}" if self.parts else text)
+        self.add(f"{_ARROW}{text}" if self.parts else text, "name")
         self.where = where
 
     def restart(self, text: str) -> None:
         """Begin again with a holder that has a name of its own."""
         self.parts, self.where = [], ""
-        self.add(text)
+        self.add(text, "name")
 
     def note_kind(self, kind: HolderKind | None) -> None:
         """Adopt a kind if it is more specific than the current one."""
@@ -83,9 +97,9 @@ def chain(
     """
     text = _Text(root.kind)
     if root.kind == "unknown":
-        text.add(links.unnamed_holder(path[0]))
+        text.add(links.unnamed_holder(path[0]), "name")
     else:
-        text.add(root.name)
+        text.add(root.name, "name")
         text.where = root.where
     position = 0
     while position < len(path) - 1:
@@ -101,17 +115,40 @@ def chain(
         elif link.starts_segment:
             text.start_segment(link.text, link.where)
         else:
-            text.add(link.text)
+            text.add(link.text, "entry" if link.is_entry else "attribute")
         text.note_kind(link.kind)
         position += link.length
     text.end_segment()
     container, length = _likely_growing(text.containers)
-    return Chain(text.kind, _cut(text.parts), container, length)
+    name, scope = _name_and_scope(text.parts)
+    return Chain(
+        text.kind,
+        _cut([part.text for part in text.parts]),
+        container,
+        length,
+        name=name,
+        scope=scope,
+        is_entry=any(part.role == "entry" for part in text.parts[1:]),
+    )
+
+
+def _name_and_scope(parts: list[_Part]) -> tuple[str, str]:
+    """The last name before the chain's last entry, and the scope of that name."""
+    roles = [part.role for part in parts]
+    entries = [place for place, role in enumerate(roles) if place and role == "entry"]
+    end = entries[-1] if entries else len(parts) - (roles[-1:] == ["scope"])
+    while end > 1 and roles[end - 1] == "entry":
+        end -= 1
+    start = max((place for place in range(end) if roles[place] == "name"), default=0)
+    name = "".join(part.text for part in parts[start:end]).removeprefix(_ARROW)
+    behind = itertools.takewhile(lambda part: part.role != "name", parts[end:])
+    scope = next((part.text for part in behind if part.role == "scope"), "")
+    return name.removeprefix("__main__.").lstrip("."), scope
 
 
 def _write_label(text: _Text, label: str) -> None:
     """Write a link through C++: an attribute, and a saved tensor as a segment of its own."""
-    attribute, _, saved = label.partition(" → ")
+    attribute, _, saved = label.partition(_ARROW)
     text.add(attribute)
     if saved:
         # Saved for backward, as attributes of ``ctx`` are.

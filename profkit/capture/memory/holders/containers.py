@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
+import numpy as np
+
 from profkit.capture.memory.holders.attributes import full_name
 from profkit.names import middle_cut, visible
 
@@ -47,17 +49,12 @@ def index_of(sequence: object, held: object) -> int | None:
 
 def array_index_of(array: Any, held: object) -> tuple[int, ...] | None:  # noqa: ANN401
     """The index, one number per dimension, at which an object array holds an object, or None."""
-    if full_name(type(array)) != "numpy.ndarray" or not array.dtype.hasobject:
+    if type(array) is not np.ndarray or not array.dtype.hasobject:
         return None
     level: list[tuple[tuple[int, ...], Any]] = [((), array.tolist())]
     for _ in range(array.ndim):
         level = [((*index, n), inner) for index, row in level for n, inner in enumerate(row)]
     return next((index for index, element in level if element is held), None)
-
-
-def base_of_array(array: Any) -> object:  # noqa: ANN401
-    """The owner of an array's memory, such as another array or a tensor, or None."""
-    return array.base if full_name(type(array)) == "numpy.ndarray" else None
 
 
 def subscript(key: object) -> str:

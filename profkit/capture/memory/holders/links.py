@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.attributes import (
     class_namespace,
@@ -26,7 +28,6 @@ from profkit.capture.memory.holders.attributes import (
 )
 from profkit.capture.memory.holders.containers import (
     array_index_of,
-    base_of_array,
     index_of,
     key_of,
     subscript,
@@ -62,6 +63,7 @@ class HolderStep(NamedTuple):
         where: Suffix of that segment, such as `` in the closure of hook at train.py:5``.
         restarts: Whether it has a name of its own that replaces all text before it.
         kind: The kind of holder that this link shows, or None.
+        is_entry: Whether it is an entry of a container, such as ``[17]``.
     """
 
     text: str
@@ -70,6 +72,7 @@ class HolderStep(NamedTuple):
     where: str = ""
     restarts: bool = False
     kind: HolderKind | None = None
+    is_entry: bool = False
 
 
 def link(path: Path) -> HolderStep:
@@ -106,7 +109,7 @@ def _from_globals(path: Path) -> HolderStep | None:
     if type(path[0]) is not dict or "__builtins__" not in path[0]:
         return None
     key = key_of(path[0], path[1])
-    return None if key is None else HolderStep(_attribute(key), 1)
+    return None if key is None else _attribute(key, 1)
 
 
 def _from_class(path: Path) -> HolderStep | None:
@@ -115,7 +118,7 @@ def _from_class(path: Path) -> HolderStep | None:
         return None
     inner = gc.get_referents(class_namespace(cls))
     if path[2:] and any(one is path[1] for one in inner):
-        return HolderStep(_attribute(key_of(path[1], path[2])), 2)
+        return _attribute(key_of(path[1], path[2]), 2)
     return None
 
 
@@ -224,17 +227,16 @@ def _from_instance(path: Path) -> HolderStep | None:
         return None
     if path[1] is not namespace:
         key = key_of(namespace, path[1])
-        return None if key is None else HolderStep(_attribute(key), 1, kind=_instance_kind(thing))
+        return None if key is None else _attribute(key, 1, _instance_kind(thing))
     if not path[2:]:
         return HolderStep(".__dict__", 1, kind=_instance_kind(thing))
-    return HolderStep(_attribute(key_of(namespace, path[2])), 2, kind=_instance_kind(thing))
+    return _attribute(key_of(namespace, path[2]), 2, _instance_kind(thing))
 
 
 def _from_slots(path: Path) -> HolderStep | None:
-    for name, value in slots_of(path[0]):
-        if value is path[1]:
-            return HolderStep(f".{name}", 1, kind=_instance_kind(path[0]))
-    return None
+    names = (name for name, value in slots_of(path[0]) if value is path[1])
+    name = next(names, None)
+    return None if name is None else HolderStep(f".{name}", 1, kind=_instance_kind(path[0]))
 
 
 def _instance_kind(thing: object) -> HolderKind | None:
@@ -252,8 +254,7 @@ def _from_thread_local(path: Path) -> HolderStep | None:
     length = 1
     while length < len(path) - 1 and type(path[length]) is dict:
         length += 1
-    key = key_of(path[length - 1], path[length])
-    return HolderStep(_attribute(key), length, kind="thread")
+    return _attribute(key_of(path[length - 1], path[length]), length, "thread")
 
 
 def _from_container(path: Path) -> HolderStep | None:
@@ -261,31 +262,36 @@ def _from_container(path: Path) -> HolderStep | None:
     kind: HolderKind | None = "thread" if full_name(type(holder)) in _THREADS else None
     if issubclass(type(holder), dict):
         key = key_of(holder, held)
-        return HolderStep(" → one of its keys" if key is None else subscript(key[0]), 1)
+        text = " → one of its keys" if key is None else subscript(key[0])
+        return HolderStep(text, 1, is_entry=True)
     if issubclass(type(holder), (set, frozenset)):
-        return HolderStep(" → a member", 1)
+        return HolderStep(" → a member", 1, is_entry=True)
     index = index_of(holder, held)
     if index is None:
-        return None if kind is None else HolderStep(" → an item", 1, kind=kind)
+        return None if kind is None else HolderStep(" → an item", 1, kind=kind, is_entry=True)
     fields = class_namespace(type(holder)).get("_fields")
     if type(holder) is not tuple and type(fields) is tuple and index < len(fields):
         return HolderStep(f".{fields[index]}", 1)
-    return HolderStep(f"[{index}]", 1)
+    return HolderStep(f"[{index}]", 1, is_entry=True)
 
 
 def _from_array(path: Path) -> HolderStep | None:
-    if base_of_array(path[0]) is path[1]:
+    array = path[0]
+    if type(array) is np.ndarray and array.base is path[1]:
         return HolderStep(".base", 1)
     index = array_index_of(path[0], path[1])
-    return None if index is None else HolderStep(f"[{', '.join(map(str, index))}]", 1)
+    text = None if index is None else f"[{', '.join(map(str, index))}]"
+    return None if text is None else HolderStep(text, 1, is_entry=True)
 
 
-def _attribute(key: tuple[object] | None) -> str:
-    """An attribute as text; names that are not identifiers as subscripts."""
-    if key is None:
-        return ".__dict__"
-    name = key[0]
-    return f".{name}" if type(name) is str and name.isidentifier() else subscript(name)
+def _attribute(
+    key: tuple[object] | None, length: int, kind: HolderKind | None = None
+) -> HolderStep:
+    """An attribute; one whose name is not an identifier is an entry of the namespace."""
+    name = "__dict__" if key is None else key[0]
+    if type(name) is str and name.isidentifier():
+        return HolderStep(f".{name}", length, kind=kind)
+    return HolderStep(subscript(name), length, kind=kind, is_entry=True)
 
 
 def _attribute_of(path: Path) -> tuple[object, int] | None:
@@ -296,26 +302,21 @@ def _attribute_of(path: Path) -> tuple[object, int] | None:
     return None if key is None else (key[0], length)
 
 
-def _from_module(path: Path) -> HolderStep | None:
-    found = _attribute_of(path) if is_a(path[0], "torch.nn", "Module") else None
-    name, length = found or (None, 0)
+def _from_module_or_optimizer(path: Path) -> HolderStep | None:
+    is_module = is_a(path[0], "torch.nn", "Module")
+    if not is_module and not is_a(path[0], "torch.optim", "Optimizer"):
+        return None
+    name, length = _attribute_of(path) or (None, 0)
     if type(name) is not str:
         return None
-    kind: HolderKind = "hook" if name.endswith("hooks") else "instance"
-    if name in _MODULE_PARTS and len(path) > length + 1:
+    kind: HolderKind = "instance" if is_module else "optimizer"
+    kind = "hook" if name.endswith("hooks") else kind
+    if is_module and name in _MODULE_PARTS and len(path) > length + 1:
         part = key_of(path[length], path[length + 1])
         if part is not None and type(part[0]) is str:
-            text = f".{part[0]}" if part[0].isidentifier() else f"[{part[0]}]"
-            return HolderStep(text, length + 1, kind=kind)
-    return HolderStep(f".{name}", length, kind=kind)
-
-
-def _from_optimizer(path: Path) -> HolderStep | None:
-    found = _attribute_of(path) if is_a(path[0], "torch.optim", "Optimizer") else None
-    name, length = found or (None, 0)
-    if type(name) is not str:
-        return None
-    kind: HolderKind = "hook" if name.endswith("hooks") else "optimizer"
+            is_name = part[0].isidentifier()
+            text = f".{part[0]}" if is_name else f"[{part[0]}]"
+            return HolderStep(text, length + 1, kind=kind, is_entry=not is_name)
     return HolderStep(f".{name}", length, kind=kind)
 
 
@@ -343,6 +344,6 @@ def _from_node(path: Path) -> HolderStep | None:
 
 _NAMERS: Final[tuple[Callable[[Path], HolderStep | None], ...]] = (
     _from_globals, _from_class, _from_function, _from_cache, _from_exception, _from_frame,
-    _from_suspended, _from_cell, _from_method, _from_thread_local, _from_module, _from_optimizer,
+    _from_suspended, _from_cell, _from_method, _from_thread_local, _from_module_or_optimizer,
     _from_tensor, _from_node, _from_instance, _from_slots, _from_array, _from_container,
 )  # fmt: skip

@@ -72,27 +72,21 @@ def refs_to(wanted: dict[int, object], skip: Collection[int]) -> list[NativeRef]
 def _gradients_with_graphs(tensors: list[Any]) -> list[Any]:
     """Gradients with a graph whose Python objects did not exist before this access."""
     known = set(map(id, tensors))
-    gradients = [
-        one for tensor in tensors if (one := autograd_graphs.gradient_of(tensor)) is not None
-    ]
-    return [
-        one
-        for one in gradients
-        if id(one) not in known and autograd_graphs.grad_fn_of(one) is not None
-    ]
+    gradients = [autograd_graphs.gradient_of(tensor) for tensor in tensors]
+    new = [one for one in gradients if one is not None and id(one) not in known]
+    return [one for one in new if autograd_graphs.grad_fn_of(one) is not None]
 
 
 def _from_tensors(tensors: list[Any], wanted: dict[int, object]) -> Iterator[NativeRef]:
     """References to gradients and to the bases of views."""
     if not any(autograd_graphs.is_tensor(one) for one in wanted.values()):
         return
+    ways = (autograd_graphs.gradient_of, ".grad"), (autograd_graphs.base_of, "._base")
     for tensor in tensors:
-        gradient = autograd_graphs.gradient_of(tensor)
-        if gradient is not None and id(gradient) in wanted:
-            yield NativeRef(tensor, id(gradient), ".grad")
-        base = autograd_graphs.base_of(tensor)
-        if base is not None and id(base) in wanted:
-            yield NativeRef(tensor, id(base), "._base")
+        for read, label in ways:
+            held = read(tensor)
+            if held is not None and id(held) in wanted:
+                yield NativeRef(tensor, id(held), label)
 
 
 def _from_graphs(
@@ -102,7 +96,7 @@ def _from_graphs(
     roots = [(tensor, node) for tensor in tensors if (node := autograd_graphs.grad_fn_of(tensor))]
     if not roots or not wanted:
         return
-    roots.sort(key=lambda one: -_sequence_nr(one[1]))
+    roots.sort(key=lambda one: -(autograd_graphs.sequence_nr_of(one[0]) or 0))
     skip |= {id(tensors), *map(id, roots)}
     # If one graph is part of another, prefer a name that the program still uses: that of the
     # newest tensors that a Python object holds.
@@ -111,12 +105,6 @@ def _from_graphs(
     walk = autograd_graphs.GraphWalk(NODE_LIMIT)
     for tensor, node in roots:
         yield from _behind(tensor, node, walk, wanted)
-
-
-def _sequence_nr(node: Any) -> int:  # noqa: ANN401
-    """A node's sequence number; 0 if it has none."""
-    read = getattr(node, "_sequence_nr", None)
-    return 0 if read is None else int(read())
 
 
 def _held_in_python(roots: list[tuple[Any, Any]], skip: set[int]) -> list[tuple[Any, Any]]:
@@ -145,9 +133,9 @@ def _behind(
 
 
 def _from_untracked(wanted: dict[int, object], skip: Collection[int]) -> Iterator[NativeRef]:
-    for container in untracked(gc.get_objects(), skip):
-        for one in wanted.keys() & set(map(id, container.contents)):
-            yield NativeRef(container.thing, one, "")
+    for container, contents in untracked(gc.get_objects(), skip):
+        for one in wanted.keys() & set(map(id, contents)):
+            yield NativeRef(container, one, "")
 
 
 def _from_frozen(wanted: Collection[int], skip: Collection[int]) -> Iterator[NativeRef]:

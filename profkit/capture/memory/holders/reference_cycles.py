@@ -9,7 +9,7 @@ Source: R. Tarjan, "Depth-first search and linear graph algorithms", SIAM J. Com
 import gc
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CellType, FunctionType
 from typing import Final
 
@@ -72,26 +72,31 @@ class Cycles:
 
     def _describe(self, component: int) -> tuple[str, ...]:
         members = sorted(self._members[component], key=lambda one: _foreignness(self._things[one]))
-        cycles = [self._through(start, component) for start in members[:_MAX_STARTS]]
+        cycles = [shortest_cycle(one, self._held.__getitem__) for one in members[:_MAX_STARTS]]
         named = [_names([self._things[one] for one in cycle]) for cycle in cycles if cycle]
         return min(named, key=lambda names: (len(names), names))
 
-    def _through(self, start: int, component: int) -> list[int]:
-        """A shortest cycle through an object of a component."""
-        before: dict[int, int] = {}
-        pending = deque([start])
-        while pending:
-            one = pending.popleft()
-            for held in self._held[one]:
-                if held == start:
-                    cycle = [one]
-                    while cycle[-1] != start:
-                        cycle.append(before[cycle[-1]])
-                    return cycle[::-1]
-                if held not in before and self._component[held] == component:
-                    before[held] = one
-                    pending.append(held)
-        return []
+
+def shortest_cycle(start: int, following: Callable[[int], Iterable[int]]) -> list[int]:
+    """A shortest cycle through a node of a graph, beginning with it; empty if there is none.
+
+    Args:
+        following: The nodes that a node leads to.
+    """
+    before: dict[int, int] = {}
+    pending = deque([start])
+    while pending:
+        node = pending.popleft()
+        for one in following(node):
+            if one == start:
+                cycle = [node]
+                while cycle[-1] != start:
+                    cycle.append(before[cycle[-1]])
+                return cycle[::-1]
+            if one not in before:
+                before[one] = node
+                pending.append(one)
+    return []
 
 
 def components(held: Sequence[Sequence[int]]) -> list[int]:

@@ -12,7 +12,7 @@ import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -54,6 +54,16 @@ class Found:
     nodes: dict[int, object] = field(default_factory=dict)
     labels: dict[tuple[int, int], str] = field(default_factory=dict)
     is_exact: bool = True
+
+    def above(self, identity: int) -> Iterator[int]:
+        """An object and everything that leads to it, the nearest first."""
+        above = [identity]
+        seen = {identity}
+        for one in above:
+            yield one
+            new = [holder for holder in self.up.get(one, ()) if holder not in seen]
+            seen.update(new)
+            above += new
 
 
 class Search:
@@ -189,19 +199,14 @@ class Search:
 
     def _open_above(self, holder: int, level: int) -> set[int]:
         """All objects above a holder and itself; empty once it has a root."""
-        seen = {holder}
-        pending = [holder]
-        while pending:
-            one = pending.pop()
+        seen: set[int] = set()
+        for one in self.found.above(holder):
             root = self.found.roots.get(one)
             if root is not None:
                 since = level - self._level_of_root.get(one, level)
                 if not (root.is_library or root.is_argument) or since >= _GRACE_LEVELS:
                     return set()
-            for parent in self.found.up.get(one, ()):
-                if parent not in seen:
-                    seen.add(parent)
-                    pending.append(parent)
+            seen.add(one)
         return seen
 
 

@@ -6,29 +6,19 @@ so keep the tensor alive. Each is found through the objects that refer to it.
 """
 
 import gc
-import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, compress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import numpy as np
 
 from profkit.capture.memory.holders.frames import local_values
 
 BATCH: Final = 512
 """Objects whose referents are fetched at once."""
 
-_UNTRACKED: Final = frozenset({id(dict), id(tuple)})
+_UNTRACKED: Final = frozenset(map(id, (dict, tuple, np.ndarray)))
 """Ids of types: hashing a type may call a metaclass of the program."""
-
-
-class Container(NamedTuple):
-    """An untracked container.
-
-    Attributes:
-        contents: Its values; a dict's keys too; an array's base and elements.
-    """
-
-    thing: object
-    contents: list[object]
 
 
 def contents_of(thing: object) -> list[object]:
@@ -79,31 +69,27 @@ def live_tensors() -> list[Any]:
     return instances(gc.get_objects(), tensor_types())
 
 
-def untracked(objects: Sequence[object], skip: Collection[int] = ()) -> Iterator[Container]:
+def untracked(
+    objects: Sequence[object], skip: Collection[int]
+) -> Iterator[tuple[object, list[object]]]:
     """The untracked containers that some objects or local variables refer to, each once.
 
     Args:
         objects: Usually all that the collector tracks.
         skip: Ids of containers to leave out.
+
+    Returns:
+        Each container with its values; of a dict also the keys, of an array its base and elements.
     """
-    kinds = {*_UNTRACKED, *map(id, _array_type())}
     seen = set(skip)
     batches = (objects[start : start + BATCH] for start in range(0, len(objects), BATCH))
     for held in chain([local_values()], (gc.get_referents(*batch) for batch in batches)):
-        pending = instances(held, kinds)
+        pending = instances(held, _UNTRACKED)
         while pending:
             thing = pending.pop()
             if gc.is_tracked(thing) or id(thing) in seen:
                 continue
             seen.add(id(thing))
-            is_array = id(type(thing)) not in _UNTRACKED
-            contents = array_contents(thing) if is_array else contents_of(thing)
-            yield Container(thing, contents)
-            pending.extend(one for one in contents if id(type(one)) in kinds)
-
-
-def _array_type() -> tuple[type, ...]:
-    """NumPy's array, if the program has imported NumPy."""
-    loaded: Any = sys.modules.get("numpy")
-    found = None if loaded is None else vars(loaded).get("ndarray")
-    return (found,) if isinstance(found, type) else ()
+            contents = array_contents(thing) if type(thing) is np.ndarray else contents_of(thing)
+            yield thing, contents
+            pending.extend(instances(contents, _UNTRACKED))

@@ -17,6 +17,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
+from profkit.capture.compiles import has_compiled
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function
 from profkit.capture.source.user_code import Stack, UserCode, frames_of
 from profkit.model.live_memory import Leak
@@ -44,7 +45,8 @@ class AllocationSampler:
         """Whether a dispatch mode can be pushed now without side effects on the program."""
         import torch
 
-        return not self.is_on and not torch._C._len_torch_dispatch_stack() and not _compiles()
+        # With ``torch.compile``, a mode would make the program run eagerly instead.
+        return not (self.is_on or torch._C._len_torch_dispatch_stack() or has_compiled())
 
     def begin(self) -> None:
         """Record allocations from here on."""
@@ -53,17 +55,18 @@ class AllocationSampler:
         self.is_on = True
 
     def end(self, step: int | None = None) -> bool:
-        """Stop recording.
+        """Stop recording, if it is on.
 
         Args:
             step: The step that has ended, if all of it was sampled.
 
         Returns:
-            False if a mode of the program is above this one: try again after a later step.
+            False if it was off, or if a mode of the program is above this one: try again after a
+            later step.
         """
         import torch
 
-        depth = torch._C._len_torch_dispatch_stack()
+        depth = torch._C._len_torch_dispatch_stack() if self.is_on else 0
         if not depth or torch._C._get_dispatch_stack_at(depth - 1) is not self._mode:
             return False
         self._mode.__exit__(None, None, None)
@@ -107,7 +110,7 @@ def with_site(leak: Leak, stack: Stack) -> Leak:
     if not stack:
         return leak
     frames = frames_of(stack)
-    code = linecache.getline(frames[0].file, frames[0].line).strip()
+    code = linecache.getline(frames[0].file, frames[0].line or 0).strip()
     return replace(leak, stack=frames, stack_basis="seen", code=code)
 
 
@@ -135,12 +138,6 @@ def _recording_mode(record: Callable[[object, FrameType | None], None]) -> Any: 
             return outputs
 
     return Recording()
-
-
-def _compiles() -> bool:
-    """Whether the program uses ``torch.compile``; a mode would make it run eagerly instead."""
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-    return bool(counters and counters.get("frames"))
 
 
 def _tensors_in(outputs: object, depth: int) -> Iterator[Any]:

@@ -43,31 +43,20 @@ _NOT_THE_PROGRAMS: Final = ("profkit.", "torch.", "weakref", "cell", "frame")
 
 
 @dataclass(frozen=True)
-class GrowingContainer:
-    """A container that has more entries than at the scan before.
-
-    Attributes:
-        per_step_bytes: Bytes of its new entries per step, including everything in them.
-    """
-
-    per_step_bytes: float
-    chains: tuple[Chain, ...]
-
-
-@dataclass(frozen=True)
 class HostScan:
     """Python's objects at the end of a step.
 
     Attributes:
         by_type: Number and bytes by type.
-        containers: Those that grew since the scan before, the most bytes per step first.
+        containers: Those that grew since the scan before, the most bytes per step first: bytes of
+            the new entries per step, with everything in them, and the reference chains.
         by_line: Bytes allocated since the first step that stayed alive, by source line; empty
             without tracemalloc.
     """
 
     step: int
     by_type: dict[str, tuple[int, int]]
-    containers: tuple[GrowingContainer, ...]
+    containers: list[tuple[float, tuple[Chain, ...]]]
     by_line: dict[Place, int] = field(default_factory=dict)
 
 
@@ -112,7 +101,7 @@ class HostGrowthTracker:
         if trend is None or len(self._scans) < _MIN_SCANS:
             return None
         paces = {name: self._pace(name) for name in self._scans[-1].by_type}
-        fastest = max(paces, key=lambda name: paces[name])
+        fastest = max(paces, key=paces.__getitem__)
         explained = sum(pace for pace in paces.values() if pace > 0)
         if paces[fastest] <= 0 or explained < _MIN_EXPLAINED * trend.per_step:
             return None
@@ -139,7 +128,7 @@ class HostGrowthTracker:
             line: (n_bytes - first.by_line.get(line, 0)) / (last.step - first.step)
             for line, n_bytes in last.by_line.items()
         }
-        fastest = max(paces, key=lambda line: paces[line], default=None)
+        fastest = max(paces, key=paces.__getitem__, default=None)
         return (fastest,) if fastest is not None and paces[fastest] >= _MIN_SHARE * total else ()
 
     def _pace(self, name: str) -> float:
@@ -148,19 +137,18 @@ class HostGrowthTracker:
             return 0.0
         steps = np.array([scan.step for scan in self._scans])
         sizes = np.array([scan.by_type.get(name, (0, 0))[1] for scan in self._scans], np.float64)
-        if not (np.diff(sizes) > 0).all():
-            return 0.0
-        return median_slope(steps, sizes)
+        return median_slope(steps, sizes) if (np.diff(sizes) > 0).all() else 0.0
 
     def _chains(self, total: float) -> tuple[Chain, ...]:
         for scan in reversed(self._scans):
-            large = [one for one in scan.containers if one.per_step_bytes >= _MIN_SHARE * total]
-            found = [chain for one in large for chain in one.chains]
-            if found:
-                return tuple(found[:_MAX_CHAINS])
+            large = [chains for pace, chains in scan.containers if pace >= _MIN_SHARE * total]
+            if any(large):
+                return sum(large, ())[:_MAX_CHAINS]
         return ()
 
-    def _growing(self, every: list[SizedContainer], n_steps: int) -> tuple[GrowingContainer, ...]:
+    def _growing(
+        self, every: list[SizedContainer], n_steps: int
+    ) -> list[tuple[float, tuple[Chain, ...]]]:
         """The containers that have grown since the scan before, ``n_steps`` ago."""
         lengths: dict[int, int] = {}
         larger: list[tuple[int, SizedContainer]] = []
@@ -181,8 +169,5 @@ class HostGrowthTracker:
         own = {id(every), id(targets), id(measured), id(larger), *map(id, measured)}
         own |= {*map(id, larger), *map(id, every)}
         chains = holder_chains.chains(targets, own=own, limit=_MAX_CHAINS) if targets else []
-        return tuple(
-            GrowingContainer(per_step, held_by)
-            for (per_step, _), held_by in zip(measured, chains, strict=False)
-            if held_by
-        )
+        paces = [per_step for per_step, _ in measured]
+        return [one for one in zip(paces, chains, strict=False) if one[1]]

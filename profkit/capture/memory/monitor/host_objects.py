@@ -102,22 +102,22 @@ def scan_host_objects(min_entries: int = MIN_ENTRIES) -> HostObjectScan:
     """Scan all objects once, which takes about a microsecond for each of them."""
     with garbage_collection_paused():
         objects = gc.get_objects()
-        sizes = _Sizes()
         tracked = list(_by_type(objects))
-        containers = list(_containers(tracked, min_entries))
-        sizes.add(tracked)
         untracked = _Untracked()
         untracked.search(tracked)
         inner = list(_by_type(untracked.containers))
-        containers += _containers(inner, min_entries)
-        sizes.add([one for one in inner if one.kind is not np.ndarray])
+        containers = list(_containers([*tracked, *inner], min_entries))
+        by_type: dict[str, tuple[int, int]] = {}
+        for name, n, n_bytes in chain(
+            map(_measured, tracked),
+            (_measured(one) for one in inner if one.kind is not np.ndarray),
+            # After those: since Python 3.10 arrays of the standard library are tracked.
+            _measured_leaves(untracked.leaves),
+        ):
+            before = by_type.get(name, (0, 0))
+            by_type[name] = before[0] + n, before[1] + n_bytes
         # The list of all objects lists the cell that it is in: a cycle, until it is empty.
         objects.clear()
-        by_type = sizes.by_name()
-        for name, (n, n_bytes) in _leaves_by_name(untracked.leaves).items():
-            # Since Python 3.10 arrays of the standard library are tracked.
-            tracked_n, tracked_bytes = by_type.get(name, (0, 0))
-            by_type[name] = n + tracked_n, n_bytes + tracked_bytes
         return HostObjectScan(by_type, containers)
 
 
@@ -212,7 +212,7 @@ class _Untracked:
 
     def _add_keys(self, dicts: list[Any], min_entries: int = 0) -> None:
         """Record the keys of dicts: the collector's referents omit those that are strings."""
-        large = [one for one, n in zip(dicts, map(len, dicts), strict=True) if n >= min_entries]
+        large = [one for one in dicts if len(one) >= min_entries]
         self._add_leaves(list(chain.from_iterable(map(list, large))))
 
 
@@ -222,29 +222,10 @@ def _unique(things: list[object]) -> list[object]:
     return list(map(things.__getitem__, first.tolist()))
 
 
-class _Sizes:
-    """Number and bytes of objects by type."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[int, type] = {}
-        self._n: dict[int, int] = {}
-        self._bytes: dict[int, int] = {}
-
-    def add(self, groups: Sequence[_OfType]) -> None:
-        for kind, things in groups:
-            self._kinds[id(kind)] = kind
-            self._n[id(kind)] = self._n.get(id(kind), 0) + len(things)
-            self._bytes[id(kind)] = self._bytes.get(id(kind), 0) + _bytes_of(kind, things)
-
-    def by_name(self) -> dict[str, tuple[int, int]]:
-        """Number and bytes by type name; classes of the same name together."""
-        totals: dict[str, tuple[int, int]] = {}
-        for kind, n in self._n.items():
-            # Interned, so that stored results do not add new strings to the program's memory.
-            name = sys.intern(full_name(self._kinds[kind]))
-            before = totals.get(name, (0, 0))
-            totals[name] = (before[0] + n, before[1] + self._bytes[kind])
-        return totals
+def _measured(alike: _OfType) -> tuple[str, int, int]:
+    """The type's name, and the number and bytes of the objects."""
+    # Interned, so that stored results do not add new strings to the program's memory.
+    return sys.intern(full_name(alike.kind)), len(alike.things), _bytes_of(*alike)
 
 
 def _bytes_of(kind: type, things: list[Any]) -> int:
@@ -282,15 +263,13 @@ def _size(thing: object) -> int:
     return _size_function(type(thing))(thing)
 
 
-def _leaves_by_name(recorded: list[_Numbers]) -> dict[str, tuple[int, int]]:
+def _measured_leaves(recorded: list[_Numbers]) -> Iterator[tuple[str, int, int]]:
     """Number and bytes by type, each object once, however many refer to it."""
     columns = np.concatenate(recorded, axis=1)
     _, first = np.unique(columns[0], return_index=True)
     _, sizes, kinds = columns[:, first]
-    return {
-        full_name(kind): (int((kinds == n).sum()), int(sizes[kinds == n].sum()))
-        for n, kind in enumerate(_LEAF_TYPES)
-    }
+    for n, kind in enumerate(_LEAF_TYPES):
+        yield full_name(kind), int((kinds == n).sum()), int(sizes[kinds == n].sum())
 
 
 def _containers(groups: Sequence[_OfType], min_entries: int) -> Iterator[SizedContainer]:

@@ -10,7 +10,6 @@ from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors
 from profkit.capture.memory.monitor.series import (
     MIN_BYTES_PER_STEP,
     MIN_NODES_PER_STEP,
-    DeviceDtype,
     Series,
     growth_of,
     reallocated,
@@ -98,8 +97,24 @@ def _tensor_leaks(evidence: Evidence, nodes: Trend | None) -> Iterator[tuple[Lea
             first, last = series.samples[0].step, series.samples[-1].step
             trend = replace(trend, first_step=max(trend.first_step, first), last_step=last)
             yield from _by_site(evidence, kind, trend)
+    # A tensor that is reallocated in every step, larger each time.
     for device_dtype, trend in reallocated(series).items():
-        yield from _reallocated_leak(evidence, device_dtype, trend)
+        sizes = [
+            storage.bytes
+            for _, storage in evidence.live_tensors.storages()
+            if (storage.kind.device, storage.kind.dtype) == device_dtype
+        ]
+        inspections = [
+            one
+            for (kind, _), one in evidence.inspections.items()
+            if (kind.device, kind.dtype) == device_dtype
+        ]
+        inspection = max(
+            inspections, key=lambda one: (bool(one.stack), one.step), default=Inspection(0)
+        )
+        if sizes:
+            amount = max(sizes), 1
+            yield _tensor_leak(device_dtype[0], trend, amount, inspection), inspection
 
 
 def _by_site(
@@ -116,16 +131,29 @@ def _by_site(
     n_bytes, n = sum(storage.bytes for _, storage in stayed), len(stayed)
     for site, share in _shares(evidence.sites, stayed).items():
         inspection = _inspection_of(evidence, kind, site)
-        leak = Leak(
-            kind="garbage" if inspection.cycle else "tensors",
-            device=kind.device,
-            per_step_bytes=round(trend.per_step * share),
-            bytes=round(n_bytes * share),
-            n=max(round(n * share), 1),
-            first_step=trend.first_step,
-            last_step=trend.last_step,
-        )
-        yield _with_inspection(leak, inspection, site), inspection
+        of_site = replace(trend, per_step=trend.per_step * share)
+        amount = round(n_bytes * share), max(round(n * share), 1)
+        yield _tensor_leak(kind.device, of_site, amount, inspection, site), inspection
+
+
+def _tensor_leak(
+    device: str,
+    trend: Trend,
+    amount: tuple[int, int],
+    inspection: Inspection,
+    site: Place | None = None,
+) -> Leak:
+    """A leak of so many bytes in so many tensors."""
+    leak = Leak(
+        kind="garbage" if inspection.cycle else "tensors",
+        device=device,
+        per_step_bytes=round(trend.per_step),
+        bytes=amount[0],
+        n=amount[1],
+        first_step=trend.first_step,
+        last_step=trend.last_step,
+    )
+    return _with_inspection(leak, inspection, site)
 
 
 def _inspection_of(evidence: Evidence, kind: TensorKind, site: Place | None) -> Inspection:
@@ -157,37 +185,6 @@ def _shares(
             by_site[stack[0]] = by_site.get(stack[0], 0) + max(storage.bytes, 1)
     total = sum(by_site.values())
     return {site: n / total for site, n in by_site.items()} if total else {None: 1.0}
-
-
-def _reallocated_leak(
-    evidence: Evidence, device_dtype: DeviceDtype, trend: Trend
-) -> Iterator[tuple[Leak, Inspection]]:
-    """A tensor that is reallocated in every step, larger each time."""
-    n_bytes = [
-        storage.bytes
-        for _, storage in evidence.live_tensors.storages()
-        if (storage.kind.device, storage.kind.dtype) == device_dtype
-    ]
-    if not n_bytes:
-        return
-    inspections = [
-        one
-        for (kind, _), one in evidence.inspections.items()
-        if (kind.device, kind.dtype) == device_dtype
-    ]
-    inspection = max(
-        inspections, key=lambda one: (bool(one.stack), one.step), default=Inspection(0)
-    )
-    leak = Leak(
-        kind="garbage" if inspection.cycle else "tensors",
-        device=device_dtype[0],
-        per_step_bytes=round(trend.per_step),
-        bytes=max(n_bytes),
-        n=1,
-        first_step=trend.first_step,
-        last_step=trend.last_step,
-    )
-    yield _with_inspection(leak, inspection), inspection
 
 
 def _graph_leak(evidence: Evidence, nodes: Trend | None, in_graph: list[Leak]) -> Iterator[Leak]:

@@ -171,24 +171,19 @@ class LeakInspector:
             if not targets:
                 return None
             held_by = holder_chains.chains(targets, own={id(roots), id(targets)}, limit=_MAX_CHAINS)
-            named = (
-                n for n, chains in enumerate(held_by) if not all(map(_is_through_graph, chains))
-            )
-            chosen = next(named, 0)
+            is_named = [not all(map(_is_through_graph, chains)) for chains in held_by]
+            chosen = is_named.index(True) if any(is_named) else 0
             deepest = targets[chosen]
             found = self._storage_of(deepest)
             if found is None:
                 return None
             graph = graph_behind([deepest], counted=self._not_saved(reported))
             # The stack is of an in-place operation if the tensor itself is older than sampling.
-            return found.kind, Inspection(
-                self._step,
-                self._stack_of(deepest),
-                _shape(deepest),
-                full_name(type(deepest)),
-                held_by[chosen],
-                graph,
+            stack, type_name = self._stack_of(deepest), full_name(type(deepest))
+            inspection = Inspection(
+                self._step, stack, _shape(deepest), type_name, held_by[chosen], graph
             )
+            return found.kind, inspection
 
     def _deep(self, roots: list[Any]) -> list[Any]:
         """Tensors that may have the deepest graph, the most likely first."""
@@ -203,12 +198,10 @@ class LeakInspector:
         return [roots[index] for index in sorted(far, key=reach.__getitem__)]
 
     def _storage_of(self, tensor: Any) -> LiveStorage | None:  # noqa: ANN401
-        storage = storage_of(tensor)
-        return None if storage is None else self._live_tensors.storage(storage[0])
+        return self._live_tensors.storage((storage_of(tensor) or (0, 0))[0])
 
     def _stack_of(self, tensor: Any) -> Stack:  # noqa: ANN401
-        storage = storage_of(tensor)
-        return () if storage is None else self._sites.stack_of(storage[0])
+        return self._sites.stack_of((storage_of(tensor) or (0, 0))[0])
 
     def _not_saved(self, reported: Collection[SiteGroup]) -> set[int]:
         """Storages not counted as saved by a graph: those that did not grow or are reported.
@@ -264,10 +257,7 @@ class LeakInspector:
             key = storage.kind.device, storage.kind.dtype
             if key in reallocated and (key not in largest or storage.bytes > largest[key][1].bytes):
                 largest[key] = address, storage
-        return {
-            (storage.kind, self._site_of(address, storage)): [(address, storage)]
-            for address, storage in largest.values()
-        }
+        return {(one[1].kind, self._site_of(*one)): [one] for one in largest.values()}
 
     def _describe(
         self, group: SiteGroup, examples: list[Any], chains: tuple[Chain, ...]
@@ -320,12 +310,10 @@ def _cycle_of(ids: set[int], garbage: list[Garbage], cycle: tuple[str, ...]) -> 
         ids: Ids of the tensors.
         cycle: The autograd reference cycle that keeps them, if one does.
     """
-    for group in garbage:
-        if ids & group.ids:
-            return group.cycle
-    if cycle or not garbage:
-        return cycle
-    return garbage[0].cycle
+    known = next((group.cycle for group in garbage if ids & group.ids), None)
+    if known is not None:
+        return known
+    return cycle or (garbage[0].cycle if garbage else ())
 
 
 def _by_storage(tensors: list[Any], wanted: set[int]) -> dict[int, Any]:

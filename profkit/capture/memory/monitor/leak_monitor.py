@@ -120,8 +120,7 @@ class LeakMonitor:
         """A step has ended that was traced and must not be disturbed."""
         self.n_steps += 1
         self._sampler.workers.note_tracing()
-        if self._sites.is_on:
-            self._sites.end()
+        self._sites.end()
 
     def leaks(self) -> tuple[Leak, ...]:
         """The leaks so far; none while there are too few steps."""
@@ -129,8 +128,7 @@ class LeakMonitor:
 
     def finish(self) -> LiveMemory:
         """End monitoring and return the result."""
-        if self._sites.is_on:
-            self._sites.end()
+        self._sites.end()
         self._guarded(self._inspect_at_end)
         live = self._result()
         self._guarded(self._release)
@@ -138,8 +136,7 @@ class LeakMonitor:
 
     def discard(self) -> None:
         """End monitoring without a result."""
-        if self._sites.is_on:
-            self._sites.end()
+        self._sites.end()
         self._guarded(self._release)
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -341,7 +338,7 @@ class LeakMonitor:
             not_measured=tuple(self._not_measured),
             cost=self._clock.cost(),
             torch=None if torch is None else str(torch.__version__),
-            devices=() if torch is None else tuple(environment.devices(torch)),
+            devices=tuple(environment.device_names()),
             argv=tuple(sys.argv),
             unexplained_per_step_bytes=None if unexplained is None else round(unexplained.per_step),
         )

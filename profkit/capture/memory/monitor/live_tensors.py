@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from profkit.capture import devices
 from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function
 from profkit.capture.memory.holders.untracked_containers import (
@@ -37,7 +38,6 @@ MIN_AGE_STEPS: Final = 2
 _YOUNG_GENERATIONS: Final = (0, 1)
 _EVERY_COLLECTION_PROMOTES: Final = (3, 14)
 """Since then every collection promotes young objects out of sight."""
-_DEVICE_MODULES: Final = ("cuda", "xpu")
 
 
 class TensorKind(NamedTuple):
@@ -78,9 +78,6 @@ class LiveStorage:
         self.graph: weakref.ref[Any] | None = None
         self.is_shared = False
         self.is_aged = False
-
-
-_NO_STORAGES: Final[Mapping[int, LiveStorage]] = {}
 
 
 class Amount(NamedTuple):
@@ -190,7 +187,7 @@ class LiveTensors:
             self.n_missed += 1
             return
         with contextlib.suppress(Exception), self._clock.spending("collector"), no_torch_function():
-            self._seen.append([_observe(one) for one in self._young_tensors()])
+            self._seen.append([_observe(one, {}) for one in self._young_tensors()])
 
     def _track_all(self, tensors: list[Any], step: int) -> None:
         while self._seen:
@@ -254,7 +251,7 @@ class LiveTensors:
         """The kind of an aged storage, with device ``pinned`` if it is pinned."""
         if kind.device != "cpu" or storage.nbytes() < _PINNED_FROM_BYTES:
             return kind
-        if not any(device_modules_in_use()) or not storage.is_pinned():
+        if not any(devices.modules_in_use()) or not storage.is_pinned():
             return kind
         pinned = kind._replace(device="pinned")
         return self._kinds.setdefault(pinned, pinned)
@@ -274,22 +271,7 @@ class _Seen(NamedTuple):
     graph: "weakref.ref[Any] | None"
 
 
-def device_modules_in_use() -> Iterator[Any]:
-    """``torch.cuda`` and the like, if the program has initialized them; initializes none."""
-    torch = sys.modules.get("torch")
-    for name in _DEVICE_MODULES:
-        module = getattr(torch, name, None)
-        is_in_use = False
-        with contextlib.suppress(RuntimeError, AttributeError, AssertionError):
-            is_in_use = module is not None and module.is_available() and module.is_initialized()
-        if is_in_use:
-            yield module
-
-
-def _observe(
-    tensor: Any,  # noqa: ANN401
-    known: Mapping[int, LiveStorage] = _NO_STORAGES,
-) -> _Seen | None:
+def _observe(tensor: Any, known: Mapping[int, LiveStorage]) -> _Seen | None:  # noqa: ANN401
     """Observe a tensor; None without a storage, or if the storage is aged and it has no graph.
 
     Args:

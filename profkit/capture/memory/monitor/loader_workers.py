@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -41,20 +41,6 @@ _INTERVAL_DIVISOR: Final = 3
 _MIN_INTERVAL: Final = 4
 
 
-class WorkerMemory(NamedTuple):
-    """The memory of one worker at the end of a step.
-
-    Attributes:
-        private_bytes: Memory that it shares with no other process.
-        anonymous_bytes: Memory that belongs to no file, shared with its parent or not; copying a
-            page does not change it.
-    """
-
-    step: int
-    private_bytes: int
-    anonymous_bytes: int
-
-
 @dataclass
 class _Measured:
     """A worker that is or was measured.
@@ -64,13 +50,15 @@ class _Measured:
         may_be_traced: Whether it may have been forked while its parent was being traced.
         free_bytes: Free bytes in its parent's heap, in which the worker can allocate without
             adding pages; None if not known.
+        samples: Step, private bytes, shared with no other process, and anonymous bytes, which
+            belong to no file, shared with the parent or not: copying a page does not change them.
     """
 
     pid: int
     n: int
     may_be_traced: bool
     free_bytes: int | None
-    samples: list[WorkerMemory] = field(default_factory=list)
+    samples: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 class Workers:
@@ -113,13 +101,13 @@ class Workers:
     def read(self, step: int) -> int | None:
         """Measure the private bytes of the current worker; None if the system reports none."""
         self._next_step = step + max(_MIN_INTERVAL, step // _INTERVAL_DIVISOR)
-        found = None if self._current is None else _measure(self._current.pid, step)
+        found = None if self._current is None else _measure(self._current.pid)
         if self._current is None or found is None:
             return None
-        self._current.samples.append(found)
+        self._current.samples.append((step, *found))
         if len(self._current.samples) > MAX_SAMPLES:
             del self._current.samples[: MAX_SAMPLES // 2 : 2]
-        return found.private_bytes
+        return found[0]
 
     def leak(self) -> Leak | None:
         """Growth of all workers, extrapolated from the one measured longest; None if none grows."""
@@ -185,7 +173,8 @@ def resident_bytes(pid: int) -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _measure(pid: int, step: int) -> WorkerMemory | None:
+def _measure(pid: int) -> tuple[int, int] | None:
+    """Private and anonymous bytes of a process; None if the system reports none."""
     kib = {"Private_Clean": 0, "Private_Dirty": 0, "Private_Hugetlb": 0, "Anonymous": 0}
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -198,4 +187,4 @@ def _measure(pid: int, step: int) -> WorkerMemory | None:
     # A process that is ending has no pages left.
     if not anonymous:
         return None
-    return WorkerMemory(step, sum(kib.values()) * _KIB, anonymous * _KIB)
+    return sum(kib.values()) * _KIB, anonymous * _KIB

@@ -5,10 +5,11 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+from profkit.capture import devices
 from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_of, no_torch_function
 from profkit.capture.memory.monitor.budget import Clock, Work
-from profkit.capture.memory.monitor.live_tensors import LiveTensors, device_modules_in_use
+from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.loader_workers import Workers, resident_bytes
 from profkit.capture.memory.monitor.series import Sample
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
@@ -104,7 +105,7 @@ def _device_bytes() -> tuple[int | None, int | None]:
     """Allocated and reserved bytes of all devices in use, or None and None without one."""
     allocated = reserved = 0
     found = False
-    for module in device_modules_in_use():
+    for module in devices.modules_in_use():
         with contextlib.suppress(RuntimeError, AttributeError, AssertionError):
             for ordinal in range(module.device_count()):
                 allocated += int(module.memory_allocated(ordinal))

@@ -21,7 +21,7 @@ StepSource = Literal["module", "loader", "optimizer", "user"]
 
 _MIN_EVENTS: Final[dict[StepSource, int]] = {"module": 6, "loader": 3, "optimizer": 0, "user": 0}
 """Events of a source before it is used, as a more reliable one may follow."""
-_ORDER: Final[tuple[StepSource, ...]] = ("module", "loader", "optimizer", "user")
+_ORDER: Final = tuple(_MIN_EVENTS)
 _FOREIGN_STEPS: Final = 8
 """Consecutive steps of other optimizers after which the first one is considered gone."""
 
@@ -58,15 +58,7 @@ class StepBoundaries:
             recorded: Whether the step was traced and must not be disturbed.
         """
         if self._leads(optimizer):
-            self._step_ended("optimizer", recorded=recorded)
-
-    def user_stepped(self) -> None:
-        """The program itself reports the end of a step."""
-        self._step_ended("user", recorded=False)
-
-    def batch_requested(self, *, recorded: bool) -> None:
-        """The next batch of a DataLoader is requested."""
-        self._step_ended("loader", recorded=recorded)
+            self.step_ended("optimizer", recorded=recorded)
 
     def module_called(self, module: object, *, recorded: bool) -> None:
         """A module is called; only calls of the first one count."""
@@ -74,9 +66,10 @@ class StepBoundaries:
             with contextlib.suppress(TypeError):
                 self._module = weakref.ref(module)
         if self._module is not None and self._module() is module:
-            self._step_ended("module", recorded=recorded)
+            self.step_ended("module", recorded=recorded)
 
-    def _step_ended(self, source: StepSource, *, recorded: bool) -> None:
+    def step_ended(self, source: StepSource, *, recorded: bool = False) -> None:
+        """A source reports the end of a step: the program itself, or a DataLoader's next batch."""
         if self._source is not None and _ORDER.index(source) < _ORDER.index(self._source):
             return
         self._n_events[source] += 1
@@ -153,7 +146,7 @@ class BlockSteps:
     def user_stepped(self) -> None:
         """The program itself reports the end of a step; other threads are ignored."""
         if self._thread == threading.get_ident():
-            self._boundaries.user_stepped()
+            self._boundaries.step_ended("user")
 
     def _on_optimizer(self, optimizer: object, _args: object, _kwargs: object) -> None:
         if self._thread == threading.get_ident():

@@ -7,12 +7,14 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.device_support import lacks_bfloat16
 from profkit.engine.families.collectives.waits import CollectiveWaits
 from profkit.index.ranks.collectives import host_collectives
-from profkit.index.runtime_calls import rows_named
+from profkit.index.runtime_calls import names_matching, rows_named
 from profkit.model.events import NO_ROW, Category, Mask
 from profkit.model.torch_names import (
     BACKWARD,
+    DISTRIBUTED_DATA_PARALLEL,
     DISTRIBUTED_DATA_PARALLEL_FORWARD,
     FULLY_SHARDED,
     OPTIMIZER_STEP,
@@ -34,7 +36,7 @@ _OVERLAPPED: Final = (
     "collective, with a larger batch on each rank"
 )
 _FEWER_BYTES: Final = (
-    ", or reduce the bytes: `model.register_comm_hook(None, default_hooks.bf16_compress_hook)`."
+    ", or reduce the bytes: `model.register_comm_hook(None, default_hooks.{}_compress_hook)`."
 )
 _PREFETCH: Final = (
     "FSDP gathers the parameters of each module before it runs. Gather them earlier "
@@ -70,11 +72,13 @@ class DistributedProgram:
 
     Attributes:
         trains: Whether it has a backward pass or optimizer steps.
+        is_ddp: Whether a model is in ``DistributedDataParallel``.
         n_forwards: Calls of models in ``DistributedDataParallel``.
         n_updates: Optimizer steps.
     """
 
     trains: bool
+    is_ddp: bool
     n_forwards: int
     n_updates: int
 
@@ -88,7 +92,10 @@ def distributed_program(ctx: Context) -> DistributedProgram:
     n_updates = int(_named(ctx, OPTIMIZER_STEP).sum())
     trains = n_updates > 0 or bool(_named(ctx, BACKWARD).any())
     return DistributedProgram(
-        trains, int(_named(ctx, DISTRIBUTED_DATA_PARALLEL_FORWARD).sum()), n_updates
+        trains=trains,
+        is_ddp=bool(names_matching(ctx.events.names, DISTRIBUTED_DATA_PARALLEL).any()),
+        n_forwards=int(_named(ctx, DISTRIBUTED_DATA_PARALLEL_FORWARD).sum()),
+        n_updates=n_updates,
     )
 
 
@@ -109,20 +116,29 @@ def _fix_by_origin(ctx: Context, waits: CollectiveWaits, program: DistributedPro
     if _mostly(waits, _within(ctx, waits, FULLY_SHARDED)):
         return _PREFETCH
     in_backward = _within(ctx, waits, BACKWARD)
-    if program.n_forwards:
-        return _ddp_fix(waits, program, in_backward) if _mostly(waits, in_backward) else _EARLIER
+    if program.is_ddp:
+        if not _mostly(waits, in_backward):
+            return _EARLIER
+        return _ddp_fix(waits, program, in_backward, "fp16" if lacks_bfloat16(ctx) else "bf16")
     after = _after_backward(ctx, waits) & ~in_backward
     of_gradients = np.array([kind in _OF_GRADIENTS for kind in waits.kinds], dtype=np.bool_)
     return _WRAP if _mostly(waits, after & of_gradients) else _EARLIER
 
 
-def _ddp_fix(waits: CollectiveWaits, program: DistributedProgram, in_backward: Mask) -> str:
-    """The fix for a model in ``DistributedDataParallel``."""
+def _ddp_fix(
+    waits: CollectiveWaits, program: DistributedProgram, in_backward: Mask, dtype: str
+) -> str:
+    """The fix for a model in ``DistributedDataParallel``.
+
+    Args:
+        dtype: The dtype of the hook that compresses gradients, ``bf16`` or ``fp16``.
+    """
     n_sent = int(in_backward.sum())
     each_pass_sends = n_sent >= program.n_forwards
-    n_buckets = n_sent / max(1, program.n_forwards if each_pass_sends else program.n_updates)
-    sentences = [_OVERLAPPED + ("." if waits.device is None else _FEWER_BYTES)]
-    if n_buckets <= _FEW_BUCKETS:
+    n_passes = program.n_forwards if each_pass_sends else program.n_updates
+    sentences = [_OVERLAPPED + ("." if waits.device is None else _FEWER_BYTES.format(dtype))]
+    n_buckets = n_sent / max(1, n_passes)
+    if n_passes and n_buckets <= _FEW_BUCKETS:
         sentences.append(
             "All gradients are in "
             + ("one bucket" if n_buckets <= 1 else "two buckets")

@@ -208,7 +208,7 @@ def _main_region(ctx: Context, regions: Int32s, ns: Int64s) -> str:
 def _regions(ctx: Context) -> Mask:
     """Annotations of the user's program, without collectives and steps. Shape ``(n,)``."""
     own = (ctx.events.category == Category.ANNOTATION) & ~collective_rows(ctx.events)
-    own[ctx.steps.rows] = False
+    own[ctx.steps.annotations] = False
     return np.asarray(own & ~names_matching(ctx.events.names, FRAMING)[ctx.events.name])
 
 

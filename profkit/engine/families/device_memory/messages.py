@@ -19,9 +19,9 @@ def blocks(n: int) -> str:
 
 def site_line(location: Location, *, is_before_recording: bool = False) -> str:
     """``train.py:12``, or why there is no source line."""
-    if location.file is not None:
-        return location.place
-    return "memory allocated before recording" if is_before_recording else "no stack recorded"
+    if is_before_recording and location.file is None:
+        return "memory allocated before recording"
+    return location.place
 
 
 def site_text(site: AllocationSite) -> str:
@@ -31,9 +31,14 @@ def site_text(site: AllocationSite) -> str:
     return f"{where} ({format_bytes(site.bytes)} in {blocks(site.n)}{use})"
 
 
-def fragmentation_text(site: FragmentationSite) -> str:
-    """``2.00 MiB in 1 block of train.py:31``."""
-    return f"{format_bytes(site.bytes)} in {blocks(site.n)} of {site_line(site.location)}"
+def retention_text(sites: Sequence[FragmentationSite]) -> str:
+    """``2.00 MiB in 1 block of train.py:31 kept 1.00 GiB of free memory from being released.``."""
+    n_bytes = format_bytes(sum(site.unreleasable_bytes for site in sites))
+    parts = [
+        f"{format_bytes(site.bytes)} in {blocks(site.n)} of {site_line(site.location)}"
+        for site in sites
+    ]
+    return f"{listed(parts)} kept {n_bytes} of free memory from being released."
 
 
 def main_fragmentation_sites(sites: Sequence[FragmentationSite]) -> list[FragmentationSite]:

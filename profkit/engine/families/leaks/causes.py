@@ -1,5 +1,6 @@
 """Assigns each leak to the one rule that reports it."""
 
+import itertools
 import re
 from dataclasses import replace
 from typing import Final, Literal
@@ -26,10 +27,6 @@ _BY_HOLDER: Final[dict[str, Cause]] = {
     "cache": "unbounded-cache",
 }
 _CACHE_NAMES: Final = frozenset({"cache", "caches", "cached", "memo", "memos", "memoized"})
-_ARROW: Final = " → "
-"""Start of a part of a chain that begins a new name, reached through the one before."""
-_ENTRIES: Final = frozenset({" → a member", " → an item", " → one of its keys"})
-"""Parts that are entries of a container, like ``[17]``."""
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LAST_NAME: Final = re.compile(r"(\w+)\W*$")
 
@@ -55,7 +52,7 @@ def _holder(leak: Leak) -> object:
     chain = main_chain(leak)
     if chain is None or not container_name(chain):
         return id(leak)
-    return leak.kind, leak.device, container_name(chain), container_place(chain)
+    return leak.kind, leak.device, container_name(chain), chain.scope
 
 
 def merged(group: tuple[Leak, ...]) -> Leak:
@@ -158,47 +155,10 @@ def is_estimate(leak: Leak) -> bool:
 
 
 def container_name(chain: Chain) -> str:
-    """The user's name of what grows: ``history`` of ``__main__.history[17]``."""
-    start, end = _name_of(chain)
-    name = "".join(chain.parts[start:end]).removeprefix(_ARROW)
-    return name.removeprefix("__main__.").lstrip(".")
-
-
-def is_container_entry(chain: Chain) -> bool:
-    """Whether the object is an entry of a container, not the value of a name."""
-    return any(_is_entry(part) for part in chain.parts[1:])
-
-
-def container_place(chain: Chain) -> str:
-    """The scope of that name, such as `` in main at train.py:3``; empty for a global."""
-    _, end = _name_of(chain)
-    for part in chain.parts[end:]:
-        if part.startswith(_ARROW) and not _is_entry(part):
-            break
-        if part.startswith(" ") and not _is_entry(part):
-            return part
-    return ""
-
-
-def _name_of(chain: Chain) -> tuple[int, int]:
-    """The range of parts that name what grows: those before the last entry, after an arrow."""
-    parts = chain.parts
-    entries = [n for n, part in enumerate(parts) if n and _is_entry(part)]
-    end = entries[-1] if entries else _end_of_name(parts)
-    while end > 1 and _is_entry(parts[end - 1]):
-        end -= 1
-    begins = [n for n in range(1, end) if parts[n].startswith(_ARROW)]
-    return (begins[-1] if begins else 0), end
-
-
-def _end_of_name(parts: tuple[str, ...]) -> int:
-    """Where the last name of a chain without entries ends."""
-    closed = bool(parts) and len(parts) > 1 and parts[-1].startswith(" ")
-    return len(parts) - 1 if closed and not parts[-1].startswith(_ARROW) else len(parts)
-
-
-def _is_entry(part: str) -> bool:
-    return part.startswith("[") or part in _ENTRIES
+    """The user's name of what grows, such as ``history``."""
+    # Records of earlier versions have no name: the chain up to its first entry or scope.
+    parts = itertools.takewhile(lambda part: not part.startswith(("[", " ")), chain.parts)
+    return chain.name or "".join(parts).removeprefix("__main__.")
 
 
 def is_named_cache(chain: Chain) -> bool:

@@ -57,10 +57,6 @@ class UnintendedLeakThresholds(LeakThresholds):
         warning_step_bytes: Growth per step from which it is a warning. No graph is retained forever
             on purpose, and no hook is meant to retain anything, so 4 KiB are enough: 40 MB in ten
             thousand steps.
-        error_step_bytes: Growth per step from which it is an error, with high confidence: 8 MiB are
-            80 GB in ten thousand steps, more than one device and most hosts have.
-        sure_steps_count: Evaluated steps from which their number leaves no doubt: a buffer that
-            fills within twenty steps, or is emptied every twenty, has done so by then.
     """
 
     min_step_bytes: int = 1024

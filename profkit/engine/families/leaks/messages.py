@@ -4,7 +4,6 @@ from typing import Final
 
 from profkit.engine.families.leaks.causes import (
     container_name,
-    container_place,
     is_estimate,
     main_chain,
     node_per_step_bytes,
@@ -68,7 +67,7 @@ def holder_text(leak: Leak) -> str:
     n_entries = chain.container_len or 0
     if type_name and n_entries >= max(leak.n, 1):
         details.append(counted(n_entries, "entry", "entries"))
-    holder = f"{quoted(container_name(chain))}{container_place(chain)}"
+    holder = f"{quoted(container_name(chain))}{chain.scope}"
     return f"{holder} ({', '.join(details)})" if details else holder
 
 

@@ -34,12 +34,8 @@ class Block:
     """A block: a part of a segment, linked to its neighbors by address.
 
     Attributes:
-        pool: The pool of its segment.
-        address: Start address.
-        n_bytes: Size.
         before: Its neighbor at lower addresses in the same segment, or None.
         after: Its other neighbor, or None.
-        is_free: Whether it is free.
         is_mapped: Whether it has memory; only blocks of expandable segments may not.
         origin: Start of its expandable segment; None in segments of fixed size.
         freed_at: :attr:`BlockPool.n_searches` when it became free.

@@ -15,11 +15,11 @@ from typing import Final
 
 from profkit.index.snapshot.allocator.blocks import Block, BlockPool, StreamPool
 from profkit.index.snapshot.allocator.expandable import SPACE_BYTES, grown, unmapped_bytes
-from profkit.index.snapshot.allocator.settings import AllocatorSettings
-from profkit.index.snapshot.allocator.sizes import (
+from profkit.index.snapshot.allocator.settings import (
     BLOCK_BYTES,
     SMALL_BYTES,
     SMALL_SEGMENT_BYTES,
+    AllocatorSettings,
     segment_bytes,
 )
 
@@ -36,13 +36,11 @@ class CachingAllocator:
     """The allocator.
 
     Attributes:
-        settings: Its settings.
         capacity_bytes: Memory that the driver can provide, or None if unlimited.
         limit_bytes: Limit of the process (``set_per_process_memory_fraction``), or None.
         place: The current moment, set by the caller, which is recorded with changes.
         changes: Changes of reserved bytes: moment, difference in bytes, and number of the private
             pool.
-        reserved_bytes: Reserved bytes.
     """
 
     settings: AllocatorSettings
@@ -63,12 +61,7 @@ class CachingAllocator:
         self._collects = self.settings.garbage_threshold > 0 and self.limit_bytes is not None
 
     def pool(self, stream: int, *, is_small: bool, private: int = COMMON) -> StreamPool:
-        """The pool of some requests.
-
-        Args:
-            is_small: Whether they are at most 1 MiB.
-            private: Number of their private pool.
-        """
+        """The pool of requests that are small (at most 1 MiB) or not, of a private pool or none."""
         key = (stream, is_small, private)
         if key not in self._pools:
             block_pool = self._block_pools.setdefault(
@@ -104,11 +97,7 @@ class CachingAllocator:
         return found
 
     def alloc(self, n_bytes: int, pool: StreamPool) -> Block | None:
-        """Allocate a block; None if the allocation fails.
-
-        Args:
-            n_bytes: The request, rounded according to the settings.
-        """
+        """Allocate a block of a size rounded according to the settings; None if that fails."""
         block = self._cached(n_bytes, pool) or self._new(n_bytes, pool)
         if block is None:
             return None
@@ -123,11 +112,7 @@ class CachingAllocator:
         block.pool.add(block)
 
     def defer_free(self, request: int, block: Block) -> None:
-        """Free a block that is pending on another stream.
-
-        Args:
-            request: A number for :meth:`complete_free`.
-        """
+        """Free a block that is pending on another stream, until :meth:`complete_free`."""
         self._pending[request] = block
 
     def complete_free(self, request: int) -> None:

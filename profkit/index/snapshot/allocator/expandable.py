@@ -88,11 +88,7 @@ def _map(block: Block, n_bytes: int, page_bytes: int, obtain: Obtain) -> bool:
 
 
 def unmapped_bytes(block: Block, page_bytes: int) -> int:
-    """Unmap all whole pages of a free block of an expandable segment.
-
-    Returns:
-        The bytes returned to the driver.
-    """
+    """Unmap all whole pages of a free block of an expandable segment, and return their bytes."""
     origin = block.origin or 0
     begin = -(-(block.address - origin) // page_bytes) * page_bytes + origin
     end = (block.address + block.n_bytes - origin) // page_bytes * page_bytes + origin

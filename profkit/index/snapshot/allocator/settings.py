@@ -1,7 +1,9 @@
-"""The settings of PyTorch's caching allocator that affect what it reserves.
+"""Sizes in bytes and settings of PyTorch's caching allocator that affect what it reserves.
 
-Source: ``c10/core/AllocatorConfig.h`` and ``c10/cuda/CUDAAllocatorConfig.h``;
-``c10/cuda/CUDACachingAllocator.cpp`` (``round_size``, ``roundup_power2_next_division``).
+Source: ``c10/core/AllocatorConfig.h`` (``kMinBlockSize``, ``kSmallSize``, ``kSmallBuffer``,
+``kMinLargeAlloc``, ``kRoundLarge``), ``c10/cuda/CUDAAllocatorConfig.h``;
+``c10/cuda/CUDACachingAllocator.cpp`` (``get_allocation_size``, ``round_size``,
+``roundup_power2_next_division``).
 """
 
 import re
@@ -9,14 +11,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from profkit.index.snapshot.allocator.sizes import BLOCK_BYTES, LARGE_SEGMENT_BYTES
-
+BLOCK_BYTES: Final = 512
+"""Block sizes are multiples of this."""
+SMALL_BYTES: Final = 1 << 20
+"""Largest request that is served by a small pool."""
+SMALL_SEGMENT_BYTES: Final = 2 << 20
+"""Size of a segment of a small pool, and of the pages of an expandable one."""
+LARGE_SEGMENT_BYTES: Final = 20 << 20
+"""Size of a segment shared by larger requests, and of the pages of an expandable one."""
+OWN_SEGMENT_BYTES: Final = 10 << 20
+"""Requests from this size on get a segment of their own."""
+ROUND_BYTES: Final = 2 << 20
+"""Sizes of such segments are multiples of this."""
 _MIB: Final = 1 << 20
 _N_DIVISIONS: Final = 16
 """One for each power of two from 1 MiB to 32 GiB."""
 _NO_LIMIT_BYTES: Final = 1 << 48
 """More than any device has: versions of PyTorch write different values for no limit."""
 _NUMBER: Final = re.compile(r"(\w+)\s*:\s*(\d+)")
+
+
+def segment_bytes(n_bytes: int, large_segment_bytes: int = LARGE_SEGMENT_BYTES) -> int:
+    """Size of the segment that the allocator requests from the driver.
+
+    Args:
+        n_bytes: The request, rounded to a block size.
+        large_segment_bytes: Size of shared segments, if it is set.
+    """
+    if n_bytes <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if n_bytes < OWN_SEGMENT_BYTES:
+        return large_segment_bytes
+    return -(-n_bytes // ROUND_BYTES) * ROUND_BYTES
 
 
 @dataclass(frozen=True)
@@ -68,11 +94,7 @@ def _next_division(n_bytes: int, divisions: int) -> int:
 
 
 def settings_of(values: Mapping[str, str | int | float | bool]) -> AllocatorSettings:
-    """The settings of a snapshot; PyTorch's defaults where it has none.
-
-    Args:
-        values: :attr:`MemorySnapshot.settings`.
-    """
+    """The settings in :attr:`MemorySnapshot.settings`; PyTorch's defaults where it has none."""
     limit = values.get("max_split_size")
     text = values.get("PYTORCH_CUDA_ALLOC_CONF")
     written = {key: int(n) for key, n in _NUMBER.findall(text)} if isinstance(text, str) else {}

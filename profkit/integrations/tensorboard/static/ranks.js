@@ -4,14 +4,12 @@ import {
   block, counted, el, quiet, sortableTable,
 } from './elements.js';
 
-const columns = [
+/** The columns; `deviceTimes` says what ran in each part of a device's time, by title. */
+const columnsOf = (deviceTimes) => [
   { title: 'Rank', kind: 'name' },
   { title: 'Step time', kind: 'ns', about: 'the mean' },
   { title: 'Device busy', kind: 'share', about: 'of the time from first work to last' },
-  { title: 'Compute', kind: 'ns', about: 'a kernel other than a collective ran' },
-  { title: 'Communication', kind: 'ns', about: "a collective's kernel ran" },
-  { title: 'Overlap', kind: 'ns', about: 'compute and communication ran at the same time' },
-  { title: 'Copying', kind: 'ns', about: 'a copy ran' },
+  ...Object.entries(deviceTimes).map(([title, about]) => ({ title, kind: 'ns', about })),
   { title: 'Idle', kind: 'ns', about: 'nothing ran' },
   { title: 'Waiting for data', kind: 'ns', about: 'on the host, in all steps' },
   { title: 'Findings', kind: 'count' },
@@ -49,7 +47,7 @@ function bars(rows) {
   );
 }
 
-export function ranks({ recordings }) {
+export function ranks({ recordings, device_times: deviceTimes }) {
   const ready = recordings.filter((each) => each.stage === 'ready')
     .sort((a, b) => (a.run_summary.rank ?? 0) - (b.run_summary.rank ?? 0));
   const rows = ready.map(({ name, run_summary: run }) => {
@@ -64,6 +62,8 @@ export function ranks({ recordings }) {
   return [
     ...(nPending ? [quiet(`${counted(nPending, 'recording')} not analyzed yet, or unreadable.`)] : []),
     ...(rows.some((row) => row[4]) ? [block('Compute and communication', bars(rows))] : []),
-    sortableTable({ caption: 'Ranks', columns, rows, sortedBy: null }),
+    sortableTable({
+      caption: 'Ranks', columns: columnsOf(deviceTimes), rows, sortedBy: null,
+    }),
   ];
 }

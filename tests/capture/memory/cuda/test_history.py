@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import profkit
-from profkit.capture import current
+from profkit.capture import current, files
 from profkit.capture.memory.cuda import history
 from profkit.errors import CaptureError
-from profkit.model.snapshot import Action, MemorySnapshot
+from profkit.model.snapshot import MemorySnapshot
 from tests.capture.memory.fake_cuda import GIB, FakeCuda
 
 
@@ -35,19 +35,18 @@ def loaded(path: Path) -> MemorySnapshot:
 def test_history_is_recorded_inside_the_block_with_python_stacks_and_a_limit(
     cuda: FakeCuda,
 ) -> None:
-    with history.HistoryRecording(max_entries=500):
+    with history.HistoryRecording():
         assert cuda.is_on
         enabled, context, stacks, max_entries, *_ = cuda.requests[-1]
-    assert (enabled, context, stacks, max_entries) == ("all", "all", "python", 500)
+    assert (enabled, context, stacks, max_entries) == ("all", "all", "python", 100_000)
     assert not cuda.is_on
 
 
-def test_history_recorded_by_the_program_is_neither_cleared_nor_turned_off(cuda: FakeCuda) -> None:
+def test_history_recorded_by_the_program_is_not_turned_off(cuda: FakeCuda) -> None:
     torch.cuda.memory._record_memory_history(max_entries=9)
     cuda.allocate()
-    with history.HistoryRecording() as recorder:
+    with history.HistoryRecording():
         cuda.allocate()
-        recorder.clear()
     assert cuda.is_on
     assert len(cuda.entries) == 2
     assert len(cuda.requests) == 1
@@ -59,21 +58,10 @@ def test_history_that_the_program_turned_off_stays_off(cuda: FakeCuda) -> None:
     assert len(cuda.requests) == 2
 
 
-def test_clear_empties_the_history_and_leaves_it_on(cuda: FakeCuda, tmp_path: Path) -> None:
-    with history.HistoryRecording(max_entries=7) as recorder:
-        cuda.allocate(512)
-        recorder.clear()
-        cuda.allocate(1024)
-        path = history.dump(tmp_path / "a.snapshot.pickle.gz")
-        assert cuda.requests[-1][3] == 7
-    table = loaded(path).history
-    assert table.n_bytes[table.action == Action.ALLOC].tolist() == [1024]
-
-
 def test_nested_recording_leaves_the_outer_one_running(cuda: FakeCuda) -> None:
     with history.HistoryRecording():
-        with history.HistoryRecording() as inner:
-            inner.clear()
+        with history.HistoryRecording():
+            pass
         assert cuda.is_on
         assert len(cuda.requests) == 1
 
@@ -116,8 +104,7 @@ def test_without_cuda_nothing_is_recorded_or_queued() -> None:
     if hasattr(torch._C, "_cuda_record_memory_history"):
         pytest.skip("this torch is built for CUDA")
     before = len(torch.cuda._queued_calls)
-    with history.HistoryRecording() as recorder:
-        recorder.clear()
+    with history.HistoryRecording():
         assert not history.is_recording()
     assert len(torch.cuda._queued_calls) == before
 
@@ -187,7 +174,7 @@ def test_a_failed_dump_leaves_no_file_behind(
 
 
 def test_a_snapshot_has_the_name_of_its_trace() -> None:
-    beside = history.snapshot_beside("traces/x/host_1_rank2.17.pt.trace.json.gz")
+    beside = files.beside("traces/x/host_1_rank2.17.pt.trace.json.gz", history.SUFFIX)
     assert beside == Path("traces/x/host_1_rank2.17.snapshot.pickle.gz")
 
 
@@ -202,13 +189,3 @@ def test_on_a_gpu_the_snapshot_has_the_allocation_site_of_a_tensor(tmp_path: Pat
     frames = snapshot.stacks.of(int(table.stack[rows[0]]))
     assert any(frame.file == __file__ for frame in frames)
     assert snapshot.driver[0].torch_bytes >= kept.nbytes
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_clear_removes_the_window_before(tmp_path: Path) -> None:
-    with history.HistoryRecording() as recorder:
-        torch.zeros(1 << 20, device="cuda")
-        recorder.clear()
-        torch.zeros(3 << 18, device="cuda")
-        table = loaded(history.dump(tmp_path / "a.snapshot.pickle.gz")).history
-    assert table.n_bytes[table.action == Action.ALLOC].tolist() == [3 << 20]

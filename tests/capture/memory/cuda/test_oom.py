@@ -50,7 +50,7 @@ def test_a_program_that_catches_several_errors_gets_one_snapshot(
         for n_bytes in (3 * GIB, 2 * GIB, GIB):
             with pytest.raises(torch.OutOfMemoryError):
                 cuda.run_out(n_bytes)
-    assert monitor.n_errors == 3
+    assert monitor.path is not None
     assert len(list((tmp_path / "train").iterdir())) == 1
 
 

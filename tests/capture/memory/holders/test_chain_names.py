@@ -109,6 +109,28 @@ def test_a_key_is_short_and_printable(world: World, key: str, shown: str) -> Non
     assert text(chain).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("source", "name", "scope", "is_entry"),
+    [
+        ("history = [made()]", "world.history", "", True),
+        ("history = [{'loss': made()}]", "world.history", "", True),
+        ("history = {made()}", "world.history", "", True),
+        ("total = made()", "world.total", "", False),
+        ("model = nn.Linear(2, 2)\nmodel.cache = {'k': made()}", "world.model.cache", "", True),
+        (
+            "def keep(out):\n    seen = [out]\n    return lambda: seen\ncallback = keep(made())",
+            "seen", " in the closure of <lambda> at world.py:19", True,
+        ),
+        ("again = [iter((made(),))]", "world.again[0] → its tuple", "", True),
+    ],
+)  # fmt: skip
+def test_a_chain_has_the_user_s_name_of_what_grows(
+    world: World, source: str, name: str, scope: str, *, is_entry: bool
+) -> None:
+    (chain,) = of(world(source))
+    assert (chain.name, chain.scope, chain.is_entry) == (name, scope, is_entry)
+
+
 steps = st.lists(st.sampled_from(["list", "dict", "tuple", "attribute", "deque"]), max_size=6)
 
 

@@ -11,9 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.capture.memory.holders.garbage import find_garbage
+from profkit.capture.memory.holders.garbage import find_garbage, scan_reachability
 from profkit.capture.memory.holders.reference_cycles import components
-from profkit.capture.memory.holders.unreachable import scan_reachability
 
 
 @pytest.fixture(autouse=True)

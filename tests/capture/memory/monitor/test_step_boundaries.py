@@ -85,12 +85,12 @@ def test_a_more_reliable_source_of_steps_replaces_the_monitor(
     for _ in range(8):
         boundaries.module_called(module, recorded=False)
     for _ in range(5):
-        boundaries.batch_requested(recorded=False)
+        boundaries.step_ended("loader")
     for _ in range(3):
         boundaries.optimizer_stepped(optimizer, recorded=False)
-        boundaries.batch_requested(recorded=False)
+        boundaries.step_ended("loader")
         boundaries.module_called(module, recorded=False)
-    boundaries.user_stepped()
+    boundaries.step_ended("user")
     found = [(one.source, one.n, one.discarded) for one in monitors]
     assert found == [
         ("module", 2, True), ("loader", 2, True), ("optimizer", 3, True), ("user", 1, False),

@@ -11,7 +11,6 @@ from profkit.engine.families.leaks.causes import (
     Cause,
     cause_of,
     container_name,
-    container_place,
     graph_share,
     is_named_cache,
     leaks_of_cause,
@@ -99,46 +98,20 @@ def test_the_main_chain_is_the_shortest_with_a_known_root() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "name", "place"),
+    ("parts", "name"),
     [
-        (("__main__", ".history", "[17]"), "history", ""),
-        (("__main__", ".history", "[17]", "['loss']"), "history", ""),
-        (("__main__", ".total"), "total", ""),
-        (("Net", ".seen", "['3']"), "Net.seen", ""),
-        (("__main__", ".model", ".layers", "[3]", ".cache", "['k']"), "model.layers[3].cache", ""),
-        (("__main__", ".log", "[3]", ".loss"), "log", ""),
-        (("losses", "[17]", " in main at a.py:3"), "losses", " in main at a.py:3"),
-        (("losses", " → a member", " in main at a.py:3"), "losses", " in main at a.py:3"),
-        (("hidden", " in main at a.py:3"), "hidden", " in main at a.py:3"),
-        (
-            ("errors", "[17]", ".__traceback__", " in main at a.py:3", " → out", " in f at a.py:9"),
-            "errors",
-            " in main at a.py:3",
-        ),
-        (
-            ("errors", "[17]", ".__traceback__", " → out", " in step at a.py:9"),
-            "errors",
-            "",
-        ),
-        (
-            ("net", ".fc", "._forward_hooks", "[3]", " in main at a.py:3", " → kept", "[7]",
-             " in the closure of hook at a.py:5"),
-            "kept",
-            " in the closure of hook at a.py:5",
-        ),
-        (("__main__", ".f", " → kept", " in the closure of f at a.py:5"), "kept",
-         " in the closure of f at a.py:5"),
-        (("functools.lru_cache of positional",), "functools.lru_cache of positional", ""),
-        (("[0]",), "[0]", ""),
-        ((), "", ""),
+        (("__main__", ".history", "[17]"), "history"),
+        (("Net", ".seen", "['3']"), "Net.seen"),
+        (("losses", "[17]", " in main at a.py:3"), "losses"),
+        (("functools.lru_cache of positional",), "functools.lru_cache of positional"),
+        ((), ""),
     ],
-)  # fmt: skip
-def test_a_container_has_its_name_in_the_program(
-    parts: tuple[str, ...], name: str, place: str
+)
+def test_a_holder_of_an_older_record_is_named_by_the_start_of_its_chain(
+    parts: tuple[str, ...], name: str
 ) -> None:
-    retained = Chain("module-global", parts)
-    assert container_name(retained) == name
-    assert container_place(retained) == place
+    assert container_name(Chain("module-global", parts)) == name
+    assert container_name(Chain("module-global", parts, name="losses")) == "losses"
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from profkit.index.snapshot.allocator.requests import RequestKind, Requests
 from profkit.index.snapshot.allocator.settings import AllocatorSettings
-from profkit.index.snapshot.allocator.simulate import simulate
+from profkit.index.snapshot.allocator.simulate import RequestKind, Requests, simulate
 from profkit.testing import SnapshotBuilder
 from profkit.testing.reference_allocator import MIB
 from tests.index.snapshots import memories

@@ -2,8 +2,7 @@
 
 import pytest
 
-from profkit.index.snapshot.allocator.settings import AllocatorSettings, settings_of
-from profkit.index.snapshot.allocator.sizes import segment_bytes
+from profkit.index.snapshot.allocator.settings import AllocatorSettings, segment_bytes, settings_of
 from profkit.testing import reference_allocator
 from profkit.testing.reference_allocator import MIB
 

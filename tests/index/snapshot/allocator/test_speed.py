@@ -5,9 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from profkit.index.snapshot.allocator.requests import InitialState, RequestKind, Requests
 from profkit.index.snapshot.allocator.settings import AllocatorSettings
-from profkit.index.snapshot.allocator.simulate import simulate
+from profkit.index.snapshot.allocator.simulate import InitialState, RequestKind, Requests, simulate
 
 pytestmark = pytest.mark.slow
 

@@ -1,13 +1,34 @@
-"""The call path to a finding's source line."""
+"""The events that a finding refers to: their positions, times and call path."""
+
+from collections.abc import Sequence
+
+import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.host.frames import parse_frame
-from profkit.model.events import NO_ROW, Category
+from profkit.model.events import NO_ROW, Category, Int64s
 from profkit.model.finding import Finding
 from profkit.model.location import Frame, Location
 from profkit.model.memory_summary import AllocationSite
 from profkit.model.report import Report
 from profkit.present.renderer import LoadedRecording
+
+
+def event_positions(finding: Finding) -> list[int]:
+    """The positions in the file of the events that a finding refers to."""
+    given = finding.evidence.get("events")
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        return []
+    return [number for number in given if isinstance(number, int)]
+
+
+def times_of(ctx: Context, finding: Finding) -> tuple[Int64s, Int64s]:
+    """Starts and ends of the time that a finding is about, or else of its events."""
+    if finding.spans:
+        spans = np.array(finding.spans, dtype=np.int64)
+        return spans[:, 0], spans[:, 1]
+    rows = np.flatnonzero(np.isin(ctx.events.position, event_positions(finding)))
+    return ctx.events.ts_ns[rows], ctx.events.end_ns[rows]
 
 
 def call_path(
@@ -22,10 +43,8 @@ def call_path(
     for site in _sites(report):
         if _is_there(site.location, place) and site.stack:
             return site.stack[::-1]
-    events = finding.evidence.get("events")
-    if recording is None or not isinstance(events, (list, tuple)) or not events:
-        return ()
-    return _of_event(recording.context, int(events[0]))
+    events = event_positions(finding)
+    return _of_event(recording.context, events[0]) if recording is not None and events else ()
 
 
 def _is_there(site: Location, place: Location) -> bool:

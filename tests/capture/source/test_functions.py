@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profkit.capture.source.functions import Function, function_at
-from profkit.capture.source.narrowing import lines_between
+from profkit.capture.source.functions import Function, function_at, lines_between
 
 LOOP = """\
 def train(model, loader):

@@ -1,0 +1,228 @@
+"""What the critical paths of the steps consist of, by kind, name and source line."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from profkit.engine.context import Context
+from profkit.index.device.orphans import KERNEL_LAUNCH
+from profkit.index.host.call_paths import numbered
+from profkit.index.host.frames import parse_frame
+from profkit.index.host.source import NO_FRAME
+from profkit.index.intervals import covered_within, union
+from profkit.index.replay.critical_path import CriticalPath
+from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
+from profkit.model.critical_path import (
+    BlockingCall,
+    CriticalPathSummary,
+    PathEntry,
+    PathKind,
+    PathLine,
+    PathPart,
+)
+from profkit.model.events import NO_ROW, Int32s, Int64s
+from profkit.model.location import Location
+
+MAX_LINES: Final = 20
+MAX_ENTRIES: Final = 50
+MAX_BLOCKING: Final = 20
+COLD_LAUNCH_NS: Final = 10_000_000
+"""A launch takes microseconds; one that first loads code or libraries, 10 ms to seconds (measured:
+44 ms to 4.2 s in recordings of V100, A100 and MI300X)."""
+_NO_NAME: Final = -1
+
+
+def critical_path_summary(ctx: Context) -> CriticalPathSummary | None:
+    """The critical paths of all steps, or None if nothing was recorded that takes time."""
+    if not len(ctx.events):
+        return None
+    path = ctx.critical_path
+    total_ns = int(path.lengths_ns.sum())
+    if not total_ns:
+        return None
+    n_steps = len(ctx.steps)
+    times = _Times(n_steps, total_ns)
+    segments = path_segments(ctx, path)
+    unexplained = path.unexplained_ns / total_ns
+    return CriticalPathSummary(
+        n_steps=n_steps,
+        total_ns=total_ns,
+        per_step_ns=times.per_step(total_ns),
+        parts=tuple(_parts(segments, times)),
+        lines=tuple(_lines(ctx, segments, times)),
+        entries=tuple(_entries(ctx, segments, times)),
+        blocking=tuple(_blocking(ctx, path, times)),
+        unexplained_ns=path.unexplained_ns,
+        unexplained_share=unexplained,
+        is_explained=unexplained <= MAX_UNEXPLAINED_SHARE,
+        cold_start_ns=_cold_start_ns(ctx, path),
+    )
+
+
+def _cold_start_ns(ctx: Context, path: CriticalPath) -> int:
+    """Path time in launching calls that are too long to only launch."""
+    is_call = path.kind == PathKind.RUNTIME
+    rows = path.row[is_call]
+    launching = np.union1d(ctx.launches.launch, KERNEL_LAUNCH.rows(ctx.events))
+    is_cold = np.isin(rows, launching) & (ctx.events.dur_ns[rows] >= COLD_LAUNCH_NS)
+    return int(path.lengths_ns[is_call][is_cold].sum())
+
+
+@dataclass(frozen=True)
+class PathSegments:
+    """The segments of the critical paths, in time order.
+
+    Attributes:
+        kind: A :class:`PathKind` value. Shape ``(p,)``.
+        length_ns: Shape ``(p,)``.
+        name: Number of the name, or -1 for none. Shape ``(p,)``.
+        cause: The host event that has the source line of the segment: the event itself, the launch
+            of device work, or :data:`NO_ROW`. Shape ``(p,)``.
+        frame: The source line, an index into the source map's frames. Shape ``(p,)``.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    length_ns: Int64s
+    name: Int32s
+    cause: Int32s
+    frame: Int32s
+
+
+def path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
+    """The segments of a path with their names and source lines."""
+    events, launches = ctx.events, ctx.launches
+    row = path.row.copy()
+    waiting = path.kind == PathKind.UNRECORDED
+    row[waiting] = _waiting_calls(ctx, path)[waiting]
+    by_row = np.arange(len(events), dtype=np.int32)
+    by_row[launches.work] = np.where(launches.launch == NO_ROW, launches.op, launches.launch)
+    has_row = row != NO_ROW
+    cause = np.where(has_row, by_row[row], NO_ROW).astype(np.int32)
+    is_named = has_row & ~np.isin(row, ctx.steps.annotations)
+    return PathSegments(
+        path.kind,
+        path.lengths_ns,
+        np.where(is_named, events.name[row], _NO_NAME).astype(np.int32),
+        cause,
+        np.where(cause == NO_ROW, NO_FRAME, ctx.source.frame[cause]).astype(np.int32),
+    )
+
+
+def name_of_segment(ctx: Context, kind: int, name: int) -> str:
+    """The name of a segment, as in :class:`~profkit.model.critical_path.PathEntry`.
+
+    Args:
+        kind: A :class:`PathKind` value.
+        name: As in :class:`PathSegments`.
+    """
+    if name == _NO_NAME:
+        return ""
+    text = ctx.events.names[name]
+    on_host = kind in {PathKind.PYTHON, PathKind.DATA_WAIT}
+    frame = parse_frame(text) if on_host else None
+    return frame.location.place if frame is not None else text
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Times as shares of the path and per step."""
+
+    n_steps: int
+    total_ns: int
+
+    def per_step(self, ns: int) -> int | None:
+        return round(ns / self.n_steps) if self.n_steps else None
+
+    def figures(self, ns: int) -> tuple[int, int | None, float]:
+        """A time, the same per step, and as a share of the path."""
+        return ns, self.per_step(ns), ns / self.total_ns
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Segments with the same key, of which ``longest`` is the index of the longest one."""
+
+    key: int
+    ns: int
+    n: int
+    longest: int
+
+
+def _groups(keys: Int64s, lengths_ns: Int64s) -> list[_Group]:
+    """Group segments by key, most time first."""
+    found, group = numbered(keys)
+    total = np.zeros(len(found), dtype=np.int64)
+    np.add.at(total, group, lengths_ns)
+    n = np.bincount(group, minlength=len(found))
+    order = np.lexsort((lengths_ns, group))
+    longest = order[np.append(np.flatnonzero(np.diff(group[order])), len(order) - 1)]
+    rank = np.argsort(-total, kind="stable").tolist()
+    return [_Group(int(found[i]), int(total[i]), int(n[i]), int(longest[i])) for i in rank]
+
+
+def _parts(segments: PathSegments, times: _Times) -> Iterator[PathPart]:
+    for group in _groups(segments.kind.astype(np.int64), segments.length_ns):
+        yield PathPart(PathKind(group.key).report_name, *times.figures(group.ns))
+
+
+def _lines(ctx: Context, segments: PathSegments, times: _Times) -> Iterator[PathLine]:
+    keys = segments.frame.astype(np.int64) + 1
+    keys = keys * len(PathKind) + segments.kind
+    for group in _groups(keys, segments.length_ns)[:MAX_LINES]:
+        frame, kind = divmod(group.key, len(PathKind))
+        own = np.flatnonzero(keys == group.key)
+        main = _groups(segments.name[own].astype(np.int64) + 1, segments.length_ns[own])[0]
+        yield PathLine(
+            PathKind(kind).report_name,
+            ctx.source.frames[frame - 1].location if frame else Location(),
+            *times.figures(group.ns),
+            group.n,
+            name_of_segment(ctx, kind, main.key - 1),
+            main.ns / times.total_ns,
+        )
+
+
+def _entries(ctx: Context, segments: PathSegments, times: _Times) -> Iterator[PathEntry]:
+    what, what_of = numbered((segments.name.astype(np.int64) + 1) * len(PathKind) + segments.kind)
+    where, where_of = numbered(segments.frame.astype(np.int64) + 1)
+    keys = what_of * len(where) + where_of
+    for group in _groups(keys, segments.length_ns)[:MAX_ENTRIES]:
+        name, kind = divmod(int(what[group.key // len(where)]), len(PathKind))
+        yield PathEntry(
+            PathKind(kind).report_name,
+            name_of_segment(ctx, kind, name - 1),
+            ctx.location(int(segments.cause[group.longest])),
+            *times.figures(group.ns),
+            group.n,
+        )
+
+
+def _blocking(ctx: Context, path: CriticalPath, times: _Times) -> Iterator[BlockingCall]:
+    """The calls that block the host while the path is on a device."""
+    events, frames = ctx.events, ctx.source.frames
+    on_device = path.lane == NO_ROW
+    work = union(path.starts_ns[on_device], path.ends_ns[on_device])
+    rows = ctx.syncs.rows
+    blocked_ns = covered_within(work, events.ts_ns[rows], events.end_ns[rows])
+    rows, blocked_ns = rows[blocked_ns > 0], blocked_ns[blocked_ns > 0]
+    keys = events.name[rows].astype(np.int64) * (len(frames) + 1) + ctx.source.frame[rows] + 1
+    for group in _groups(keys, blocked_ns)[:MAX_BLOCKING] if len(rows) else ():
+        row = int(rows[group.longest])
+        yield BlockingCall(
+            events.name_of(row), ctx.location(row), *times.figures(group.ns), group.n
+        )
+
+
+def _waiting_calls(ctx: Context, path: CriticalPath) -> Int32s:
+    """The blocking call that the host is in during each segment, or :data:`NO_ROW`."""
+    events, rows = ctx.events, ctx.syncs.rows
+    if not len(rows):
+        return np.full(len(path.row), NO_ROW, dtype=np.int32)
+    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    middle = (path.starts_ns + path.ends_ns) // 2
+    call = rows[np.maximum(np.searchsorted(events.ts_ns[rows], middle, side="right") - 1, 0)]
+    is_within = (events.ts_ns[call] <= middle) & (events.end_ns[call] > middle)
+    return np.where(is_within, call, NO_ROW).astype(np.int32)

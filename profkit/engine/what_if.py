@@ -1,0 +1,310 @@
+"""Predicts the step time with changes that a user names."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.errors import UsageError
+from profkit.index.intervals import Intervals, covered_by, of_pairs, subtract
+from profkit.index.launches import CALLS, DEVICE_WORK
+from profkit.index.replay.path_parts import PathParts, path_parts, whole
+from profkit.model.change import ProgramChange, together
+from profkit.model.critical_path import PathKindName
+from profkit.model.events import NO_ROW, Category, Mask, Rows
+from profkit.model.finding import Finding, Unchecked
+from profkit.model.location import Location
+from profkit.model.what_if import AppliedChange, Combinations, PredictedTime, Prediction
+from profkit.names import short_kernel, visible
+
+_NOUNS: Final = {
+    Category.KERNEL: "kernels",
+    Category.MEMCPY: "copies",
+    Category.MEMSET: "fills",
+    Category.OP: "operators",
+    Category.PYTHON: "Python functions",
+    Category.ANNOTATION: "regions",
+    Category.RUNTIME: "runtime calls",
+    Category.DRIVER: "runtime calls",
+}
+_N_EXAMPLES: Final = 3
+_MAX_NAME: Final = 60
+MAX_SWITCHES: Final = 12
+"""Findings that :func:`combinations` combines: more than a reader compares."""
+_PAIR: Final = 2
+_MAX_NODES: Final = 3_000_000
+"""What can be replayed within about a second."""
+_SETUP_NODES: Final = 3_000
+"""Changing the graph takes about as long as replaying these."""
+
+
+def predict(ctx: Context, changes: Iterable[tuple[AppliedChange, ProgramChange]]) -> Prediction:
+    """Replay a recording with all of some changes.
+
+    Args:
+        changes: The changes, each with its description.
+    """
+    changes = tuple(changes)
+    change, n = together(each for _, each in changes), max(1, len(ctx.steps))
+    before = path_parts(ctx.replay, ctx.path_activity, ProgramChange())
+    after = path_parts(ctx.replay, ctx.path_activity, change)
+    predicted = _predicted(ctx, change)
+    before_ns, path = round(before.total_ns / n), ctx.critical_path
+    return Prediction(
+        path=ctx.path,
+        n_steps=len(ctx.steps),
+        changes=tuple(description for description, _ in changes),
+        before_ns=before_ns,
+        after_ns=predicted.after_ns,
+        min_after_ns=predicted.min_after_ns,
+        saving_ns=before_ns - predicted.after_ns,
+        max_saving_ns=before_ns - predicted.min_after_ns,
+        critical_path_before_ns=_per_step(before, n),
+        critical_path_after_ns=_per_step(after, n),
+        unexplained_share=path.unexplained_ns / max(1, int(path.lengths_ns.sum())),
+        basis="upper-bound" if ctx.is_unexplained else "replay",
+    )
+
+
+def _predicted(ctx: Context, change: ProgramChange) -> PredictedTime:
+    """The time per step with a change, or of the recording without steps."""
+    replay, n = ctx.replay, max(1, len(ctx.steps))
+    kept_ns, hidden_ns = (
+        replay.length_ns(replay.replay(change, hidden=hidden)) for hidden in (False, True)
+    )
+    least_ns = min(kept_ns, hidden_ns)
+    if ctx.is_unexplained and not len(change.captured):
+        # All that is unexplained may disappear too, but no more time than the change removes.
+        removed_ns = max(0, replay.removed_ns(change))
+        least_ns -= ctx.critical_path.unexplained_ns
+        least_ns = min(kept_ns, max(least_ns, replay.recorded_ns - removed_ns, 0))
+    return PredictedTime(round(kept_ns / n), round(least_ns / n))
+
+
+def combinations(ctx: Context, changes: Sequence[ProgramChange]) -> Combinations:
+    """Predict the time with any combination of some changes.
+
+    Combinations that would take too long to replay are left out: then there are those of no, one,
+    all and, if they do not take too long either, two changes.
+
+    Args:
+        changes: At most :data:`MAX_SWITCHES`.
+    """
+    every = range(1 << len(changes))
+    of_one = 2 * (len(ctx.replay.graph) + _SETUP_NODES)
+
+    def up_to(most: int) -> list[int]:
+        return [each for each in every if each.bit_count() <= most or each == every[-1]]
+
+    sizes = (size for size in (len(changes), _PAIR) if len(up_to(size)) * of_one <= _MAX_NODES)
+    wanted = up_to(next(sizes, 1))
+    times = {}
+    for number in wanted:
+        chosen = [change for i, change in enumerate(changes) if number >> i & 1]
+        times[number] = _predicted(ctx, together(chosen))
+    return Combinations(len(changes), times)
+
+
+def _per_step(parts: PathParts, n_steps: int) -> dict[PathKindName, int]:
+    each = whole(np.array(list(parts.by_kind.values())) / n_steps, round(parts.total_ns / n_steps))
+    return {kind.report_name: ns for kind, ns in zip(parts.by_kind, each, strict=True)}
+
+
+def scaled(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, ProgramChange]:
+    """The change of the time of everything that a pattern matches.
+
+    Kernels, copies and fills change alone. Operators, regions and Python functions change with all
+    that happens during them on their thread, and with the work that they launched; if the factor is
+    0, they no longer wait for the device either.
+
+    Args:
+        pattern: A whole name, of kernels also the short one of reports, where ``*`` stands for any
+            characters and ``?`` for any one. If it matches device work, host events of matching
+            names do not change.
+        factor: What their time is multiplied by.
+
+    Raises:
+        UsageError: The pattern matches nothing, or the factor is negative or not finite.
+    """
+    if not (math.isfinite(factor) and factor >= 0):
+        raise UsageError(
+            f"The factor of {pattern!r} is {factor:g}.",
+            "It is what the time is multiplied by: 0 or more, such as 0.5 for half.",
+        )
+    named = _matching(ctx, pattern)
+    category = ctx.events.category
+    rows = np.flatnonzero(named & np.isin(category, DEVICE_WORK))
+    if not len(rows):
+        rows = np.flatnonzero(named & np.isin(category, [*_NOUNS]))
+    if not len(rows):
+        raise UsageError(f"Nothing in {ctx.path} is named {pattern!r}.", _hint(ctx, pattern))
+    counts = Counter(category[rows].tolist())
+    matched: Counter[str] = Counter()
+    for each, n in counts.items():
+        matched[_NOUNS[Category(each)]] += n
+    calls, work = _during(ctx, rows)
+    change = ProgramChange(
+        calls=calls if factor == 0 else calls[:0],
+        scaled=((np.union1d(rows, work).astype(np.intp), factor),),
+    )
+    return AppliedChange("scale", pattern, factor, dict(matched)), change
+
+
+def _matching(ctx: Context, pattern: str) -> Mask:
+    """Which rows have a name that a pattern matches as a whole. Shape ``(n,)``.
+
+    Kernels also have the short name under which reports show them.
+    """
+    pieces = re.split(r"([*?])", pattern)
+    wild = {"*": ".*", "?": "."}
+    expression = re.compile("".join(wild.get(each, re.escape(each)) for each in pieces), re.DOTALL)
+    names = ctx.events.names
+    found = np.fromiter(
+        (expression.fullmatch(name) is not None for name in names), np.bool_, len(names)
+    )
+    for number in np.unique(ctx.events.name[ctx.events.rows_of(Category.KERNEL)]).tolist():
+        found[number] |= expression.fullmatch(short_kernel(names[number])) is not None
+    return np.asarray(found[ctx.events.name])
+
+
+def _hint(ctx: Context, pattern: str) -> str:
+    """Names that contain what the pattern does, else those that take the longest."""
+    events = ctx.events
+    literal = max(re.split(r"[*?]", pattern), key=len).lower()
+    total: Counter[str] = Counter()
+    for row in np.flatnonzero(np.isin(events.category, [*_NOUNS])).tolist():
+        name = events.name_of(row)
+        is_kernel = events.category[row] == Category.KERNEL
+        total[short_kernel(name) if is_kernel else name] += int(events.dur_ns[row])
+    names = [visible(name) for name, _ in total.most_common() if len(name) <= _MAX_NAME]
+    similar = [name for name in names if literal and literal in name.lower()]
+    if similar:
+        return f"A pattern matches whole names, such as {similar[0]!r}; * stands for the rest."
+    longest = " or ".join(map(repr, names[:_N_EXAMPLES]))
+    return f"Names are those of the trace, such as {longest}." if longest else "It has no events."
+
+
+def _during(ctx: Context, rows: Rows) -> tuple[Rows, Rows]:
+    """Blocking calls during some host events, and device work that was launched during them.
+
+    Calls of the runtime count without the work that they launch.
+    """
+    category = ctx.events.category
+    wanted = np.zeros(len(ctx.events), dtype=np.bool_)
+    wanted[rows] = True
+    calls = ctx.syncs.rows[ctx.tree.nearest(wanted)[ctx.syncs.rows] != NO_ROW]
+    wanted &= ~np.isin(category, (*CALLS, *DEVICE_WORK))
+    launches = ctx.launches
+    source = np.where(launches.launch != NO_ROW, launches.launch, launches.op)
+    is_within = (source != NO_ROW) & (ctx.tree.nearest(wanted)[source] != NO_ROW)
+    return calls.astype(np.intp), launches.work[is_within]
+
+
+def removed(
+    ctx: Context, word: str, findings: Sequence[Finding], skipped: Unchecked | None
+) -> tuple[AppliedChange, ProgramChange]:
+    """The change that fixes findings.
+
+    Args:
+        word: A rule, as in ``SYN001`` or ``SYN001@train.py:41``.
+        findings: The findings of the rule.
+        skipped: Why the rule was skipped, if it was.
+
+    Raises:
+        UsageError: It has no findings there, or none that costs time.
+    """
+    rule, _, place = word.partition("@")
+    if skipped is not None:
+        raise UsageError(f"{rule} could not be checked. {skipped.reason}", skipped.remedy)
+    here = [each for each in findings if not place or any(_is_at(w, place) for w in each.locations)]
+    if not here:
+        known = [
+            visible(f"{w.file}:{w.line}") for each in findings for w in each.locations if w.file
+        ]
+        hint = f"It has findings at {', '.join(dict.fromkeys(known))}." if known else ""
+        there = f" at {place}" if place and findings else ""
+        raise UsageError(f"{rule} has no finding{there} in {ctx.path}.", hint)
+    changes = [each.change for each in here if each.change is not None]
+    if not changes:
+        message = f"The findings of {rule} cost no time that a replay can remove."
+        raise UsageError(message, "Remove findings with a cost in time.")
+    what = AppliedChange("remove", word, 0.0, {"findings": len(changes)})
+    return what, together(changes)
+
+
+def _is_at(location: Location, place: str) -> bool:
+    """Whether a location is in a file, or at a line of it, such as ``train.py:41``."""
+    file, _, line = place.rpartition(":")
+    if not (file and line.isdecimal()):
+        file, line = place, ""
+    own = (location.file or "").replace("\\", "/")
+    is_file = own == file or own.endswith(f"/{file}")
+    return is_file and (not line or location.line == int(line))
+
+
+def without_data_waits(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
+    """The change to a program that never waits for its next batch.
+
+    Raises:
+        UsageError: The recording has no such wait.
+    """
+    waits = ctx.data_waits
+    if not len(waits):
+        raise UsageError(
+            f"{ctx.path} has no wait for a batch.",
+            "profkit finds the waits of torch.utils.data.DataLoader and of profkit.steps().",
+        )
+    what = AppliedChange("data-wait", "", 0.0, {"waits": len(waits)})
+    return what, ProgramChange(scaled=((waits, 0.0),))
+
+
+def in_graphs(ctx: Context) -> tuple[AppliedChange, ProgramChange]:
+    """The change to a program that launches the work of each step as one graph.
+
+    From the end of the first launch of a step to the end of its last one, host threads spend time
+    only on blocking calls and on waiting for data. Device work follows what it waits for with the
+    usual lag.
+
+    Raises:
+        UsageError: The recording has no steps or no launches.
+    """
+    launch = np.unique(ctx.launches.launch[ctx.launches.launch != NO_ROW])
+    step = ctx.step_of(launch) if len(launch) else launch
+    if not len(ctx.steps):
+        message = f"{ctx.path} has no steps, so it is unknown what one graph would launch."
+        raise UsageError(message, "Record steps with profkit.trace() or with torch.profiler.")
+    if not (step >= 0).any():
+        message = f"No step of {ctx.path} launches device work."
+        raise UsageError(message, "A graph replaces launches of kernels and copies.")
+    stays = covered_by(ctx.events, np.concatenate((ctx.syncs.rows, ctx.data_waits)))
+    spans = tuple(pair for each in _spans(ctx, launch) for pair in subtract(each, stays).pairs())
+    inside = np.isin(ctx.launches.launch, launch[step >= 0])
+    captured = ctx.launches.work[inside]
+    what = AppliedChange("graph", "", 0.0, {"launches": int((step >= 0).sum())})
+    return what, ProgramChange(host_time=spans, captured=captured)
+
+
+def _spans(ctx: Context, launch: Rows) -> Iterator[Intervals]:
+    """From the end of the first launch of each step to the end of its last one."""
+    step, ends = ctx.step_of(launch), ctx.events.end_ns[launch]
+    for number in np.unique(step[step >= 0]).tolist():
+        of_step = ends[step == number]
+        start, end = int(of_step.min()), int(of_step.max())
+        yield of_pairs(((start, end),))
+
+
+def checked_factors(scale: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Patterns and factors.
+
+    Raises:
+        UsageError: A factor is not a number.
+    """
+    for pattern, factor in scale.items():
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+            message = f"The factor of {pattern!r} is {factor!r}, which is not a number."
+            raise UsageError(message, "Write 0.5 for half of the time.")
+        yield pattern, float(factor)

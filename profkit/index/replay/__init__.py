@@ -1,0 +1,1 @@
+"""A recording as a dependency graph, its critical path, and its replay with changes."""

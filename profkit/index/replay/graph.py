@@ -1,0 +1,172 @@
+"""The dependency graph of a recording, and its replay with changed durations.
+
+A node is a moment: a point of a host thread, or the end of a kernel, copy or fill. It is reached
+when all of its predecessors are, each after its lag, plus the node's own duration:
+``time = max(time of predecessor + lag) + duration``. The lags are those of the recording, so a
+replay without changes returns every recorded time exactly.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from profkit.index.intervals import Intervals, union
+from profkit.model.events import Int32s, Int64s, Mask
+
+ORIGIN: Final = 0
+"""The first node: the start of the recording, where time is 0."""
+NEVER: Final = -(1 << 62)
+"""A time before everything else: a predecessor that does not exist or was removed."""
+
+
+class NodeKind(IntEnum):
+    """What a node is."""
+
+    HOST = 0
+    """A moment on a host thread."""
+    DEVICE = 1
+    """The end of recorded device work."""
+    UNRECORDED = 2
+    """The end of device work that the recording does not show, but a blocking call waited for."""
+    JOIN = 3
+    """The latest of two other nodes."""
+
+
+class Edge(IntEnum):
+    """Why a node has to wait for a predecessor."""
+
+    NONE = 0
+    ORIGIN = 1
+    """The predecessor is not known: the node keeps its recorded time."""
+    HOST = 2
+    """A thread goes on; the lag is the time that the thread spends in between."""
+    LAUNCH = 3
+    """Device work starts after its launch."""
+    STREAM = 4
+    """Device work starts after the work before it on its stream."""
+    EVENT = 5
+    """Device work starts after work on another stream."""
+    SYNC = 6
+    """A blocking call returns after the work that it waits for."""
+    HANDOVER = 7
+    """A thread waits for another one, such as for the backward pass."""
+    LOADER = 8
+    """The next batch arrives from a worker process, as long after the last one as recorded."""
+    FETCH = 9
+    """As ``HOST``, up to the arrival of a batch from a worker process."""
+    JOIN = 10
+    """Joins predecessors of a node that has more than two."""
+
+
+@dataclass(frozen=True)
+class Edges:
+    """One predecessor of every node.
+
+    Attributes:
+        before: The predecessor, always lower than the node itself, or :data:`NO_ROW`. Shape
+            ``(n,)``.
+        kind: An :class:`Edge` value. Shape ``(n,)``.
+        lag_ns: The lag if all recorded lags stay. Shape ``(n,)``.
+        hidden_lag_ns: The lag if the usual lag of this kind is enough wherever the node waited for
+            another predecessor, and the program waits for worker processes as long as recorded.
+            Shape ``(n,)``.
+    """
+
+    before: Int32s
+    kind: npt.NDArray[np.uint8]
+    lag_ns: Int64s
+    hidden_lag_ns: Int64s
+
+
+@dataclass(frozen=True)
+class DependencyGraph:
+    """The dependency graph, in an order in which every node follows its predecessors.
+
+    Attributes:
+        time_ns: The recorded moment of every node. Shape ``(n,)``.
+        dur_ns: Duration of the node's own device work; 0 on the host. Shape ``(n,)``.
+        issued_ns: When the host issued it: the launch of device work, else the moment itself;
+            :data:`NEVER` where the launch is not known. Shape ``(n,)``.
+        may_be_lag: Unrecorded work that may also be the latency of the launch that follows. Shape
+            ``(n,)``.
+        kind: A :class:`NodeKind` value. Shape ``(n,)``.
+        row: The event: device work, a launch, a blocking call, a step, or :data:`NO_ROW`; of a
+            join that of the node it belongs to. Shape ``(n,)``.
+        lane: The host thread of a moment on the host, else :data:`NO_ROW`. Shape ``(n,)``.
+        first: The predecessor that the node waited for in the recording.
+        second: Another predecessor.
+        main_lane: The thread that runs the steps, or :data:`NO_ROW`.
+        unexplained_ns: Part of the first lag that is longer than usual. Shape ``(n,)``.
+    """
+
+    time_ns: Int64s
+    dur_ns: Int64s
+    issued_ns: Int64s
+    may_be_lag: Mask
+    kind: npt.NDArray[np.uint8]
+    row: Int32s
+    lane: Int32s
+    first: Edges
+    second: Edges
+    main_lane: int
+    unexplained_ns: Int64s
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+    @cached_property
+    def unrecorded(self) -> Intervals:
+        """Time in which a device worked on something that is not in the recording."""
+        nodes = self.kind == NodeKind.UNRECORDED
+        return union(self.time_ns[nodes] - self.dur_ns[nodes], self.time_ns[nodes])
+
+    def weights(self, *, hidden: bool) -> "Weights":
+        """The recorded durations and lags, to be changed and replayed."""
+        first, second = (
+            (each.hidden_lag_ns if hidden else each.lag_ns).copy()
+            for each in (self.first, self.second)
+        )
+        dur_ns = np.where(self.may_be_lag, 0, self.dur_ns) if hidden else self.dur_ns.copy()
+        return Weights(dur_ns, first, second)
+
+    def with_lags(self, weights: "Weights") -> tuple[tuple[Edges, Int64s], ...]:
+        """Both predecessors of every node, each with its lags, to be changed."""
+        return (self.first, weights.first_ns), (self.second, weights.second_ns)
+
+    def replay(self, weights: "Weights") -> Int64s:
+        """The moment of every node with some durations and lags. Shape ``(n,)``."""
+        times: list[int] = [NEVER] * (len(self) + 1)  # the last one is that of NO_ROW
+        times[ORIGIN] = 0
+        columns: tuple[npt.NDArray[Any], ...] = (
+            self.first.before,
+            weights.first_ns,
+            self.second.before,
+            weights.second_ns,
+            weights.dur_ns,
+        )
+        lists = [column[1:].tolist() for column in columns]
+        nodes = enumerate(zip(*lists, strict=True), start=1)
+        for number, (first, first_lag, second, second_lag, dur) in nodes:
+            one = times[first] + first_lag
+            two = times[second] + second_lag
+            times[number] = (two if two > one else one) + dur  # noqa: FURB136  (max is slower)
+        return np.array(times[:-1], dtype=np.int64)
+
+
+@dataclass
+class Weights:
+    """Durations and lags of a replay in nanoseconds, each of shape ``(n,)``.
+
+    Attributes:
+        dur_ns: Durations of device work.
+        first_ns: Lags after the first predecessor; :data:`NEVER` removes it.
+        second_ns: Lags after the second predecessor; :data:`NEVER` removes it.
+    """
+
+    dur_ns: Int64s
+    first_ns: Int64s
+    second_ns: Int64s

@@ -1,0 +1,316 @@
+"""What blocking calls wait for, and device work that only they show."""
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+
+from profkit.index.device.launch_moments import LAUNCH_NS
+from profkit.index.device.syncs import SyncKind, Syncs
+from profkit.index.intervals import Intervals, covered_by, subtract, union, unite
+from profkit.index.replay.graph import NEVER
+from profkit.index.replay.work import DeviceWork
+from profkit.index.runtime_calls import DEVICE_SYNC, EVENT_SYNC, EXPLICIT_SYNC, GRAPH_LAUNCH
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
+
+SKEW_NS: Final = 5_000
+"""By how much the clocks of host and device may differ, so that a call appears to return before
+the work that it waits for has ended."""
+EXPLAINED_NS: Final = 20_000
+"""A longer lag than this needs a cause: launching, switching and returning take less."""
+MAX_RETURN_NS: Final = 200_000
+"""A wait that sleeps instead of polling returns within this time."""
+
+
+@dataclass(frozen=True)
+class Waits:
+    """What blocking calls wait for.
+
+    A wait for a device waits for work on several streams: for that of ``added``, and for what the
+    wait before it on its thread waited for.
+
+    Attributes:
+        rows: The calls. Shape ``(k,)``.
+        start_ns: Shape ``(k,)``.
+        end_ns: Shape ``(k,)``.
+        work: Of the work that each waits for, the one that ended last: its position, or
+            :data:`NO_ROW`. Shape ``(k,)``.
+        before: Of a wait for several streams, the one before it on its thread; otherwise
+            :data:`NO_ROW`. Shape ``(k,)``.
+        added: Work that a wait for several streams waits for, and the one before it did not:
+            the wait's number and the work's position. Shape ``(2, a)``.
+    """
+
+    rows: Rows
+    start_ns: Int64s
+    end_ns: Int64s
+    work: Int32s
+    before: Int32s
+    added: Int32s
+
+    def released_ns(self, work: DeviceWork) -> Int64s:
+        """When the last work that each waits for has ended. Shape ``(k,)``."""
+        if not len(work):
+            return np.full(len(self.rows), NEVER)
+        return np.where(self.work == NO_ROW, NEVER, work.end_ns[self.work])
+
+    @property
+    def of_streams(self) -> Int32s:
+        """The numbers of the waits for several streams, ascending."""
+        return np.unique(self.added[0])
+
+
+def find_waits(events: EventTable, syncs: Syncs, work: DeviceWork) -> Waits:
+    """Find what each blocking call waits for.
+
+    A blocking copy waits for itself. A wait for a device waits for all that was launched before; a
+    wait for a stream for the last work launched on one; a wait for an event for work launched
+    before, of which the last to end released it. Events and streams are not in the recording: what
+    ended last before the call returned is what it waited for.
+    """
+    start, end = events.ts_ns[syncs.rows], events.ts_ns[syncs.rows] + events.dur_ns[syncs.rows]
+    none = np.full(len(start), NO_ROW, dtype=np.int32)
+    nothing = np.zeros((2, 0), dtype=np.int32)
+    if not len(work) or not len(start):
+        return Waits(syncs.rows, start, end, none, none, nothing)
+    own = _positions(work.rows, syncs.copy)
+    is_own = (own != NO_ROW) & (work.end_ns[own] <= end + SKEW_NS)
+    of_device = np.isin(syncs.rows, DEVICE_SYNC.rows(events)) & ~is_own
+    of_event = np.isin(syncs.rows, EVENT_SYNC.rows(events))
+    by_thread = np.lexsort((start, events.lane[syncs.rows]))
+    by_thread = by_thread[of_device[by_thread]].astype(np.int32)
+    lane = events.lane[syncs.rows[by_thread]]
+    begins = np.concatenate(([True], lane[1:] != lane[:-1]))[: len(lane)]
+    found, found_ns = none.copy(), np.full(len(start), NEVER)
+    added = [nothing]
+    for stream, latest, is_newest in work.latest_ended(end + SKEW_NS, start):
+        # A stream is waited for to its end: if its newest work ends later, it is another stream.
+        ends = work.end_ns[stream][np.maximum(latest, 0)]
+        later = (latest != NO_ROW) & (ends > found_ns) & (is_newest | of_device | of_event)
+        found[later], found_ns[later] = latest[later] + stream.start, ends[later]
+        last = latest[by_thread]
+        is_new = (last != NO_ROW) & (begins | (last != np.concatenate((last[:1], last[:-1]))))
+        added.append(np.stack((by_thread[is_new], last[is_new] + np.int32(stream.start))))
+    found[is_own] = own[is_own]
+    before = none.copy()
+    if len(added) > 2:  # noqa: PLR2004  (several streams)
+        before[by_thread] = np.where(begins, NO_ROW, np.concatenate((none[:1], by_thread[:-1])))
+        nothing = np.concatenate(added, axis=1)
+    return Waits(syncs.rows, start, end, found, before, nothing)
+
+
+def _positions(rows: Rows, wanted: Int32s) -> Int32s:
+    """Position of each wanted row among some rows, or :data:`NO_ROW`. Shape of ``wanted``."""
+    order = np.argsort(rows)
+    place = np.minimum(np.searchsorted(rows[order], wanted), len(rows) - 1)
+    match = order[place]
+    # Unrecorded work has no row either.
+    is_found = (rows[match] == wanted) & (wanted != NO_ROW)
+    return np.where(is_found, match, NO_ROW).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Lags:
+    """Usual lags in nanoseconds: medians of where nothing else was waited for.
+
+    Attributes:
+        launch: From a launch to the start of its work.
+        stream: Between two works of a stream.
+        sync: From the end of the work to the return of each blocking call: the median of the calls
+            of the same name. Shape ``(k,)``.
+        call: What each blocking call takes if it need not wait: the median of the calls of the same
+            name, at least ``sync``; a copy always waits. Shape ``(k,)``.
+        submit: From the start of a blocking call to that of its own copy on a stream without work:
+            the median of the calls of the same name. Shape ``(k,)``.
+    """
+
+    launch: int
+    stream: int
+    sync: Int64s
+    call: Int64s
+    submit: Int64s
+
+
+def typical_lags(events: EventTable, work: DeviceWork, waits: Waits, syncs: Syncs) -> Lags:
+    """Measure the usual lags of a recording."""
+    before = work.previous
+    ready = np.where(before == NO_ROW, NEVER, work.end_ns[before])
+    has_launch = work.launched_ns != NEVER
+    alone = has_launch & (ready < work.launched_ns)
+    queued = has_launch & (before != NO_ROW) & (work.launched_ns + EXPLAINED_NS < ready)
+    released = waits.released_ns(work)
+    waited = released > waits.start_ns
+    may_be_free = np.isin(waits.rows, EXPLICIT_SYNC.rows(events))
+    own = _positions(work.rows, syncs.copy) if len(work) else syncs.copy
+    begun = np.maximum(ready[own], waits.start_ns) if len(work) else waits.start_ns
+    names, name_of = np.unique(events.name[waits.rows], return_inverse=True)
+    name_of = name_of.reshape(-1)
+    returned, called, submitted = np.zeros((3, len(names)), dtype=np.int64)
+    for name in range(len(names)):
+        of_name = name_of == name
+        late = (waits.end_ns - released)[of_name & waited]
+        returned[name] = _median(late, LAUNCH_NS, MAX_RETURN_NS)
+        took = (waits.end_ns - waits.start_ns)[of_name & ~waited & may_be_free]
+        called[name] = max(_median(took, 0, MAX_RETURN_NS), returned[name])
+        copies = (own != NO_ROW) & of_name
+        submit = work.start_ns[own[copies]] - begun[copies]
+        submitted[name] = _median(submit, LAUNCH_NS, MAX_RETURN_NS)
+    return Lags(
+        launch=_median(work.start_ns[alone] - work.launched_ns[alone], LAUNCH_NS),
+        stream=_median(work.start_ns[queued] - ready[queued], 1_000),
+        sync=returned[name_of],
+        call=called[name_of],
+        submit=submitted[name_of],
+    )
+
+
+def _median(lags: Int64s, default: int, limit: int = EXPLAINED_NS) -> int:
+    """The median of the lags up to a limit; longer ones have another cause."""
+    usual = lags[lags <= limit]
+    return max(int(np.median(usual)), 0) if len(usual) else default
+
+
+@dataclass(frozen=True)
+class _Holes:
+    """Time in which devices worked on something that the recording does not show.
+
+    Attributes:
+        time: When.
+        stream: Number of the stream that was delayed. Shape of ``time``.
+        launch: The call that launched it at the latest. Shape of ``time``.
+        issued_ns: When that was. Shape of ``time``.
+        may_be_lag: Whether it may also be a latency of the launch that follows. Shape of ``time``.
+    """
+
+    time: Intervals
+    stream: Int32s
+    launch: Int32s
+    issued_ns: Int64s
+    may_be_lag: Mask
+
+
+def with_unrecorded_work(
+    events: EventTable, work: DeviceWork, waits: Waits, syncs: Syncs, lags: Lags, ignored: Mask
+) -> DeviceWork:
+    """Add the work that the recording does not show, but other events prove.
+
+    A device starts work that was launched, and that no work before it on its stream delays, within
+    about 20 µs; a blocking call returns within that time after its work. If all devices seem idle
+    for longer, they were working on something else, such as the kernels of a graph that were lost.
+
+    Args:
+        ignored: Calls that may take long for another reason. Shape ``(k,)``.
+    """
+    if not len(work):
+        return work
+    busy = union(work.start_ns, work.end_ns)
+    busy = unite(busy, covered_by(events, events.rows_of(Category.OVERHEAD)))
+    in_graphs = _holes_in_graphs(events, work)
+    busy = unite(busy, in_graphs.time)
+    pending = _holes_before_work(busy, work, lags)
+    busy = unite(busy, pending.time)
+    holes = (in_graphs, pending, _holes_in_calls(busy, work, waits, syncs, lags, ignored))
+    found = [each for each in holes if len(each.time)]
+    if not found:
+        return work
+    n = sum(len(each.time) for each in found)
+    return _sorted(
+        DeviceWork(
+            np.concatenate((work.rows, np.full(n, NO_ROW))),
+            np.concatenate((work.stream, *(each.stream for each in found))),
+            np.concatenate((work.start_ns, *(each.time.starts_ns for each in found))),
+            np.concatenate((work.end_ns, *(each.time.ends_ns for each in found))),
+            np.concatenate((work.launch, *(each.launch for each in found))),
+            np.concatenate((work.launched_ns, *(each.issued_ns for each in found))),
+            np.concatenate((work.may_be_lag, *(each.may_be_lag for each in found))),
+        )
+    )
+
+
+def _holes_in_calls(
+    busy: Intervals, work: DeviceWork, waits: Waits, syncs: Syncs, lags: Lags, ignored: Mask
+) -> _Holes:
+    """Holes in blocking calls.
+
+    Time after a copy is not counted: the host may be moving it from a staging buffer; nor is a copy
+    to the device, which the host first moves into one.
+    """
+    own = _positions(work.rows, syncs.copy)
+    is_counted = ~ignored & (syncs.kind != SyncKind.TO_DEVICE)
+    copied = np.minimum(work.start_ns[own], waits.end_ns)
+    stop = np.where(own != NO_ROW, copied, waits.end_ns - lags.sync)
+    calls = union(waits.start_ns[is_counted], stop[is_counted])
+    idle = subtract(calls, busy)
+    # The work that the idle time delayed, else the work that the call waits for.
+    next_work = _next_work(work, np.arange(len(work), dtype=np.int32), idle.ends_ns)
+    late_ns = work.start_ns[next_work] - idle.ends_ns
+    is_delayed = (late_ns >= 0) & (work.launched_ns[next_work] < idle.starts_ns)
+    is_delayed &= late_ns < EXPLAINED_NS
+    by_start = np.argsort(waits.start_ns, kind="stable")
+    call = by_start[np.searchsorted(waits.start_ns[by_start], idle.starts_ns, side="right") - 1]
+    usual = np.where(is_delayed | (own[call] == NO_ROW), 0, lags.submit[call])
+    is_long = idle.ends_ns - idle.starts_ns > EXPLAINED_NS + np.maximum(usual, lags.launch)
+    delayed = np.where(is_delayed, next_work, np.maximum(waits.work[call], 0))
+    return _Holes(
+        Intervals(idle.starts_ns[is_long], idle.ends_ns[is_long]),
+        work.stream[delayed[is_long]],
+        waits.rows[call[is_long]].astype(np.int32),
+        waits.start_ns[call[is_long]],
+        np.zeros(int(is_long.sum()), dtype=np.bool_),
+    )
+
+
+def _holes_before_work(busy: Intervals, work: DeviceWork, lags: Lags) -> _Holes:
+    """Holes although work was launched and the work before it on its stream had ended."""
+    previous = work.previous
+    ready = np.where(previous == NO_ROW, NEVER, work.end_ns[previous])
+    ready = np.maximum(ready, work.launched_ns)
+    known = work.launched_ns != NEVER
+    idle = subtract(union(ready[known], work.start_ns[known]), busy)
+    idle = _longer(idle, EXPLAINED_NS + lags.launch)
+    ending = _next_work(work, np.arange(len(work), dtype=np.int32), idle.ends_ns)
+    is_launched = known[ending] & (work.start_ns[ending] == idle.ends_ns)
+    return _holes_before(work, ending, idle, may_be_lag=is_launched)
+
+
+def _holes_in_graphs(events: EventTable, work: DeviceWork) -> _Holes:
+    """Holes on a stream between two works of one graph launch, in which no graph works elsewhere.
+
+    Nothing but the graph's own nodes delays them.
+    """
+    of_graph = np.isin(work.launch, GRAPH_LAUNCH.rows(events))
+    previous = work.previous
+    follows = of_graph & (previous != NO_ROW) & (work.launch[previous] == work.launch)
+    start, end = work.end_ns[previous[follows]], work.start_ns[follows]
+    busy = union(work.start_ns[of_graph], work.end_ns[of_graph])
+    idle = _longer(subtract(union(start, end), busy), EXPLAINED_NS)
+    ending = _next_work(work, np.flatnonzero(follows).astype(np.int32), idle.ends_ns)
+    return _holes_before(work, ending, idle, may_be_lag=np.zeros(len(idle), dtype=np.bool_))
+
+
+def _next_work(work: DeviceWork, among: Int32s, at_ns: Int64s) -> Int32s:
+    """Of some work what begins first at or after some moments, else what begins last.
+
+    Args:
+        among: Positions, in any order; without any there are no moments.
+    """
+    order = among[np.argsort(work.start_ns[among], kind="stable")]
+    place = np.searchsorted(work.start_ns[order], at_ns, side="left")
+    return np.asarray(order[np.minimum(place, len(order) - 1)])
+
+
+def _holes_before(work: DeviceWork, ending: Int32s, idle: Intervals, *, may_be_lag: Mask) -> _Holes:
+    """Holes that delayed some work, and were launched with it at the latest."""
+    launch, issued_ns = work.launch[ending], work.launched_ns[ending]
+    return _Holes(idle, work.stream[ending], launch, issued_ns, may_be_lag)
+
+
+def _longer(intervals: Intervals, than_ns: int) -> Intervals:
+    """The intervals that are longer than a duration."""
+    is_longer = intervals.ends_ns - intervals.starts_ns > than_ns
+    return Intervals(intervals.starts_ns[is_longer], intervals.ends_ns[is_longer])
+
+
+def _sorted(work: DeviceWork) -> DeviceWork:
+    order = np.lexsort((work.start_ns, work.stream))
+    return DeviceWork(*(getattr(work, each.name)[order] for each in fields(DeviceWork)))

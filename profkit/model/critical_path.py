@@ -1,0 +1,198 @@
+"""The critical path of the steps, as the report has it.
+
+The critical path of a step is what the step waited for at each moment, from its start to its
+completion: the end of the step on the host, or of the last device work that it launched. Only what
+is on this path can make the step shorter. Where the host runs ahead, a step begins when the one
+before is complete.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Literal
+
+from profkit.model.location import Location
+
+PathKindName = Literal[
+    "operator", "python", "runtime", "sync", "data-wait", "launch-latency", "kernel", "copy",
+    "communication", "gap", "unrecorded",
+]  # fmt: skip
+"""Kinds of segments in the report, see :class:`PathKind`."""
+
+
+class PathKind(IntEnum):
+    """What a segment of a critical path consists of."""
+
+    OPERATOR = 0
+    """A PyTorch operator runs on the host."""
+    PYTHON = 1
+    """The host runs Python, or anything else outside of operators."""
+    RUNTIME = 2
+    """The host is in a call of the runtime or driver, such as a launch or an allocation."""
+    SYNC = 3
+    """A blocking call returns, or takes time of its own; the work that it waits for is a segment
+    of its own kind."""
+    DATA_WAIT = 4
+    """The program waits for its next batch."""
+    LAUNCH_LATENCY = 5
+    """From a launch to the start of its work."""
+    KERNEL = 6
+    COPY = 7
+    """A copy or fill on a device."""
+    COMMUNICATION = 8
+    """A kernel of a collective."""
+    GAP = 9
+    """Nothing that the recording shows: between two works of a stream, or before a node without a
+    known cause."""
+    UNRECORDED = 10
+    """A device works on something that is not in the recording."""
+
+    @property
+    def report_name(self) -> PathKindName:
+        """The kind in the report, such as ``data-wait``."""
+        return _NAMES[self]
+
+
+_NAMES: Final[tuple[PathKindName, ...]] = (
+    "operator", "python", "runtime", "sync", "data-wait", "launch-latency", "kernel", "copy",
+    "communication", "gap", "unrecorded",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PathPart:
+    """The time that the critical path spends in one kind of segment.
+
+    Attributes:
+        kind: ``operator``: a PyTorch operator on the host. ``python``: Python, or anything else of
+            the host outside of operators. ``runtime``: a call of the runtime or driver, such as a
+            launch or an allocation. ``sync``: a blocking call itself, without the device work that
+            it waits for. ``data-wait``: the wait for the next batch. ``launch-latency``: from a
+            launch to the start of its work. ``kernel``, ``copy`` (copies and fills) and
+            ``communication`` (kernels of collectives): work of a device. ``gap``: between two works
+            of a stream, or nothing that the recording shows. ``unrecorded``: a device worked on
+            something that is not in the recording.
+        ns: Nanoseconds over all steps.
+        per_step_ns: ``ns`` divided by the number of steps, or None without steps.
+        share: ``ns`` as a share of the path.
+    """
+
+    kind: PathKindName
+    ns: int
+    per_step_ns: int | None
+    share: float
+
+
+@dataclass(frozen=True)
+class PathLine:
+    """The segments of one kind that one source line causes.
+
+    Attributes:
+        kind: As in :class:`PathPart`.
+        location: The source line; of device work that of its launch, of unrecorded device work that
+            of the blocking call that waits for it. It is empty where there is no line.
+        ns: Nanoseconds over all steps.
+        per_step_ns: ``ns`` divided by the number of steps, or None without steps.
+        share: ``ns`` as a share of the path.
+        n_segments: Number of segments.
+        main_name: The name with most of this time, as in :class:`PathEntry`.
+        main_share: The time of that name as a share of the path.
+    """
+
+    kind: PathKindName
+    location: Location
+    ns: int
+    per_step_ns: int | None
+    share: float
+    n_segments: int
+    main_name: str
+    main_share: float
+
+    @property
+    def mean_ns(self) -> int:
+        """Nanoseconds per step, or of the whole recording without steps."""
+        return self.ns if self.per_step_ns is None else self.per_step_ns
+
+
+@dataclass(frozen=True)
+class PathEntry:
+    """The segments of one kind, name and source line.
+
+    Attributes:
+        kind: As in :class:`PathPart`.
+        name: The innermost operator, runtime call, Python function or region on the host, or the
+            kernel or copy; of a gap and of launch latency the work that starts after it; of
+            unrecorded device work the blocking call that waits for it. Empty for Python between
+            operators without stacks, and where nothing is recorded.
+        location: The source line, and the operator; of device work those of its launch.
+        ns: Nanoseconds over all steps.
+        per_step_ns: ``ns`` divided by the number of steps, or None without steps.
+        share: ``ns`` as a share of the path.
+        n_segments: Number of segments.
+    """
+
+    kind: PathKindName
+    name: str
+    location: Location
+    ns: int
+    per_step_ns: int | None
+    share: float
+    n_segments: int
+
+
+@dataclass(frozen=True)
+class BlockingCall:
+    """Calls of one function at one source line that block the host while the path is on a device.
+
+    Attributes:
+        call: Such as ``cudaStreamSynchronize``.
+        location: The source line, and the operator.
+        ns: Path time on devices while the host is in these calls, over all steps.
+        per_step_ns: ``ns`` divided by the number of steps, or None without steps.
+        share: ``ns`` as a share of the path.
+        n_calls: Number of these calls.
+    """
+
+    call: str
+    location: Location
+    ns: int
+    per_step_ns: int | None
+    share: float
+    n_calls: int
+
+
+@dataclass(frozen=True)
+class CriticalPathSummary:
+    """The critical paths of all steps; without steps, that of the whole recording.
+
+    Attributes:
+        n_steps: Number of steps; 0 for the whole recording.
+        total_ns: Sum of the steps' lengths, each from its start, or the completion of the step
+            before if that is later, to its own completion.
+        per_step_ns: ``total_ns`` divided by ``n_steps``, or None without steps.
+        parts: Time by kind, longest first; the parts add up to ``total_ns`` exactly.
+        lines: Time by kind and source line, longest first; the costliest ones.
+        entries: Time by kind, name and source line, longest first; the costliest ones.
+        blocking: The calls that block the host while the path is on a device, longest first.
+        unexplained_ns: Waits on the path for which the recording shows no cause.
+        unexplained_share: ``unexplained_ns`` as a share of the path.
+        is_explained: Whether that share is small enough for savings to be predicted.
+        cold_start_ns: Path time in launching calls of at least 10 ms each: such a call first loads
+            the kernel's code or a library, or creates the context.
+    """
+
+    n_steps: int
+    total_ns: int
+    per_step_ns: int | None
+    parts: tuple[PathPart, ...]
+    lines: tuple[PathLine, ...]
+    entries: tuple[PathEntry, ...]
+    blocking: tuple[BlockingCall, ...]
+    unexplained_ns: int
+    unexplained_share: float
+    is_explained: bool
+    cold_start_ns: int = 0
+
+    @property
+    def mean_ns(self) -> int:
+        """Nanoseconds per step, or of the whole recording without steps."""
+        return self.total_ns if self.per_step_ns is None else self.per_step_ns

@@ -1,0 +1,98 @@
+"""The predicted effect of changes: the result of :func:`profkit.what_if`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from profkit.model.critical_path import PathKindName
+
+SCHEMA: Final = "profkit.what-if/1"
+
+
+@dataclass(frozen=True)
+class AppliedChange:
+    """One change of a prediction, and how much of the recording it applies to.
+
+    Attributes:
+        kind: ``remove`` a rule's findings, ``scale`` what a pattern matches, launch by ``graph``,
+            or no ``data-wait``.
+        target: The rule with its line, or the pattern; empty for the other kinds.
+        factor: What the time is multiplied by, for ``scale``; else 0.
+        matched: How many findings, events, launches or waits it applies to, by what they are.
+    """
+
+    kind: Literal["remove", "scale", "graph", "data-wait"]
+    target: str
+    factor: float
+    matched: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a step would take with some changes, by replay of the recording.
+
+    Times are nanoseconds per step: from the start of the first step to the completion of the last
+    one, divided by the number of steps. Without steps they are of the whole recording.
+
+    Attributes:
+        path: The recording.
+        n_steps: Number of steps; 0 without steps.
+        changes: The changes, all of them made at once.
+        before_ns: As recorded.
+        after_ns: Predicted, if all recorded latencies stay.
+        min_after_ns: Predicted, if latencies are hidden behind other work where they can be.
+        saving_ns: ``before_ns`` less ``after_ns``; negative if it would take longer.
+        max_saving_ns: ``before_ns`` less ``min_after_ns``.
+        critical_path_before_ns: What the recorded critical path consists of, by kind, as in
+            :class:`~profkit.model.critical_path.PathPart`. The sum is ``before_ns``.
+        critical_path_after_ns: The same with the changes. The sum is ``after_ns``.
+        unexplained_share: Share of the recorded critical path without a known cause.
+        basis: ``replay``, or ``upper-bound`` if too much is unexplained: then ``max_saving_ns`` is
+            the most that can be expected.
+    """
+
+    path: str
+    n_steps: int
+    changes: tuple[AppliedChange, ...]
+    before_ns: int
+    after_ns: int
+    min_after_ns: int
+    saving_ns: int
+    max_saving_ns: int
+    critical_path_before_ns: Mapping[PathKindName, int]
+    critical_path_after_ns: Mapping[PathKindName, int]
+    unexplained_share: float
+    basis: Literal["replay", "upper-bound"]
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether the savings are only an upper bound."""
+        return self.basis == "upper-bound"
+
+
+@dataclass(frozen=True)
+class PredictedTime:
+    """A predicted time per step, or of the recording without steps.
+
+    Attributes:
+        after_ns: If all recorded latencies stay.
+        min_after_ns: If latencies are hidden behind other work where they can be.
+    """
+
+    after_ns: int
+    min_after_ns: int
+
+
+@dataclass(frozen=True)
+class Combinations:
+    """Predicted times with combinations of some changes.
+
+    Attributes:
+        n_changes: Number of changes.
+        times: By combination: bit ``i`` of the number stands for change ``i``. The time with a
+            combination that is not there is between that with all changes and the shortest one with
+            some of its changes.
+    """
+
+    n_changes: int
+    times: Mapping[int, PredictedTime]

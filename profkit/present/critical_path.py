@@ -1,0 +1,93 @@
+"""How the critical path of the steps reads: labels, the main kinds, and what is unexplained."""
+
+from typing import Final
+
+from profkit.model.critical_path import CriticalPathSummary, PathKindName, PathLine
+from profkit.model.torch_names import DATA_LOADER
+from profkit.names import short_kernel, visible
+from profkit.units import format_ns, format_share
+
+_LABELS: Final[dict[PathKindName, str]] = {
+    "operator": "operators",
+    "python": "Python",
+    "runtime": "runtime calls",
+    "sync": "syncs",
+    "data-wait": "waiting for data",
+    "launch-latency": "launch latency",
+    "kernel": "kernels",
+    "copy": "copies",
+    "communication": "collectives",
+    "gap": "gaps",
+    "unrecorded": "unrecorded device work",
+}
+WITH_KERNEL_NAMES: Final = ("kernel", "communication")
+_AFTER_WHICH_WORK_STARTS: Final = ("gap", "launch-latency")
+_NO_NAME: Final[dict[str, str]] = {"python": "Python between operators"}
+_LOADER: Final = f"{DATA_LOADER}#"
+_MAX_KINDS: Final = 3
+_MIN_SHARE: Final = 0.01
+_NEARLY_ALL: Final = 0.95
+
+
+def path_label(kind: PathKindName) -> str:
+    """The label of a kind of segments, such as ``waiting for data``."""
+    return _LABELS[kind]
+
+
+def path_title(path: CriticalPathSummary) -> str:
+    """``Critical path per step (142 ms)``."""
+    per_step = "" if path.per_step_ns is None else " per step"
+    return f"Critical path{per_step} ({format_ns(path.mean_ns)})"
+
+
+def main_kinds(path: CriticalPathSummary, *, everything: bool = False) -> str:
+    """``kernels 36.6%, waiting for data 33.1%, operators 25.3%``.
+
+    Args:
+        everything: Whether to list all kinds instead of the main ones.
+    """
+    shown = [part for part in path.parts if everything or part.share >= _MIN_SHARE]
+    limit = None if everything else _MAX_KINDS
+    return ", ".join(
+        f"{path_label(part.kind)} {format_share(part.share)}"
+        for part in (shown or path.parts)[:limit]
+    )
+
+
+def entry_name(kind: PathKindName, name: str) -> str:
+    """The name of a segment, kernels without their arguments; of a gap, what it is before."""
+    if not name:
+        return _NO_NAME.get(kind, "")
+    is_work = kind in WITH_KERNEL_NAMES or kind in _AFTER_WHICH_WORK_STARTS
+    shown = visible(short_kernel(name) if is_work else name.removeprefix(_LOADER))
+    if kind == "unrecorded":
+        return f"during {shown}"
+    return f"before {shown}" if kind in _AFTER_WHICH_WORK_STARTS else shown
+
+
+def main_name(line: PathLine) -> str:
+    """The main name as shown; empty for the function that the source line is in."""
+    is_place = line.location.file is not None and line.main_name == line.location.place
+    return "" if is_place else entry_name(line.kind, line.main_name)
+
+
+def main_share(line: PathLine) -> str:
+    """The share of the main name, or empty where it is nearly all of the line."""
+    is_all = line.main_share >= _NEARLY_ALL * line.share
+    return "" if is_all else format_share(line.main_share)
+
+
+def large_lines(path: CriticalPathSummary) -> tuple[PathLine, ...]:
+    """The lines with at least a hundredth of the path."""
+    return tuple(line for line in path.lines if line.share >= _MIN_SHARE)
+
+
+def unexplained_text(path: CriticalPathSummary) -> str:
+    """A sentence about unexplained waits, or empty where they are few."""
+    if path.is_explained:
+        return ""
+    share = format_share(path.unexplained_share)
+    return (
+        f"The recording shows no cause for {share} of the critical path, so that predicted savings "
+        "are upper bounds."
+    )

@@ -1,0 +1,87 @@
+"""The text of a prediction: the step time before and after, the changes, the critical path."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from profkit.model.what_if import AppliedChange, Prediction
+from profkit.names import short_path, visible
+from profkit.present.critical_path import path_label
+from profkit.units import format_count, format_ns, format_share
+
+_WIDTH: Final = 12
+
+
+def what_if_text(result: Prediction, base: str = "") -> str:
+    """A prediction for a terminal, with a line end; all names are safe to show there.
+
+    Args:
+        base: An absolute folder; the recording's path is given relative to it.
+    """
+    return "\n".join(_lines(result, base)) + "\n"
+
+
+def _lines(result: Prediction, base: str) -> Iterator[str]:
+    yield sentence(result)
+    if result.is_upper_bound:
+        share = format_share(result.unexplained_share)
+        yield (
+            f"The lower time is only a bound: for {share} of the critical path the recording shows "
+            "no cause."
+        )
+    yield ""
+    yield f"Changes of {visible(short_path(result.path, base))}"
+    yield from (f"  {change_text(change)}" for change in result.changes)
+    yield ""
+    before, after = result.critical_path_before_ns, result.critical_path_after_ns
+    title = "Path of all steps, per step" if result.n_steps else "Critical path"
+    kinds = sorted({*before, *after}, key=lambda each: -before.get(each, 0))
+    label = max(len(title), *(len(path_label(kind)) + 2 for kind in kinds)) + 2
+    yield f"{title:<{label}}{'before':>{_WIDTH}}{'after':>{_WIDTH}}{'change':>{_WIDTH}}"
+    for kind in kinds:
+        yield _row(f"  {path_label(kind)}", before.get(kind, 0), after.get(kind, 0), label)
+    yield _row("  total", result.before_ns, result.after_ns, label)
+
+
+def _row(name: str, before_ns: int, after_ns: int, width: int) -> str:
+    delta = after_ns - before_ns
+    # Parts are rounded so that they add up: 1 ns is no change.
+    change = f"{'+' if delta > 0 else ''}{format_ns(delta)}" if abs(delta) > 1 else "-"
+    cells = (format_ns(before_ns), format_ns(after_ns), change)
+    return f"{name:<{width}}" + "".join(f"{cell:>{_WIDTH}}" for cell in cells)
+
+
+def sentence(result: Prediction) -> str:
+    """The step time before and after, and what the changes save."""
+    time = "Step time" if result.n_steps else "The recorded time"
+    before, after = format_ns(result.before_ns), format_ns(result.after_ns)
+    less = result.saving_ns
+    if result.before_ns == result.after_ns:
+        return f"{time} stays at {before}.{_range(result)}"
+    share = format_share(abs(less) / result.before_ns) if result.before_ns else "0%"
+    how = "less" if less > 0 else "more"
+    return (
+        f"{time} changes from {before} to {after}: {format_ns(abs(less))} ({share}) {how}."
+        f"{_range(result)}"
+    )
+
+
+def _range(result: Prediction) -> str:
+    low, high = format_ns(result.after_ns), format_ns(result.min_after_ns)
+    if low == high:
+        return ""
+    return f" At best, with latencies hidden behind other work: {high}."
+
+
+def change_text(change: AppliedChange) -> str:
+    """One change and what it applies to: ``nccl* x 0.5: 24 kernels``."""
+    target = visible(change.target)
+    what = {
+        "remove": f"without {target}",
+        "scale": f"{target} x {change.factor:g}",
+        "graph": "one graph launch per step",
+        "data-wait": "no wait for data",
+    }[change.kind]
+    matched = ", ".join(
+        f"{format_count(n)} {noun[:-1] if n == 1 else noun}" for noun, n in change.matched.items()
+    )
+    return f"{what}: {matched}"

@@ -1,0 +1,49 @@
+"""The findings as switches, and the step time that a replay predicts without the chosen ones."""
+
+from profkit.engine.what_if import MAX_SWITCHES, combinations
+from profkit.model.report import Report
+from profkit.present.headline import breakdown_title
+from profkit.renderers.html._options import Options
+from profkit.renderers.html._section import Section, fill
+from profkit.renderers.html._table import cell
+from profkit.renderers.html.findings import short_place
+
+
+def section(report: Report, options: Options) -> Section | None:
+    """A switch for each finding that costs time, or None without any or without a recording."""
+    if options.recording is None:
+        return None
+    numbered = [
+        (number, finding)
+        for number, finding in enumerate(report.findings, start=1)
+        if finding.change is not None
+    ][:MAX_SWITCHES]
+    if not numbered:
+        return None
+    ctx = options.recording.context
+    known = combinations(ctx, [finding.change for _, finding in numbered if finding.change])
+    before_ns = known.times[0].after_ns
+    switches = [
+        {
+            "number": number,
+            "title": cell(finding.title),
+            "place": short_place(finding, options),
+            "saving_ns": before_ns - known.times[1 << i].after_ns,
+        }
+        for i, (number, finding) in enumerate(numbered)
+    ]
+    body = fill(
+        "what_if.html.j2",
+        switches=switches,
+        whole=breakdown_title(report),
+        before_ns=before_ns,
+        together=known.times[(1 << known.n_changes) - 1],
+        is_bound=ctx.is_unexplained,
+    )
+    numbers = sorted(known.times)
+    data = {
+        "combinations": numbers,
+        "afterNs": [known.times[number].after_ns for number in numbers],
+        "minAfterNs": [known.times[number].min_after_ns for number in numbers],
+    }
+    return Section("what-if", "What if", body, ("what_if.js",), data)

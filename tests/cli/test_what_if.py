@@ -1,0 +1,110 @@
+"""``profkit what-if`` prints the predicted step time, or one sentence and an exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from profkit.cli.main import main
+from profkit.model.what_if import SCHEMA
+from profkit.testing import TraceBuilder
+
+US = 1_000
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    """Steps of 131 µs: a wait for a batch of 20 µs, a launch of 10 µs, a kernel of 100 µs."""
+    b = TraceBuilder(stacks=True)
+    for _ in range(2):
+        with b.step(), b.frame("train.py", 10, "forward"):
+            b.load(20 * US)
+            b.launch("aten::mm", kernel="gemm", host_ns=10 * US, device_ns=100 * US)
+            b.synchronize()
+            b.advance(1 * US)
+    return str(b.write(tmp_path / "made.pt.trace.json"))
+
+
+def test_the_text_has_the_times_the_changes_and_the_path(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--scale", "gem?=0.5", "--scale", "aten::mm=0.8", "--no-data-wait"]
+    assert main(["what-if", trace, *arguments]) == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    # The kernel: 100 µs x 0.5 x 0.8; the operator: 10 µs x 0.8.
+    assert lines[0] == "Step time changes from 131 µs to 49.0 µs: 82.0 µs (63%) less."
+    assert [line.strip() for line in lines if " x " in line or "no wait" in line] == [
+        "gem? x 0.5: 2 kernels", "aten::mm x 0.8: 2 operators", "no wait for data: 2 waits",
+    ]  # fmt: skip
+    table = {line[:24].strip(): line[24:].split() for line in lines if line.startswith("  ")}
+    assert table["kernels"] == ["100", "µs", "40.0", "µs", "-60.0", "µs"]
+    assert table["waiting for data"] == ["20.0", "µs", "0", "ns", "-20.0", "µs"]
+    assert table["total"] == ["131", "µs", "49.0", "µs", "-82.0", "µs"]
+    assert captured.err == ""
+
+
+def test_the_json_has_integers_of_nanoseconds(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "prediction.json"
+    arguments = ["what-if", trace, "--graph", "--format", "json", "-o", str(target)]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == ""
+    tree = json.loads(target.read_text())
+    assert (tree["schema"], tree["n_steps"], tree["basis"]) == (SCHEMA, 2, "replay")
+    assert tree["before_ns"] == sum(tree["critical_path_before_ns"].values()) == 131 * US
+    assert tree["after_ns"] == sum(tree["critical_path_after_ns"].values()) == 131 * US
+    assert tree["changes"] == [
+        {"kind": "graph", "target": "", "factor": 0.0, "matched": {"launches": 2}}
+    ]
+    assert main(arguments) == 5
+    assert "already exists" in capsys.readouterr().err
+    assert main([*arguments, "--force"]) == 0
+
+
+def test_an_unchanged_and_a_longer_step_read_as_such(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["what-if", trace, "--graph"]) == 0
+    assert capsys.readouterr().out.startswith("Step time stays at 131 µs.\n")
+    assert main(["what-if", trace, "--scale", "gemm=2"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "Step time changes from 131 µs to 231 µs: 100 µs (76%) more."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "No change is given."),
+        (["--remove", "SNY001"], "There is no rule SNY001."),
+        (["--scale", "gemm"], "'gemm' has no factor; write 'nccl*=0.5'."),
+        (["--scale", "=0.5"], "has no factor"),
+        (["--scale", "gemm=fast"], "'fast' in 'gemm=fast' is not a number"),
+        (["--scale", "gemm=-0.5"], "The factor of 'gemm' is -0.5."),
+        (["--scale", "gemm=nan"], "The factor of 'gemm' is nan."),
+        (["--scale", "gemm=1", "--scale", "gemm=2"], "--scale gemm is given twice."),
+        (["--scale", "nccl*=0.5"], "is named 'nccl*'"),
+    ],
+)
+def test_invalid_changes_exit_with_2_and_a_sentence(
+    arguments: list[str], message: str, trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["what-if", trace, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+def test_a_file_that_is_no_trace_exits_with_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["what-if", str(tmp_path / "none.json"), "--graph"]) == 3
+    assert "none.json" in capsys.readouterr().err
+
+
+def test_the_help_says_what_a_pattern_covers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["what-if", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "with the kernels and copies that they launched" in text
+    assert "profkit what-if trace.json.gz --remove SYN001" in text

@@ -1,0 +1,201 @@
+"""What the critical paths consist of, compared with reckonings of their own."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from profkit.api import analyze
+from profkit.engine.context import Context
+from profkit.engine.figures.critical_path import (
+    MAX_BLOCKING,
+    MAX_ENTRIES,
+    MAX_LINES,
+    critical_path_summary,
+    name_of_segment,
+)
+from profkit.index.host.source import NO_FRAME
+from profkit.index.launches import CALLS
+from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
+from profkit.model.critical_path import CriticalPathSummary, PathKind, PathKindName
+from profkit.model.events import NO_ROW, Category
+from profkit.testing import TraceBuilder
+from tests.index.replay.test_replay import context_of, each_recording
+from tests.traces import load_trace
+
+
+def summary_of(builder: TraceBuilder, folder: Path) -> CriticalPathSummary:
+    found = critical_path_summary(Context(trace=load_trace(builder.write(folder / "t.json"))))
+    assert found is not None
+    return found
+
+
+def training(n_steps: int) -> TraceBuilder:
+    builder = TraceBuilder(stacks=True)
+    for _ in range(n_steps):
+        with builder.step():
+            with builder.frame("train.py", 7, "fetch"):
+                builder.load(10_000)
+            with builder.frame("train.py", 9, "forward"):
+                builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=20_000)
+            with builder.frame("train.py", 12, "log"):
+                builder.synchronize()
+    return builder
+
+
+def test_a_step_is_its_wait_for_data_its_launch_and_its_kernel(tmp_path: Path) -> None:
+    found = summary_of(training(2), tmp_path)
+    assert (found.n_steps, found.total_ns, found.per_step_ns) == (2, 70_000, 35_000)
+    assert [(part.kind, part.ns, part.per_step_ns, part.share) for part in found.parts] == [
+        ("kernel", 40_000, 20_000, 40 / 70),
+        ("data-wait", 20_000, 10_000, 20 / 70),
+        ("runtime", 8_000, 4_000, 8 / 70),
+        ("operator", 2_000, 1_000, 2 / 70),
+    ]
+    lines = [(line.kind, line.location.line, line.ns, line.n_segments) for line in found.lines]
+    assert lines == [
+        ("kernel", 9, 40_000, 2), ("data-wait", 7, 20_000, 2), ("runtime", 9, 8_000, 2),
+        ("operator", 9, 2_000, 2),
+    ]  # fmt: skip
+    names = ["gemm", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+             "cudaLaunchKernel", "aten::mm"]  # fmt: skip
+    assert [line.main_name for line in found.lines] == names
+    assert [entry.name for entry in found.entries] == names
+    assert [entry.location.op for entry in found.entries] == ["aten::mm", None, *2 * ["aten::mm"]]
+    (call,) = found.blocking
+    assert (call.call, call.location.line, call.ns, call.n_calls) == (
+        "cudaDeviceSynchronize", 12, 40_000, 2
+    )  # fmt: skip
+    assert (found.unexplained_ns, found.is_explained) == (0, True)
+
+
+def test_a_line_names_what_takes_most_of_its_time(tmp_path: Path) -> None:
+    builder = TraceBuilder(device_names=(), stacks=True)
+    with builder.step(), builder.frame("net.py", 3, "forward"):
+        for name, dur_ns in (("aten::mm", 30_000), ("aten::add", 20_000), ("aten::mm", 30_000)):
+            builder.compute(name, dur_ns)
+    (line,) = summary_of(builder, tmp_path).lines
+    assert (line.kind, line.ns, line.share, line.n_segments) == ("operator", 80_000, 1, 3)
+    assert (line.main_name, line.main_share) == ("aten::mm", 60 / 80)
+
+
+def test_python_is_named_by_its_function_and_by_nothing_without_stacks(tmp_path: Path) -> None:
+    for stacks, name in ((True, "work (train.py:4)"), (False, "")):
+        builder = TraceBuilder(device_names=(), stacks=stacks)
+        with builder.step():
+            if stacks:
+                with builder.frame("train.py", 4, "work"):
+                    builder.advance(50_000)
+            else:
+                builder.advance(50_000)
+            builder.compute("aten::add", 1_000)
+        first = summary_of(builder, tmp_path).entries[0]
+        assert (first.kind, first.name, first.ns) == ("python", name, 50_000)
+
+
+def test_without_steps_it_is_the_path_of_the_recording(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=20_000)
+    found = summary_of(builder, tmp_path)
+    assert (found.n_steps, found.per_step_ns, found.total_ns) == (0, None, 25_000)
+    assert found.parts[0].per_step_ns is None
+
+
+def test_a_recording_without_events_has_none(tmp_path: Path) -> None:
+    assert analyze(TraceBuilder().write(tmp_path / "t.json")).summary.critical_path is None
+
+
+@each_recording
+def test_kinds_add_up_to_the_steps_and_no_list_exceeds_them(path: Path) -> None:
+    ctx = context_of(path)
+    found = critical_path_summary(ctx)
+    starts, ends = ctx.replay.windows
+    lengths = (ends - starts).tolist()
+    if found is None:
+        assert sum(lengths) == 0
+        return
+    assert found.total_ns == sum(lengths) == sum(part.ns for part in found.parts)
+    assert found.per_step_ns == (round(sum(lengths) / len(lengths)) if len(ctx.steps) else None)
+    assert sum(part.share for part in found.parts) == pytest.approx(1)
+    by_kind = {part.kind: part.ns for part in found.parts}
+    for each in (found.lines, found.entries):
+        kinds: dict[PathKindName, int] = defaultdict(int)
+        for one in each:
+            kinds[one.kind] += one.ns
+        assert all(kinds[kind] <= by_kind[kind] for kind in kinds)
+        assert [one.ns for one in each] == sorted((one.ns for one in each), reverse=True)
+    assert found.unexplained_ns <= found.total_ns
+    assert found.is_explained == (found.unexplained_share <= MAX_UNEXPLAINED_SHARE)
+
+
+@each_recording
+def test_lines_and_entries_equal_a_sum_over_single_segments(path: Path) -> None:
+    ctx = context_of(path)
+    found, critical = critical_path_summary(ctx), ctx.critical_path
+    if found is None:
+        return
+    launch = dict(zip(ctx.launches.work.tolist(), ctx.launches.launch.tolist(), strict=True))
+    op = dict(zip(ctx.launches.work.tolist(), ctx.launches.op.tolist(), strict=True))
+    entries: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
+    lines: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+    columns = (critical.kind, critical.row, critical.lengths_ns)
+    for kind, row, ns in zip(*(column.tolist() for column in columns), strict=True):
+        if kind == PathKind.UNRECORDED:
+            continue
+        cause = launch[row] if launch.get(row, NO_ROW) != NO_ROW else op.get(row, row)
+        frame = NO_FRAME if cause == NO_ROW else int(ctx.source.frame[cause])
+        is_named = row != NO_ROW and row not in ctx.steps.annotations
+        name = name_of_segment(ctx, kind, int(ctx.events.name[row]) if is_named else -1)
+        kind_name = PathKind(kind).name.lower().replace("_", "-")
+        for total in (entries[kind_name, name, frame], lines[kind_name, frame]):
+            total[0] += ns
+            total[1] += 1
+    for every, shown, limit in (
+        (entries, found.entries, MAX_ENTRIES), (lines, found.lines, MAX_LINES),
+    ):  # fmt: skip
+        assert len(shown) <= limit
+        of_known = [each for each in shown if each.kind != "unrecorded"]
+        longest = sorted((ns for ns, _ in every.values()), reverse=True)
+        assert [each.ns for each in of_known] == longest[: len(of_known)]
+        assert len(shown) == limit or len(of_known) == len(every)
+        expected = [(key[0], *total) for key, total in every.items()]
+        assert all((each.kind, each.ns, each.n_segments) in expected for each in of_known)
+    expected_names = {(kind, name, ns) for (kind, name, _), (ns, _) in entries.items()}
+    assert {(e.kind, e.name, e.ns) for e in found.entries if e.kind != "unrecorded"} <= (
+        expected_names
+    )
+
+
+@each_recording
+def test_host_segments_have_the_innermost_event_of_their_thread(path: Path) -> None:
+    """A sample of segments, each against a scan over all events."""
+    ctx = context_of(path)
+    critical, events = ctx.critical_path, ctx.events
+    is_op = critical.kind == PathKind.OPERATOR
+    on_host = np.flatnonzero(is_op | (critical.kind == PathKind.RUNTIME))
+    categories = {PathKind.OPERATOR: [Category.OP], PathKind.RUNTIME: list(CALLS)}
+    for i in on_host[:: max(1, len(on_host) // 30)].tolist():
+        row, start, end = critical.row[i], critical.starts_ns[i], critical.ends_ns[i]
+        assert events.category[row] in categories[critical.kind[i]]
+        around = (events.lane == critical.lane[i]) & (events.ts_ns <= start)
+        around &= (events.end_ns >= end) & (events.category != Category.ANNOTATION)
+        around &= np.isin(np.arange(len(events)), ctx.tree.rows)
+        assert events.dur_ns[row] == events.dur_ns[around].min()
+
+
+@each_recording
+def test_blocking_calls_overlap_the_path_on_devices(path: Path) -> None:
+    ctx = context_of(path)
+    found, critical, events = critical_path_summary(ctx), ctx.critical_path, ctx.events
+    expected: dict[str, int] = defaultdict(int)
+    on_device = np.flatnonzero(critical.lane == NO_ROW)
+    starts, ends = critical.starts_ns[on_device], critical.ends_ns[on_device]
+    for row in ctx.syncs.rows.tolist():
+        inside = np.minimum(ends, events.end_ns[row]) - np.maximum(starts, events.ts_ns[row])
+        expected[events.name_of(row)] += int(inside[inside > 0].sum())
+    shown: dict[str, int] = defaultdict(int)
+    for call in found.blocking if found else ():
+        shown[call.call] += call.ns
+    if found is not None and len(found.blocking) < MAX_BLOCKING:
+        assert shown == {name: ns for name, ns in expected.items() if ns}

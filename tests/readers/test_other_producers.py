@@ -1,0 +1,90 @@
+"""Device work in the words of producers other than Kineto."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profkit.api import analyze
+from profkit.engine.context import Context
+from profkit.model.events import Category, EventTable
+from profkit.present.headline import headline
+from tests.traces import load_trace
+
+Entry = dict[str, Any]
+
+
+def event(name: str, ts: float, dur: float = 5, **more: Any) -> Entry:  # noqa: ANN401
+    return {"name": name, "ph": "X", "ts": ts, "dur": dur, "pid": 1, "tid": 7, **more}
+
+
+def cupti(number: int) -> Entry:
+    """The arguments of a record of CUPTI, with CUPTI's own names."""
+    return {"args": {"correlationId": number, "externalId": 2 * number}}
+
+
+RECORDS = [
+    event("[MEMCPY] HtoD", 10, **cupti(1)),
+    event("void scale<float>(float*)", 20, **cupti(2)),
+    event("[MEMSET] Device", 30, **cupti(3)),
+    event("[KERNEL] gemm", 40, **cupti(4)),
+    event("[MEMCPY] DtoH", 50, **cupti(5)),
+]
+KINDS = [Category.MEMCPY, Category.KERNEL, Category.MEMSET, Category.KERNEL, Category.MEMCPY]
+
+
+def written(tmp_path: Path, *events: Entry) -> Path:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(events))
+    return path
+
+
+def read(tmp_path: Path, *events: Entry) -> EventTable:
+    return load_trace(written(tmp_path, *events)).events
+
+
+def test_records_of_cupti_are_device_work(tmp_path: Path) -> None:
+    events = read(tmp_path, *RECORDS)
+    assert events.category.tolist() == KINDS
+    assert events.correlation.values.tolist() == [1, 2, 3, 4, 5]
+    (device,) = Context(load_trace(tmp_path / "t.json")).devices
+    # The process is no device: the producer does not say which one it was.
+    assert (device.device, device.n_kernels, device.n_memcpy, device.n_memset) == (0, 2, 2, 1)
+
+
+@pytest.mark.parametrize("cat", ["gpu_trace", "[MEMCPY]", "Other"])
+def test_the_kind_before_a_name_counts_in_unknown_categories(tmp_path: Path, cat: str) -> None:
+    events = read(tmp_path, *({**each, "cat": cat} for each in RECORDS))
+    marked = [kind if "[" in each["name"] else Category.OTHER
+              for each, kind in zip(RECORDS, KINDS, strict=True)]  # fmt: skip
+    assert events.category.tolist() == marked
+
+
+def test_the_kind_before_a_name_changes_no_known_category(tmp_path: Path) -> None:
+    events = read(tmp_path, event("[MEMCPY] HtoD", 10, cat="user_annotation"))
+    assert events.category.tolist() == [Category.ANNOTATION]
+
+
+def test_begin_and_end_events_have_these_kinds_too(tmp_path: Path) -> None:
+    halves = [{**each, "ph": ph, "ts": each["ts"] + later} for each in RECORDS
+              for ph, later in (("B", 0), ("E", each["dur"]))]  # fmt: skip
+    assert read(tmp_path, *halves).category.tolist() == KINDS
+
+
+def test_the_report_says_what_the_device_did(tmp_path: Path) -> None:
+    report = analyze(written(tmp_path, *RECORDS))
+    assert headline(report).startswith("The recording has no steps; the GPU is busy 56% of")
+    copies = {copy.kind: copy.n_calls for copy in report.summary.copies}
+    assert copies == {"[MEMCPY] DtoH": 1, "[MEMCPY] HtoD": 1}
+    assert report.summary.devices[0].memcpy_ns == 10_000
+
+
+def test_kernels_and_ranges_of_nsight_systems_are_read(tmp_path: Path) -> None:
+    place = {"pid": "Device 1", "tid": "Stream 7"}
+    kernels = [{**event("gemm", at, cat="cuda"), **place} for at in (20, 30)]
+    span = {**event("train", 10, 50, cat="nvtx"), "pid": "Device 1", "tid": "NVTX Thread 5"}
+    events = read(tmp_path, span, *kernels)
+    assert events.category.tolist() == [Category.ANNOTATION, Category.KERNEL, Category.KERNEL]
+    (device,) = Context(load_trace(tmp_path / "t.json")).devices
+    assert device.device == 1
