@@ -38,7 +38,7 @@ test: lint
 
 test-all: lint
 	@echo 'All tests take about 20 minutes on two cores.'
-	$(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
+	PROFKIT_HYPOTHESIS=search $(BIN)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 # Programs that tests start are measured too; "combine" joins what each process wrote.
 coverage: install

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import settings
 
 # No test is timed: a busy machine is not a fault. Too slow is for benchmarks to say.
-settings.register_profile("profkit", deadline=None)
-settings.load_profile("profkit")
+# The tests of a change try the same examples each time; "make test-all" searches for others.
+settings.register_profile("profkit", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("PROFKIT_HYPOTHESIS", "profkit"))
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The test processes share the cores already; threads of torch that wait for each other take

@@ -7,7 +7,7 @@ import numpy as np
 
 from profkit.index.device.launch_moments import LAUNCH_NS
 from profkit.index.device.syncs import SyncKind, Syncs
-from profkit.index.intervals import Intervals, covered_by, subtract, union, unite
+from profkit.index.intervals import Intervals, covered_by, inside, subtract, union, unite
 from profkit.index.replay.graph import NEVER
 from profkit.index.replay.work import DeviceWork
 from profkit.index.runtime_calls import DEVICE_SYNC, EVENT_SYNC, EXPLICIT_SYNC, GRAPH_LAUNCH
@@ -138,6 +138,10 @@ def typical_lags(events: EventTable, work: DeviceWork, waits: Waits, syncs: Sync
     has_launch = work.launched_ns != NEVER
     alone = has_launch & (ready < work.launched_ns)
     queued = has_launch & (before != NO_ROW) & (work.launched_ns + EXPLAINED_NS < ready)
+    # Work that began when another stream's work ended may have waited for that.
+    ends = np.sort(work.end_ns)
+    ended = np.searchsorted(ends, work.start_ns, side="right")
+    queued &= ended == np.searchsorted(ends, ready, side="right")
     released = waits.released_ns(work)
     waited = released > waits.start_ns
     may_be_free = np.isin(waits.rows, EXPLICIT_SYNC.rows(events))
@@ -241,6 +245,10 @@ def _holes_in_calls(
     stop = np.where(own != NO_ROW, copied, waits.end_ns - lags.sync)
     calls = union(waits.start_ns[is_counted], stop[is_counted])
     idle = subtract(calls, busy)
+    # Short calls in a row are no long call.
+    ended = np.intersect1d(waits.start_ns[is_counted], stop[is_counted])
+    ended = np.setdiff1d(ended[inside(idle, ended)], idle.starts_ns)
+    idle = Intervals(*(np.union1d(at_ns, ended) for at_ns in (idle.starts_ns, idle.ends_ns)))
     # The work that the idle time delayed, else the work that the call waits for.
     next_work = _next_work(work, np.arange(len(work), dtype=np.int32), idle.ends_ns)
     late_ns = work.start_ns[next_work] - idle.ends_ns

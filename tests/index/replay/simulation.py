@@ -194,13 +194,17 @@ class Simulation:
     def _usual_latencies(self) -> None:
         last: dict[Stream, Work] = {}
         alone, queued = [], []
+        ended = sorted(work.span.end for work in self.works)
         for work in self.works:
             before = last.get(work.span.where)
             free = before.span.end if before else -1
             if work.submitted is not None:
                 if free < work.submitted:
                     alone.append(work.span.begin - work.submitted)
-                elif work.submitted + SHORT < free:
+                elif work.submitted + SHORT < free and not (
+                    # It may have waited for another stream's work that ended by then.
+                    bisect_right(ended, work.span.begin) - bisect_right(ended, free)
+                ):
                     queued.append(work.span.begin - free)
             last[work.span.where] = work
         self.launching = _middle(alone, SUBMIT, SHORT)
@@ -581,9 +585,10 @@ def _moments(spans: Iterable[Span]) -> list[int]:
 
 
 def _merged(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    # Those that touch stay apart: short calls in a row are no long call.
     merged: list[tuple[int, int]] = []
     for begin, end in sorted(pair for pair in pairs if pair[0] < pair[1]):
-        if merged and begin <= merged[-1][1]:
+        if merged and begin < merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
             merged.append((begin, end))

@@ -153,15 +153,20 @@ class LiveTensors:
     def changed_roots(self) -> list[Any]:
         """Those of :meth:`roots` whose graph differs from the one that they had at the first scan.
 
-        A sum that is accumulated in place may exist from the start, but has a new ``grad_fn``.
+        A sum that is accumulated in place may exist from the start, but has a new ``grad_fn``. What
+        an unchanged graph saves may be new to Python only: a walk that reads a tensor which an
+        operator made in C++ creates its Python object.
         """
         first = self._first_heads or {}
-        return [
-            root
-            for root in self.roots()
-            if first.get(id(root)) is None
-            or first[id(root)] != autograd_graphs.sequence_nr_of(root)
-        ]
+        changed: list[Any] = []
+        unchanged: list[Any] = []
+        for root in self.roots():
+            number = first.get(id(root))
+            is_same = number is not None and number == autograd_graphs.sequence_nr_of(root)
+            (unchanged if is_same else changed).append(root)
+        walk = autograd_graphs.GraphWalk()
+        within = {id(node) for node in walk.nodes(autograd_graphs.grad_fns_of(unchanged))}
+        return [root for root in changed if id(autograd_graphs.grad_fn_of(root)) not in within]
 
     def storage(self, address: int) -> LiveStorage | None:
         """The live storage at an address of torch's storage objects, or None."""

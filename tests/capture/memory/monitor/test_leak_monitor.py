@@ -191,6 +191,26 @@ def test_a_constant_graph_does_not_hide_a_growing_one() -> None:
     assert constant.grad_fn is not None
 
 
+def test_what_a_constant_graph_saves_is_not_taken_for_the_growing_one() -> None:
+    """A walk of the constant graph makes new Python objects for the tensors that it saves."""
+    weight = torch.eye(10, requires_grad=True)
+    constant = weight
+    for _ in range(4 * N_STEPS):
+        constant = torch.einsum("ij,jk->ik", constant, constant)  # makes views in C++
+    total = torch.zeros(())
+
+    def body(_: int) -> None:
+        nonlocal total
+        total = total + weight.exp().sum()  # allocated here
+
+    leak = only(monitored(body))
+    assert code_of(leak).endswith("# allocated here")
+    assert "total" in holder_of(leak)
+    assert leak.graph is not None
+    assert leak.graph.root == "AddBackward0"
+    assert constant.grad_fn is not None
+
+
 def test_a_tensor_that_is_reallocated_larger_is_reported() -> None:
     seen = torch.zeros(0, 64)
 

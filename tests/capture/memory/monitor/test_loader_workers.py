@@ -164,14 +164,16 @@ def freed() -> Iterator[None]:
     c = ctypes.CDLL(None)
     c.malloc.restype = ctypes.c_void_p
     c.free.argtypes = [ctypes.c_void_p]
-    pieces = [(c.malloc(PIECE), c.malloc(KIB)) for _ in range(N_PIECES)]
-    for piece, _ in pieces:
+    # Every other piece stays allocated: freed ones that touch would be returned to the system. All
+    # have one size, since smaller ones could come from elsewhere in the heap.
+    pieces = [c.malloc(PIECE) for _ in range(2 * N_PIECES)]
+    for piece in pieces[::2]:
         ctypes.memset(piece, 1, PIECE)
-    for piece, _ in pieces:
+    for piece in pieces[::2]:
         c.free(piece)
     yield
-    for _, between in pieces:
-        c.free(between)
+    for piece in pieces[1::2]:
+        c.free(piece)
 
 
 @pytest.mark.usefixtures("freed")
