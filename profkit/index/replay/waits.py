@@ -138,10 +138,11 @@ def typical_lags(events: EventTable, work: DeviceWork, waits: Waits, syncs: Sync
     has_launch = work.launched_ns != NEVER
     alone = has_launch & (ready < work.launched_ns)
     queued = has_launch & (before != NO_ROW) & (work.launched_ns + EXPLAINED_NS < ready)
-    # Work that began when another stream's work ended may have waited for that.
+    # Work that began after another stream's work ended may have waited for that.
     ends = np.sort(work.end_ns)
     ended = np.searchsorted(ends, work.start_ns, side="right")
-    queued &= ended == np.searchsorted(ends, ready, side="right")
+    certain = queued & (ended == np.searchsorted(ends, ready, side="right"))
+    queued = certain if certain.any() else queued
     released = waits.released_ns(work)
     waited = released > waits.start_ns
     may_be_free = np.isin(waits.rows, EXPLICIT_SYNC.rows(events))

@@ -193,7 +193,7 @@ class Simulation:
 
     def _usual_latencies(self) -> None:
         last: dict[Stream, Work] = {}
-        alone, queued = [], []
+        alone, queued, certain = [], [], []
         ended = sorted(work.span.end for work in self.works)
         for work in self.works:
             before = last.get(work.span.where)
@@ -201,14 +201,14 @@ class Simulation:
             if work.submitted is not None:
                 if free < work.submitted:
                     alone.append(work.span.begin - work.submitted)
-                elif work.submitted + SHORT < free and not (
-                    # It may have waited for another stream's work that ended by then.
-                    bisect_right(ended, work.span.begin) - bisect_right(ended, free)
-                ):
+                elif work.submitted + SHORT < free:
                     queued.append(work.span.begin - free)
+                    # Else it may have waited for another stream's work that ended by then.
+                    if bisect_right(ended, work.span.begin) == bisect_right(ended, free):
+                        certain.append(queued[-1])
             last[work.span.where] = work
         self.launching = _middle(alone, SUBMIT, SHORT)
-        self.switching = _middle(queued, 1_000, SHORT)
+        self.switching = _middle(certain or queued, 1_000, SHORT)
         late, free_calls = defaultdict(list), defaultdict(list)
         for wait in self.waits:
             if wait.waited:
