@@ -3,7 +3,8 @@
 What it finds:
     Entries that are no events, begins without an end, and events with invalid times: not a number,
     a negative duration, a duration of more than a year, or one event that alone makes the trace
-    many times as long.
+    many times as long. Also invalid parts of what profkit recorded beside the events, such as
+    source lines that refer to operators that do not exist.
 
 Why it matters:
     One kernel with a duration of years dominates every total and share. Such events are skipped
@@ -25,7 +26,7 @@ Use instead:
         {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 12.0, "dur": 41.4}
 
 Reads:
-    Starts and durations of all events in nanoseconds, before any is skipped.
+    Starts and durations of all events in nanoseconds, before any is skipped; the key ``profkit``.
 
 When to ignore this:
     A single event really took more than ten minutes, and ten times as long as all others together.
@@ -67,8 +68,19 @@ class Thresholds:
 
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
-    """Yield a finding if events were skipped."""
+    """Yield a finding if events were skipped, and one if metadata was dropped."""
     notes = ctx.trace.notes
+    if notes.invalid_metadata:
+        yield INFO.finding(
+            severity="warning",
+            confidence="high",
+            message=(
+                "What profkit recorded beside the events is invalid and is not used: "
+                f"{', '.join(f'`{name}`' for name in notes.invalid_metadata)}."
+            ),
+            fix="Record again, or use the file as profkit wrote it.",
+            n=len(notes.invalid_metadata),
+        )
     n = notes.n_invalid + notes.n_skipped + notes.n_unpaired
     if not n:
         return

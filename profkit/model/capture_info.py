@@ -44,7 +44,7 @@ class OpLines:
         frames: ``[file, line, function, exact]``; with ``exact`` 0 only the function is known.
         modules: Each ``nn.Module`` once, with torch's name.
         name: Index into ``names``.
-        parent: Index of the enclosing entry in these lists, or -1.
+        parent: Index of the enclosing entry in these lists, which is before this one, or -1.
         thread: The operating system's thread id, as in the trace's ``tid``.
         external_id: ``External id`` of the operator, or -1.
         frame: Index into ``frames`` of the innermost user frame, or -1.

@@ -77,6 +77,8 @@ class LoadNotes:
         messages: Kineto's messages about the recording (``INFO``, ``WARNING``, ``ERROR`` at the top
             level), by level.
         truncated: Whether the file ended before its JSON did.
+        invalid_metadata: Parts of the key ``profkit`` that are invalid and were dropped, by name;
+            ``profkit`` itself if nothing of it is used.
     """
 
     n_events: int
@@ -89,6 +91,7 @@ class LoadNotes:
     uncompressed_bytes: int = 0
     messages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     truncated: bool = False
+    invalid_metadata: tuple[str, ...] = ()
     stages_ns: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 

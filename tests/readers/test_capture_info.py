@@ -1,12 +1,13 @@
 """The record of compilations in profkit's traces is read back; an invalid one is dropped."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from profkit.api import analyze
-from profkit.model.capture_info import CaptureInfo, Compiled, Compiles, GraphBreak
+from profkit.model.capture_info import CaptureInfo, Compiled, Compiles, GraphBreak, OpLines
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace
 
@@ -79,3 +80,100 @@ def test_no_rule_crashes_on_values_that_torch_would_not_write(
     path = written(tmp_path / "t.json", compiles)
     report = analyze(path, select=["recompiles", "graph-breaks"], strict=True)
     assert not report.unchecked
+
+
+LINES = OpLines(
+    same_window=True,
+    names=["aten::mm", "step"],
+    frames=[("/a.py", 3, "f", 1)],
+    modules=["Linear_0"],
+    name=[1, 0, 0],
+    parent=[-1, 0, 1],
+    thread=[1, 1, 1],
+    external_id=[-1, 1, 2],
+    frame=[-1, 0, 0],
+    module=[-1, 0, 0],
+)
+
+
+def traced(path: Path, **changes: object) -> Path:
+    capture = CaptureInfo(version="1", name="run", lines=LINES, compiles=COMPILES)
+    b = TraceBuilder(capture=capture)
+    for _ in range(3):
+        with b.step(), b.op("step"), b.op("aten::mm"):
+            b.compute("aten::mm", 1_000)
+    file = b.write(path)
+    document = json.loads(file.read_text())
+    document["profkit"].update(changes)
+    file.write_text(json.dumps(document))
+    return file
+
+
+INVALID_LINES = [
+    {"parent": [1, 2, 0]},
+    {"parent": [0, 0, 1]},
+    {"parent": [-1, 0]},
+    {"parent": [-1, 0, 1 << 70]},
+    {"name": [1, 0, 2]},
+    {"name": [1, 0, -1]},
+    {"names": []},
+    {"frames": []},
+    {"frames": [["/a.py", 1 << 64, "f", 1]]},
+    {"frames": [["/a.py", -1, "f", 1]]},
+    {"frame": []},
+    {"module": [-1, 0, 1]},
+    {"modules": 7},
+    {"thread": [1, 1, HUGE]},
+    {"external_id": [-1, 1, -HUGE]},
+]
+
+
+@pytest.mark.parametrize("change", INVALID_LINES)
+def test_lines_that_refer_to_nothing_are_dropped_and_reported(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    lines = {**asdict(LINES), **change}
+    path = traced(tmp_path / "t.json", lines=lines)
+    capture = load_trace(path).capture
+    assert capture is not None
+    assert capture.lines is None
+    assert capture.compiles == COMPILES
+    report = analyze(path, strict=True)
+    (finding,) = [each for each in report.health if each.rule == "PRF006"]
+    assert finding.message.endswith("is invalid and is not used: `lines`.")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cost", {"overhead_ratio": 1e308}),
+        ("cost", {"n_events": HUGE}),
+        ("cost", {"start_ns": -1}),
+        ("steps", "sometimes"),
+        ("paths", {"a": 1}),
+        ("argv", "train.py"),
+        ("rank", HUGE),
+        ("rank", -HUGE),
+    ],
+)
+def test_each_part_is_dropped_alone(tmp_path: Path, name: str, value: object) -> None:
+    trace = load_trace(traced(tmp_path / "t.json", **{name: value}))
+    assert trace.notes.invalid_metadata == (name,)
+    assert trace.capture is not None
+    assert trace.capture.lines == LINES
+    assert getattr(trace.capture, name) == getattr(CaptureInfo("1", "run"), name)
+
+
+def test_without_a_version_nothing_is_used(tmp_path: Path) -> None:
+    trace = load_trace(traced(tmp_path / "t.json", version=3))
+    assert trace.capture is None
+    assert trace.notes.invalid_metadata == ("profkit",)
+
+
+def test_what_profkit_wrote_is_used_without_a_finding(tmp_path: Path) -> None:
+    path = traced(tmp_path / "t.json")
+    trace = load_trace(path)
+    assert trace.notes.invalid_metadata == ()
+    assert trace.capture is not None
+    assert trace.capture.lines == LINES
+    assert not [each for each in analyze(path, strict=True).health if each.rule == "PRF006"]

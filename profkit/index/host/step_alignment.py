@@ -114,11 +114,11 @@ def _recorded_paths(lines: OpLines) -> tuple[Int64s, dict[tuple[int, int], int]]
     parents = _without_steps(lines)
     by_name = _number_by_name(lines)
     number_of = [by_name[_without_number(name)] for name in lines.names]
-    paths = np.full(len(parents), NO_ENTRY, dtype=np.int64)
-    for i in _parents_first(np.array(parents, dtype=np.int64)).tolist():
-        above = NO_ENTRY if parents[i] < 0 else int(paths[parents[i]])
-        paths[i] = numbers.setdefault((above, number_of[lines.name[i]]), len(numbers))
-    return paths, numbers
+    paths: list[int] = []
+    for parent, name in zip(parents, lines.name, strict=True):
+        above = NO_ENTRY if parent < 0 else paths[parent]
+        paths.append(numbers.setdefault((above, number_of[name]), len(numbers)))
+    return np.array(paths, dtype=np.int64), numbers
 
 
 def _number_by_name(lines: OpLines) -> dict[str, int]:
@@ -167,16 +167,6 @@ def _trace_paths(
         path[level] = np.where(alignable[level], np.where(hit, place, unknown), above)
     path[~alignable | (path == unknown)] = NO_ENTRY
     return path
-
-
-def _parents_first(parents: Int64s) -> Rows:
-    """Entries in an order in which parents precede their children."""
-    depth = np.zeros(len(parents), dtype=np.int64)
-    above = parents.copy()
-    while (up := above >= 0).any():
-        depth[up] += 1
-        above[up] = parents[above[up]]
-    return np.argsort(depth, kind="stable")
 
 
 def _count(paths: Int32s, step: Int32s) -> tuple[Int64s, Int64s]:

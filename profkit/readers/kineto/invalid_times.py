@@ -9,7 +9,7 @@ from profkit.model.events import MISSING, Int64s, Mask
 from profkit.model.trace import InvalidEvent
 from profkit.readers.kineto.batch import Columns
 
-_MAX_NS: Final = 366 * 24 * 3600 * 10**9
+MAX_NS: Final = 366 * 24 * 3600 * 10**9
 """No recording lasts a year; a longer duration is an overflow."""
 _MIN_EVENTS: Final = 20
 """With fewer events it is not clear which of them is the outlier."""
@@ -39,7 +39,7 @@ def find_invalid_times(
     """
     starts, lengths = columns["ts_ns"], columns["dur_ns"]
     reason = np.zeros(len(starts), dtype=np.uint8)
-    reason[lengths > _MAX_NS] = 3
+    reason[lengths > MAX_NS] = 3
     reason[lengths < 0] = 2
     reason[(starts == MISSING) | (lengths == MISSING)] = 1
     outlier = _outlier(starts, lengths, reason == 0)

@@ -1,16 +1,13 @@
 """Reads the keys beside the events: devices, ranks, versions, what was recorded."""
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from profkit.model.capture_info import CaptureInfo
 from profkit.model.trace import DeviceInfo, RecordedWith
 from profkit.readers.kineto.schema import DeviceProperties, DistributedInfo
 from profkit.readers.kineto.split import BAD_ESCAPE_BYTES, UNREADABLE, TraceText
-from profkit.readers.older_layouts import upgrade_capture
 
 _VERSIONS: Final = (
     "cupti_version",
@@ -22,10 +19,6 @@ _VERSIONS: Final = (
     "nccl_version",
 )
 _LEVELS: Final = ("INFO", "WARNING", "ERROR")
-_COMPILES: Final = "compiles"
-"""The record of ``torch.compile``'s compilations in the key ``profkit``."""
-_OLDER_KEY: Final = b'"stretch_share"'
-"""A key of the capture's cost in earlier versions."""
 
 Header = Mapping[str, msgspec.Raw]
 
@@ -127,18 +120,3 @@ def base_time_ns(header: Header) -> int:
     """The base that times in the file are relative to, in ns since 1970; 0 if they are absolute."""
     base: int = _value(header, "baseTimeNanoseconds", int, 0)
     return base
-
-
-def capture(header: Header) -> CaptureInfo | None:
-    """The metadata of a trace that profkit recorded, or None.
-
-    Its record of compilations is dropped if it is invalid; the rest is still used.
-    """
-    found: CaptureInfo | None = _value(header, "profkit", CaptureInfo, None)
-    if found is None or _OLDER_KEY in bytes(header["profkit"]):
-        parts = upgrade_capture(_value(header, "profkit", dict[str, Any], {}))
-        if found is None and parts.pop(_COMPILES, None) is None:
-            return None
-        with contextlib.suppress(msgspec.ValidationError):
-            found = msgspec.convert(parts, CaptureInfo, strict=False)
-    return found

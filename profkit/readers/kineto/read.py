@@ -7,6 +7,7 @@ from profkit.errors import NotATraceError
 from profkit.model.trace import LoadNotes, Trace
 from profkit.readers.kineto import metadata
 from profkit.readers.kineto.assemble import TraceTables, assemble
+from profkit.readers.kineto.capture_info import read_capture
 from profkit.readers.kineto.flows import flow_correlation, need_flows
 from profkit.readers.kineto.parallel import (
     PartialRead,
@@ -92,7 +93,7 @@ def _not_a_trace(place: Place, text: TraceText, n_bytes: int) -> NotATraceError:
 
 
 def _trace(place: Place, header: metadata.Header, tables: TraceTables, notes: LoadNotes) -> Trace:
-    capture = metadata.capture(header)
+    capture, invalid_metadata = read_capture(bytes(header.get("profkit", b"null")))
     rank, world_size = metadata.distributed(header)
     return Trace(
         path=str(place),
@@ -117,6 +118,7 @@ def _trace(place: Place, header: metadata.Header, tables: TraceTables, notes: Lo
             n_invalid=tables.n_invalid,
             invalid=tables.invalid,
             n_unpaired=tables.n_unpaired,
+            invalid_metadata=invalid_metadata,
             messages=metadata.messages(header),
         ),
     )
