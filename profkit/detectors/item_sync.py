@@ -2,9 +2,10 @@
 
 What it finds:
     Operators that return a tensor's value to Python, or whose output size depends on values:
-    ``.item()``, ``float(t)``, ``int(t)``, ``bool(t)`` and ``if t:``, ``print(t)``, ``nonzero()``,
-    indexing with a mask, ``masked_select()``, ``unique()``, ``torch.equal()``, ``bincount()``.
-    They are counted where the recording shows that the host waited.
+    ``.item()``, ``float(t)``, ``int(t)``, ``bool(t)`` and ``if t:``, ``print(t)``, ``x[i]`` where
+    ``i`` is a tensor with one element, ``nonzero()``, indexing with a mask, ``masked_select()``,
+    ``unique()``, ``torch.equal()``, ``bincount()``. They are
+    counted where the recording shows that the host waited.
 
 Why it matters:
     Normally the host runs ahead of the GPU. To read a value it waits until the GPU has finished
@@ -54,7 +55,8 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.windows import WaitThresholds, costly_wait, event_ids, in_windows, uses_device
 from profkit.engine.wording import at, tensor_method, times_per_step
-from profkit.index.device.syncs import SyncKind, user_reads
+from profkit.index.device.syncs import SyncKind, before_indexing, user_reads
+from profkit.index.host.source import NO_FRAME
 from profkit.model.events import Rows
 from profkit.model.finding import Finding
 
@@ -97,17 +99,20 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
     waits = ctx.syncs.of_kind(SyncKind.READ)
     waits = waits.select(in_windows(ctx, waits.rows))
-    for location, rows in ctx.by_line(np.unique(waits.owner)):
+    owners = np.unique(waits.owner).astype(np.intp)
+    indexing = _for_index(ctx, owners)
+    for location, rows in ctx.by_line(owners):
         wait = costly_wait(ctx, waits.rows[np.isin(waits.owner, rows)], thresholds, rows)
         if wait is not None:
+            read, fix = _texts(ctx, rows, indexing)
             yield wait.finding(
                 ctx,
                 INFO,
                 message=(
-                    f"{_read(ctx, rows)}{at(location)} runs {times_per_step(ctx, len(rows))} and "
+                    f"{read}{at(location)} runs {times_per_step(ctx, len(rows))} and "
                     f"{wait.text(ctx)}"
                 ),
-                fix=_fix(ctx, rows),
+                fix=fix,
                 locations=(location,),
                 n=len(rows),
                 rows=rows,
@@ -117,17 +122,20 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _on_cpu(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Notes on reads that would block the host on a GPU."""
     rows = user_reads(ctx.events, ctx.tree)
+    indexing = _for_index(ctx, rows)
     for location, here in ctx.by_line(rows[in_windows(ctx, rows)]):
         if len(here) < (1 if len(ctx.steps) == 1 else thresholds.min_reads_count):
             continue
+        read, fix = _texts(ctx, here, indexing)
         yield INFO.finding(
             severity="note",
             confidence="medium",
             message=(
-                f"{_read(ctx, here)}{at(location)} runs {times_per_step(ctx, len(here))}. It costs "
-                "nothing on the CPU; on a GPU it blocks the host until the GPU has finished."
+                f"{read}{at(location)} runs {times_per_step(ctx, len(here))}. It costs "
+                "nothing on the CPU; of a tensor on a GPU it blocks the host until the GPU has "
+                "finished."
             ),
-            fix=_fix(ctx, here),
+            fix=fix,
             locations=(location,),
             n=len(here),
             evidence={"events": event_ids(ctx, here)},
@@ -136,6 +144,29 @@ def _on_cpu(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _operator(ctx: Context, rows: Rows) -> str:
     return ctx.events.name_of(int(rows[0])).removeprefix("aten::")
+
+
+def _for_index(ctx: Context, rows: Rows) -> Rows:
+    """Of some reads, those of an element with which the same line then indexes."""
+    read, then = before_indexing(ctx.events, rows).T
+    frame, step = ctx.source.frame, ctx.step_of
+    on_line = (frame[read] == frame[then]) & (frame[read] != NO_FRAME) & (step(read) == step(then))
+    return np.asarray(read[on_line])
+
+
+def _texts(ctx: Context, rows: Rows, indexing: Rows) -> tuple[str, str]:
+    """What reads, as far as it is known, and the fix.
+
+    A line indexes if all its reads do: a loop with ``x[i].item()`` selects before it reads, and no
+    selection follows the last read of a step.
+    """
+    if np.isin(rows, indexing).all():
+        return "Indexing with a tensor's element", (
+            "Index with all elements at once, such as `x[i]` with a tensor `i`, or "
+            "`x[i[:, None] + torch.arange(n)]` for slices; or make Python integers of them once, "
+            "with `i.tolist()`."
+        )
+    return _read(ctx, rows), _fix(ctx, rows)
 
 
 def _read(ctx: Context, rows: Rows) -> str:

@@ -182,6 +182,37 @@ def test_one_read_in_the_only_step_is_reported(found: Found) -> None:
 
 
 @pytest.mark.parametrize(
+    ("operators", "is_index"),
+    [
+        (["select", "item"] * 4, False),
+        (["item", "select"] * 4, True),
+        (["select", "item", "select"] * 4, True),
+        (["unbind", *["add", "item", "item", "slice"] * 4, "stack"], True),
+        (["item"] * 4, False),
+    ],
+    ids=["x[i].item()", "x[i] for i in ids", "x[ids[i]]", "x[i : i + n]", "t.tolist()"],
+)
+def test_a_tensor_as_an_index_is_told_from_another_read(
+    found: Found, operators: list[str], *, is_index: bool
+) -> None:
+    b = TraceBuilder(stacks=True, device_names=())
+    for _ in range(3):
+        with b.step():
+            with b.frame("data.py", 21, "get_batch"):
+                for name in operators:
+                    if name == "item":
+                        b.item(on_device=False)
+                    else:
+                        b.compute(f"aten::{name}", 2_000)
+            with b.frame("train.py", 30, "train"):
+                b.compute("aten::select", 2_000)
+    (finding,) = found(b, RULE)
+    assert finding.n == 3 * operators.count("item")
+    assert ("Indexing with" in finding.message) == is_index
+    assert ("`.detach()`" in finding.fix) != is_index
+
+
+@pytest.mark.parametrize(
     "around", ["Optimizer.step#Adam.step", "enumerate(DataLoader)#_SingleProcess.__next__"]
 )
 def test_what_torch_reads_for_itself_is_not_the_users(found: Found, around: str) -> None:

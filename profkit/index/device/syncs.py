@@ -34,6 +34,8 @@ the documentation of ``torch.nonzero`` says that it synchronizes host and device
 """
 _INDEX: Final = re.compile(r"^aten::(_?index(_put_?|_put_impl_)?|where)$")
 """Operators that read a value only when indexed with a mask, by calling ``nonzero``."""
+_ITEM: Final = re.compile(r"^aten::(item|_local_scalar_dense)$")
+_INDEXING: Final = re.compile(r"^aten::(select|slice)$")
 _LIBRARY: Final = re.compile(rf"{OPTIMIZER.pattern}|{DATA_WAITS.pattern}")
 _LOADER: Final = re.compile(r"(^|[/\\])torch[/\\]utils[/\\]data[/\\]")
 _BUILTIN: Final = re.compile(rf"^{BUILTIN_PREFIX}")
@@ -156,6 +158,29 @@ def user_reads(events: EventTable, tree: CallTree) -> Rows:
     caller = tree.nearest(python)[rows]
     of_loader = names_matching(events.names, _LOADER)[events.name[caller]]
     return np.asarray(rows[(caller == NO_ROW) | ~of_loader])
+
+
+def before_indexing(events: EventTable, rows: Rows) -> Rows:
+    """Of some operators that read a value, those that selecting elements or a slice follows.
+
+    ``x[i]`` and ``x[i : i + n]`` read a tensor ``i`` so: ``i.__index__()`` runs ``aten::item``, and
+    the next operator of the thread is ``aten::select`` or ``aten::slice``.
+
+    Source: ``torch/_tensor.py`` (``Tensor.__index__``), ``python_variable_indexing.cpp``.
+
+    Returns:
+        Pairs of a read and what follows it. Shape ``(k, 2)``.
+    """
+    ops = events.rows_of(Category.OP)
+    ops = ops[np.lexsort((events.ts_ns[ops], events.lane[ops]))]
+    is_read = rows_named(events, _ITEM, Category.OP)[ops]
+    # The position of the next operator that is no read, of each.
+    following = np.where(is_read, len(ops), np.arange(len(ops)))
+    following = np.minimum.accumulate(following[::-1])[::-1]
+    wanted = np.flatnonzero(np.isin(ops, rows) & (following < len(ops)))
+    pairs = np.stack((ops[wanted], ops[following[wanted]]), axis=1)
+    is_same = events.lane[pairs[:, 0]] == events.lane[pairs[:, 1]]
+    return np.asarray(pairs[is_same & rows_named(events, _INDEXING, Category.OP)[pairs[:, 1]]])
 
 
 def called_by_profiler(events: EventTable, tree: CallTree, launches: Launches, calls: Rows) -> Mask:
