@@ -7,6 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, Final
 
+from profkit.arguments import (
+    CALLABLE,
+    FLAG,
+    ITERABLE,
+    MAPPING,
+    NAME,
+    PATH,
+    Arguments,
+    either,
+    instance_of,
+    names_in,
+    optional,
+    require,
+    whole,
+)
 from profkit.comparison.compare import Side
 from profkit.comparison.compare import compare as differ
 from profkit.engine.context import Context
@@ -35,6 +50,23 @@ from profkit.readers.report import read_report
 from profkit.readers.stream import place_of
 
 Path = str | os.PathLike[str]
+
+_COMMON: Final = {
+    "thresholds": optional(MAPPING),
+    "limit_bytes": optional(whole()),
+    "on_progress": optional(CALLABLE),
+}
+_ANALYZE: Final = Arguments("profkit.analyze", strict=FLAG, on_stage=optional(CALLABLE), **_COMMON)
+_RECORDING: Final = either(PATH, instance_of((Report,), "a report"))
+_COMPARE: Final = Arguments("profkit.compare", before=_RECORDING, after=_RECORDING, **_COMMON)
+_WHAT_IF: Final = Arguments(
+    "profkit.what_if", recording=either(PATH, instance_of((Trace,), "a trace")),
+    scale=optional(MAPPING), graph=FLAG, data_wait=FLAG, **_COMMON,
+)  # fmt: skip
+_RENDER: Final = Arguments(
+    "profkit.render", report=instance_of((Report, Difference), "a report or a difference"),
+    format=NAME,
+)  # fmt: skip
 
 _KINDS: Final[dict[type, str]] = {Trace: "trace", MemorySnapshot: "snapshot", LiveMemory: "live"}
 """The field of each kind of recording in a :class:`~profkit.engine.context.Context`."""
@@ -108,9 +140,13 @@ def study(
     Args:
         on_progress: As for :func:`profkit.load`.
     """
-    wanted = chosen(rules(), select, ignore)
+    _ANALYZE.check(
+        strict=strict, on_stage=on_stage, thresholds=thresholds, limit_bytes=limit_bytes,
+        on_progress=on_progress,
+    )  # fmt: skip
+    wanted = _chosen("profkit.analyze", select, ignore)
     on_stage = on_stage or _no_stage
-    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    paths = [path] if isinstance(path, str | os.PathLike) else _paths(path)
     ctx = _context(paths, limit_bytes, on_stage, on_progress)
     report = _report(ctx, wanted, thresholds or {}, strict=strict, on_stage=on_stage)
     return Study(report, LoadedRecording(ctx, tuple(os.fspath(each) for each in paths)))
@@ -191,7 +227,11 @@ def compare(
         LoadError: A file cannot be read, or is none of these.
         UsageError: They are of two kinds, or there is no such rule or threshold.
     """
-    wanted = chosen(rules(), select, ignore)
+    _COMPARE.check(
+        before=before, after=after, thresholds=thresholds, limit_bytes=limit_bytes,
+        on_progress=on_progress,
+    )  # fmt: skip
+    wanted = _chosen("profkit.compare", select, ignore)
 
     def side(recording: Path | Report) -> Side:
         if isinstance(recording, Report):
@@ -245,8 +285,12 @@ def what_if(
         UsageError: No change is given, there is no such rule, a rule found nothing, a pattern
             matches nothing, or a factor is not a number of 0 or more.
     """
+    _WHAT_IF.check(
+        recording=recording, scale=scale, graph=graph, data_wait=data_wait, thresholds=thresholds,
+        limit_bytes=limit_bytes, on_progress=on_progress,
+    )  # fmt: skip
     factors = tuple(checked_factors(scale or {}))
-    words = (remove,) if isinstance(remove, str) else tuple(remove)
+    words = names_in(remove, "profkit.what_if: remove")
     if not (words or factors or graph or not data_wait):
         hint = "Give what to remove or to scale, a graph, or no wait for data."
         raise UsageError("No change is given.", hint)
@@ -276,9 +320,31 @@ def render(report: Report | Difference, format: str = "text", **options: Any) ->
         **options: The renderer's options, such as ``width=80``; others are ignored.
 
     Raises:
-        UsageError: There is no such format.
+        UsageError: There is no such format, or an argument is invalid.
     """
+    _RENDER.check(report=report, format=format)
     if isinstance(report, Difference):
         return render_difference(report, format, options)
     module = renderer(format)
     return module.render(report, module.Options(**accepted(module, options)))
+
+
+def _chosen(function: str, select: Iterable[str], ignore: Iterable[str]) -> tuple[Rule, ...]:
+    """The rules that are selected and not ignored.
+
+    Raises:
+        UsageError: A word selects no rule, or is no string.
+    """
+    return chosen(
+        rules(), names_in(select, f"{function}: select"), names_in(ignore, f"{function}: ignore")
+    )
+
+
+def _paths(paths: Iterable[Path]) -> list[Path]:
+    """Several paths.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    require(ITERABLE, paths, "profkit.analyze: path")
+    return list(paths)

@@ -3,11 +3,14 @@
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, Final, Generic, TypeVar
 
+from profkit.arguments import ITERABLE, Arguments
 from profkit.capture import profiler
 from profkit.capture.trace import TraceCapture, trace
 from profkit.model.torch_names import DATA_WAIT
 
 Batch = TypeVar("Batch")
+
+_ARGUMENTS: Final = Arguments("profkit.steps", batches=ITERABLE)
 
 DEFAULT_WAIT: Final = 2
 DEFAULT_WARMUP: Final = 2
@@ -99,6 +102,7 @@ def steps(
     Raises:
         UsageError: If an argument is invalid.
     """
+    _ARGUMENTS.check(batches=batches)
     arguments = {"wait": wait, "warmup": warmup, "active": active, **options}
     trace(name, **arguments)
     return StepLoop(batches, name, arguments)

@@ -1,9 +1,11 @@
 """``profkit.trace``: a block, a function or a loop, recorded into a trace file."""
 
 import inspect
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, get_args, overload
 
+from profkit.arguments import FLAG, NAME, PATH, Arguments, one_of, optional, whole
 from profkit.capture import current, reporting, wrappers
 from profkit.capture.options import DEFAULTS, OnlyDevice, Options
 from profkit.capture.schedule import Schedule
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DEFAULT_NAME = "trace"
+_ARGUMENTS: Final = Arguments(
+    "profkit.trace", name=optional(NAME), wait=whole(), warmup=whole(), active=optional(whole(1)),
+    repeat=whole(), limit=whole(), only=optional(one_of(*get_args(OnlyDevice))),
+    dir=optional(PATH), ops=FLAG, device=FLAG, stacks=FLAG, shapes=FLAG, memory=FLAG, flops=FLAG,
+    quiet=FLAG,
+)  # fmt: skip
+_RECORDING: Final = ("dir", "ops", "device", "stacks", "shapes", "memory", "flops", "quiet")
+"""Arguments that select what is recorded, and where it is written."""
 
 
 class Idle(wrappers.IdleContext):
@@ -126,9 +136,8 @@ class TraceCapture:
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         entered = self._entered.pop()
         if isinstance(entered, Session):
-            # Closing a generator early is a normal end of its block.
-            early = kind if kind is not GeneratorExit else None
-            current.leave(entered, early.__name__ if early else "")
+            early = kind.__name__ if kind is not None and wrappers.is_early_end(kind) else ""
+            current.leave(entered, early)
             self.path = entered.path
             self._report = None
             if self.path is not None:
@@ -201,7 +210,7 @@ def trace(
     repeat: int = 1,
     limit: int = 3,
     only: OnlyDevice | None = None,
-    dir: str | None = None,
+    dir: str | os.PathLike[str] | None = None,
     ops: bool = True,
     device: bool = True,
     stacks: bool = True,
@@ -268,22 +277,26 @@ def trace(
     Raises:
         UsageError: If an argument is invalid.
     """
+    function = name if _is_function(name) else None
     if not current.is_on:
-        return name if _is_function(name) else IDLE
+        return IDLE if function is None else function
+    # A block that is not recorded takes less than a microsecond: its arguments were checked before.
     if current.session is None:
-        if only is not None and current.is_absent(only) and current.is_known(only):
-            return name if _is_function(name) else IDLE
-        if current.n_recorded.get(name, 0) > limit:
+        if isinstance(only, str) and current.is_known(only) and current.is_absent(only):
+            return IDLE if function is None else function
+        is_valid = type(limit) is int and limit >= 0 and type(name) is str
+        if is_valid and current.n_recorded.get(name, 0) > limit:
             return _ended.get(name, IDLE)
+    if function is None:
+        _ARGUMENTS.check(name=name)
+    _ARGUMENTS.check(wait=wait, warmup=warmup, active=active, repeat=repeat, limit=limit, only=only)
     options = _options(recording) if recording else DEFAULTS
     schedule = None
     if wait or warmup or active is not None or repeat != 1:
         schedule = Schedule(wait, warmup, active, repeat)
     settings = _Settings(limit, options, schedule, only)
-    if _is_function(name):
-        return TraceCapture(None, settings, "entry")(name)
-    if name is not None and not isinstance(name, str):
-        raise UsageError(f"The name of a trace must be a string, not {name!r}.")
+    if function is not None:
+        return TraceCapture(None, settings, "entry")(function)
     return TraceCapture(name, settings, "user" if schedule else "entry")
 
 
@@ -302,14 +315,13 @@ def _new_capture(name: str, settings: _Settings) -> TraceCapture | None:
 
 
 def _options(recording: dict[str, Any]) -> Options:
-    arguments = dict(recording)
-    if "dir" in arguments:
-        arguments["folder"] = arguments.pop("dir")
-    try:
-        return Options(**arguments)
-    except TypeError:
-        unknown = sorted(set(recording) - {"dir", *Options.__dataclass_fields__})
+    unknown = sorted(set(recording).difference(_RECORDING))
+    if unknown:
         raise UsageError(
             f"profkit.trace has no argument {', '.join(unknown)}.",
-            "It takes dir, ops, device, stacks, shapes, memory, flops and quiet.",
-        ) from None
+            f"It takes {', '.join(_RECORDING)}.",
+        )
+    _ARGUMENTS.check(**recording)
+    arguments = dict(recording)
+    folder = arguments.pop("dir", None)
+    return Options(**arguments, folder=None if folder is None else os.fspath(folder))

@@ -18,6 +18,7 @@ NewContext = Callable[[], Any]
 """Creates the context manager for one call, or None when it is not recorded."""
 
 _NO_CONTEXT: Final = contextlib.nullcontext()
+_NORMAL_ENDS: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
 class IdleContext:
@@ -34,6 +35,14 @@ class IdleContext:
     def __call__(self, function: Function) -> Function:
         """Return a function unchanged."""
         return function
+
+
+def is_early_end(kind: type[BaseException] | None) -> bool:
+    """Whether an exception ends a block before its end.
+
+    ``StopIteration`` and ``GeneratorExit`` are the normal ends of ``__next__`` and of generators.
+    """
+    return kind is not None and not issubclass(kind, _NORMAL_ENDS)
 
 
 def require_function(given: object, decorator: str) -> None:
@@ -54,6 +63,8 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def wrap(function: Function, new_context: NewContext) -> Function:
     """Enter a context in each call of a function, and for each item of a generator.
+
+    The context sees the ``StopIteration`` or ``StopAsyncIteration`` after a generator's last item.
 
     Args:
         function: A function, async function, generator function or async generator function.
@@ -96,11 +107,11 @@ def _generator(function: Callable[..., Any], new_context: NewContext) -> Callabl
         resume, value = inner.send, None
         try:
             while True:
-                with new_context() or _NO_CONTEXT:
-                    try:
+                try:
+                    with new_context() or _NO_CONTEXT:
                         item = resume(value)
-                    except StopIteration as end:
-                        return end.value
+                except StopIteration as end:
+                    return end.value
                 try:
                     resume, value = inner.send, (yield item)
                 except GeneratorExit:
@@ -120,11 +131,11 @@ def _async_generator(function: Callable[..., Any], new_context: NewContext) -> C
         resume, value = inner.asend, None
         try:
             while True:
-                with new_context() or _NO_CONTEXT:
-                    try:
+                try:
+                    with new_context() or _NO_CONTEXT:
                         item = await resume(value)
-                    except StopAsyncIteration:
-                        return
+                except StopAsyncIteration:
+                    return
                 try:
                     resume, value = inner.asend, (yield item)
                 except GeneratorExit:

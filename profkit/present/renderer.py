@@ -23,6 +23,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any, Literal, Protocol, cast
 
+from profkit.arguments import like, require
 from profkit.engine.context import Context
 from profkit.errors import PluginError, UsageError
 from profkit.model.difference import Difference
@@ -170,9 +171,16 @@ def _checked(module: ModuleType) -> Renderer:
 
 
 def accepted(module: Renderer, options: dict[str, Any]) -> dict[str, Any]:
-    """Those of some options, by name, that a renderer has."""
-    own = {field.name for field in fields(module.Options)}
-    return {name: value for name, value in options.items() if name in own}
+    """Those of some options, by name, that a renderer has.
+
+    Raises:
+        UsageError: One is of another type than its default.
+    """
+    own = {field.name: field.default for field in fields(module.Options)}
+    found = {name: value for name, value in options.items() if name in own}
+    for name, value in found.items():
+        require(like(own[name]), value, f"The option {name} of {module.INFO.name}")
+    return found
 
 
 def _options(module: Renderer, options: dict[str, Any]) -> Any:  # noqa: ANN401  (each renderer has its own)

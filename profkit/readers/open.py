@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from profkit.arguments import CALLABLE, PATH, Arguments, optional, whole
 from profkit.errors import LoadError, MissingFileError, SeveralTracesError
 from profkit.model.live_memory import LiveMemory
 from profkit.model.snapshot import MemorySnapshot
@@ -15,6 +16,9 @@ from profkit.readers.snapshot.read import read_snapshot
 from profkit.readers.snapshot.worker_process import PICKLE_MAGIC
 from profkit.readers.stream import open_plain, place_of
 
+_ARGUMENTS: Final = Arguments(
+    "profkit.load", path=PATH, limit_bytes=optional(whole()), on_progress=optional(CALLABLE)
+)
 _START_BYTES: Final = 256
 _PATTERNS: Final = (
     ("*.pt.trace.json", "*.pt.trace.json.gz", "*.snapshot.pickle", "*.snapshot.pickle.gz"),
@@ -45,7 +49,9 @@ def load(
         SeveralTracesError: It is a folder, or an archive of several; the error lists them.
         LoadError: There is no such file, it cannot be read, or it is none of these. Each case has
             its own class in :mod:`profkit.errors`.
+        UsageError: An argument is invalid.
     """
+    _ARGUMENTS.check(path=path, limit_bytes=limit_bytes, on_progress=on_progress)
     place = place_of(path)
     if isinstance(place, Path) and place.is_dir():
         raise _folder_error(place)

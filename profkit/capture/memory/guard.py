@@ -1,9 +1,10 @@
 """``profkit.no_leak``: raises an error if memory grows with every step."""
 
-import functools
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from profkit.arguments import Arguments, whole
 from profkit.capture import console, current, wrappers
 from profkit.capture.memory.monitor.budget import Budget, Work
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
@@ -12,13 +13,13 @@ from profkit.capture.memory.scope import IDLE, IdleMemory
 from profkit.errors import LeakError
 from profkit.index.trend import MIN_STEPS
 from profkit.model.live_memory import Leak
-from profkit.units import format_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_ARGUMENTS: Final = Arguments("profkit.no_leak", allowed_bytes=whole())
 _WORK: Final[tuple[Work, ...]] = (
     "full", "young", "graphs", "inspection", "host", "collector", "classify", "workers",
 )  # fmt: skip
@@ -55,21 +56,14 @@ class NoLeak:
         self._check(live.leaks)
 
     def __call__(self, function: Function) -> Function:
-        """Guard a function, each call of which is a step.
+        """Guard a function of any kind, each call or item of which is a step.
 
         Raises:
             UsageError: If it is not a function.
         """
         wrappers.require_function(function, "profkit.no_leak")
         calls = _Calls(self._check)
-
-        @functools.wraps(function)
-        def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            returned = function(*args, **kwargs)
-            calls.ended()
-            return returned
-
-        return cast("Function", guarded)
+        return wrappers.wrap(function, lambda: calls)
 
     def step(self) -> None:
         """End a step. Does nothing outside the block."""
@@ -77,44 +71,72 @@ class NoLeak:
             self._steps.user_stepped()
 
     def _check(self, leaks: tuple[Leak, ...]) -> None:
-        """Raise an error for the largest leak above the allowed growth.
+        """Raise an error for the leaks above the allowed growth.
 
         Raises:
             LeakError: If there is one.
         """
-        refused = [one for one in leaks if one.per_step_bytes > self._allowed_bytes or one.graph]
+        # Only here: most programs never have a leak, and need none of the analysis.
+        from profkit.engine.families.leaks.causes import total_per_step_bytes
+        from profkit.engine.families.leaks.messages import leak_clause
+
+        refused = [one for one in leaks if total_per_step_bytes(one) > self._allowed_bytes]
         if refused:
             n_more = len(refused) - 1
             hint = f"{n_more} more leak{'s' if n_more > 1 else ''} found." if n_more else ""
-            raise LeakError(_message(refused[0]), hint, leaks=tuple(refused))
+            raise LeakError(f"{leak_clause(refused[0])}.", hint, leaks=tuple(refused))
 
 
 class _Calls:
-    """The calls of a guarded function; ``check`` raises an error for leaks."""
+    """The calls of a guarded function, each of which is a block; those of one thread are counted.
+
+    Args:
+        check: Raises an error for leaks that are not allowed.
+    """
 
     def __init__(self, check: Callable[[tuple[Leak, ...]], None]) -> None:
         self._check = check
         self._monitor: LeakMonitor | None = None
+        self._thread = 0
         self._next_check = _FIRST_CHECK
 
-    def ended(self) -> None:
+    def __enter__(self) -> None:
+        """Nothing is known of the tensors of a call before it ends."""
+
+    def __exit__(self, kind: object, _error: object, _traceback: object) -> None:
+        if kind is None and current.is_on:
+            self._ended()
+
+    def _ended(self) -> None:
         """Count a call as a step, and check for leaks if that is due."""
-        if not current.is_on:
+        monitor = self._monitor
+        if monitor is None:
+            monitor = self._monitor = _monitor("user")
+            self._thread = threading.get_ident()
+        if self._thread != threading.get_ident() or not monitor.is_own_process:
             return
-        if self._monitor is None:
-            self._monitor = _monitor("user")
-        self._monitor.step()
-        if self._monitor.n_steps < self._next_check:
+        monitor.step()
+        if monitor.n_steps < self._next_check:
             return
         self._next_check *= 2
-        leaks = self._monitor.leaks()
-        if leaks:
-            self._monitor.discard()
+        try:
+            self._check(monitor.leaks())
+        except LeakError:
+            # A program that catches the error is monitored anew.
+            monitor.discard()
             self._monitor, self._next_check = None, _FIRST_CHECK
-            self._check(leaks)
+            raise
 
 
-def no_leak(*, allowed_bytes: int = 0) -> NoLeak | IdleMemory:
+@overload
+def no_leak(function: Function, /) -> Function: ...
+
+
+@overload
+def no_leak(*, allowed_bytes: int = 0) -> NoLeak | IdleMemory: ...
+
+
+def no_leak(function: Any = None, /, *, allowed_bytes: int = 0) -> Any:
     """Raise an error if memory grows with every step.
 
     ::
@@ -123,41 +145,34 @@ def no_leak(*, allowed_bytes: int = 0) -> NoLeak | IdleMemory:
             for batch in loader:
                 train_step(batch)
 
-        @profkit.no_leak()
+        @profkit.no_leak
         def train_step(batch): ...
 
     In a block, a step ends with ``step()`` of the guard or of a ``profkit.trace``, or else with an
     optimizer step; the error is raised at the end of the block. Of a function each call is a step,
-    and the error is raised by the call that makes the leak certain. An exception of the block
+    of an async function each await, of a generator function each item; those of one thread are
+    counted. The error is raised by the call that makes the leak certain. An exception of the block
     itself takes precedence.
 
     Args:
-        allowed_bytes: Growth per step that is allowed.
+        function: The function that a bare ``@profkit.no_leak`` decorates.
+        allowed_bytes: Growth per step that is allowed, graph nodes included.
 
     Returns:
-        A context manager and decorator with ``step()``.
+        A context manager and decorator with ``step()``. A bare ``@profkit.no_leak`` returns the
+        decorated function.
 
     Raises:
         LeakError: If memory grows, with the allocation site, the growth per step and the holder.
+        UsageError: If an argument is invalid.
     """
-    return NoLeak(allowed_bytes) if current.is_on else IDLE
+    _ARGUMENTS.check(allowed_bytes=allowed_bytes)
+    guard = NoLeak(allowed_bytes) if current.is_on else IDLE
+    if function is None:
+        return guard
+    wrappers.require_function(function, "profkit.no_leak")
+    return guard(function)
 
 
 def _monitor(source: StepSource) -> LeakMonitor:
     return LeakMonitor("no_leak", source, _BUDGET)
-
-
-def _message(leak: Leak) -> str:
-    objects = f"{leak.n} object{'s' if leak.n != 1 else ''} of type {leak.type}"
-    if leak.shape:
-        objects += f" of shape {leak.shape}"
-    if leak.stack:
-        objects += f", allocated at {leak.stack[0].file}:{leak.stack[0].line}"
-    if leak.chains:
-        objects += f", held by {''.join(leak.chains[0].parts)}"
-    elif leak.cycle:
-        objects += f", in an unreachable reference cycle {' → '.join(leak.cycle)}"
-    amount = format_bytes(leak.per_step_bytes)
-    if leak.nodes_per_step:
-        amount += f" and {leak.nodes_per_step:.0f} graph nodes"
-    return f"Memory grows by {amount} per step: {objects}."

@@ -1,18 +1,20 @@
 """``profkit.memory``: monitors the memory of a block or a function from step to step."""
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from profkit.arguments import FLAG, NAME, PATH, Arguments, optional, whole
 from profkit.capture import console, current, files, reporting, wrappers
 from profkit.capture.memory.cuda import history, oom
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import BlockSteps
 from profkit.capture.syncs import sync_monitor
 from profkit.capture.syncs.sync_monitor import SyncCounter
-from profkit.errors import CaptureError, UsageError
+from profkit.errors import CaptureError
 from profkit.model.live_memory import Leak, LiveMemory, MemorySample, SyncSite
 from profkit.model.report import Report
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _DEFAULT_NAME: Final = "memory"
+_ARGUMENTS: Final = Arguments(
+    "profkit.memory", name=optional(NAME), limit=whole(), dir=optional(PATH), quiet=FLAG,
+    tracemalloc=FLAG,
+)  # fmt: skip
 
 
 class IdleMemory(wrappers.IdleContext):
@@ -101,7 +107,9 @@ class Memory:
             self._steps.begin()
         return self
 
-    def __exit__(self, kind: object, _error: object, _traceback: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: object, _traceback: object
+    ) -> None:
         steps, self._steps = self._steps, None
         if steps is None:
             return
@@ -114,7 +122,7 @@ class Memory:
             if self._live is not None:
                 self._write(self._live)
             elif steps.is_without_steps:
-                self._write_without_steps(failed=kind is not None)
+                self._write_without_steps(failed=wrappers.is_early_end(kind))
 
     def __call__(self, function: Function) -> Function:
         """Monitor every call of a function, up to the limit.
@@ -206,7 +214,7 @@ def memory(
     /,
     *,
     limit: int = 3,
-    dir: str | None = None,
+    dir: str | os.PathLike[str] | None = None,
     quiet: bool = False,
     tracemalloc: bool = False,
 ) -> Memory | IdleMemory: ...
@@ -217,7 +225,7 @@ def memory(
     /,
     *,
     limit: int = 3,
-    dir: str | None = None,
+    dir: str | os.PathLike[str] | None = None,
     quiet: bool = False,
     tracemalloc: bool = False,
 ) -> Any:
@@ -253,11 +261,11 @@ def memory(
     Raises:
         UsageError: If an argument is invalid.
     """
-    bare = callable(name)
+    function = name if callable(name) else None
+    name = None if function is not None else name
+    _ARGUMENTS.check(name=name, limit=limit, dir=dir, quiet=quiet, tracemalloc=tracemalloc)
     if not current.is_on:
-        return name if bare else IDLE
-    if bare:
-        return Memory(None, limit, dir, quiet=quiet)(name)
-    if name is not None and not isinstance(name, str):
-        raise UsageError(f"The name of a monitored block must be a string, not {name!r}.")
-    return Memory(name, limit, dir, quiet=quiet, tracemalloc=tracemalloc)
+        return IDLE if function is None else function
+    folder = None if dir is None else os.fspath(dir)
+    block = Memory(name, limit, folder, quiet=quiet, tracemalloc=tracemalloc)
+    return block if function is None else block(function)

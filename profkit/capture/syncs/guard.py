@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from profkit.arguments import FLAG, REASON, Arguments
 from profkit.capture import current, wrappers
 from profkit.capture.source.user_code import is_profkit_frame
 from profkit.capture.syncs import sync_monitor
@@ -26,6 +27,9 @@ _HINT: Final = (
     "Keep the value on the device until the end, copy it to pinned memory with non_blocking=True, "
     'or allow the sync: with profkit.allow_sync("reason").'
 )
+
+_NO_SYNC: Final = Arguments("profkit.no_sync", raises=FLAG, extensions=FLAG)
+_ALLOW_SYNC: Final = Arguments("profkit.allow_sync", why=REASON)
 
 _open: Final[list["NoSync"]] = []
 """The guards that are open in any thread."""
@@ -65,7 +69,7 @@ class NoSync:
         self._token = sync_monitor.active_guard.set(self)
         return self
 
-    def __exit__(self, kind: object, error: object, _traceback: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, _traceback: object) -> None:
         token, self._token = self._token, None
         if token is None:
             return
@@ -75,7 +79,7 @@ class NoSync:
         if isinstance(error, HostSyncError):
             _trim_traceback(error)
         late, self._raise_at_end = self._raise_at_end, None
-        if late is not None and kind is None:
+        if late is not None and not wrappers.is_early_end(kind):
             raise HostSyncError(_message(late), _HINT, lines=self.lines)
 
     def __call__(self, function: Function) -> Function:
@@ -152,7 +156,9 @@ def no_sync(*, raises: bool = True, extensions: bool = False) -> NoSync | IdleGu
 
     Raises:
         HostSyncError: Where the host waits: with the line and the operation.
+        UsageError: If an argument is invalid.
     """
+    _NO_SYNC.check(raises=raises, extensions=extensions)
     return NoSync(raises=raises, extensions=extensions) if current.is_on else IDLE
 
 
@@ -200,8 +206,7 @@ def allow_sync(why: str, /) -> AllowSync:
     Raises:
         UsageError: If no reason is given.
     """
-    if not str(why).strip() or callable(why):
-        raise UsageError(f"profkit.allow_sync needs a reason, not {why!r}.")
+    _ALLOW_SYNC.check(why=why)
     return AllowSync(why)
 
 

@@ -1,6 +1,5 @@
-"""``profkit.memory`` monitors a block, and ``profkit.no_leak`` raises an error for leaks in it."""
+"""``profkit.memory`` monitors a block."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -135,58 +134,3 @@ def test_nothing_is_monitored_when_profkit_is_off(monkeypatch: pytest.MonkeyPatc
 def test_a_name_must_be_a_string() -> None:
     with pytest.raises(profkit.errors.UsageError, match="must be a string"):
         profkit.memory(3)  # type: ignore[call-overload]
-
-
-def loop(body: Callable[[], None], guard: object, n_steps: int = 25) -> None:
-    with guard as guarded:  # type: ignore[attr-defined]
-        for _ in range(n_steps):
-            body()
-            guarded.step()
-
-
-def test_a_leak_error_names_growth_allocation_site_and_holder() -> None:
-    with pytest.raises(profkit.LeakError) as caught:
-        loop(leak, profkit.no_leak())
-    text = str(caught.value)
-    assert text.startswith("Memory grows by 16.0 KiB per step: ")
-    assert "objects of type torch.Tensor of shape (4096,) float32, allocated at " in text
-    assert "KEPT[" in text.partition(", held by ")[2]
-    assert f"{Path(__file__).name}:" in text
-    assert caught.value.exit_code == 4
-    assert len(caught.value.leaks) == 1
-
-
-def test_stable_memory_is_no_error() -> None:
-    loop(lambda: KEPT.__setitem__(slice(None), [torch.zeros(4096)]), profkit.no_leak())
-    assert len(KEPT) == 1
-
-
-def test_allowed_growth_is_no_error() -> None:
-    loop(leak, profkit.no_leak(allowed_bytes=16384))
-    with pytest.raises(profkit.LeakError):
-        loop(leak, profkit.no_leak(allowed_bytes=16383))
-
-
-def test_an_exception_of_the_block_takes_precedence() -> None:
-    def program() -> None:
-        with profkit.no_leak() as guard:
-            for _ in range(20):
-                leak()
-                guard.step()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        program()
-
-
-def test_too_few_steps_cause_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    loop(leak, profkit.no_leak(), 3)
-    assert "no_leak found 3 steps" in capsys.readouterr().err
-
-
-def test_a_guarded_function_raises_at_the_call_that_makes_the_leak_certain() -> None:
-    guarded = profkit.no_leak()(leak)
-    for _ in range(15):
-        guarded()
-    with pytest.raises(profkit.LeakError):
-        guarded()
