@@ -15,7 +15,7 @@ _ELLIPSIS: Final = "…"
 _DROPPED_PREFIXES: Final = re.compile(
     r"^(?:void|static|__global__|\s)+(?=\S)|^(?:std::enable_if<.*?>::type )"
 )
-_NAMESPACE: Final = re.compile(r"(?:\(anonymous namespace\)|[A-Za-z_]\w*)::")
+_NAMESPACE: Final = re.compile(r"(?:\(anonymous namespace\)|(?<!\w)[A-Za-z_]\w*)::")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 _LENGTH: Final = re.compile(r"[1-9]\d{0,2}")
 _FUNCTOR: Final = re.compile(r"[Ff]unctor|Ops?$|_kernel_cuda$|_kernel_impl$")

@@ -243,7 +243,7 @@ def _is_at(location: Location, place: str) -> bool:
         file, line = place, ""
     own = (location.file or "").replace("\\", "/")
     is_file = own == file or own.endswith(f"/{file}")
-    return is_file and (not line or location.line == int(line))
+    return is_file and (not line or str(location.line) == line.lstrip("0"))
 
 
 def without_data_waits(ctx: Context) -> tuple[AppliedChange, ProgramChange]:

@@ -23,6 +23,9 @@ from profkit.model.torch_names import RESUMED
 MAX_REASON_CHARACTERS: Final = 160
 _VERSION: Final = re.compile(r"^\S*\d+/\d+: ")
 _COMMENT: Final = re.compile(r" {2,}# .*$")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_MAX_READ: Final = 2048
+"""Characters of a reason that are read: more than any line of torch's."""
 _LIMIT: Final = re.compile(r"(recompile|cache.?size).?limit", re.IGNORECASE)
 
 
@@ -34,7 +37,7 @@ def function_id(compile_id: str) -> str:
 def version_of(compile_id: str) -> int | None:
     """How often the function had been compiled before: 1 for ``3/1``; None if not known."""
     last = compile_id.rpartition("/")[2]
-    return int(last) if "/" in compile_id and last.isascii() and last.isdigit() else None
+    return int(last) if "/" in compile_id and _NUMBER.fullmatch(last) else None
 
 
 def is_resumed(name: str) -> bool:
@@ -60,7 +63,11 @@ def location_of(place: CodePlace) -> Location:
 
 def first_line(reason: str) -> str:
     """The first line of a reason of torch's, without its version and source comment."""
-    line = _COMMENT.sub("", _VERSION.sub("", reason.partition("\n")[0])).strip().rstrip(".")
+    line = (
+        _COMMENT.sub("", _VERSION.sub("", reason[:_MAX_READ].partition("\n")[0]))
+        .strip()
+        .rstrip(".")
+    )
     return shortened(line)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from profkit.model.location import Frame
 
-_FRAME: Final = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$", re.DOTALL)
+_FRAME: Final = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.+)$", re.DOTALL)
 _LIBRARY_FOLDER: Final = re.compile(
     r"(^|[/\\])(site-packages|dist-packages)[/\\]"
     r"|[/\\]lib[/\\]python3?(\.\d+)?[/\\]"

@@ -6,6 +6,7 @@ events and on their threads. They are read in a second pass, only where a trace 
 Source: ``libkineto/src/output_json.cpp`` (``handleLinkStart``, ``handleLinkEnd``).
 """
 
+import re
 from decimal import Decimal
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from profkit.readers.stream import Chunks, Place, open_plain
 
 _LAUNCHES: Final = frozenset({"ac2g", "async_cpu_to_gpu"})
 """Categories of the flows from launches to their work; the second is older."""
+_ID: Final = re.compile(r"[0-9]{1,20}")
 _CALLS: Final = (Category.RUNTIME, Category.DRIVER)
 _WORK: Final = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
@@ -89,9 +91,10 @@ def _flows(batch: bytes, lanes: dict[tuple[str, str], int]) -> list[_Flow]:
     return [
         each
         for each in events
-        if each.cat in _LAUNCHES
+        if isinstance(each.cat, str)
+        and each.cat in _LAUNCHES
         and each.ts is not None
-        and str(each.id).isdecimal()
+        and _ID.fullmatch(str(each.id))
         and (str(each.pid), str(each.tid)) in lanes
     ]
 

@@ -42,7 +42,10 @@ CATEGORIES: Final = {
 Source: ``libkineto/include/ActivityType.h``; the capitalized names are those of torch 1.8 to 1.10;
 ``nvtx`` is that of ``nsys2json.py``, a converter of Nsight Systems' reports.
 """
-_UNESCAPED_PATH: Final = re.compile(r"[\b\f\n\r\t].*\.py\(\d+\): ", re.DOTALL)
+_UNESCAPED_PATH: Final = re.compile(r"[^\b\f\n\r\t]*[\b\f\n\r\t].*\.py\(\d+\): ", re.DOTALL)
+_MAX_NAME: Final = 8192
+"""Longer names are cut: no C++ template has more characters, and a rule that searches names may
+take time that is quadratic in their length."""
 _ESCAPES: Final = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
@@ -52,7 +55,7 @@ def plain_text(text: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    r"""A name without object addresses, and with the backslashes of Windows paths restored.
+    r"""A name without object addresses, cut, and with the backslashes of Windows paths restored.
 
     torch names a call of a builtin ``<built-in method item of Tensor object at 0x7f0c…>``, which
     gives thousands of names to one function. A path that was written without escaping its
@@ -62,8 +65,10 @@ def plain_name(name: str) -> str:
         head, at, tail = name.partition(" at 0x")
         if at:
             return head + tail[tail.find(">") :]
-    if _UNESCAPED_PATH.search(name):
+    if _UNESCAPED_PATH.match(name):
         name = name.translate(_ESCAPES)
+    if len(name) > _MAX_NAME:
+        name = f"{name[: _MAX_NAME - 1]}…"
     return plain_text(name)
 
 

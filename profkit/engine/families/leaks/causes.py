@@ -28,7 +28,7 @@ _BY_HOLDER: Final[dict[str, Cause]] = {
 }
 _CACHE_NAMES: Final = frozenset({"cache", "caches", "cached", "memo", "memos", "memoized"})
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_LAST_NAME: Final = re.compile(r"(\w+)\W*$")
+_LAST_NAME: Final = re.compile(r"(?<!\w)(\w+)\W*$")
 
 
 def leaks_of_cause(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
