@@ -57,9 +57,9 @@ def is_device_bound(ctx: Context) -> bool:
 
 
 def windows_ns(ctx: Context) -> int:
-    """Total length of the windows; at least 1, so that shares of it are defined."""
+    """Total length of the windows, each of them at least 1, so that shares of it are defined."""
     starts, ends = windows(ctx)
-    return max(1, int((ends - starts).sum()))
+    return int(np.maximum(ends - starts, 1).sum())
 
 
 def in_windows(ctx: Context, rows: Rows) -> Mask:
