@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from profkit.capture import devices
+from profkit.capture.cpu_time import CpuClock
 from profkit.capture.options import Options
 from profkit.errors import CaptureError
+from profkit.model.capture_info import CpuTime
 
 _SILENT: Final = "6"
 """Above Kineto's highest level, at which torch 2.13 prints two debug lines per recording."""
@@ -28,12 +30,15 @@ class ProfilerRecording:
         options: What to record.
         stacks: Whether to record every Python call too.
         device: Whether devices are recorded, if the options say so.
+        all_threads: Whether operators of all threads are recorded, where this version of torch can.
+            By default it records those of the thread that starts it, and of backward passes.
         on_other_profiler: Called before the program starts a profiler; must stop this one.
 
     Attributes:
         start_ns: Time that starting took.
         stop_ns: Time that stopping took.
         window_ns: Time between the two.
+        cpu: Processor time spent between the two, or None.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class ProfilerRecording:
         *,
         stacks: bool,
         device: bool = True,
+        all_threads: bool = False,
         on_other_profiler: Callable[[], None] | None = None,
     ) -> None:
         import torch
@@ -50,9 +56,11 @@ class ProfilerRecording:
         self.start_ns = 0
         self.stop_ns = 0
         self.window_ns = 0
+        self.cpu: CpuTime | None = None
         self.is_started = False
         self.is_stopped = False
         self._began_ns = 0
+        self._cpu_clock: CpuClock | None = None
         self._is_prepared = False
         self._on_other_profiler = on_other_profiler
         self._stop_watching: Callable[[], None] | None = None
@@ -62,6 +70,7 @@ class ProfilerRecording:
             profile_memory=options.memory,
             with_stack=stacks,
             with_flops=options.flops,
+            experimental_config=_all_threads() if all_threads else None,
         )
 
     def prepare(self) -> None:
@@ -86,6 +95,7 @@ class ProfilerRecording:
         began_ns = time.perf_counter_ns()
         self._profile.start_trace()
         self.is_started = True
+        self._cpu_clock = CpuClock()
         self._began_ns = time.perf_counter_ns()
         self.start_ns += self._began_ns - began_ns
 
@@ -95,6 +105,7 @@ class ProfilerRecording:
             return
         devices.synchronize()
         ended_ns = time.perf_counter_ns()
+        self.cpu = None if self._cpu_clock is None else self._cpu_clock.read()
         self.is_stopped = True
         if self._stop_watching is not None:
             self._stop_watching()
@@ -171,6 +182,19 @@ def region(name: str) -> contextlib.AbstractContextManager[Any]:
 
     context: contextlib.AbstractContextManager[Any] = torch.profiler.record_function(name)
     return context
+
+
+def _all_threads() -> Any:  # noqa: ANN401
+    """The setting that records all threads; None where this version of torch has none.
+
+    Source: ``torch/csrc/profiler/orchestration/observer.h`` (``ExperimentalConfig``).
+    """
+    try:
+        from torch._C._profiler import _ExperimentalConfig
+
+        return _ExperimentalConfig(profile_all_threads=True)
+    except (ImportError, TypeError):
+        return None
 
 
 def _activities(*, ops: bool, device: bool) -> list[Any]:

@@ -171,7 +171,11 @@ class Session:
 
     def _recording(self, *, stacks: bool) -> profiler.ProfilerRecording:
         return profiler.ProfilerRecording(
-            self._options, stacks=stacks, on_other_profiler=self._end_for_other_profiler
+            self._options,
+            stacks=stacks,
+            # A program without steps may do its work in threads, as services do.
+            all_threads=self._steps == "whole",
+            on_other_profiler=self._end_for_other_profiler,
         )
 
     def _end_for_other_profiler(self) -> None:
@@ -246,6 +250,7 @@ class Session:
                     overhead_ratio=ratio,
                     overhead_basis=basis,
                 ),
+                cpu=main.cpu,
                 stopped_by=stopped_by,
                 open_step=open_step,
                 compiles=compiles.read(),

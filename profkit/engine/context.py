@@ -83,7 +83,7 @@ class Context:
     def steps(self) -> Steps:
         """The steps."""
         capture = self.trace.capture
-        if capture is None:
+        if capture is None or capture.steps == "whole":
             return find_steps(self.events)
         return find_steps(self.events, entry_name=capture.name, open_step=capture.open_step)
 

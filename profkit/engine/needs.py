@@ -39,7 +39,7 @@ TRACE: Final = Need(
 OPERATORS: Final = Need(
     name="operators",
     reason="No operators were recorded.",
-    remedy="Record with `ProfilerActivity.CPU`.",
+    remedy="Record a part of the program that runs operators, with `ProfilerActivity.CPU`.",
     is_met=lambda ctx: bool((ctx.innermost_op >= 0).any()),
     requires=(TRACE,),
 )
@@ -90,7 +90,10 @@ HISTORY: Final = Need(
 MONITORING: Final = Need(
     name="monitored memory",
     reason="The program's memory was not monitored.",
-    remedy="Run the program with `profkit run`.",
+    remedy=(
+        "Run the program with `profkit run`, which monitors the steps of an optimizer, a loader or "
+        "a module in the main thread."
+    ),
     is_met=lambda ctx: ctx.live is not None,
 )
 MONITORED_STEPS: Final = Need(

@@ -29,6 +29,34 @@ class CaptureCost:
 
 
 @dataclass(frozen=True)
+class CpuTime:
+    """Processor time spent during the window.
+
+    Attributes:
+        window_ns: Length of the window.
+        thread_ns: Processor time of the thread that recorded.
+        process_ns: The same of all threads of the process.
+        delayed_ns: Time for which that thread was ready to run and had no core. None where the
+            system does not tell.
+        children_ns: The same of its child processes, and of those that they waited for. None where
+            the system does not tell.
+    """
+
+    window_ns: int
+    thread_ns: int
+    process_ns: int
+    delayed_ns: int | None = None
+    children_ns: int | None = None
+
+    @property
+    def waiting_ns(self) -> int | None:
+        """Time for which the thread waited: for I/O, a lock, a timer or another process."""
+        if self.delayed_ns is None:
+            return None
+        return max(0, self.window_ns - self.thread_ns - self.delayed_ns)
+
+
+@dataclass(frozen=True)
 class OpLines:
     """The source line of each operator of a window.
 
@@ -149,6 +177,7 @@ class CaptureInfo:
         libraries: First components of shortened paths that belong to installed packages or to the
             standard library, and so are not user code.
         cost: Overhead of the recording.
+        cpu: Processor time spent during the window, or None where it was not measured.
         lines: The source line of each operator, or None without stacks.
         stopped_by: The exception or signal that ended the window early, or empty.
         open_step: Annotation name of the step that was incomplete when the window ended, or empty;
@@ -172,6 +201,7 @@ class CaptureInfo:
     paths: dict[str, str] = field(default_factory=dict)
     libraries: list[str] = field(default_factory=list)
     cost: CaptureCost = field(default_factory=CaptureCost)
+    cpu: CpuTime | None = None
     lines: OpLines | None = None
     stopped_by: str = ""
     open_step: str = ""

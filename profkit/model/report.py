@@ -6,6 +6,7 @@ Times are integer nanoseconds, sizes integer bytes, shares 0 to 1. Unknown figur
 from dataclasses import dataclass
 from typing import Literal
 
+from profkit.model.capture_info import CpuTime
 from profkit.model.critical_path import CriticalPathSummary
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Finding, Unchecked
@@ -43,6 +44,7 @@ class Source:
             (``region``) or module call (``module``). None without steps.
         lines_from: Where source lines come from: ``window`` (stacks recorded in this window),
             ``other-step`` (stacks recorded in another step of the same loop), or None.
+        cpu: Processor time spent during the window, if profkit recorded it.
     """
 
     path: str
@@ -57,6 +59,7 @@ class Source:
     step_definition: str = ""
     step_origin: StepOrigin | None = None
     lines_from: Literal["window", "other-step"] | None = None
+    cpu: CpuTime | None = None
 
 
 @dataclass(frozen=True)

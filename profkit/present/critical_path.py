@@ -22,7 +22,7 @@ _LABELS: Final[dict[PathKindName, str]] = {
 }
 WITH_KERNEL_NAMES: Final = ("kernel", "communication")
 _AFTER_WHICH_WORK_STARTS: Final = ("gap", "launch-latency")
-_NO_NAME: Final[dict[str, str]] = {"python": "Python between operators"}
+_NO_NAME: Final[dict[str, str]] = {"python": "outside operators"}
 _LOADER: Final = f"{DATA_LOADER}#"
 _MAX_KINDS: Final = 3
 _MIN_SHARE: Final = 0.01

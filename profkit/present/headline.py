@@ -41,7 +41,7 @@ _LABELS: Final = {
     "backward": "backward",
     "optimizer": "optimizer",
     "data": "waiting for data",
-    "python": "Python between operators",
+    "python": "outside operators",
 }
 _HOST_WORK: Final = ("operators", "backward", "optimizer")
 _NOTABLE_OVERHEAD: Final = 0.05
@@ -62,6 +62,12 @@ _NOTHING_RECORDED: Final = "nothing-recorded"
 _MIN_STEPS_SHARE: Final = 0.5
 """If steps cover less of the recording, the headline says so."""
 _BASIS: Final = {"measured": "", "replay": "", "upper-bound": "up to ", "estimate": "about "}
+_HOST_WAITS: Final = ("data", "communication")
+_MIN_WAITING_SHARE: Final = 0.5
+"""A host that waits less is not in the headline."""
+_MIN_CHILDREN_SHARE: Final = 0.1
+_MIN_DELAYED_SHARE: Final = 0.1
+"""If the thread was without a core for less, that is not among the facts."""
 _NUMBER_DIGITS: Final = 3
 
 
@@ -184,6 +190,7 @@ def headline(report: Report) -> str:
     sentences = on_memory or [_time_and_work(report, breakdown)]
     incomplete = _unrecorded_work(report, breakdown)
     sentences += [incomplete] if incomplete else []
+    sentences += _waiting(report)
     if not (on_memory and has_oom(report)):
         sentences += _largest_part(report)
         sentences += _highest_costs(report) or [_without_costs(report)]
@@ -207,7 +214,7 @@ def _largest_part(report: Report) -> list[str]:
         of_path = f"{format_ns(cold_ns)}{per_step} ({format_share(cold_share)})"
         return [f"Cold start takes {of_path}: launches that first load code and libraries."]
     line = next((each for each in path.lines if each.kind != "unrecorded"), None)
-    if line is None or line.share <= least:
+    if line is None or line.share <= least or (line.kind == "python" and _waiting(report)):
         return []
     if line.kind == "kernel" and least > _MIN_PART_SHARE:
         return []  # kernels are meant to take most of a step; a finding says what is not
@@ -218,6 +225,26 @@ def _largest_part(report: Report) -> list[str]:
     what = f"{path_label(line.kind)}{place}{mostly}"
     of_path = f"{time}{per_step} ({format_share(line.share)})"
     return [f"Largest part of the critical path: {what}, {of_path}."]
+
+
+def _waiting(report: Report) -> list[str]:
+    """What is known of a host that mostly waited, for nothing that the recording shows."""
+    cpu, breakdown = report.source.cpu, report.summary.breakdown
+    if cpu is None or cpu.waiting_ns is None or breakdown is None or breakdown.on_device:
+        return []
+    explained = sum(part.share for part in breakdown.parts if part.kind in _HOST_WAITS)
+    share = cpu.waiting_ns / max(cpu.window_ns, 1) - explained
+    if share < _MIN_WAITING_SHARE:
+        return []
+    beside = ", beside the waits listed below" if explained else ""
+    waited = f"The recorded thread waited {format_share(share)} of the time{beside}"
+    sentences = [f"{waited}: for I/O, a lock, a timer or another process."]
+    if cpu.children_ns is not None and cpu.children_ns >= _MIN_CHILDREN_SHARE * cpu.window_ns:
+        sentences.append(
+            f"Its child processes used {format_ns(cpu.children_ns)} of processor time and are not "
+            "recorded: use `profkit.trace` in them."
+        )
+    return sentences
 
 
 def _unrecorded_work(report: Report, breakdown: Breakdown | None) -> str:
@@ -369,9 +396,24 @@ def facts(report: Report, *, everything: bool) -> list[str]:
         for device in summary.devices
         if device.span_ns and (everything or len(summary.devices) > 1 or device.communication_ns)
     ]
+    lines += _processor_time(report, everything=everything)
     lines += memory_facts(report, everything=everything)
     lines += _sync_sites(summary, None if everything else _MAX_SYNC_SITES)
     return [*lines, *_counts(report)] if everything else lines
+
+
+def _processor_time(report: Report, *, everything: bool) -> Iterator[str]:
+    """Whether the recorded thread ran, waited, or was ready to run without a core."""
+    cpu = report.source.cpu
+    if cpu is None or cpu.waiting_ns is None or cpu.delayed_ns is None or not cpu.window_ns:
+        return
+    delayed = cpu.delayed_ns / cpu.window_ns
+    if everything or delayed >= _MIN_DELAYED_SHARE:
+        ran, waited = (format_share(ns / cpu.window_ns) for ns in (cpu.thread_ns, cpu.waiting_ns))
+        yield (
+            f"processor time: the recorded thread ran {ran} of the recording, waited {waited}, and "
+            f"had no core for {format_share(delayed)}, while others used the machine"
+        )
 
 
 def _device_fact(device: DeviceSummary) -> str:

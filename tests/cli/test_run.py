@@ -76,6 +76,15 @@ for _ in range(5):
     model(torch.ones(2, 4))
     torch.ones(3).exp()
 """,
+    "threads": """\
+import subprocess, sys, threading
+import torch
+first = threading.Thread(target=lambda: torch.ones(50, 50).exp())
+first.start()
+first.join()
+spin = "import time\\nwhile time.process_time() < 2: pass"
+subprocess.run([sys.executable, "-c", spin], check=True)
+""",
     "terminated": """\
 import os, signal
 import torch
@@ -246,6 +255,21 @@ def test_without_steps_the_run_is_recorded_with_stacks_from_its_first_module_on(
     assert about["lines"]["same_window"] is True
     names = [e["name"] for e in one.trace["traceEvents"] if e.get("cat") == "cpu_op"]
     assert names.count("aten::exp") == 5
+
+
+def test_operators_of_threads_are_recorded_and_time_of_child_processes(
+    ended: dict[str, Ended],
+) -> None:
+    one = ended["threads"]
+    assert one.code == 0, one.err
+    assert one.trace is not None
+    assert one.report is not None
+    names = [e["name"] for e in one.trace["traceEvents"] if e.get("cat") == "cpu_op"]
+    assert "aten::exp" in names
+    assert one.report["summary"]["steps"] == []
+    cpu = one.report["source"]["cpu"]
+    assert cpu["children_ns"] >= 1_900_000_000
+    assert cpu["thread_ns"] < cpu["window_ns"] / 2
 
 
 def test_sigterm_writes_the_files_and_the_report(ended: dict[str, Ended]) -> None:

@@ -48,7 +48,7 @@ def test_the_main_kinds_are_the_three_longest_above_a_hundredth() -> None:
         ("launch-latency", "gemm", "before gemm"),
         ("unrecorded", "cudaStreamSynchronize", "during cudaStreamSynchronize"),
         ("unrecorded", "", ""),
-        ("python", "", "Python between operators"),
+        ("python", "", "outside operators"),
         ("runtime", "hipFree", "hipFree"),
         ("data-wait", "enumerate(DataLoader)#_Iter.__next__", "_Iter.__next__"),
         ("operator", "a\nb", "a\\nb"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from profkit.api import analyze, render
+from profkit.model.capture_info import CpuTime
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost
 from profkit.model.report import Report, Summary
@@ -116,6 +117,42 @@ def test_without_steps_it_gives_the_time_from_first_to_last_device_work() -> Non
 def test_without_steps_or_devices_it_gives_the_length_of_the_recording() -> None:
     text = headline(with_breakdown(reports.cpu_report(), n_steps=0, per_step_ns=None))
     assert "long and has no steps, all on the CPU" in text
+
+
+@pytest.mark.parametrize(
+    ("ran", "delayed", "children", "expected"),
+    [
+        (5, 5, 50, "waited 90% of the time: for I/O, a lock, a timer or another process."),
+        (5, 5, 0, "waited 90% of the time: for I/O, a lock, a timer or another process."),
+        (5, 95, 50, None),
+        (100, 0, 50, None),
+        (5, None, 50, None),
+    ],
+)
+def test_it_says_that_the_host_mostly_waited(
+    ran: int, delayed: int | None, children: int, expected: str | None
+) -> None:
+    ms = 10 * reports.MS
+    cpu = CpuTime(
+        window_ns=100 * ms,
+        thread_ns=ran * ms,
+        process_ns=ran * ms,
+        delayed_ns=None if delayed is None else delayed * ms,
+        children_ns=children * ms,
+    )
+    report = reports.cpu_report()
+    assert report.summary.breakdown is not None
+    parts = tuple(each for each in report.summary.breakdown.parts if each.kind != "data")
+    report = with_breakdown(report, parts=parts)
+    text = headline(replace(report, source=replace(report.source, cpu=cpu)))
+    assert ("waited" in text) == (expected is not None)
+    assert (expected or "") in text
+    assert ("child processes" in text) == (expected is not None and children > 0)
+    # A core that others used is no wait of the program's.
+    lines = facts(replace(report, source=replace(report.source, cpu=cpu)), everything=False)
+    assert any("had no core for 95%" in line for line in lines) == (delayed == 95)
+    of_gpu = reports.gpu_report()
+    assert "waited" not in headline(replace(of_gpu, source=replace(of_gpu.source, cpu=cpu)))
 
 
 def test_it_says_how_little_of_the_recording_the_steps_are() -> None:

@@ -46,7 +46,6 @@ _STEP_LABELS = {
     "loader": "iterations of the loader",
     "optimizer": "optimizer steps",
     "entry": "entries of the profiled block",
-    "whole": "the whole run",
 }
 _MARKS = {
     "loader": "iterations of the loader, found by the starts of its `__next__`",
@@ -76,6 +75,7 @@ def source_of(ctx: Context) -> Source:
         step_definition=_step_definition(ctx),
         step_origin=ctx.steps.origin if len(ctx.steps) else None,
         lines_from=ctx.source.origin,
+        cpu=trace.capture.cpu if trace.capture else None,
     )
 
 

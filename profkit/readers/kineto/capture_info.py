@@ -18,6 +18,7 @@ from profkit.model.capture_info import (
     CodePlace,
     Compiled,
     Compiles,
+    CpuTime,
     GraphBreak,
     OpLines,
 )
@@ -96,6 +97,11 @@ def _cost_holds(cost: CaptureCost) -> bool:
     )
 
 
+def _cpu_holds(cpu: CpuTime) -> bool:
+    figures = (cpu.window_ns, cpu.thread_ns, cpu.process_ns, cpu.delayed_ns, cpu.children_ns)
+    return all(each is None or 0 <= each <= MAX_NS for each in figures)
+
+
 def _lines_hold(lines: OpLines) -> bool:
     """Whether the columns are of one length, and their indices within what they refer to.
 
@@ -150,6 +156,7 @@ def _has_line(place: CodePlace) -> bool:
 
 _CHECKS: Final[Mapping[type, Callable[[Any], bool]]] = {
     CaptureCost: _cost_holds,
+    CpuTime: _cpu_holds,
     OpLines: _lines_hold,
     Compiles: _compiles_hold,
 }

@@ -1,0 +1,88 @@
+"""Processor time of this process, of one thread, and of child processes, between two moments."""
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from profkit.model.capture_info import CpuTime
+
+_CHILDREN: Final = Path("/proc/thread-self/children")
+_SCHEDULING: Final = Path("/proc/thread-self/schedstat")
+_CPU_FIELDS: Final = slice(11, 15)
+"""``utime``, ``stime``, ``cutime`` and ``cstime`` after the name in ``/proc/[pid]/stat``."""
+
+
+class CpuClock:
+    """Measures from its creation on."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._children = _children_ns()
+        self._ended_ns = _ended_children_ns()
+        self._process_ns = time.process_time_ns()
+        self._thread_ns = time.thread_time_ns()
+        self._delayed_ns = _delayed_ns()
+        self._began_ns = time.perf_counter_ns()
+
+    def read(self) -> CpuTime | None:
+        """Processor time since then; None in another thread than the one that created it."""
+        if threading.get_ident() != self._thread:
+            return None
+        window_ns = time.perf_counter_ns() - self._began_ns
+        thread_ns = time.thread_time_ns() - self._thread_ns
+        delayed_ns = _delayed_ns()
+        if delayed_ns is not None:
+            delayed_ns -= self._delayed_ns or 0
+        process_ns = time.process_time_ns() - self._process_ns
+        now, ended_ns = _children_ns(), _ended_children_ns()
+        children_ns = None
+        if now is not None and self._children is not None and ended_ns is not None:
+            # What a child used that has ended and was waited for counts among the ended ones.
+            used_ns = ended_ns - (self._ended_ns or 0)
+            used_ns += sum(now.values()) - sum(self._children.values())
+            children_ns = max(0, used_ns)
+        return CpuTime(window_ns, thread_ns, process_ns, delayed_ns, children_ns)
+
+
+def _delayed_ns() -> int | None:
+    """Time for which this thread was ready to run and had no core; None where it is not known.
+
+    Source: ``/proc/[pid]/schedstat``, in the kernel's ``Documentation/scheduler/sched-stats.rst``.
+    """
+    try:
+        return int(_SCHEDULING.read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _ended_children_ns() -> int | None:
+    """Processor time of child processes that have ended and were waited for."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return round((used.ru_utime + used.ru_stime) * 1e9)
+
+
+def _children_ns() -> dict[int, int] | None:
+    """Processor time of each running child process by its id; None where it is not known.
+
+    Source: ``/proc/[pid]/task/[tid]/children`` and ``/proc/[pid]/stat`` in proc(5).
+    """
+    found: dict[int, int] = {}
+    if not _CHILDREN.exists():
+        return None
+    try:
+        tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
+        for thread in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                for pid in (thread / "children").read_text().split():
+                    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                    found[int(pid)] = sum(map(int, fields[_CPU_FIELDS])) * tick_ns
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found

@@ -1,0 +1,88 @@
+"""Processor time is attributed to the thread that runs, waits, or has children that run."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from profkit.capture.cpu_time import CpuClock
+from profkit.model.capture_info import CpuTime
+
+BUSY_S = 0.3
+SPIN = f"import time\nend = time.process_time() + {BUSY_S}\nwhile time.process_time() < end: pass\n"
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/thread-self/schedstat").exists(), reason="needs /proc of Linux"
+)
+
+
+def spin() -> None:
+    end = time.thread_time() + BUSY_S
+    while time.thread_time() < end:
+        pass
+
+
+def read(clock: CpuClock) -> CpuTime:
+    used = clock.read()
+    assert used is not None
+    return used
+
+
+def test_a_thread_that_computes_runs() -> None:
+    clock = CpuClock()
+    spin()
+    used = read(clock)
+    assert used.thread_ns == pytest.approx(BUSY_S * 1e9, rel=0.1)
+    assert used.thread_ns <= used.process_ns
+
+
+@needs_proc
+def test_a_thread_that_sleeps_waits() -> None:
+    clock = CpuClock()
+    time.sleep(BUSY_S)
+    used = read(clock)
+    assert used.thread_ns < 0.1 * BUSY_S * 1e9
+    assert used.waiting_ns is not None
+    assert used.waiting_ns + (used.delayed_ns or 0) > 0.9 * BUSY_S * 1e9
+
+
+def test_another_thread_counts_for_the_process() -> None:
+    clock = CpuClock()
+    thread = threading.Thread(target=spin)
+    thread.start()
+    thread.join()
+    used = read(clock)
+    assert used.thread_ns < 0.3 * BUSY_S * 1e9
+    assert used.process_ns > 0.9 * BUSY_S * 1e9
+
+
+def test_a_reading_by_another_thread_is_none() -> None:
+    clock = CpuClock()
+    found: list[CpuTime | None] = []
+    thread = threading.Thread(target=lambda: found.append(clock.read()))
+    thread.start()
+    thread.join()
+    assert found == [None]
+
+
+@needs_proc
+def test_children_that_ended_and_that_still_run_are_counted() -> None:
+    clock = CpuClock()
+    subprocess.run([sys.executable, "-c", SPIN], check=True)
+    ended = read(clock).children_ns
+    running = subprocess.Popen([sys.executable, "-c", f"{SPIN}print(1, flush=True)\ninput()"],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    assert running.stdout is not None
+    running.stdout.readline()
+    both = read(clock).children_ns
+    running.communicate(b"\n")
+    after = read(clock).children_ns
+    assert ended is not None
+    assert both is not None
+    assert after is not None
+    assert ended >= 0.9 * BUSY_S * 1e9
+    assert both - ended >= 0.9 * BUSY_S * 1e9
+    # What a child used is counted once, before and after it has ended.
+    assert after == pytest.approx(both, abs=0.2e9)
