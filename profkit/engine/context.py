@@ -319,10 +319,12 @@ class Context:
             basis: ``upper-bound`` or ``estimate`` where the change itself is one.
         """
         saving = self.replay.saving(change)
-        if not self.is_unexplained:
-            return replace(self.cost(saving.ns, basis=basis), max_ns=saving.max_ns)
-        possible_ns = saving.max_ns + self.critical_path.unexplained_ns
-        return self.cost(min(possible_ns, self.replay.removed_ns(change)), basis="upper-bound")
+        ns, high_ns = saving.ns, saving.max_ns
+        if self.is_unexplained:
+            possible_ns = saving.max_ns + self.critical_path.unexplained_ns
+            ns = high_ns = min(possible_ns, self.replay.removed_ns(change))
+            basis = "upper-bound"
+        return replace(self.cost(ns, basis=basis), low_ns=min(saving.ns, ns), high_ns=high_ns)
 
     def cost(
         self, ns: int | None = None, n_bytes: int | None = None, basis: Basis = "measured"

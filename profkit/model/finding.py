@@ -21,8 +21,10 @@ class Cost:
 
     Attributes:
         ns: Nanoseconds over the whole window, or None.
-        max_ns: If the replay gives a range, its upper end: latencies are hidden behind other work
-            where they can be. ``ns`` is its lower end: every latency stays as recorded.
+        low_ns: The lower end of what a replay gives, or None without one: every latency stays as
+            recorded.
+        high_ns: Its upper end: latencies are hidden behind other work where they can be. ``ns`` is
+            the lower end, or of an upper bound the upper end.
         bytes: Bytes over the whole window, or None; for a leak found by monitoring, its size at
             the last sample.
         per_step_ns: ``ns`` divided by the number of steps, or None without steps.
@@ -38,7 +40,8 @@ class Cost:
     per_step_ns: int | None = None
     per_step_bytes: int | None = None
     basis: Basis = "measured"
-    max_ns: int | None = None
+    low_ns: int | None = None
+    high_ns: int | None = None
 
 
 @dataclass(frozen=True)

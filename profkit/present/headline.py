@@ -170,7 +170,7 @@ def _time_range(cost: Cost, ns: int) -> str:
         ns: The cost, in the whole window or per step.
     """
     low = format_ns(ns)
-    high = format_ns(round(ns * cost.max_ns / cost.ns)) if cost.max_ns and cost.ns else low
+    high = format_ns(round(ns * cost.high_ns / cost.ns)) if cost.high_ns and cost.ns else low
     if high == low or cost.basis == "upper-bound":
         return high
     number, _, unit = low.partition(" ")

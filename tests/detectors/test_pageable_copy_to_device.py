@@ -35,7 +35,7 @@ def test_it_costs_the_idle_time_of_the_steps_at_most(found: Found) -> None:
     # first copy, 1 before each kernel, and 1 before the other copies. A copy begins 4 µs after its
     # launch, 2 more than the median of copies and kernels: these stay too, or are hidden.
     assert finding.cost.ns == 2_004_000 - 1_813_000
-    assert finding.cost.max_ns == 2_004_000 - 1_809_000
+    assert finding.cost.high_ns == 2_004_000 - 1_809_000
     assert finding.n == 3
     assert finding.message == (
         "The copy of 8.00 MiB from pageable memory to the GPU in main (train.py:8) runs once per "

@@ -80,7 +80,8 @@ def test_figures_are_those_of_the_report() -> None:
         "per_step_ns": 65_000_000,
         "per_step_bytes": None,
         "basis": "upper-bound",
-        "max_ns": None,
+        "low_ns": None,
+        "high_ns": None,
     }
     assert tree["findings"][1]["holders"] == [["__main__.losses", "[17]"]]
 
