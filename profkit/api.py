@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path as FilePath
 from typing import Any, Final
 
 from profkit.arguments import (
@@ -47,7 +46,7 @@ from profkit.present.renderer import LoadedRecording, accepted, render_differenc
 from profkit.readers.open import load
 from profkit.readers.progress import OnProgress
 from profkit.readers.report import read_report
-from profkit.readers.stream import place_of
+from profkit.readers.stream import is_folder, place_of
 
 Path = str | os.PathLike[str]
 
@@ -237,8 +236,7 @@ def compare(
         if isinstance(recording, Report):
             return Side(recording)
         place = place_of(recording)
-        is_folder = isinstance(place, FilePath) and place.is_dir()
-        saved = None if is_folder else read_report(place, limit_bytes)
+        saved = None if is_folder(place) else read_report(place, limit_bytes)
         if saved is not None:
             return Side(saved, path=str(recording))
         ctx = _context([recording], limit_bytes, _no_stage, on_progress)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from profkit.cli._progress import Progress
@@ -87,10 +86,10 @@ def studied(path: str, chosen: Mapping[str, Any], shown: Progress) -> "Study":
 
 def _read(path: str, chosen: Mapping[str, Any], shown: Progress) -> Input:
     from profkit.readers.report import read_report
-    from profkit.readers.stream import place_of
+    from profkit.readers.stream import is_folder, place_of
 
     place = place_of(path)
-    if not (isinstance(place, Path) and place.is_dir()):
+    if not is_folder(place):
         saved = read_report(place, chosen.get("limit_bytes"))
         if saved is not None:
             return Input(path, saved, None)

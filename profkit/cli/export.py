@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -237,12 +238,13 @@ def _about_bytes(read: Input) -> int:
 
 
 def _is_folder(output: str) -> bool:
-    return output.endswith(("/", "\\")) or (output != STDOUT and Path(output).is_dir())
+    return output.endswith(("/", "\\")) or (output != STDOUT and os.path.isdir(output))  # noqa: PTH112
 
 
 def _holds_several(path: str) -> bool:
     """Whether a path may be several recordings, which have names of their own."""
-    return Path(path).is_dir() or path.lower().endswith((".tar", ".zip", ".tgz", ".tar.gz"))
+    is_folder = os.path.isdir(path)  # noqa: PTH112  (Path.is_dir raises for long names)
+    return is_folder or path.lower().endswith((".tar", ".zip", ".tgz", ".tar.gz"))
 
 
 def _make_folder(folder: Path) -> None:

@@ -1,10 +1,13 @@
 """Decompresses files: gzip, Zstandard, zip and tar, also nested."""
 
+import lzma
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol, cast
 
 from isal import isal_zlib
 
@@ -13,8 +16,11 @@ from profkit.errors import (
     MissingFileError,
     NotATraceError,
     SeveralTracesError,
+    TooLargeError,
     UnreadableFileError,
 )
+from profkit.readers.progress import n_bytes_of
+from profkit.units import format_bytes, format_count
 
 _BLOCK_BYTES: Final = 256 << 10
 _GZIP: Final = b"\x1f\x8b"
@@ -23,13 +29,32 @@ _ZIP: Final = b"PK\x03\x04"
 _TAR: Final = b"ustar"
 _TAR_AT: Final = 257
 _MAGIC_BYTES: Final = 512
+_ENCRYPTED: Final = 1
+"""The flag of a zip's member that needs a password."""
 _GZIP_WBITS: Final = 31
 MEMBER: Final = "!"
 """Separates an archive's path from a member: ``ranks.tar!rank0.json``."""
 _ENDINGS: Final = (".json", ".json.gz", ".json.zst", ".pickle", ".pickle.gz", ".pkl")
 _MAX_DEPTH: Final = 4
 """A gzipped tar of gzipped files has depth 3."""
+_MAX_LISTED: Final = 10_000
+"""Members of an archive that is listed to find its traces: each takes about 30 µs, three times."""
+_MAX_SEARCHED: Final = 100_000
+"""Members that are passed to find one by its name."""
+_MAX_NAME_BYTES: Final = 1 << 20
+"""A header that gives a member's name, or its other attributes, is not larger."""
+_MAX_DIRECTORY_BYTES: Final = 8 << 20
+"""The directory of a zip, which is read at once: more than 100,000 members."""
+MIN_LIMIT_BYTES: Final = 4 << 30
+MAX_COMPRESSION_RATIO: Final = 200
+"""Traces compress 10 to 30 times. A ratio of 200 is that of a decompression bomb."""
 _BROKEN: Final[tuple[Any, ...]] = (EOFError, isal_zlib.error, tarfile.TarError, zipfile.BadZipFile)
+_BROKEN_ARCHIVE: Final[tuple[Any, ...]] = (
+    *_BROKEN, zlib.error, lzma.LZMAError, struct.error, OSError, ValueError, LookupError,
+    ArithmeticError, RuntimeError,
+)  # fmt: skip
+"""What zipfile and tarfile raise for damaged archives, besides their own errors. What fails while
+the file itself is read is a :class:`~profkit.errors.LoadError` already."""
 
 
 class Readable(Protocol):
@@ -61,6 +86,48 @@ class _Plain:
         chunk = self._raw.read(n_bytes)
         self.broken = getattr(self._raw, "broken", False)
         return bytes(chunk)
+
+
+class _Member:
+    """A member of an archive, read up to where it is damaged."""
+
+    def __init__(self, raw: Any) -> None:  # noqa: ANN401  (a file of zipfile or tarfile)
+        self._raw = raw
+        self._n_read = 0
+        self.broken = False
+
+    def read(self, n_bytes: int) -> bytes:
+        try:
+            chunk = bytes(self._raw.read(n_bytes))
+        except _BROKEN_ARCHIVE as error:
+            if not self._n_read:
+                raise EOFError(str(error) or type(error).__name__) from error
+            self.broken = True
+            return b""
+        self._n_read += len(chunk)
+        return chunk
+
+
+class _Limited:
+    """A stream that is refused when it has more bytes than a limit, in all or in one read."""
+
+    def __init__(self, raw: Any, path: str, *, in_all: float, at_once: float) -> None:  # noqa: ANN401
+        self._raw = raw
+        self._path = path
+        self._left_bytes = in_all
+        self._at_once_bytes = at_once
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        if n_bytes > self._at_once_bytes:
+            raise _too_many(self._path, f"a directory of more than {format_bytes(n_bytes)}")
+        chunk = bytes(self._raw.read(n_bytes))
+        self._left_bytes -= len(chunk)
+        if self._left_bytes < 0:
+            raise _too_many(self._path, "members that are too large to search it")
+        return chunk
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (an attribute of the file)
+        return getattr(self._raw, name)
 
 
 class _Gunzip:
@@ -120,16 +187,21 @@ class _Unzstd:
                 "pip install 'profkit[zstd]'",
             ) from None
         self._error = zstandard.ZstdError
+        self._n_read = 0
         reader = zstandard.ZstdDecompressor().stream_reader
         self._reader = reader(raw, read_across_frames=True)  # type: ignore[arg-type]  # has read
         self.broken = False
 
     def read(self, n_bytes: int) -> bytes:
         try:
-            return bytes(self._reader.read(n_bytes))
-        except self._error:
+            chunk = bytes(self._reader.read(n_bytes))
+        except self._error as error:
+            if not self._n_read:
+                raise EOFError(str(error)) from error
             self.broken = True
             return b""
+        self._n_read += len(chunk)
+        return chunk
 
 
 @contextmanager
@@ -146,7 +218,9 @@ def unpacked(raw: BinaryIO, path: str, member: str | None = None) -> Iterator[Re
         MissingFileError: It has no such member, or is not an archive.
         NotATraceError: It is an archive without a trace.
         SeveralTracesError: It is an archive of several traces.
-        UnreadableFileError: Decompressing it needs a package that is not installed.
+        TooLargeError: It is an archive of too many members.
+        UnreadableFileError: Decompressing it needs a package that is not installed or a password,
+            or is not supported.
     """
     with ExitStack() as stack:
         try:
@@ -176,19 +250,14 @@ def _decompressed(
         elif first.startswith(_ZSTD):
             plain = _Unzstd(whole)
         elif first.startswith(_ZIP) and depth == 0:
-            archive = stack.enter_context(zipfile.ZipFile(raw))
-            names = [info.filename for info in archive.infolist()]
-            name = _only_trace(names, path) if member is None else member
-            if name not in names:
-                raise _no_member(path, name)
-            plain = _Plain(stack.enter_context(archive.open(name)))
+            plain = _unzipped(raw, path, stack, member)
             member = None
         elif first[_TAR_AT:].startswith(_TAR):
             if member is None:
-                names = _members(whole)
+                names = _names_in_tar(whole, path, n_bytes_of(raw))
                 raw.seek(0)
                 return _decompressed(raw, path, stack, _only_trace(names, path))
-            plain = _Plain(_extracted(whole, path, member))
+            plain = _untarred(whole, path, member, n_bytes_of(raw))
             member = None
         elif member is not None:
             raise _no_member(path, member)
@@ -205,17 +274,78 @@ def _first_bytes(plain: Readable) -> bytes:
     return first
 
 
-def _members(tar: _Plain) -> list[str]:
-    with tarfile.open(fileobj=tar, mode="r|") as archive:  # type: ignore[call-overload]
-        return [info.name for info in archive if info.isreg()]
+def _unzipped(raw: BinaryIO, path: str, stack: ExitStack, member: str | None) -> _Member:
+    """A member of a zip, by default its only trace."""
+    limited = _Limited(raw, path, in_all=float("inf"), at_once=_MAX_DIRECTORY_BYTES)
+    try:
+        archive = stack.enter_context(zipfile.ZipFile(cast("BinaryIO", limited)))
+        infos = {info.filename: info for info in archive.infolist()}
+        name = _only_trace(list(infos), path) if member is None else member
+        if name not in infos:
+            raise _no_member(path, name)
+        if infos[name].flag_bits & _ENCRYPTED:
+            raise UnreadableFileError(
+                f"{path} is encrypted.", "Extract it first, with its password."
+            )
+        return _Member(stack.enter_context(archive.open(infos[name])))
+    except NotImplementedError as error:
+        message = f"{path} is compressed in a way that Python cannot read: {error}."
+        raise UnreadableFileError(message, "Extract it first, or compress it as usual.") from error
+    except _BROKEN_ARCHIVE as error:
+        raise zipfile.BadZipFile(str(error) or type(error).__name__) from error
 
 
-def _extracted(tar: _Plain, path: str, member: str) -> Any:  # noqa: ANN401  (a file of tarfile)
-    archive = tarfile.open(fileobj=tar, mode="r|")  # type: ignore[call-overload]  # noqa: SIM115
-    for info in archive:
+class _Header(tarfile.TarInfo):
+    """A member's header, whose name is not read if it would fill the memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
+        header = super().frombuf(buf, encoding, errors)
+        if not header.isreg() and header.size > _MAX_NAME_BYTES:
+            raise tarfile.ReadError("a member's header is too large")
+        return header
+
+
+def _tar_members(
+    tar: _Plain, path: str, n_bytes: int, most: int
+) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """The members of a tar, as far as they are regular files, with the tar.
+
+    Args:
+        tar: Its bytes.
+        n_bytes: The size of the file that it is in.
+        most: The number of members, of any kind, up to which it is read.
+    """
+    in_all = max(MIN_LIMIT_BYTES, MAX_COMPRESSION_RATIO * n_bytes)
+    limited = _Limited(tar, path, in_all=in_all, at_once=float("inf"))
+    try:
+        archive = tarfile.open(  # noqa: SIM115  (the stream is closed by its owner)
+            fileobj=limited,
+            mode="r|",
+            tarinfo=_Header,
+        )
+        for n, info in enumerate(archive):
+            if n == most:
+                raise _too_many(path, f"more than {format_count(most)} members")
+            if info.isreg():
+                yield archive, info
+    except _BROKEN_ARCHIVE as error:
+        raise tarfile.ReadError(str(error) or type(error).__name__) from error
+
+
+def _names_in_tar(tar: _Plain, path: str, n_bytes: int) -> list[str]:
+    return [info.name for _, info in _tar_members(tar, path, n_bytes, _MAX_LISTED)]
+
+
+def _untarred(tar: _Plain, path: str, member: str, n_bytes: int) -> _Member:
+    for archive, info in _tar_members(tar, path, n_bytes, _MAX_SEARCHED):
         if info.name == member:
-            return archive.extractfile(info)
+            return _Member(archive.extractfile(info))
     raise _no_member(path, member)
+
+
+def _too_many(path: str, what: str) -> TooLargeError:
+    return TooLargeError(f"{path} is an archive with {what}.", "Extract the trace, and give that.")
 
 
 def _no_member(path: str, member: str) -> MissingFileError:

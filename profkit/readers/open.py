@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from profkit.arguments import CALLABLE, PATH, Arguments, optional, whole
-from profkit.errors import LoadError, MissingFileError, SeveralTracesError
+from profkit.errors import LoadError, MissingFileError, SeveralTracesError, UnreadableFileError
 from profkit.model.live_memory import LiveMemory
 from profkit.model.snapshot import MemorySnapshot
 from profkit.model.trace import Trace
@@ -14,7 +14,7 @@ from profkit.readers.live_memory import is_live, read_live
 from profkit.readers.progress import OnProgress
 from profkit.readers.snapshot.read import read_snapshot
 from profkit.readers.snapshot.worker_process import PICKLE_MAGIC
-from profkit.readers.stream import open_plain, place_of
+from profkit.readers.stream import is_folder, open_plain, place_of
 
 _ARGUMENTS: Final = Arguments(
     "profkit.load", path=PATH, limit_bytes=optional(whole()), on_progress=optional(CALLABLE)
@@ -53,7 +53,7 @@ def load(
     """
     _ARGUMENTS.check(path=path, limit_bytes=limit_bytes, on_progress=on_progress)
     place = place_of(path)
-    if isinstance(place, Path) and place.is_dir():
+    if isinstance(place, Path) and is_folder(place):
         raise _folder_error(place)
     with open_plain(place) as stream:
         start = stream.read(_START_BYTES)
@@ -66,7 +66,11 @@ def load(
 
 def _folder_error(folder: Path) -> LoadError:
     for patterns in _PATTERNS:
-        found = sorted(path for pattern in patterns for path in folder.rglob(pattern))
+        try:
+            found = sorted(path for pattern in patterns for path in folder.rglob(pattern))
+        except OSError as error:
+            message = f"The folder {folder} cannot be read: {error.strerror or error}."
+            return UnreadableFileError(message, "Give one of its files.")
         if found:
             message = f"{folder} is a folder with {len(found)} possible recordings."
             hint = f"Give one of them, such as {found[-1]}."

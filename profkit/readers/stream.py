@@ -6,19 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
-from profkit.errors import MissingFileError, TooLargeError, UnreadableFileError
-from profkit.readers.archives import MEMBER, Readable, unpacked
+from profkit.errors import LoadError, MissingFileError, TooLargeError, UnreadableFileError
+from profkit.readers.archives import (
+    MAX_COMPRESSION_RATIO,
+    MEMBER,
+    MIN_LIMIT_BYTES,
+    Readable,
+    unpacked,
+)
 from profkit.readers.progress import OnProgress, ProgressReads, Stages, TimedReads
 from profkit.readers.remote import is_url, open_url, url_n_bytes
 from profkit.units import format_bytes
 
 CHUNK_BYTES: Final = 2 << 20
 """Chunks of 1 to 4 MiB are read fastest: they fit into the processor's cache."""
-_MIN_LIMIT_BYTES: Final = 4 << 30
-_MAX_COMPRESSION_RATIO: Final = 200
-"""Traces compress 10 to 30 times. A ratio of 200 is that of a decompression bomb."""
 
 Place = Path | str
 """A local file, or a URL."""
@@ -34,7 +37,7 @@ def split_member(place: Place) -> tuple[Place, str | None]:
     """Split ``ranks.tar!rank0.json`` into archive and member, which is None without a ``!``."""
     text = str(place)
     archive, mark, member = text.partition(MEMBER)
-    if not mark or (isinstance(place, Path) and (place.exists() or not Path(archive).is_file())):
+    if not mark or (isinstance(place, Path) and (_exists(place) or not is_file(Path(archive)))):
         return place, None
     return place_of(archive), member
 
@@ -42,8 +45,22 @@ def split_member(place: Place) -> tuple[Place, str | None]:
 def default_limit_bytes(place: Place) -> int:
     """The default for the maximum decompressed size: 4 GiB, or 200 times the file's size."""
     place, _ = split_member(place)
-    n_bytes = place.stat().st_size if isinstance(place, Path) else url_n_bytes(place)
-    return max(_MIN_LIMIT_BYTES, _MAX_COMPRESSION_RATIO * n_bytes)
+    n_bytes = _status(place).st_size if isinstance(place, Path) else url_n_bytes(place)
+    return max(MIN_LIMIT_BYTES, MAX_COMPRESSION_RATIO * n_bytes)
+
+
+def is_folder(place: Place) -> bool:
+    """Whether a place is a folder; False if the system cannot tell."""
+    return os.path.isdir(place)  # noqa: PTH112  (Path.is_dir raises, for example for long names)
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path is a regular file; False if the system cannot tell."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def _exists(path: Path) -> bool:
+    return os.path.exists(path)  # noqa: PTH110
 
 
 @contextmanager
@@ -92,38 +109,80 @@ def read_whole(place: Place, limit_bytes: int | None = None) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        if path.is_symlink():
-            raise UnreadableFileError(
-                f"{path} is a link to a file that does not exist.", "Give the file itself."
-            ) from None
-        raise MissingFileError(f"There is no file {path}.", _hint_for_missing(path)) from None
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(_status(path).st_mode):
         # Opening a pipe would block until there is a writer, and a device may have no end.
         raise UnreadableFileError(f"{path} is not a regular file.", "Give a trace file.")
     try:
         raw = path.open("rb")
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _load_error(path, error) from error
     with raw:
-        yield raw
+        yield cast("BinaryIO", _LocalFile(raw, path))
 
 
-def _unreadable(path: Path, error: OSError) -> UnreadableFileError:
-    reason = os.strerror(error.errno) if error.errno else str(error)
+class _LocalFile:
+    """A file that raises our errors: a read may fail midway, on a network or a broken disk."""
+
+    def __init__(self, raw: BinaryIO, path: Path) -> None:
+        self._raw = raw
+        self._path = path
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        try:
+            return self._raw.read(n_bytes)
+        except OSError as error:
+            raise _load_error(self._path, error) from error
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        try:
+            return self._raw.seek(offset, whence)
+        except OSError as error:
+            raise _load_error(self._path, error) from error
+
+    def tell(self) -> int:
+        try:
+            return self._raw.tell()
+        except OSError as error:
+            raise _load_error(self._path, error) from error
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (an attribute of the file)
+        return getattr(self._raw, name)
+
+
+def _status(path: Path) -> os.stat_result:
+    """The status of a file.
+
+    Raises:
+        MissingFileError: There is no such file.
+        UnreadableFileError: The system refuses to say.
+    """
+    try:
+        return path.stat()
+    except (OSError, ValueError) as error:
+        raise _load_error(path, error) from error
+
+
+def _load_error(path: Path, error: OSError | ValueError) -> LoadError:
+    """The error of a path that the system refuses, or that has a null character."""
+    if isinstance(error, FileNotFoundError):
+        if os.path.islink(path):  # noqa: PTH114
+            message = f"{path} is a link to a file that does not exist."
+            return UnreadableFileError(message, "Give the file itself.")
+        return MissingFileError(f"There is no file {path}.", _hint_for_missing(path))
+    number = error.errno if isinstance(error, OSError) else None
+    reason = os.strerror(number) if number else str(error)
     return UnreadableFileError(
         f"{path} cannot be read: {reason}.", "Check the path and its permissions."
     )
 
 
 def _hint_for_missing(path: Path) -> str:
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         return f"There is no folder {path.parent} either."
-    names = sorted(each.name for each in path.parent.glob("*.json*"))
+    try:
+        names = sorted(each.name for each in path.parent.glob("*.json*"))
+    except OSError:
+        return ""
     near = names if len(names) == 1 else get_close_matches(path.name, names, n=1)
     return f"Did you mean {near[0]}?" if near else ""
 

@@ -167,7 +167,7 @@ def test_a_very_long_string_is_searched_once(read: Read, monkeypatch: pytest.Mon
     monkeypatch.setattr(split, "_last_boundary", counting)
     text = json.dumps([event(name="x" * 20_000_000), event(2.0)]).encode()
     trace = read(text)
-    assert len(trace.events.name_of(0)) == 20_000_000
+    assert len(trace.events.name_of(0)) == 8192
     assert searched < 2 * len(text)
 
 

@@ -61,14 +61,14 @@ def plain_name(name: str) -> str:
     gives thousands of names to one function. A path that was written without escaping its
     backslashes decodes to control characters: the line feed in ``torch\nn`` was a backslash.
     """
+    if len(name) > _MAX_NAME:
+        name = f"{name[: _MAX_NAME - 1]}…"
     if name.startswith(BUILTIN_PREFIX):
         head, at, tail = name.partition(" at 0x")
         if at:
             return head + tail[tail.find(">") :]
     if _UNESCAPED_PATH.match(name):
         name = name.translate(_ESCAPES)
-    if len(name) > _MAX_NAME:
-        name = f"{name[: _MAX_NAME - 1]}…"
     return plain_text(name)
 
 

@@ -19,7 +19,7 @@ from profkit.readers.kineto.batch import InternTables
 from profkit.readers.kineto.decode import BatchReader
 from profkit.readers.kineto.split import TraceText, split_batches
 from profkit.readers.progress import Stages
-from profkit.readers.stream import Chunks, Place, open_plain
+from profkit.readers.stream import Chunks, Place, is_file, open_plain
 
 _BYTES_PER_PROCESS: Final = 100 << 20
 """Less text than this is read before a second process has started (about 0.25 s)."""
@@ -47,9 +47,12 @@ class PartialRead:
 
 def processes_for(place: Place) -> int:
     """The number of processes to read a file with; 1 for files on other machines."""
-    if not isinstance(place, Path) or not place.is_file():
+    if not isinstance(place, Path) or not is_file(place):
         return 1
-    n_bytes = place.stat().st_size * (1 if _is_plain(place) else _COMPRESSION_RATIO)
+    try:
+        n_bytes = place.stat().st_size * (1 if _is_plain(place) else _COMPRESSION_RATIO)
+    except OSError:
+        return 1  # reading it fails too, and says why
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     useful = n_bytes // _BYTES_PER_PROCESS
     return max(1, min(processors, useful, _MAX_PROCESSES) if sys.executable else 1)
