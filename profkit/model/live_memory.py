@@ -121,6 +121,8 @@ class Leak:
             names, ``function walk``, ``cell walk of its closure``; for an autograd reference
             cycle also ``Parameter.grad``, ``Tensor.grad_fn``.
         shape: Of a typical tensor, or None.
+        storage_bytes: Bytes of that tensor's storage at the same time, or None.
+        is_enlarged: Whether the same ``n`` tensors become larger, instead of more and more.
         copied_share: Of worker growth, the least share that is copied pages of the main process;
             0 to 1.
         made_share: Of worker growth, the least share that the workers allocated; 0 to 1.
@@ -142,6 +144,8 @@ class Leak:
     nodes_per_step: float = 0.0
     cycle: tuple[str, ...] = ()
     shape: TensorShape | None = None
+    storage_bytes: int | None = None
+    is_enlarged: bool = False
     copied_share: float = 0.0
     made_share: float = 0.0
 

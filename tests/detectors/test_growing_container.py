@@ -37,7 +37,8 @@ def test_what_stays_on_a_device_may_go_to_the_host(found: Found, watched: Watche
 
 
 def test_a_view_retains_its_whole_storage(found: Found, watched: Watched) -> None:
-    (finding,) = found(watched(shape=TensorShape("float32", (16,), 4)), RULE)
+    shape = TensorShape("float32", (16,), 4)
+    (finding,) = found(watched(shape=shape, storage_bytes=64 * KIB), RULE)
     assert "Each is a view that retains a storage 1024 times as large." in (finding.message)
     assert finding.fix.startswith("Store a `.clone()` of the view")
 
@@ -54,7 +55,7 @@ def test_a_view_retains_its_whole_storage(found: Found, watched: Watched) -> Non
 def test_a_tensor_that_fills_its_storage_is_no_view(
     found: Found, watched: Watched, shape: TensorShape | None
 ) -> None:
-    (finding,) = found(watched(shape=shape), RULE)
+    (finding,) = found(watched(shape=shape, storage_bytes=64 * KIB), RULE)
     assert "is a view" not in finding.message
 
 

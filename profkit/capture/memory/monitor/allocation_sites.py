@@ -3,7 +3,9 @@
 
 For a few steps, once growth is seen, every operator's output is recorded with its Python stack.
 That takes some ten microseconds per operator, so only a few steps are sampled: what is still alive
-some steps later is retained with its stack, and the rest is dropped.
+some steps later is retained with its stack, and the rest is dropped. If tensors become larger and
+larger, the operators' inputs are recorded too: a tensor that keeps more in every step is computed
+from the one before, while a larger batch is not.
 
 Source: ``torch.utils._python_dispatch.TorchDispatchMode``. Modes form a stack per thread, so this
 one is pushed, and popped only when no mode of the program is above it.
@@ -23,7 +25,9 @@ from profkit.capture.source.user_code import Stack, UserCode, frames_of
 from profkit.model.live_memory import Leak
 
 _DEPTH: Final = 2
-"""Nesting of an operator's outputs in tuples and lists."""
+"""Nesting of an operator's inputs and outputs in tuples and lists."""
+_MIN_KEPT: Final = 0.5
+"""Least size of what a longer tensor keeps, as a share of its own."""
 
 
 class AllocationSampler:
@@ -39,6 +43,8 @@ class AllocationSampler:
         self.is_on = False
         self._mode: Any = None
         self._stacks: dict[int, Stack] = {}
+        self._kept_bytes: dict[int, int] = {}
+        self._earlier: Callable[[int], bool] | None = None
         self._user_code = UserCode()
 
     def can_begin(self) -> bool:
@@ -48,8 +54,14 @@ class AllocationSampler:
         # With ``torch.compile``, a mode would make the program run eagerly instead.
         return not (self.is_on or torch._C._len_torch_dispatch_stack() or has_compiled())
 
-    def begin(self) -> None:
-        """Record allocations from here on."""
+    def begin(self, earlier: Callable[[int], bool] | None = None) -> None:
+        """Record allocations from here on.
+
+        Args:
+            earlier: Whether a longer storage may replace the one at an address, which exists
+                already. If given, :meth:`is_extension` is recorded too.
+        """
+        self._earlier = earlier
         self._mode = _recording_mode(self._record)
         self._mode.__enter__()
         self.is_on = True
@@ -82,6 +94,7 @@ class AllocationSampler:
 
         for address in [one for one in self._stacks if not is_alive(one)]:
             del self._stacks[address]
+            self._kept_bytes.pop(address, None)
             torch.UntypedStorage._free_weak_ref(address)
 
     def stack_of(self, address: int) -> Stack:
@@ -92,17 +105,39 @@ class AllocationSampler:
         """
         return self._stacks.get(address, ())
 
-    def _record(self, outputs: object, frame: FrameType | None) -> None:
+    def is_extension(self, address: int) -> bool:
+        """Whether a storage was computed from an earlier, shorter one, most of which it may keep.
+
+        Args:
+            address: The address of torch's storage object.
+        """
+        return address in self._kept_bytes
+
+    def _record(self, outputs: object, inputs: object, frame: FrameType | None) -> None:
         """Record an operator's outputs; errors must not reach the program."""
         stack: Stack | None = None
         with contextlib.suppress(Exception), no_torch_function():
+            kept = [] if self._earlier is None else self._earlier_in(inputs, self._earlier)
             for tensor in _tensors_in(outputs, _DEPTH):
                 storage = _storage_of(tensor)
-                if storage is None or storage._cdata in self._stacks:
+                if storage is None:
                     continue
-                if stack is None:
-                    stack = self._user_code.stack(frame)
-                self._stacks[storage._weak_ref()] = stack
+                if storage._cdata not in self._stacks:
+                    if stack is None:
+                        stack = self._user_code.stack(frame)
+                    self._stacks[storage._weak_ref()] = stack
+                if kept and self._earlier is not None and not self._earlier(storage._cdata):
+                    n_bytes = storage.nbytes()
+                    shorter = (one for one in kept if _MIN_KEPT * n_bytes <= one < n_bytes)
+                    if (origin := next(shorter, None)) is not None:
+                        self._kept_bytes[storage._cdata] = origin
+
+    def _earlier_in(self, inputs: object, is_earlier: Callable[[int], bool]) -> list[int]:
+        """Bytes of the earlier storages that an operator's inputs are, or were computed from."""
+        storages = [_storage_of(tensor) for tensor in _tensors_in(inputs, _DEPTH + 1)]
+        kept = [self._kept_bytes.get(one._cdata) for one in storages if one is not None]
+        earlier = [one.nbytes() for one in storages if one is not None and is_earlier(one._cdata)]
+        return [*filter(None, kept), *earlier]
 
 
 def with_site(leak: Leak, stack: Stack) -> Leak:
@@ -114,8 +149,10 @@ def with_site(leak: Leak, stack: Stack) -> Leak:
     return replace(leak, stack=frames, stack_basis="seen", code=code)
 
 
-def _recording_mode(record: Callable[[object, FrameType | None], None]) -> Any:  # noqa: ANN401
-    """A mode that runs every operator unchanged and records its outputs."""
+def _recording_mode(
+    record: Callable[[object, object, FrameType | None], None],
+) -> Any:  # noqa: ANN401
+    """A mode that runs every operator unchanged and records its inputs and outputs."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recording(TorchDispatchMode):
@@ -134,7 +171,7 @@ def _recording_mode(record: Callable[[object, FrameType | None], None]) -> Any: 
                 # The exception's traceback refers to this frame, which must keep nothing alive.
                 del args, kwargs, types
                 raise
-            record(outputs, sys._getframe(1))
+            record(outputs, (args, *(kwargs or {}).values()), sys._getframe(1))
             return outputs
 
     return Recording()

@@ -19,6 +19,9 @@ Work = Literal[
 graph walk of a sample; an inspection; a scan of host objects; a scan before a garbage collection; a
 classification of all samples; measuring a DataLoader worker."""
 
+OVERDUE: Final = 1.3
+"""At this multiple of the last measured step the next one is due regardless of its cost: what fills
+up and stops, or is cleared now and then, looks like a leak if measuring ends early."""
 _SECOND_NS: Final = 1e9
 _WEIGHT: Final = 0.3
 """Weight of the newest value in a running mean."""

@@ -1,16 +1,17 @@
 """Classifies what leaked over a run, from all samples and inspections."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler, with_site
 from profkit.capture.memory.monitor.leak_inspector import Inspection, SiteGroup
 from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
 from profkit.capture.memory.monitor.series import (
-    MIN_BYTES_PER_STEP,
-    MIN_NODES_PER_STEP,
+    DeviceDtype,
     Series,
+    accumulation,
+    graph_growth,
     growth_of,
     reallocated,
 )
@@ -21,6 +22,8 @@ from profkit.model.live_memory import Leak
 _MIN_WITH_GRAPH_PER_STEP: Final = 0.1
 """Least growth, in tensors per step, of tensors that keep a graph: one in ten steps, each with all
 nodes behind it."""
+_MIN_WITH_GRAPH: Final = 20
+"""Less growth per step is reported too if it has reached this many tensors."""
 _MAX_CHAINS: Final = 3
 _MAX_LEAKS: Final = 20
 
@@ -31,6 +34,7 @@ class Evidence:
 
     Attributes:
         inspections: The latest inspection of each group.
+        bytes_at: Bytes of storages that have aged after sampled steps, by kind and site.
         deepest: The latest inspection of the tensor with the deepest graph.
         host: Growth of host memory that no tensor owns, or None.
         workers: Growth of the DataLoader's workers, or None.
@@ -40,6 +44,7 @@ class Evidence:
     live_tensors: LiveTensors
     sites: AllocationSampler
     inspections: Mapping[SiteGroup, Inspection]
+    bytes_at: Mapping[TensorKind, Mapping[Place, int]] = field(default_factory=dict)
     deepest: tuple[TensorKind, Inspection] | None = None
     host: Leak | None = None
     workers: Leak | None = None
@@ -47,7 +52,7 @@ class Evidence:
 
 def classify(evidence: Evidence) -> tuple[Leak, ...]:
     """The leaks of a run, the most bytes per step first."""
-    nodes = growth_of(evidence.series.nodes(), MIN_NODES_PER_STEP)
+    nodes = graph_growth(evidence.series)
     tensors = list(_tensor_leaks(evidence, nodes))
     in_graph = [leak for leak, inspection in tensors if inspection.is_in_graph]
     leaks = [leak for leak, inspection in tensors if not inspection.is_in_graph]
@@ -87,34 +92,37 @@ def _tensor_leaks(evidence: Evidence, nodes: Trend | None) -> Iterator[tuple[Lea
     series = evidence.series
     for kind in sorted(series.kinds()):
         aged = series.aged_bytes(kind)
-        trend = growth_of(aged, MIN_BYTES_PER_STEP)
+        trend = accumulation(series, kind)
         if trend is None and kind.has_graph and nodes is not None:
-            aged_n = series.by_allocation(series.of(kind, lambda amount: amount.aged_n))
-            trend = growth_of(aged_n, _MIN_WITH_GRAPH_PER_STEP)
+            trend = growth_of(series.aged_n(kind), _MIN_WITH_GRAPH_PER_STEP, _MIN_WITH_GRAPH)
             if trend is not None:
                 trend = replace(trend, per_step=max(median_slope(*aged), 0.0))
         if trend is not None:
-            first, last = series.samples[0].step, series.samples[-1].step
-            trend = replace(trend, first_step=max(trend.first_step, first), last_step=last)
+            first = series.samples[0].step
+            trend = replace(trend, first_step=max(trend.first_step, first))
             yield from _by_site(evidence, kind, trend)
-    # A tensor that is reallocated in every step, larger each time.
     for device_dtype, trend in reallocated(series).items():
-        sizes = [
-            storage.bytes
-            for _, storage in evidence.live_tensors.storages()
-            if (storage.kind.device, storage.kind.dtype) == device_dtype
-        ]
-        inspections = [
-            one
-            for (kind, _), one in evidence.inspections.items()
-            if (kind.device, kind.dtype) == device_dtype
-        ]
-        inspection = max(
-            inspections, key=lambda one: (bool(one.stack), one.step), default=Inspection(0)
-        )
-        if sizes:
-            amount = max(sizes), 1
-            yield _tensor_leak(device_dtype[0], trend, amount, inspection), inspection
+        yield from _enlarged(evidence, device_dtype, trend)
+
+
+def _enlarged(
+    evidence: Evidence, device_dtype: DeviceDtype, trend: Trend
+) -> Iterator[tuple[Leak, Inspection]]:
+    """Tensors that are longer in each step, each site with its share of the growth."""
+    latest: dict[Place | None, Inspection] = {}
+    for (kind, site), one in sorted(evidence.inspections.items(), key=lambda each: each[1].step):
+        if one.n_enlarged and (kind.device, kind.dtype) == device_dtype:
+            latest[site] = one
+    if any(latest):
+        latest.pop(None, None)
+    total = sum(one.n_enlarged * one.storage_bytes for one in latest.values())
+    for site, inspection in latest.items():
+        n = inspection.n_enlarged
+        share = n * inspection.storage_bytes / max(total, 1)
+        grown = round(trend.per_step * share * (trend.last_step - trend.first_step))
+        of_site = replace(trend, per_step=trend.per_step * share)
+        amount = max(grown, n * inspection.storage_bytes), n
+        yield _tensor_leak(device_dtype[0], of_site, amount, inspection, site), inspection
 
 
 def _by_site(
@@ -129,7 +137,7 @@ def _by_site(
     if not stayed:
         return
     n_bytes, n = sum(storage.bytes for _, storage in stayed), len(stayed)
-    for site, share in _shares(evidence.sites, stayed).items():
+    for site, share in _shares(evidence, kind, stayed).items():
         inspection = _inspection_of(evidence, kind, site)
         of_site = replace(trend, per_step=trend.per_step * share)
         amount = round(n_bytes * share), max(round(n * share), 1)
@@ -175,14 +183,19 @@ def _inspection_of(evidence: Evidence, kind: TensorKind, site: Place | None) -> 
 
 
 def _shares(
-    sites: AllocationSampler, stayed: list[tuple[int, LiveStorage]]
+    evidence: Evidence, kind: TensorKind, stayed: list[tuple[int, LiveStorage]]
 ) -> dict[Place | None, float]:
-    """Share of the live bytes allocated at each site, according to the sampled steps."""
-    by_site: dict[Place | None, int] = {}
+    """Share of the live bytes allocated at each site, according to the sampled steps.
+
+    If nothing of those steps is alive any more, the share of what has aged after them.
+    """
+    sites = evidence.sites
+    by_site: dict[Place, int] = {}
     for address, storage in stayed:
         stack = sites.stack_of(address) if storage.first_step in sites.steps else ()
         if stack:
             by_site[stack[0]] = by_site.get(stack[0], 0) + max(storage.bytes, 1)
+    by_site = by_site or dict(evidence.bytes_at.get(kind, {}))
     total = sum(by_site.values())
     return {site: n / total for site, n in by_site.items()} if total else {None: 1.0}
 
@@ -219,6 +232,8 @@ def _with_inspection(leak: Leak, inspection: Inspection, site: Place | None = No
         graph=inspection.graph,
         cycle=inspection.cycle,
         shape=inspection.shape,
+        storage_bytes=inspection.storage_bytes or None,
+        is_enlarged=bool(inspection.n_enlarged),
     )
     return with_site(leak, inspection.stack or ((site,) if site else ()))
 

@@ -35,6 +35,8 @@ _EXAMPLES: Final = 3
 _MAX_GROUPS: Final = 8
 """Groups inspected, those with the most bytes first."""
 _MAX_CHAINS: Final = 3
+_MIN_ENLARGED: Final = 2
+"""Times that a storage was resized: a buffer may be resized once for a longer batch."""
 _MAX_ROOTS: Final = 16
 """Tensors whose graphs are compared, the oldest and the newest: a sum that is accumulated in place
 is old, and a state that each step creates anew is young."""
@@ -54,6 +56,8 @@ class Inspection:
         step: The step at whose end it was made.
         stack: Allocation site; empty if it was not recorded.
         shape: Shape and dtype of the newest tensor.
+        storage_bytes: Bytes of its storage; 0 without one.
+        n_enlarged: Number of tensors, if they became larger; 0 if there are more and more.
         chains: Reference chains, the holders of most tensors first.
         graph: The graph behind all of them, with the bytes it saves beyond what is reported on
             its own; None without one.
@@ -66,6 +70,8 @@ class Inspection:
     step: int
     stack: Stack = ()
     shape: TensorShape | None = None
+    storage_bytes: int = 0
+    n_enlarged: int = 0
     type: str = ""
     chains: tuple[Chain, ...] = ()
     graph: Graph | None = None
@@ -106,12 +112,15 @@ class LeakInspector:
 
         Args:
             kinds: Kinds of which there is more and more.
-            reallocated: Devices and dtypes whose largest tensor is inspected, however young.
+            reallocated: Devices and dtypes whose enlarged tensors are inspected, however young.
             reported: Groups that are reported on their own after earlier inspections.
         """
-        members = {**self._members(kinds), **self._largest(reallocated)}
+        enlarged = self._enlarged(reallocated)
+        members = {**self._members(kinds), **enlarged}
         with garbage_collection_paused():
             inspections, unheld = self._inspect(members, reported)
+            for group, storages in enlarged.items():
+                inspections[group] = replace(inspections[group], n_enlarged=len(storages))
             # Only now does nothing here refer to the tensors: they would not be garbage before.
             garbage = find_garbage() if unheld else None
             if garbage is not None:
@@ -181,7 +190,13 @@ class LeakInspector:
             # The stack is of an in-place operation if the tensor itself is older than sampling.
             stack, type_name = self._stack_of(deepest), full_name(type(deepest))
             inspection = Inspection(
-                self._step, stack, _shape(deepest), type_name, held_by[chosen], graph
+                self._step,
+                stack,
+                _shape(deepest),
+                found.bytes,
+                type=type_name,
+                chains=held_by[chosen],
+                graph=graph,
             )
             return found.kind, inspection
 
@@ -249,15 +264,21 @@ class LeakInspector:
         largest = sorted(members, key=lambda group: -sum(s.bytes for _, s in members[group]))
         return {group: members[group] for group in largest[:_MAX_GROUPS]}
 
-    def _largest(
+    def _enlarged(
         self, reallocated: Collection[DeviceDtype]
     ) -> dict[SiteGroup, list[tuple[int, LiveStorage]]]:
-        largest: dict[DeviceDtype, tuple[int, LiveStorage]] = {}
+        """Storages that were resized, or computed from earlier ones that were shorter.
+
+        Others are larger than earlier ones too, but keep nothing of them: larger batches.
+        """
+        members: dict[SiteGroup, list[tuple[int, LiveStorage]]] = {}
         for address, storage in self._live_tensors.storages():
-            key = storage.kind.device, storage.kind.dtype
-            if key in reallocated and (key not in largest or storage.bytes > largest[key][1].bytes):
-                largest[key] = address, storage
-        return {(one[1].kind, self._site_of(*one)): [one] for one in largest.values()}
+            if (storage.kind.device, storage.kind.dtype) in reallocated and (
+                storage.n_enlarged >= _MIN_ENLARGED or self._sites.is_extension(address)
+            ):
+                group = storage.kind, self._site_of(address, storage)
+                members.setdefault(group, []).append((address, storage))
+        return members
 
     def _describe(
         self, group: SiteGroup, examples: list[Any], chains: tuple[Chain, ...]
@@ -266,7 +287,15 @@ class LeakInspector:
             return Inspection(self._step, chains=chains, is_hidden=True)
         newest = examples[0]
         stack = () if group[1] is None else self._stack_of(newest)
-        return Inspection(self._step, stack, _shape(newest), full_name(type(newest)), chains)
+        storage = storage_of(newest)
+        return Inspection(
+            self._step,
+            stack,
+            _shape(newest),
+            0 if storage is None else storage[1],
+            type=full_name(type(newest)),
+            chains=chains,
+        )
 
 
 def _merged_chains(chains: Sequence[tuple[Chain, ...]]) -> tuple[Chain, ...]:

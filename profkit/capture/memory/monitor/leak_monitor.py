@@ -13,11 +13,11 @@ from typing import Final
 from profkit.capture import console, environment, signals
 from profkit.capture.memory.monitor import leak_classifier
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
-from profkit.capture.memory.monitor.budget import Budget, Clock, Work
+from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Clock, Work
 from profkit.capture.memory.monitor.host_growth import MIN_BYTES_PER_STEP, HostGrowthTracker
 from profkit.capture.memory.monitor.leak_inspector import Inspection, LeakInspector, SiteGroup
 from profkit.capture.memory.monitor.live_tensors import LiveTensors, TensorKind
-from profkit.capture.memory.monitor.sampler import Sampler
+from profkit.capture.memory.monitor.sampler import MAX_NODES, Sampler
 from profkit.capture.memory.monitor.series import (
     DeviceDtype,
     Series,
@@ -27,6 +27,7 @@ from profkit.capture.memory.monitor.series import (
     suspected_kinds,
 )
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
+from profkit.capture.source.user_code import Place
 from profkit.index.trend import MIN_POINTS, MIN_STEPS, Trend, is_rising
 from profkit.model.live_memory import Leak, LiveMemory
 
@@ -35,8 +36,6 @@ _INTERVAL_DIVISOR: Final = 33
 few hundred samples are taken in all."""
 _COSTLY_INTERVAL_DIVISOR: Final = 12
 """The same once samples exceed their share of the time, so that they cover a short run evenly."""
-_OVERDUE: Final = 1.5
-"""At this multiple of the last sample's step the next one is due regardless of its cost."""
 _MIN_SAMPLED_STEPS: Final = 3
 """Steps whose allocation sites are sampled at least: allocations of the first have aged then."""
 _MAX_SAMPLED_STEPS: Final = (6, 12, 24)
@@ -97,6 +96,7 @@ class LeakMonitor:
         self._reallocated: set[DeviceDtype] = set()
         self._growing: set[TensorKind] = set()
         self._sampled_for: set[TensorKind] = set()
+        self._bytes_at: dict[TensorKind, dict[Place, int]] = {}
         self._sites_from = 0
         self._sites_until = 0
         self._n_site_samplings = 0
@@ -178,10 +178,10 @@ class LeakMonitor:
     def _is_overdue(self) -> bool:
         """Whether a sample is due regardless of its cost.
 
-        A buffer that fills and then stops looks like a leak if sampling ends early. So samples
-        always cover most of the run: a dozen in a hundred steps, six more in a thousand.
+        So samples always cover most of the run: some fifteen in a hundred steps, nine more in a
+        thousand.
         """
-        return self.n_steps >= _OVERDUE * self._series.samples[-1].step
+        return self.n_steps >= OVERDUE * self._series.samples[-1].step
 
     def _sample(self, work: Work) -> None:
         n_samples = len(self._series.samples)
@@ -237,7 +237,11 @@ class LeakMonitor:
     def _wants_sites(self, suspected: set[TensorKind]) -> bool:
         """Whether allocation sites are still missing and may be sampled again."""
         known = {kind for kind, site in self._inspections if site is not None}
-        known_dtypes = {(kind.device, kind.dtype) for kind in known}
+        known_dtypes = {
+            (kind.device, kind.dtype)
+            for (kind, site), one in self._inspections.items()
+            if site is not None and one.n_enlarged
+        }
         graph_known = self._deepest is not None and bool(self._deepest[1].stack)
         wanted = (
             bool(suspected - known)
@@ -257,13 +261,23 @@ class LeakMonitor:
             and storage.first_step in self._sites.steps
             and self._sites.stack_of(address)
         }
-        return not self._sampled_for <= sited
+        extended = {
+            (storage.kind.device, storage.kind.dtype)
+            for address, storage in self._live_tensors.storages()
+            if self._sites.is_extension(address)
+        }
+        return not (self._sampled_for <= sited and self._reallocated <= extended)
 
     def _sample_sites(self) -> None:
         """Sample the allocation sites of the step that begins now."""
         if self._sites.can_begin():
-            self._sites.begin()
+            self._sites.begin(self._is_recent if self._reallocated else None)
             self._next_step = self.n_steps + 1
+
+    def _is_recent(self, address: int) -> bool:
+        """Whether a tracked storage was allocated since monitoring began."""
+        storage = self._live_tensors.storage(address)
+        return storage is not None and storage.first_step > self._first_step
 
     def _inspect(self, suspected: set[TensorKind]) -> None:
         with (
@@ -278,16 +292,31 @@ class LeakMonitor:
                 found = inspector.groups(
                     suspected, self._reallocated, self._groups_outside_graphs()
                 )
-                self._inspections.update(found)
+                for group, one in found.items():
+                    self._inspections[group] = _with_known(one, self._inspections.get(group))
             if self._has_deep_graph():
                 newest = inspector.deepest(self._groups_outside_graphs())
-                self._deepest = _with_stack(newest, self._deepest)
+                known = None if self._deepest is None else self._deepest[1]
+                if newest is not None:
+                    self._deepest = newest[0], _with_known(newest[1], known)
         # A group without holder and cycle may have one at a later inspection.
         all_held = all(one.chains or one.cycle for one in self._inspections.values())
         is_complete = bool(self._inspections or self._deepest) and all_held
         wants_more = not is_complete or self._wants_sites(suspected)
+        self._note_sites()
         interval = self.n_steps // 2 if wants_more else 2 * self.n_steps
         self._inspect_from = self.n_steps + max(_MIN_INSPECTION_INTERVAL, interval)
+
+    def _note_sites(self) -> None:
+        """Note where the storages of sampled steps that have aged came from.
+
+        They may be freed later while others of their kind come: in a queue that is read too slowly.
+        """
+        for address, storage in self._live_tensors.storages():
+            stack = self._sites.stack_of(address) if storage.is_aged else ()
+            if stack and storage.first_step in self._sites.steps:
+                at = self._bytes_at.setdefault(storage.kind, {})
+                at[stack[0]] = at.get(stack[0], 0) + max(storage.bytes, 1)
 
     def _groups_outside_graphs(self) -> set[SiteGroup]:
         return {group for group, one in self._inspections.items() if not one.is_in_graph}
@@ -300,7 +329,9 @@ class LeakMonitor:
         inspected = {kind for kind, _ in self._inspections}
         suspected = (suspected_kinds(self._series) | growing_kinds(self._series)) - inspected
         self._reallocated = set(reallocated(self._series)) - {
-            (kind.device, kind.dtype) for kind in inspected
+            (kind.device, kind.dtype)
+            for (kind, _), one in self._inspections.items()
+            if one.n_enlarged
         }
         unknown_graph = self._graph_rises() and self._deepest is None
         if suspected or self._reallocated or unknown_graph:
@@ -316,6 +347,7 @@ class LeakMonitor:
             self._live_tensors,
             self._sites,
             self._inspections,
+            self._bytes_at,
             self._deepest,
             self._host.leak(self._host_trend()),
             self._sampler.workers.leak(),
@@ -325,6 +357,12 @@ class LeakMonitor:
     def _result(self) -> LiveMemory:
         leaks, n_evaluated_steps = self._classify()
         unexplained = None if leaks else self._host_trend()
+        exceeded = next((one.step for one in self._series.samples if one.has_more_nodes), None)
+        if exceeded is not None:
+            self._not_measured.append(
+                f"From step {exceeded} on there were at times more than {MAX_NODES:,} graph nodes, "
+                "up to which they are counted."
+            )
         torch = sys.modules.get("torch")
         return LiveMemory(
             name=self.name,
@@ -349,10 +387,12 @@ class LeakMonitor:
         self._lines.end()
 
 
-def _with_stack(
-    newest: tuple[TensorKind, Inspection] | None, before: tuple[TensorKind, Inspection] | None
-) -> tuple[TensorKind, Inspection] | None:
-    """The newest inspection of a graph, with the allocation site of the one before if unknown."""
-    if newest is None or before is None or newest[1].stack:
-        return newest or before
-    return newest[0], replace(newest[1], stack=before[1].stack)
+def _with_known(newest: Inspection, before: Inspection | None) -> Inspection:
+    """The newest inspection, with the site and holders that an earlier one has found.
+
+    Later the tensors of sampled steps may be gone, while others have come.
+    """
+    if before is None or (newest.is_hidden and not before.is_in_graph):
+        return before or newest
+    chains = newest.chains if newest.chains or newest.cycle else before.chains
+    return replace(newest, stack=newest.stack or before.stack, chains=chains)

@@ -67,9 +67,10 @@ class LiveStorage:
         graph: The tensor with a graph through which it was seen, or None.
         is_shared: Whether a tensor without a graph was seen on it too.
         is_aged: Whether it has survived :data:`MIN_AGE_STEPS`.
+        n_enlarged: Scans that found it larger than the one before.
     """
 
-    __slots__ = ("bytes", "first_step", "graph", "is_aged", "is_shared", "kind")
+    __slots__ = ("bytes", "first_step", "graph", "is_aged", "is_shared", "kind", "n_enlarged")
 
     def __init__(self, first_step: int, n_bytes: int, kind: TensorKind) -> None:
         self.first_step = first_step
@@ -78,6 +79,7 @@ class LiveStorage:
         self.graph: weakref.ref[Any] | None = None
         self.is_shared = False
         self.is_aged = False
+        self.n_enlarged = 0
 
 
 class Amount(NamedTuple):
@@ -229,7 +231,9 @@ class LiveTensors:
             if storage is None:
                 dead.append(address)
                 continue
-            entry.bytes = storage.nbytes()
+            n_bytes = storage.nbytes()
+            entry.n_enlarged += n_bytes > entry.bytes
+            entry.bytes = n_bytes
             if not entry.is_aged and entry.first_step <= step - MIN_AGE_STEPS:
                 entry.is_aged = True
                 entry.kind = self._with_pinned(self._without_dead_graph(entry), storage)

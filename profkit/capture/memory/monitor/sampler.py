@@ -8,14 +8,14 @@ from typing import Final
 from profkit.capture import devices
 from profkit.capture.malloc_stats import Heap
 from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_of, no_torch_function
-from profkit.capture.memory.monitor.budget import Clock, Work
+from profkit.capture.memory.monitor.budget import OVERDUE, Clock, Work
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.capture.memory.monitor.loader_workers import Workers, resident_bytes
 from profkit.capture.memory.monitor.series import Sample
 from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
 from profkit.readers.process_memory import garbage_collection_paused
 
-_MAX_NODES: Final = 20_000
+MAX_NODES: Final = 20_000
 """Graph nodes walked per sample, some 60 ms: a larger graph needs no further evidence."""
 _BYTES_INTERVAL: Final = 8
 """Samples between those that also measure the bytes saved by graphs, which takes five times as
@@ -36,6 +36,7 @@ class Sampler:
         self._heap = Heap()
         self.workers = Workers(self._heap)
         self._own_bytes = 0
+        self._walked_step = 0
 
     def take(self, step: int, n_samples: int, work: Work, *, is_tracing: bool) -> Sample:
         """Take a sample at the end of a step.
@@ -47,7 +48,9 @@ class Sampler:
         """
         with self._clock.spending(work):
             amounts = self._live_tensors.scan(step, full=work != "young")
-        n_nodes, graph_bytes = self._graphs(with_bytes=n_samples % _BYTES_INTERVAL == 0)
+        n_nodes, graph_bytes, has_more = self._graphs(
+            step, with_bytes=n_samples % _BYTES_INTERVAL == 0
+        )
         return Sample(
             step,
             self._clock.monitored_ns(),
@@ -58,6 +61,7 @@ class Sampler:
             None if is_tracing else self._heap_bytes(),
             *_device_bytes(),
             worker_bytes=self._worker_bytes(step, is_tracing=is_tracing),
+            has_more_nodes=has_more,
         )
 
     @contextlib.contextmanager
@@ -85,20 +89,24 @@ class Sampler:
         with self._clock.spending("workers"):
             return self.workers.read(step)
 
-    def _graphs(self, *, with_bytes: bool) -> tuple[int | None, int | None]:
-        """Nodes of all graphs, and bytes saved beyond live tensors; None if over budget."""
-        if not self._clock.affords("graphs"):
-            return None, None
+    def _graphs(self, step: int, *, with_bytes: bool) -> tuple[int | None, int | None, bool]:
+        """Nodes of all graphs, and bytes saved beyond live tensors; None if over budget.
+
+        Also whether there are more nodes than the limit, up to which they were counted.
+        """
+        if not self._clock.affords("graphs") and step < OVERDUE * self._walked_step:
+            return None, None, False
+        self._walked_step = step
         with self._clock.spending("graphs"), garbage_collection_paused(), no_torch_function():
             nodes = grad_fns_of(self._live_tensors.roots())
-            walk = GraphWalk(_MAX_NODES)
+            walk = GraphWalk(MAX_NODES)
             n_bytes = None
             if with_bytes:
                 counted = {address for address, _ in self._live_tensors.storages()}
                 n_bytes = walk.saved_bytes(nodes, counted)
             else:
                 walk.count(nodes)
-            return (walk.n_nodes, n_bytes) if walk.is_exact else (None, None)
+            return walk.n_nodes, n_bytes if walk.is_exact else None, not walk.is_exact
 
 
 def _device_bytes() -> tuple[int | None, int | None]:

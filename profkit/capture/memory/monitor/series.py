@@ -1,6 +1,7 @@
 """The samples of a run, in bounded memory, and the growth that they show."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -15,9 +16,15 @@ MAX_SAMPLES: Final = 400
 """Above this, every other sample of the older half is dropped."""
 MIN_BYTES_PER_STEP: Final = 1024.0
 """Least growth of tensors that is reported, in bytes per step: 1 GB in a million steps."""
+MIN_BYTES: Final = 1 << 20
+"""Less growth per step is reported too if it has reached this much: it came every few steps."""
 MIN_NODES_PER_STEP: Final = 0.5
 """Least growth of graphs that is reported, in nodes per step: a graph that every step extends gains
 at least one."""
+MIN_NODES: Final = 500
+"""Less growth per step is reported too if it has reached this many nodes, some 400 KB."""
+MIN_COVERED: Final = 2 / 3
+"""Least share of the steps that figures must cover: what they show may have ended since."""
 _BYTES_PER_TENSOR: Final = 2500
 """Upper bound of the host memory of a tensor beside its storage, with its entry in a container."""
 _BYTES_PER_NODE: Final = 700
@@ -36,6 +43,7 @@ class Sample(NamedTuple):
         step: The step that has ended.
         ts_ns: Nanoseconds since monitoring began.
         n_nodes: Nodes of all graphs, or None if not measured.
+        has_more_nodes: Whether there are more than could be counted.
         graph_bytes: Bytes saved by them beyond live tensors, or None.
         rss_bytes: Resident memory.
         heap_bytes: Bytes allocated by C's and Python's allocators, or None.
@@ -54,6 +62,7 @@ class Sample(NamedTuple):
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     worker_bytes: int | None = None
+    has_more_nodes: bool = False
 
     def to_model(self) -> MemorySample:
         """The sample as it is written to a file."""
@@ -96,48 +105,76 @@ class Series:
         values = [value(one.amounts.get(kind, _NOTHING)) for one in self.samples]
         return self._steps(), np.array(values, dtype=np.float64)
 
-    def of_device_dtype(
-        self, device_dtype: DeviceDtype, value: Callable[[Amount], int]
+    def bytes_of(
+        self, device_dtype: DeviceDtype, without: Container[TensorKind]
     ) -> tuple[Int64s, Floats]:
-        """Steps, and a value summed over all kinds of a device and dtype at each."""
+        """Steps, and bytes of all kinds of a device and dtype, without some kinds, at each."""
         values = [
-            sum(value(a) for k, a in one.amounts.items() if (k.device, k.dtype) == device_dtype)
+            sum(
+                amount.bytes
+                for kind, amount in one.amounts.items()
+                if (kind.device, kind.dtype) == device_dtype and kind not in without
+            )
             for one in self.samples
         ]
         return self._steps(), np.array(values, dtype=np.float64)
 
-    def by_allocation(self, series: tuple[Int64s, Floats]) -> tuple[Int64s, Floats]:
-        """Values of aged storages by the step up to which they were allocated, one per step.
-
-        What a sample counts as aged was there at an earlier one and allocated before that, which
-        is long before if samples are far apart.
-        """
-        steps, values = series
-        before = np.searchsorted(steps, steps - MIN_AGE_STEPS, side="right") - 1
-        allocated = np.where(before >= 0, steps[before], steps - MIN_AGE_STEPS)
-        is_last = np.append(allocated[1:] != allocated[:-1], [True] * bool(len(allocated)))
-        return allocated[is_last], values[is_last]
-
     def aged_bytes(self, kind: TensorKind) -> tuple[Int64s, Floats]:
         """Steps, and bytes of one kind that were allocated up to each and are still alive."""
-        return self.by_allocation(self.of(kind, lambda amount: amount.aged_bytes))
+        every = self.of(kind, lambda amount: amount.bytes)[1]
+        return _by_allocation(*self.of(kind, lambda amount: amount.aged_bytes), every)
+
+    def aged_n(self, kind: TensorKind) -> tuple[Int64s, Floats]:
+        """The same for the number of storages."""
+        every = self.of(kind, lambda amount: amount.n)[1]
+        return _by_allocation(*self.of(kind, lambda amount: amount.aged_n), every)
 
     def nodes(self) -> tuple[Int64s, Floats]:
-        """Steps at which graphs were walked, and their nodes."""
-        known = [(one.step, one.n_nodes) for one in self.samples if one.n_nodes is not None]
+        """Steps at which all graphs were walked, and their nodes."""
+        known = [
+            (one.step, one.n_nodes)
+            for one in self.samples
+            if one.n_nodes is not None and not one.has_more_nodes
+        ]
         return _columns(known)
+
+    def covers_graphs(self) -> bool:
+        """Whether graphs were walked, as far as is affordable, up to the last steps."""
+        return self._is_late(
+            max((s.step for s in self.samples if s.n_nodes is not None), default=0)
+        )
 
     def host(self) -> tuple[Int64s, Floats]:
         """Steps, and heap bytes beyond those of tensors and graphs."""
         known = [
             (one.step, one.heap_bytes - _explained_bytes(one))
             for one in self.samples
-            if one.heap_bytes is not None and one.n_nodes is not None
+            if one.heap_bytes is not None and one.n_nodes is not None and not one.has_more_nodes
         ]
-        return _columns(known)
+        return _columns(known) if known and self._is_late(known[-1][0]) else _columns([])
+
+    def _is_late(self, step: int) -> bool:
+        return bool(self.samples) and step >= MIN_COVERED * self.samples[-1].step
 
     def _steps(self) -> Int64s:
         return np.array([one.step for one in self.samples], dtype=np.int64)
+
+
+def _by_allocation(steps: Int64s, aged: Floats, every: Floats) -> tuple[Int64s, Floats]:
+    """Values of aged storages by the step up to which they were allocated, one per step.
+
+    What a sample counts as aged was there at an earlier one and allocated before that, which is
+    long before if samples are far apart. The last sample then says more: what there is of all
+    ages, without the least that was young at any sample, was allocated up to that sample.
+    """
+    before = np.searchsorted(steps, steps - MIN_AGE_STEPS, side="right") - 1
+    allocated = np.where(before >= 0, steps[before], steps - MIN_AGE_STEPS)
+    is_last = np.append(allocated[1:] != allocated[:-1], [True] * bool(len(allocated)))
+    allocated, values = allocated[is_last], aged[is_last]
+    if len(steps) and allocated[-1] < steps[-1] - MIN_AGE_STEPS:
+        allocated = np.append(allocated, steps[-1] - MIN_AGE_STEPS)
+        values = np.append(values, every[-1] - (every - aged).min())
+    return allocated, values
 
 
 def _explained_bytes(sample: Sample) -> int:
@@ -153,14 +190,30 @@ def _columns(known: list[tuple[int, int]]) -> tuple[Int64s, Floats]:
     return table[:, 0].astype(np.int64), table[:, 1]
 
 
-def growth_of(series: tuple[Int64s, Floats], min_per_step: float) -> Trend | None:
-    """The lasting growth of a series of steps and values, if it is at least this much per step."""
+def growth_of(
+    series: tuple[Int64s, Floats], min_per_step: float, min_total: float = math.inf
+) -> Trend | None:
+    """The lasting growth of a series of steps and values.
+
+    Args:
+        min_per_step: Least growth per step,
+        min_total: or over all its steps.
+    """
     steps, values = series
     # Most series end where they began and need no closer evaluation.
-    if len(steps) < 2 or values[-1] - values.min() < min_per_step:  # noqa: PLR2004
+    if len(steps) < 2 or values[-1] - values.min() < min(min_per_step, min_total):  # noqa: PLR2004
         return None
     trend = lasting_growth(steps, values)
-    return trend if trend is not None and trend.per_step >= min_per_step else None
+    if trend is None:
+        return None
+    total = trend.per_step * (trend.last_step - trend.first_step)
+    return trend if trend.per_step >= min_per_step or total >= min_total else None
+
+
+def graph_growth(series: Series) -> Trend | None:
+    """The lasting growth of graphs in nodes, if it is known for the last steps too."""
+    trend = growth_of(series.nodes(), MIN_NODES_PER_STEP, MIN_NODES)
+    return trend if trend is not None and series.covers_graphs() else None
 
 
 def suspected_kinds(series: Series) -> set[TensorKind]:
@@ -168,26 +221,31 @@ def suspected_kinds(series: Series) -> set[TensorKind]:
     return {kind for kind in series.kinds() if _is_suspected(series, kind)}
 
 
+def accumulation(series: Series, kind: TensorKind) -> Trend | None:
+    """Growth of the bytes of a kind of which more and more tensors stay alive.
+
+    If only their bytes grow, each is larger than the one that it replaces.
+    """
+    trend = growth_of(series.aged_bytes(kind), MIN_BYTES_PER_STEP, MIN_BYTES)
+    return trend if trend is not None and growth_of(series.aged_n(kind), 0.0) is not None else None
+
+
 def growing_kinds(series: Series) -> set[TensorKind]:
     """Kinds of which more and more has stayed alive over all samples, even if only occasionally."""
-    return {
-        kind
-        for kind in series.kinds()
-        if growth_of(series.aged_bytes(kind), MIN_BYTES_PER_STEP) is not None
-    }
+    return {kind for kind in series.kinds() if accumulation(series, kind) is not None}
 
 
 def reallocated(series: Series) -> dict[DeviceDtype, Trend]:
-    """Devices and dtypes whose total grows while what stays alive does not.
+    """Devices and dtypes whose total grows beyond that of growing numbers of tensors.
 
-    One tensor is then reallocated again and again, larger each time.
+    Tensors are then reallocated, larger each time: to keep more, or for larger and larger batches.
     """
+    accumulating = growing_kinds(series)
     found = {}
     for device_dtype in {(kind.device, kind.dtype) for kind in series.kinds()}:
-        total = series.of_device_dtype(device_dtype, lambda amount: amount.bytes)
-        trend = growth_of(total, MIN_BYTES_PER_STEP)
-        aged = series.of_device_dtype(device_dtype, lambda amount: amount.aged_bytes)
-        if trend is not None and growth_of(series.by_allocation(aged), MIN_BYTES_PER_STEP) is None:
+        rest = series.bytes_of(device_dtype, accumulating)
+        trend = growth_of(rest, MIN_BYTES_PER_STEP, MIN_BYTES)
+        if trend is not None:
             found[device_dtype] = trend
     return found
 

@@ -75,6 +75,10 @@ def objects_text(leak: Leak) -> str:
     """``300 tensors of shape (120, 3) float32``, ``40 objects of type dict``."""
     if leak.kind == "host":
         return f"{counted(leak.n, 'object')} of type {quoted(leak.type)}"
+    if leak.is_enlarged:
+        dtype = f" of {leak.shape.dtype}" if leak.shape else ""
+        become = "becomes" if leak.n == 1 else "become"
+        return f"{counted(leak.n, 'tensor')}{dtype} that {become} larger"
     shape = f" of shape {leak.shape}" if leak.shape else ""
     graph = "the autograd graph of " if leak.kind == "graph" else ""
     return f"{graph}{counted(leak.n, 'tensor')}{shape}"
@@ -100,11 +104,8 @@ def graph_sentence(leak: Leak) -> str:
 def storage_ratio(leak: Leak) -> int:
     """The storage of a tensor as a multiple of its own bytes; 0 if it is not much larger."""
     own_bytes = leak.shape.n_bytes if leak.shape else None
-    if leak.kind != "tensors" or not leak.n or not own_bytes:
-        return 0
-    graph_bytes = leak.graph.saved_bytes if leak.graph else 0
-    storage_bytes = (leak.bytes - graph_bytes) // leak.n
-    if storage_bytes < _MIN_STORAGE_BYTES:
+    storage_bytes = leak.storage_bytes or 0
+    if leak.kind != "tensors" or not own_bytes or storage_bytes < _MIN_STORAGE_BYTES:
         return 0
     times = storage_bytes // own_bytes
     return times if times >= _MIN_STORAGE_RATIO else 0

@@ -7,16 +7,18 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from profkit.capture.memory.monitor import leak_monitor
-from profkit.capture.memory.monitor.budget import Budget, Work
+from profkit.capture.memory.monitor import leak_monitor, sampler
+from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Work
+from profkit.capture.memory.monitor.leak_inspector import Inspection
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
-from profkit.model.live_memory import Leak, LiveMemory, TensorShape
+from profkit.model.live_memory import Chain, Leak, LiveMemory, TensorShape
 
 N_STEPS = 40
 KEPT: list[object] = []
@@ -34,6 +36,13 @@ AMPLE = Budget(
     free_s=dict.fromkeys(
         ("full", "young", "graphs", "inspection", "host", "collector", "classify"), 600.0
     )
+)
+
+
+# Samples only where one is overdue; what follows from them is free.
+FREE = Budget(
+    free_s={"first": 600.0, "inspection": 600.0, "classify": 600.0},
+    share=dict.fromkeys(get_args(Work), 0.0),
 )
 
 
@@ -224,6 +233,156 @@ def test_a_tensor_that_is_reallocated_larger_is_reported() -> None:
     assert "seen" in holder_of(leak)
 
 
+def test_a_longer_tensor_is_found_beside_a_larger_one_that_does_not_grow() -> None:
+    late: list[Tensor] = []
+    seen = torch.zeros(64, 64)
+
+    def body(step: int) -> None:
+        nonlocal seen
+        if step == 2:
+            late.append(torch.zeros(1 << 20))
+        longer = torch.empty(len(seen) + 32, 64)  # allocated here
+        longer[: len(seen)] = seen
+        seen = longer
+
+    leak = only(monitored(body))
+    assert (leak.n, leak.per_step_bytes, leak.is_enlarged) == (1, 8192, True)
+    assert code_of(leak).endswith("# allocated here")
+    assert "seen" in holder_of(leak)
+    assert leak.bytes < 4 << 20
+
+
+def test_two_longer_tensors_each_have_their_line_holder_and_share() -> None:
+    kept = {"keys": torch.zeros(8, 64), "values": torch.zeros(8, 64)}
+    KEPT.append(kept)
+
+    def body(_: int) -> None:
+        kept["keys"] = torch.cat([kept["keys"], torch.ones(32, 64)])  # keys
+        kept["values"] = torch.cat([kept["values"], torch.ones(32, 64)])  # values
+
+    leaks = {code_of(leak)[-6:].strip("# "): leak for leak in monitored(body).leaks}
+    assert leaks.keys() == {"keys", "values"}
+    assert all(leak.per_step_bytes == 8192 for leak in leaks.values())
+    assert all(f"['{name}']" in holder_of(leak) for name, leak in leaks.items())
+
+
+def test_larger_and_larger_batches_that_are_freed_are_no_leak() -> None:
+    batch = torch.zeros(0)
+    layer = nn.Linear(64, 1)
+
+    def body(step: int) -> None:
+        nonlocal batch
+        batch = torch.ones(32 * (step + 1), 64)
+        layer(batch).sum().backward()
+
+    assert monitored(body).leaks == ()
+    assert len(batch)
+
+
+def test_larger_and_larger_batches_in_a_queue_are_no_leak() -> None:
+    prefetched: deque[Tensor] = deque(maxlen=4)
+    live = monitored(lambda step: prefetched.append(torch.ones(32 * (step + 40), 64)), 60)
+    assert live.leaks == ()
+
+
+def test_a_storage_that_is_resized_larger_is_reported() -> None:
+    buffer = torch.zeros(16)
+
+    leak = only(monitored(lambda step: buffer.resize_(4096 * (step + 1))))
+    assert (leak.n, leak.is_enlarged) == (1, True)
+    assert leak.per_step_bytes == pytest.approx(16384)
+    assert "buffer" in holder_of(leak)
+
+
+def test_a_cache_that_is_full_at_half_of_the_run_is_not_reported_if_samples_are_rare() -> None:
+    for n_steps in (150, 180, 220):
+        KEPT.clear()
+        monitor = LeakMonitor("test", "user", FREE)
+        for step in range(n_steps):
+            if step < n_steps // 2:
+                KEPT.append([torch.zeros(4096) for _ in range(4)])
+            monitor.step()
+        assert monitor.finish().leaks == (), n_steps
+
+
+def test_a_leak_is_told_up_to_the_last_step_that_shows_it() -> None:
+    monitor = LeakMonitor("test", "user", FREE)
+    for _ in range(100):
+        KEPT.append(torch.zeros(4096))
+        monitor.step()
+    live = monitor.finish()
+    assert only(live).last_step <= live.samples[-1].step
+
+
+def test_a_total_that_starts_anew_is_no_leak_if_its_graph_is_too_large_to_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sampler, "MAX_NODES", 100)
+    weight = torch.ones(10, requires_grad=True)
+    total = torch.zeros(())
+    monitor = LeakMonitor("test", "user", FREE)
+    for step in range(240):
+        total = total + weight.exp().sum() if step % 60 else torch.zeros(())
+        monitor.step()
+    live = monitor.finish()
+    assert live.leaks == ()
+    assert any("more than" in one for one in live.not_measured)
+
+
+def test_a_graph_too_large_to_count_is_still_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "MAX_NODES", 100)
+    weight = torch.ones(10, requires_grad=True)
+    total = torch.zeros(())
+    monitor = LeakMonitor("test", "user", AMPLE)
+    for _ in range(120):
+        total = total + weight.exp().sum()
+        monitor.step()
+    leak = only(monitor.finish())
+    assert leak.kind == "graph"
+    assert leak.nodes_per_step == pytest.approx(3)
+    assert leak.last_step < 40
+
+
+def test_a_loss_kept_every_fifty_steps_is_reported() -> None:
+    weight = torch.ones(10, requires_grad=True)
+
+    def body(step: int) -> None:
+        loss = (weight.exp() * 2).square().sum()
+        for _ in range(20):
+            loss = loss * 1.5  # allocated here
+        if step % 50 == 0:
+            KEPT.append(loss)
+
+    leak = only(monitored(body, 2000))
+    assert leak.n == pytest.approx(40, abs=6)
+    assert leak.nodes_per_step == pytest.approx(24 / 50, rel=0.1)
+    assert ".KEPT[" in holder_of(leak)
+
+
+def test_a_queue_that_is_read_too_slowly_has_the_line_that_fills_it() -> None:
+    backlog: deque[Tensor] = deque()
+
+    def body(step: int) -> None:
+        backlog.append(torch.zeros(4096))  # allocated here
+        if step % 2:
+            backlog.popleft()
+
+    leak = only(monitored(body, 80))
+    assert code_of(leak).endswith("# allocated here")
+    assert "backlog" in holder_of(leak)
+
+
+def test_holders_and_lines_survive_an_inspection_that_finds_none() -> None:
+    chain = Chain("module-global", ("__main__", ".kept"))
+    before = Inspection(5, (("train.py", 3, "main"),), chains=(chain,))
+    empty = Inspection(9)
+    assert leak_monitor._with_known(empty, before) == replace(before, step=9)
+    hidden = Inspection(9, is_hidden=True)
+    assert leak_monitor._with_known(hidden, before) is before
+    in_cycle = Inspection(9, cycle=("Node", "Node"))
+    assert leak_monitor._with_known(in_cycle, before).chains == ()
+
+
 class Node:
     """One half of a cycle."""
 
@@ -349,7 +508,7 @@ def test_a_buffer_that_fills_and_stops_is_not_reported_if_samples_are_too_expens
             KEPT.append(torch.zeros(1 << 18))
         monitor.step()
     live = monitor.finish()
-    assert live.samples[-1].step > 200 / 1.5 - 1
+    assert live.samples[-1].step > 200 / OVERDUE - 1
     assert live.leaks == ()
     assert live.n_evaluated_steps
     assert len(live.samples) < 20
