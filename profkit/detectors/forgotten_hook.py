@@ -76,7 +76,7 @@ def _fix(leak: Leak) -> str:
             "Register the hook once before the loop, or call `handle.remove()` at the end of the "
             "step."
         )
-    what = quoted(holder_name(leak)) if chain is not None else "the hook's container"
+    what = quoted(holder_name(leak)) if holder_name(leak) else "the hook's container"
     return (
         f"Store `.detach()`ed values in the hook, clear {what} in every step, and call "
         "`handle.remove()` when the hook is no longer needed."

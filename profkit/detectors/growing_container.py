@@ -49,12 +49,13 @@ from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
 from profkit.engine.families.leaks.messages import (
     holder_name,
     leak_message,
+    library_fix,
     quoted,
     sentences,
     storage_ratio,
 )
 from profkit.model.finding import Finding
-from profkit.model.live_memory import Leak
+from profkit.model.live_memory import Chain, Leak
 
 INFO = RuleInfo(
     id="MEM004",
@@ -66,9 +67,17 @@ INFO = RuleInfo(
 )
 
 _FIXES: Final = {
-    "thread": (
+    "queue": (
         "Give {0} a `maxsize`, so that `put` blocks, or read it faster: it is filled faster than "
         "it is emptied."
+    ),
+    "executor": (
+        "Wait for earlier results before more is submitted (a `threading.BoundedSemaphore`, or "
+        "`concurrent.futures.wait`): {0} is filled faster than it is worked off."
+    ),
+    "thread": (
+        "Delete {0} after use: what a thread or context variable refers to lives as long as the "
+        "thread."
     ),
     "generator": (
         "Run the generators or coroutines in {0} to their end, or `close()` them: the tensors are "
@@ -102,8 +111,17 @@ def _message(leak: Leak) -> str:
 def _fix(leak: Leak) -> str:
     if storage_ratio(leak):
         return "Store a `.clone()` of the view, so that the rest of the storage is freed."
+    if library_fix(leak):
+        return library_fix(leak)
     chain, name = main_chain(leak), holder_name(leak)
     what = quoted(name) if name else "the container"
+    if chain is not None and _is_history_of_an_optimizer(chain):
+        return f"Lower the optimizer's `history_size`: {what} keeps tensors of that many steps."
+    if leak.is_enlarged:
+        return (
+            f"Keep only the last part of {what if name else 'the tensor'}, or start it anew for "
+            "each sequence or epoch: it is copied into a longer one each time."
+        )
     if chain is not None and chain.kind in _FIXES:
         return _FIXES[chain.kind].format(what)
     limit = "keep only the last ones (`collections.deque(maxlen=100)`)"
@@ -111,3 +129,12 @@ def _fix(leak: Leak) -> str:
         limit = "remove the oldest entry for each new one"
     move = "" if leak.device == "cpu" else ", or move them to the host with `.cpu()`"
     return f"Clear {what} after its tensors are used, or {limit}{move}."
+
+
+def _is_history_of_an_optimizer(chain: Chain) -> bool:
+    """Whether a list or deque within the state of one parameter grows, as that of L-BFGS."""
+    return (
+        chain.kind == "optimizer"
+        and ".state" in chain.parts
+        and chain.container.rpartition(".")[2] in {"list", "deque"}
+    )

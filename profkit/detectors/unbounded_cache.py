@@ -47,7 +47,12 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.leaks.causes import main_chain
 from profkit.engine.families.leaks.findings import LeakThresholds, leak_findings
-from profkit.engine.families.leaks.messages import holder_name, leak_message, quoted
+from profkit.engine.families.leaks.messages import (
+    holder_name,
+    leak_message,
+    library_fix,
+    quoted,
+)
 from profkit.model.finding import Finding
 from profkit.model.live_memory import Leak
 
@@ -69,6 +74,8 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _fix(leak: Leak) -> str:
+    if library_fix(leak):
+        return library_fix(leak)
     chain, name = main_chain(leak), holder_name(leak)
     what = quoted(name) if name else "the cache"
     detach = " Store its tensors `.detach()`ed." if leak.graph and leak.graph.n_nodes else ""

@@ -21,11 +21,12 @@ Python or of autograd; host memory that no tensor owns; the memory of DataLoader
 
 HolderKind = Literal[
     "module-global", "class", "instance", "closure", "cache", "traceback", "frame", "hook",
-    "thread", "generator", "context", "optimizer", "unknown",
+    "thread", "queue", "executor", "generator", "context", "optimizer", "unknown",
 ]  # fmt: skip
 """The root of a reference chain, or a more specific holder along it. ``cache``: functools' caches;
 ``traceback``: the frames of a stored exception; ``frame``: locals of a running function; ``hook``:
-a module's or tensor's hooks; ``context``: an autograd function's ``ctx``."""
+a module's or tensor's hooks; ``thread``: also ``threading.local`` and context variables;
+``context``: an autograd function's ``ctx``."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,13 @@ class Chain:
     Attributes:
         parts: Such as ``("__main__.history", "[17]")`` or ``("Net.seen", "['3']")``. Joined, they
             read as an expression where that is possible.
-        container: Type of the innermost container on the chain that can grow, such as ``list``;
+        container: Type of the container on the chain that most likely grows, such as ``list``;
             empty if there is none.
         container_len: Number of its entries at the last sample, or None.
         name: The user's name of what grows: ``history``; empty in records of earlier versions.
         scope: The scope of that name, such as `` in main at train.py:3``; empty for a global.
         is_entry: Whether the object is an entry of a container, not the value of a name.
+        is_library: Whether the root belongs to a library rather than to the program.
     """
 
     kind: HolderKind
@@ -50,6 +52,7 @@ class Chain:
     name: str = ""
     scope: str = ""
     is_entry: bool = False
+    is_library: bool = False
 
 
 @dataclass(frozen=True)

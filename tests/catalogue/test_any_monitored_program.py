@@ -16,6 +16,7 @@ from profkit.engine.families.leaks.causes import (
     Cause,
     leaks_of_cause,
     merged,
+    total_bytes,
     total_per_step_bytes,
 )
 from profkit.engine.registry import rules
@@ -80,13 +81,14 @@ def test_any_leak_is_reported_by_its_rule_and_can_be_rendered(
     for each in leaks:
         builder.add(each)
     report = analyze(builder.write(tmp_path / "any.memory.json.gz"), strict=True)
-    min_bytes = {rule.INFO.name: rule.Thresholds().min_step_bytes for rule in LEAK_RULES}
+    limits = {rule.INFO.name: rule.Thresholds() for rule in LEAK_RULES}
     ctx = Context(live=builder.build())
     expected = [
         name
         for name in map(attrgetter("INFO.name"), LEAK_RULES)
         for group in leaks_of_cause(ctx, name)
-        if total_per_step_bytes(merged(group)) >= min_bytes[name]
+        if total_per_step_bytes(merged(group)) >= limits[name].min_step_bytes
+        or total_bytes(merged(group)) >= limits[name].min_total_bytes
     ]
     assert sorted(finding.name for finding in report.findings) == sorted(expected)
     for finding in report.findings:
@@ -139,7 +141,8 @@ def test_a_program_without_a_leak_has_no_finding(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rule", LEAK_RULES, ids=lambda rule: rule.INFO.name)
 def test_leak_rules_have_the_thresholds_of_their_findings(rule: Rule) -> None:
     assert {field.name for field in fields(rule.Thresholds)} == {
-        "min_step_bytes", "warning_step_bytes", "error_step_bytes", "sure_steps_count",
+        "min_step_bytes", "min_total_bytes", "warning_step_bytes", "error_step_bytes",
+        "sure_steps_count",
     }  # fmt: skip
     limits = rule.Thresholds()
     assert limits.min_step_bytes <= limits.warning_step_bytes <= limits.error_step_bytes

@@ -67,7 +67,9 @@ def test_a_number_in_a_rounded_block_is_no_view(found: Found, watched: Watched) 
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("thread", "Give `kept` a `maxsize`"),
+        ("queue", "Give `kept` a `maxsize`"),
+        ("executor", "Wait for earlier results before more is submitted"),
+        ("thread", "Delete `kept` after use"),
         ("generator", "`close()` them"),
         ("context", "ctx.save_for_backward"),
         ("optimizer", "once before the loop"),
@@ -100,7 +102,60 @@ def test_an_outdated_number_of_entries_is_not_reported(found: Found, watched: Wa
 
 def test_a_small_growth_is_a_note_and_a_tiny_one_nothing(found: Found, watched: Watched) -> None:
     assert found(watched(per_step_bytes=4096), RULE)[0].severity == "note"
-    assert found(watched(per_step_bytes=4095), RULE) == ()
+    assert found(watched(per_step_bytes=4095, bytes=200 * 4095), RULE) == ()
+
+
+def test_rare_growth_counts_by_what_it_has_reached(found: Found, watched: Watched) -> None:
+    (finding,) = found(watched(per_step_bytes=700, bytes=14_000_000, last_step=20_001), RULE)
+    assert finding.severity == "note"
+    assert "200 tensors, about one every 100 steps, allocated at" in finding.message
+
+
+def test_a_tensor_that_becomes_larger_is_not_told_to_be_a_deque(
+    found: Found, watched: Watched
+) -> None:
+    chain = Chain("module-global", ("__main__", ".cache.keys"), name="cache.keys")
+    shape = TensorShape("float32", (8, 8), 4)
+    changes = {"n": 1, "chains": (chain,), "is_enlarged": True, "shape": shape}
+    (finding,) = found(watched(**changes), RULE)
+    assert ": 1 tensor of float32 that becomes larger, allocated at" in finding.message
+    assert finding.fix.startswith("Keep only the last part of `cache.keys`")
+    assert "deque" not in finding.fix
+
+
+def test_a_holder_without_a_name_is_no_code_and_not_to_be_cleared(
+    found: Found, watched: Watched
+) -> None:
+    chain = Chain("unknown", ("a list that no name leads to", "[3]"), "list", 4)
+    (finding,) = found(watched(chains=(chain,)), RULE)
+    assert finding.message.endswith("and retained by a list that no name leads to (list).")
+    assert finding.fix.startswith("Clear the container after")
+
+
+def test_a_library_s_holder_is_not_to_be_changed(found: Found, watched: Watched) -> None:
+    chain = Chain(
+        "module-global", ("lib", ".all", "[3]"), "list", 4, name="lib.all", is_library=True
+    )
+    (finding,) = found(watched(chains=(chain,)), RULE)
+    assert finding.fix.startswith(
+        "Find the call that adds to `lib.all`, which belongs to a library"
+    )
+
+
+@pytest.mark.parametrize(
+    ("container", "name", "fix"),
+    [
+        ("list", "opt.state[<Parameter>]['old_dirs']", "Lower the optimizer's `history_size`"),
+        ("collections.defaultdict", "opt.state", "Create the optimizer and its groups once"),
+    ],
+)
+def test_an_optimizer_s_history_is_not_a_new_optimizer(
+    found: Found, watched: Watched, container: str, name: str, fix: str
+) -> None:
+    parts = ("__main__", ".opt", ".state", "[<Parameter>]", "['old_dirs']", "[3]")
+    chain = Chain("optimizer", parts, container, 40, name=name)
+    (finding,) = found(watched(chains=(chain,)), RULE)
+    assert finding.fix.startswith(fix)
 
 
 def test_a_graph_that_explains_the_growth_is_reported_by_another_rule(

@@ -53,13 +53,14 @@ class _Text:
     Attributes:
         where: Suffix of the current segment, such as `` in main at train.py:3``.
         kind: The most specific kind of holder so far.
-        containers: Type and length of each container passed that can grow.
+        containers: Type and length of each container passed that can grow, and the number of parts
+            that lead to it.
     """
 
     kind: HolderKind
     parts: list[_Part] = field(default_factory=list)
     where: str = ""
-    containers: list[tuple[str, int]] = field(default_factory=list)
+    containers: list[tuple[str, int, int]] = field(default_factory=list)
 
     def add(self, text: str, role: _Role = "attribute") -> None:
         if text:
@@ -78,6 +79,7 @@ class _Text:
         """Begin again with a holder that has a name of its own."""
         self.parts, self.where = [], ""
         self.add(text, "name")
+        self.containers = [(kind, n, 1) for kind, n, _ in self.containers[-1:]]
 
     def note_kind(self, kind: HolderKind | None) -> None:
         """Adopt a kind if it is more specific than the current one."""
@@ -119,8 +121,8 @@ def chain(
         text.note_kind(link.kind)
         position += link.length
     text.end_segment()
-    container, length = _likely_growing(text.containers)
-    name, scope = _name_and_scope(text.parts)
+    container, length, end = _likely_growing(text.containers)
+    name, scope = _name_and_scope(text.parts, end)
     return Chain(
         text.kind,
         _cut([part.text for part in text.parts]),
@@ -129,16 +131,23 @@ def chain(
         name=name,
         scope=scope,
         is_entry=any(part.role == "entry" for part in text.parts[1:]),
+        is_library=root.is_library,
     )
 
 
-def _name_and_scope(parts: list[_Part]) -> tuple[str, str]:
-    """The last name before the chain's last entry, and the scope of that name."""
+def _name_and_scope(parts: list[_Part], end: int | None) -> tuple[str, str]:
+    """The name of what grows, and the scope of that name.
+
+    Args:
+        end: The number of parts that lead to the container that grows; None without one, where
+            it is the last name before the chain's last entry.
+    """
     roles = [part.role for part in parts]
     entries = [place for place, role in enumerate(roles) if place and role == "entry"]
-    end = entries[-1] if entries else len(parts) - (roles[-1:] == ["scope"])
-    while end > 1 and roles[end - 1] == "entry":
-        end -= 1
+    if end is None:
+        end = entries[-1] if entries else len(parts) - (roles[-1:] == ["scope"])
+        while end > 1 and roles[end - 1] == "entry":
+            end -= 1
     start = max((place for place in range(end) if roles[place] == "name"), default=0)
     name = "".join(part.text for part in parts[start:end]).removeprefix(_ARROW)
     behind = itertools.takewhile(lambda part: part.role != "name", parts[end:])
@@ -162,7 +171,7 @@ def _note_container(text: _Text, path: Sequence[object], position: int) -> None:
     length = length_of(thing)
     if length is None or (type(thing) is dict and _is_namespace(path, position)):
         return
-    text.containers.append((full_name(type(thing)), length))
+    text.containers.append((full_name(type(thing)), length, len(text.parts)))
 
 
 def _is_namespace(path: Sequence[object], position: int) -> bool:
@@ -176,11 +185,13 @@ def _specificity(kind: HolderKind) -> int:
     return _UNSPECIFIC_KINDS.get(kind, len(_UNSPECIFIC_KINDS))
 
 
-def _likely_growing(containers: list[tuple[str, int]]) -> tuple[str, int | None]:
-    """The container that most likely grows: the longest, and the innermost of equals."""
+def _likely_growing(
+    containers: list[tuple[str, int, int]],
+) -> tuple[str, int | None, int | None]:
+    """The container that most likely grows: the longest, and the outermost of equals."""
     if not containers:
-        return "", None
-    return max(reversed(containers), key=lambda one: one[1])
+        return "", None, None
+    return max(containers, key=lambda one: one[1])
 
 
 def _cut(parts: list[str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ key is shown as its literal only if its type is built in, cut to a few character
 """
 
 import functools
+import queue
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
@@ -83,6 +84,8 @@ def length_of(thing: object) -> int | None:
     """Number of entries of a container that can grow, or None for anything else."""
     if type(thing) is functools._lru_cache_wrapper:  # noqa: SLF001
         return thing.cache_info().currsize
+    if type(thing) is queue.SimpleQueue:
+        return thing.qsize()
     for kind in _GROWING:
         if issubclass(type(thing), kind):
             return kind.__len__(thing)  # type: ignore[arg-type]

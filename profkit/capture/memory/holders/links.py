@@ -44,10 +44,16 @@ _SUSPENDABLE: Final[tuple[tuple[type, str, str], ...]] = (
 )
 """Types of functions that can be suspended, the prefix of their attributes, and their name."""
 
-_THREADS: Final = frozenset({
-    "threading.Thread", "queue.Queue", "_queue.SimpleQueue", "_thread._local",
-    "concurrent.futures.thread.ThreadPoolExecutor", "multiprocessing.queues.Queue",
-})  # fmt: skip
+_KINDS: Final[dict[str, HolderKind]] = {
+    "threading.Thread": "thread",
+    "_thread._local": "thread",
+    "queue.Queue": "queue",
+    "_queue.SimpleQueue": "queue",
+    "asyncio.queues.Queue": "queue",
+    "multiprocessing.queues.Queue": "queue",
+    "concurrent.futures._base.Executor": "executor",
+}
+"""Kinds of holders by the name of their class, or of a base of it."""
 
 _MODULE_PARTS: Final = frozenset({"_modules", "_parameters", "_buffers"})
 """Dicts of an ``nn.Module`` whose entries read as the module's attributes."""
@@ -90,6 +96,13 @@ def unnamed_holder(thing: object) -> str:
     """The text for an object that no name leads to."""
     if _is_suspendable(thing) or type(thing) is types.FrameType:
         return ""  # named by its variable and the function that it runs in
+    callbacks = {
+        tuple: "the arguments",
+        types.FunctionType: "the function",
+        types.MethodType: "the method",
+    }
+    if type(thing) in callbacks:
+        return f"{callbacks[type(thing)]} of a callback in C, such as that of `atexit`"
     return f"a {full_name(type(thing))} that no name leads to"
 
 
@@ -240,8 +253,10 @@ def _from_slots(path: Path) -> HolderStep | None:
 
 
 def _instance_kind(thing: object) -> HolderKind | None:
-    if any(full_name(cls) in _THREADS for cls in mro_of(type(thing))):
-        return "thread"
+    known = (_KINDS.get(full_name(cls)) for cls in mro_of(type(thing)))
+    kind: HolderKind | None = next(filter(None, known), None)
+    if kind is not None:
+        return kind
     # Types of the standard library, such as a partial or an iterator, are no meaningful kind.
     top = module_of(type(thing)).partition(".")[0]
     return None if top in sys.stdlib_module_names and top != "__main__" else "instance"
@@ -259,7 +274,7 @@ def _from_thread_local(path: Path) -> HolderStep | None:
 
 def _from_container(path: Path) -> HolderStep | None:
     holder, held = path[0], path[1]
-    kind: HolderKind | None = "thread" if full_name(type(holder)) in _THREADS else None
+    kind: HolderKind | None = _KINDS.get(full_name(type(holder)))
     if issubclass(type(holder), dict):
         key = key_of(holder, held)
         text = " → one of its keys" if key is None else subscript(key[0])
@@ -268,7 +283,9 @@ def _from_container(path: Path) -> HolderStep | None:
         return HolderStep(" → a member", 1, is_entry=True)
     index = index_of(holder, held)
     if index is None:
-        return None if kind is None else HolderStep(" → an item", 1, kind=kind, is_entry=True)
+        # Until Python 3.13 a SimpleQueue has its items in a list.
+        length = 2 if type(held) is list and path[2:] else 1
+        return None if kind is None else HolderStep(" → an item", length, kind=kind, is_entry=True)
     fields = class_namespace(type(holder)).get("_fields")
     if type(holder) is not tuple and type(fields) is tuple and index < len(fields):
         return HolderStep(f".{fields[index]}", 1)

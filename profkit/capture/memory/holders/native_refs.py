@@ -1,11 +1,13 @@
 """References between objects that Python's garbage collector does not see.
 
 A tensor's gradient, base and graph are held in C++. Object arrays, and dicts and tuples whose
-contents cannot be part of a cycle, are not tracked. Each is found by a pass forward over all
+contents cannot be part of a cycle, are not tracked. A task of asyncio shows its result to
+``gc.get_referents``, but not to ``gc.get_referrers``. Each is found by a pass forward over all
 objects, made only when a search backward reaches an object without referrers. So is the path to
 objects that the program froze with ``gc.freeze()``, which hides them from ``gc.get_referrers``.
 
-Source: ``gc.freeze`` of Python's library reference.
+Source: ``gc.freeze`` of Python's library reference; ``TaskObj_traverse`` in CPython's
+``Modules/_asynciomodule.c``, which ignores what the visit of its future returns.
 """
 
 import gc
@@ -64,6 +66,7 @@ def refs_to(wanted: dict[int, object], skip: Collection[int]) -> list[NativeRef]
     missing = {one: wanted[one] for one in wanted.keys() - {ref.held for ref in refs}}
     if missing:
         skip = {*skip, id(missing), id(wanted)}
+        refs += _from_tasks(missing)
         refs += _from_untracked(missing, skip)
         refs += _from_frozen(missing.keys() - {ref.held for ref in refs}, skip)
     return refs
@@ -130,6 +133,21 @@ def _behind(
             base = autograd_graphs.base_of(saved) if autograd_graphs.is_tensor(saved) else None
             if base is not None and id(base) in wanted:
                 yield NativeRef(tensor, id(base), f".grad_fn → the base of {saver}")
+
+
+def _from_tasks(wanted: dict[int, object]) -> Iterator[NativeRef]:
+    """References of asyncio's tasks to their results, exceptions and callbacks."""
+    module: Any = sys.modules.get("_asyncio")
+    if module is None:
+        return
+    future_type: Any = module.Future
+    for task in gc.get_objects():
+        if not issubclass(type(task), future_type):
+            continue
+        for held in gc.get_referents(task):
+            if id(held) in wanted:
+                is_result = future_type._result.__get__(task) is held  # noqa: SLF001
+                yield NativeRef(task, id(held), ".result()" if is_result else "")
 
 
 def _from_untracked(wanted: dict[int, object], skip: Collection[int]) -> Iterator[NativeRef]:

@@ -50,7 +50,7 @@ def leaks_of_cause(ctx: Context, cause: str) -> list[tuple[Leak, ...]]:
 def _holder(leak: Leak) -> object:
     """The key of a leak's holder; leaks without one are all different."""
     chain = main_chain(leak)
-    if chain is None or not container_name(chain):
+    if chain is None or chain.kind == "unknown" or not container_name(chain):
         return id(leak)
     return leak.kind, leak.device, container_name(chain), chain.scope
 

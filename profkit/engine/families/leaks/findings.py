@@ -33,6 +33,8 @@ class LeakThresholds:
     Attributes:
         min_step_bytes: Minimum growth per step. A list of scalar tensors takes a tenth of it, and
             is retained on purpose.
+        min_total_bytes: Less growth per step is a finding too if it has reached this much: it
+            came every few steps of many.
         warning_step_bytes: Growth per step from which it is a warning: 64 KiB are 640 MB in ten
             thousand steps.
         error_step_bytes: Growth per step from which it is an error, with high confidence: 8 MiB are
@@ -42,6 +44,7 @@ class LeakThresholds:
     """
 
     min_step_bytes: int = 4096
+    min_total_bytes: int = 1 << 20
     warning_step_bytes: int = 65536
     error_step_bytes: int = 8 << 20
     sure_steps_count: int = 20
@@ -54,12 +57,15 @@ class UnintendedLeakThresholds(LeakThresholds):
     Attributes:
         min_step_bytes: Minimum growth per step. Less than 1 KiB is 10 MB in ten thousand steps,
             which nobody notices.
+        min_total_bytes: Less growth per step is a finding too if it has reached this much: a
+            hundred graphs of a few nodes do.
         warning_step_bytes: Growth per step from which it is a warning. No graph is retained forever
             on purpose, and no hook is meant to retain anything, so 4 KiB are enough: 40 MB in ten
             thousand steps.
     """
 
     min_step_bytes: int = 1024
+    min_total_bytes: int = 256 << 10
     warning_step_bytes: int = 4096
 
 
@@ -87,7 +93,10 @@ def _finding(
 ) -> Iterator[Finding]:
     """The finding on the leaks of one holder, or none if they grow too little."""
     leak = merged(group)
-    if total_per_step_bytes(leak) < limits.min_step_bytes:
+    if (
+        total_per_step_bytes(leak) < limits.min_step_bytes
+        and total_bytes(leak) < limits.min_total_bytes
+    ):
         return
     n_steps = ctx.live.n_evaluated_steps if ctx.live is not None else 0
     sure = _confidence(leak, n_steps, limits)

@@ -19,6 +19,10 @@ from profkit.units import format_bytes, format_count
 _MAX_NAME: Final = 80
 _MEMORY: Final = {"cpu": "Host memory", "host": "Host memory", "pinned": "Pinned host memory"}
 _MIN_STORAGE_RATIO: Final = 4
+_OF_COMPILERS: Final = frozenset({"linecache", "torch._dynamo", "torch._inductor"})
+"""Modules that keep the source or code of each compiled function."""
+_MIN_INTERVAL_STEPS: Final = 3
+"""Rarer growth is told with the number of steps between two tensors."""
 _MIN_STORAGE_BYTES: Final = 4096
 """A smaller storage may be larger than its tensor because allocators round up."""
 
@@ -67,7 +71,8 @@ def holder_text(leak: Leak) -> str:
     n_entries = chain.container_len or 0
     if type_name and n_entries >= max(leak.n, 1):
         details.append(counted(n_entries, "entry", "entries"))
-    holder = f"{quoted(container_name(chain))}{chain.scope}"
+    name = container_name(chain)
+    holder = name if chain.kind == "unknown" else f"{quoted(name)}{chain.scope}"
     return f"{holder} ({', '.join(details)})" if details else holder
 
 
@@ -81,7 +86,10 @@ def objects_text(leak: Leak) -> str:
         return f"{counted(leak.n, 'tensor')}{dtype} that {become} larger"
     shape = f" of shape {leak.shape}" if leak.shape else ""
     graph = "the autograd graph of " if leak.kind == "graph" else ""
-    return f"{graph}{counted(leak.n, 'tensor')}{shape}"
+    interval_steps = round((leak.last_step - leak.first_step) / max(leak.n, 1))
+    is_rare = leak.kind == "tensors" and interval_steps >= _MIN_INTERVAL_STEPS and leak.n > 1
+    rate = f", about one every {format_count(interval_steps)} steps" if is_rare else ""
+    return f"{graph}{counted(leak.n, 'tensor')}{shape}{rate}"
 
 
 def graph_sentence(leak: Leak) -> str:
@@ -114,7 +122,21 @@ def storage_ratio(leak: Leak) -> int:
 def holder_name(leak: Leak) -> str:
     """The holder's name in the user's code, or empty if unknown."""
     chain = main_chain(leak)
-    return "" if chain is None else container_name(chain)
+    return "" if chain is None or chain.kind == "unknown" else container_name(chain)
+
+
+def library_fix(leak: Leak) -> str:
+    """What to do about a holder that belongs to a library; empty if it is the program's."""
+    chain = main_chain(leak)
+    if chain is None or not chain.is_library or chain.kind == "unknown":
+        return ""
+    name = quoted(container_name(chain))
+    if chain.parts[0] in _OF_COMPILERS:
+        return (
+            f"Compile less often: {name} keeps what each compilation generates. "
+            "`TORCH_LOGS=recompiles` names the guard that fails."
+        )
+    return f"Find the call that adds to {name}, which belongs to a library, and make it less often."
 
 
 def quoted(name: str) -> str:

@@ -121,7 +121,9 @@ def test_a_key_is_short_and_printable(world: World, key: str, shown: str) -> Non
             "def keep(out):\n    seen = [out]\n    return lambda: seen\ncallback = keep(made())",
             "seen", " in the closure of <lambda> at world.py:19", True,
         ),
-        ("again = [iter((made(),))]", "world.again[0] → its tuple", "", True),
+        ("of = {'a': [], 'b': [made(), 1, 2]}", "world.of['b']", "", True),
+        ("rows = [{'x': made()}, {}, {}]", "world.rows", "", True),
+        ("again = [iter((made(),))]", "world.again", "", True),
     ],
 )  # fmt: skip
 def test_a_chain_has_the_user_s_name_of_what_grows(

@@ -127,8 +127,36 @@ CASES = {
     "a queue": (
         "waiting = queue.Queue()\nwaiting.put(made())",
         "world.waiting.queue[0]",
-        ("thread", "collections.deque", 1),
+        ("queue", "collections.deque", 1),
         "waiting.get()",
+    ),
+    "a queue in C": (
+        "waiting = queue.SimpleQueue()\nwaiting.put(made())",
+        "world.waiting → an item",
+        ("queue", "_queue.SimpleQueue", 1),
+        "waiting.get()",
+    ),
+    "the work of an executor": (
+        (
+            "import concurrent.futures\nexecutor = concurrent.futures.ThreadPoolExecutor(1)\n"
+            "free = threading.Event()\nfirst = executor.submit(free.wait)\n"
+            "while first.running() is False: pass\n"
+            "pending = executor.submit(len, made())"
+        ),
+        "world.executor._work_queue → an item.args[0]",
+        ("executor", "_queue.SimpleQueue", 1),
+        "free.set(); pending.result(); executor.shutdown()",
+    ),
+    "the result of a finished task": (
+        (
+            "async def result():\n    return made()\n"
+            "async def finished():\n    task = asyncio.ensure_future(result())\n"
+            "    await task\n    return task\n"
+            "tasks = [asyncio.run(finished())]"
+        ),
+        "world.tasks[0].result()",
+        ("module-global", "list", 1),
+        "tasks.clear()",
     ),
     "a value of a thread": (
         "of_thread = threading.local()\nof_thread.kept = [made()]",
