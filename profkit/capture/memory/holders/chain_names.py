@@ -188,10 +188,10 @@ def _specificity(kind: HolderKind) -> int:
 def _likely_growing(
     containers: list[tuple[str, int, int]],
 ) -> tuple[str, int | None, int | None]:
-    """The container that most likely grows: the longest, and the outermost of equals."""
+    """The container that most likely grows: the longest, and the innermost of equals."""
     if not containers:
         return "", None, None
-    return max(containers, key=lambda one: one[1])
+    return max(reversed(containers), key=lambda one: one[1])
 
 
 def _cut(parts: list[str]) -> tuple[str, ...]:

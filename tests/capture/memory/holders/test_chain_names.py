@@ -113,7 +113,7 @@ def test_a_key_is_short_and_printable(world: World, key: str, shown: str) -> Non
     ("source", "name", "scope", "is_entry"),
     [
         ("history = [made()]", "world.history", "", True),
-        ("history = [{'loss': made()}]", "world.history", "", True),
+        ("history = [{'loss': made()}, {}]", "world.history", "", True),
         ("history = {made()}", "world.history", "", True),
         ("total = made()", "world.total", "", False),
         ("model = nn.Linear(2, 2)\nmodel.cache = {'k': made()}", "world.model.cache", "", True),
