@@ -22,7 +22,7 @@ _MIN_STORAGE_RATIO: Final = 4
 _OF_COMPILERS: Final = frozenset({"linecache", "torch._dynamo", "torch._inductor"})
 """Modules that keep the source or code of each compiled function."""
 _MIN_INTERVAL_STEPS: Final = 3
-"""Rarer growth is told with the number of steps between two tensors."""
+"""Rarer growth is stated with the number of steps between two tensors."""
 _MIN_STORAGE_BYTES: Final = 4096
 """A smaller storage may be larger than its tensor because allocators round up."""
 
