@@ -8,6 +8,7 @@ is written to FOLDER; add a test for it to tests/readers/test_restricted_unpickl
 
 import io
 import pickle
+import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -19,7 +20,7 @@ with atheris.instrument_imports(include=["profkit"]):
     from profkit.errors import LoadError
     from profkit.readers.progress import Stages
     from profkit.readers.snapshot import read
-    from profkit.readers.snapshot.restricted_unpickler import MemoryLimit
+    from profkit.readers.snapshot.restricted_unpickler import ProcessLimits
     from profkit.readers.snapshot.worker import WorkerResult, unpickled
     from profkit.readers.stream import Chunks
 
@@ -80,7 +81,11 @@ def main(folder: str, seconds: str) -> None:
 
     def in_process(chunks: Chunks, stages: Stages) -> WorkerResult:
         with stages.stage("unpickle"):
-            return unpickled(io.BytesIO(b"".join(chunks)), MemoryLimit().allow)
+            try:
+                return unpickled(io.BytesIO(b"".join(chunks)), ProcessLimits().allow)
+            finally:
+                limits = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+                resource.setrlimit(resource.RLIMIT_CPU, limits)  # it is the fuzzer's own process
 
     read._sent_to_worker = in_process  # noqa: SLF001  (so that its coverage is measured)
     with tempfile.NamedTemporaryFile(suffix=".pickle") as file:

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from profkit.api import analyze
 from profkit.errors import DamagedFileError, LoadError, NotATraceError, RefusedPickleError
+from profkit.model.snapshot import MemorySnapshot
 from profkit.readers.open import load
-from profkit.readers.snapshot.restricted_unpickler import MemoryLimit, plain_data
+from profkit.readers.snapshot.restricted_unpickler import ProcessLimits, plain_data
 from profkit.readers.snapshot.worker import unpickled
 
 SNAPSHOT: dict[str, Any] = {
@@ -57,17 +59,19 @@ def _plain(data: bytes) -> object:
 
 @contextlib.contextmanager
 def _limit_restored() -> Iterator[None]:
-    """Restore this process's memory limit, which normally only the worker process sets."""
+    """Restore this process's limits, which normally only the worker process sets."""
     if sys.platform == "win32":
         yield
         return
     import resource
 
-    before = resource.getrlimit(resource.RLIMIT_AS)
+    kinds = (resource.RLIMIT_AS, resource.RLIMIT_CPU)
+    before = [resource.getrlimit(kind) for kind in kinds]
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        for kind, limits in zip(kinds, before, strict=True):
+            resource.setrlimit(kind, limits)
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
@@ -215,7 +219,7 @@ def test_any_mutation_of_a_snapshot_gives_a_result(
             data[place : place if how == "splice" else place + len(piece)] = piece
         data = data or bytearray(b"\x80")
     with _limit_restored():
-        found = unpickled(io.BytesIO(bytes(data)), MemoryLimit().allow)
+        found = unpickled(io.BytesIO(bytes(data)), ProcessLimits().allow)
     assert (found.snapshot is None) == bool(found.fault)
 
 
@@ -223,5 +227,36 @@ def test_any_mutation_of_a_snapshot_gives_a_result(
 @given(data=st.binary(max_size=200))
 def test_any_bytes_give_a_result(data: bytes) -> None:
     with _limit_restored():
-        found = unpickled(io.BytesIO(b"\x80\x04" + data), MemoryLimit().allow)
+        found = unpickled(io.BytesIO(b"\x80\x04" + data), ProcessLimits().allow)
     assert (found.snapshot is None) == bool(found.fault)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_CPU")
+def test_a_key_whose_hash_takes_years_ends_soon(tmp_path: Path) -> None:
+    pairs = b"".join(b"h" + bytes([n]) + b"h" + bytes([n]) + b"\x86\x94" for n in range(60))
+    with pytest.raises(DamagedFileError, match="needs more processor time than its size allows"):
+        _load(tmp_path, b"\x80\x04)\x94" + pairs + b"}h\x3cK\x01s.")
+
+
+def test_more_devices_than_any_machine_has_are_refused(tmp_path: Path) -> None:
+    traces = SNAPSHOT["device_traces"] * 4000
+    with pytest.raises(DamagedFileError, match="has 4000 devices"):
+        _load(tmp_path, pickle.dumps({**SNAPSHOT, "device_traces": [*map(list, traces)]}))
+
+
+def test_settings_are_finite_numbers_and_short_texts(tmp_path: Path) -> None:
+    written = {
+        "huge": -(10**5_000), "max_split_size": 1 << 64, "nan": float("nan"), "few": 3,
+        "garbage_collection_threshold": float("inf"), "long": "a" * 1_000_000,
+        "PYTORCH_CUDA_ALLOC_CONF": "a" * 1_000_000 + "max_split_size_mb:" + "7" * 5_000,
+        "nested": {"1": 10**400, "2": 4, "long": "b" * 1_000_000},
+    }  # fmt: skip
+    path = tmp_path / "x.pickle"
+    path.write_bytes(pickle.dumps({**SNAPSHOT, "allocator_settings": written}))
+    read = load(path)
+    assert isinstance(read, MemorySnapshot)
+    assert read.settings["few"] == 3
+    assert read.settings["nested"].startswith("2:4 long:bbb")  # type: ignore[union-attr]
+    assert set(read.settings) == {"few", "long", "PYTORCH_CUDA_ALLOC_CONF", "nested"}
+    assert all(len(each) <= 10_000 for each in read.settings.values() if isinstance(each, str))
+    assert analyze(path, strict=True).source.kind == "snapshot"

@@ -5,6 +5,7 @@ invalid numbers become 0 or :data:`~profkit.model.events.MISSING`. Rows are coun
 read, since a pickle of a few bytes can refer to one list a million times.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import fields
@@ -45,6 +46,10 @@ _ACTIONS: Final = {
     action.name.lower(): int(action) for action in Action if action is not Action.OTHER
 }
 _DEFAULT_POOL: Final = (0, 0)
+_MAX_DEVICES: Final = 128
+"""More than any machine has."""
+_MAX_SETTING: Final = 10_000
+"""Characters of a setting; longer ones are cut."""
 
 
 def is_snapshot(data: Any) -> bool:  # noqa: ANN401  (any unpickled data)
@@ -62,7 +67,8 @@ def snapshot_of(data: Any, n_bytes: int) -> MemorySnapshot:  # noqa: ANN401  (an
         n_bytes: Size of its pickle.
 
     Raises:
-        Broken: It has more rows than bytes, because it refers to the same lists repeatedly.
+        Broken: It has more rows than bytes, because it refers to the same lists repeatedly, or
+            more devices than any machine.
     """
     whole: Entry = data if type(data) is dict else {"segments": data}
     numbers = StackNumbers()
@@ -79,6 +85,9 @@ def snapshot_of(data: Any, n_bytes: int) -> MemorySnapshot:  # noqa: ANN401  (an
     block_table, n_invalid_blocks = _blocks(segments, segment_table, numbers)
     history, n_invalid_events = _history(traces, numbers)
     annotations = [note for each in _entries(listed_annotations) if (note := _annotation(each))]
+    devices = tuple(np.union1d(segment_table.device, history.device).tolist())
+    if len(devices) > _MAX_DEVICES:
+        raise Broken(f"has {len(devices)} devices")
     return MemorySnapshot(
         path="",
         segments=segment_table,
@@ -88,7 +97,7 @@ def snapshot_of(data: Any, n_bytes: int) -> MemorySnapshot:  # noqa: ANN401  (an
         pools=tuple(pools),
         annotations=tuple(annotations),
         settings=_settings(whole.get("allocator_settings")),
-        devices=tuple(np.union1d(segment_table.device, history.device).tolist()),
+        devices=devices,
         driver=_driver(whole.get(SNAPSHOT_KEY)),
         notes=SnapshotNotes(
             n_inconsistent_segments=_n_inconsistent_segments(segment_table, block_table),
@@ -280,12 +289,19 @@ def _settings(value: Any) -> dict[str, str | int | float | bool]:  # noqa: ANN40
         return {}
     flat: dict[str, str | int | float | bool] = {}
     for key, each in value.items():
-        if type(key) is str and type(each) in {str, int, float, bool}:
-            flat[key] = each
+        if type(key) is str and _is_setting(each):
+            flat[key] = each[:_MAX_SETTING] if type(each) is str else each
         elif type(key) is str and type(each) is dict:
-            simple = [(k, v) for k, v in each.items() if {type(k), type(v)} <= {str, int, float}]
-            flat[key] = " ".join(f"{k}:{v}" for k, v in simple)
+            simple = [(k, v) for k, v in each.items() if _is_setting(k) and _is_setting(v)]
+            flat[key] = " ".join(f"{k}:{v}" for k, v in simple)[:_MAX_SETTING]
     return flat
+
+
+def _is_setting(value: Any) -> bool:  # noqa: ANN401  (any unpickled data)
+    """Whether a value is text, a flag, or a number that is finite and fits into 64 bits."""
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) is str or (type(value) in {int, bool} and abs(value) <= _INT64.max)
 
 
 def _driver(own: Any) -> tuple[DeviceBytes, ...]:  # noqa: ANN401  (any unpickled data)

@@ -3,6 +3,7 @@
 import contextlib
 import pickle
 import select
+import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +86,9 @@ def _result(worker: "subprocess.Popen[bytes]", stages: Stages) -> WorkerResult |
         with stages.stage("join"):
             result = pickle.load(worker.stdout)  # noqa: S301  (from our own process)
     except (EOFError, pickle.UnpicklingError):
+        if worker.wait() == -getattr(signal, "SIGXCPU", 0):
+            reason = "needs more processor time than its size allows"
+            return WorkerResult(fault="broken", reason=reason)
         return None
     finally:
         worker.kill()

@@ -2,14 +2,17 @@
 
 A pickle is a program that can call any function of any module by its name. Here every way to name
 one is refused, so that there is nothing to call. A pickle can also declare sizes that exceed the
-machine's memory. It is therefore unpickled in a process of its own
-(:mod:`profkit.readers.snapshot.worker`), whose memory limit grows with the bytes that were read.
+machine's memory, or keys whose hashes take years. It is therefore unpickled in a process of its
+own (:mod:`profkit.readers.snapshot.worker`), whose limits of memory and processor time grow with
+the bytes that were read.
 """
 
 import contextlib
 import io
+import math
 import pickle
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
@@ -20,6 +23,10 @@ _BYTES_PER_BYTE: Final = 32
 """A snapshot takes six to twelve times the memory of its pickle."""
 _BASE_BYTES: Final = 1 << 30
 """Memory that does not depend on the pickle's size."""
+_BYTES_PER_S: Final = 2 << 20
+"""Bytes that are unpickled and converted in a second at the least; usually it is ten times this."""
+_BASE_S: Final = 5
+"""Processor time that does not depend on the pickle's size."""
 
 
 class Refused(Exception):  # noqa: N818  (raised to the user as RefusedPickleError)
@@ -35,7 +42,7 @@ def plain_data(raw: BinaryIO, allow: Callable[[int], None]) -> tuple[Any, int]:
 
     Args:
         raw: The pickle's bytes.
-        allow: Called before each read with the bytes of memory that the process may use.
+        allow: Called after each read with the number of bytes read so far.
 
     Returns:
         The data, and the number of bytes read.
@@ -77,7 +84,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class _CountedReads(io.RawIOBase):
-    """Counts the bytes read and raises the memory limit accordingly."""
+    """Counts the bytes read and raises the limits accordingly."""
 
     def __init__(self, raw: BinaryIO, allow: Callable[[int], None]) -> None:
         self._raw = raw
@@ -92,20 +99,22 @@ class _CountedReads(io.RawIOBase):
         """Read some bytes."""
         n_bytes: int = self._raw.readinto(buffer)  # type: ignore[attr-defined]
         self.n_bytes += n_bytes
-        self._allow(_BASE_BYTES + _BYTES_PER_BYTE * self.n_bytes)
+        self._allow(self.n_bytes)
         return n_bytes
 
 
-class MemoryLimit:
-    """Limits this process's address space, relative to its current size.
+class ProcessLimits:
+    """Limits this process's address space and processor time, relative to what it has used.
 
-    Only Linux enforces it; elsewhere an allocation that is too large fails later.
+    Only Linux enforces the first, and Unix the second, with a signal that ends the process;
+    elsewhere an allocation that is too large fails later.
 
-    Source: setrlimit(2) (``RLIMIT_AS``), proc_pid_statm(5).
+    Source: setrlimit(2) (``RLIMIT_AS``, ``RLIMIT_CPU``), proc_pid_statm(5).
     """
 
     def __init__(self) -> None:
         self._base_bytes: int | None = None
+        self._base_s = math.ceil(time.process_time())
         if sys.platform.startswith("linux"):
             with contextlib.suppress(OSError, ValueError):
                 import resource  # noqa: PLC0415  (Unix alone has it)
@@ -113,13 +122,22 @@ class MemoryLimit:
                 pages = int(Path("/proc/self/statm").read_text().split()[0])
                 self._base_bytes = pages * resource.getpagesize()
 
-    def allow(self, n_bytes: int) -> None:
-        """Set the limit to this many bytes above the size at the start."""
-        if self._base_bytes is None:
+    def allow(self, n_read: int) -> None:
+        """Set the limits to what a pickle of this many bytes may use."""
+        try:
+            import resource  # noqa: PLC0415
+        except ImportError:
             return
-        import resource  # noqa: PLC0415
+        seconds = self._base_s + _BASE_S + n_read // _BYTES_PER_S
+        _set_limit(resource.RLIMIT_CPU, seconds)
+        if self._base_bytes is not None:
+            n_bytes = self._base_bytes + _BASE_BYTES + _BYTES_PER_BYTE * n_read
+            _set_limit(resource.RLIMIT_AS, n_bytes)
 
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        wanted = self._base_bytes + n_bytes
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+def _set_limit(kind: int, wanted: int) -> None:
+    import resource  # noqa: PLC0415
+
+    _, hard = resource.getrlimit(kind)
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(kind, (soft, hard))

@@ -11,7 +11,7 @@ from typing import BinaryIO, Literal
 
 from profkit.model.snapshot import MemorySnapshot
 from profkit.readers.snapshot.columns import is_snapshot, snapshot_of
-from profkit.readers.snapshot.restricted_unpickler import Broken, MemoryLimit, Refused, plain_data
+from profkit.readers.snapshot.restricted_unpickler import Broken, ProcessLimits, Refused, plain_data
 
 
 @dataclass
@@ -53,7 +53,7 @@ def unpickled(raw: BinaryIO, allow: Callable[[int], None]) -> WorkerResult:
 def main() -> None:
     """Run the worker process."""
     gc.disable()
-    result = unpickled(sys.stdin.buffer, MemoryLimit().allow)
+    result = unpickled(sys.stdin.buffer, ProcessLimits().allow)
     pickle.dump(result, sys.stdout.buffer, protocol=pickle.HIGHEST_PROTOCOL)
     sys.stdout.buffer.flush()
     # Exit without freeing millions of objects one by one.
