@@ -7,10 +7,10 @@ What it finds:
 Why it matters:
     The fills take time and bandwidth for nothing: the backward pass could write the gradients
     instead of adding to zeros. And the gradients stay allocated during the whole forward pass,
-    where the memory is needed for activations. The cost is what the
-    steps take less in a replay of the recording without the fills and without the additions to
-    zeros: after each ``zero_grad``, as many additions by autograd as it filled gradients. A fill of
-    all gradients at once does not say how many they are; its cost is that of the fill alone.
+    where the memory is needed for activations. The cost is what the steps take less in a replay of
+    the recording without the fills and without the additions to zeros: after each ``zero_grad``, as
+    many additions by autograd as it filled gradients. A fill of all gradients at once does not say
+    how many they are; its cost is that of the fill alone.
 
 How to fix it:
     Call ``optimizer.zero_grad()`` without the argument, or with ``set_to_none=True`` before
@@ -60,7 +60,6 @@ from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Category, Rows
 from profkit.model.finding import Finding
 from profkit.model.torch_names import ACCUMULATE_GRAD, OPTIMIZER_ZERO_GRAD
-from profkit.units import format_share
 
 INFO = RuleInfo(
     id="MEM014",
@@ -77,8 +76,8 @@ class Thresholds:
     """When fills of gradients are a finding.
 
     Attributes:
-        min_time_share: Minimum share of the steps that the fills take. For a network of a few small
-            tensors they cost nothing.
+        min_time_share: Minimum share of the steps that a fix saves. For a network of a few small
+            tensors the fills cost nothing.
         warning_share: Share from which it is a warning.
     """
 
@@ -97,26 +96,26 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     fills = _fills(ctx)
     if not len(fills):
         return
-    work = _launched(ctx, fills)
-    spent = covered_by(ctx.events, work if ctx.has_device_work else fills)
-    total_ns = windows_ns(ctx)
-    if not spent.total_ns or spent.total_ns < thresholds.min_time_share * total_ns:
+    adds = _adds_to_zeros(ctx, fills)
+    ops = np.concatenate((fills, adds))
+    work = _launched(ctx, ops)
+    change = ProgramChange(scaled=((np.unique(np.concatenate((ops, work))), 0.0),))
+    cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
+    saved_ns = cost.ns or 0
+    if not saved_ns or saved_ns < thresholds.min_time_share * total_ns:
         return
     locations = known_locations(*ctx.costliest_lines(fills, MAX_LINES, ctx.events.dur_ns[fills]))
-    adds = _adds_to_zeros(ctx, fills)
-    gone = np.concatenate((fills, work, adds, _launched(ctx, adds)))
-    change = ProgramChange(scaled=((np.unique(gone), 0.0),))
-    cost = ctx.time_cost(change)
-    is_warning = (cost.ns or 0) >= thresholds.warning_share * total_ns
-    where = "on the GPU" if ctx.has_device_work else "on the host"
+    times = [f"{time_per_step(ctx, covered_by(ctx.events, ops).total_ns)} on the host"]
+    if len(work):
+        on_device_ns = covered_by(ctx.events, work).total_ns
+        times.append(f"{time_per_step(ctx, on_device_ns)} on the GPU")
+    added = "; the backward pass adds to the zeros. Both take" if len(adds) else ", which takes"
     yield INFO.finding(
-        severity="warning" if is_warning else "note",
+        severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
         confidence="high",
         message=(
             f"Gradients are filled with zeros{at(locations[0]) if locations else ''}, "
-            f"{times_per_step(ctx, len(fills))}, which takes "
-            f"{time_per_step(ctx, spent.total_ns)} ({format_share(spent.total_ns / total_ns)}) "
-            f"{where}."
+            f"{times_per_step(ctx, len(fills))}{added} {' and '.join(times)}."
         ),
         fix=(
             "Call `zero_grad()` without `set_to_none=False`; before PyTorch 2.0 pass "
@@ -126,7 +125,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         n=len(fills),
         cost=cost,
         evidence={"n_fills": len(fills), "n_adds": len(adds), "events": event_ids(ctx, fills)},
-        spans=spent.pairs(),
+        spans=covered_by(ctx.events, work if len(work) else ops).pairs(),
         change=change,
     )
 

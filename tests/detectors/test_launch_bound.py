@@ -66,6 +66,23 @@ def test_long_pauses_have_another_reason(found: Found) -> None:
     assert found(b, RULE) == ()
 
 
+@pytest.mark.parametrize("n", [3, 30])
+def test_pauses_between_long_kernels_have_another_reason(found: Found, n: int) -> None:
+    # The GPU is idle for 30%, in gaps of 300 µs; but the host does not take 1 ms to launch a kernel.
+    assert found(training(host_ns=1_000_000, device_ns=700_000, n=n), RULE) == ()
+
+
+def test_pauses_among_fast_launches_have_another_reason(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            for _ in range(10):
+                for _ in range(5):
+                    b.launch("aten::add", kernel="add", host_ns=5_000, device_ns=60_000)
+                b.advance(550_000)
+    assert found(b, RULE) == ()
+
+
 def test_pauses_in_which_gloo_runs_collectives_are_not_launch_gaps(found: Found) -> None:
     b = TraceBuilder()
     for _ in range(3):

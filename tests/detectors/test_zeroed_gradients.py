@@ -50,7 +50,7 @@ def test_it_costs_the_time_of_the_fills_on_the_device(found: Found) -> None:
     assert (where.file, where.line) == ("train.py", 10)
     assert finding.message == (
         "Gradients are filled with zeros in train_step (train.py:10), twice per step, which takes "
-        "60.0 µs per step (6.2%) on the GPU."
+        "8.00 µs per step on the host and 60.0 µs per step on the GPU."
     )
 
 
@@ -137,3 +137,21 @@ def test_additions_to_zeros_are_part_of_the_cost(found: Found, n_passes: int) ->
     (finding,) = found(accumulating(n_passes), RULE)
     assert finding.cost.per_step_ns == 2 * 30_000 + 2 * 40_000
     assert finding.evidence["n_adds"] == 3 * 2
+    assert finding.message == (
+        "Gradients are filled with zeros, twice per step; the backward pass adds to the zeros. Both "
+        "take 140 µs per step on the host."
+    )
+
+
+def test_fills_cost_the_host_time_of_their_launches_where_the_host_is_late(found: Found) -> None:
+    b = TraceBuilder()
+    for _ in range(3):
+        with b.step():
+            with b.annotation(MARK):
+                b.launch("aten::zero_", kernel="fill", host_ns=30_000, device_ns=100)
+            b.launch("aten::mm", kernel="gemm", host_ns=900_000, device_ns=500_000)
+            b.synchronize()
+    (finding,) = found(b, RULE)
+    assert finding.severity == "warning"
+    assert finding.cost.per_step_ns == 30_000
+    assert "takes 30.0 µs per step on the host and 100 ns per step on the GPU." in finding.message

@@ -106,12 +106,28 @@ def _where(intervals: Intervals, mask: Mask) -> Intervals:
     return Intervals(intervals.starts_ns[mask], intervals.ends_ns[mask])
 
 
-def short_launch_gaps(device: DeviceActivity, causes: IdleByCause, max_gap_ns: int) -> Intervals:
-    """Idle time caused by late launches or launch latency, in short gaps only.
+def waits_for_launches(
+    events: EventTable,
+    launches: Launches,
+    device: DeviceActivity,
+    causes: IdleByCause,
+    max_launch_ns: int,
+) -> Intervals:
+    """Idle time caused by late launches or launch latency, where the host was launching.
 
     Args:
-        max_gap_ns: Longest gap that counts, in nanoseconds.
+        causes: The device's idle time by cause.
+        max_launch_ns: Longest time from one launch of work of the device to the next, between the
+            ends of the calls, that counts.
     """
+    launch = launches.launch[np.searchsorted(launches.work, device.rows)]
+    done_ns = np.unique(events.end_ns[launch[launch != NO_ROW]])
+    is_late = np.diff(done_ns, prepend=done_ns[:1]) > max_launch_ns
     gaps = device.idle
-    short = gaps.ends_ns - gaps.starts_ns <= max_gap_ns
-    return intersect(unite(causes.host, causes.launch), _where(gaps, short))
+    order = np.argsort(events.ts_ns[device.rows], kind="stable")
+    starts = events.ts_ns[device.rows[order]]
+    ending = launch[order][np.searchsorted(starts, gaps.ends_ns)]
+    counts = np.zeros(len(gaps), dtype=np.bool_)
+    known = ending != NO_ROW
+    counts[known] = ~is_late[np.searchsorted(done_ns, events.end_ns[ending[known]])]
+    return intersect(unite(causes.host, causes.launch), _where(gaps, counts))
