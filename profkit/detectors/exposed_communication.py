@@ -76,7 +76,7 @@ from profkit.engine.families.collectives.waits import (
 from profkit.engine.needs import Need
 from profkit.engine.windows import event_ids, windows, windows_ns
 from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
-from profkit.index.intervals import Intervals, covered_within, inside
+from profkit.index.intervals import Intervals, covered_within, inside, union
 from profkit.index.ranks.collectives import device_collectives
 from profkit.index.ranks.data_parallel import data_parallel_calls
 from profkit.model.change import ProgramChange
@@ -162,7 +162,8 @@ def _finding(
             scaled=((_copies_during(ctx, waits.waited), 0.0),), host_time=waits.waited.pairs()
         )
     else:
-        change = ProgramChange(scaled=((waits.rows.astype(np.intp), 0.0),))
+        is_own = inside(union(*windows(ctx)), ctx.events.ts_ns[waits.rows])
+        change = ProgramChange(scaled=((waits.rows[is_own].astype(np.intp), 0.0),))
     cost = ctx.time_cost(change, "upper-bound")
     is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
     return INFO.finding(

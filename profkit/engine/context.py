@@ -20,9 +20,14 @@ from profkit.index.host.nesting import CallTree, call_tree
 from profkit.index.host.source import NO_FRAME, SourceMap, map_source
 from profkit.index.host.step_marks import find_steps
 from profkit.index.host.steps import NO_STEP, Steps, data_waits
-from profkit.index.intervals import EMPTY, Intervals, union
+from profkit.index.intervals import EMPTY, Intervals, union, unite
 from profkit.index.launches import Launches, join_launches
-from profkit.index.ranks.collectives import communication_kernels
+from profkit.index.ranks.collectives import (
+    communication_kernels,
+    exposed_waits,
+    host_collectives,
+    host_work_time,
+)
 from profkit.index.replay.build import build_graph
 from profkit.index.replay.critical_path import CriticalPath, HostActivity, critical_path
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE, Replay
@@ -160,11 +165,16 @@ class Context:
         is_wait = np.zeros(len(self.events), dtype=np.bool_)
         is_wait[self.data_waits] = True
         wait = self.tree.nearest(is_wait)
-        return HostActivity(self.tree, self.syncs, wait, self.is_communication)
+        events, collectives = self.events, host_collectives(self.events)
+        waits = EMPTY
+        if len(collectives):
+            working = unite(host_work_time(events, self.tree), self.busy)
+            waits = exposed_waits(events, collectives, working, 0, self.window_ns)
+        return HostActivity(self.tree, self.syncs, wait, self.is_communication, waits)
 
     @cached_property
     def critical_path(self) -> CriticalPath:
-        """The critical path of every step."""
+        """The critical path of all steps."""
         return critical_path(self.replay, self.path_activity)
 
     @cached_property
@@ -305,8 +315,7 @@ class Context:
     @cached_property
     def is_unexplained(self) -> bool:
         """Whether too much of the steps is a lag without a known cause for costs by replay."""
-        starts, ends = self.replay.windows
-        most_ns = MAX_UNEXPLAINED_SHARE * int((ends - starts).sum())
+        most_ns = MAX_UNEXPLAINED_SHARE * self.replay.recorded_ns
         return self.critical_path.unexplained_ns > most_ns
 
     def time_cost(self, change: ProgramChange, basis: Basis = "replay") -> Cost:

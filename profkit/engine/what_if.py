@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.figures.critical_path import per_step_by_kind
 from profkit.errors import UsageError
 from profkit.index.intervals import Intervals, covered_by, of_pairs, subtract
 from profkit.index.launches import CALLS, DEVICE_WORK
-from profkit.index.replay.path_parts import PathParts, path_parts, whole
+from profkit.index.replay.critical_path import critical_path
 from profkit.model.change import ProgramChange, together
-from profkit.model.critical_path import PathKindName
 from profkit.model.events import NO_ROW, Category, Mask, Rows
 from profkit.model.finding import Finding, Unchecked
 from profkit.model.location import Location
@@ -50,10 +50,9 @@ def predict(ctx: Context, changes: Iterable[tuple[AppliedChange, ProgramChange]]
     """
     changes = tuple(changes)
     change, n = together(each for _, each in changes), max(1, len(ctx.steps))
-    before = path_parts(ctx.replay, ctx.path_activity, ProgramChange())
-    after = path_parts(ctx.replay, ctx.path_activity, change)
-    predicted = _predicted(ctx, change)
-    before_ns, path = round(before.total_ns / n), ctx.critical_path
+    before, predicted = ctx.critical_path, _predicted(ctx, change)
+    after = critical_path(ctx.replay, ctx.path_activity, change)
+    before_ns = round(ctx.replay.recorded_ns / n)
     return Prediction(
         path=ctx.path,
         n_steps=len(ctx.steps),
@@ -63,9 +62,9 @@ def predict(ctx: Context, changes: Iterable[tuple[AppliedChange, ProgramChange]]
         min_after_ns=predicted.min_after_ns,
         saving_ns=before_ns - predicted.after_ns,
         max_saving_ns=before_ns - predicted.min_after_ns,
-        critical_path_before_ns=_per_step(before, n),
-        critical_path_after_ns=_per_step(after, n),
-        unexplained_share=path.unexplained_ns / max(1, int(path.lengths_ns.sum())),
+        critical_path_before_ns=per_step_by_kind(before, n),
+        critical_path_after_ns=per_step_by_kind(after, n),
+        unexplained_share=before.unexplained_ns / max(1, ctx.replay.recorded_ns),
         basis="upper-bound" if ctx.is_unexplained else "replay",
     )
 
@@ -107,11 +106,6 @@ def combinations(ctx: Context, changes: Sequence[ProgramChange]) -> Combinations
         chosen = [change for i, change in enumerate(changes) if number >> i & 1]
         times[number] = _predicted(ctx, together(chosen))
     return Combinations(len(changes), times)
-
-
-def _per_step(parts: PathParts, n_steps: int) -> dict[PathKindName, int]:
-    each = whole(np.array(list(parts.by_kind.values())) / n_steps, round(parts.total_ns / n_steps))
-    return {kind.report_name: ns for kind, ns in zip(parts.by_kind, each, strict=True)}
 
 
 def scaled(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, ProgramChange]:

@@ -1,8 +1,8 @@
 """The critical path of the steps, as the report has it.
 
-The critical path of a step is what the step waited for at each moment, from its start to its
-completion: the end of the step on the host, or of the last device work that it launched. Only what
-is on this path can make the step shorter. Where the host runs ahead, a step begins when the one
+The critical path is what the steps waited for at each moment, from their start to the completion of
+the last one: the end of a step on the host, or of the last device work that it launched. Only what
+is on this path can make the steps shorter. Where the host runs ahead, a step begins when the one
 before is complete.
 """
 
@@ -72,7 +72,8 @@ class PathPart:
             of a stream, or nothing that the recording shows. ``unrecorded``: a device worked on
             something that is not in the recording.
         ns: Nanoseconds over all steps.
-        per_step_ns: ``ns`` divided by the number of steps, or None without steps.
+        per_step_ns: ``ns`` divided by the number of steps, or None without steps; rounded so that
+            the parts add up to that of the path.
         share: ``ns`` as a share of the path.
     """
 
@@ -162,7 +163,7 @@ class BlockingCall:
 
 @dataclass(frozen=True)
 class CriticalPathSummary:
-    """The critical paths of all steps; without steps, that of the whole recording.
+    """The critical path of all steps; without steps, that of the whole recording.
 
     Attributes:
         n_steps: Number of steps; 0 for the whole recording.

@@ -31,8 +31,9 @@ class AppliedChange:
 class Prediction:
     """What a step would take with some changes, by replay of the recording.
 
-    Times are nanoseconds per step: from the start of the first step to the completion of the last
-    one, divided by the number of steps. Without steps they are of the whole recording.
+    Times are nanoseconds per step: the mean of all steps, each from its start, or the completion of
+    the one before if that is later, to its completion. Without steps they are of the whole
+    recording. Without changes they are those of the report's critical path.
 
     Attributes:
         path: The recording.

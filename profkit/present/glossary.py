@@ -69,9 +69,9 @@ GLOSSARY: Final[Mapping[str, Term]] = MappingProxyType(
             ("bubble", "bubbles", "stands idle", "host is too slow"),
         ),
         "critical path": Term(
-            "what a step waits for at each moment, from its start to its completion: the host, a "
-            "device, or the next batch. Its segments add up to the step, and only less time on it "
-            "makes the step shorter.",
+            "what the steps wait for at each moment, until the last one is complete: the host, a "
+            "device, or the next batch. Its segments add up to the steps, and only less time on it "
+            "makes them shorter.",
             ("longest path",),
         ),
         "unrecorded device work": Term(

@@ -33,7 +33,7 @@ def _lines(result: Prediction, base: str) -> Iterator[str]:
     yield from (f"  {change_text(change)}" for change in result.changes)
     yield ""
     before, after = result.critical_path_before_ns, result.critical_path_after_ns
-    title = "Path of all steps, per step" if result.n_steps else "Critical path"
+    title = "Critical path per step" if result.n_steps else "Critical path"
     kinds = sorted({*before, *after}, key=lambda each: -before.get(each, 0))
     label = max(len(title), *(len(path_label(kind)) + 2 for kind in kinds)) + 2
     yield f"{title:<{label}}{'before':>{_WIDTH}}{'after':>{_WIDTH}}{'change':>{_WIDTH}}"

@@ -68,7 +68,7 @@ def test_long_pauses_have_another_reason(found: Found) -> None:
 
 @pytest.mark.parametrize("n", [3, 30])
 def test_pauses_between_long_kernels_have_another_reason(found: Found, n: int) -> None:
-    # The GPU is idle for 30%, in gaps of 300 µs; but the host does not take 1 ms to launch a kernel.
+    # The GPU is idle for 30%, in gaps of 300 µs; but no launch takes the host 1 ms.
     assert found(training(host_ns=1_000_000, device_ns=700_000, n=n), RULE) == ()
 
 

@@ -138,8 +138,8 @@ def test_additions_to_zeros_are_part_of_the_cost(found: Found, n_passes: int) ->
     assert finding.cost.per_step_ns == 2 * 30_000 + 2 * 40_000
     assert finding.evidence["n_adds"] == 3 * 2
     assert finding.message == (
-        "Gradients are filled with zeros, twice per step; the backward pass adds to the zeros. Both "
-        "take 140 µs per step on the host."
+        "Gradients are filled with zeros, twice per step; the backward pass adds to the zeros. "
+        "Both take 140 µs per step on the host."
     )
 
 

@@ -1,6 +1,6 @@
 """Predictions against times that follow from the recorded program by hand."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ import pytest
 import profkit
 from profkit.api import study
 from profkit.engine.context import Context
+from profkit.engine.figures.critical_path import critical_path_summary
 from profkit.engine.what_if import combinations
+from profkit.engine.what_if import predict as predict_with
 from profkit.errors import NotATraceError, UsageError
-from profkit.index.replay.path_parts import path_parts, whole
+from profkit.index.replay.critical_path import critical_path
 from profkit.model.change import ProgramChange
 from profkit.model.critical_path import PathKind
 from profkit.model.what_if import PredictedTime, Prediction
@@ -352,25 +354,21 @@ def test_a_snapshot_cannot_be_replayed(tmp_path: Path) -> None:
         profkit.what_if(path, graph=True)
 
 
-@pytest.mark.parametrize("parts", [[], [1.4, 1.4, 0.2], [0.5, 0.5, 0.0], [0.0, 3.0]])
-def test_rounded_parts_sum_to_the_total(parts: Iterable[float]) -> None:
-    array = np.array(parts, dtype=np.float64)
-    assert sum(whole(array, round(array.sum()))) == round(array.sum())
-
-
 @each_recording
-def test_the_path_of_a_window_has_its_length_and_the_steps_composition(path: Path) -> None:
+def test_the_report_and_a_prediction_without_changes_have_the_same_path(path: Path) -> None:
     ctx = context_of(path)
-    parts = path_parts(ctx.replay, ctx.path_activity, ProgramChange())
-    assert parts.total_ns == sum(parts.by_kind.values()) == ctx.replay.recorded_ns
+    summary, unchanged = critical_path_summary(ctx), predict_with(ctx, ())
+    if summary is None:
+        assert unchanged.before_ns == 0
+        return
+    reported = {part.kind: part.per_step_ns or part.ns for part in summary.parts}
+    assert sum(part.ns for part in summary.parts) == summary.total_ns == ctx.replay.recorded_ns
+    assert unchanged.before_ns == unchanged.after_ns == summary.mean_ns == sum(reported.values())
+    before, after = unchanged.critical_path_before_ns, unchanged.critical_path_after_ns
+    assert before == {kind: ns for kind, ns in reported.items() if ns}
+    assert after == before
     starts, ends = ctx.replay.windows
-    if (ends - starts).sum() == ctx.replay.recorded_ns:
-        steps = ctx.critical_path
-        expected = np.bincount(steps.kind, steps.lengths_ns, len(PathKind))
-        # A step's path ends at its start, the window's path goes on before it.
-        assert len(starts) > 1 or parts.by_kind == {
-            kind: int(expected[kind]) for kind in PathKind if expected[kind]
-        }
+    assert summary.total_ns == int((ends - starts).sum())
 
 
 @each_recording
@@ -386,8 +384,11 @@ def test_the_path_after_changes_has_the_length_of_the_replay(path: Path) -> None
         ProgramChange(captured=work, host_time=((0, int(replay.graph.time_ns.max())),)),
         waits,
     ):
-        parts = path_parts(replay, ctx.path_activity, change)
+        found = critical_path(replay, ctx.path_activity, change)
         length_ns = replay.length_ns(replay.replay(change))
-        assert parts.total_ns == sum(parts.by_kind.values()) == length_ns
-        assert length_ns <= replay.recorded_ns
-    assert PathKind.DATA_WAIT not in path_parts(replay, ctx.path_activity, waits).by_kind
+        assert found.lengths_ns.sum() == length_ns <= replay.recorded_ns
+        # In time order, without overlap.
+        assert (found.lengths_ns > 0).all()
+        assert (found.starts_ns[1:] >= found.ends_ns[:-1]).all()
+    kinds = critical_path(replay, ctx.path_activity, waits).kind
+    assert PathKind.DATA_WAIT not in kinds

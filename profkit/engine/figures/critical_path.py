@@ -1,4 +1,4 @@
-"""What the critical paths of the steps consist of, by kind, name and source line."""
+"""What the critical path of the steps consists of, by kind, name and source line."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from profkit.model.critical_path import (
     CriticalPathSummary,
     PathEntry,
     PathKind,
+    PathKindName,
     PathLine,
     PathPart,
 )
@@ -36,7 +37,7 @@ _NO_NAME: Final = -1
 
 
 def critical_path_summary(ctx: Context) -> CriticalPathSummary | None:
-    """The critical paths of all steps, or None if nothing was recorded that takes time."""
+    """The critical path of all steps, or None if nothing was recorded that takes time."""
     if not len(ctx.events):
         return None
     path = ctx.critical_path
@@ -51,7 +52,7 @@ def critical_path_summary(ctx: Context) -> CriticalPathSummary | None:
         n_steps=n_steps,
         total_ns=total_ns,
         per_step_ns=times.per_step(total_ns),
-        parts=tuple(_parts(segments, times)),
+        parts=tuple(_parts(path, times)),
         lines=tuple(_lines(ctx, segments, times)),
         entries=tuple(_entries(ctx, segments, times)),
         blocking=tuple(_blocking(ctx, path, times)),
@@ -73,7 +74,7 @@ def _cold_start_ns(ctx: Context, path: CriticalPath) -> int:
 
 @dataclass(frozen=True)
 class PathSegments:
-    """The segments of the critical paths, in time order.
+    """The segments of the critical path, in time order.
 
     Attributes:
         kind: A :class:`PathKind` value. Shape ``(p,)``.
@@ -163,9 +164,24 @@ def _groups(keys: Int64s, lengths_ns: Int64s) -> list[_Group]:
     return [_Group(int(found[i]), int(total[i]), int(n[i]), int(longest[i])) for i in rank]
 
 
-def _parts(segments: PathSegments, times: _Times) -> Iterator[PathPart]:
-    for group in _groups(segments.kind.astype(np.int64), segments.length_ns):
-        yield PathPart(PathKind(group.key).report_name, *times.figures(group.ns))
+def _parts(path: CriticalPath, times: _Times) -> Iterator[PathPart]:
+    per_step = per_step_by_kind(path, times.n_steps)
+    for group in _groups(path.kind.astype(np.int64), path.lengths_ns):
+        kind = PathKind(group.key).report_name
+        yield PathPart(
+            kind, group.ns, per_step[kind] if times.n_steps else None, group.ns / times.total_ns
+        )
+
+
+def per_step_by_kind(path: CriticalPath, n_steps: int) -> dict[PathKindName, int]:
+    """Nanoseconds per step of each kind, or of the recording without steps.
+
+    They are rounded so that they add up to those of the path.
+    """
+    total_ns = np.bincount(path.kind, path.lengths_ns, len(PathKind))
+    ends = np.round(np.cumsum(total_ns) / max(1, n_steps)).astype(np.int64)
+    each = np.diff(ends, prepend=0).tolist()
+    return {kind.report_name: each[kind] for kind in PathKind if total_ns[kind]}
 
 
 def _lines(ctx: Context, segments: PathSegments, times: _Times) -> Iterator[PathLine]:

@@ -24,7 +24,7 @@ from profkit.index.replay.waits import (
 from profkit.index.replay.work import DeviceWork, device_work
 from profkit.index.runtime_calls import WAIT_EVENT, names_matching
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
-from profkit.model.torch_names import MARKS, WORKER_DATA_WAIT
+from profkit.model.torch_names import FRAMING, MARKS, WORKER_DATA_WAIT
 
 READY_BATCH_NS: Final = 1_000_000
 """Fetching a batch that a worker process has finished takes less than this."""
@@ -63,15 +63,20 @@ def build_graph(
     host.add(first[lanes], lanes, NO_ROW, 4)
     host.add(last[lanes], lanes, NO_ROW, 9)
     host.add(steps.starts_ns, events.lane[steps.rows], steps.rows, 4)
-    host.add(steps.ends_ns, events.lane[steps.rows], steps.rows, 3)
+    completed = host.add(steps.ends_ns, events.lane[steps.rows], steps.rows, 3)
     launch = _add_launches(host, events, work)
     host.add(waits.start_ns, events.lane[waits.rows], waits.rows, 6)
     returned = host.add(waits.end_ns, events.lane[waits.rows], waits.rows, 2)
     paused = _add_handovers(host, edges, events, of_lanes, lanes, main)
     fetched = _add_loader(host, edges, events)
     nodes = _Nodes.of(events, host, work, waits, returned, paused)
+    device_alone = not _has_host_events(events, of_lanes, work)
+    if device_alone:
+        paused = np.concatenate((paused, completed))
+        edges.add(nodes.of_work(_ended_last(work, steps.ends_ns)), completed, Edge.SYNC, 0)
     _connect_threads(nodes, edges, returned, waits, work, lags, paused, fetched)
-    _connect_devices(nodes, edges, launch, work, lags, _event_waits(events, work, lags))
+    awaited = _event_waits(events, work, lags, device_alone=device_alone)
+    _connect_devices(nodes, edges, launch, work, lags, awaited)
     return _graph(nodes, edges, main)
 
 
@@ -228,6 +233,26 @@ def _main_lane(events: EventTable, rows: Int32s, steps: Steps) -> int:
             return int(np.bincount(events.lane[marked]).argmax())
     first, last = _extents(events, rows)
     return int(np.argmax(last - first)) if len(rows) else NO_ROW
+
+
+def _has_host_events(events: EventTable, rows: Int32s, work: DeviceWork) -> bool:
+    """Whether it is recorded what the host did.
+
+    If not, with device work alone, steps last until the work that ran in them has ended.
+
+    Args:
+        rows: Host rows of the threads in question.
+    """
+    is_mark = events.category[rows] == Category.ANNOTATION
+    is_mark |= names_matching(events.names, FRAMING)[events.name[rows]]
+    return bool((events.dur_ns[rows[~is_mark]] > 0).any() or (work.launch != NO_ROW).any())
+
+
+def _ended_last(work: DeviceWork, before_ns: Int64s) -> Int32s:
+    """The work that ended last before some moments: its position, or :data:`NO_ROW`."""
+    order = np.argsort(work.end_ns, kind="stable")
+    place = np.searchsorted(work.end_ns[order], before_ns, side="right") - 1
+    return np.append(order, NO_ROW)[place].astype(np.int32)
 
 
 def _extents(events: EventTable, rows: Int32s) -> tuple[Int64s, Int64s]:
@@ -399,12 +424,16 @@ def _connect_devices(
     edges.add(np.full_like(unknown, ORIGIN), unknown, Edge.ORIGIN, 0)
 
 
-def _event_waits(events: EventTable, work: DeviceWork, lags: Lags) -> Int32s:
+def _event_waits(events: EventTable, work: DeviceWork, lags: Lags, *, device_alone: bool) -> Int32s:
     """For each work the work on another stream that it waited for, or :data:`NO_ROW`.
 
     Kineto does not write which stream waits for which event. So it is the work that ended last
     before, of what was launched earlier, if the launch is the first one of its thread after
     ``StreamWaitEvent``, or if nothing else explains why it started that late.
+
+    Args:
+        device_alone: Whether the recording has device work alone: then nothing else can explain it,
+            and the times of some profilers overlap a little.
     """
     if len(work.streams()) < 2:  # noqa: PLR2004  (no other stream)
         return np.full(len(work), NO_ROW, dtype=np.int32)
@@ -414,10 +443,11 @@ def _event_waits(events: EventTable, work: DeviceWork, lags: Lags) -> Int32s:
     ready = np.maximum(ready, work.launched_ns + lags.launch)
     is_called = _follows_wait_event(events, work)
     is_late = work.start_ns - ready > SKEW_NS
-    found = _latest_elsewhere(work, lags, is_called | is_late)
+    within_ns = EXPLAINED_NS if device_alone else lags.stream
+    found = _latest_elsewhere(work, is_called | is_late, within_ns)
     latest_ns = np.where(found == NO_ROW, NEVER, work.end_ns[found])
     late = is_late & (latest_ns > ready)
-    late &= work.start_ns - latest_ns <= EXPLAINED_NS
+    late &= (work.start_ns - latest_ns <= EXPLAINED_NS) | device_alone
     return np.where(is_called | late, found, NO_ROW).astype(np.int32)
 
 
@@ -438,11 +468,12 @@ def _follows_wait_event(events: EventTable, work: DeviceWork) -> Mask:
     return is_first
 
 
-def _latest_elsewhere(work: DeviceWork, lags: Lags, wanted: Mask) -> Int32s:
+def _latest_elsewhere(work: DeviceWork, wanted: Mask, within_ns: int) -> Int32s:
     """For some work the work on another stream that ended last before, and was launched earlier.
 
     Args:
         wanted: Shape ``(w,)``.
+        within_ns: How long after the start of the work it may have ended.
 
     Returns:
         Positions, or :data:`NO_ROW`. Shape ``(w,)``.
@@ -453,7 +484,7 @@ def _latest_elsewhere(work: DeviceWork, lags: Lags, wanted: Mask) -> Int32s:
     begins = np.concatenate(([True], stream[1:] != stream[:-1]))
     # Before each place the last one of another stream.
     elsewhere = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0)) - 1
-    ended = np.searchsorted(work.end_ns[order], work.start_ns + lags.stream, side="right") - 1
+    ended = np.searchsorted(work.end_ns[order], work.start_ns + within_ns, side="right") - 1
     found = np.full(len(work), NO_ROW, dtype=np.int32)
     issued_ns = np.where(work.launch == NO_ROW, work.start_ns, work.launched_ns)
     rest = np.flatnonzero(wanted)

@@ -1,10 +1,13 @@
-"""The critical path of each step: what the step consists of, from its end back to its start.
+"""The critical path of the steps: what they waited for at each moment, from their end to the start.
 
-The path is found by walking back from the node that completes the step, always to the predecessor
-that the node waited for. Its segments tile the step: they sum to its length exactly.
+The path is found by walking back from the node that completes the last step, always to the
+predecessor that the node waited for. Its segments tile the steps: they sum to their length exactly.
+A replay with changes has a path too. It moves the host's activity to other times, so that each
+segment of a thread consists of what the thread did in the recording between the same two nodes,
+less what the change removed.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,10 +17,11 @@ from profkit.index.device.syncs import Syncs
 from profkit.index.host.nesting import CallTree, rows_open_at
 from profkit.index.intervals import Intervals, distinct, inside
 from profkit.index.launches import CALLS
-from profkit.index.replay.graph import NEVER, DependencyGraph, Edge, NodeKind
-from profkit.index.replay.replay import Replay
+from profkit.index.replay.graph import NEVER, DependencyGraph, Edge, Edges, NodeKind, Weights
+from profkit.index.replay.replay import HostTime, Replay
 from profkit.index.replay.waits import EXPLAINED_NS
 from profkit.index.runtime_calls import names_matching
+from profkit.model.change import ProgramChange
 from profkit.model.critical_path import PathKind
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
 from profkit.model.torch_names import FRAMING
@@ -33,7 +37,7 @@ _COLUMNS: Final = ("starts_ns", "ends_ns", "kind", "row", "lane", "step")
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The critical paths of all steps, in time order.
+    """The critical path of all steps, in time order.
 
     Attributes:
         starts_ns: Shape ``(p,)``.
@@ -69,24 +73,43 @@ class HostActivity:
         syncs: The blocking calls.
         data_wait: The wait for a batch around each row, or :data:`NO_ROW`. Shape ``(n,)``.
         is_communication: Kernels of collectives. Shape ``(n,)``.
+        collectives: Time in which threads wait for collectives that the host runs.
     """
 
     tree: CallTree
     syncs: Syncs
     data_wait: Int32s
     is_communication: Mask
+    collectives: Intervals
 
 
-def critical_path(replay: Replay, activity: HostActivity) -> CriticalPath:
-    """Find the critical path of every step."""
-    path = path_of(replay.graph, replay.completed, *replay.windows)
-    return _refined(replay.events, activity, path)
+def critical_path(
+    replay: Replay, activity: HostActivity, change: ProgramChange | None = None
+) -> CriticalPath:
+    """Find the critical path of all steps, as recorded or with a change and all recorded lags.
+
+    Steps that follow each other have one path, which is cut where they are complete: only what is
+    on it can make them shorter together. A step that begins after the one before is complete begins
+    a path of its own.
+    """
+    graph, times = replay.graph, replay.graph.time_ns
+    if change is not None:
+        weights = replay.weights(change)
+        times = graph.replay(weights)
+        graph = _with_times(graph, weights, times)
+    starts, ends = replay.windows_at(times)
+    last = np.append(starts[1:] > ends[:-1], True)[: len(starts)]
+    first = np.append(True, last[:-1])[: len(starts)]
+    path = path_of(graph, replay.completed_at(times)[last], starts[first], ends[last])
+    return _merged(_by_step(_refined(replay, graph, activity, change, path), ends))
 
 
 def path_of(
     graph: DependencyGraph, completed: Int32s, starts_ns: Int64s, ends_ns: Int64s
 ) -> CriticalPath:
     """Find critical paths by the nodes that complete them, without what host threads did.
+
+    The row of each segment is the node that ends it, and its step the number of its path.
 
     Args:
         completed: The node that completes each path, ascending in time. Shape ``(s,)``.
@@ -116,7 +139,7 @@ def path_of(
         starts_ns=reached[:, 1:].ravel(),
         ends_ns=reached[:, :-1].ravel(),
         kind=np.stack((of_node, of_lag), axis=1).ravel().astype(np.uint8),
-        row=np.repeat(graph.row[nodes], 2),
+        row=np.repeat(nodes, 2),
         lane=np.stack((np.full_like(lane, NO_ROW), lane), axis=1).ravel(),
         step=np.repeat(step, 2),
         unexplained_ns=int(unexplained.sum()),
@@ -154,24 +177,111 @@ def _is_root(graph: DependencyGraph, nodes: Int32s) -> Mask:
     return np.asarray(is_origin | (first.before[nodes] == NO_ROW))
 
 
-def _refined(events: EventTable, activity: HostActivity, path: CriticalPath) -> CriticalPath:
+def _with_times(graph: DependencyGraph, weights: Weights, times: Int64s) -> DependencyGraph:
+    """The graph of a replay: each node's first predecessor is the one that it waits for."""
+    sides = ((graph.first, weights.first_ns), (graph.second, weights.second_ns))
+    one, two = (
+        np.where(edges.before == NO_ROW, NEVER, times[edges.before] + lags) for edges, lags in sides
+    )
+    is_second = two > one
+    first = Edges(
+        *(
+            np.where(is_second, getattr(graph.second, each.name), getattr(graph.first, each.name))
+            for each in fields(Edges)
+        )
+    )
+    unexplained = np.where(is_second, 0, graph.unexplained_ns)
+    return replace(
+        graph, time_ns=times, dur_ns=weights.dur_ns, first=first, unexplained_ns=unexplained
+    )
+
+
+def _refined(
+    replay: Replay,
+    graph: DependencyGraph,
+    activity: HostActivity,
+    change: ProgramChange | None,
+    path: CriticalPath,
+) -> CriticalPath:
     """Tell kernels from copies, and cut the host's segments where its activity changes."""
-    kind = path.kind.copy()
-    device = np.flatnonzero((kind == PathKind.KERNEL) & (path.row != NO_ROW))
-    rows = path.row[device]
+    events, kind, row = replay.events, path.kind.copy(), graph.row[path.row]
+    device = np.flatnonzero((kind == PathKind.KERNEL) & (row != NO_ROW))
+    rows = row[device]
     kind[device[events.category[rows] != Category.KERNEL]] = PathKind.COPY
     kind[device[activity.is_communication[rows]]] = PathKind.COMMUNICATION
-    is_host = (kind == PathKind.PYTHON) & (path.lane != NO_ROW)
-    pieces = [_select(replace(path, kind=kind), ~is_host)]
-    pieces += [
-        cut_by_activity(events, activity, _select(path, is_host & (path.lane == lane)), lane)
-        for lane in np.unique(path.lane[is_host]).tolist()
-    ]
+    before = graph.first.before[path.row]
+    is_host = (kind == PathKind.PYTHON) & (path.lane != NO_ROW) & (before != NO_ROW)
+    recorded = replay.graph.time_ns
+    is_host[is_host] = (recorded[before] < recorded[path.row])[is_host]
+    pieces = [_select(replace(path, kind=kind, row=row), ~is_host)]
+    for lane in np.unique(path.lane[is_host]).tolist():
+        own = _select(path, is_host & (path.lane == lane))
+        spent = HostTime.of(events, replay.host_changes(change), lane) if change else None
+        pieces.append(_of_thread(replay, graph, activity, spent, own))
     order = np.argsort(np.concatenate([each.starts_ns for each in pieces]), kind="stable")
     joined: dict[str, Any] = {
         name: np.concatenate([getattr(each, name) for each in pieces])[order] for name in _COLUMNS
     }
-    return _merged(replace(path, **joined))
+    return replace(path, **joined)
+
+
+def _of_thread(
+    replay: Replay,
+    graph: DependencyGraph,
+    activity: HostActivity,
+    host_time: HostTime | None,
+    path: CriticalPath,
+) -> CriticalPath:
+    """Cut segments of one thread where its activity changes.
+
+    Args:
+        host_time: The time that the thread spends with a change, if that is another than recorded.
+        path: Segments of the thread, by node.
+    """
+    path = _select(path, np.argsort(replay.graph.time_ns[path.row], kind="stable"))
+    before = graph.first.before[path.row]
+    recorded, times = replay.graph.time_ns, graph.time_ns
+    whole = replace(
+        path,
+        starts_ns=recorded[before],
+        ends_ns=recorded[path.row],
+        step=np.arange(len(path.row), dtype=np.int32),
+    )
+    pieces = _cut_by_activity(replay.events, activity, whole, int(path.lane[0]))
+    of, lengths_ns = pieces.step, pieces.lengths_ns.astype(np.float64)
+    spent = host_time.within(pieces.starts_ns, pieces.ends_ns) if host_time else lengths_ns
+    # Where nothing is left of what the thread did, a segment keeps its recorded composition.
+    spent = np.where((np.bincount(of, spent) < 1)[of], lengths_ns, spent)
+    total, ended = np.bincount(of, spent), np.cumsum(spent)
+    ended -= (np.cumsum(total) - total)[of]
+    starts, ends = times[before], times[path.row]
+    after = starts[of] + np.round(ended * ((ends - starts) / total)[of]).astype(np.int64)
+    is_last = np.append(of[1:] != of[:-1], True)
+    after[is_last] = ends
+    begins = np.where(np.append(True, is_last[:-1]), starts[of], np.append(0, after[:-1]))
+    moved = replace(
+        pieces,
+        starts_ns=np.clip(begins, path.starts_ns[of], path.ends_ns[of]),
+        ends_ns=np.clip(after, path.starts_ns[of], path.ends_ns[of]),
+        step=path.step[of],
+    )
+    return _select(moved, moved.lengths_ns > 0)
+
+
+def _by_step(path: CriticalPath, ends_ns: Int64s) -> CriticalPath:
+    """Cut segments where a step is complete.
+
+    Args:
+        ends_ns: When each step is complete. Shape ``(s,)``.
+    """
+    if not len(path.kind):
+        return path
+    starts = distinct(np.concatenate((path.starts_ns, ends_ns)))
+    of = np.maximum(np.searchsorted(path.starts_ns, starts, side="right") - 1, 0)
+    ends = np.minimum(np.append(starts[1:], path.ends_ns[-1]), path.ends_ns[of])
+    step = np.searchsorted(ends_ns, starts, side="right").astype(np.int32)
+    cut = replace(_select(path, of), starts_ns=starts, ends_ns=ends, step=step)
+    return _select(cut, cut.lengths_ns > 0)
 
 
 def _merged(path: CriticalPath) -> CriticalPath:
@@ -189,13 +299,15 @@ def _select(path: CriticalPath, mask: Mask | Rows) -> CriticalPath:
     return replace(path, **{name: getattr(path, name)[mask] for name in _COLUMNS})
 
 
-def cut_by_activity(
+def _cut_by_activity(
     events: EventTable, activity: HostActivity, path: CriticalPath, lane: int
 ) -> CriticalPath:
-    """Cut the segments of a host thread where its innermost event changes."""
+    """Cut segments of a host thread where its innermost event changes."""
     rows = activity.tree.rows
     rows = rows[events.lane[rows] == lane]
-    bounds = np.concatenate((events.ts_ns[rows], events.ts_ns[rows] + events.dur_ns[rows]))
+    collectives = activity.collectives
+    moments = (events.ts_ns[rows], events.ts_ns[rows] + events.dur_ns[rows])
+    bounds = np.concatenate((*moments, collectives.starts_ns, collectives.ends_ns))
     bounds = bounds[inside(Intervals(path.starts_ns, path.ends_ns), bounds)]
     starts = distinct(np.concatenate((path.starts_ns, bounds)))
     of = np.searchsorted(path.starts_ns, starts, side="right") - 1
@@ -214,11 +326,18 @@ def cut_by_activity(
     kind = np.select(
         [
             wait != NO_ROW,
+            inside(collectives, middle),
             np.isin(row, activity.syncs.rows),
             category == Category.OP,
             np.isin(category, CALLS),
         ],
-        [PathKind.DATA_WAIT, PathKind.SYNC, PathKind.OPERATOR, PathKind.RUNTIME],
+        [
+            PathKind.DATA_WAIT,
+            PathKind.COMMUNICATION,
+            PathKind.SYNC,
+            PathKind.OPERATOR,
+            PathKind.RUNTIME,
+        ],
         PathKind.PYTHON,
     )
     return CriticalPath(

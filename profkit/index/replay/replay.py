@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.host.steps import Steps
+from profkit.index.host.steps import NO_STEP, Steps
 from profkit.index.intervals import covered_by, distinct, inside, of_pairs, unite
 from profkit.index.launches import DEVICE_WORK
 from profkit.index.replay.graph import NEVER, ORIGIN, DependencyGraph, Edge, NodeKind, Weights
@@ -28,7 +28,7 @@ _MIN_STEPS: Final = 3
 
 @dataclass(frozen=True)
 class Saving:
-    """The time that a change saves, over the whole window.
+    """The time that a change saves, over all steps or the recording.
 
     Attributes:
         ns: If all recorded lags stay.
@@ -43,8 +43,7 @@ class Saving:
 class Replay:
     """A recording that can be replayed with changes.
 
-    The window is from the start of the first step to the completion of the last one: the end of its
-    annotation, or of the last device work that it launched. Without steps it is the recording.
+    A step is complete when its annotation has ended, and the last device work that it launched.
 
     Attributes:
         events: The events.
@@ -57,48 +56,38 @@ class Replay:
     graph: DependencyGraph
 
     @cached_property
-    def completed(self) -> Int32s:
-        """The node that completes each step; without steps the last node. Shape ``(s,)``."""
-        if not len(self.steps):
-            is_join = self.graph.kind == NodeKind.JOIN
-            times = np.where(is_join, NEVER, self.graph.time_ns)
-            return np.array([int(np.argmax(times))], dtype=np.int32)
+    def _of_steps(self) -> tuple[Int32s, Rows]:
+        """Nodes of which the last one completes each step, by step; where each step's begin."""
         graph, steps = self.graph, self.steps
-        is_own = (graph.kind == NodeKind.HOST) & np.isin(graph.row, steps.rows)
-        own = np.flatnonzero(is_own)
-        number = np.searchsorted(steps.starts_ns, graph.issued_ns, side="right") - 1
-        launched = np.flatnonzero(np.isin(graph.kind, _WORK) & (number >= 0))
-        launched = launched[graph.issued_ns[launched] < steps.ends_ns[number[launched]]]
+        if not len(steps):
+            return np.flatnonzero(graph.kind != NodeKind.JOIN).astype(np.int32), np.zeros(1, int)
+        own = np.flatnonzero((graph.kind == NodeKind.HOST) & np.isin(graph.row, steps.rows))
+        number = steps.of(graph.issued_ns)
+        launched = np.flatnonzero(np.isin(graph.kind, _WORK) & (number != NO_STEP))
         by_row = np.argsort(steps.rows)
         number[own] = by_row[np.searchsorted(steps.rows[by_row], graph.row[own])]
-        nodes = np.concatenate((own, launched))
-        nodes = nodes[np.lexsort((-nodes, graph.time_ns[nodes], number[nodes]))]
-        last = np.searchsorted(number[nodes], np.arange(len(steps)), side="right") - 1
-        # A step is not complete before the one before it.
-        completed = nodes[last]
-        times = graph.time_ns[completed]
-        later = np.concatenate(([True], times[1:] >= np.maximum.accumulate(times)[:-1]))
-        place = np.maximum.accumulate(np.where(later, np.arange(len(steps)), 0))
-        return completed[place].astype(np.int32)
+        nodes = np.concatenate((own, launched)).astype(np.int32)
+        nodes = nodes[np.lexsort((-nodes, number[nodes]))]
+        return nodes, np.searchsorted(number[nodes], np.arange(len(steps)))
 
     @cached_property
-    def windows(self) -> tuple[Int64s, Int64s]:
-        """Start and completion of each step, disjoint; without steps of the recording.
+    def _starts(self) -> Int32s:
+        """The node at which each step starts, or the recording without steps. Shape ``(s,)``."""
+        graph, steps = self.graph, self.steps
+        if not len(steps):
+            return np.array([ORIGIN], dtype=np.int32)
+        own = np.flatnonzero((graph.kind == NodeKind.HOST) & np.isin(graph.row, steps.rows))
+        own = own[np.lexsort((own, graph.time_ns[own]))]
+        return own[np.searchsorted(graph.time_ns[own], steps.starts_ns)].astype(np.int32)
 
-        A step whose predecessor completes after its start begins at that completion: where the host
-        runs ahead, these are the steps of the device. If it is the bottleneck, the first step
-        begins when the work is done that was launched before it, on streams of the steps' work.
+    @cached_property
+    def _begun_after_ns(self) -> int:
+        """How long after the first step's start the work is done that was launched before it.
+
+        That is the work on streams of the steps' work; 0 unless the devices are the bottleneck.
         """
-        ends = self.graph.time_ns[self.completed]
-        if not len(self.steps):
-            return self.events.ts_ns.min(keepdims=True, initial=0), ends
-        begun_ns = self._begun_ns if self.is_device_bound else NEVER
-        starts = np.maximum(self.steps.starts_ns, np.append(begun_ns, ends[:-1]))
-        return np.minimum(starts, ends), ends
-
-    @cached_property
-    def _begun_ns(self) -> int:
-        """When the devices have finished what was launched before the first step."""
+        if not self.is_device_bound:
+            return 0
         graph, events = self.graph, self.events
         nodes = np.flatnonzero((graph.kind == NodeKind.DEVICE) & (graph.row != NO_ROW))
         stream, starts_ns = events.lane[graph.row[nodes]], events.ts_ns[graph.row[nodes]]
@@ -107,7 +96,50 @@ class Replay:
         first_ns[stream[is_of_steps]] = np.iinfo(np.int64).max
         np.minimum.at(first_ns, stream[is_of_steps], starts_ns[is_of_steps])
         is_earlier = ~is_of_steps & (starts_ns < first_ns[stream])
-        return int(graph.time_ns[nodes[is_earlier]].max(initial=NEVER))
+        begun_ns = int(graph.time_ns[nodes[is_earlier]].max(initial=NEVER))
+        return max(0, begun_ns - int(self.steps.starts_ns[0]))
+
+    @cached_property
+    def windows(self) -> tuple[Int64s, Int64s]:
+        """As :meth:`windows_at`, as recorded."""
+        return self.windows_at(self.graph.time_ns)
+
+    def windows_at(self, times: Int64s) -> tuple[Int64s, Int64s]:
+        """Start and completion of each step, disjoint; without steps of the recording.
+
+        A step begins at its start, or when the step before is complete if that is later: where the
+        host runs ahead, these are the steps of the device. If it is the bottleneck, the first step
+        begins when the work is done that was launched before it.
+
+        Args:
+            times: The moments of all nodes. Shape ``(n,)``.
+        """
+        starts, ends = times[self._starts], self._ends_at(times)
+        starts[0] += self._begun_after_ns
+        starts[1:] = np.maximum(starts[1:], ends[:-1])
+        return np.minimum(starts, ends), ends
+
+    def _ends_at(self, times: Int64s) -> Int64s:
+        """When each step is complete. Shape ``(s,)``."""
+        nodes, first = self._of_steps
+        return np.asarray(np.maximum.accumulate(np.maximum.reduceat(times[nodes], first)))
+
+    def completed_at(self, times: Int64s) -> Int32s:
+        """The node that completes each step; without steps the last node. Shape ``(s,)``.
+
+        A step is not complete before the one before it.
+
+        Args:
+            times: As for :meth:`windows_at`.
+        """
+        nodes, first = self._of_steps
+        number = np.searchsorted(first, np.arange(len(nodes)), side="right") - 1
+        order = np.lexsort((-nodes, times[nodes], number))
+        last = nodes[order[np.append(first[1:], len(nodes)) - 1]]
+        at = times[last]
+        later = np.concatenate(([True], at[1:] >= np.maximum.accumulate(at)[:-1]))
+        place = np.maximum.accumulate(np.where(later, np.arange(len(at)), 0))
+        return np.asarray(last[place], dtype=np.int32)
 
     @cached_property
     def is_device_bound(self) -> bool:
@@ -115,42 +147,19 @@ class Replay:
         if len(self.steps) < _MIN_STEPS:
             return False
         steps = self.steps
-        behind_ns = self.graph.time_ns[self.completed] - steps.ends_ns
+        behind_ns = self._ends_at(self.graph.time_ns) - steps.ends_ns
         least_ns = MIN_LAG_SHARE * float(np.mean(steps.ends_ns - steps.starts_ns))
         growth_ns = (behind_ns[-1] - behind_ns[0]) / (len(steps) - 1)
         return bool(growth_ns > least_ns and (behind_ns[1:] > least_ns).all())
 
-    @cached_property
-    def _ends(self) -> Int32s:
-        """The nodes of which the last one completes the window."""
-        if not len(self.steps):
-            return np.flatnonzero(self.graph.kind != NodeKind.JOIN).astype(np.int32)
-        graph = self.graph
-        is_own = (graph.kind == NodeKind.HOST) & np.isin(graph.row, self.steps.rows)
-        start, end = self.steps.starts_ns[0], self.steps.ends_ns.max()
-        is_launched = (graph.issued_ns >= start) & (graph.issued_ns < end)
-        return np.flatnonzero(is_own | (is_launched & np.isin(graph.kind, _WORK))).astype(np.int32)
-
-    @cached_property
-    def start(self) -> int:
-        """The node at which the window starts."""
-        if not len(self.steps):
-            return ORIGIN
-        graph, row = self.graph, self.steps.rows[0]
-        is_own = (graph.kind == NodeKind.HOST) & (graph.row == row)
-        return int(np.flatnonzero(is_own & (graph.time_ns == self.steps.starts_ns[0]))[0])
-
     def length_ns(self, times: Int64s) -> int:
-        """Length of the window with the moments of a replay."""
-        return int(times[self._ends].max(initial=NEVER) - times[self.start])
-
-    def last(self, times: Int64s) -> int:
-        """The node that completes the window with the moments of a replay."""
-        return int(self._ends[np.argmax(times[self._ends])])
+        """Length of all steps, or of the recording, with the moments of a replay."""
+        starts, ends = self.windows_at(times)
+        return int((ends - starts).sum())
 
     @cached_property
     def recorded_ns(self) -> int:
-        """Recorded length of the window."""
+        """Recorded length of all steps, or of the recording."""
         return self.length_ns(self.graph.time_ns)
 
     def removed_ns(self, change: ProgramChange) -> int:
@@ -163,7 +172,7 @@ class Replay:
         return unite(host, of_pairs(change.host_time)).total_ns + round(shares)
 
     def saving(self, change: ProgramChange) -> Saving:
-        """The time that a change saves over the window."""
+        """The time that a change saves."""
         lengths = [self.length_ns(self.replay(change, hidden=hidden)) for hidden in (False, True)]
         low, high = sorted(self.recorded_ns - length for length in lengths)
         return Saving(low, high)

@@ -146,7 +146,7 @@ def _steps(report: Report, writer: EventWriter) -> Iterator[bytes]:
 
 
 def _critical_path(ctx: Context, writer: EventWriter, base: str) -> Iterator[bytes]:
-    """Every segment of the critical paths, named after what runs in it."""
+    """Every segment of the critical path, named after what runs in it."""
     path = ctx.critical_path
     if not len(path.kind):
         return

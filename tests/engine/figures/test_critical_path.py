@@ -94,6 +94,57 @@ def test_python_is_named_by_its_function_and_by_nothing_without_stacks(tmp_path:
         assert (first.kind, first.name, first.ns) == ("python", name, 50_000)
 
 
+def test_kernels_that_no_later_step_waits_for_are_not_on_it(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for _ in range(4):
+        with builder.step():
+            builder.compute("aten::prepare", 95_000)
+            builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=60_000)
+    found = summary_of(builder, tmp_path)
+    # Each kernel runs while the host prepares the next step; only the last one is waited for.
+    assert found.total_ns == 4 * 100_000 + 60_000
+    assert {part.kind: part.ns for part in found.parts}["kernel"] == 60_000
+
+
+def test_steps_with_other_code_in_between_have_paths_of_their_own(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for _ in range(3):
+        with builder.step():
+            builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=60_000)
+        builder.compute("aten::evaluate", 500_000)
+    found = summary_of(builder, tmp_path)
+    assert found.total_ns == 3 * 65_000
+    assert {part.kind: part.ns for part in found.parts}["kernel"] == 3 * 60_000
+
+
+def test_of_device_work_alone_it_follows_the_streams(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for _ in range(3):
+        with builder.step():
+            begun = builder.now_ns
+            builder.kernel("gemm", 50_000, at_ns=begun)
+            builder.kernel("ncclDevKernel_AllReduce", 30_000, stream=9, at_ns=begun + 50_000)
+            builder.kernel("gemm", 19_000, at_ns=begun + 80_000)
+            builder.advance(100_000)
+    found = summary_of(builder, tmp_path)
+    kinds = {part.kind: part.ns for part in found.parts}
+    assert kinds["kernel"] == 3 * 69_000
+    assert kinds["communication"] == 3 * 30_000
+    assert found.is_explained
+
+
+def test_collectives_that_the_host_waits_for_are_collectives(tmp_path: Path) -> None:
+    builder = TraceBuilder(device_names=())
+    for _ in range(3):
+        with builder.step():
+            builder.compute("aten::mm", 20_000)
+            with builder.thread(3000), builder.annotation("gloo:all_reduce"):
+                builder.advance(80_000)
+            builder.compute("aten::add_", 5_000)
+    kinds = {part.kind: part.ns for part in summary_of(builder, tmp_path).parts}
+    assert kinds["communication"] == 3 * 80_000
+
+
 def test_without_steps_it_is_the_path_of_the_recording(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.launch("aten::mm", kernel="gemm", host_ns=5_000, device_ns=20_000)
