@@ -4,9 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, cast
 
-from profkit.errors import LoadError, MissingFileError, UnreadableFileError
+from profkit.errors import LoadError, MissingFileError, TooLargeError, UnreadableFileError
+from profkit.units import format_bytes
 
 _BLOCK_BYTES: Final = 4 << 20
+STALLED_S: Final = 60
+"""How long a server may send nothing."""
+_MAX_UNANNOUNCED_BYTES: Final = 1 << 30
+"""How much is read from a server that announces no size: it may never end."""
 _STREAMED: Final = ("http://", "https://")
 """Servers that may not support range requests: a block size of 0 requests one stream."""
 
@@ -22,6 +27,7 @@ def open_url(url: str) -> Iterator[BinaryIO]:
 
     Raises:
         MissingFileError: There is no file at the URL.
+        TooLargeError: While it is read: the server announces no size, and does not end.
         UnreadableFileError: It cannot be reached, or the package for its protocol is missing.
     """
     try:
@@ -32,7 +38,7 @@ def open_url(url: str) -> Iterator[BinaryIO]:
             "pip install 'profkit[remote]'",
         ) from None
     try:
-        filesystem, path = fsspec.core.url_to_fs(url)
+        filesystem, path = fsspec.core.url_to_fs(url, **_options(url))
         block_bytes = 0 if url.startswith(_STREAMED) else _BLOCK_BYTES
         opened = filesystem.open(path, "rb", block_size=block_bytes)
     except Exception as error:
@@ -41,12 +47,25 @@ def open_url(url: str) -> Iterator[BinaryIO]:
         yield cast("BinaryIO", _RemoteFile(raw, url))
 
 
+def _options(url: str) -> dict[str, Any]:
+    """Options of the filesystem: a server is given up if it sends nothing, however long it takes.
+
+    Without them a download ends after five minutes, and a server that stalls is waited for as long.
+    """
+    if not url.startswith(_STREAMED):
+        return {}
+    import aiohttp  # noqa: PLC0415  (fsspec needs it for these URLs)
+
+    wait = aiohttp.ClientTimeout(total=None, sock_connect=STALLED_S, sock_read=STALLED_S)
+    return {"client_kwargs": {"timeout": wait}}
+
+
 def url_n_bytes(url: str) -> int:
     """The size of the file at a URL; 0 if the server does not report it."""
     import fsspec  # noqa: PLC0415
 
     try:
-        filesystem, path = fsspec.core.url_to_fs(url)
+        filesystem, path = fsspec.core.url_to_fs(url, **_options(url))
         return int(filesystem.size(path) or 0)
     except Exception as error:
         raise _load_error(url, error) from error
@@ -58,12 +77,22 @@ class _RemoteFile:
     def __init__(self, raw: Any, url: str) -> None:  # noqa: ANN401  (opened by fsspec)
         self._raw = raw
         self._url = url
+        self._is_endless = url.startswith(_STREAMED) and _announced_bytes(raw) is None
+        self._n_read = 0
 
     def read(self, n_bytes: int = -1) -> bytes:
         try:
-            return bytes(self._raw.read(n_bytes))
+            chunk = bytes(self._raw.read(n_bytes))
         except Exception as error:
             raise _load_error(self._url, error) from error
+        self._n_read += len(chunk)
+        if self._is_endless and self._n_read > _MAX_UNANNOUNCED_BYTES:
+            raise TooLargeError(
+                f"{self._url} has sent {format_bytes(self._n_read)} without announcing a size, "
+                "and has not ended.",
+                "Download the file first.",
+            )
+        return chunk
 
     def seek(self, offset: int, whence: int = 0) -> int:
         try:
@@ -73,6 +102,12 @@ class _RemoteFile:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (an attribute of the file)
         return getattr(self._raw, name)
+
+
+def _announced_bytes(raw: Any) -> int | None:  # noqa: ANN401  (opened by fsspec)
+    """The size that a web server announced for what it sends; None if it announced none."""
+    size: int | None = getattr(getattr(raw, "r", None), "content_length", None)
+    return size
 
 
 def _cause_of(error: BaseException) -> BaseException:

@@ -1,5 +1,6 @@
 """Traces are read from URLs: in memory, on a web server and in an S3-compatible store."""
 
+import contextlib
 import gzip
 import os
 import socket
@@ -16,7 +17,8 @@ import fsspec
 import pytest
 
 from profkit.api import analyze
-from profkit.errors import MissingFileError, UnreadableFileError
+from profkit.errors import MissingFileError, TooLargeError, UnreadableFileError
+from profkit.readers import remote
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace as load
 
@@ -145,3 +147,44 @@ def test_missing_files_unreachable_servers_and_unknown_protocols_are_reported(we
         load("http://127.0.0.1:1/t.json")
     with pytest.raises(UnreadableFileError, match="nosuch"):
         load("nosuch://t.json")
+
+
+class _Endless(_Quiet):
+    """Sends events without an end, or nothing after the first ones."""
+
+    stalls = False
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        event = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":1},'
+        self.wfile.write(b'{"traceEvents":[' + event * 10)
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"" if self.stalls else event * 10_000)
+                time.sleep(0.1 if self.stalls else 0)
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+
+@pytest.mark.parametrize("how", ["stalls", "sends on"])
+def test_a_server_that_never_ends_is_given_up(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Endless, "stalls", how == "stalls")
+    monkeypatch.setattr(remote, "STALLED_S", 2)
+    monkeypatch.setattr(remote, "_MAX_UNANNOUNCED_BYTES", 8 << 20)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Endless)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/t.json"
+    try:
+        if how == "stalls":
+            with pytest.raises(UnreadableFileError, match=r"t\.json cannot be read: .*[Tt]ime"):
+                load(url)
+        else:
+            with pytest.raises(TooLargeError, match="without announcing a size"):
+                load(url)
+    finally:
+        server.shutdown()
+        server.server_close()
