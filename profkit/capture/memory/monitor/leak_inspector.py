@@ -253,14 +253,21 @@ class LeakInspector:
     def _members(
         self, kinds: Collection[TensorKind]
     ) -> dict[SiteGroup, list[tuple[int, LiveStorage]]]:
-        """Storages by group; if some sites of a kind are known, only those with a site."""
+        """Storages by group; if some sites of a kind are known, only those with a site.
+
+        With a single site the rest of the kind is taken to come from there too: of the sampled
+        ones perhaps only that is left which is in use just now, and not in what grows.
+        """
         members: dict[SiteGroup, list[tuple[int, LiveStorage]]] = {}
         for address, storage in self._live_tensors.storages():
             if storage.kind in kinds and storage.is_aged and storage.first_step > self._since:
                 site = self._site_of(address, storage)
                 members.setdefault((storage.kind, site), []).append((address, storage))
         for kind in {kind for kind, site in members if site is not None}:
-            members.pop((kind, None), None)
+            others = members.pop((kind, None), [])
+            sites = [group for group in members if group[0] == kind]
+            if len(sites) == 1:
+                members[sites[0]] += others
         largest = sorted(members, key=lambda group: -sum(s.bytes for _, s in members[group]))
         return {group: members[group] for group in largest[:_MAX_GROUPS]}
 
@@ -286,7 +293,8 @@ class LeakInspector:
         if not examples:
             return Inspection(self._step, chains=chains, is_hidden=True)
         newest = examples[0]
-        stack = () if group[1] is None else self._stack_of(newest)
+        stacks = () if group[1] is None else map(self._stack_of, examples)
+        stack = next(filter(None, stacks), ())
         storage = storage_of(newest)
         return Inspection(
             self._step,

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from profkit.capture.memory.monitor import leak_monitor, sampler
+from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Work
-from profkit.capture.memory.monitor.leak_inspector import Inspection
+from profkit.capture.memory.monitor.leak_inspector import Inspection, LeakInspector
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
+from profkit.capture.memory.monitor.live_tensors import LiveTensors
 from profkit.model.live_memory import Chain, Leak, LiveMemory, TensorShape
 
 N_STEPS = 40
@@ -370,6 +372,27 @@ def test_a_queue_that_is_read_too_slowly_has_the_line_that_fills_it() -> None:
     leak = only(monitored(body, 80))
     assert code_of(leak).endswith("# allocated here")
     assert "backlog" in holder_of(leak)
+
+
+def test_the_holder_is_that_of_most_tensors_and_not_only_of_the_sampled_one() -> None:
+    live, sites = LiveTensors(), AllocationSampler()
+    live.begin()
+    live.scan(1, full=True)
+    sites.begin()
+    in_use = torch.zeros(5000)  # allocated here
+    sites.end(2)
+    live.scan(2)
+    for step in range(3, 10):
+        KEPT.append(torch.zeros(5000))
+        live.scan(step)
+    kinds = {one.kind for _, one in live.storages() if one.bytes == 20000 and one.is_aged}
+    ((group, found),) = LeakInspector(live, sites, 9, 1).groups(kinds).items()
+    sites.retain(lambda _: False)
+    live.end()
+    assert group[1] is not None
+    assert found.stack[0][0] == __file__
+    assert ".KEPT[" in "".join(found.chains[0].parts)
+    assert len(in_use) == 5000
 
 
 def test_holders_and_lines_survive_an_inspection_that_finds_none() -> None:
