@@ -11,7 +11,8 @@ Why it matters:
     Nothing is fused across a break, values between two graphs go through memory, and one CUDA graph
     cannot contain both. That cost is in no recording: it takes one without the break to know it.
     The cost given here is what the steps take less in a replay of the recording without Python's
-    time between the graphs.
+    time between the graphs, including those of functions that are compiled on their own only
+    because of a break in them or beside them.
 
 How to fix it:
     Move the line out of the compiled function, or write it so that it can be compiled:
@@ -79,7 +80,7 @@ from profkit.index.compiled.compilations import gaps_between_graphs
 from profkit.index.intervals import Intervals, union
 from profkit.model.capture_info import CodePlace, Compiled
 from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Mask, Rows
+from profkit.model.events import NO_ROW, Int32s, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.location import Location
 from profkit.units import format_count, format_share
@@ -182,20 +183,54 @@ def _breaks_by_line(ctx: Context, code: CompiledCode, thresholds: Thresholds) ->
     n_graphs = np.bincount(runs.root[has_graph], minlength=len(runs.rows))
     inside = in_steps & (runs.parent >= 0) & (n_graphs[runs.root] > 1)
     lines: dict[object, tuple[_Line, list[Rows]]] = {}
+    called = []
     for places in _same_versions(ctx, np.flatnonzero(inside & _contains_graph(ctx, has_graph))):
-        line = _line(ctx, code, int(places[0]), has_graph=bool(has_graph[places[0]]))
+        first = int(places[0])
+        line = _line(ctx, code, first, has_graph=bool(has_graph[first]))
         if line is not None:
             key = line.location.file, line.location.line, line.is_call
             lines.setdefault(key, (line, []))[1].append(places)
+        elif has_graph[first] and code.resumes_at(first) is None:
+            called.append(places)
     if not lines:
         return
-    of_line = [np.concatenate(places) for _, places in lines.values()]
+    of_line = [np.sort(np.concatenate(places)) for _, places in lines.values()]
+    # The first graph of a call has to be entered in any case.
+    graphs = np.flatnonzero(has_graph)
+    _, first_of_call = np.unique(runs.root[graphs], return_index=True)
+    others = np.setdiff1d(np.concatenate([*called, graphs[:0]]), graphs[first_of_call])
+    entered = _with_calls(runs.root, of_line, others)
     # Computed once for all lines, since it joins all operators of a thread.
-    starts, ends = gaps_between_graphs(ctx.events, runs, np.concatenate(of_line))
-    bounds = np.cumsum([len(places) for places in of_line])[:-1]
+    starts, ends = gaps_between_graphs(ctx.events, runs, np.concatenate(entered))
+    bounds = np.cumsum([len(places) for places in entered])[:-1]
     gaps = map(union, np.split(starts, bounds), np.split(ends, bounds))
     for (line, _), places, between in zip(lines.values(), of_line, gaps, strict=True):
-        yield _finding(ctx, line, np.sort(places), between, n_graphs, thresholds)
+        yield _finding(ctx, line, places, between, n_graphs, thresholds)
+
+
+def _with_calls(root: Int32s, of_line: list[Rows], called: Rows) -> list[Rows]:
+    """The runs of each line, with those of functions that are called between its graphs.
+
+    A function has graphs of its own only because of a break in it or in its caller: else it would
+    be in the graph of the caller. Its run belongs to the next break of the same call, or else to
+    the one before.
+
+    Args:
+        root: Of each run. Shape of the runs.
+        of_line: Runs that resume behind each line.
+        called: Runs that do not resume.
+    """
+    number = np.repeat(np.arange(len(of_line)), [len(places) for places in of_line])
+    places = np.concatenate(of_line)
+    order = np.lexsort((places, root[places]))
+    places, number = places[order], number[order]
+    key = root[places] * np.int64(len(root)) + places
+    after = np.searchsorted(key, root[called] * np.int64(len(root)) + called)
+    at = np.minimum(after, len(places) - 1)
+    at = np.where(root[places[at]] == root[called], at, np.maximum(after - 1, 0))
+    is_own = root[places[at]] == root[called]
+    called, number = called[is_own], number[at[is_own]]
+    return [np.concatenate((own, called[number == line])) for line, own in enumerate(of_line)]
 
 
 def _same_versions(ctx: Context, places: Rows) -> Iterator[Rows]:

@@ -312,3 +312,47 @@ def test_without_steps_it_is_skipped(analyzed: Analyzed) -> None:
     b = TraceBuilder(device_names=())
     cut(b)
     assert [each.rule for each in analyzed(b, RULE).unchecked] == ["CMP002"]
+
+
+def test_a_function_that_the_break_keeps_out_of_the_graph_costs_the_way_into_it(
+    found: Found,
+) -> None:
+    capture = CaptureInfo(
+        version="1",
+        name="run",
+        compiles=Compiles(
+            compiled=[
+                Compiled("0/0", (NET, 80, "loop"), is_users=True, caller=CALL, n_ops=0),
+                Compiled("1/0", (NET, 36, "forward"), is_users=True, caller=CALL, n_ops=1),
+                Compiled(
+                    "2/0", (NET, 40, "torch_dynamo_resume_in_forward_at_40"), is_users=True,
+                    caller=CALL, n_ops=1,
+                ),
+                Compiled("3/0", (NET, 90, "head"), is_users=True, caller=CALL, n_ops=1),
+            ],
+            breaks=[at_line()],
+        ),
+    )  # fmt: skip
+    b = TraceBuilder(capture=capture, device_names=())
+    for _ in range(3):
+        with b.step():
+            with b.op("Torch-Compiled Region: 0/0"):
+                for _ in range(2):
+                    b.advance(40 * US)
+                    with b.op("Torch-Compiled Region: 1/0"):
+                        b.advance(5 * US)
+                        b.compute("aten::addmm", 100 * US)
+                        b.advance(20 * US)
+                        with b.op("Torch-Compiled Region: 2/0"):
+                            b.advance(10 * US)
+                            b.compute("aten::tanh", 100 * US)
+                b.advance(50 * US)
+                with b.op("Torch-Compiled Region: 3/0"):
+                    b.compute("aten::addmm", 100 * US)
+            b.compute("aten::add", 100 * US)
+    (finding,) = found(b, RULE)
+    # Twice 30 µs behind the line, and 45 into the second layer, as one graph has to be entered too;
+    # then 50 into the head.
+    assert finding.cost.ns == 3 * (2 * 30 + 45 + 50) * US
+    assert finding.n == 6
+    assert finding.evidence["n_graphs"] == 3 * 5

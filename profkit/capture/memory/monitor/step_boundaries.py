@@ -60,13 +60,15 @@ class StepBoundaries:
         if self._leads(optimizer):
             self.step_ended("optimizer", recorded=recorded)
 
-    def module_called(self, module: object, *, recorded: bool) -> None:
-        """A module is called; only calls of the first one count."""
+    def module_called(self, module: object, *, recorded: bool) -> bool:
+        """A module is called; only calls of the first one count. Returns whether this is it."""
         if self._module is None:
             with contextlib.suppress(TypeError):
                 self._module = weakref.ref(module)
-        if self._module is not None and self._module() is module:
+        is_first = self._module is not None and self._module() is module
+        if is_first:
             self.step_ended("module", recorded=recorded)
+        return is_first
 
     def step_ended(self, source: StepSource, *, recorded: bool = False) -> None:
         """A source reports the end of a step: the program itself, or a DataLoader's next batch."""

@@ -1,0 +1,62 @@
+"""Hooks of ``profkit run`` leave the program's own hooks and its compiled code alone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+OWN_HOOK = """
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+seen = []
+register_optimizer_step_post_hook(lambda *_: seen.append(1))
+weight = torch.nn.Parameter(torch.zeros(2))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(9):
+    weight.sum().backward()
+    optimizer.step()
+print(len(seen))
+"""
+COMPILED = """
+import torch
+from torch.nn.modules import module
+
+network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+n_hooks = []
+
+def backend(graph, _):
+    n_hooks.append(len(module._global_forward_pre_hooks))
+    return graph.forward
+
+compiled = torch.compile(network, backend=backend, dynamic=False)
+with torch.no_grad():
+    for n in range(1, 30):
+        compiled(torch.ones(1 + (n > 20), 4))
+print(n_hooks)
+"""
+
+
+def printed(program: str, folder: Path, *options: str) -> tuple[str, str]:
+    path = folder / "program.py"
+    path.write_text(program)
+    finished = subprocess.run(
+        [sys.executable, "-m", "profkit", "run", "--dir", str(folder), *options, str(path)],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.strip(), finished.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--no-leaks",), ("--no-trace",)])
+def test_a_program_with_its_own_optimizer_hook_runs_to_its_end(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert printed(OWN_HOOK, tmp_path, *options)[0] == "9"
+
+
+def test_a_module_is_compiled_without_hooks_and_its_calls_are_steps(tmp_path: Path) -> None:
+    n_hooks, report = printed(COMPILED, tmp_path)
+    assert n_hooks == "[0, 0]"
+    assert "over 2" in report, report
