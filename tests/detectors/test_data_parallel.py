@@ -195,10 +195,6 @@ def test_on_several_devices_it_costs_copies_and_gradients_put_together(found: Fo
     assert "`DistributedDataParallel(model, device_ids=[local_rank])`" in finding.fix
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="A wait for two threads that run one after the other is not found: they keep their time",
-)
 def test_without_the_wrapper_the_threads_of_the_replicas_start_earlier(found: Found) -> None:
     (finding,) = found(on_two(), RULE)
     # A step ends at 335 µs. Without the 50 µs on the host before the first replica its product runs

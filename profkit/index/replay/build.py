@@ -280,13 +280,72 @@ def _add_launches(host: _Moments, events: EventTable, work: DeviceWork) -> Int32
 def _add_handovers(
     host: _Moments, edges: _EdgeList, events: EventTable, rows: Int32s, lanes: Int32s, main: int
 ) -> Int32s:
-    """Find where the main thread waits for another one, such as for the backward pass.
+    """Find where the main thread waits for others, such as for the backward pass or for replicas.
 
-    While it waits nothing begins or ends on it, and the other thread is active most of that time.
+    While it waits nothing begins or ends on it, and others are active most of that time: one of
+    them, or several that are active only while it waits. Those of them that overlap form a group.
+    The first group follows the main thread, each other one the group before it, and the main thread
+    goes on after the last group.
 
     Returns:
         The nodes at which a thread goes on after it waited for another.
     """
+    active = _active_in_pauses(events, rows, lanes, main)
+    if not len(active.lane):
+        return _NO_NODES
+    reached_ns = np.concatenate(([NEVER], np.maximum.accumulate(active.last_ns)[:-1]))
+    leads = np.flatnonzero(active.first_ns >= reached_ns)
+    sizes = np.diff(np.append(leads, len(active.lane)))
+    group = np.repeat(np.arange(len(leads)), sizes)
+    ended_ns = np.maximum.reduceat(active.last_ns, leads)
+    begin_ns, end_ns = active.begin_ns, active.end_ns
+    is_first = (np.diff(begin_ns[leads], prepend=NEVER) != 0)[group]
+    is_last = np.append(begin_ns[leads[1:]] != begin_ns[leads[:-1]], True)[group]
+    # At one moment the main thread first goes on and then waits; the other way round there.
+    begun = host.add(active.first_ns, active.lane, NO_ROW, 3)
+    done = host.add(active.last_ns, active.lane, NO_ROW, 2)
+    waiting = host.add(begin_ns[is_first], main, NO_ROW, 7)
+    goes_on = host.add(end_ns[is_last], main, NO_ROW, 1)
+    lag = active.first_ns - begin_ns
+    edges.add(waiting, begun[is_first], Edge.HANDOVER, lag[is_first])
+    edges.add(done[is_last], goes_on, Edge.HANDOVER, (end_ns - ended_ns[group])[is_last])
+    # Every one of a later group follows all of the group before it.
+    after = np.flatnonzero(~is_first)
+    n_before = sizes[group[after] - 1]
+    nth = np.arange(n_before.sum()) - np.repeat(np.cumsum(n_before) - n_before, n_before)
+    before = np.repeat(leads[group[after] - 1], n_before) + nth
+    after = np.repeat(after, n_before)
+    lag = active.first_ns[after] - ended_ns[group[before]]
+    edges.add(done[before], begun[after], Edge.HANDOVER, lag)
+    return np.concatenate((begun, goes_on))
+
+
+@dataclass(frozen=True)
+class _Active:
+    """Where other threads are active in a pause of the main one, by begin. Shape ``(k,)`` each.
+
+    Attributes:
+        lane: The other thread.
+        begin_ns: Where the pause begins.
+        end_ns: Where the pause ends.
+        first_ns: The first moment within the pause at which something on the thread begins or ends.
+        last_ns: The last such moment, later than the first.
+    """
+
+    lane: Int32s
+    begin_ns: Int64s
+    end_ns: Int64s
+    first_ns: Int64s
+    last_ns: Int64s
+
+    def of(self, chosen: Mask | Rows) -> "_Active":
+        """Some of them."""
+        times = (self.begin_ns, self.end_ns, self.first_ns, self.last_ns)
+        return _Active(self.lane[chosen], *(column[chosen] for column in times))
+
+
+def _active_in_pauses(events: EventTable, rows: Int32s, lanes: Int32s, main: int) -> _Active:
+    """Where the main thread waits for others."""
     rows = rows[np.argsort(events.lane[rows], kind="stable")]
     place = np.searchsorted(events.lane[rows], np.stack((lanes, lanes + 1)))
     of_lane = {
@@ -294,34 +353,41 @@ def _add_handovers(
         for lane, first, last in zip(lanes.tolist(), *place.tolist(), strict=True)
     }
     bounds = _bounds(events, of_lane.pop(main, rows[:0]))
-    paused = [_NO_NODES]
+    length = np.diff(bounds)
+    columns: list[tuple[npt.NDArray[Any], ...]] = []
     for lane, rows_of_lane in of_lane.items():
         starts = events.ts_ns[rows_of_lane]
         ends = starts + events.dur_ns[rows_of_lane]
         own = np.concatenate((starts, ends))
         after = np.searchsorted(bounds, starts, side="right"), np.searchsorted(bounds, ends)
         gap = np.concatenate(after) - 1
-        within = (gap >= 0) & (gap < len(bounds) - 1)
+        within = (gap >= 0) & (gap < len(length))
+        within[within] = length[gap[within]] > EXPLAINED_NS
+        only = np.full(len(own), within.all())[within]
         own, gap = own[within], gap[within]
-        if not len(own):
-            continue
         order = np.lexsort((own, gap))
         own, gap = own[order], gap[order]
-        first = np.flatnonzero(np.concatenate(([True], gap[1:] != gap[:-1])))
-        last = np.append(first[1:], len(own)) - 1
-        length = bounds[gap[first] + 1] - bounds[gap[first]]
-        waits = (length > EXPLAINED_NS) & (2 * (own[last] - own[first]) >= length)
-        gap, first, last = gap[first][waits], first[waits], last[waits]
-        # At one moment the main thread first goes on and then waits; the other way round there.
-        for (before, before_lane, waits_at), (after, after_lane, goes_on_at) in (
-            ((bounds[gap], main, 7), (own[first], lane, 3)),
-            ((own[last], lane, 2), (bounds[gap + 1], main, 1)),
-        ):
-            resumed = host.add(after, after_lane, NO_ROW, goes_on_at)
-            waiting = host.add(before, before_lane, NO_ROW, waits_at)
-            edges.add(waiting, resumed, Edge.HANDOVER, after - before)
-            paused.append(resumed)
-    return np.concatenate(paused)
+        first = np.flatnonzero(np.diff(gap, prepend=NO_ROW))
+        last = np.append(first[1:], len(own))[: len(first)] - 1
+        gap = gap[first]
+        columns.append((np.full(len(gap), lane), gap, own[first], own[last], only[first]))
+    if not columns:
+        none = np.zeros(0, dtype=np.int64)
+        return _Active(_NO_NODES, none, none, none, none)
+    lane, gap, first, last, only = (np.concatenate(each) for each in zip(*columns, strict=True))
+    order = np.lexsort((last, first))
+    order = order[(last > first)[order]]
+    gap, only = gap[order], only[order].astype(np.bool_)
+    active = _Active(
+        lane[order].astype(np.int32), bounds[gap], bounds[gap + 1], first[order], last[order]
+    )
+    is_long = 2 * (active.last_ns - active.first_ns) >= length[gap]
+    of_pause = is_long | only
+    active, gap = active.of(of_pause), gap[of_pause]
+    reached = np.concatenate(([NEVER], np.maximum.accumulate(active.last_ns)[:-1]))
+    covered = np.maximum(0, active.last_ns - np.maximum(active.first_ns, reached))
+    total = np.bincount(gap, weights=covered, minlength=len(length))
+    return active.of(2 * total[gap] >= length[gap])
 
 
 def _bounds(events: EventTable, rows: Int32s) -> Int64s:

@@ -196,7 +196,11 @@ class Replay:
         for lane in np.unique(graph.lane[graph.lane != NO_ROW]).tolist():
             spent = HostTime.of(self.events, changes, lane)
             if spent is not None:
-                self._spend(weights, spent, lane)
+                self._spend(weights, spent, graph.lane == lane, _HOST_TIME)
+        # Time before another thread begins, or after it has ended, is nobody's own.
+        between = HostTime.of(self.events, [HostChange(change.calls[:0], change.host_time, 0.0)])
+        if between is not None:
+            self._spend(weights, between, graph.kind == NodeKind.HOST, (Edge.HANDOVER,))
         waits = changes[-1].rows
         for edges, lags in graph.with_lags(weights):
             of_call = (edges.kind == Edge.SYNC) & np.isin(graph.row, change.calls)
@@ -238,11 +242,13 @@ class Replay:
         weights.first_ns[joined] = graph.first.hidden_lag_ns[joined]
         weights.second_ns[is_own] = graph.second.hidden_lag_ns[is_own]
 
-    def _spend(self, weights: Weights, spent: "HostTime", lane: int) -> None:
-        """Let a host thread spend another time than recorded."""
+    def _spend(
+        self, weights: Weights, spent: "HostTime", nodes: Mask, kinds: tuple[Edge, ...]
+    ) -> None:
+        """Spend another time than recorded before some nodes, on edges of some kinds."""
         graph = self.graph
         for edges, lags in graph.with_lags(weights):
-            at = np.flatnonzero((graph.lane == lane) & np.isin(edges.kind, _HOST_TIME))
+            at = np.flatnonzero(nodes & np.isin(edges.kind, kinds))
             starts, ends = graph.time_ns[edges.before[at]], graph.time_ns[at]
             lags[at] = np.round(
                 lags[at] * (spent.within(starts, ends) / np.maximum(ends - starts, 1))
@@ -278,8 +284,10 @@ class HostTime:
     factor: Float64s
 
     @classmethod
-    def of(cls, events: EventTable, changes: list[HostChange], lane: int) -> "HostTime | None":
-        """The time of one thread; None if nothing changes on it."""
+    def of(
+        cls, events: EventTable, changes: list[HostChange], lane: int = NO_ROW
+    ) -> "HostTime | None":
+        """The time of one thread, or between threads; None if nothing changes in it."""
         every = []
         for each in changes:
             own = each.rows[events.lane[each.rows] == lane]

@@ -34,6 +34,11 @@ _launches = st.one_of(
     st.tuples(st.just("event"), _stream, _ns),
 )
 _backward = st.tuples(st.just("backward"), st.lists(_launches, min_size=1, max_size=5), _long_ns)
+_replicas = st.tuples(
+    st.just("replicas"),
+    st.lists(st.tuples(st.lists(_launches, min_size=1, max_size=3), _long_ns), max_size=3),
+    st.integers(0, 30).map(lambda us: us * 1000),
+)
 actions = st.lists(
     st.one_of(
         _launches,
@@ -41,11 +46,12 @@ actions = st.lists(
         st.tuples(st.just("device")),
         st.tuples(st.just("fill"), _ns),
         _backward,
+        _replicas,
     ),
     min_size=1,
     max_size=40,
 )
-"""Programs with two streams, events between them, graphs, a second thread, and waits for all."""
+"""Programs with two streams, events between them, graphs, more threads, and waits for all."""
 loading = st.lists(
     st.one_of(_launches, st.tuples(st.just("batch"), _ns.map(lambda ns: 10 * ns)), _backward),
     min_size=1,
@@ -135,6 +141,12 @@ def _do(b: TraceBuilder, action: Action, played: Played, factor: float, wait: in
             with b.thread(BACKWARD_THREAD), b.op("backward", self_ns=ns):
                 for each in inner:
                     _do(b, each, played, factor, wait)
+        case ("replicas", replicas, ns):
+            for number, (inner, own_ns) in enumerate(replicas, 1):
+                b.advance(ns)
+                with b.thread(BACKWARD_THREAD + number), b.op("replica", self_ns=own_ns):
+                    for each in inner:
+                        _do(b, each, played, factor, wait)
         case ("item", ns):
             with b.op("aten::item"), b.op("aten::_local_scalar_dense", self_ns=1_000):
                 b.copy("DtoH (Device -> Pinned)", 4, round(ns * factor), blocking=False)

@@ -9,8 +9,9 @@ It is slow, plain Python, and shares no code with the package. Its definitions:
   its usual latency, plus what it took longer (or less) in the recording.
 - A blocking call returns when the work that it waits for has ended, plus its recorded latency, but
   not before it had the time of a call that need not wait.
-- While a thread (the backward pass) is active within a pause of the main thread, the main thread
-  waits for it.
+- The main thread waits for another one (the backward pass) that is active for most of a pause, and
+  for threads that are active only in its pauses (replicas) if they are for most of one. Of these, a
+  thread that begins after others have ended waits for them.
 - If the program waited for two batches of worker processes in a row, the second arrives as long
   after the first as recorded.
 - Within a blocking call, and between the kernels of one graph, a device that seems idle works on
@@ -390,24 +391,52 @@ class Simulation:
             key=lambda thread: (marked(thread, MARKS[:1]), marked(thread, MARKS), length[thread]),
         )
         bounds = _moments(of_thread[main])
+        pauses = [(begin, end) for begin, end in pairwise(bounds) if end - begin > SHORT]
+        in_pause: dict[tuple[int, int], list[tuple[int, int, Thread]]] = defaultdict(list)
         for thread, spans in of_thread.items():
             if thread == main:
                 continue
             starts = sorted(span.begin for span in spans)
             stops = sorted(span.end for span in spans)
-            for begin, end in pairwise(bounds):
+            found = []
+            n_inside = 0
+            for begin, end in pauses:
                 inside = starts[bisect_left(starts, begin) : bisect_left(starts, end)]
                 inside += stops[bisect_right(stops, begin) : bisect_right(stops, end)]
-                if end - begin <= SHORT or not inside:
-                    continue
-                first, last = min(inside), max(inside)
-                if 2 * (last - first) < end - begin:
-                    continue
-                there, back = object(), object()
-                actions[main].append(Action(begin, 7, "call", there))
-                actions[thread].append(Action(first, -1, "called", (there, first - begin)))
-                actions[thread].append(Action(last, 7, "call", back))
-                actions[main].append(Action(end, -1, "called", (back, end - last)))
+                n_inside += len(inside)
+                if inside and min(inside) < max(inside):
+                    found.append((begin, end, min(inside), max(inside)))
+            helps_only = n_inside == 2 * len(spans)
+            for begin, end, first, last in found:
+                if helps_only or 2 * (last - first) >= end - begin:
+                    in_pause[begin, end].append((first, last, thread))
+        for pause, active in in_pause.items():
+            busy = _merged([(first, last) for first, last, _ in active])
+            if 2 * sum(last - first for first, last in busy) >= pause[1] - pause[0]:
+                self._hand_over(main, pause, sorted(active), actions)
+
+    @staticmethod
+    def _hand_over(
+        main: Thread,
+        pause: tuple[int, int],
+        active: list[tuple[int, int, Thread]],
+        actions: dict[Thread, list[Action]],
+    ) -> None:
+        """One pause: the threads of each group start when the group before has ended."""
+        there = object()
+        actions[main].append(Action(pause[0], 7, "call", there))
+        waits_for, since = [there], pause[0]
+        group: list[object] = []
+        until = pause[0]
+        for first, last, thread in active:
+            if group and first >= until:
+                waits_for, since, group = group, until, []
+            back = object()
+            group.append(back)
+            until = max(until, last)
+            actions[thread].append(Action(first, -1, "called", (waits_for, first - since)))
+            actions[thread].append(Action(last, 7, "call", back))
+        actions[main].append(Action(pause[1], -1, "called", (group, pause[1] - until)))
 
     # What would happen
 
@@ -527,9 +556,9 @@ class _Run:
                 arrived = self.signals[id(former)]
                 now = max(now + min(BATCH_READY, spent), arrived + span.end - former.end)
             elif action.do == "called":
-                caller, delay = thing
-                yield caller
-                resumed = self.signals[caller] + delay
+                callers, delay = thing
+                yield from callers
+                resumed = max(self.signals[caller] for caller in callers) + delay
                 now = resumed if action is actions[0] else max(now, resumed)
             else:
                 now += spent
