@@ -156,8 +156,9 @@ def _calls_in_later_steps(ctx: Context) -> Rows:
 def _fix(n_frees: int) -> str:
     if n_frees:
         return (
-            "Remove `torch.cuda.empty_cache()` from the loop. If there is none, the GPU is nearly "
-            "full and PyTorch frees its cache to continue: use a smaller batch."
+            "Remove `torch.cuda.empty_cache()` from the loop, and unset "
+            "`PYTORCH_NO_CUDA_MEMORY_CACHING`. If it is neither, the GPU is nearly full and "
+            "PyTorch frees its cache to continue: use a smaller batch."
         )
     return (
         "Set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or pad batches to a few sizes, so "

@@ -162,7 +162,7 @@ def _finding(
             scaled=((_copies_during(ctx, waits.waited), 0.0),), host_time=waits.waited.pairs()
         )
     else:
-        is_own = inside(union(*windows(ctx)), ctx.events.ts_ns[waits.rows])
+        is_own = inside(union(*ctx.replay.windows), ctx.events.ts_ns[waits.rows])
         change = ProgramChange(scaled=((waits.rows[is_own].astype(np.intp), 0.0),))
     cost = ctx.time_cost(change, "upper-bound")
     is_costly = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)

@@ -47,19 +47,17 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import WaitThresholds, costly_wait, in_windows
+from profkit.engine.families.copies import copy_sites, pageable_copies
+from profkit.engine.windows import WaitThresholds
 from profkit.engine.wording import at, times_per_step
-from profkit.index.device.syncs import COPYING, SyncKind, bytes_of, is_pageable
+from profkit.index.device.syncs import COPYING, SyncKind
 from profkit.index.host.host_made_tensors import SMALL_BYTES, creating_ops
 from profkit.index.runtime_calls import rows_named
-from profkit.model.events import NO_ROW, Category, Rows
+from profkit.model.events import NO_ROW, Category, Int32s, Rows
 from profkit.model.finding import Finding
-from profkit.units import format_bytes
 
 INFO = RuleInfo(
     id="DAT002",
@@ -94,34 +92,22 @@ _ON_GPU: Final = (
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to be copied to a GPU."""
-    waits = ctx.syncs.of_kind(SyncKind.TO_DEVICE)
-    waits = waits.select(in_windows(ctx, waits.rows) & is_pageable(ctx.events, waits.copy))
+    waits = pageable_copies(ctx, SyncKind.TO_DEVICE)
     made_here = creating_ops(ctx.events, ctx.tree, ctx.source.frame, waits.owner) != NO_ROW
     small = ctx.events.n_bytes.at(waits.copy) <= SMALL_BYTES
-    waits = waits.select(~(made_here & small))
-    for location, owners in ctx.by_line(np.unique(waits.owner)):
-        here = waits.select(np.isin(waits.owner, owners))
-        wait = costly_wait(ctx, here.rows, thresholds)
-        if wait is None:
-            continue
-        copies = np.unique(here.copy)
-        n_bytes = bytes_of(ctx.events, copies)
-        yield wait.finding(
+    for site in copy_sites(ctx, waits.select(~(made_here & small)), thresholds):
+        yield site.finding(
             ctx,
             INFO,
             message=(
-                f"The copy of {format_bytes(n_bytes / len(copies))} from pageable memory to the "
-                f"GPU{at(location)} runs {times_per_step(ctx, len(owners))} and {wait.text(ctx)}"
+                f"The copy of {site.mean_bytes} from pageable memory to the GPU{at(site.location)} "
+                f"runs {times_per_step(ctx, len(site.owners))}"
             ),
-            fix=_fix(ctx, owners),
-            locations=(location,),
-            n=len(owners),
-            rows=copies,
-            evidence={"bytes": n_bytes},
+            fix=_fix(ctx, site.owners),
         )
 
 
-def _fix(ctx: Context, owners: Rows) -> str:
+def _fix(ctx: Context, owners: Rows | Int32s) -> str:
     """The fix, by the operator that the program called."""
     called = ctx.tree.outermost(rows_named(ctx.events, _CALLED, Category.OP))[owners]
     names = [ctx.events.name_of(row) for row in called[called != NO_ROW]]

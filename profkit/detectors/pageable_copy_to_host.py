@@ -40,16 +40,14 @@ Source:
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import WaitThresholds, costly_wait, in_windows
+from profkit.engine.families.copies import copy_sites, pageable_copies
+from profkit.engine.windows import WaitThresholds
 from profkit.engine.wording import at, tensor_method, times_per_step
-from profkit.index.device.syncs import SyncKind, bytes_of, is_pageable
+from profkit.index.device.syncs import SyncKind
 from profkit.model.finding import Finding
-from profkit.units import format_bytes
 
 INFO = RuleInfo(
     id="SYN003",
@@ -65,29 +63,17 @@ Thresholds = WaitThresholds
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that waits for a tensor to reach the host."""
-    waits = ctx.syncs.of_kind(SyncKind.TO_HOST)
-    waits = waits.select(in_windows(ctx, waits.rows) & is_pageable(ctx.events, waits.copy))
-    for location, owners in ctx.by_line(np.unique(waits.owner)):
-        here = waits.select(np.isin(waits.owner, owners))
-        wait = costly_wait(ctx, here.rows, thresholds)
-        if wait is None:
-            continue
-        copies = np.unique(here.copy)
-        n_bytes = bytes_of(ctx.events, copies)
-        method = tensor_method(ctx, int(owners[0])) or "cpu"
-        yield wait.finding(
+    for site in copy_sites(ctx, pageable_copies(ctx, SyncKind.TO_HOST), thresholds):
+        method = tensor_method(ctx, int(site.owners[0])) or "cpu"
+        yield site.finding(
             ctx,
             INFO,
             message=(
-                f"`.{method}()`{at(location)} copies {format_bytes(n_bytes / len(copies))} to the "
-                f"host {times_per_step(ctx, len(owners))} and {wait.text(ctx)}"
+                f"`.{method}()`{at(site.location)} copies {site.mean_bytes} to the host "
+                f"{times_per_step(ctx, len(site.owners))}"
             ),
             fix=(
                 f'Copy less often, or use `.to("cpu", non_blocking=True)` instead of '
                 f"`.{method}()` and read the values after a later synchronization."
             ),
-            locations=(location,),
-            n=len(owners),
-            rows=copies,
-            evidence={"bytes": n_bytes},
         )

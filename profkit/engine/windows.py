@@ -19,10 +19,12 @@ from profkit.index.intervals import (
     union,
     unite,
 )
+from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
-from profkit.model.events import Int32s, Int64s, Mask, Rows
+from profkit.model.events import Category, Int32s, Int64s, Mask, Rows
 from profkit.model.finding import Confidence, Cost, EvidenceValue, Finding, Severity
 from profkit.model.location import Location
+from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.units import format_share
 
 MAX_EVENT_IDS = 20
@@ -210,6 +212,8 @@ _HOST_CATEGORIES: Final = frozenset(
 def uses_device(ctx: Context) -> bool:
     """Whether the program used any device, even if the recording does not show its work.
 
-    Events of a kind that only a device's runtime writes are enough, of any vendor.
+    Events of a kind that only a device's runtime writes are enough, of any vendor, and operators
+    that only a GPU runs.
     """
-    return ctx.has_device_work or not _HOST_CATEGORIES.issuperset(ctx.trace.notes.categories)
+    by_kind = ctx.has_device_work or not _HOST_CATEGORIES.issuperset(ctx.trace.notes.categories)
+    return by_kind or bool(rows_named(ctx.events, DEVICE_OPERATOR, Category.OP).any())

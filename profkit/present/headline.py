@@ -1,6 +1,7 @@
 """The headline of a report, and the labels and facts that every renderer shows."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from statistics import mean, median
 from typing import Final
 
@@ -9,6 +10,7 @@ from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
 from profkit.model.report import Breakdown, OpSummary, Report, Summary
+from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.names import middle_cut, visible
 from profkit.present.critical_path import main_name, main_share, path_label
 from profkit.present.memory_text import (
@@ -69,6 +71,7 @@ _MIN_CHILDREN_SHARE: Final = 0.1
 _MIN_DELAYED_SHARE: Final = 0.1
 """If the thread was without a core for less, that is not among the facts."""
 _NUMBER_DIGITS: Final = 3
+_NO_TIME: Final = "no time: hidden by other work"
 
 
 def part_label(kind: str) -> str:
@@ -146,8 +149,13 @@ def cost_share(report: Report, finding: Finding) -> float | None:
 
 
 def cost_text(report: Report, finding: Finding) -> str:
-    """A finding's cost, ``up to 65.1 ms per step (37%), 1.50 MiB per step``; empty if unknown."""
+    """A finding's cost, ``up to 65.1 ms per step (37%), 1.50 MiB per step``; empty if unknown.
+
+    Where a replay saves nothing, since the steps wait for other work meanwhile, it says so.
+    """
     cost = finding.cost
+    if cost.ns == 0 and cost.high_ns is not None:
+        return _most_text(report, finding, cost.high_ns) if cost.high_ns else _NO_TIME
     basis = _BASIS[cost.basis]
     share = cost_share(report, finding)
     of_step = "" if share is None else f" ({format_share(share)})"
@@ -161,6 +169,15 @@ def cost_text(report: Report, finding: Finding) -> str:
     elif cost.bytes:
         parts.append(f"{basis}{format_bytes(cost.bytes)}")
     return ", ".join(parts)
+
+
+def _most_text(report: Report, finding: Finding, high_ns: int) -> str:
+    """The upper end of a cost whose lower end is 0."""
+    n_steps = max(1, len(report.summary.steps))
+    most = replace(finding.cost, ns=high_ns, low_ns=None, high_ns=None, basis="upper-bound")
+    if most.per_step_ns is not None:
+        most = replace(most, per_step_ns=round(high_ns / n_steps))
+    return cost_text(report, replace(finding, cost=most))
 
 
 def _time_range(cost: Cost, ns: int) -> str:
@@ -210,9 +227,9 @@ def _largest_part(report: Report) -> list[str]:
     per_step = "" if path.per_step_ns is None else " per step"
     cold_share = path.cold_start_ns / path.total_ns
     if cold_share > least:
-        cold_ns = round(cold_share * path.mean_ns)
-        of_path = f"{format_ns(cold_ns)}{per_step} ({format_share(cold_share)})"
-        return [f"Cold start takes {of_path}: launches that first load code and libraries."]
+        share = f"{format_share(cold_share)}{' of all steps' if per_step else ''}"
+        cold = f"Cold start takes {format_ns(path.cold_start_ns)} ({share})"
+        return [f"{cold}: launches that first load code and libraries."]
     line = next((each for each in path.lines if each.kind != "unrecorded"), None)
     if line is None or line.share <= least or (line.kind == "python" and _waiting(report)):
         return []
@@ -283,8 +300,13 @@ def _time_and_work(report: Report, breakdown: Breakdown | None) -> str:
         busy = format_share(_device_work(breakdown))
         return f"{start}; {_devices(report)} busy {busy} of it{end}"
     work = sum(part.share for part in breakdown.parts if part.kind in _HOST_WORK)
-    where = "without recorded device work" if report.source.devices else "all on the CPU"
+    on_device = report.source.devices or _has_device_operators(report)
+    where = "without recorded device work" if on_device else "all on the CPU"
     return f"{start}, {where}; operators take {format_share(work)} of it{end}"
+
+
+def _has_device_operators(report: Report) -> bool:
+    return any(DEVICE_OPERATOR.match(op.name) for op in report.summary.top_ops)
 
 
 def _no_steps(report: Report) -> str:
@@ -357,7 +379,7 @@ def _without_costs(report: Report) -> str:
         return no_memory_findings(report)
     breakdown = report.summary.breakdown
     sentence = no_problems(report)
-    if any(finding.cost.ns for finding in report.findings):
+    if any(finding.cost.ns is not None for finding in report.findings):
         whole = "step time" if breakdown and breakdown.per_step_ns is not None else "the recording"
         sentence = f"No finding exceeds 1% of {whole}."
     elif report.findings:

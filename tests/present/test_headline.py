@@ -201,6 +201,8 @@ def test_each_of_several_devices_has_a_line() -> None:
         (Cost(per_step_bytes=1 << 10, bytes=1 << 20, basis="estimate"), "about 1.00 KiB per step"),
         (Cost(), ""),
         (Cost(ns=0, per_step_ns=0), ""),
+        (Cost(ns=0, per_step_ns=0, high_ns=0), "no time: hidden by other work"),
+        (Cost(ns=0, low_ns=0, high_ns=104_400_000), "up to 104 ms (10%)"),
     ],
 )
 def test_a_cost_is_given_per_step_where_there_are_steps(cost: Cost, expected: str) -> None:
@@ -255,6 +257,21 @@ def test_a_finding_that_costs_more_than_any_part_stands_alone(tmp_path: Path) ->
     text = headline_of(b, tmp_path)
     assert "Highest cost: loop waits for the data loader" in text
     assert "Largest part" not in text
+
+
+def test_operators_of_cudnn_are_not_all_on_the_cpu(tmp_path: Path) -> None:
+    b = TraceBuilder(device_names=())
+    b.compute("aten::cudnn_convolution", 2_000_000)
+    assert "without recorded device work" in headline_of(b, tmp_path)
+
+
+def test_a_cold_start_happens_once_and_not_per_step(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    for number in range(3):
+        with b.step(), b.op("aten::mm"):
+            ident = b.call("LaunchKernel", 90_000_000 if number == 1 else 5_000)
+            b.kernel("gemm", 10_000, correlation=ident)
+    assert "Cold start takes 90.0 ms (100% of all steps): launches" in headline_of(b, tmp_path)
 
 
 def test_launches_that_take_ten_milliseconds_are_a_cold_start(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Blocking copies of pageable memory, by source line."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import CostlyWait, WaitThresholds, costly_wait, in_windows
+from profkit.index.device.syncs import SyncKind, Syncs, bytes_of, is_pageable
+from profkit.model.events import Int32s, Rows
+from profkit.model.finding import Finding
+from profkit.model.location import Location
+from profkit.units import format_bytes
+
+
+@dataclass(frozen=True)
+class CopySite:
+    """The blocking copies of one source line.
+
+    Attributes:
+        location: The line.
+        owners: The operators that copy.
+        copies: The copies. Shape ``(k,)``.
+        n_bytes: Bytes of all copies.
+        wait: The time that they block the host, and what it costs.
+    """
+
+    location: Location
+    owners: Rows | Int32s
+    copies: Int32s
+    n_bytes: int
+    wait: CostlyWait
+
+    @property
+    def mean_bytes(self) -> str:
+        """The mean size of a copy, such as ``18.4 MiB``."""
+        return format_bytes(self.n_bytes / len(self.copies))
+
+    def finding(self, ctx: Context, info: RuleInfo, *, message: str, fix: str) -> Finding:
+        """The finding of a rule on these copies."""
+        return self.wait.finding(
+            ctx,
+            info,
+            message=f"{message} and {self.wait.text(ctx)}",
+            fix=fix,
+            locations=(self.location,),
+            n=len(self.owners),
+            rows=self.copies,
+            evidence={"bytes": self.n_bytes},
+        )
+
+
+def pageable_copies(ctx: Context, kind: SyncKind) -> Syncs:
+    """The calls in the steps that block the host with a copy of pageable memory."""
+    waits = ctx.syncs.of_kind(kind)
+    return waits.select(in_windows(ctx, waits.rows) & is_pageable(ctx.events, waits.copy))
+
+
+def copy_sites(ctx: Context, waits: Syncs, thresholds: WaitThresholds) -> Iterator[CopySite]:
+    """The source lines whose copies block the host for longer than a threshold."""
+    for location, owners in ctx.by_line(np.unique(waits.owner)):
+        here = waits.select(np.isin(waits.owner, owners))
+        wait = costly_wait(ctx, here.rows, thresholds)
+        if wait is not None:
+            copies = np.unique(here.copy)
+            yield CopySite(location, owners, copies, bytes_of(ctx.events, copies), wait)
