@@ -139,9 +139,10 @@ def _window_layers(
     begin = np.searchsorted(places, alloc)
     end = np.where(free == NO_ROW, len(places), np.searchsorted(places, free))
     row = rows_open_at(ctx.events, ctx.tree, every.table.lane[alloc], every.table.ts_ns[alloc])
-    frame = np.where(row == NO_ROW, NO_FRAME, ctx.source.frame[row]).astype(np.int64)
-    op = np.where(row == NO_ROW, NO_ROW, ctx.innermost_op[row])
-    name = np.where(op == NO_ROW, -1, ctx.events.name[op]).astype(np.int64)
+    # NO_ROW is the entry appended: there may be no others.
+    frame = np.append(ctx.source.frame, NO_FRAME).astype(np.int64)[row]
+    op = np.append(ctx.innermost_op, NO_ROW)[row]
+    name = np.append(ctx.events.name, -1).astype(np.int64)[op]
     one = np.zeros(len(alloc), dtype=np.int64)
     in_window = bytes_over_time(one, n_bytes, begin, end, moments, 1)[0]
     before = Layer(_EARLIER, np.maximum(allocated - in_window, 0))

@@ -178,7 +178,7 @@ def _innermost_op(ctx: Context, rows: Rows) -> Int32s:
     """For some memory events the innermost operator at that time, or NO_ROW."""
     table = ctx.trace.memory
     inside = rows_open_at(ctx.events, ctx.tree, table.lane[rows], table.ts_ns[rows])
-    return np.where(inside != NO_ROW, ctx.innermost_op[inside], NO_ROW)
+    return np.append(ctx.innermost_op, np.int32(NO_ROW))[inside]
 
 
 def _sums(n: int, keys: Int32s, weights: Int64s) -> Int64s:

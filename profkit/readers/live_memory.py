@@ -7,6 +7,7 @@ import msgspec
 from profkit.errors import DamagedFileError
 from profkit.model.live_memory import SCHEMA, LiveMemory
 from profkit.readers.older_layouts import upgrade_memory
+from profkit.readers.plain_json import UNREADABLE, decode_plain
 from profkit.readers.stream import Place, read_whole
 
 SUFFIX: Final = ".memory.json.gz"
@@ -33,7 +34,7 @@ def read_live(place: Place, limit_bytes: int | None = None) -> LiveMemory:
     """
     text = read_whole(place, limit_bytes)
     try:
-        return msgspec.convert(upgrade_memory(msgspec.json.decode(text)), LiveMemory)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return msgspec.convert(upgrade_memory(decode_plain(text)), LiveMemory)
+    except UNREADABLE as error:
         message = f"{place} is not a complete memory record: {error}."
         raise DamagedFileError(message, "Run the program again with profkit run.") from error

@@ -8,6 +8,7 @@ import msgspec
 from profkit.errors import DamagedFileError
 from profkit.model.report import SCHEMA, Report
 from profkit.readers.older_layouts import upgrade_report
+from profkit.readers.plain_json import UNREADABLE, decode_plain
 from profkit.readers.stream import Place, open_plain, read_whole
 
 _START: Final = re.compile(rb'\s*\{\s*"profkit"\s*:\s*"[^"]*"\s*,\s*"source"\s*:\s*\{')
@@ -26,8 +27,8 @@ def read_report(place: Place, limit_bytes: int | None = None) -> Report | None:
             return None
     text = read_whole(place, limit_bytes)
     try:
-        report = msgspec.convert(upgrade_report(msgspec.json.decode(text)), Report)
-    except (msgspec.DecodeError, RecursionError) as error:
+        report = msgspec.convert(upgrade_report(decode_plain(text)), Report)
+    except UNREADABLE as error:
         message = f"{place} is incomplete, or not a report of this version: {error}."
         raise DamagedFileError(message, "Save the report again, or compare the traces.") from error
     if report.schema != SCHEMA:

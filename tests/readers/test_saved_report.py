@@ -2,15 +2,19 @@
 
 import gzip
 import json
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import profkit
+from profkit.api import analyze, compare, render, study
 from profkit.errors import DamagedFileError
 from profkit.model.report import Report
 from profkit.readers.report import read_report
+from profkit.testing import LiveBuilder, TraceBuilder
 from tests.renderers import reports
 
 
@@ -78,3 +82,43 @@ def test_a_report_of_an_unknown_layout_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({**tree, "schema": "profkit.report/99"}))
     with pytest.raises(DamagedFileError, match=r"profkit\.report/99"):
         read_report(path)
+
+
+@pytest.mark.parametrize("kind", ["report", "memory"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace(b"train", b"tr\xe2in"),
+        lambda text: re.sub(rb":[1-9]\d*", b":" + b"7" * 30, text),
+        lambda text: re.sub(rb":[1-9]\d*", b":" + b"7" * 5_000, text),
+        lambda text: text.replace(b"[", b"[" * 10_000),
+    ],
+    ids=["not UTF-8", "beyond 64 bits", "thousands of digits", "nested"],
+)
+def test_damaged_files_of_profkit_are_load_errors(
+    kind: str, damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "saved.json"
+    if kind == "memory":
+        LiveBuilder().write(path)
+    else:
+        b = TraceBuilder(stacks=True)
+        with b.step(), b.frame("train.py", 3, "step"):
+            b.compute("aten::mm", 5_000)
+        (tmp_path / "t.json").write_bytes(b.to_bytes())
+        path.write_bytes(render(analyze(tmp_path / "t.json"), "json", indent=0))
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DamagedFileError, match=r"saved\.json is"):
+        compare(path, path)
+
+
+def test_memory_events_without_any_other_event_are_drawn(tmp_path: Path) -> None:
+    b = TraceBuilder(memory=True)
+    with b.op("aten::empty"):
+        b.alloc(64)
+    document = b.to_dict()
+    only = [each for each in document["traceEvents"] if each["ph"] != "X"]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({**document, "traceEvents": only}))
+    studied = study(path, strict=True)
+    assert render(studied.report, "html", recording=studied.recording)
