@@ -1,10 +1,10 @@
 """Measures what the fixes of examples save on a CPU, and writes ``docs/truth.md``.
 
 Each program runs with its problem, fixed, and with its problem under ``profkit run``, one after the
-other, several times. Nothing else should run on the machine; a lower nice value is taken if it is
-allowed. It takes about five minutes on two cores.
+other; then the next program; then all again, until the time is up. Other programs on the machine
+make it less exact, not wrong: times are CPU times, and each round compares its own runs.
 
-Run: ``python -m examples.truth.measure [--rounds N] [NAME…]``, or ``make truth``.
+Run: ``python -m examples.truth.measure [--minutes M] [NAME…]``, or ``make truth``.
 """
 
 import argparse
@@ -16,8 +16,9 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,21 +26,17 @@ import torch
 
 from examples.gpu import record
 from examples.gpu.recording.rows import ROOT, Rows
-from examples.truth.section import MEASURED, Pair
+from examples.truth.section import MEASURED, Pair, Round
 from examples.truth.timed import PREFIX
 
 TIMED: Final = Path(__file__).with_name("timed.py")
-NICE: Final = -5
+MINUTES: Final = 5.5
+MIN_ROUNDS: Final = 2
 ON_CPU: Final = ("--device", "cpu", "--scale", "0.05")
-DIGITS: Final = 4
+SETTINGS: Final = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 KEPT_BYTES: Final = "1000000000"
-SETTINGS: Final = {
-    "CUDA_VISIBLE_DEVICES": "",
-    "OMP_NUM_THREADS": "1",
-    "MALLOC_MMAP_THRESHOLD_": KEPT_BYTES,
-    "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES,
-}
-"""Without the last two, glibc returns freed tensors to the system: page faults in the next step."""
+KEEPS_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": KEPT_BYTES, "MALLOC_TRIM_THRESHOLD_": KEPT_BYTES}
+"""glibc does not return freed memory to the system."""
 
 
 @dataclass(frozen=True)
@@ -50,44 +47,41 @@ class Programs:
         rule: The name of the rule that finds the problem.
         problem: Path and arguments of the program with its problem.
         fixed: The same of the fixed program.
-        n_recorded: Steps to record.
+        n_steps: Steps to record, and to time without a recording.
+        settings: Further environment variables.
     """
 
     rule: str
     problem: tuple[str, ...]
     fixed: tuple[str, ...]
-    n_recorded: int = 20
+    n_steps: int
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
+STARVED: Final = ("starved_loader.py", "30"), ("starved_loader_cured.py", "30")
+ZEROED: Final = ("zeroed_gradients.py",), ("zeroed_gradients_cured.py",)
 RECOMPILES: Final = ("gpu/recompiles.py", "--steps", "8", "--warm-up", "4", *ON_CPU)
+BREAKS: Final = ("gpu/graph_breaks.py", "--steps", "60", *ON_CPU)
 PROGRAMS: Final = {
-    "starved_loader": Programs(
-        "starved-by-loader", ("starved_loader.py",), ("starved_loader_cured.py",)
-    ),
-    "zeroed_gradients": Programs(
-        "zeroed-gradients", ("zeroed_gradients.py",), ("zeroed_gradients_cured.py",)
-    ),
-    "recompiles": Programs("recompiles", RECOMPILES, (*RECOMPILES, "--cured"), n_recorded=6),
+    "starved_loader": Programs("starved-by-loader", *STARVED, 20),
+    "starved_loader, freed memory kept": Programs("starved-by-loader", *STARVED, 20, KEEPS_MEMORY),
+    "zeroed_gradients": Programs("zeroed-gradients", *ZEROED, 60),
+    "zeroed_gradients, freed memory kept": Programs("zeroed-gradients", *ZEROED, 60, KEEPS_MEMORY),
+    "recompiles": Programs("recompiles", RECOMPILES, (*RECOMPILES, "--cured"), 6),
+    "graph_breaks": Programs("graph-breaks", BREAKS, (*BREAKS, "--cured"), 60),
 }
 
 
-def ran(command: Sequence[str], folder: Path) -> str:
-    """Run Python in a folder and return what it printed."""
+def ran(command: Sequence[str], folder: Path, settings: Mapping[str, str]) -> dict[str, float]:
+    """Run Python in a folder and return the step times that it printed."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    settings = {**os.environ, **SETTINGS, "PYTHONPATH": path}
     finished = subprocess.run(  # noqa: S603
         [sys.executable, *command],
-        cwd=folder, env=settings, check=True, stdout=subprocess.PIPE, text=True,
-        stderr=subprocess.DEVNULL,
+        cwd=folder, env={**os.environ, **SETTINGS, **settings, "PYTHONPATH": path}, check=True,
+        stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    return finished.stdout
-
-
-def step_ms(program: Sequence[str], folder: Path) -> float:
-    """The median step time of a program without profkit, in milliseconds."""
-    printed = ran([str(TIMED), *program], folder)
-    line = next(line for line in printed.splitlines() if line.startswith(PREFIX))
-    return float(json.loads(line.removeprefix(PREFIX))["median_ms"])
+    line = next(each for each in finished.stdout.splitlines() if each.startswith(PREFIX))
+    return dict(json.loads(line.removeprefix(PREFIX)))
 
 
 def cost_of(report: dict[str, Any], rule: str) -> dict[str, Any]:
@@ -96,61 +90,78 @@ def cost_of(report: dict[str, Any], rule: str) -> dict[str, Any]:
     Args:
         report: A decoded JSON report.
     """
-    none = {"per_step_ns": None}
     found = (finding["cost"] for finding in report["findings"] if finding["name"] == rule)
-    return next(found, none)
+    return next(found, {"ns": None})
 
 
-def predicted(programs: Programs, folder: Path) -> tuple[float, float, float, str]:
-    """Record a program with its problem.
+def measure(programs: Programs) -> tuple[Round, str]:
+    """Run a pair of programs once.
 
     Returns:
-        The ends of the cost per step, and the length of a step, in milliseconds; the basis.
+        The figures, and the basis of the cost.
 
     Raises:
         ValueError: If the rule finds nothing with a cost.
     """
-    options = ["--active", str(programs.n_recorded), "--dir", "out", "--json", "report.json"]
-    program = [str(ROOT / "examples" / programs.problem[0]), *programs.problem[1:]]
-    ran(["-m", "profkit", "run", *options, *program], folder)
-    report = json.loads((folder / "report.json").read_text())
+    problem, fixed = (
+        [str(TIMED), str(programs.n_steps), str(ROOT / "examples" / each[0]), *each[1:]]
+        for each in (programs.problem, programs.fixed)
+    )
+    options = ["--active", str(programs.n_steps), "--dir", "out", "--json", "report.json"]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        plain = ran(problem, folder, programs.settings)
+        cured = ran(fixed, folder, programs.settings)
+        command = ["-m", "profkit", "run", *options, *problem]
+        recorded = ran(command, folder, programs.settings)
+        report = json.loads((folder / "report.json").read_text())
     cost, n_steps = cost_of(report, programs.rule), len(report["summary"]["steps"])
-    if cost["per_step_ns"] is None:
-        raise ValueError(f"{programs.rule} finds nothing with a cost in {programs.problem[0]}.")
-    lower_ms = cost["ns"] / n_steps / 1e6
-    upper_ms = lower_ms if cost["max_ns"] is None else cost["max_ns"] / n_steps / 1e6
-    return lower_ms, upper_ms, report["summary"]["window_ns"] / n_steps / 1e6, cost["basis"]
+    if cost["ns"] is None or n_steps != programs.n_steps:
+        raise ValueError(f"No cost of {programs.rule} in {n_steps} steps of {programs.problem[0]}.")
+    per_step = recorded["cpu_ms"] / recorded["wall_ms"] / n_steps / 1e6
+    low_ns, high_ns = (
+        cost["ns"] if cost[end] is None else cost[end] for end in ("low_ns", "high_ns")
+    )
+    figures = Round(
+        problem_ms=plain["cpu_ms"],
+        fixed_ms=cured["cpu_ms"],
+        recorded_ms=recorded["cpu_ms"],
+        predicted_ms=round(low_ns * per_step, 4),
+        predicted_max_ms=round(high_ns * per_step, 4),
+        cpu_share=round(plain["cpu_ms"] / plain["wall_ms"], 3),
+    )
+    return figures, cost["basis"]
 
 
-def measure(name: str, n_rounds: int) -> Pair:
-    """Run a pair of programs.
+def measured(names: Sequence[str], minutes: float) -> list[Pair]:
+    """Run pairs in turn until the time is up, each at least twice.
 
     Args:
-        name: Its name in ``PROGRAMS``.
-        n_rounds: How often each runs.
+        names: Their names in ``PROGRAMS``.
+        minutes: The time.
+
+    Raises:
+        RuntimeError: If runs of a pair fail again and again.
     """
-    programs = PROGRAMS[name]
-    problem, fixed = (
-        [str(ROOT / "examples" / each[0]), *each[1:]] for each in (programs.problem, programs.fixed)
-    )
-    problem_ms, fixed_ms, lower_ms, upper_ms, recorded_ms = [], [], [], [], []
-    basis = ""
-    for _ in range(n_rounds):
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            problem_ms.append(step_ms(problem, folder))
-            fixed_ms.append(step_ms(fixed, folder))
-            lower, upper, step, basis = predicted(programs, folder)
-        lower_ms.append(round(lower, DIGITS))
-        upper_ms.append(round(upper, DIGITS))
-        recorded_ms.append(round(step, DIGITS))
-        print(
-            f"{name}: {problem_ms[-1]} ms, fixed {fixed_ms[-1]} ms, predicted {lower_ms[-1]} ms",
-            flush=True,
-        )
-    return Pair(
-        name, programs.rule, problem_ms, fixed_ms, lower_ms, upper_ms, recorded_ms, basis
-    )  # fmt: skip
+    began, longest, number = time.monotonic(), 0.0, 0
+    rounds: dict[str, list[Round]] = {name: [] for name in names}
+    basis: dict[str, str] = {}
+    while number < MIN_ROUNDS or time.monotonic() - began + longest < 60 * minutes:
+        number += 1
+        start = time.monotonic()
+        for name in names:
+            try:
+                figures, basis[name] = measure(PROGRAMS[name])
+            except (ValueError, OSError, StopIteration, subprocess.CalledProcessError) as error:
+                print(f"{name}: left out of this round: {error}", flush=True)
+                continue
+            rounds[name].append(figures)
+            print(f"{name}: {figures}", flush=True)
+        longest = max(longest, time.monotonic() - start)
+    failed = [name for name in names if len(rounds[name]) < MIN_ROUNDS]
+    if failed:
+        raise RuntimeError(f"Too few runs succeeded of {', '.join(failed)}. Run make truth again.")
+    return [Pair(name, PROGRAMS[name].rule, basis[name], rounds[name]) for name in names]
 
 
 def machine() -> dict[str, Any]:
@@ -174,25 +185,22 @@ def main(words: Sequence[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(description="Measure what fixes save on a CPU.")
     parser.add_argument("names", nargs="*", help="pairs (default: all)")
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each program (5)")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"how long ({MINUTES:g})")
     parser.add_argument("--only-table", action="store_true", help="run nothing; write the page")
     options = parser.parse_args(words)
     if not options.only_table:
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, NICE)
         old = json.loads(MEASURED.read_text())["pairs"] if MEASURED.exists() else []
         pairs = {pair["program"]: pair for pair in old}
-        loads = [os.getloadavg()[0]]
-        for name in options.names or PROGRAMS:
-            pairs[name] = asdict(measure(name, options.rounds))
-            loads.append(os.getloadavg()[0])
-        measured = {
+        before = os.getloadavg()[0]
+        for pair in measured(options.names or list(PROGRAMS), options.minutes):
+            pairs[pair.program] = asdict(pair)
+        facts = {
             "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
             "machine": machine(),
-            "load": [round(min(loads), 1), round(max(loads), 1)],
+            "load": [round(before, 1), round(os.getloadavg()[0], 1)],
             "pairs": [pairs[name] for name in PROGRAMS if name in pairs],
         }
-        MEASURED.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+        MEASURED.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     record.write_table(Rows(record.OUT), {}, record.TABLE, expects=False)
 
 

@@ -1,30 +1,35 @@
 """The section "On a CPU" of ``docs/truth.md``: its arithmetic, and where its figures come from."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from examples.gpu import record
 from examples.gpu.recording.rows import ROOT
 from examples.truth.measure import PROGRAMS, cost_of
-from examples.truth.section import MEASURED, Pair, recorded, section
+from examples.truth.section import MEASURED, Pair, Round, quartiles, recorded, section
 
 
 def pair(low_ms: float, high_ms: float, basis: str = "replay", fixed_ms: float = 6.0) -> Pair:
-    return Pair(
-        "loader", "starved-by-loader", [10.0, 12.0, 11.0], [fixed_ms, 9.0, 5.0],
-        [low_ms, low_ms + 2, low_ms - 3], [high_ms, high_ms + 2, high_ms - 3], [20.0] * 3, basis,
-    )  # fmt: skip
+    rounds = [
+        Round(10.0, fixed_ms, 20.0, low_ms, high_ms, 0.9),
+        Round(12.0, 9.0, 22.0, low_ms + 2, high_ms + 2, 1.0),
+        Round(11.0, 5.0, 33.0, low_ms - 3, high_ms - 3, 0.8),
+    ]
+    return Pair("loader", "starved-by-loader", basis, rounds)
 
 
 def test_saved_is_the_difference_of_medians_of_runs() -> None:
     one = pair(4.0, 5.0)
     assert one.saved_ms == 11.0 - 6.0
-    assert one.each_saved_ms == [4.0, 3.0, 6.0]
+    assert one.each("saved_ms") == [4.0, 3.0, 6.0]
+    assert quartiles(one.each("saved_ms")) == (3.5, 5.0)
+    assert quartiles([2.0]) == (2.0, 2.0)
     assert one.ratios == (0.8, 1.0)
-    assert one.varies
-    steady = Pair("a", "b", [10.0, 10.4], [5.0, 5.0], [5.0] * 2, [5.0] * 2, [9.0] * 2, "replay")
-    assert not steady.varies
+    assert not one.is_sure
+    steady = Pair("a", "b", "replay", [Round(10.0, 5.0, 9.0, 5.0, 5.0, 1.0)] * 3)
+    assert steady.is_sure
 
 
 @pytest.mark.parametrize(
@@ -45,44 +50,45 @@ def test_a_tenth_is_within(low_ms: float, high_ms: float, basis: str, is_within:
 
 
 def test_a_fix_that_saves_nothing_makes_each_prediction_wrong() -> None:
-    slower = Pair("a", "b", [1.0], [2.0], [0.5], [0.5], [3.0], "replay")
+    slower = Pair("a", "b", "replay", [Round(1.0, 2.0, 3.0, 0.5, 0.5, 1.0)] * 2)
     assert slower.ratios is None
     assert not slower.is_within
+    assert not slower.is_sure
 
 
-def test_a_row_has_medians_ranges_and_the_machine() -> None:
-    right = vars(pair(4.0, 5.0))
-    wrong = vars(pair(1.0, 1.0)) | {"program": "recompiles"}
+def test_a_row_has_medians_quartiles_and_the_machine() -> None:
+    right = asdict(pair(4.0, 5.0))
+    wrong = asdict(pair(1.0, 1.0)) | {"program": "recompiles"}
     machine = {"cpu": "Any", "cores": 2, "system": "Linux x86_64", "torch": "2", "python": "3.11"}
     text = section(
         {"machine": machine, "date": "2026-11-22", "load": [0.5, 1.25], "pairs": [right, wrong]}
     )
     assert (
-        "| 3 | 11.00 | 6.00 | 5.00 (3.00 to 6.00) | 20.00 | 4.00-5.00 (1.00 to 7.00) | 0.80-1.00 |"
+        "| 3 | 11.00 (10.50 to 11.50) | 6.00 (5.50 to 7.50) | 5.00 (3.50 to 5.00) | 22.00 (21.00 "
+        "to 27.50) | 4.00-5.00 (2.50 to 6.00) | 0.80-1.00 | 0.40-0.50 | replay | yes | 90% |"
         in text
     )
     assert "2026-11-22: Any, 2 cores" in text
-    assert "The savings of `loader`, `recompiles` vary" in text
     assert "1 of 2 predictions are within 10%." in text
-    assert "- `recompiles`: the recorded steps" in text
-    assert "- `loader`" not in text
+    assert "from its median: `loader`, `recompiles`." in text
+    assert "The machine was busy" not in text
+    busy = right | {"rounds": [one | {"cpu_share": 0.5} for one in right["rounds"]]}
+    facts = {"machine": machine, "date": "2026-11-22", "load": [4.0, 5.0], "pairs": [busy]}
+    assert "The machine was busy" in section(facts)
 
 
 def test_the_cost_is_that_of_the_rule() -> None:
-    costs = [{"per_step_ns": 1}, {"per_step_ns": 2}]
+    costs = [{"ns": 1}, {"ns": 2}]
     findings = [{"name": name, "cost": cost} for name, cost in zip("ab", costs, strict=True)]
-    assert cost_of({"findings": findings}, "b") == {"per_step_ns": 2}
-    assert cost_of({"findings": findings}, "c")["per_step_ns"] is None
+    assert cost_of({"findings": findings}, "b") == {"ns": 2}
+    assert cost_of({"findings": findings}, "c")["ns"] is None
 
 
 def test_the_page_has_what_was_measured_of_every_pair() -> None:
     assert record.TABLE.read_text().endswith(recorded())
     measured = json.loads(MEASURED.read_text())
     assert [one["program"] for one in measured["pairs"]] == list(PROGRAMS)
-    for one in measured["pairs"]:
-        figures = (one["problem_ms"], one["fixed_ms"], one["predicted_ms"])
-        assert len({len(each) for each in figures}) == 1
-        assert len(one["problem_ms"]) >= 3
+    assert all(one["rounds"] for one in measured["pairs"])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
