@@ -1,6 +1,7 @@
 """Bytes that the C and Python allocators have allocated.
 
-Resident memory does not show this: what a program frees stays resident and is reused.
+Resident memory does not show this: what a program frees stays resident and is reused. C's allocator
+reports bytes; Python's, which has everything up to 512 bytes, only the number of its blocks.
 
 Source: ``mallinfo2(3)``; ``sys.getallocatedblocks``.
 """
@@ -9,10 +10,19 @@ import contextlib
 import ctypes
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import NamedTuple
 
-_BYTES_PER_BLOCK: Final = 64
-"""Of Python's own allocator, which counts blocks (of 16 to 512 bytes) and not bytes."""
+
+class Allocated(NamedTuple):
+    """What is allocated.
+
+    Attributes:
+        bytes: Of C's allocator.
+        n_blocks: Of Python's.
+    """
+
+    bytes: int
+    n_blocks: int
 
 
 class _Mallinfo(ctypes.Structure):
@@ -39,9 +49,9 @@ class Heap:
         """Free bytes that the C allocator retains for reuse; None without ``mallinfo2``."""
         return None if self._mallinfo is None else int(self._mallinfo().fordblks)
 
-    def allocated_bytes(self) -> int | None:
-        """Bytes allocated by the C and Python allocators; None without ``mallinfo2``."""
+    def allocated(self) -> Allocated | None:
+        """What the C and Python allocators have allocated; None without ``mallinfo2``."""
         if self._mallinfo is None:
             return None
         info = self._mallinfo()
-        return int(info.uordblks + info.hblkhd) + _BYTES_PER_BLOCK * sys.getallocatedblocks()
+        return Allocated(int(info.uordblks + info.hblkhd), sys.getallocatedblocks())

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 SCHEMA = "profkit.memory/2"
 
-LeakKind = Literal["tensors", "graph", "garbage", "host", "workers"]
+LeakKind = Literal["tensors", "graph", "garbage", "host", "native", "workers"]
 """What leaks: live tensors; the autograd graph behind a tensor; unreachable reference cycles, of
-Python or of autograd; host memory that no tensor owns; the memory of DataLoader workers."""
+Python or of autograd; host memory that no tensor owns; host memory that no Python object owns; the
+memory of DataLoader workers."""
 
 HolderKind = Literal[
     "module-global", "class", "instance", "closure", "cache", "traceback", "frame", "hook",

@@ -273,8 +273,8 @@ def no_leak_text(memory: MemorySummary) -> str:
     if unexplained < _MIN_UNEXPLAINED_BYTES:
         return "no memory grows with every step"
     return (
-        f"the process grows by {format_bytes(unexplained)} per step, and no tensor or container of "
-        "the program explains it; a library may retain it"
+        f"the process grows by {format_bytes(unexplained)} per step; it is not known whether "
+        "Python objects or a library retain it"
     )
 
 

@@ -43,7 +43,28 @@ def test_a_leak_without_a_holder_is_reported_with_less_confidence(
         "it was found."
     )
     assert finding.confidence == "low"
-    assert finding.fix.startswith("Leave out one part of the step")
+    assert finding.fix.startswith("Release what each step adds")
+
+
+def test_objects_of_unknown_type_are_reported_with_their_line(
+    found: Found, watched: Watched
+) -> None:
+    (finding,) = found(watched(kind="host", device="host", n=0, type="", chains=()), RULE)
+    assert "per step (steps 1 to 200): Python objects, allocated at " in finding.message
+    assert finding.fix.startswith("Release what is allocated at ")
+
+
+def test_native_growth_is_reported_with_low_confidence(found: Found, watched: Watched) -> None:
+    b = watched(
+        kind="native", device="host", n=0, type="", chains=(), stack=(), stack_basis="unknown"
+    )
+    (finding,) = found(b, RULE)
+    assert finding.message == (
+        "Host memory grows by 64.0 KiB per step (steps 1 to 200). No tensor and no Python object "
+        "owns it: a library allocates it and does not free it."
+    )
+    assert (finding.confidence, finding.cost.per_step_bytes) == ("low", 64 * KIB)
+    assert finding.fix.startswith("Free what the library allocates")
 
 
 def test_tensors_are_reported_by_another_rule(found: Found, watched: Watched) -> None:

@@ -57,8 +57,8 @@ def test_unexplained_growth_is_reported_from_a_minimum_on() -> None:
         return headline(replace(report, summary=replace(report.summary, memory=grown)))
 
     assert text(300 << 10).endswith(
-        "The process grows by 300 KiB per step, and no tensor or container of the program explains "
-        "it; a library may retain it."
+        "The process grows by 300 KiB per step; it is not known whether Python objects or a "
+        "library retain it."
     )
     assert text((64 << 10) - 1).endswith("No memory grows with every step.")
 

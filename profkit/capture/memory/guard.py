@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _ARGUMENTS: Final = Arguments("profkit.no_leak", allowed_bytes=whole())
 _WORK: Final[tuple[Work, ...]] = (
-    "full", "young", "graphs", "inspection", "host", "collector", "classify", "workers",
+    "full", "young", "graphs", "inspection", "host", "lines", "collector", "classify", "workers",
 )  # fmt: skip
 _BUDGET: Final = Budget(dict.fromkeys(_WORK, 5.0), dict.fromkeys(_WORK, 0.2))
 """Guards are used in tests, where certainty matters more than speed."""
@@ -78,13 +78,16 @@ class NoLeak:
         """
         # Only here: most programs never have a leak, and need none of the analysis.
         from profkit.engine.families.leaks.causes import total_per_step_bytes
+        from profkit.engine.families.leaks.host_messages import host_message
         from profkit.engine.families.leaks.messages import leak_clause
 
         refused = [one for one in leaks if total_per_step_bytes(one) > self._allowed_bytes]
         if refused:
             n_more = len(refused) - 1
             hint = f"{n_more} more leak{'s' if n_more > 1 else ''} found." if n_more else ""
-            raise LeakError(f"{leak_clause(refused[0])}.", hint, leaks=tuple(refused))
+            is_host = refused[0].device in {"host", "workers"}
+            text = host_message(refused[0]) if is_host else f"{leak_clause(refused[0])}."
+            raise LeakError(text, hint, leaks=tuple(refused))
 
 
 class _Calls:

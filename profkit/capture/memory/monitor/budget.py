@@ -13,11 +13,20 @@ from typing import Final, Literal
 from profkit.model.live_memory import MonitoringCost
 
 Work = Literal[
-    "first", "full", "young", "graphs", "inspection", "host", "collector", "classify", "workers"
+    "first",
+    "full",
+    "young",
+    "graphs",
+    "inspection",
+    "host",
+    "lines",
+    "collector",
+    "classify",
+    "workers",
 ]
 """Kinds of work: the first tensor scan; later scans over all objects; scans over young objects; the
-graph walk of a sample; an inspection; a scan of host objects; a scan before a garbage collection; a
-classification of all samples; measuring a DataLoader worker."""
+graph walk of a sample; an inspection; a scan of host objects; an evaluation of traced allocations;
+a scan before a garbage collection; a classification of all samples; measuring a loader worker."""
 
 OVERDUE: Final = 1.3
 """At this multiple of the last measured step the next one is due regardless of its cost: what fills
@@ -39,13 +48,13 @@ class Budget:
     free_s: dict[Work, float] = field(
         default_factory=lambda: {
             "full": 0.0, "young": 0.08, "graphs": 0.1, "inspection": 1.5, "host": 2.5,
-            "collector": 0.02, "classify": 0.04, "workers": 0.15,
+            "lines": 0.5, "collector": 0.02, "classify": 0.04, "workers": 0.15,
         }
     )  # fmt: skip
     share: dict[Work, float] = field(
         default_factory=lambda: {
             "full": 0.005, "young": 0.015, "graphs": 0.01, "inspection": 0.04, "host": 0.04,
-            "collector": 0.005, "classify": 0.005, "workers": 0.01,
+            "lines": 0.01, "collector": 0.005, "classify": 0.005, "workers": 0.01,
         }
     )  # fmt: skip
 

@@ -5,22 +5,25 @@ steps apart.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from profkit.capture.memory.holders import holder_chains
 from profkit.capture.memory.monitor.allocation_sites import with_site
 from profkit.capture.memory.monitor.host_objects import (
+    HostObjectScan,
     SizedContainer,
-    bytes_within,
+    entry_bytes,
     scan_host_objects,
 )
-from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
+from profkit.capture.memory.monitor.tracemalloc_lines import GrowthSampler, TracemallocLines
 from profkit.capture.source.user_code import Place, Stack
 from profkit.index.trend import Trend, median_slope
+from profkit.model.events import Int64s
 from profkit.model.live_memory import Chain, Leak
 from profkit.readers.process_memory import garbage_collection_paused
 
@@ -29,14 +32,24 @@ MIN_BYTES_PER_STEP: Final = 8192.0
 _MIN_SCANS: Final = 2
 _MAX_SCANS: Final = 4
 _MIN_EXPLAINED: Final = 0.3
-"""Share of the growth that Python's objects must explain; growth within a library is not
-reported."""
+"""Share of the growth that Python's objects must explain, or else it is a library's."""
 _MAX_MEASURED: Final = 16
 """Containers that are measured, those with the most new entries first."""
-_MAX_CONTAINERS: Final = 4
-"""Measured containers whose holders are searched, the most bytes first."""
+_MAX_HOLDERS: Final = 4
+"""Measured containers and objects whose holders are searched, the most bytes first."""
+_N_EXAMPLES: Final = 3
+"""Of many containers that grow alike, those whose holders are searched."""
 _MAX_CHAINS: Final = 3
+_HOLDER_SEARCH_S: Final = 1.0
+"""CPU seconds of a search for holders; there are a few in a run."""
+_DEFAULT_BLOCK_BYTES: Final = 64.0
+_MAX_BLOCK_BYTES: Final = 512.0
+"""Larger ones are C's, which has their bytes, although Python's allocator counts them too."""
 _MIN_ENTRIES_PER_STEP: Final = 0.25
+_STORED_BYTES: Final = 128
+"""A pair of numbers of a stored scan."""
+_MIN_BLOCKS_PER_STEP: Final = 8
+"""With fewer new blocks their mean size matters little, and is not measured well."""
 _MIN_SHARE: Final = 0.2
 """Share of the growth that a container or line must account for to be reported."""
 _NOT_THE_PROGRAMS: Final = ("profkit.", "torch.", "weakref", "cell", "frame")
@@ -48,88 +61,137 @@ class HostScan:
 
     Attributes:
         by_type: Number and bytes by type.
-        containers: Those that grew since the scan before, the most bytes per step first: bytes of
-            the new entries per step, with everything in them, and the reference chains.
+        n_blocks: Blocks of Python's allocator.
+        small_bytes: Bytes in them.
+        holders: Of containers that grew since the scan before, and of objects that were replaced by
+            larger ones, the most bytes per step first: bytes per step with everything in them, and
+            the reference chains.
         by_line: Bytes allocated since the first step that stayed alive, by source line; empty
             without tracemalloc.
     """
 
     step: int
     by_type: dict[str, tuple[int, int]]
-    containers: list[tuple[float, tuple[Chain, ...]]]
+    n_blocks: int
+    small_bytes: int
+    holders: list[tuple[float, tuple[Chain, ...]]]
     by_line: dict[Place, int] = field(default_factory=dict)
 
 
 class HostGrowthTracker:
-    """Compares scans of Python's objects, some steps apart."""
+    """Compares scans of Python's objects, some steps apart.
+
+    Attributes:
+        growth: Traces the allocations of a few steps.
+    """
 
     def __init__(self, lines: TracemallocLines | None = None) -> None:
+        self.growth = GrowthSampler()
         self._lines = lines or TracemallocLines()
         self._scans: list[HostScan] = []
-        self._lengths: dict[int, int] = {}
+        self._containers = _Sizes.of([])
+        self._large: dict[str, dict[int, int]] = {}
 
     @property
     def n_scans(self) -> int:
         """Number of scans that are stored."""
         return len(self._scans)
 
-    def scan(self, step: int, own: Iterable[object] = ()) -> None:
+    @property
+    def block_bytes(self) -> float:
+        """Mean bytes of the blocks of Python's allocator that the program's growth has added.
+
+        That allocator counts blocks and not bytes. The scans measure the bytes of what is new.
+        """
+        if len(self._scans) < _MIN_SCANS:
+            return _DEFAULT_BLOCK_BYTES
+        first, last = self._scans[0], self._scans[-1]
+        n_blocks = last.n_blocks - first.n_blocks
+        if n_blocks < _MIN_BLOCKS_PER_STEP * (last.step - first.step):
+            return _DEFAULT_BLOCK_BYTES
+        mean = (last.small_bytes - first.small_bytes) / n_blocks
+        return min(max(mean, 0.0), _MAX_BLOCK_BYTES)
+
+    def scan(self, step: int, own: Iterable[object] = (), n_own_blocks: int = 0) -> None:
         """Scan all objects at the end of a step.
 
         Args:
             own: Containers of the monitor, which are not the program's.
+            n_own_blocks: Blocks of Python's allocator that inspections have retained so far.
         """
         with self._lines.paused(), garbage_collection_paused():
             before = self._scans[-1].step if self._scans else None
+            n_blocks = sys.getallocatedblocks() - n_own_blocks
             found = scan_host_objects()
             by_type = found.by_type
-            for one in (self._lengths, *own):
+            for one in own:
                 n, n_bytes = by_type[type(one).__name__]
                 by_type[type(one).__name__] = n - 1, n_bytes - sys.getsizeof(one)
-            containers = self._growing(found.containers, step - before if before else 0)
+            holders = self._holders(found, step - before if before else 0)
             by_line = dict(self._lines.bytes_by_line)
-            self._scans.append(HostScan(step, by_type, containers, by_line))
+            # What is stored here counts as memory of the program.
+            by_type = {name: one for name, one in by_type.items() if one[1] >= MIN_BYTES_PER_STEP}
+            stored_bytes = _STORED_BYTES * sum(len(scan.by_type) for scan in self._scans)
+            small_bytes = found.small_bytes - stored_bytes
+            scan = HostScan(step, by_type, n_blocks, small_bytes, holders, by_line)
+            self._scans.append(scan)
             if len(self._scans) > _MAX_SCANS:
                 del self._scans[1]
 
     def leak(self, trend: Trend | None) -> Leak | None:
-        """The type that grew most between the scans, with the growth of all types.
+        """The growth of the heap, with the type of objects that grew most between the scans.
 
         Args:
             trend: Growth of the heap beyond tensors and graphs.
+
+        Returns:
+            Growth of a library's memory if neither the scans nor the traced allocations explain it;
+            None without growth, or if there was not enough to examine it.
         """
         if trend is None or len(self._scans) < _MIN_SCANS:
             return None
         paces = {name: self._pace(name) for name in self._scans[-1].by_type}
         fastest = max(paces, key=paces.__getitem__)
         explained = sum(pace for pace in paces.values() if pace > 0)
-        if paces[fastest] <= 0 or explained < _MIN_EXPLAINED * trend.per_step:
-            return None
         n_steps = trend.last_step - trend.first_step
-        first, last = self._scans[0], self._scans[-1]
-        n = last.by_type[fastest][0] - first.by_type.get(fastest, (0, 0))[0]
         leak = Leak(
             kind="host",
             device="host",
             per_step_bytes=round(trend.per_step),
             bytes=round(trend.per_step * n_steps),
-            n=max(round(n * n_steps / (last.step - first.step)), 1),
+            n=0,
             first_step=trend.first_step,
             last_step=trend.last_step,
-            type=fastest,
-            chains=self._chains(explained),
+            type="",
         )
-        return with_site(leak, self._site(explained))
+        if paces[fastest] > 0 and explained >= _MIN_EXPLAINED * trend.per_step:
+            first, last = self._scans[0], self._scans[-1]
+            n = last.by_type[fastest][0] - first.by_type.get(fastest, (0, 0))[0]
+            n = max(round(n * n_steps / (last.step - first.step)), 1)
+            leak = replace(leak, n=n, type=fastest, chains=self._chains(explained))
+            return with_site(leak, self._site(explained))
+        traced = self._traced_per_step()
+        if traced is None:
+            return None
+        if sum(traced.values()) >= _MIN_EXPLAINED * trend.per_step:
+            return with_site(leak, self._site(trend.per_step))
+        return replace(leak, kind="native")
 
     def _site(self, total: float) -> Stack:
         """The source line that allocates most of the growth; empty if its share is too small."""
+        paces = {line: pace for line, pace in (self._traced_per_step() or {}).items() if line[0]}
+        fastest = max(paces, key=paces.__getitem__, default=None)
+        return (fastest,) if fastest is not None and paces[fastest] >= _MIN_SHARE * total else ()
+
+    def _traced_per_step(self) -> dict[Place, float] | None:
+        """Bytes per step by line, from all steps or a few; None if nothing was traced."""
         first, last = self._scans[0], self._scans[-1]
-        paces = {
+        if not last.by_line:
+            return self.growth.per_step
+        return {
             line: (n_bytes - first.by_line.get(line, 0)) / (last.step - first.step)
             for line, n_bytes in last.by_line.items()
         }
-        fastest = max(paces, key=paces.__getitem__, default=None)
-        return (fastest,) if fastest is not None and paces[fastest] >= _MIN_SHARE * total else ()
 
     def _pace(self, name: str) -> float:
         """Bytes per step of one type; 0 unless it grew between all scans."""
@@ -141,33 +203,107 @@ class HostGrowthTracker:
 
     def _chains(self, total: float) -> tuple[Chain, ...]:
         for scan in reversed(self._scans):
-            large = [chains for pace, chains in scan.containers if pace >= _MIN_SHARE * total]
+            large = [chains for pace, chains in scan.holders if pace >= _MIN_SHARE * total]
             if any(large):
                 return sum(large, ())[:_MAX_CHAINS]
         return ()
 
-    def _growing(
-        self, every: list[SizedContainer], n_steps: int
+    def _holders(
+        self, found: HostObjectScan, n_steps: int
     ) -> list[tuple[float, tuple[Chain, ...]]]:
-        """The containers that have grown since the scan before, ``n_steps`` ago."""
-        lengths: dict[int, int] = {}
-        larger: list[tuple[int, SizedContainer]] = []
-        ours = {id(self._lengths), id(lengths), id(self.__dict__), id(larger), id(self._scans)}
-        for sized in every:
-            added = sized.length - self._lengths.get(id(sized.thing), sized.length)
-            lengths[id(sized.thing)] = sized.length
-            if id(sized.thing) not in ours and added >= _MIN_ENTRIES_PER_STEP * n_steps > 0:
-                larger.append((added, sized))
-        self._lengths = lengths
-        larger.sort(key=lambda one: -one[0])
-        measured = []
-        for added, sized in larger[:_MAX_MEASURED]:
-            n_bytes = bytes_within(sized.thing) * added / sized.length
-            measured.append((n_bytes / n_steps, sized.thing))
-        measured.sort(key=lambda one: -one[0])
-        targets = [thing for _, thing in measured[:_MAX_CONTAINERS]]
-        own = {id(every), id(targets), id(measured), id(larger), *map(id, measured)}
-        own |= {*map(id, larger), *map(id, every)}
-        chains = holder_chains.chains(targets, own=own, limit=_MAX_CHAINS) if targets else []
-        paces = [per_step for per_step, _ in measured]
-        return [one for one in zip(paces, chains, strict=False) if one[1]]
+        """The holders of what has grown since the scan before, ``n_steps`` ago."""
+        sizes = _Sizes.of(found.containers)
+        added = sizes.added_since(self._containers)
+        large_before, self._large = self._large, _by_type_and_id(found.large)
+        self._containers = sizes
+        if not n_steps:
+            return []
+        targets, paces = _replaced(found.large, large_before, n_steps)
+        grown = np.flatnonzero(added >= _MIN_ENTRIES_PER_STEP * n_steps)
+        grown = grown[np.argsort(-added[grown], kind="stable")]
+        measured = [
+            (entry_bytes(found.containers[index].thing, int(added[index])), index)
+            for index in grown[:_MAX_MEASURED].tolist()
+        ]
+        paces += [per_entry * int(added[index]) / n_steps for per_entry, index in measured]
+        targets += [found.containers[index].thing for _, index in measured]
+        order = sorted(range(len(paces)), key=lambda n: -paces[n])[:_MAX_HOLDERS]
+        n_single = len(order)
+        paces, targets = [paces[n] for n in order], [targets[n] for n in order]
+        if len(grown) > _MAX_MEASURED:
+            examples = grown[:: max(1, len(grown) // _N_EXAMPLES)].tolist()[:_N_EXAMPLES]
+            targets += [found.containers[index].thing for index in examples]
+            per_entry = float(np.mean([each for each, _ in measured]))
+            paces.append(per_entry * int(added[grown].sum()) / n_steps)
+        if not targets:
+            return []
+        # What the scan refers to is not held by the program.
+        own = {id(found.containers), id(found.large), id(self.__dict__)}
+        own |= {id(one) for each in (found.containers, found.large) for one in each}
+        chains = holder_chains.chains(
+            targets, own=own, limit=_MAX_CHAINS, budget_s=_HOLDER_SEARCH_S
+        )
+        holders = list(zip(paces, chains[:n_single], strict=False))
+        if len(paces) > n_single:
+            holders.append((paces[-1], _common(chains[n_single:])))
+        return sorted((one for one in holders if one[1]), key=lambda one: -one[0])
+
+
+class _Sizes(NamedTuple):
+    """The lengths of containers, by address."""
+
+    ids: Int64s
+    lengths: Int64s
+
+    @classmethod
+    def of(cls, containers: list[SizedContainer]) -> "_Sizes":
+        n = len(containers)
+        return cls(
+            np.fromiter((id(one.thing) for one in containers), np.int64, n),
+            np.fromiter((one.length for one in containers), np.int64, n),
+        )
+
+    def added_since(self, before: "_Sizes") -> Int64s:
+        """Entries added to each container; 0 for those that were not known."""
+        if not len(before.ids):
+            return np.zeros(len(self.ids), np.int64)
+        order = np.argsort(before.ids)
+        place = np.minimum(np.searchsorted(before.ids[order], self.ids), len(order) - 1)
+        is_known = before.ids[order][place] == self.ids
+        return np.where(is_known, self.lengths - before.lengths[order][place], 0)
+
+
+def _by_type_and_id(large: list[SizedContainer]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for one in large:
+        found.setdefault(one.type, {})[id(one.thing)] = one.bytes
+    return found
+
+
+def _replaced(
+    large: list[SizedContainer], before: dict[str, dict[int, int]], n_steps: int
+) -> tuple[list[object], list[float]]:
+    """Large objects that have grown, or replaced smaller ones, and their growth per step.
+
+    Of each type those that have not changed are left out. The others are compared by rank.
+    """
+    things: list[object] = []
+    paces: list[float] = []
+    for name in {one.type for one in large}:
+        old = before.get(name, {})
+        new = [one for one in large if one.type == name and old.get(id(one.thing)) != one.bytes]
+        same = {id(one.thing) for one in large if old.get(id(one.thing)) == one.bytes}
+        gone = sorted((size for key, size in old.items() if key not in same), reverse=True)
+        # Without a predecessor it is another object, not a larger one.
+        for one, size in zip(new, gone, strict=False):
+            if one.bytes > size:
+                things.append(one.thing)
+                paces.append((one.bytes - size) / n_steps)
+    return things, paces
+
+
+def _common(chains: list[tuple[Chain, ...]]) -> tuple[Chain, ...]:
+    """The chains whose name most of some objects have in common; empty if there is none."""
+    n_held = Counter(key for each in chains for key in {(one.name, one.scope) for one in each})
+    first = {(one.name, one.scope): one for each in reversed(chains) for one in each}
+    return tuple(first[key] for key, n in n_held.most_common(_MAX_CHAINS) if n > len(chains) // 2)

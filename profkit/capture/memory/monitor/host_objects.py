@@ -1,7 +1,8 @@
-"""Measures host memory that no tensor owns: strings, bytes, arrays, and their containers.
+"""Measures host memory that no tensor owns: numbers, strings, arrays, and their containers.
 
 Sizes are shallow, as ``sys.getsizeof`` returns them, and read through built-in types alone: a class
-of the program may define ``__sizeof__``, and is measured as the type that it extends.
+of the program may define ``__sizeof__``, and is measured as the type that it extends. The values of
+an instance's attributes, which ``sys.getsizeof`` omits since Python 3.11, are added.
 """
 
 import array
@@ -10,7 +11,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, compress, filterfalse, pairwise, repeat
+from itertools import chain, compress, filterfalse, islice, pairwise, repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -29,10 +30,17 @@ from profkit.readers.process_memory import garbage_collection_paused
 MIN_ENTRIES: Final = 8
 """Entries from which a container is tracked: most containers always have fewer."""
 
-WITHIN_LIMIT: Final = 200_000
-"""Objects within a container that are measured: a tenth of a second."""
+MANY_OBJECTS: Final = 200_000
+"""Tracked objects from which only a part is searched for untracked ones, and only containers with
+some dozen entries are returned."""
+_MIN_ENTRIES_OF_MANY: Final = 32
+_MIN_LARGE_BYTES: Final = 32_768
+_MAX_LARGE: Final = 64
+_MAX_ENTRIES_MEASURED: Final = 256
+_MAX_OBJECTS_MEASURED: Final = 20_000
+"""Objects within a container that are measured: some ten milliseconds."""
 
-_LEAF_TYPES: Final = (bytes, bytearray, str, array.array, np.ndarray)
+_LEAF_TYPES: Final = (bytes, bytearray, str, int, float, complex, array.array, np.ndarray)
 """Types that the garbage collector does not track and that programs fill memory with."""
 
 _UNTRACKED_TYPES: Final = {id(kind): n for n, kind in enumerate((*_LEAF_TYPES, dict, tuple))}
@@ -63,6 +71,28 @@ _BUILTIN_LENGTH: Final = frozenset(map(id, (list, dict, set, deque, bytearray)))
 _BATCH: Final = 8192
 """Objects whose referents are fetched at once."""
 
+_SMALL_BYTES: Final = 512
+"""Up to this size Python's own allocator has an object's memory, in multiples of 16 bytes; C's has
+that of larger ones. Source: ``Objects/obmalloc.c`` (``SMALL_REQUEST_THRESHOLD``, ``ALIGNMENT``)."""
+_ALIGNMENT: Final = 16
+_HAVE_GC: Final = 1 << 14
+"""``Py_TPFLAGS_HAVE_GC``: only ``sys.getsizeof`` adds the collector's header."""
+_GC_HEADER_BYTES: Final = 16
+_DICT_HEADER_BYTES: Final = 16
+"""Of instances with managed attributes, which only ``sys.getsizeof`` adds too."""
+_MANAGED_DICT: Final = 1 << 4
+"""``Py_TPFLAGS_MANAGED_DICT``, since Python 3.11: attributes are in an array of their own until the
+``__dict__`` is used."""
+_HAS_VALUES: Final = (3, 11)
+_VALUES_HEADER_BYTES: Final = 16
+_BASIC_SIZE: Final = type.__dict__["__basicsize__"]
+_REFERENCES_HERE: Final = 3
+"""References to an object by a list, a variable and an argument of the measurement."""
+_IMMORTAL: Final = 1 << 29
+"""Objects with more references are those of the interpreter."""
+_HASH: Final = np.uint64(0x9E3779B97F4A7C15)
+"""Multiplier of a hash of addresses. Source: D. Knuth, The Art of Computer Programming, 6.4."""
+
 _FLAGS: Final = type.__dict__["__flags__"]
 _ITEM_SIZE: Final = type.__dict__["__itemsize__"]
 _HEAP_TYPE: Final = 1 << 9
@@ -89,51 +119,151 @@ class HostObjectScan(NamedTuple):
     """The program's objects at one moment.
 
     Attributes:
-        by_type: Number and bytes of all objects by type name. Excludes numbers, names in code, and
-            memory of tensors and files of which an array is only a view.
+        by_type: Number and bytes of all objects by type name. Excludes names in code, and memory
+            of tensors and files of which an array is only a view.
         containers: Lists, dicts, sets and the like with some entries.
+        large: The largest objects that are no such containers: arrays, strings, buffers. Their
+            length is 1.
+        small_bytes: Bytes of all objects that Python's own allocator has.
     """
 
     by_type: dict[str, tuple[int, int]]
     containers: list[SizedContainer]
+    large: list[SizedContainer]
+    small_bytes: int
 
 
-def scan_host_objects(min_entries: int = MIN_ENTRIES) -> HostObjectScan:
-    """Scan all objects once, which takes about a microsecond for each of them."""
+def scan_host_objects(
+    min_entries: int = MIN_ENTRIES, many_objects: int = MANY_OBJECTS
+) -> HostObjectScan:
+    """Scan all objects once, which takes about a microsecond for each of them.
+
+    Of many objects only a part is searched for the untracked ones that they refer to. It is chosen
+    by address, so that the difference between two scans has the error of what is new alone.
+    """
     with garbage_collection_paused():
         objects = gc.get_objects()
         tracked = list(_by_type(objects))
+        every = max(1, len(objects) // many_objects)
+        if every > 1:
+            min_entries = max(min_entries, _MIN_ENTRIES_OF_MANY)
         untracked = _Untracked()
-        untracked.search(tracked)
+        untracked.search(tracked if every == 1 else list(_by_type(_some_of(objects, every))))
         inner = list(_by_type(untracked.containers))
         containers = list(_containers([*tracked, *inner], min_entries))
+        large = _large_tracked(tracked) + untracked.large
         by_type: dict[str, tuple[int, int]] = {}
-        for name, n, n_bytes in chain(
+        small_bytes = 0
+        for name, n, n_bytes, n_small in chain(
             map(_measured, tracked),
-            (_measured(one) for one in inner if one.kind is not np.ndarray),
+            (_times(_measured(one), every) for one in inner if one.kind is not np.ndarray),
             # After those: since Python 3.10 arrays of the standard library are tracked.
-            _measured_leaves(untracked.leaves),
+            _measured_leaves(untracked.leaves, every),
         ):
             before = by_type.get(name, (0, 0))
             by_type[name] = before[0] + n, before[1] + n_bytes
+            small_bytes += n_small
         # The list of all objects lists the cell that it is in: a cycle, until it is empty.
         objects.clear()
-        return HostObjectScan(by_type, containers)
+        large.sort(key=lambda one: -one.bytes)
+        return HostObjectScan(by_type, containers, large[:_MAX_LARGE], small_bytes)
 
 
-def bytes_within(container: object, limit: int = WITHIN_LIMIT) -> int:
-    """Bytes of a container and up to ``limit`` objects in it, each once, without tensors."""
-    total = 0
-    seen = {id(container)}
-    pending = [container]
-    while pending and len(seen) < limit:
-        thing = pending.pop()
-        total += _size(thing)
-        for one in contents_of(thing):
-            if id(one) not in seen and _is_owned(one):
-                seen.add(id(one))
-                pending.append(one)
-    return total
+def entry_bytes(container: object, n_newest: int) -> float:
+    """Mean bytes of the newest entries of a container, with all that only they own.
+
+    A part of the entries is measured. An object with several references counts as a part for each,
+    so that what entries share counts once, and what belongs to the program hardly at all.
+
+    Args:
+        n_newest: How many entries are new.
+    """
+    length = length_of(container)
+    if not length:
+        return 0.0
+    entries = _newest_entries(container, min(n_newest, length))
+    n_measured, total = 0, 0.0
+    pending: list[tuple[object, float]] = []
+    n_objects = 0
+    for entry in entries[:: max(1, len(entries) // _MAX_ENTRIES_MEASURED)]:
+        seen = {id(container)}
+        _add_parts(pending, entry, 1.0, seen)
+        while pending:
+            thing, part = pending.pop()
+            n_objects += 1
+            total += part * (_rounded(_size(thing)) + _rounded(_values_bytes(thing)))
+            _add_parts(pending, contents_of(thing), part, seen)
+        n_measured += 1
+        if n_objects > _MAX_OBJECTS_MEASURED:
+            break
+    return _size(container) / length + total / max(n_measured, 1)
+
+
+def _add_parts(
+    pending: list[tuple[object, float]], things: Sequence[object], part: float, seen: set[int]
+) -> None:
+    """Note objects to be measured, each with the part of it that one reference stands for."""
+    for one in things:
+        n_refs = sys.getrefcount(one) - _REFERENCES_HERE
+        if n_refs < _IMMORTAL and id(one) not in seen and _is_owned(one):
+            seen.add(id(one))
+            pending.append((one, part / max(n_refs, 1)))
+
+
+def _newest_entries(container: Any, n: int) -> list[tuple[object, ...]]:  # noqa: ANN401
+    """The newest entries of a container, each as a tuple of what it consists of."""
+    kind = type(container)
+    try:
+        if issubclass(kind, list):
+            return [(one,) for one in list.__getitem__(container, slice(-n, None))]
+        if issubclass(kind, dict):
+            return list(islice(reversed(dict.items(container)), n))
+        if issubclass(kind, deque):
+            return [(one,) for one in islice(deque.__reversed__(container), n)]
+        if issubclass(kind, set):
+            return [(one,) for one in islice(set.__iter__(container), n)]
+    except RuntimeError:  # another thread changed it meanwhile
+        return []
+    return [] if issubclass(kind, bytearray) else [(one,) for one in contents_of(container)[-n:]]
+
+
+def _some_of(objects: list[object], every: int) -> list[object]:
+    """One of so many objects, always the same ones: by a hash of their addresses."""
+    ids = np.fromiter(map(id, objects), np.uint64, len(objects))
+    chosen = ((ids >> np.uint64(4)) * _HASH >> np.uint64(32)) % np.uint64(every) == 0
+    return list(compress(objects, chosen.tolist()))
+
+
+def _times(measured: tuple[str, int, int, int], every: int) -> tuple[str, int, int, int]:
+    name, n, n_bytes, n_small = measured
+    return name, n * every, n_bytes * every, n_small * every
+
+
+def _aligned(n_bytes: Any) -> Any:  # noqa: ANN401  (a number, or an array of them)
+    """Bytes that Python's allocator gives for so many."""
+    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _rounded(n_bytes: int) -> int:
+    """Bytes that an allocator gives for so many."""
+    return int(_aligned(n_bytes)) if n_bytes <= _SMALL_BYTES else n_bytes
+
+
+def _has_values(kind: type) -> bool:
+    return sys.version_info >= _HAS_VALUES and bool(_FLAGS.__get__(kind) & _MANAGED_DICT)
+
+
+def _values_bytes(thing: object) -> int:
+    """Bytes of the array with the values of an instance's attributes; 0 without one.
+
+    Source: ``Objects/dictobject.c`` of Python 3.11 (``init_inline_values``); measured.
+    """
+    if not _has_values(type(thing)):
+        return 0
+    held = gc.get_referents(thing)
+    n = len(held) - 1  # the type
+    is_in_dict = any(type(one) is dict for one in held[:1])
+    return 0 if is_in_dict or n < 1 else _VALUES_HEADER_BYTES + 8 * n + 8 * (n // 6)
 
 
 class _OfType(NamedTuple):
@@ -157,13 +287,17 @@ class _Untracked:
     """Objects that the garbage collector does not track, found through what refers to them.
 
     Attributes:
-        leaves: Ids, sizes and types of strings, bytes and arrays; with repetitions.
+        leaves: Ids, sizes, numbers of references, and types of numbers, strings, bytes and arrays;
+            with repetitions.
         containers: Untracked containers, each once.
+        large: The large leaves, each once.
     """
 
     def __init__(self) -> None:
         self.leaves: list[_Numbers] = []
         self.containers: list[object] = []
+        self.large: list[SizedContainer] = []
+        self._large_ids: set[int] = set()
         self._seen: set[int] = set()
 
     def search(self, tracked: Sequence[_OfType]) -> None:
@@ -205,9 +339,14 @@ class _Untracked:
         which = np.fromiter(kinds, np.int64, len(found))
         is_leaf = (which >= 0) & (which < len(_LEAF_TYPES))
         leaves = list(compress(found, is_leaf.tolist()))
-        columns = (map(id, leaves), map(sys.getsizeof, leaves))
+        columns = (map(id, leaves), map(sys.getsizeof, leaves), map(sys.getrefcount, leaves))
         sized = [np.fromiter(column, np.int64, len(leaves)) for column in columns]
         self.leaves.append(np.array([*sized, which[is_leaf]]))
+        for index in np.flatnonzero(sized[1] >= _MIN_LARGE_BYTES).tolist():
+            if sized[0][index] not in self._large_ids:
+                self._large_ids.add(int(sized[0][index]))
+                name = sys.intern(full_name(type(leaves[index])))
+                self.large.append(SizedContainer(leaves[index], name, 1, int(sized[1][index])))
         return found, which
 
     def _add_keys(self, dicts: list[Any], min_entries: int = 0) -> None:
@@ -216,25 +355,50 @@ class _Untracked:
         self._add_leaves(list(chain.from_iterable(map(list, large))))
 
 
+def _references_of_search() -> int:
+    """References to an object that the search itself holds when it counts them."""
+    search = _Untracked()
+    things: list[object] = [float(len("one"))]
+    search._new_containers(things[:])  # noqa: SLF001
+    return int(search.leaves[0][2][0]) - 1
+
+
 def _unique(things: list[object]) -> list[object]:
     ids = np.fromiter(map(id, things), np.int64, len(things))
     _, first = np.unique(ids, return_index=True)
     return list(map(things.__getitem__, first.tolist()))
 
 
-def _measured(alike: _OfType) -> tuple[str, int, int]:
-    """The type's name, and the number and bytes of the objects."""
+def _measured(alike: _OfType) -> tuple[str, int, int, int]:
+    """The type's name, the number and bytes of the objects, and their bytes in small blocks."""
+    sizes = _sizes_of(*alike)
+    values = _values_of_typical(alike.things) if sizes.size == 1 else 0
+    times = len(alike.things) if sizes.size == 1 else 1
+    header = _BASIC_SIZE.__get__(alike.kind) + _GC_HEADER_BYTES
+    small = np.where(sizes <= _SMALL_BYTES, _aligned(sizes), min(_aligned(header), _SMALL_BYTES))
+    n_small = times * (int(small.sum()) + _aligned(values))
     # Interned, so that stored results do not add new strings to the program's memory.
-    return sys.intern(full_name(alike.kind)), len(alike.things), _bytes_of(*alike)
+    name = sys.intern(full_name(alike.kind))
+    return name, len(alike.things), times * (int(sizes.sum()) + values), n_small
 
 
-def _bytes_of(kind: type, things: list[Any]) -> int:
-    """Bytes of objects of one type; if all have the same size, from the first."""
+def _values_of_typical(things: Sequence[object]) -> int:
+    """Bytes of the attribute values of instances of one class: the mean of a few."""
+    some = things[:: max(1, len(things) // 8)]
+    return round(sum(map(_values_bytes, some)) / len(some))
+
+
+def _sizes_of(kind: type, things: list[Any]) -> _Numbers:
+    """Bytes of objects of one type; of the first alone if all have the same size."""
+    if not _differ_in_size(kind):
+        things = things[:1]
+    return np.fromiter(map(_size_function(kind), things), np.int64, len(things))
+
+
+def _differ_in_size(kind: type) -> bool:
     builtin = _builtin_base(kind)
     sized_by = next(cls for cls in mro_of(builtin) if "__sizeof__" in vars(cls))
-    if sized_by is object and not _ITEM_SIZE.__get__(builtin):
-        return len(things) * _size_function(kind)(things[0])
-    return sum(map(_size_function(kind), things))
+    return sized_by is not object or bool(_ITEM_SIZE.__get__(builtin))
 
 
 def _size_function(kind: type) -> Callable[[Any], int]:
@@ -242,7 +406,10 @@ def _size_function(kind: type) -> Callable[[Any], int]:
     builtin = _builtin_base(kind)
     if builtin is kind:
         return sys.getsizeof
-    return vars(builtin).get("__sizeof__", object.__sizeof__)
+    shallow = vars(builtin).get("__sizeof__", object.__sizeof__)
+    header = _GC_HEADER_BYTES if _FLAGS.__get__(kind) & _HAVE_GC else 0
+    header += _DICT_HEADER_BYTES if _has_values(kind) else 0
+    return lambda thing: shallow(thing) + header
 
 
 def _builtin_base(kind: type) -> type:
@@ -263,13 +430,34 @@ def _size(thing: object) -> int:
     return _size_function(type(thing))(thing)
 
 
-def _measured_leaves(recorded: list[_Numbers]) -> Iterator[tuple[str, int, int]]:
-    """Number and bytes by type, each object once, however many refer to it."""
+def _measured_leaves(recorded: list[_Numbers], every: int) -> Iterator[tuple[str, int, int, int]]:
+    """Number and bytes by type, each object once, however many refer to it.
+
+    If one of so many objects was searched, an object that was found stands for as many as are
+    expected not to be found with its number of references.
+    """
     columns = np.concatenate(recorded, axis=1)
     _, first = np.unique(columns[0], return_index=True)
-    _, sizes, kinds = columns[:, first]
-    for n, kind in enumerate(_LEAF_TYPES):
-        yield full_name(kind), int((kinds == n).sum()), int(sizes[kinds == n].sum())
+    _, sizes, refs, kinds = columns[:, first]
+    refs = np.maximum(refs - _REFERENCES_OF_SEARCH, 1)
+    weights = 1.0 / (1.0 - (1.0 - 1.0 / every) ** refs)
+    small = np.where(sizes <= _SMALL_BYTES, _aligned(sizes), 0)
+    totals = [
+        np.bincount(kinds, weights * column, len(_LEAF_TYPES)) for column in (1, sizes, small)
+    ]
+    for kind, n, n_bytes, n_small in zip(_LEAF_TYPES, *totals, strict=True):
+        yield full_name(kind), round(n), round(n_bytes), round(n_small)
+
+
+def _large_tracked(tracked: Sequence[_OfType]) -> list[SizedContainer]:
+    """Large tracked objects that are no containers of the program, such as ``io.BytesIO``."""
+    return [
+        SizedContainer(thing, sys.intern(full_name(kind)), 1, n_bytes)
+        for kind, things in tracked
+        if not can_grow(kind) and id(kind) not in _CODE and _differ_in_size(kind)
+        for thing, n_bytes in zip(things, map(_size_function(kind), things), strict=True)
+        if n_bytes >= _MIN_LARGE_BYTES
+    ]
 
 
 def _containers(groups: Sequence[_OfType], min_entries: int) -> Iterator[SizedContainer]:
@@ -287,3 +475,6 @@ def _containers(groups: Sequence[_OfType], min_entries: int) -> Iterator[SizedCo
 def _is_owned(thing: object) -> bool:
     kind = type(thing)
     return type_name(kind) not in _NOT_WITHIN and not issubclass(kind, type)
+
+
+_REFERENCES_OF_SEARCH: Final = _references_of_search()

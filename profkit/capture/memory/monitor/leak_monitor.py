@@ -40,7 +40,7 @@ _MIN_SAMPLED_STEPS: Final = 3
 """Steps whose allocation sites are sampled at least: allocations of the first have aged then."""
 _MAX_SAMPLED_STEPS: Final = (6, 12, 24)
 """Steps whose sites are sampled at most while wanted ones are unknown: the first time and later."""
-_MAX_HOST_SCANS: Final = 3
+_MAX_HOST_SCANS: Final = 4
 """Scans of host objects, which cost more than anything else."""
 _CHECK_INTERVAL: Final = 8
 """Samples between evaluations of all samples instead of the latest few, which find occasional
@@ -129,6 +129,7 @@ class LeakMonitor:
     def finish(self) -> LiveMemory:
         """End monitoring and return the result."""
         self._sites.end()
+        self._host.growth.end()
         self._guarded(self._inspect_at_end)
         live = self._result()
         self._guarded(self._release)
@@ -158,11 +159,14 @@ class LeakMonitor:
             self._live_tensors.begin()
             self._sample("first")
         else:
-            sites_sampled = self._sites.is_on
+            sites_sampled = self._sites.is_on or bool(self._host.growth.next_step)
             self._clock.step_ended(self.n_steps, sites_sampled=sites_sampled)
-            if sites_sampled:
+            if self._is_growth_sampled():
+                self._clock.step_begins(self.n_steps)
+                return
+            if self._sites.is_on:
                 self._sites.end(self.n_steps)
-            elif not self._clock.affords("young") and not self._is_overdue():
+            elif not sites_sampled and not self._clock.affords("young") and not self._is_overdue():
                 self._next_step = self.n_steps + 1
                 return
             full = self._live_tensors.n_missed > 0 and self._clock.affords("full")
@@ -218,6 +222,15 @@ class LeakMonitor:
         elif self.n_steps >= self._host_from and self._clock.affords("host"):
             self._scan_host()
 
+    def _is_growth_sampled(self) -> bool:
+        """Whether the allocations of further steps are traced for their lines."""
+        growth = self._host.growth
+        if growth.next_step:
+            with self._clock.spending("lines"), self._sampler.excluding_own():
+                growth.advance(self.n_steps)
+            self._next_step = growth.next_step or self.n_steps
+        return bool(growth.next_step)
+
     def _scan_host(self) -> None:
         """Scan Python's objects if unexplained host memory growth has begun."""
         self._host_from = self.n_steps + max(_MIN_INSPECTION_INTERVAL, self.n_steps // 4)
@@ -225,11 +238,16 @@ class LeakMonitor:
             return
         with self._clock.spending("host"), self._sampler.excluding_own():
             own = [one.amounts for one in self._series.samples]
-            self._host.scan(self.n_steps, {id(one): one for one in own}.values())
+            own = list({id(one): one for one in own}.values())
+            self._host.scan(self.n_steps, own, self._sampler.n_own_blocks)
+        wants_lines = not self._lines.is_enabled and self._host.growth.per_step is None
+        if wants_lines and self._clock.affords("lines") and self._host.growth.can_begin():
+            self._host.growth.begin(self.n_steps)
+            self._next_step = self._host.growth.next_step
 
     def _host_trend(self) -> Trend | None:
         """Growth of the heap beyond tensors and graphs, or None."""
-        return growth_of(self._series.host(), MIN_BYTES_PER_STEP)
+        return growth_of(self._series.host(self._host.block_bytes), MIN_BYTES_PER_STEP)
 
     def _graph_rises(self) -> bool:
         return is_rising(self._series.nodes()[1])
@@ -385,6 +403,7 @@ class LeakMonitor:
         self._sites.retain(lambda _: False)
         self._live_tensors.end()
         self._lines.end()
+        self._host.growth.end()
 
 
 def _with_known(newest: Inspection, before: Inspection | None) -> Inspection:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from profkit.capture import devices
-from profkit.capture.malloc_stats import Heap
+from profkit.capture.malloc_stats import Allocated, Heap
 from profkit.capture.memory.holders.autograd_graphs import GraphWalk, grad_fns_of, no_torch_function
 from profkit.capture.memory.monitor.budget import OVERDUE, Clock, Work
 from profkit.capture.memory.monitor.live_tensors import LiveTensors
@@ -35,7 +35,7 @@ class Sampler:
         self._lines = lines
         self._heap = Heap()
         self.workers = Workers(self._heap)
-        self._own_bytes = 0
+        self._own = Allocated(0, 0)
         self._walked_step = 0
 
     def take(self, step: int, n_samples: int, work: Work, *, is_tracing: bool) -> Sample:
@@ -58,26 +58,38 @@ class Sampler:
             n_nodes,
             graph_bytes,
             None if is_tracing else resident_bytes(os.getpid()),
-            None if is_tracing else self._heap_bytes(),
+            None if is_tracing else self._heap_allocated(),
             *_device_bytes(),
             worker_bytes=self._worker_bytes(step, is_tracing=is_tracing),
             has_more_nodes=has_more,
         )
 
+    @property
+    def n_own_blocks(self) -> int:
+        """Blocks of Python's allocator that were excluded so far."""
+        return self._own.n_blocks
+
     @contextlib.contextmanager
     def excluding_own(self) -> Iterator[None]:
         """Exclude from later samples what is allocated while open and stays allocated."""
-        before = self._heap.allocated_bytes()
+        before = self._heap.allocated()
         try:
             yield
         finally:
-            after = self._heap.allocated_bytes()
+            after = self._heap.allocated()
             if before is not None and after is not None:
-                self._own_bytes = max(0, self._own_bytes + after - before)
+                added = (
+                    own + late - early
+                    for own, late, early in zip(self._own, after, before, strict=True)
+                )
+                self._own = Allocated(*(max(0, each) for each in added))
 
-    def _heap_bytes(self) -> int | None:
-        allocated = self._heap.allocated_bytes()
-        return None if allocated is None else allocated - self._lines.own_bytes() - self._own_bytes
+    def _heap_allocated(self) -> Allocated | None:
+        now = self._heap.allocated()
+        if now is None:
+            return None
+        own_bytes = self._own.bytes + self._lines.own_bytes()
+        return Allocated(now.bytes - own_bytes, now.n_blocks - self._own.n_blocks)
 
     def _worker_bytes(self, step: int, *, is_tracing: bool) -> int | None:
         """Private bytes of one DataLoader worker; None if not measured at this step."""

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from profkit.capture.malloc_stats import Allocated
 from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, Amount, TensorKind
 from profkit.index.trend import Floats, Trend, is_rising, lasting_growth
 from profkit.model.events import Int64s
@@ -46,7 +47,7 @@ class Sample(NamedTuple):
         has_more_nodes: Whether there are more than could be counted.
         graph_bytes: Bytes saved by them beyond live tensors, or None.
         rss_bytes: Resident memory.
-        heap_bytes: Bytes allocated by C's and Python's allocators, or None.
+        heap: What C's and Python's allocators have allocated, or None.
         allocated_bytes: Allocated bytes of the device allocators.
         reserved_bytes: Their reserved bytes.
         worker_bytes: Private memory of one DataLoader worker, or None if not measured.
@@ -58,7 +59,7 @@ class Sample(NamedTuple):
     n_nodes: int | None = None
     graph_bytes: int | None = None
     rss_bytes: int | None = None
-    heap_bytes: int | None = None
+    heap: Allocated | None = None
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     worker_bytes: int | None = None
@@ -144,12 +145,19 @@ class Series:
             max((s.step for s in self.samples if s.n_nodes is not None), default=0)
         )
 
-    def host(self) -> tuple[Int64s, Floats]:
-        """Steps, and heap bytes beyond those of tensors and graphs."""
+    def host(self, block_bytes: float) -> tuple[Int64s, Floats]:
+        """Steps, and heap bytes beyond those of tensors and graphs.
+
+        Args:
+            block_bytes: Mean bytes of a block of Python's allocator.
+        """
         known = [
-            (one.step, one.heap_bytes - _explained_bytes(one))
+            (
+                one.step,
+                one.heap.bytes + round(block_bytes * one.heap.n_blocks) - _explained_bytes(one),
+            )
             for one in self.samples
-            if one.heap_bytes is not None and one.n_nodes is not None and not one.has_more_nodes
+            if one.heap is not None and one.n_nodes is not None and not one.has_more_nodes
         ]
         return _columns(known) if known and self._is_late(known[-1][0]) else _columns([])
 

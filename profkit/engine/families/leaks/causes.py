@@ -95,7 +95,7 @@ def _by_itself(leak: Leak) -> Cause:
     """The cause of a leak whose holder does not determine it."""
     if leak.kind == "garbage":
         return "uncollected-cycle"
-    if leak.kind in {"host", "workers"}:
+    if leak.kind in {"host", "native", "workers"}:
         return "host-growth"
     if leak.device == "pinned":
         return "pinned-growth"

@@ -1,0 +1,55 @@
+"""Messages on growth of host memory outside tensors, and of loader workers."""
+
+from typing import Final
+
+from profkit.engine.families.leaks.messages import (
+    allocation_and_holder,
+    growth_text,
+    leak_message,
+)
+from profkit.engine.wording import counted
+from profkit.model.live_memory import Leak
+from profkit.units import format_bytes, format_count, format_share
+
+MAIN_SHARE: Final = 0.5
+"""Minimum share of a growth that is reported as its cause."""
+_ALL: Final = format_share(1.0)
+
+
+def host_message(leak: Leak) -> str:
+    """The rate, and what is known of the cause."""
+    if leak.kind == "workers":
+        return _workers_message(leak)
+    if leak.kind == "native":
+        return _native_message(leak)
+    if leak.n:
+        return leak_message(leak)
+    place = allocation_and_holder(leak)
+    if place:
+        return f"{growth_text(leak)}: Python objects, {place}."
+    return f"{growth_text(leak)}, and no Python object that holds it was found."
+
+
+def _native_message(leak: Leak) -> str:
+    return (
+        f"{growth_text(leak)}. No tensor and no Python object owns it: a library allocates it "
+        "and does not free it."
+    )
+
+
+def _workers_message(leak: Leak) -> str:
+    first, last = format_count(leak.first_step), format_count(leak.last_step)
+    amount = f"{'about ' if leak.n > 1 else ''}{format_bytes(leak.per_step_bytes)}"
+    whose = counted(leak.n, "loader worker")
+    sampled = " (one was sampled)" if leak.n > 1 else ""
+    text = f"The memory of {whose}{sampled} grows by {amount} per step (steps {first} to {last})"
+    if leak.copied_share >= MAIN_SHARE:
+        share = format_share(leak.copied_share)
+        share = "all" if share == _ALL else f"at least {share}"
+        return f"{text}. {share.capitalize()} of it is copies of objects of the main process."
+    if leak.made_share >= MAIN_SHARE:
+        return f"{text}. The workers retain objects that they create."
+    return (
+        f"{text}. It may be copies of objects of the main process, or objects that the workers "
+        "retain in memory that the main process had freed."
+    )
