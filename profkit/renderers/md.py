@@ -12,6 +12,7 @@ from typing import Final
 
 from profkit.model.difference import Difference
 from profkit.model.report import Report
+from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Block,
     Cell,
@@ -23,11 +24,10 @@ from profkit.present.document import (
     SourceLine,
     TableBlock,
     TimeParts,
-    difference_document,
-    report_document,
 )
 from profkit.present.renderer import ReadersOptions as Options
 from profkit.present.renderer import RendererInfo
+from profkit.present.report_document import report_document
 from profkit.units import format_share
 
 __all__ = ["INFO", "Options", "render", "render_difference"]

@@ -6,6 +6,7 @@ import pytest
 
 import profkit
 from profkit.model.report import Report
+from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Document,
     FindingBlock,
@@ -14,10 +15,9 @@ from profkit.present.document import (
     SourceLine,
     TableBlock,
     TimeParts,
-    difference_document,
-    report_document,
 )
 from profkit.present.renderer import ReadersOptions
+from profkit.present.report_document import report_document
 from tests.renderers import reports
 from tests.renderers.products import Page
 from tests.renderers.test_difference import difference

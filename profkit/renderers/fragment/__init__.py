@@ -14,17 +14,17 @@ from jinja2 import Environment
 from profkit.model.difference import Difference
 from profkit.model.report import Report
 from profkit.names import visible
+from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Block,
     Cell,
     Document,
     Name,
     SourceLine,
-    difference_document,
-    report_document,
 )
 from profkit.present.markup import environment
 from profkit.present.renderer import ReadersOptions, RendererInfo
+from profkit.present.report_document import report_document
 
 __all__ = ["INFO", "Options", "render", "render_difference"]
 

@@ -20,6 +20,7 @@ from rich.text import Text
 from profkit.model.difference import Difference
 from profkit.model.report import Report
 from profkit.names import middle_cut, tail_cut
+from profkit.present.difference_document import difference_document
 from profkit.present.document import (
     Cell,
     Document,
@@ -33,10 +34,9 @@ from profkit.present.document import (
     SourceLine,
     TableBlock,
     TimeParts,
-    difference_document,
-    report_document,
 )
 from profkit.present.renderer import ReadersOptions, RendererInfo
+from profkit.present.report_document import report_document
 from profkit.renderers.text.tables import INDENT, TableLayout, fitted, grid
 from profkit.units import format_share
 

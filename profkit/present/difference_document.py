@@ -1,0 +1,121 @@
+"""A comparison of two recordings as a document."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from profkit.comparison.messages import (
+    TITLES,
+    amount,
+    label,
+    share_of,
+    signed,
+    subject_of,
+)
+from profkit.comparison.messages import (
+    headline as difference_headline,
+)
+from profkit.model.difference import Change, Difference
+from profkit.model.location import NO_SOURCE_LINE
+from profkit.names import short_path
+from profkit.present.document import (
+    Cell,
+    Document,
+    DocumentSection,
+    Name,
+    SourceLine,
+    TableBlock,
+    TableColumn,
+    TableRow,
+    columns_of,
+    list_section,
+    name_of,
+    one_line,
+    remainder,
+    table_section,
+)
+from profkit.present.renderer import ReadersOptions
+from profkit.units import format_count
+
+_MAX_FIGURES: Final = 9
+
+
+def difference_document(difference: Difference, options: ReadersOptions) -> Document:
+    """A comparison of two recordings as a document."""
+    sides = (difference.before, difference.after)
+    not_compared = (f"{each.rule} ({each.side}): {each.reason}" for each in difference.not_compared)
+    return Document(
+        title="profkit diff",
+        program=f"profkit {one_line(difference.profkit)}",
+        paths=tuple(one_line(short_path(side.path, options.base)) or "a report" for side in sides),
+        origin=(),
+        headline=one_line(difference_headline(difference)),
+        sections=(
+            *_compared_figures(difference, options),
+            *_changes(difference, options),
+            *list_section("Not compared: checks skipped on one side", not_compared),
+            *list_section("Notes", difference.notes, is_detail=False),
+        ),
+    )
+
+
+def _compared_figures(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
+    every = difference.figures
+    shown = every if options.verbose else every[:_MAX_FIGURES]
+    rows = (
+        (
+            label(each),
+            amount(each.before, each.unit) or "?",
+            amount(each.after, each.unit) or "?",
+            signed(each),
+            share_of(each),
+        )
+        for each in shown
+    )
+    columns = columns_of("figure", ("before", "after", "change", "%"))
+    hidden = remainder(len(every) - len(shown), "--verbose")
+    yield from table_section(("Figures", ""), columns, rows, hidden=hidden)
+
+
+def _changes(difference: Difference, options: ReadersOptions) -> Iterator[DocumentSection]:
+    columns = (
+        TableColumn("what", "name"),
+        TableColumn("status", "text"),
+        TableColumn("change"),
+        TableColumn("source line", "name"),
+    )
+    for kind, title in TITLES:
+        every = difference.of_kind(kind)
+        shown = every[: options.limit]
+        rows = tuple(
+            TableRow(
+                (_subject(each), each.status, signed(each), _changed_place(each, options.base)),
+                _stack(each, options.base) if options.verbose else (),
+            )
+            for each in shown
+        )
+        if rows:
+            hidden = remainder(len(every) - len(shown), f"--top {len(every)}")
+            figures = f"{format_count(len(every))} changed"
+            yield DocumentSection(title, (TableBlock(columns, rows), *hidden), figures)
+
+
+def _subject(change: Change) -> Cell:
+    if change.kind == "memory":
+        return subject_of(change)
+    return Name(one_line(change.name), is_kernel=change.kind == "kernel")
+
+
+def _changed_place(change: Change, base: str) -> Cell:
+    where = change.location
+    if where is None or where.file is None or where.line is None:
+        no_place = NO_SOURCE_LINE if change.kind == "memory" else ""
+        return name_of(where.op) if where and where.op else no_place
+    path, function = one_line(short_path(where.file, base)), one_line(where.function or "")
+    return SourceLine(path, where.line, function, before_line=change.before_line)
+
+
+def _stack(change: Change, base: str) -> tuple[SourceLine, ...]:
+    return tuple(
+        SourceLine(one_line(short_path(frame.file, base)), frame.line, one_line(frame.function))
+        for frame in change.stack
+    )

@@ -1,0 +1,328 @@
+"""A report as a document: its sections, in the order in which a reader needs them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from profkit.engine.wording import counted
+from profkit.model.critical_path import PathLine
+from profkit.model.finding import Finding
+from profkit.model.location import MODULE_LEVEL, NO_SOURCE_LINE, Location
+from profkit.model.report import Breakdown, Report
+from profkit.names import short_path
+from profkit.present.critical_path import (
+    WITH_KERNEL_NAMES,
+    large_lines,
+    main_kinds,
+    main_name,
+    main_share,
+    path_label,
+    path_title,
+    unexplained_text,
+)
+from profkit.present.document import (
+    Block,
+    Document,
+    DocumentSection,
+    FindingBlock,
+    Labelled,
+    ListBlock,
+    ListItem,
+    Name,
+    Part,
+    PartKind,
+    SourceLine,
+    TableBlock,
+    TableColumn,
+    TableRow,
+    TimeParts,
+    columns_of,
+    list_section,
+    name_of,
+    one_line,
+    remainder,
+    table_section,
+)
+from profkit.present.headline import (
+    breakdown_title,
+    busiest_ops,
+    cost_text,
+    device_noun,
+    facts,
+    headline,
+    host_step_time,
+    incomplete_steps,
+    origin,
+    part_label,
+    remarks,
+    step_range,
+    unchecked_by_reason,
+)
+from profkit.present.memory_text import (
+    allocation_tables,
+    device_series_rows,
+    place_of,
+    series_rows,
+    shows_series,
+    use_label,
+)
+from profkit.present.renderer import ReadersOptions
+from profkit.units import format_bytes, format_count, format_ns, format_share
+
+_N_BRIEF_LINES: Final = 2
+_MAX_HOLDERS: Final = 3
+_MAX_OTHER_PLACES: Final = 3
+_IDLE: Final = ("idle-", "data", "python")
+_WORK: Final[dict[str, PartKind]] = {
+    "compute": "compute", "communication": "communication", "copy": "copy",
+}  # fmt: skip
+
+
+def report_document(report: Report, options: ReadersOptions) -> Document:
+    """A report as a document."""
+    sections = (
+        *_time(report),
+        *_critical_path(report, options),
+        *_findings(report, options),
+        *_memory(report),
+        *_allocation_sites(report, options),
+        *_kernels(report, options),
+        *_operators(report, options),
+        *list_section("Details", facts(report, everything=options.verbose)),
+        *_skipped(report, options),
+        *_recording(report, options),
+    )
+    path = one_line(short_path(report.source.path, options.base))
+    return Document(
+        title="profkit report",
+        program=f"profkit {one_line(report.profkit)}",
+        paths=(path,) if path else (),
+        origin=tuple(map(one_line, origin(report))),
+        headline=one_line(headline(report)),
+        sections=sections,
+    )
+
+
+def _place(where: Location | None, base: str) -> SourceLine | None:
+    """A location's source line, or None where it has none."""
+    if where is None or where.file is None:
+        return None
+    path = one_line(short_path(where.file, base))
+    if where.precision == "function" and where.function not in (None, MODULE_LEVEL):
+        return SourceLine(path, where.line, one_line(where.function), is_function=True)
+    return SourceLine(path, where.line)
+
+
+def _time(report: Report) -> Iterator[DocumentSection]:
+    breakdown = report.summary.breakdown
+    if breakdown is None or not breakdown.total_ns:
+        return
+    parts = []
+    start = 0.0
+    for part in breakdown.parts:
+        if part.ns:
+            kind, time = _part_kind(part.kind), format_ns(part.mean_ns)
+            parts.append(Part(part_label(part.kind), kind, time, part.share, start))
+        start += part.share
+    yield DocumentSection(
+        breakdown_title(report), (TimeParts(tuple(parts)),), _time_figures(report, breakdown)
+    )
+
+
+def _part_kind(kind: str) -> PartKind:
+    if kind.startswith(_IDLE):
+        return "idle"
+    return _WORK.get(kind, "host")
+
+
+def _time_figures(report: Report, breakdown: Breakdown) -> str:
+    """``174 ms (mean of 6, 171 ms to 176 ms)``, with what is excluded."""
+    mean, n_steps = format_ns(breakdown.mean_ns), len(report.summary.steps)
+    if on_host := host_step_time(report):
+        mean = f"{mean} on the {device_noun(report)}, {on_host}"
+    spread, incomplete = step_range(report), incomplete_steps(report)
+    about = []
+    if breakdown.per_step_ns is not None and n_steps > 1:
+        about.append(f"mean of {format_count(n_steps)}")
+    about += [each for each in (spread if about else "", incomplete) if each]
+    return f"{mean} ({', '.join(about)})" if about else mean
+
+
+def _critical_path(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    path = report.summary.critical_path
+    if path is None:
+        return
+    rows = tuple(
+        TableRow(
+            (
+                path_label(line.kind),
+                format_ns(line.mean_ns),
+                format_share(line.share),
+                _place(line.location, options.base) or "",
+                name,
+                main_share(line) if name else "",
+            )
+        )
+        for line in large_lines(path)[: options.limit]
+        for name in (_main_name(line),)
+    )
+    columns = (
+        *columns_of("critical path", ("time", "share"), ("source line", "mostly")),
+        TableColumn("of the path", "text"),
+    )
+    n_brief = len(rows) if options.verbose else _N_BRIEF_LINES
+    blocks: list[Block] = [TableBlock(columns, rows, n_brief)] if rows else []
+    if unexplained := unexplained_text(path):
+        blocks.append(ListBlock((ListItem(unexplained),)))
+    kinds = main_kinds(path, everything=options.verbose)
+    yield DocumentSection(path_title(path), tuple(blocks), kinds)
+
+
+def _main_name(line: PathLine) -> Name | str:
+    if line.kind in WITH_KERNEL_NAMES:
+        return Name(one_line(line.main_name), is_kernel=True)
+    name = main_name(line)
+    return name_of(name) if name else ""
+
+
+def _findings(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    every = report.findings
+    if not every:
+        return
+    blocks: list[Block] = [
+        _finding(report, number, finding, options)
+        for number, finding in enumerate(every[: options.limit], start=1)
+    ]
+    blocks += remainder(len(every) - len(blocks), f"--top {len(every)}")
+    found = f"{format_count(len(every))} found"
+    order = ", highest cost first" if len(every) > 1 else ""
+    yield DocumentSection("Findings", tuple(blocks), found + order)
+
+
+def _finding(
+    report: Report, number: int, finding: Finding, options: ReadersOptions
+) -> FindingBlock:
+    holders = [name_of("".join(chain)) for chain in finding.holders]
+    places = [
+        _place(each, options.base) or (name_of(each.op) if each.op else None)
+        for each in finding.locations
+    ]
+    first = places[0] if places else None
+    doubt = "" if finding.confidence == "high" else f" ({finding.confidence} confidence)"
+    evidence = [
+        one_line(f"{key} {value}") for key, value in finding.evidence.items() if options.verbose
+    ]
+    lists = (
+        _labelled("held by", holders, _MAX_HOLDERS, options),
+        _labelled("also at", [each for each in places[1:] if each], _MAX_OTHER_PLACES, options),
+        _labelled("evidence", evidence, len(evidence), options),
+    )
+    return FindingBlock(
+        number,
+        first or next(iter(holders), NO_SOURCE_LINE),
+        finding.severity,
+        one_line(finding.name),
+        one_line(finding.rule),
+        one_line(finding.title),
+        cost_text(report, finding),
+        one_line(finding.message) + doubt,
+        one_line(finding.fix),
+        tuple(each for each in lists if each.values),
+    )
+
+
+def _labelled(
+    label: str, values: Sequence[Name | SourceLine | str], limit: int, options: ReadersOptions
+) -> Labelled:
+    shown = tuple(values if options.verbose else values[:limit])
+    return Labelled(label, shown, len(values) - len(shown))
+
+
+def _memory(report: Report) -> Iterator[DocumentSection]:
+    columns = columns_of("memory", ("first", "last", "peak"), ("trend",), "trend")
+    of_steps = series_rows(report) if shows_series(report) else []
+    every = (("Memory over steps", of_steps), ("Memory over time", device_series_rows(report)))
+    for title, found in every:
+        rows = (
+            (
+                one_line(each.name),
+                format_bytes(each.first_bytes),
+                format_bytes(each.last_bytes),
+                format_bytes(each.highest_bytes),
+                each,
+            )
+            for each in found
+        )
+        yield from table_section((title, ""), columns, rows)
+
+
+def _allocation_sites(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    columns = columns_of("allocated at", ("blocks", "bytes", "share"), ("used for",), "text")
+    for each in allocation_tables(report, everything=options.verbose):
+        rows = (
+            (
+                _place(site.location, options.base) or one_line(place_of(site)),
+                format_count(site.n),
+                format_bytes(site.bytes),
+                format_share(each.share(site)),
+                use_label(site.category),
+            )
+            for site in each.sites[: options.limit]
+        )
+        heading = (one_line(each.title), format_bytes(each.total_bytes))
+        yield from table_section(heading, columns, rows)
+
+
+def _kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    columns = columns_of("kernel", ("calls", "total", "share"), ("source line", "operator"))
+    rows = (
+        (
+            Name(one_line(kernel.name), is_kernel=True),
+            format_count(kernel.n_calls),
+            format_ns(kernel.total_ns),
+            format_share(kernel.share),
+            _place(kernel.location, options.base) or "",
+            name_of(kernel.op) if kernel.op else "",
+        )
+        for kernel in report.summary.top_kernels[: options.limit]
+    )
+    yield from table_section(("Kernels", ""), columns, rows, is_detail=True)
+
+
+def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    on_device, every = busiest_ops(report)
+    times = (f"on {device_noun(report)}", "self CPU") if on_device else ("total", "self")
+    columns = columns_of("operator", ("calls", *times), ("source line",))
+    rows = (
+        (
+            name_of(op.name),
+            format_count(op.n_calls),
+            format_ns(op.device_ns if on_device else op.total_ns),
+            format_ns(op.self_ns),
+            _place(op.location, options.base) or "",
+        )
+        for op in every[: options.limit]
+    )
+    yield from table_section(("Operators", ""), columns, rows, is_detail=True)
+
+
+def _skipped(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    n_checks = len({each.rule for each in report.unchecked})
+    reasons = unchecked_by_reason(report, everything=options.verbose)
+    lines = (f"{reason} ({rules})" for reason, rules in reasons)
+    yield from list_section(f"{counted(n_checks, 'check')} skipped", lines)
+
+
+def _recording(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
+    items = [
+        ListItem(
+            one_line(f"{fault.message} {fault.fix}"),
+            f"{fault.severity} {one_line(fault.rule)}",
+            fault.severity,
+        )
+        for fault in report.health
+    ]
+    sentences = remarks(report, everything=options.verbose)
+    items += [ListItem(one_line(sentence)) for sentence in sentences]
+    if items:
+        is_sound = all(fault.severity == "note" for fault in report.health)
+        yield DocumentSection("Recording", (ListBlock(tuple(items)),), is_detail=is_sound)
