@@ -8,9 +8,10 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
-from profkit.capture import profiler
+from profkit.capture import profiler, program_profilers
 from profkit.capture.options import Options
 from profkit.capture.schedule import Phase
 from profkit.units import format_count, format_ns
@@ -47,6 +48,11 @@ class StepTimes:
         elif phase is not Phase.LINES and self._n_steps > 1:
             self._unrecorded_ns.append(took_ns)
 
+    @property
+    def n_recorded(self) -> int:
+        """Steps that were recorded from start to end, as far as retained."""
+        return len(self._recorded_ns)
+
     def overhead(self) -> tuple[float, str] | None:
         """Recorded against unrecorded steps, or None if there are too few.
 
@@ -75,6 +81,8 @@ def estimated(options: Options, window_ns: int, n_calls: int, n_ops: int) -> tup
     Raises:
         CaptureError: If a profiler is running.
     """
+    if program_profilers.python_profiler():  # recording with stacks would end it
+        options = replace(options, stacks=False)
     if options not in _costs:
         _costs[options] = _measure_costs(options)
     call_ns, op_ns = _costs[options]

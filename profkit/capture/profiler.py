@@ -7,20 +7,22 @@ import contextlib
 import ctypes
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from profkit.capture import devices
+from profkit.capture import devices, program_profilers
 from profkit.capture.cpu_time import CpuClock
 from profkit.capture.options import Options
 from profkit.errors import CaptureError
 from profkit.model.capture_info import CpuTime
 
-_SILENT: Final = "6"
+_SILENT: Final = 6
 """Above Kineto's highest level, at which torch 2.13 prints two debug lines per recording."""
+_LEVEL: Final = "_ZN9libkineto6Logger14severityLevel_E"
+"""libkineto's ``Logger::severityLevel_``."""
 
 
 class ProfilerRecording:
@@ -32,7 +34,8 @@ class ProfilerRecording:
         device: Whether devices are recorded, if the options say so.
         all_threads: Whether operators of all threads are recorded, where this version of torch can.
             By default it records those of the thread that starts it, and of backward passes.
-        on_other_profiler: Called before the program starts a profiler; must stop this one.
+        on_python_profiler: Called before the program sets a profile function while stacks are
+            recorded; must stop this recording, which would remove it.
 
     Attributes:
         start_ns: Time that starting took.
@@ -48,7 +51,7 @@ class ProfilerRecording:
         stacks: bool,
         device: bool = True,
         all_threads: bool = False,
-        on_other_profiler: Callable[[], None] | None = None,
+        on_python_profiler: program_profilers.Listener | None = None,
     ) -> None:
         import torch
 
@@ -62,26 +65,25 @@ class ProfilerRecording:
         self._began_ns = 0
         self._cpu_clock: CpuClock | None = None
         self._is_prepared = False
-        self._on_other_profiler = on_other_profiler
-        self._stop_watching: Callable[[], None] | None = None
-        self._profile: Any = torch.profiler.profile(
-            activities=_activities(ops=options.ops, device=options.device and device),
-            record_shapes=options.shapes,
-            profile_memory=options.memory,
-            with_stack=stacks,
-            with_flops=options.flops,
-            experimental_config=_all_threads() if all_threads else None,
-        )
+        self._watching = contextlib.ExitStack()
+        self._on_python_profiler = on_python_profiler if stacks else None
+        with program_profilers.own():
+            self._profile: Any = torch.profiler.profile(
+                activities=_activities(ops=options.ops, device=options.device and device),
+                record_shapes=options.shapes,
+                profile_memory=options.memory,
+                with_stack=stacks,
+                with_flops=options.flops,
+                experimental_config=_all_threads() if all_threads else None,
+            )
 
     def prepare(self) -> None:
         """Prepare the profiler without recording, so that :meth:`start` is quick."""
         _require_no_profiler()
         began_ns = time.perf_counter_ns()
-        with _kineto_silent():
+        with program_profilers.own(), _kineto_silent():
             self._profile.prepare_trace()
         self._is_prepared = True
-        if self._on_other_profiler is not None:
-            self._stop_watching = _watch_other_profilers(self._on_other_profiler)
         self.start_ns += time.perf_counter_ns() - began_ns
 
     def start(self) -> None:
@@ -93,9 +95,13 @@ class ProfilerRecording:
         if not self._is_prepared:
             self.prepare()
         began_ns = time.perf_counter_ns()
-        self._profile.start_trace()
+        with program_profilers.own(), _kineto_silent():
+            self._profile.start_trace()
         self.is_started = True
         self._cpu_clock = CpuClock()
+        if self._on_python_profiler is not None:
+            watching = program_profilers.watching_python(self._on_python_profiler)
+            self._watching.enter_context(watching)
         self._began_ns = time.perf_counter_ns()
         self.start_ns += self._began_ns - began_ns
 
@@ -107,12 +113,28 @@ class ProfilerRecording:
         ended_ns = time.perf_counter_ns()
         self.cpu = None if self._cpu_clock is None else self._cpu_clock.read()
         self.is_stopped = True
-        if self._stop_watching is not None:
-            self._stop_watching()
-            self._stop_watching = None
-        self._profile.stop_trace()
+        self._watching.close()
+        with program_profilers.own(), _kineto_silent():
+            self._profile.stop_trace()
         self.window_ns = ended_ns - self._began_ns
         self.stop_ns = time.perf_counter_ns() - ended_ns
+
+    def stop_cancelled(self) -> None:
+        """Stop after another profiler has cancelled this one and ended; nothing was recorded.
+
+        Source: seen with torch 2.13: stopping a cancelled profiler is a segmentation fault, but
+        not if it is prepared again before.
+        """
+        with program_profilers.own(), _kineto_silent():
+            self._watching.close()
+            self._profile.profiler._prepare_trace()  # noqa: SLF001  (torch has no public way)
+            self._profile.stop_trace()
+        self.is_stopped = True
+
+    @property
+    def torch_profiler(self) -> object:
+        """Torch's own object, once prepared."""
+        return self._profile.profiler
 
     def export(self, path: Path) -> None:
         """Write the events as JSON text.
@@ -147,33 +169,6 @@ class ProfilerRecording:
         """From torch's own thread numbers to those of the operating system."""
         events = self._profile.profiler.kineto_results.events()
         return {event.start_thread_id(): event.device_resource_id() for event in events}
-
-
-def _watch_other_profilers(on_start: Callable[[], None]) -> Callable[[], None]:
-    """Call a function before this thread starts another profiler: torch allows one per process.
-
-    Returns:
-        A function that stops watching.
-    """
-    import torch
-
-    kind: Any = torch.autograd.profiler.profile
-    original = getattr(kind, "_prepare_trace", None)  # all starts go through it
-    if original is None:
-        return lambda: None
-    thread = threading.get_ident()
-
-    def stop() -> None:
-        kind._prepare_trace = original  # noqa: SLF001
-
-    def prepare_trace(other: Any) -> Any:  # noqa: ANN401
-        if threading.get_ident() == thread:
-            stop()
-            on_start()
-        return original(other)
-
-    kind._prepare_trace = prepare_trace  # noqa: SLF001
-    return stop
 
 
 def region(name: str) -> contextlib.AbstractContextManager[Any]:
@@ -223,12 +218,7 @@ def _is_usable(device: str) -> bool:
 
 
 def _require_no_profiler() -> None:
-    import torch
-
-    if (
-        getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
-        or torch._C._autograd._profiler_enabled()  # noqa: SLF001  (torch has no public function)
-    ):
+    if program_profilers.is_recording():
         raise CaptureError(
             "Another torch profiler is running, and torch allows one at a time.",
             "Stop it first, or use only one of the two.",
@@ -239,18 +229,42 @@ def _require_no_profiler() -> None:
 def _kineto_silent() -> Iterator[None]:
     """Keep Kineto's debug lines off stderr, unless the user has set a log level.
 
-    Kineto reads its level once, when the first profiler of the process is prepared.
+    The level is restored, so that the program's own profilers print what they always do. Where it
+    cannot be reached it is set for the whole process: Kineto reads it once, when the first profiler
+    is prepared.
 
-    Source: libkineto reads ``KINETO_LOG_LEVEL`` in ``libkineto_init``.
+    Source: libkineto reads ``KINETO_LOG_LEVEL`` in ``libkineto_init``, and compares the level of
+    each message with ``Logger::severityLevel_``.
     """
     if "KINETO_LOG_LEVEL" in os.environ:
         yield
         return
-    os.environ["KINETO_LOG_LEVEL"] = _SILENT
+    level = _kineto_level()
+    if level is None:
+        os.environ["KINETO_LOG_LEVEL"] = str(_SILENT)
+        try:
+            yield
+        finally:
+            os.environ.pop("KINETO_LOG_LEVEL", None)
+        return
+    before, level.value = level.value, _SILENT
     try:
         yield
     finally:
-        os.environ.pop("KINETO_LOG_LEVEL", None)
+        if level.value == _SILENT:  # else Kineto has set its own, with the first profiler
+            level.value = before
+
+
+@cache
+def _kineto_level() -> Any:  # noqa: ANN401  (a C integer, or None)
+    """Kineto's log level in this process, or None where torch's library does not show it."""
+    import torch
+
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        loaded = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        return ctypes.c_int.in_dll(loaded, _LEVEL)
+    return None
 
 
 def disable_in_child(*, recording: bool) -> None:

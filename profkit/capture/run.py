@@ -4,16 +4,16 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 from profkit.capture import current, files, program, signals
 from profkit.capture.memory.cuda import oom
 from profkit.capture.schedule import Schedule
 from profkit.capture.step_detection import Plan, StepFinder
 from profkit.capture.steps import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
-from profkit.errors import UsageError
 
 DEFAULT_SCHEDULE = Schedule(DEFAULT_WAIT, DEFAULT_WARMUP, DEFAULT_ACTIVE)
 
@@ -23,28 +23,34 @@ class ProgramTarget:
     """The program to run.
 
     Attributes:
-        name: A script's path, or a module's name.
+        name: A script's path, a module's name, or source code.
         args: Its arguments.
-        is_module: Whether it is a module.
+        kind: Which of the three it is.
     """
 
     name: str
     args: Sequence[str] = ()
-    is_module: bool = False
+    kind: Literal["script", "module", "code"] = "script"
 
     @property
     def title(self) -> str:
         """The name of the trace: the module's, or the script's without folder and suffix."""
-        return self.name if self.is_module else Path(self.name).stem
+        if self.kind == "code":
+            return "command"
+        return self.name if self.kind == "module" else Path(self.name).stem
 
     def run(self) -> BaseException | None:
         """Run it and return the exception that it raised, or None.
 
         Raises:
-            UsageError: If it does not exist.
+            CannotStartError: If it does not exist.
         """
-        start = program.run_module if self.is_module else program.run_script
-        return start(self.name, self.args)
+        starts = {
+            "script": program.run_script,
+            "module": program.run_module,
+            "code": program.run_code,
+        }
+        return starts[self.kind](self.name, self.args)
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ def run(
         killed: Called when SIGTERM is about to end the process, after all files are written.
 
     Raises:
-        UsageError: If the program does not exist.
+        CannotStartError: If the program does not exist.
     """
     running = _Run(plan)
 
@@ -106,7 +112,7 @@ def run(
         # sys.exit is a normal end.
         is_normal = error is None or isinstance(error, SystemExit)
         running.finder.finish("" if is_normal else type(error).__name__)
-    except UsageError:
+    except program.CannotStartError:
         running.finder.drop()
         raise
     finally:
@@ -154,7 +160,10 @@ class _Run:
             path = str(self._cwd / path)
         live = self.finder.memory()
         memory = None
+        why_less = self.finder.why_less
         if live is not None:
+            if why_less:
+                live = replace(live, not_measured=(*live.not_measured, why_less))
             trace = path or files.trace_file(self._folder)
             memory = files.write_memory(live, trace, "the program's monitored memory")
         why_not = "" if path or memory else self._why_not()
@@ -165,7 +174,7 @@ class _Run:
             return "PROFKIT=0 turns recording off."
         if not self.finder.saw_torch:
             return "The program did not import torch, so there is nothing to report."
-        return "No trace was written."
+        return self.finder.why_less or "No trace was written."
 
 
 class TorchImport:

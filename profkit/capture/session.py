@@ -11,9 +11,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from profkit.capture import compiles, console, environment, files, profiler, signals
+from profkit.capture import (
+    compiles,
+    console,
+    environment,
+    files,
+    profiler,
+    program_profilers,
+    signals,
+)
 from profkit.capture.options import Options
 from profkit.capture.overhead import StepTimes, estimated
 from profkit.capture.schedule import Phase, Schedule
@@ -22,6 +30,13 @@ from profkit.errors import CaptureError
 from profkit.model.capture_info import CaptureCost, StepKind
 from profkit.model.torch_names import STEP_PREFIX
 from profkit.readers.process_memory import release_free_memory
+
+_MAX_WAIT_S: Final = 2.0
+"""How long a profiler of another thread waits until this thread has ended its recording: the
+thread may run a long operator meanwhile."""
+_MAX_WAIT_FOR_END_S: Final = 60.0
+"""The same once the thread is ending it."""
+_WAKE_AFTER_S: Final = 0.1
 
 _known_lines: dict[str, Lines] = {}
 """Source lines from the first recording of each name, reused for later ones."""
@@ -43,6 +58,7 @@ class Session:
         pid: The process that opened it; a forked child does not touch it.
         thread: The thread that opened it.
         is_busy: Whether it is inside one of its own methods, so that a signal must wait.
+        made_way: Whether it ended early for a profiler of the program.
     """
 
     def __init__(
@@ -53,6 +69,7 @@ class Session:
         self.pid = os.getpid()
         self.thread = threading.get_ident()
         self.over = False
+        self.made_way = False
         self._options = options
         self._schedule = schedule
         self._steps: StepKind = steps
@@ -67,6 +84,12 @@ class Session:
         self.is_busy = False
         self._done = False
         self._cwd = _cwd()
+        self._interrupt: signals.Interrupt | None = None
+        self._profiler_to_come = ""
+        self._python_profiler_to_come = ""
+        self._has_ended = threading.Event()
+        self._has_no_stacks = threading.Event()
+        self._cancelled: list[profiler.ProfilerRecording] = []
 
     @property
     def is_recording(self) -> bool:
@@ -81,6 +104,9 @@ class Session:
     def begin(self) -> None:
         """Open the block."""
         with self._guarded("recording could not start; the program runs without it."):
+            _require_no_other_profiler()
+            program_profilers.subscribe(self._on_program_profiler)
+            self._interrupt = signals.Interrupt(self._make_way)
             self._step_times.begin()
             if self._schedule is None:
                 self._enter(0, Phase.RECORD)
@@ -89,6 +115,7 @@ class Session:
 
     def step(self) -> None:
         """End one step of the loop and begin the next."""
+        self._stop_cancelled()
         if self.over or self._done:
             return
         with self._guarded("recording stopped."):
@@ -100,6 +127,8 @@ class Session:
                 return
             self._enter(*self._schedule.phase_of(self._step, lines=self._needs_lines))
             self._done = self._schedule.is_over(self._cycle)
+            if self._done:
+                self._has_ended.set()
             self._step_times.begin()
 
     def end(self, stopped_by: str = "") -> None:
@@ -108,6 +137,7 @@ class Session:
         Args:
             stopped_by: The exception or signal that ended it early, or empty.
         """
+        self._stop_cancelled()
         if self.over:
             return
         with self._guarded("the recording could not be finished."):
@@ -120,7 +150,7 @@ class Session:
                 # The loop ended during the warm-up: only the step with stacks was recorded.
                 self._main, self._for_lines = self._for_lines, None
                 self._write(self._main, stopped_by, open_step)
-        self.over = True
+        self._close()
 
     def freeze(self) -> None:
         """Stop recording; what was recorded is written at the end."""
@@ -135,8 +165,14 @@ class Session:
         if not self.over:
             self._drop()
 
-    def _drop(self) -> None:
+    def _close(self) -> None:
         self.over = True
+        program_profilers.unsubscribe(self._on_program_profiler)
+        if self._interrupt is not None:
+            self._interrupt.cancel()
+        self._has_ended.set()
+
+    def _drop(self) -> None:
         for action in (self._close_annotation, self._discard_main):
             with contextlib.suppress(Exception):
                 action()
@@ -145,12 +181,15 @@ class Session:
                 recording.stop()
             recording.release()
         self._main = self._for_lines = None
+        self._close()
         release_free_memory()
 
     def _enter(
         self, cycle: int, phase: Phase, *, stopped_by: str = "", open_step: str = ""
     ) -> None:
         """Leave the phase of the previous step and enter that of the next."""
+        if phase is Phase.LINES and self._has_python_profiler():
+            phase = Phase.OFF
         before, self._phase = self._phase, phase
         is_new_cycle, self._cycle = cycle != self._cycle, cycle
         if before is Phase.LINES and self._for_lines is not None:
@@ -169,26 +208,147 @@ class Session:
         if self.is_recording:
             self._open_annotation()
 
+    def _on_program_profiler(self, name: str) -> None:
+        """End this recording before a profiler of the program does anything, in any thread."""
+        self._stop_cancelled()
+        if self.is_done or self.pid != os.getpid():
+            return
+        self._profiler_to_come = name
+        if threading.get_ident() == self.thread:
+            self._make_way()
+        elif not self._makes_way_in_time(self._has_ended):
+            self._leave_cancelled()
+
+    def _on_python_profiler(self, name: str) -> None:
+        """End a recording with stacks before the program sets a profile function."""
+        if self.is_done or self.pid != os.getpid():
+            return
+        self._python_profiler_to_come = name
+        if threading.get_ident() == self.thread:
+            self._make_way()
+        else:
+            self._makes_way_in_time(self._has_no_stacks)
+
+    def _makes_way_in_time(self, done: threading.Event) -> bool:
+        """Have this session's thread make way, and wait for that."""
+        if self._interrupt is not None:
+            self._interrupt.request()
+            if done.wait(_WAKE_AFTER_S):
+                return True
+            self._interrupt.request(wakes=True)
+        return done.wait(_MAX_WAIT_S) or (self.is_busy and done.wait(_MAX_WAIT_FOR_END_S))
+
+    def _make_way(self) -> None:
+        """End for a profiler of the program; once only, and not inside another method."""
+        if self.is_done or self.is_busy:
+            return
+        if self._python_profiler_to_come:
+            self._drop_stacks()
+        name = self._profiler_to_come
+        if not name:
+            return
+        self._profiler_to_come = ""
+        self.made_way = True
+        is_worth_writing = self._is_worth_writing()
+        with self._guarded("recording stopped."):
+            self._stop_all()
+        self._has_ended.set()
+        self._has_no_stacks.set()
+        ends = (
+            f"the recording of “{self.name}” ends there"
+            if is_worth_writing
+            else f"“{self.name}” is not recorded"
+        )
+        console.warn(
+            f"the program uses a profiler itself ({name}), so {ends}: only one can record."
+        )
+        if is_worth_writing:
+            self.end("another profiler")
+        else:
+            self.abandon()
+
+    def _drop_stacks(self) -> None:
+        """Stop recording stacks: the source lines are dropped, or the block ends."""
+        name, self._python_profiler_to_come = self._python_profiler_to_come, ""
+        if self._for_lines is not None and self._phase is Phase.LINES:
+            with self._guarded("recording stopped."):
+                self._close_annotation()
+                self._for_lines.stop()
+                self._for_lines.release()
+                self._for_lines, self._phase = None, Phase.OFF
+            self._warn_of_no_lines(name)
+        elif self._main is not None and self._main.stacks and not self._main.is_stopped:
+            self._profiler_to_come = name
+            return
+        self._has_no_stacks.set()
+
+    def _stop_all(self) -> None:
+        self._close_annotation()
+        self._discard_main()
+        self._stop_main()
+        if self._for_lines is not None:
+            self._for_lines.stop()
+
+    def _is_worth_writing(self) -> bool:
+        """Whether a whole step was recorded, or a block, or a run from its first module on."""
+        if self._schedule is not None:
+            return self.path is not None or self._step_times.n_recorded > 0
+        return self._steps != "whole" or self._options.stacks
+
+    def _leave_cancelled(self) -> None:
+        """Leave a recording that another thread's profiler is about to cancel.
+
+        Only its own thread can stop it, and only after that profiler has ended.
+        """
+        recordings = [each for each in (self._main, self._for_lines) if each is not None]
+        self._main = self._for_lines = self._annotation = None
+        self._close()
+        self._cancelled = [each for each in recordings if each.is_started and not each.is_stopped]
+        if self._cancelled:
+            program_profilers.subscribe(self._on_program_profiler)
+        console.warn(
+            f"the program uses a profiler in another thread, so the recording of “{self.name}” "
+            "is dropped."
+        )
+
+    def _stop_cancelled(self) -> None:
+        """Stop a cancelled recording once no profiler of the program is open."""
+        if not self._cancelled or threading.get_ident() != self.thread:
+            return
+        cancelled = [each.torch_profiler for each in self._cancelled]
+        if program_profilers.is_open(except_for=cancelled):
+            return
+        with self._guarded("a recording could not be stopped."):
+            while self._cancelled:
+                self._cancelled.pop().stop_cancelled()
+        self._close()
+
+    def _has_python_profiler(self) -> bool:
+        name = program_profilers.python_profiler()
+        if name:
+            self._warn_of_no_lines(name)
+        return bool(name)
+
+    def _warn_of_no_lines(self, profiler: str) -> None:
+        console.warn(
+            f"the program uses a Python profiler itself ({profiler}), so “{self.name}” has no "
+            "source lines."
+        )
+
     def _recording(self, *, stacks: bool) -> profiler.ProfilerRecording:
         return profiler.ProfilerRecording(
             self._options,
             stacks=stacks,
             # A program without steps may do its work in threads, as services do.
             all_threads=self._steps == "whole",
-            on_other_profiler=self._end_for_other_profiler,
+            on_python_profiler=self._on_python_profiler,
         )
-
-    def _end_for_other_profiler(self) -> None:
-        console.warn(
-            f"the program started a torch profiler inside “{self.name}”, "
-            "so the recording ends there. Use only one of the two."
-        )
-        self.end("another profiler")
 
     def _prepare_main(self, *, start: bool) -> None:
         if self._main is None:
             has_lines_step = self._schedule is not None and self._schedule.has_lines_step()
-            stacks = self._needs_lines and self._for_lines is None and not has_lines_step
+            wants_stacks = self._needs_lines and self._for_lines is None and not has_lines_step
+            stacks = wants_stacks and not self._has_python_profiler()
             self._main = self._recording(stacks=stacks)
             self._main.prepare()
         if start and not self._main.is_started:
@@ -305,6 +465,22 @@ class Session:
         finally:
             self.is_busy = False
             signals.resend_pending()
+            if threading.get_ident() == self.thread:
+                self._make_way()
+
+
+def _require_no_other_profiler() -> None:
+    if program_profilers.has_daemon():
+        raise CaptureError(
+            f"{program_profilers.DAEMON} is set: another process may record this one at any time, "
+            "and torch allows one profiler.",
+            "Unset it to record with profkit.",
+        )
+    if program_profilers.is_open():
+        raise CaptureError(
+            "Another torch profiler is running, and torch allows one at a time.",
+            "Stop it first, or use only one of the two.",
+        )
 
 
 def _cwd() -> str | None:

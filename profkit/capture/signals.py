@@ -97,49 +97,90 @@ def _handle(signum: int, frame: FrameType | None) -> None:
         os.kill(os.getpid(), signum)
 
 
-class Deadline:
-    """Calls a function on the main thread after a time. Without a spare signal it does nothing.
+class Interrupt:
+    """Has a function called on the main thread, when another thread requests it.
 
-    A profiler must be stopped by the thread that started it, so a timer lets Python run a signal
-    handler between two instructions of the main thread, without a signal of the operating system.
+    A profiler must be stopped by the thread that started it. A request lets Python run a signal
+    handler between two instructions of the main thread. Made on any other thread, or without a
+    spare signal, it does nothing.
 
     Args:
-        seconds: The delay.
         act: The function.
 
     Source: ``_thread.interrupt_main(signum)``, from Python 3.10 on.
     """
 
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._is_active = True
+        self._signal = _spare_signal()
+        if self._signal is not None:
+            self._previous: Any = signal.signal(self._signal, self._on_signal)
+
+    def request(self, *, wakes: bool = False) -> None:
+        """Have the function called. Does nothing after :meth:`cancel`.
+
+        Args:
+            wakes: Interrupt a blocking call too, as any signal does.
+        """
+        number = self._signal
+        if number is None or not self._is_active or not self._is_installed():
+            return
+        if wakes:
+            signal.pthread_kill(_ident_of_main(), number)
+        else:
+            _thread.interrupt_main(number)  # type: ignore[arg-type]  # (any number)
+
+    def cancel(self) -> None:
+        """Call the function no more. The main thread also restores the signal's handler."""
+        self._is_active = False
+        is_main = threading.get_ident() == _ident_of_main()
+        if self._signal is not None and is_main and self._is_installed():
+            signal.signal(self._signal, self._previous)
+
+    def _is_installed(self) -> bool:
+        return self._signal is not None and signal.getsignal(self._signal) == self._on_signal
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._is_active:
+            self._act()
+
+
+class Deadline:
+    """Calls a function on the main thread after a time. Without a spare signal it does nothing.
+
+    Args:
+        seconds: The delay.
+        act: The function.
+    """
+
     def __init__(self, seconds: float, act: Callable[[], None]) -> None:
         self._act = act
-        self._previous: Any = None
-        self._timer: threading.Timer | None = None
-        self._signal = _spare_signal()
-        if self._signal is None:
-            return
-        self._previous = signal.signal(self._signal, self._on_time)
-        self._timer = threading.Timer(seconds, _thread.interrupt_main, [self._signal])
+        self._interrupt = Interrupt(self._on_time)
+        self._timer = threading.Timer(seconds, self._interrupt.request)
         self._timer.daemon = True
         self._timer.start()
 
     def cancel(self) -> None:
         """Cancel the call and restore the signal's handler."""
-        if self._timer is None or self._signal is None:
-            return
         self._timer.cancel()
-        self._timer = None
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(self._signal, self._previous)
+        self._interrupt.cancel()
 
-    def _on_time(self, _number: int, _frame: object) -> None:
-        if self._timer is not None:
-            self.cancel()
-            self._act()
+    def _on_time(self) -> None:
+        self.cancel()
+        self._act()
 
 
-def _spare_signal() -> signal.Signals | None:
-    """The last real-time signal, if it has no handler."""
-    number = getattr(signal, "SIGRTMAX", None)
-    if number is None or threading.current_thread() is not threading.main_thread():
+def _ident_of_main() -> int:
+    return threading.main_thread().ident or 0
+
+
+def _spare_signal() -> int | None:
+    """The last real-time signal without a handler."""
+    if threading.current_thread() is not threading.main_thread():
         return None
-    return number if signal.getsignal(number) is signal.SIG_DFL else None
+    last, first = getattr(signal, "SIGRTMAX", None), getattr(signal, "SIGRTMIN", None)
+    if last is None or first is None:
+        return None
+    numbers = range(last, first, -1)
+    return next((each for each in numbers if signal.getsignal(each) is signal.SIG_DFL), None)

@@ -6,6 +6,9 @@ iteration over a DataLoader. Without both, the whole run is recorded for a limit
 operators only, and from the first call of a module on with stacks, so that imports and reading of
 data are not slowed down.
 
+If the program uses a profiler itself, it has torch's profiler to itself from then on: nothing is
+recorded any more. Memory is monitored as before, except while that profiler records.
+
 Source: ``torch.optim.optimizer.register_optimizer_step_post_hook``,
 ``torch.nn.modules.module.register_module_forward_pre_hook``.
 """
@@ -19,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-from profkit.capture import console, current
+from profkit.capture import console, current, program_profilers
 from profkit.capture.compiles import has_compiled
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, StepSource
@@ -65,6 +68,7 @@ class StepFinder:
 
     Attributes:
         saw_torch: Whether the program has imported torch.
+        program_profiler: The first profiler of the program itself, or empty.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -78,11 +82,24 @@ class StepFinder:
         self._main_thread = (os.getpid(), threading.get_ident())
         self._saw_module = False
         self.saw_torch = False
+        self.program_profiler = ""
 
     @property
     def path(self) -> str | None:
         """The trace file, once the program has ended."""
         return None if self._session is None else self._session.path
+
+    @property
+    def why_less(self) -> str:
+        """Why fewer steps were recorded than planned, in one sentence, or empty."""
+        if not self.program_profiler or not self._plan.record_trace:
+            return ""
+        uses = f"The program uses a profiler itself ({self.program_profiler}), so profkit recorded"
+        if self.path is None:
+            return f"{uses} no steps. Analyze the trace of that profiler instead."
+        if self._session is not None and self._session.made_way:
+            return f"{uses} steps only until then."
+        return ""
 
     def on_torch_import(self) -> None:
         """Install the hooks and begin to record."""
@@ -91,6 +108,10 @@ class StepFinder:
             self._install_hooks()
         except (ImportError, AttributeError) as error:
             console.warn("steps cannot be detected with this version of torch.", error)
+        if program_profilers.has_daemon():
+            self.program_profiler = program_profilers.DAEMON
+        program_profilers.subscribe(self._on_program_profiler)
+        self._unhook["profilers"] = lambda: program_profilers.unsubscribe(self._on_program_profiler)
         if self._plan.record_trace:
             self._restart("whole", replace(self._plan.options, stacks=False), OPS_SECONDS)
 
@@ -144,6 +165,13 @@ class StepFinder:
         iterator.__next__ = next_batch
         self._unhook["loaders"] = restore
 
+    def _on_program_profiler(self, name: str) -> None:
+        """The program uses a profiler, in any thread. The session ends itself."""
+        if self._main_thread[0] == os.getpid() and not self.program_profiler:
+            self.program_profiler = name
+            if self._in_main_thread():
+                self._remove_unneeded_hooks()
+
     def _remove_hook(self, name: str, *, at_end: bool = False) -> None:
         if name == "modules" and not at_end and has_compiled():
             # torch.compile guards on the number of hooks: removing one causes a recompilation.
@@ -152,6 +180,12 @@ class StepFinder:
         if unhook is not None:
             with contextlib.suppress(Exception):
                 unhook()
+
+    def _remove_unneeded_hooks(self) -> None:
+        """Remove the hooks that no recording needs any more."""
+        for name in list(self._unhook):
+            if name != "profilers" and (self._boundaries is None or name == "optimizer"):
+                self._remove_hook(name)
 
     def _in_main_thread(self) -> bool:
         """Whether this is the thread that began: other threads and forked workers are ignored."""
@@ -282,9 +316,7 @@ class StepFinder:
             return
         self._session.step()
         if self._session.is_done:
-            for name in list(self._unhook):
-                if self._boundaries is None or name == "optimizer":
-                    self._remove_hook(name)
+            self._remove_unneeded_hooks()
 
     def _restart(self, kind: StepKind, options: Options, seconds: float | None = None) -> None:
         """Record again, now that the kind of step is known; drop the earlier recording."""
@@ -293,6 +325,9 @@ class StepFinder:
             self._session.abandon()
             current.leave(self._session)
         self._kind = kind
+        if self.program_profiler:
+            self._session = None
+            return
         schedule = None
         if kind != "whole":  # one step has passed already
             schedule = replace(self._plan.schedule, wait=max(self._plan.schedule.wait - 1, 0))

@@ -253,6 +253,11 @@ def trace(
     An error of the recording becomes one warning on stderr: the program continues, and its own
     exceptions are raised as usual.
 
+    torch has one profiler per process, and one that the program uses itself is not disturbed: a
+    block inside it, or in its warm-up, is not recorded, and where it begins inside a block, the
+    recording of the block ends. A block has no source lines while ``sys.setprofile`` or
+    ``cProfile`` is in use.
+
     ``wait``, ``warmup`` and ``active`` select steps of a loop, as in ``torch.profiler.schedule``;
     each step ends with ``t.step()``. Python stacks make short steps about twice as long, so the
     ``active`` steps are recorded without them, and source lines come from one ``warmup`` step. A

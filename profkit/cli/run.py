@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     context_settings={"allow_interspersed_args": False},
     epilog="\b\nExamples: profkit run train.py --lr 0.1\n          profkit run -m package.train",
 )
-@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as in python -m.")
+@click.option("-m", "kind", flag_value="module", help="PROGRAM is a module, as in python -m.")
+@click.option("-c", "kind", flag_value="code", help="PROGRAM is source code, as in python -c.")
 @click.option("--wait", metavar="N", type=click.IntRange(min=0), default=2, show_default=True,
               help="Steps to skip first.")  # fmt: skip
 @click.option("--warmup", metavar="N", type=click.IntRange(min=0), default=2, show_default=True,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 @click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def command(  # noqa: PLR0913  (one argument per option)
     *,
-    is_module: bool,
+    kind: Literal["module", "code"] | None,
     wait: int,
     warmup: int,
     active: int,
@@ -53,8 +54,10 @@ def command(  # noqa: PLR0913  (one argument per option)
 
     Steps are optimizer steps, else DataLoader iterations, else the whole run. Memory is monitored
     over all steps. The report is written to stderr, and the exit code is the program's own.
+    If PROGRAM uses a torch profiler itself, recording ends before that begins.
     """
     from profkit.capture.options import Options
+    from profkit.capture.program import CannotStartError
     from profkit.capture.run import ProgramTarget, run
     from profkit.capture.schedule import Schedule
     from profkit.capture.step_detection import Plan
@@ -62,7 +65,7 @@ def command(  # noqa: PLR0913  (one argument per option)
     if json_file is not None:
         json_file = _checked(json_file)
     chosen = chosen_rules()
-    target = ProgramTarget(program, args, is_module)
+    target = ProgramTarget(program, args, kind or "script")
     schedule = Schedule(wait, warmup, active)
     options = Options(folder=folder, quiet=True)
     plan = Plan(
@@ -73,7 +76,11 @@ def command(  # noqa: PLR0913  (one argument per option)
         monitor_memory=not no_leaks,
         lines_of_python=lines_of_python,
     )
-    outcome = run(target, plan, killed=lambda ended: _report(ended, json_file, chosen))
+    try:
+        outcome = run(target, plan, killed=lambda ended: _report(ended, json_file, chosen))
+    except CannotStartError as error:
+        click.echo(error, err=True)
+        return error.exit_code
     _show_error(outcome.error)
     if not (outcome.is_of_child or (no_trace and no_leaks)):
         _report(outcome, json_file, chosen)

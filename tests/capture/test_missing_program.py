@@ -1,4 +1,4 @@
-"""A missing program is a usage error, and leaves no hooks or files."""
+"""A missing program leaves no hooks or files."""
 
 from pathlib import Path
 
@@ -8,20 +8,20 @@ from torch.utils.data import dataloader
 
 import profkit
 from profkit.capture.options import DEFAULTS
+from profkit.capture.program import CannotStartError
 from profkit.capture.run import DEFAULT_SCHEDULE, ProgramTarget, run
 from profkit.capture.step_detection import Plan
-from profkit.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    "target", [ProgramTarget("no/such.py"), ProgramTarget("no.such", is_module=True)]
+    "target", [ProgramTarget("no/such.py"), ProgramTarget("no.such", kind="module")]
 )
 def test_a_missing_program_leaves_no_hooks_or_files(
     target: ProgramTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = dataloader._BaseDataLoaderIter.__next__
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(CannotStartError, match=r"no.such"):
         run(target, Plan(target.title, DEFAULTS, DEFAULT_SCHEDULE))
     assert dataloader._BaseDataLoaderIter.__next__ is before
     assert not torch.autograd.profiler._is_profiler_enabled

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -215,10 +217,66 @@ def test_a_profiler_that_the_program_starts_inside_ends_the_recording(
     assert trace["profkit"]["stopped_by"] == "another profiler"
     assert "aten::matmul" in ops(trace)
     assert "aten::exp" not in ops(trace)
-    assert "Use only one of the two" in capsys.readouterr().err
+    assert "the recording of “step” ends there" in capsys.readouterr().err
     with torch.profiler.profile() as again:
         work()
     assert again.key_averages()
+
+
+def test_a_profiler_in_its_warm_up_is_not_disturbed(tmp_path: Path) -> None:
+    users = torch.profiler.profile()
+    users.prepare_trace()
+    with profkit.trace("step", limit=9) as t:
+        work()
+    assert t.path is None
+    assert written(tmp_path) == []
+    users.start_trace()
+    work()
+    users.stop_trace()
+    assert [event.key for event in users.key_averages()].count("aten::matmul") == 1
+    with profkit.trace("step", limit=9) as t:
+        work()
+    assert t.path is not None
+
+
+def test_a_profiler_that_begins_during_a_warm_up_is_not_disturbed() -> None:
+    with profkit.trace("step", warmup=2, active=1) as t:
+        for _ in range(2):
+            work()
+            t.step()
+        with torch.profiler.profile() as users:
+            work()
+        for _ in range(4):
+            work()
+            t.step()
+    assert t.path is None
+    assert [event.key for event in users.key_averages()].count("aten::matmul") == 1
+
+
+def test_torch_and_the_signals_are_unchanged_after_a_block() -> None:
+    kinds = (torch.autograd.profiler.profile, torch.profiler.profiler._KinetoProfile)
+    before = [dict(vars(kind)) for kind in kinds]
+    handlers = [signal.getsignal(each) for each in signal.valid_signals()]
+    with profkit.trace("step"):
+        assert vars(kinds[0])["_prepare_trace"] is not before[0]["_prepare_trace"]
+        work()
+    assert [dict(vars(kind)) for kind in kinds] == before
+    assert [signal.getsignal(each) for each in signal.valid_signals()] == handlers
+
+
+def test_a_python_profiler_of_the_program_is_left_alone(opened: Opened) -> None:
+    def count(_frame: object, _event: str, _argument: object) -> None:
+        pass
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        with profkit.trace("step") as t:
+            work()
+        assert sys.getprofile() is count
+    finally:
+        sys.setprofile(before)
+    assert opened(t.path)["profkit"].get("lines") is None
 
 
 def test_a_full_disk_is_one_warning_and_leaves_no_file(

@@ -310,8 +310,6 @@ def test_a_module_runs_with_its_package_and_its_own_options(ended: dict[str, End
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (("nowhere.py",), "nowhere.py does not exist"),
-        (("-m", "nowhere.at.all"), "Module nowhere.at.all does not exist"),
         (("--active", "0", "x.py"), "--active"),
         ((), "Missing argument"),
     ],

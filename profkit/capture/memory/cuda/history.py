@@ -1,9 +1,11 @@
 """Records the history of the CUDA caching allocator, and writes it as a memory snapshot.
 
 A history that the program itself records is left alone: it is then written as it is, and neither
-cleared nor turned off.
+cleared nor turned off. If the program turns its own on while this one is, this one ends before, so
+that the program finds only what happened since; from then on none is recorded here.
 
-Source: ``torch.cuda.memory._record_memory_history`` and ``_snapshot``;
+Source: ``torch.cuda.memory._record_memory_history`` and ``_snapshot``, which in torch 2.1 to 2.13
+call ``torch._C._cuda_record_memory_history``, or for older arguments the same with ``_legacy``;
 ``c10/cuda/CUDACachingAllocator.cpp`` (``recordHistory``: turning it off clears the history).
 """
 
@@ -36,7 +38,12 @@ _GZIP_LEVEL: Final = 1
 
 StacksOf = Literal["all", "alloc"]
 
+_SWITCHES: Final = ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy")
+"""Functions of ``torch._C`` that turn the history on and off."""
+
 _owner: "HistoryRecording | None" = None
+_is_programs: bool = False
+"""Whether the program has turned a history of its own on or off during a recording."""
 _torch_without_cuda: ModuleType | None = None
 """The torch module, once it is known to be built without CUDA."""
 
@@ -60,6 +67,7 @@ class HistoryRecording:
         self._stacks_of = stacks_of
         self._started: tuple[Callable[[], None], ...] = () if started is None else (started,)
         self._is_on = False
+        self._unwatch: list[Callable[[], None]] = []
 
     def __enter__(self) -> "Self":
         global _owner  # noqa: PLW0603  (the allocator has one history per process)
@@ -81,11 +89,35 @@ class HistoryRecording:
         if _owner is not self:
             return
         _owner = None
+        self._end()
+
+    def _end(self) -> None:
+        while self._unwatch:
+            self._unwatch.pop()()
         torch, was_on = _cuda_torch(), self._is_on
         self._is_on = False
         if torch is not None and was_on and is_recording():
             with suppress(Exception):
                 torch.cuda.memory._record_memory_history(None)  # noqa: SLF001
+
+    def _watch_program(self, extension: Any) -> None:  # noqa: ANN401  (torch._C)
+        """End this recording before the program turns its own on."""
+        for name in _SWITCHES:
+            original = getattr(extension, name, None)
+            if original is None:
+                continue
+
+            def switch(*args: Any, _original: Any = original, **kwargs: Any) -> Any:  # noqa: ANN401
+                global _is_programs  # noqa: PLW0603
+                _is_programs = True
+                self._end()
+                return _original(*args, **kwargs)
+
+            def restore(name: str = name, original: object = original) -> None:
+                setattr(extension, name, original)
+
+            setattr(extension, name, switch)
+            self._unwatch.append(restore)
 
     def call_when_started(self, functions: Iterable[Callable[[], None]]) -> None:
         """Call functions, which must not raise, once the history is on, or now if it is."""
@@ -100,12 +132,13 @@ class HistoryRecording:
         torch = _cuda_torch()
         if _owner is not self or torch is None:
             return
-        if not is_recording():
+        if not is_recording() and not _is_programs:
             try:
                 torch.cuda.memory._record_memory_history(  # noqa: SLF001  (torch has no public way)
                     "all", context=self._stacks_of, stacks="python", max_entries=MAX_ENTRIES
                 )
                 self._is_on = True
+                self._watch_program(torch._C)  # noqa: SLF001
             except Exception as error:  # noqa: BLE001  (the program goes on without a history)
                 console.warn("the CUDA memory history is not recorded.", error)
         if is_recording():

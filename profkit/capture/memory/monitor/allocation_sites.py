@@ -8,7 +8,8 @@ larger, the operators' inputs are recorded too: a tensor that keeps more in ever
 from the one before, while a larger batch is not.
 
 Source: ``torch.utils._python_dispatch.TorchDispatchMode``. Modes form a stack per thread, so this
-one is pushed, and popped only when no mode of the program is above it.
+one is pushed, and popped only when no mode of the program is above it. It makes torch dispatch each
+operator twice, so it is popped before a profiler of the program begins.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, Final
 
+from profkit.capture import program_profilers
 from profkit.capture.compiles import has_compiled
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function
 from profkit.capture.source.user_code import Stack, UserCode, frames_of
@@ -51,8 +53,10 @@ class AllocationSampler:
         """Whether a dispatch mode can be pushed now without side effects on the program."""
         import torch
 
+        if self.is_on or program_profilers.is_recording():
+            return False
         # With ``torch.compile``, a mode would make the program run eagerly instead.
-        return not (self.is_on or torch._C._len_torch_dispatch_stack() or has_compiled())
+        return not (torch._C._len_torch_dispatch_stack() or has_compiled())
 
     def begin(self, earlier: Callable[[int], bool] | None = None) -> None:
         """Record allocations from here on.
@@ -65,6 +69,7 @@ class AllocationSampler:
         self._mode = _recording_mode(self._record)
         self._mode.__enter__()
         self.is_on = True
+        program_profilers.subscribe(self._on_program_profiler)
 
     def end(self, step: int | None = None) -> bool:
         """Stop recording, if it is on.
@@ -84,9 +89,13 @@ class AllocationSampler:
         self._mode.__exit__(None, None, None)
         self._mode = None
         self.is_on = False
+        program_profilers.unsubscribe(self._on_program_profiler)
         if step is not None:
             self.steps.add(step)
         return True
+
+    def _on_program_profiler(self, _name: str) -> None:
+        self.end()
 
     def retain(self, is_alive: Callable[[int], bool]) -> None:
         """Drop the storages that are not alive any more, by their address."""

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Final, Literal
 
-from profkit.capture import current
+from profkit.capture import current, program_profilers
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.model.live_memory import LiveMemory
 
@@ -83,7 +83,7 @@ class StepBoundaries:
                 self.monitor.discard()
             self.monitor = self._make_monitor(source)
         if self.monitor is not None:
-            if recorded:
+            if recorded or program_profilers.is_active:
                 self.monitor.skip()
             else:
                 self.monitor.step()

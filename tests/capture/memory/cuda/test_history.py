@@ -55,7 +55,23 @@ def test_history_recorded_by_the_program_is_not_turned_off(cuda: FakeCuda) -> No
 def test_history_that_the_program_turned_off_stays_off(cuda: FakeCuda) -> None:
     with history.HistoryRecording():
         torch.cuda.memory._record_memory_history(None)
-    assert len(cuda.requests) == 2
+        assert not cuda.is_on
+        n_requests = len(cuda.requests)
+    assert len(cuda.requests) == n_requests
+    with history.HistoryRecording():
+        assert not cuda.is_on
+
+
+def test_a_history_that_the_program_turns_on_has_only_what_happens_since(cuda: FakeCuda) -> None:
+    switch = torch._C._cuda_record_memory_history
+    with history.HistoryRecording():
+        cuda.allocate(1)
+        torch.cuda.memory._record_memory_history(max_entries=9)
+        cuda.allocate(2)
+        assert cuda.requests[-1][3] == 9
+    assert cuda.is_on
+    assert [entry["size"] for entry in cuda.entries] == [2]
+    assert torch._C._cuda_record_memory_history is switch
 
 
 def test_nested_recording_leaves_the_outer_one_running(cuda: FakeCuda) -> None:

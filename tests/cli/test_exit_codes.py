@@ -1,0 +1,131 @@
+"""``profkit run`` ends as python itself does: exit code, messages and output."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import profkit
+
+SCRIPTS = {
+    "plain": "print('plain')",
+    "exit-0": "import sys; sys.exit(0)",
+    "exit-7": "import sys; sys.exit(7)",
+    "exit-300": "import sys; sys.exit(300)",
+    "exit-minus-1": "import sys; sys.exit(-1)",
+    "exit-none": "import sys; sys.exit()",
+    "exit-text": "import sys; sys.exit('no more')",
+    "exit-true": "import sys; sys.exit(True)",
+    "exit-object": "import sys; sys.exit([1, 2])",
+    "os-exit": "import os; os._exit(9)",
+    "raises": "raise ValueError('wrong')",
+    "import-error": "import no_such_module_of_anyone",
+    "syntax-error": "x = = 1",
+    "interrupt": "raise KeyboardInterrupt",
+    "exit-in-a-thread": """
+import sys, threading
+thread = threading.Thread(target=sys.exit, args=(5,))
+thread.start()
+thread.join()
+print("main goes on")
+""",
+    "error-in-a-thread": """
+import threading
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+""",
+    "atexit": "import atexit, sys; atexit.register(print, 'last'); sys.exit(3)",
+    "own-excepthook": """
+import sys
+sys.excepthook = lambda kind, error, traceback: print("hooked", error)
+raise ValueError("wrong")
+""",
+    "terminated": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "aborted": "import os; os.abort()",
+    "segmentation-fault": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+}
+TORCH_SCRIPTS = {
+    f"torch-{name}": "import torch; torch.ones(2).sum()\n" + SCRIPTS[name]
+    for name in ("exit-7", "exit-text", "raises", "interrupt", "terminated", "os-exit", "killed")
+}
+COMMANDS = {
+    "no-script": ("missing.py",),
+    "no-script-in-a-folder": ("no/such/folder/x.py",),
+    "no-module": ("-m", "missing"),
+    "no-module-in-a-missing-package": ("-m", "missing.module"),
+    "no-module-in-a-package": ("-m", "package.missing"),
+    "relative-module": ("-m", ".package"),
+    "package": ("-m", "package", "an", "argument"),
+    "package-without-main": ("-m", "bare"),
+    "package-that-cannot-be-imported": ("-m", "broken.module"),
+    "module-of-the-library": ("-m", "json.tool", "--help"),
+    "folder": ("application",),
+    "folder-without-main": ("bare",),
+    "archive": ("application.pyz",),
+    "archive-without-main": ("empty.zip",),
+    "not-an-archive": ("broken.zip",),
+    "code": ("-c", "import sys; print(sys.argv, repr(sys.path[0]), __name__); sys.exit(4)", "-x"),
+    "code-that-raises": ("-c", "1 / 0"),
+    "code-with-a-syntax-error": ("-c", "x = = 1"),
+}
+MAIN = "import sys; print(__name__, len(sys.argv), __package__); sys.exit(6)"
+FAST = ("exit-7", "exit-text", "interrupt", "terminated", "no-script", "no-module", "code")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of all cases."""
+    folder = tmp_path_factory.mktemp("programs")
+    for name, source in (SCRIPTS | TORCH_SCRIPTS).items():
+        (folder / f"{name}.py").write_text(source)
+    for name, init in (("package", ""), ("bare", ""), ("broken", "import no_such_module")):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(init)
+    (folder / "application").mkdir()
+    for name in ("package", "application"):
+        (folder / name / "__main__.py").write_text(MAIN)
+    for name, member in (("application.pyz", "__main__.py"), ("empty.zip", "other.py")):
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.writestr(member, MAIN)
+    (folder / "broken.zip").write_bytes(b"PK\x03\x04broken")
+    return folder
+
+
+def ended(folder: Path, *command: str) -> tuple[int, str, list[str]]:
+    """The exit code, the output, and the lines on stderr without the frames that start it."""
+    process = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(Path(profkit.__file__).parents[1])},
+    )
+    errors = [line for line in process.stderr.splitlines() if "<frozen runpy>" not in line]
+    return process.returncode, process.stdout, errors
+
+
+def assert_ends_as_under_python(folder: Path, name: str) -> None:
+    command = COMMANDS.get(name, (f"{name}.py",))
+    bare, watched = ended(folder, *command), ended(folder, "-m", "profkit", "run", *command)
+    assert watched[:2] == bare[:2], watched[2]
+    # profkit's report is on stderr too.
+    assert [line for line in watched[2] if line in bare[2]] == bare[2]
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_program_ends_as_under_python(folder: Path, name: str) -> None:
+    assert_ends_as_under_python(folder, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*SCRIPTS, *TORCH_SCRIPTS, *COMMANDS])
+def test_every_program_ends_as_under_python(folder: Path, name: str) -> None:
+    assert_ends_as_under_python(folder, name)
