@@ -132,7 +132,7 @@ def test_graph_breaks_are_counted_and_explained(recorded: tuple[Path, str]) -> N
     assert finding.n == 18
     assert finding.evidence["n_graphs"] == 36
     assert "logg" in finding.message.lower()
-    assert finding.fix.startswith("Write to the log outside of what is compiled.")
+    assert finding.fix.startswith("Log outside the compiled function.")
 
 
 def test_a_program_that_allows_no_graph_break_is_recorded(recorded: tuple[Path, str]) -> None:

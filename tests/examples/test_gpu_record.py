@@ -174,7 +174,7 @@ def test_the_benchmark_of_recording_writes_its_figures(
     written = json.loads(figures.read_text())
     assert set(written["to_file_ms"]) == {"torch", "profkit"}
     assert all(ms > 0 for part in written.values() for ms in part.values())
-    assert f"{written['step_ms']['profkit.trace']:.3f} ms a step" in capsys.readouterr().out
+    assert f"{written['step_ms']['profkit.trace']:.3f} ms per step" in capsys.readouterr().out
 
 
 def test_a_program_does_not_begin_when_nobody_gives_turns_any_more(place: Path) -> None:
