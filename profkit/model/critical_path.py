@@ -162,6 +162,43 @@ class BlockingCall:
 
 
 @dataclass(frozen=True)
+class PathSegment:
+    """A segment of one step's critical path.
+
+    Attributes:
+        kind: As in :class:`PathPart`.
+        ns: Its length in nanoseconds.
+        location: The source line, as in :class:`PathLine`.
+        op: The innermost operator; of device work that of its launch. None without one.
+    """
+
+    kind: PathKindName
+    ns: int
+    location: Location
+    op: str | None
+
+
+@dataclass(frozen=True)
+class PathStep:
+    """The critical path of one step.
+
+    Attributes:
+        step: The step's name; empty for the whole recording.
+        makespan_ns: From the start of the step, or the completion of the step before if that is
+            later, to its own completion.
+        unexplained_lag_ns: Waits within it for which the recording shows no cause.
+        segments: What it consists of, in order; they add up to ``makespan_ns`` exactly. In a long
+            path, short segments that follow each other are one, of the kind, line and operator that
+            take most of it.
+    """
+
+    step: str
+    makespan_ns: int
+    unexplained_lag_ns: int
+    segments: tuple[PathSegment, ...]
+
+
+@dataclass(frozen=True)
 class CriticalPathSummary:
     """The critical path of all steps; without steps, that of the whole recording.
 
@@ -179,6 +216,7 @@ class CriticalPathSummary:
         is_explained: Whether that share is small enough for savings to be predicted.
         cold_start_ns: Path time in launching calls of at least 10 ms each: such a call first loads
             the kernel's code or a library, or creates the context.
+        steps: The path of each step, in order.
     """
 
     n_steps: int
@@ -192,6 +230,7 @@ class CriticalPathSummary:
     unexplained_share: float
     is_explained: bool
     cold_start_ns: int = 0
+    steps: tuple[PathStep, ...] = ()
 
     @property
     def mean_ns(self) -> int:

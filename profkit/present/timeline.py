@@ -7,7 +7,7 @@ from typing import Final, get_args
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.figures.critical_path import name_of_segment, path_segments
+from profkit.engine.figures.path_segments import name_of_segment, path_segments
 from profkit.index.device.idle import IdleByCause
 from profkit.index.device.streams import device_of
 from profkit.index.device.syncs import blocking_calls

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from profkit.index.device.syncs import Syncs
 from profkit.index.host.nesting import CallTree, rows_open_at
-from profkit.index.intervals import Intervals, distinct, inside
+from profkit.index.intervals import Intervals, distinct, inside, union
 from profkit.index.launches import CALLS
 from profkit.index.replay.graph import NEVER, DependencyGraph, Edge, Edges, NodeKind, Weights
 from profkit.index.replay.replay import HostTime, Replay
@@ -46,8 +46,8 @@ class CriticalPath:
         row: The device work, or the innermost host event, or :data:`NO_ROW`. Shape ``(p,)``.
         lane: The host thread, or :data:`NO_ROW`. Shape ``(p,)``.
         step: Number of the step; 0 without steps. Shape ``(p,)``.
-        unexplained_ns: Time on the path without a known cause: the parts of lags that are longer
-            than usual, and what is before the first event that is known to cause anything.
+        unexplained: Time on the path without a known cause: the parts of lags that are longer than
+            usual, and what is before the first event that is known to cause anything.
     """
 
     starts_ns: Int64s
@@ -56,7 +56,12 @@ class CriticalPath:
     row: Int32s
     lane: Int32s
     step: Int32s
-    unexplained_ns: int
+    unexplained: Intervals
+
+    @property
+    def unexplained_ns(self) -> int:
+        """All time without a known cause."""
+        return self.unexplained.total_ns
 
     @property
     def lengths_ns(self) -> Int64s:
@@ -142,7 +147,7 @@ def path_of(
         row=np.repeat(nodes, 2),
         lane=np.stack((np.full_like(lane, NO_ROW), lane), axis=1).ravel(),
         step=np.repeat(step, 2),
-        unexplained_ns=int(unexplained.sum()),
+        unexplained=union(reached[:, 1] - unexplained, reached[:, 1]),
     )
     positive = np.flatnonzero(segments.lengths_ns > 0)[::-1]
     return _select(segments, positive)
@@ -347,7 +352,7 @@ def _cut_by_activity(
         row,
         lanes,
         path.step[of],
-        path.unexplained_ns,
+        path.unexplained,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
-from profkit.engine.figures.critical_path import name_of_segment, path_segments
+from profkit.engine.figures.path_segments import name_of_segment, path_segments
 from profkit.index.host.source import NO_FRAME
 from profkit.model.critical_path import PathKind
 from profkit.model.finding import Finding

@@ -13,8 +13,9 @@ from profkit.engine.figures.critical_path import (
     MAX_ENTRIES,
     MAX_LINES,
     critical_path_summary,
-    name_of_segment,
 )
+from profkit.engine.figures.path_segments import name_of_segment
+from profkit.engine.figures.path_steps import MAX_SEGMENTS
 from profkit.index.host.source import NO_FRAME
 from profkit.index.launches import CALLS
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE
@@ -178,6 +179,31 @@ def test_kinds_add_up_to_the_steps_and_no_list_exceeds_them(path: Path) -> None:
         assert [one.ns for one in each] == sorted((one.ns for one in each), reverse=True)
     assert found.unexplained_ns <= found.total_ns
     assert found.is_explained == (found.unexplained_share <= MAX_UNEXPLAINED_SHARE)
+
+
+@each_recording
+def test_segments_tile_each_step(path: Path) -> None:
+    ctx = context_of(path)
+    found = critical_path_summary(ctx)
+    if found is None:
+        return
+    starts, ends = ctx.replay.windows
+    lengths = [length for length in (ends - starts).tolist() if length]
+    assert [each.makespan_ns for each in found.steps] == lengths
+    assert sum(each.unexplained_lag_ns for each in found.steps) == found.unexplained_ns
+    for each in found.steps:
+        assert sum(segment.ns for segment in each.segments) == each.makespan_ns
+        assert each.unexplained_lag_ns <= each.makespan_ns
+        assert all(segment.ns > 0 for segment in each.segments)
+        assert each.step in (ctx.steps.names if len(ctx.steps) else ("",))
+    n_segments = sum(len(each.segments) for each in found.steps)
+    assert n_segments <= max(MAX_SEGMENTS, len(lengths))
+    if n_segments < MAX_SEGMENTS // 2 - len(lengths):  # nothing was joined
+        kinds: dict[str, int] = defaultdict(int)
+        for each in found.steps:
+            for segment in each.segments:
+                kinds[segment.kind] += segment.ns
+        assert kinds == {part.kind: part.ns for part in found.parts}
 
 
 @each_recording

@@ -1,0 +1,83 @@
+"""The segments of the critical path with their names and source lines."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from profkit.engine.context import Context
+from profkit.index.host.frames import parse_frame
+from profkit.index.host.source import NO_FRAME
+from profkit.index.replay.critical_path import CriticalPath
+from profkit.model.critical_path import PathKind
+from profkit.model.events import NO_ROW, Int32s, Int64s
+
+_NO_NAME: Final = -1
+
+
+@dataclass(frozen=True)
+class PathSegments:
+    """The segments of the critical path, in time order.
+
+    Attributes:
+        kind: A :class:`PathKind` value. Shape ``(p,)``.
+        length_ns: Shape ``(p,)``.
+        name: Number of the name, or -1 for none. Shape ``(p,)``.
+        cause: The host event that has the source line of the segment: the event itself, the launch
+            of device work, or :data:`NO_ROW`. Shape ``(p,)``.
+        frame: The source line, an index into the source map's frames. Shape ``(p,)``.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    length_ns: Int64s
+    name: Int32s
+    cause: Int32s
+    frame: Int32s
+
+
+def path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
+    """The segments of a path with their names and source lines."""
+    events, launches = ctx.events, ctx.launches
+    row = path.row.copy()
+    waiting = path.kind == PathKind.UNRECORDED
+    row[waiting] = _waiting_calls(ctx, path)[waiting]
+    by_row = np.arange(len(events), dtype=np.int32)
+    by_row[launches.work] = np.where(launches.launch == NO_ROW, launches.op, launches.launch)
+    has_row = row != NO_ROW
+    cause = np.where(has_row, by_row[row], NO_ROW).astype(np.int32)
+    is_named = has_row & ~np.isin(row, ctx.steps.annotations)
+    return PathSegments(
+        path.kind,
+        path.lengths_ns,
+        np.where(is_named, events.name[row], _NO_NAME).astype(np.int32),
+        cause,
+        np.where(cause == NO_ROW, NO_FRAME, ctx.source.frame[cause]).astype(np.int32),
+    )
+
+
+def name_of_segment(ctx: Context, kind: int, name: int) -> str:
+    """The name of a segment, as in :class:`~profkit.model.critical_path.PathEntry`.
+
+    Args:
+        kind: A :class:`PathKind` value.
+        name: As in :class:`PathSegments`.
+    """
+    if name == _NO_NAME:
+        return ""
+    text = ctx.events.names[name]
+    on_host = kind in {PathKind.PYTHON, PathKind.DATA_WAIT}
+    frame = parse_frame(text) if on_host else None
+    return frame.location.place if frame is not None else text
+
+
+def _waiting_calls(ctx: Context, path: CriticalPath) -> Int32s:
+    """The blocking call that the host is in during each segment, or :data:`NO_ROW`."""
+    events, rows = ctx.events, ctx.syncs.rows
+    if not len(rows):
+        return np.full(len(path.row), NO_ROW, dtype=np.int32)
+    rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
+    middle = (path.starts_ns + path.ends_ns) // 2
+    call = rows[np.maximum(np.searchsorted(events.ts_ns[rows], middle, side="right") - 1, 0)]
+    is_within = (events.ts_ns[call] <= middle) & (events.end_ns[call] > middle)
+    return np.where(is_within, call, NO_ROW).astype(np.int32)

@@ -1,0 +1,84 @@
+"""The critical path of each step as a list of segments, short ones joined."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.engine.figures.path_segments import PathSegments
+from profkit.index.host.call_paths import numbered
+from profkit.index.host.source import NO_FRAME
+from profkit.index.intervals import covered_within
+from profkit.index.replay.critical_path import CriticalPath
+from profkit.model.critical_path import PathKind, PathSegment, PathStep
+from profkit.model.events import NO_ROW, Int32s, Int64s, Rows
+from profkit.model.location import Location
+
+MAX_SEGMENTS: Final = 300
+"""Segments of all steps together: a path may have a hundred thousand, and people read reports."""
+
+
+def path_steps(ctx: Context, path: CriticalPath, segments: PathSegments) -> Iterator[PathStep]:
+    """Yield the critical path of each step; without steps that of the whole recording."""
+    keys = _keys(ctx, segments)
+    first = _starts(path.step, keys, path.lengths_ns)
+    # Where each step begins in the path, and where in the report's segments.
+    begins = np.flatnonzero(np.append(True, path.step[1:] != path.step[:-1]))
+    ends = np.append(begins[1:], len(path.step))
+    place = np.searchsorted(first, np.append(begins, len(path.step)))
+    starts_ns, ends_ns = path.starts_ns[begins], path.ends_ns[ends - 1]
+    unexplained_ns = covered_within(path.unexplained, starts_ns, ends_ns)
+    bounds = np.append(first, len(path.step)).tolist()
+    for i, number in enumerate(path.step[begins].tolist()):
+        cuts = bounds[place[i] : place[i + 1] + 1]
+        yield PathStep(
+            ctx.steps.names[number] if len(ctx.steps) else "",
+            int(path.lengths_ns[begins[i] : ends[i]].sum()),
+            int(unexplained_ns[i]),
+            tuple(_segment(ctx, path, segments, keys, slice(a, b)) for a, b in pairwise(cuts)),
+        )
+
+
+def _segment(
+    ctx: Context, path: CriticalPath, segments: PathSegments, keys: Int64s, joined: slice
+) -> PathSegment:
+    """One segment of the report."""
+    lengths_ns = path.lengths_ns[joined]
+    of = np.unique(keys[joined], return_inverse=True)[1]
+    main = int(np.argmax(np.bincount(of, lengths_ns)))
+    one = joined.start + int(np.argmax(of == main))
+    frame, cause = int(segments.frame[one]), int(segments.cause[one])
+    return PathSegment(
+        PathKind(int(path.kind[one])).report_name,
+        int(lengths_ns.sum()),
+        Location() if frame == NO_FRAME else ctx.source.frames[frame].location,
+        None if cause == NO_ROW else ctx.location(cause).op,
+    )
+
+
+def _keys(ctx: Context, segments: PathSegments) -> Int64s:
+    """A number for each kind, source line and operator. Shape ``(p,)``."""
+    op = np.where(segments.cause == NO_ROW, NO_ROW, ctx.innermost_op[segments.cause])
+    name = np.where(op == NO_ROW, -1, ctx.events.name[op]).astype(np.int64)
+    _, where = numbered((segments.frame.astype(np.int64) + 1) * len(PathKind) + segments.kind)
+    return where.astype(np.int64) * (len(ctx.events.names) + 1) + name + 1
+
+
+def _starts(step: Int32s, key: Int64s, lengths_ns: Int64s) -> Rows:
+    """Where the report's segments start: the longest ones, and what is between them in a step.
+
+    Args:
+        key: Equal for adjacent segments that are one in any case. Shape ``(p,)``.
+    """
+    is_new_step = np.append(True, step[1:] != step[:-1])
+    starts = np.flatnonzero(is_new_step | np.append(True, key[1:] != key[:-1]))
+    if len(starts) <= MAX_SEGMENTS:
+        return starts
+    n_long = max(0, MAX_SEGMENTS - int(is_new_step.sum())) // 2
+    is_long = np.zeros(len(starts) + 1, dtype=np.bool_)
+    is_long[np.argsort(-np.add.reduceat(lengths_ns, starts), kind="stable")[:n_long]] = True
+    # The last entry is that before the first segment.
+    is_kept = is_long[:-1] | np.roll(is_long, 1)[:-1] | is_new_step[starts]
+    return np.asarray(starts[is_kept])
