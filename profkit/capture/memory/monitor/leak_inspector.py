@@ -119,14 +119,18 @@ class LeakInspector:
         members = {**self._members(kinds), **enlarged}
         with garbage_collection_paused():
             inspections, unheld = self._inspect(members, reported)
-            for group, storages in enlarged.items():
-                inspections[group] = replace(inspections[group], n_enlarged=len(storages))
             # Only now does nothing here refer to the tensors: they would not be garbage before.
             garbage = find_garbage() if unheld else None
             if garbage is not None:
                 for group, ids in unheld.items():
                     cycle = _cycle_of(ids, garbage, inspections[group].cycle)
                     inspections[group] = replace(inspections[group], cycle=cycle)
+            for group, storages in enlarged.items():
+                is_resized = any(one.n_enlarged >= _MIN_ENLARGED for _, one in storages)
+                if self._sites.can_begin() or is_resized or _is_state(inspections[group].chains):
+                    inspections[group] = replace(inspections[group], n_enlarged=len(storages))
+                else:
+                    del inspections[group]
             return inspections
 
     def _inspect(
@@ -276,12 +280,22 @@ class LeakInspector:
     ) -> dict[SiteGroup, list[tuple[int, LiveStorage]]]:
         """Storages that were resized, or computed from earlier ones that were shorter.
 
-        Others are larger than earlier ones too, but keep nothing of them: larger batches.
+        Others are larger than earlier ones too, but keep nothing of them: larger batches. Where
+        operators cannot be recorded, it is the largest new one of each dtype.
         """
+        is_known = self._sites.can_begin()
+        largest: dict[DeviceDtype, int] = {}
+        for _, one in self._live_tensors.storages():
+            key = one.kind.device, one.kind.dtype
+            if one.first_step > self._since:
+                largest[key] = max(one.bytes, largest.get(key, 0))
         members: dict[SiteGroup, list[tuple[int, LiveStorage]]] = {}
         for address, storage in self._live_tensors.storages():
-            if (storage.kind.device, storage.kind.dtype) in reallocated and (
-                storage.n_enlarged >= _MIN_ENLARGED or self._sites.is_extension(address)
+            key = storage.kind.device, storage.kind.dtype
+            if key in reallocated and (
+                storage.n_enlarged >= _MIN_ENLARGED
+                or self._sites.is_extension(address)
+                or (not is_known and storage.bytes == largest.get(key))
             ):
                 group = storage.kind, self._site_of(address, storage)
                 members.setdefault(group, []).append((address, storage))
@@ -320,6 +334,11 @@ def _merged_chains(chains: Sequence[tuple[Chain, ...]]) -> tuple[Chain, ...]:
             first.setdefault(_without_entries(chain), chain)
     ordered = sorted(first, key=lambda name: -n_held[name])
     return tuple(first[name] for name in ordered[:_MAX_CHAINS])
+
+
+def _is_state(chains: Sequence[Chain]) -> bool:
+    """Whether an attribute or a container holds an object, and not only variables."""
+    return any(chain.is_entry or "." in chain.name for chain in chains)
 
 
 def _without_entries(chain: Chain) -> tuple[str, ...]:

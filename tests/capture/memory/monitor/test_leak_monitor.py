@@ -13,6 +13,7 @@ from typing import get_args
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from profkit.capture.memory.monitor import leak_monitor, sampler
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
@@ -285,6 +286,35 @@ def test_larger_and_larger_batches_in_a_queue_are_no_leak() -> None:
     prefetched: deque[Tensor] = deque(maxlen=4)
     live = monitored(lambda step: prefetched.append(torch.ones(32 * (step + 40), 64)), 60)
     assert live.leaks == ()
+
+
+class Unchanged(TorchDispatchMode):
+    """A mode of the program, beside which operators are not recorded."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("is_state", [True, False])
+def test_where_operators_cannot_be_recorded_an_attribute_is_state_and_a_variable_a_batch(
+    *, is_state: bool
+) -> None:
+    batch = torch.zeros(0, 64)
+    state = {"seen": torch.zeros(0, 64)}
+    KEPT.append(state)
+
+    def body(step: int) -> None:
+        nonlocal batch
+        longer = torch.zeros(32 * (step + 1), 64)
+        if is_state:
+            state["seen"] = longer
+        else:
+            batch = longer
+
+    with Unchanged():
+        leaks = monitored(body).leaks
+    assert [(leak.is_enlarged, leak.per_step_bytes) for leak in leaks] == [(True, 8192)] * is_state
+    assert batch is not None
 
 
 def test_a_storage_that_is_resized_larger_is_reported() -> None:
