@@ -170,7 +170,13 @@ def _inspection_of(evidence: Evidence, kind: TensorKind, site: Place | None) -> 
     If that site was not inspected, the other groups of the kind may still show that only a graph or
     a cycle keeps the tensors alive; they are then part of that leak and not one of their own.
     """
-    known = evidence.inspections.get((kind, site)) or evidence.inspections.get((kind, None))
+    known = evidence.inspections.get((kind, site))
+    others = evidence.inspections.get((kind, None))
+    if known is None or (
+        others is not None and others.chains and not (known.chains or known.cycle)
+    ):
+        # Of a queue the sampled tensors may be gone at an inspection that finds the others' holder.
+        known = others
     if known is not None:
         return known
     of_kind = [one for (other, _), one in evidence.inspections.items() if other == kind]

@@ -15,12 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profkit.capture.memory.monitor import leak_monitor, sampler
+from profkit.capture.memory.monitor import leak_classifier, leak_monitor, sampler
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Work
+from profkit.capture.memory.monitor.leak_classifier import Evidence
 from profkit.capture.memory.monitor.leak_inspector import Inspection, LeakInspector
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
-from profkit.capture.memory.monitor.live_tensors import LiveTensors
+from profkit.capture.memory.monitor.live_tensors import LiveTensors, TensorKind
+from profkit.capture.memory.monitor.series import Series
 from profkit.model.live_memory import Chain, Leak, LiveMemory, TensorShape
 
 N_STEPS = 40
@@ -423,6 +425,14 @@ def test_the_holder_is_that_of_most_tensors_and_not_only_of_the_sampled_one() ->
     assert found.stack[0][0] == __file__
     assert ".KEPT[" in "".join(found.chains[0].parts)
     assert len(in_use) == 5000
+
+
+def test_a_line_without_holder_has_that_of_other_tensors_of_its_kind() -> None:
+    kind, site = TensorKind("cpu", "float32", 15, has_graph=False), ("train.py", 3, "main")
+    chain = Chain("module-global", ("__main__", ".kept"))
+    inspections = {(kind, site): Inspection(5), (kind, None): Inspection(9, chains=(chain,))}
+    evidence = Evidence(Series(), LiveTensors(), AllocationSampler(), inspections)
+    assert leak_classifier._inspection_of(evidence, kind, site).chains == (chain,)
 
 
 def test_holders_and_lines_survive_an_inspection_that_finds_none() -> None:
