@@ -103,17 +103,17 @@ def nearly_full(max_split_bytes: int | None = None, *, expandable: bool = False)
     return b
 
 
-def test_one_setting_that_is_enough_is_named_however_few_its_bytes(found: Found) -> None:
+def test_a_setting_that_is_enough_is_named_first_however_few_its_bytes(found: Found) -> None:
     (finding,) = found(nearly_full(), RULE)
-    assert finding.evidence["reason"] == "exhaustion"
+    assert finding.evidence["reason"] == "fragmentation"
     assert finding.evidence["missing_bytes"] == 64 * MIB
     assert finding.evidence["unreleasable_bytes"] == 64 * MIB
-    assert finding.fix.count("; ") == 3
+    assert finding.fix.count("; ") == 2
     # With a limit the two neighbours have segments of their own, and one of them goes back. With
     # expandable segments the live one keeps the other in place all the same.
-    assert finding.fix.endswith(
-        "64.0 MiB fragmented: set `PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128`, "
-        "with which this allocation would fit."
+    assert finding.fix.startswith(
+        "Set `PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128`, with which this allocation would "
+        "fit. Otherwise, by bytes: "
     )
     assert finding.evidence["is_reproduced"] is True
     assert finding.evidence["fits_with"] == "max_split_size_mb:128"

@@ -15,7 +15,8 @@ from profkit.model.snapshot import Action, MemorySnapshot
 Reason = Literal["exhaustion", "fragmentation", "limit", "outside"]
 
 _MIN_FRAGMENTED_SHARE: Final = 0.1
-"""With a smaller unreleasable share of its memory an allocator is exhausted, not fragmented."""
+"""With a smaller unreleasable share of its memory an allocator is exhausted, not fragmented, if it
+is not known how many bytes the driver lacked."""
 _MIN_OUTSIDE_SHARE: Final = 0.25
 """A CUDA context and libraries use one or two GiB; a larger share belongs to other processes."""
 
@@ -75,7 +76,8 @@ class AllocationFailure:
         ``limit``: the driver had enough, so a limit of the program applied, or other processes
         freed memory a moment too late. ``outside``: memory in use outside this allocator is a
         large part of the device and would have been enough. ``fragmentation``: enough reserved
-        memory was free, but not contiguous. ``exhaustion``: the reserved memory was in use.
+        memory was free, but not contiguous: as much as the driver lacked, or, where that is not
+        known, a large part. ``exhaustion``: the reserved memory was in use.
         """
         if self.missing_bytes == 0:
             return "limit"
@@ -84,7 +86,10 @@ class AllocationFailure:
             is_large = outside >= _MIN_OUTSIDE_SHARE * self.driver.total_bytes
             if is_large and outside >= (self.missing_bytes or 0):
                 return "outside"
-        is_large = self.unreleasable_bytes >= _MIN_FRAGMENTED_SHARE * self.reserved_bytes
+        is_large = (
+            self.missing_bytes is not None
+            or self.unreleasable_bytes >= _MIN_FRAGMENTED_SHARE * self.reserved_bytes
+        )
         return "fragmentation" if is_large and self.fits_if_compacted else "exhaustion"
 
 

@@ -114,7 +114,7 @@ def oom_fix(
     failure: AllocationFailure,
     sites: tuple[AllocationSite, ...],
 ) -> str:
-    """The ways to free memory, those with the most bytes first. Arguments as above."""
+    """A setting that is enough, then the ways to free memory, those with the most bytes first."""
     if failure.reason == "limit":
         return (
             "Raise `torch.cuda.set_per_process_memory_fraction` if the program sets it, and check "
@@ -134,18 +134,20 @@ def oom_fix(
         ways.append((failure.outside_bytes or 0, outside))
     if line.file:
         ways.append((failure.requested_bytes, f"{line.place}: compute it in chunks"))
-    compacted = None
     setting = fitting_setting(memory, failure) if failure.unreleasable_bytes else None
-    if setting is not None:
-        compacted = (failure.unreleasable_bytes, f"fragmented: {setting}")
-        ways.append(compacted)
+    first = ""
+    if setting is not None and failure.fits_if_compacted:
+        # With it the allocation is known to fit, whereas the others may free too little.
+        first = f"{setting[0].upper()}{setting[1:]}. "
+    elif setting is not None:
+        ways.append((failure.unreleasable_bytes, f"fragmented: {setting}"))
     if not ways:
-        return "Use a smaller batch, and record the history with stacks to see what uses memory."
+        return first.rstrip() or (
+            "Use a smaller batch, and record the history with stacks to see what uses memory."
+        )
     ways.sort(key=lambda each: -each[0])
-    named = ways[:MAX_LINES]
-    if compacted is not None and compacted not in named and failure.fits_if_compacted:
-        named.append(compacted)
-    return f"By bytes: {'; '.join(f'{format_bytes(n_bytes)} {way}' for n_bytes, way in named)}."
+    named = "; ".join(f"{format_bytes(n_bytes)} {way}" for n_bytes, way in ways[:MAX_LINES])
+    return f"{first}{'Otherwise, by' if first else 'By'} bytes: {named}."
 
 
 def flush_message(memory: DeviceMemory, full: Rows, again_bytes: int) -> str:
