@@ -18,6 +18,8 @@ VENV   ?= .venv
 JOBS   ?= 2
 # How long to search: make fuzz SECONDS=600
 SECONDS ?= 60
+# How many mutants of recordings to read then: make fuzz MUTANTS=10000
+MUTANTS ?= 300
 # More for pytest: make test ARGS="tests/readers -k gzip"
 ARGS   ?=
 BIN    := $(VENV)/bin
@@ -96,6 +98,7 @@ fuzz: install
 	$(BIN)/pip install --quiet --no-build-isolation --editable '.[fuzz]'
 	$(BIN)/python fuzz/fuzz_analyze.py build/fuzz $(SECONDS)
 	$(BIN)/python fuzz/fuzz_snapshot.py build/fuzz-snapshots $(SECONDS)
+	$(BIN)/python fuzz/fuzz_files.py build/fuzz-files $(MUTANTS)
 
 install: $(VENV)/.project $(AXE) $(WEBCOMPONENTS) $(SARIF)
 

@@ -122,3 +122,26 @@ def test_memory_events_without_any_other_event_are_drawn(tmp_path: Path) -> None
     path.write_text(json.dumps({**document, "traceEvents": only}))
     studied = study(path, strict=True)
     assert render(studied.report, "html", recording=studied.recording)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"distributedInfo": {"rank": 10**30, "world_size": -(10**300)}},
+        {"deviceProperties": [{"id": 0, "totalGlobalMem": 10**30}, {"id": 10**30}]},
+        {"baseTimeNanoseconds": 10**300},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_metadata_beyond_64_bits_is_not_in_a_report(
+    metadata: dict[str, object], tmp_path: Path
+) -> None:
+    b = TraceBuilder()
+    b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=5_000)
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({**b.to_dict(), **metadata}))
+    report = analyze(path, strict=True)
+    again = read_report(saved(tmp_path, report))
+    assert again is not None
+    assert render(again, "json") == render(report, "json")
+    assert (report.source.rank, report.source.world_size) in {(None, None), (0, 1)}

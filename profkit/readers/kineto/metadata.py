@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from profkit.model.trace import DeviceInfo, RecordedWith
-from profkit.readers.kineto.schema import DeviceProperties, DistributedInfo
+from profkit.readers.kineto.schema import DeviceProperties, DistributedInfo, Int64
 from profkit.readers.kineto.split import BAD_ESCAPE_BYTES, UNREADABLE, TraceText
 
 _VERSIONS: Final = (
@@ -118,5 +118,5 @@ def host(header: Header) -> str | None:
 
 def base_time_ns(header: Header) -> int:
     """The base that times in the file are relative to, in ns since 1970; 0 if they are absolute."""
-    base: int = _value(header, "baseTimeNanoseconds", int, 0)
+    base: int = _value(header, "baseTimeNanoseconds", Int64, 0)
     return base

@@ -9,7 +9,7 @@ Source: ``libkineto/src/output_json.cpp``, and the Trace Event Format of Chromiu
 from decimal import Decimal
 from functools import reduce
 from operator import or_
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -153,20 +153,26 @@ class CategoryOnly(msgspec.Struct, gc=False):
 CATEGORIES_ONLY: Final = msgspec.json.Decoder(list[CategoryOnly])
 
 
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""An integer of the metadata: JSON has larger ones, which no figure and no report can have."""
+
+
 class DeviceProperties(msgspec.Struct):
     """An entry of ``deviceProperties``."""
 
-    id: int = 0
+    id: Int64 = 0
     name: str = ""
-    total_bytes: int | None = msgspec.field(default=None, name="totalGlobalMem")
-    n_sms: int | None = msgspec.field(default=None, name="numSms")
-    max_threads_per_sm: int | None = msgspec.field(default=None, name="maxThreadsPerMultiprocessor")
-    major: int | None = msgspec.field(default=None, name="computeMajor")
-    minor: int | None = msgspec.field(default=None, name="computeMinor")
+    total_bytes: Int64 | None = msgspec.field(default=None, name="totalGlobalMem")
+    n_sms: Int64 | None = msgspec.field(default=None, name="numSms")
+    max_threads_per_sm: Int64 | None = msgspec.field(
+        default=None, name="maxThreadsPerMultiprocessor"
+    )
+    major: Int64 | None = msgspec.field(default=None, name="computeMajor")
+    minor: Int64 | None = msgspec.field(default=None, name="computeMinor")
 
 
 class DistributedInfo(msgspec.Struct):
     """``distributedInfo``."""
 
-    rank: int | None = None
-    world_size: int | None = None
+    rank: Int64 | None = None
+    world_size: Int64 | None = None
