@@ -12,6 +12,7 @@ the frame that called, with the line of the call.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from profkit.capture import profiler
@@ -114,15 +115,16 @@ def lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
 
 def _visit(walk: _Walk, node: Any, site: _Site) -> list[tuple[Any, _Site]]:  # noqa: ANN401
     """Add one node, called from ``site``, and return the places of its children."""
-    kind = _kind_of(node)
+    fields = node.extra_fields
+    kind = _kind_of(fields)
     if kind == "call":
         walk.n_calls += 1
-        return _below_call(walk, node, site)
+        return _below_call(walk, node, fields, site)
     if kind == "op":
-        site = _add_op(walk, node, site)
-    elif kind == "runtime" and _name_of(node).startswith(_RUNTIME_PREFIXES):
-        _add(walk, node, site)
-    return [(child, _called_from(walk, child, site)) for child in node.children]
+        site = _add_op(walk, node, fields, site)
+    elif kind == "runtime" and (name := _name_of(node)).startswith(_RUNTIME_PREFIXES):
+        _add(walk, node, name, site)
+    return [(child, _called_from(walk, child.extra_fields, site)) for child in node.children]
 
 
 def _name_of(node: Any) -> str:  # noqa: ANN401
@@ -140,22 +142,27 @@ def _text(record: Any, key: str) -> str:  # noqa: ANN401
         return ""
 
 
-def _kind_of(node: Any) -> str:  # noqa: ANN401
-    """``call`` (of Python), ``op``, ``runtime``, or empty for any other node."""
-    return _KINDS.get(type(node.extra_fields).__name__, "")
+def _kind_of(fields: Any) -> str:  # noqa: ANN401
+    """``call`` (of Python), ``op``, ``runtime``, or empty for any other node, by its fields."""
+    return _KINDS.get(type(fields).__name__, "")
 
 
-def _below_call(walk: _Walk, node: Any, site: _Site) -> list[tuple[Any, _Site]]:  # noqa: ANN401
+def _below_call(
+    walk: _Walk,
+    node: Any,  # noqa: ANN401
+    fields: Any,  # noqa: ANN401
+    site: _Site,
+) -> list[tuple[Any, _Site]]:
     children = node.children
     name = _name_of(node)
     if name.startswith(MODULE_PREFIX):
         site = site._replace(module=name.removeprefix(MODULE_PREFIX))
     if site.frame is not None and RUN_BACKWARD in name:
         walk.backward_calls.append((node.start_time_ns, node.end_time_ns, site.frame))
-    own = getattr(node.extra_fields, "callsite", None)
+    own = getattr(fields, "callsite", None)
     file = None if own is None else walk.files.user_file(_text(own, "file_name"))
     if own is None or file is None:
-        return [(child, _called_from(walk, child, site)) for child in children]
+        return [(child, _called_from(walk, child.extra_fields, site)) for child in children]
     function_name = _text(own, "function_name")
     function = function_at(file, own.line_number, function_name)
     return _in_user_function(file, function_name, function, children, site)
@@ -183,9 +190,10 @@ def _in_user_function(
         between.clear()
 
     for child in children:
-        kind = _kind_of(child)
+        fields = child.extra_fields
+        kind = _kind_of(fields)
         if kind == "call":
-            line = child.extra_fields.caller.line_number
+            line = fields.caller.line_number
             close(line)
             placed.append((child, site._replace(frame=(file, line, name, 1))))
             before = line
@@ -195,33 +203,40 @@ def _in_user_function(
     return placed
 
 
-def _called_from(walk: _Walk, child: Any, site: _Site) -> _Site:  # noqa: ANN401
-    """A child's place: its caller if that is user code, else that of its parent."""
-    caller = getattr(child.extra_fields, "caller", None)
-    if caller is None:
+def _called_from(walk: _Walk, fields: Any, site: _Site) -> _Site:  # noqa: ANN401
+    """A child's place, by its fields: its caller if that is user code, else that of its parent."""
+    if _kind_of(fields) != "call":
         return site
+    caller = fields.caller
     file = walk.files.user_file(_text(caller, "file_name"))
     if file is None:
         return site
-    return site._replace(frame=(file, caller.line_number, _text(caller, "function_name"), 1))
+    frame = (file, caller.line_number, _text(caller, "function_name"), 1)
+    return _Site(frame, site.module, site.backward)
 
 
-def _add_op(walk: _Walk, node: Any, site: _Site) -> _Site:  # noqa: ANN401
+def _add_op(walk: _Walk, node: Any, fields: Any, site: _Site) -> _Site:  # noqa: ANN401
     """Add an operator or annotation; events below it are in the same backward operator."""
-    sequence = node.extra_fields.sequence_number
+    sequence = fields.sequence_number
     name = _name_of(node)
-    is_backward = str(node.extra_fields.scope).endswith("BACKWARD_FUNCTION")
-    if sequence >= 0 and (name.startswith(EVALUATE_FUNCTION) or is_backward):
+    if sequence >= 0 and (name.startswith(EVALUATE_FUNCTION) or _is_backward(fields.scope)):
         site = site._replace(backward=sequence)
-    entry = _add(walk, node, site)
+    entry = _add(walk, node, name, site)
     entry.sequence = sequence
     return site
 
 
-def _add(walk: _Walk, node: Any, site: _Site) -> _Entry:  # noqa: ANN401
-    external_id = node.correlation_id if node.correlation_id > 0 else -1
+@lru_cache
+def _is_backward(scope: Any) -> bool:  # noqa: ANN401
+    return str(scope).endswith("BACKWARD_FUNCTION")
+
+
+def _add(walk: _Walk, node: Any, name: str, site: _Site) -> _Entry:  # noqa: ANN401
+    external_id = node.correlation_id
+    if external_id <= 0:
+        external_id = -1
     entry = _Entry(
-        node.start_time_ns, node.end_time_ns, _name_of(node), node.start_tid, external_id,
+        node.start_time_ns, node.end_time_ns, name, node.start_tid, external_id,
         site.frame, site.module, backward=site.backward,
     )  # fmt: skip
     walk.entries.append(entry)

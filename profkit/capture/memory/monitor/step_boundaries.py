@@ -7,6 +7,7 @@ Steps that the program itself reports take precedence over all of them.
 
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -22,6 +23,9 @@ StepSource = Literal["module", "loader", "optimizer", "user"]
 _MIN_EVENTS: Final[dict[StepSource, int]] = {"module": 6, "loader": 3, "optimizer": 0, "user": 0}
 """Events of a source before it is used, as a more reliable one may follow."""
 _ORDER: Final = tuple(_MIN_EVENTS)
+_MODULE_CALLS_BEFORE_STEP: Final = 1000
+"""Calls of a module, before they are used, while an optimizer exists that has not stepped: a policy
+or a cell is called many times in a step, and what its calls retain until then is no growth."""
 _FOREIGN_STEPS: Final = 8
 """Consecutive steps of other optimizers after which the first one is considered gone."""
 
@@ -45,6 +49,7 @@ class StepBoundaries:
         self._module: weakref.ref[object] | None = None
         self._n_foreign = 0
         self._n_leaders_gone = 0
+        self._had_optimizer = _has_optimizer()
 
     @property
     def is_any_optimizer(self) -> bool:
@@ -76,7 +81,10 @@ class StepBoundaries:
             return
         self._n_events[source] += 1
         if source != self._source:
-            if self._n_events[source] <= _MIN_EVENTS[source]:
+            n_events = self._n_events[source]
+            if n_events <= _MIN_EVENTS[source]:
+                return
+            if source == "module" and n_events <= _MODULE_CALLS_BEFORE_STEP and self._may_train():
                 return
             self._source = source
             if self.monitor is not None:
@@ -87,6 +95,10 @@ class StepBoundaries:
                 self.monitor.skip()
             else:
                 self.monitor.step()
+
+    def _may_train(self) -> bool:
+        """Whether the program has made an optimizer since the beginning."""
+        return _has_optimizer() and not self._had_optimizer
 
     def _leads(self, optimizer: object) -> bool:
         """Whether this is the first optimizer, or the one that has replaced it."""
@@ -109,6 +121,21 @@ class StepBoundaries:
         self._n_foreign = 0
         with contextlib.suppress(TypeError):
             self._leader = weakref.ref(optimizer)
+
+
+def _has_optimizer() -> bool:
+    """Whether the process has ever made an optimizer.
+
+    Source: ``torch.optim.Optimizer._patch_step_function`` marks ``step`` of its class.
+    """
+    optimizer = getattr(sys.modules.get("torch.optim"), "Optimizer", None)
+    kinds: list[type] = [] if optimizer is None else [optimizer]
+    while kinds:
+        kind = kinds.pop()
+        if getattr(vars(kind).get("step"), "hooked", False):
+            return True
+        kinds += kind.__subclasses__()
+    return False
 
 
 class BlockSteps:

@@ -3,6 +3,7 @@
 from typing import cast
 
 import pytest
+import torch
 
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, StepSource
@@ -122,3 +123,17 @@ def test_a_new_module_is_not_mistaken_for_a_dead_one(
     for _ in range(30):
         boundaries.module_called(Thing(), recorded=False)
     assert monitors == []
+
+
+def test_calls_of_a_module_are_no_steps_while_an_optimizer_has_not_stepped(
+    boundaries: StepBoundaries, monitors: list[Counter]
+) -> None:
+    module = torch.nn.Linear(1, 1)
+    torch.optim.SGD(module.parameters())
+    boundaries._had_optimizer = False  # other tests of this process have made some
+    for _ in range(1000):
+        boundaries.module_called(module, recorded=False)
+    assert monitors == []
+    for _ in range(10):
+        boundaries.module_called(module, recorded=False)
+    assert [(one.source, one.n) for one in monitors] == [("module", 10)]
