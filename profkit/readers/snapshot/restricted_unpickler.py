@@ -24,7 +24,7 @@ _BYTES_PER_BYTE: Final = 32
 _BASE_BYTES: Final = 1 << 30
 """Memory that does not depend on the pickle's size."""
 _BYTES_PER_S: Final = 2 << 20
-"""Bytes that are unpickled and converted in a second at the least; usually it is ten times this."""
+"""Bytes that a slow machine unpickles and converts in a second; most take a tenth of it."""
 _BASE_S: Final = 5
 """Processor time that does not depend on the pickle's size."""
 
