@@ -151,11 +151,7 @@ def test_rules_report_the_syncs_of_every_vendor_as_those_of_cuda(
         analyze(b.write(tmp_path / "t.json", each), strict=True) for each in (Format(), form)
     )
     found = [(f.name, f.n, f.cost.ns, f.confidence) for f in cuda.findings]
-    assert {name for name, _, _, _ in found} == {
-        "item-sync",
-        "explicit-synchronize",
-        "launch-bound",
-    }
+    assert {name for name, _, _, _ in found} == {"item-sync", "explicit-synchronize"}
     assert [(f.name, f.n, f.cost.ns, f.confidence) for f in other.findings] == found
 
 
