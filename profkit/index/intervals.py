@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from profkit.index.distinct import distinct
 from profkit.model.events import EventTable, Int32s, Int64s, Mask, Rows
 
 _CHUNK: Final = 1 << 18
@@ -68,15 +69,6 @@ def of_pairs(pairs: tuple[tuple[int, int], ...]) -> Intervals:
 
 
 EMPTY = Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-
-def distinct(moments_ns: Int64s) -> Int64s:
-    """Some moments, ascending and without repetitions.
-
-    ``np.unique`` hashes them, which is many times slower where they are nearly sorted.
-    """
-    moments = np.sort(moments_ns, kind="stable")
-    return np.asarray(moments[np.diff(moments, prepend=np.iinfo(np.int64).min) != 0])
 
 
 def covered_before(covered: Intervals, at_ns: Int64s) -> Int64s:
@@ -148,6 +140,17 @@ def inside(covered: Intervals, at_ns: Int64s) -> Mask:
     return (place >= 0) & (at_ns < covered.ends_ns[np.maximum(place, 0)])
 
 
+def cut_at(covered: Intervals, at_ns: Int64s) -> Intervals:
+    """The intervals, each cut at those of some moments that are within it."""
+    at_ns = distinct(at_ns)
+    place = np.searchsorted(covered.starts_ns, at_ns) - 1
+    cuts = at_ns[(place >= 0) & (at_ns < np.append(covered.ends_ns, 0)[place])]
+    return Intervals(
+        np.sort(np.concatenate((covered.starts_ns, cuts)), kind="stable"),
+        np.sort(np.concatenate((covered.ends_ns, cuts)), kind="stable"),
+    )
+
+
 def covered_by(events: EventTable, rows: Rows | Int32s) -> Intervals:
     """The time that some rows cover."""
     chunks = [
@@ -176,10 +179,8 @@ def take_from_start(
     """
     if not len(covered) or not len(starts_ns):
         return ()
-    edges = np.unique(np.concatenate((starts_ns, ends_ns)))
-    cuts = edges[inside(covered, edges) & ~np.isin(edges, covered.starts_ns)]
-    starts = np.sort(np.concatenate((covered.starts_ns, cuts)))
-    ends = np.sort(np.concatenate((covered.ends_ns, cuts)))
+    cut = cut_at(covered, np.concatenate((starts_ns, ends_ns)))
+    starts, ends = cut.starts_ns, cut.ends_ns
     window = np.searchsorted(starts_ns, starts, side="right") - 1
     in_window = (window >= 0) & (starts < ends_ns[window])
     starts, ends, window = starts[in_window], ends[in_window], window[in_window]

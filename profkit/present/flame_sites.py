@@ -6,7 +6,8 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.index.device.streams import device_of
-from profkit.index.host.call_paths import Paths, numbered
+from profkit.index.distinct import numbered
+from profkit.index.host.call_paths import Paths
 from profkit.index.host.frames import parse_frame
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
 from profkit.model.flame import Flame, FlameSite, FlameUnit, SiteKind, depths

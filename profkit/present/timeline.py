@@ -11,7 +11,7 @@ from profkit.engine.figures.path_segments import name_of_segment, path_segments
 from profkit.index.device.idle import IdleByCause
 from profkit.index.device.streams import device_of
 from profkit.index.device.syncs import blocking_calls
-from profkit.index.host.call_paths import numbered
+from profkit.index.distinct import numbered
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import union
 from profkit.index.launches import DEVICE_WORK

@@ -10,7 +10,7 @@ from profkit.engine.context import Context
 from profkit.engine.figures.path_segments import PathSegments, name_of_segment, path_segments
 from profkit.engine.figures.path_steps import path_steps
 from profkit.index.device.orphans import KERNEL_LAUNCH
-from profkit.index.host.call_paths import numbered
+from profkit.index.distinct import numbered
 from profkit.index.intervals import covered_within, union
 from profkit.index.replay.critical_path import CriticalPath
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE

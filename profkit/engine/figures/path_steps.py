@@ -8,7 +8,7 @@ import numpy as np
 
 from profkit.engine.context import Context
 from profkit.engine.figures.path_segments import PathSegments
-from profkit.index.host.call_paths import numbered
+from profkit.index.distinct import numbered
 from profkit.index.host.source import NO_FRAME
 from profkit.index.intervals import covered_within
 from profkit.index.replay.critical_path import CriticalPath

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from profkit.index.device.streams import stream_numbers
+from profkit.index.device.streams import by_stream
 from profkit.index.launches import Launches
-from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int64s
+from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Rows
 
 LAUNCH_NS: Final = 5_000
 """From the moment that a launching call submits a kernel to the kernel's start, if nothing else
@@ -24,14 +24,19 @@ def launched_ns(events: EventTable, launches: Launches) -> Int64s:
     the work, or the start of the call where that is later, or where the call is a copy that waited
     for earlier work of its stream. :data:`MISSING` without a launch.
     """
-    rows, launch = launches.work, launches.launch
-    start = events.ts_ns[rows]
-    stream = stream_numbers(events, rows)
-    order = np.lexsort((start, stream))
+    stream, order = by_stream(events, launches.work)
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = launched_in_order(
+        events, launches.work[order], launches.launch[order], stream[order]
+    )
+    return found
+
+
+def launched_in_order(events: EventTable, rows: Rows, launch: Int32s, stream: Int32s) -> Int64s:
+    """As :func:`launched_ns`, for device work by stream, then start. Shape of ``rows``."""
+    start, end = events.ts_ns[rows], events.end_ns[rows]
     ready = np.full(len(rows), MISSING, dtype=np.int64)
-    before = order[:-1]
-    same = stream[order[1:]] == stream[before]
-    ready[order[1:][same]] = events.end_ns[rows[before[same]]]
+    ready[1:] = np.where(stream[1:] == stream[:-1], end[:-1], MISSING)
     began, ended = events.ts_ns[launch], events.end_ns[launch]
     waited = (events.category[rows] == Category.MEMCPY) & (ready > began)
     during = np.where(waited, began, np.maximum(began, start - LAUNCH_NS))

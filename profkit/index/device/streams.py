@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profkit.index.distinct import by_number, numbered
 from profkit.index.intervals import Intervals, complement, covered_within, union
 from profkit.index.launches import Launches
 from profkit.model.events import MISSING, Category, EventTable, Int32s, Mask, Rows
@@ -79,10 +80,16 @@ def stream_numbers(events: EventTable, rows: Rows) -> Int32s:
     """
     stream = events.stream.at(rows)
     stream = np.where(stream == MISSING, events.lane[rows], stream)
-    streams, number = np.unique(stream, return_inverse=True)
-    both = device_of(events, rows).astype(np.int64) * len(streams) + number.reshape(-1)
-    found: Int32s = np.unique(both, return_inverse=True)[1].reshape(-1).astype(np.int32)
-    return found
+    streams, number = numbered(stream - stream.min(initial=0))
+    both = device_of(events, rows).astype(np.int64) * len(streams) + number
+    return numbered(both)[1].astype(np.int32)
+
+
+def by_stream(events: EventTable, rows: Rows) -> tuple[Int32s, Rows]:
+    """Device work by stream, then start: the number of each one's stream, and the order."""
+    order = np.argsort(events.ts_ns[rows], kind="stable")
+    stream = stream_numbers(events, rows)
+    return stream, order[by_number(stream[order])]
 
 
 def device_activity(

@@ -1,15 +1,12 @@
 """Paths of call trees and stacks as numbers: equal paths have equal numbers."""
 
-from typing import Final
-
 import numpy as np
 
+from profkit.index.distinct import numbered
 from profkit.index.host.nesting import CallTree
 from profkit.model.events import NO_ROW, Int32s, Int64s, Mask
 from profkit.model.snapshot import Stacks
 
-_SMALL_TABLE: Final = 1 << 16
-_MAX_SPARSENESS: Final = 4
 TOP = -1
 """The parent of root nodes."""
 
@@ -106,21 +103,3 @@ def paths_of_stacks(
         place[here] -= 1
         here = here[place[here] >= first[here]]
     return node
-
-
-def numbered(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """The distinct keys, ascending, and the index of each key among them.
-
-    The same as ``np.unique`` with ``return_inverse``; dense keys use a table, which is faster than
-    sorting.
-
-    Args:
-        keys: Non-negative. Shape ``(n,)``.
-    """
-    largest = int(keys.max(initial=0))
-    if largest > _MAX_SPARSENESS * len(keys) + _SMALL_TABLE:
-        found, place = np.unique(keys, return_inverse=True)
-        return found, place.astype(np.int64)
-    is_used = np.zeros(largest + 1, dtype=np.bool_)
-    is_used[keys] = True
-    return np.flatnonzero(is_used).astype(np.int64), (np.cumsum(is_used) - 1)[keys]

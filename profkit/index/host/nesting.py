@@ -6,11 +6,11 @@ derived from times, which are valid for all versions of all producers, unlike id
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from profkit.index.distinct import by_number
 from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Int64s, Mask
 
 HOST: Final = (
@@ -41,10 +41,9 @@ class CallTree:
     @cached_property
     def levels(self) -> tuple[Int32s, ...]:
         """Host rows by depth, outermost first."""
-        depths = _as_short(self.depth[self.rows])
-        order = np.argsort(depths, kind="stable")
-        bounds = np.searchsorted(depths[order], np.arange(1, int(depths.max(initial=0)) + 1))
-        return tuple(np.split(self.rows[order], bounds))
+        depths = self.depth[self.rows]
+        sizes = np.bincount(depths, minlength=1)
+        return tuple(np.split(self.rows[by_number(depths)], np.cumsum(sizes)[:-1]))
 
     def nearest(self, wanted: Mask) -> Int32s:
         """The innermost wanted row that encloses each row or is the row itself, or :data:`NO_ROW`.
@@ -84,7 +83,6 @@ def _own_rows(wanted: Mask) -> Int32s:
 
 _MAX_TICKS: Final = 1 << 62
 """The threads' concatenated time axes must fit into 64 bits."""
-_MAX_SHORT: Final = int(np.iinfo(np.uint16).max)
 _CHUNK: Final = 1 << 18
 """Rows processed at once, to bound memory."""
 
@@ -99,11 +97,6 @@ def call_tree(events: EventTable) -> CallTree:
     return CallTree(rows=rows, parent=parent, depth=depth)
 
 
-def _as_short(numbers: Int32s) -> npt.NDArray[np.integer[Any]]:
-    """Non-negative numbers in 16 bits where they fit: NumPy uses radix sort for these."""
-    return numbers.astype(np.uint16) if numbers.max(initial=0) <= _MAX_SHORT else numbers
-
-
 def _in_order(events: EventTable) -> Int32s:
     """Host rows by thread, then start, longest first, then file order.
 
@@ -111,7 +104,7 @@ def _in_order(events: EventTable) -> Int32s:
     """
     rows = events.rows_of(*HOST).astype(np.int32)
     rows = rows[np.argsort(events.ts_ns[rows], kind="stable")]
-    rows = rows[np.argsort(_as_short(events.lane[rows]), kind="stable")]
+    rows = rows[by_number(events.lane[rows])]
     starts, lanes = events.ts_ns[rows], events.lane[rows]
     same = (starts[1:] == starts[:-1]) & (lanes[1:] == lanes[:-1])
     tied = np.zeros(len(rows), dtype=np.bool_)

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profkit.index.device.syncs import Syncs
+from profkit.index.distinct import distinct, used
 from profkit.index.host.nesting import CallTree, rows_open_at
-from profkit.index.intervals import Intervals, distinct, inside, union
+from profkit.index.intervals import Intervals, inside, union
 from profkit.index.launches import CALLS
 from profkit.index.replay.graph import NEVER, DependencyGraph, Edge, Edges, NodeKind, Weights
 from profkit.index.replay.replay import HostTime, Replay
@@ -157,22 +158,32 @@ def _walk_back(
     graph: DependencyGraph, completed: Int32s, starts_ns: Int64s
 ) -> tuple[Int32s, Int32s]:
     """The nodes of all paths, latest first, and their steps."""
-    times, befores = graph.time_ns.tolist(), graph.first.before.tolist()
-    roots = np.flatnonzero(_is_root(graph, np.arange(len(graph), dtype=np.int32)))
-    is_root = set(roots.tolist())
+    heads, run_of = graph.heads, graph.run
+    before, heads_ns = graph.first.before[heads], graph.time_ns[heads].tolist()
+    before_run = np.where(_is_root(graph, heads), NO_ROW, run_of[before]).tolist()
     found: list[int] = []
-    counts = []
-    paths = zip(completed[::-1].tolist(), starts_ns[::-1].tolist(), strict=True)
-    for node, start_ns in paths:
-        at, n_before = node, len(found)
-        while times[at] > start_ns:
-            found.append(at)
-            if at in is_root:
-                break
-            at = befores[at]
-        counts.append(len(found) - n_before)
-    step = np.repeat(np.arange(len(counts), dtype=np.int32)[::-1], counts)
-    return np.array(found, dtype=np.int32), step
+    begins = []
+    paths = zip(run_of[completed[::-1]].tolist(), starts_ns[::-1].tolist(), strict=True)
+    for end, start_ns in paths:
+        run = end
+        begins.append(len(found))
+        found.append(run)
+        while heads_ns[run] > start_ns and (run := before_run[run]) != NO_ROW:
+            found.append(run)
+    runs = np.array(found, dtype=np.int32)
+    first, last = heads[runs], np.empty(len(runs), dtype=np.int32)
+    last[1:] = before[runs[:-1]]
+    last[begins] = completed[::-1]
+    # The last run of a path may begin before the path does.
+    for number, start_ns in zip([*begins[1:], len(runs)], starts_ns[::-1].tolist(), strict=True):
+        run = graph.time_ns[first[number - 1] : last[number - 1] + 1]
+        first[number - 1] += np.searchsorted(run, start_ns, side="right")
+    step = np.repeat(
+        np.arange(len(begins), dtype=np.int32)[::-1], np.diff(np.append(begins, len(runs)))
+    )
+    size = last + 1 - first
+    place = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+    return (np.repeat(last, size) - place).astype(np.int32), np.repeat(step, size)
 
 
 def _is_root(graph: DependencyGraph, nodes: Int32s) -> Mask:
@@ -219,10 +230,10 @@ def _refined(
     recorded = replay.graph.time_ns
     is_host[is_host] = (recorded[before] < recorded[path.row])[is_host]
     pieces = [_select(replace(path, kind=kind, row=row), ~is_host)]
-    for lane in np.unique(path.lane[is_host]).tolist():
+    spent = replay.host_times(change) if change else {}
+    for lane in used(path.lane[is_host]).tolist():
         own = _select(path, is_host & (path.lane == lane))
-        spent = HostTime.of(events, replay.host_changes(change), lane) if change else None
-        pieces.append(_of_thread(replay, graph, activity, spent, own))
+        pieces.append(_of_thread(replay, graph, activity, spent.get(lane), own))
     order = np.argsort(np.concatenate([each.starts_ns for each in pieces]), kind="stable")
     joined: dict[str, Any] = {
         name: np.concatenate([getattr(each, name) for each in pieces])[order] for name in _COLUMNS

@@ -9,7 +9,7 @@ replay without changes returns every recorded time exactly.
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -67,8 +67,7 @@ class Edges:
     """One predecessor of every node.
 
     Attributes:
-        before: The predecessor, always lower than the node itself, or :data:`NO_ROW`. Shape
-            ``(n,)``.
+        before: The predecessor, or :data:`NO_ROW`. Shape ``(n,)``.
         kind: An :class:`Edge` value. Shape ``(n,)``.
         lag_ns: The lag if all recorded lags stay. Shape ``(n,)``.
         hidden_lag_ns: The lag if the usual lag of this kind is enough wherever the node waited for
@@ -84,7 +83,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class DependencyGraph:
-    """The dependency graph, in an order in which every node follows its predecessors.
+    """The dependency graph. The nodes of one thread, and of one stream, are in a row.
 
     Attributes:
         time_ns: The recorded moment of every node. Shape ``(n,)``.
@@ -101,6 +100,8 @@ class DependencyGraph:
         second: Another predecessor.
         main_lane: The thread that runs the steps, or :data:`NO_ROW`.
         unexplained_ns: Part of the first lag that is longer than usual. Shape ``(n,)``.
+        heads: The nodes at which runs begin, each after its predecessors; first the origin. Any
+            other node just follows the one before it. Shape ``(r,)``.
     """
 
     time_ns: Int64s
@@ -114,6 +115,7 @@ class DependencyGraph:
     second: Edges
     main_lane: int
     unexplained_ns: Int64s
+    heads: Int32s
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -133,28 +135,40 @@ class DependencyGraph:
         dur_ns = np.where(self.may_be_lag, 0, self.dur_ns) if hidden else self.dur_ns.copy()
         return Weights(dur_ns, first, second)
 
-    def with_lags(self, weights: "Weights") -> tuple[tuple[Edges, Int64s], ...]:
-        """Both predecessors of every node, each with its lags, to be changed."""
-        return (self.first, weights.first_ns), (self.second, weights.second_ns)
+    @property
+    def sides(self) -> tuple[Edges, Edges]:
+        """Both predecessors of every node."""
+        return self.first, self.second
+
+    @cached_property
+    def run(self) -> Int32s:
+        """The number of each node's run. Shape ``(n,)``."""
+        number = np.zeros(len(self), dtype=np.int32)
+        number[self.heads] = np.arange(len(self.heads), dtype=np.int32)
+        head = np.where(number > 0, np.arange(len(self), dtype=np.int32), ORIGIN)
+        return number[np.maximum.accumulate(head)]
 
     def replay(self, weights: "Weights") -> Int64s:
-        """The moment of every node with some durations and lags. Shape ``(n,)``."""
-        times: list[int] = [NEVER] * (len(self) + 1)  # the last one is that of NO_ROW
-        times[ORIGIN] = 0
-        columns: tuple[npt.NDArray[Any], ...] = (
-            self.first.before,
-            weights.first_ns,
-            self.second.before,
-            weights.second_ns,
-            weights.dur_ns,
-        )
-        lists = [column[1:].tolist() for column in columns]
-        nodes = enumerate(zip(*lists, strict=True), start=1)
-        for number, (first, first_lag, second, second_lag, dur) in nodes:
+        """The moment of every node with some durations and lags. Shape ``(n,)``.
+
+        Within runs they are sums. Only those of their heads are found one after the other.
+        """
+        run, heads = self.run, self.heads
+        since_ns = weights.first_ns + weights.dur_ns
+        since_ns[heads] = 0
+        np.cumsum(since_ns, out=since_ns)
+        since_ns -= since_ns[heads][run]
+        columns = []
+        for edges, lags in zip(self.sides, weights.sides, strict=True):
+            before = np.maximum(edges.before[heads[1:]], ORIGIN)
+            lag_ns = lags[heads[1:]] + weights.dur_ns[heads[1:]] + since_ns[before]
+            columns += [run[before].tolist(), lag_ns.tolist()]
+        times = [0]
+        for first, first_lag, second, second_lag in zip(*columns, strict=True):
             one = times[first] + first_lag
             two = times[second] + second_lag
-            times[number] = (two if two > one else one) + dur  # noqa: FURB136  (max is slower)
-        return np.array(times[:-1], dtype=np.int64)
+            times.append(two if two > one else one)  # noqa: FURB136  (max is slower)
+        return np.array(times, dtype=np.int64)[run] + since_ns
 
 
 @dataclass
@@ -170,3 +184,8 @@ class Weights:
     dur_ns: Int64s
     first_ns: Int64s
     second_ns: Int64s
+
+    @property
+    def sides(self) -> tuple[Int64s, Int64s]:
+        """Lags after both predecessors."""
+        return self.first_ns, self.second_ns

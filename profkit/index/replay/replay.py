@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
+from profkit.index.distinct import by_number, distinct, marked
 from profkit.index.host.steps import NO_STEP, Steps
-from profkit.index.intervals import covered_by, distinct, inside, of_pairs, unite
+from profkit.index.intervals import Intervals, covered_by, inside, of_pairs, unite
 from profkit.index.launches import DEVICE_WORK
 from profkit.index.replay.graph import NEVER, ORIGIN, DependencyGraph, Edge, NodeKind, Weights
 from profkit.model.change import ProgramChange
@@ -22,6 +23,7 @@ _LATENCIES: Final = (Edge.LAUNCH, Edge.STREAM, Edge.EVENT)
 MIN_LAG_SHARE: Final = 0.02
 """The share of a step by which the device must fall behind per step to be the bottleneck: steps
 differ by about as much."""
+_NO_ROWS: Final = np.zeros(0, dtype=np.intp)
 _MIN_STEPS: Final = 3
 """With fewer steps, a single one that ends with a sync would decide which is the bottleneck."""
 
@@ -61,14 +63,14 @@ class Replay:
         graph, steps = self.graph, self.steps
         if not len(steps):
             return np.flatnonzero(graph.kind != NodeKind.JOIN).astype(np.int32), np.zeros(1, int)
-        own = np.flatnonzero((graph.kind == NodeKind.HOST) & np.isin(graph.row, steps.rows))
-        number = steps.of(graph.issued_ns)
-        launched = np.flatnonzero(np.isin(graph.kind, _WORK) & (number != NO_STEP))
-        by_row = np.argsort(steps.rows)
-        number[own] = by_row[np.searchsorted(steps.rows[by_row], graph.row[own])]
-        nodes = np.concatenate((own, launched)).astype(np.int32)
-        nodes = nodes[np.lexsort((-nodes, number[nodes]))]
-        return nodes, np.searchsorted(number[nodes], np.arange(len(steps)))
+        number = np.full(len(self.events) + 1, NO_STEP, dtype=np.int32)
+        number[steps.rows] = np.arange(len(steps), dtype=np.int32)
+        own = np.where(graph.kind == NodeKind.HOST, number[graph.row], NO_STEP)
+        is_work = np.isin(graph.kind, _WORK)
+        own[is_work] = steps.of(graph.issued_ns[is_work])
+        nodes = np.flatnonzero(own != NO_STEP).astype(np.int32)
+        nodes = nodes[np.argsort(own[nodes], kind="stable")]
+        return nodes, np.searchsorted(own[nodes], np.arange(len(steps)))
 
     @cached_property
     def _starts(self) -> Int32s:
@@ -133,13 +135,13 @@ class Replay:
             times: As for :meth:`windows_at`.
         """
         nodes, first = self._of_steps
-        number = np.searchsorted(first, np.arange(len(nodes)), side="right") - 1
-        order = np.lexsort((-nodes, times[nodes], number))
-        last = nodes[order[np.append(first[1:], len(nodes)) - 1]]
-        at = times[last]
-        later = np.concatenate(([True], at[1:] >= np.maximum.accumulate(at)[:-1]))
-        place = np.maximum.accumulate(np.where(later, np.arange(len(at)), 0))
-        return np.asarray(last[place], dtype=np.int32)
+        latest = np.maximum.reduceat(times[nodes], first)
+        step = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(nodes))))
+        is_last = times[nodes] == latest[step]
+        last = np.empty(len(first), dtype=np.int32)
+        last[step[is_last]] = nodes[is_last]  # of nodes at one time the end of device work
+        later = np.append(True, latest[1:] >= np.maximum.accumulate(latest)[:-1])
+        return last[np.maximum.accumulate(np.where(later, np.arange(len(last)), 0))]
 
     @cached_property
     def is_device_bound(self) -> bool:
@@ -173,7 +175,8 @@ class Replay:
 
     def saving(self, change: ProgramChange) -> Saving:
         """The time that a change saves."""
-        lengths = [self.length_ns(self.replay(change, hidden=hidden)) for hidden in (False, True)]
+        every = self._changed(change, (False, True))
+        lengths = [self.length_ns(self.graph.replay(weights)) for weights in every]
         low, high = sorted(self.recorded_ns - length for length in lengths)
         return Saving(low, high)
 
@@ -183,91 +186,127 @@ class Replay:
 
     def weights(self, change: ProgramChange, *, hidden: bool = False) -> Weights:
         """The durations and lags of the graph with a change."""
-        graph, weights = self.graph, self.graph.weights(hidden=hidden)
+        return self._changed(change, (hidden,))[0]
+
+    def _changed(self, change: ProgramChange, hidden: tuple[bool, ...]) -> list[Weights]:
+        graph, n = self.graph, len(self.events)
+        every = [graph.weights(hidden=each) for each in hidden]
         if len(change.captured):
-            self._capture(weights, change.captured)
+            self._capture(every, marked(change.captured, n)[graph.row])
         for rows, factor in change.scaled:
             work = rows[self._is_device[rows]]
-            is_scaled = np.isin(graph.row, work) & (graph.kind == NodeKind.DEVICE)
-            weights.dur_ns[is_scaled] = np.round(weights.dur_ns[is_scaled] * factor)
+            if not len(work):
+                continue
+            is_own = marked(work, n)[graph.row] & (graph.kind != NodeKind.HOST)
+            is_scaled = is_own & (graph.kind == NodeKind.DEVICE)
+            for weights in every:
+                weights.dur_ns[is_scaled] = np.round(weights.dur_ns[is_scaled] * factor)
             if not factor:
-                self._remove(weights, work)
-        changes = self.host_changes(change)
-        for lane in np.unique(graph.lane[graph.lane != NO_ROW]).tolist():
-            spent = HostTime.of(self.events, changes, lane)
-            if spent is not None:
-                self._spend(weights, spent, graph.lane == lane, _HOST_TIME)
+                self._remove(every, is_own)
+        for lane, spent in self.host_times(change).items():
+            self._spend(every, spent, self._threads[lane])
         # Time before another thread begins, or after it has ended, is nobody's own.
-        between = HostTime.of(self.events, [HostChange(change.calls[:0], change.host_time, 0.0)])
-        if between is not None:
-            self._spend(weights, between, graph.kind == NodeKind.HOST, (Edge.HANDOVER,))
-        waits = changes[-1].rows
-        for edges, lags in graph.with_lags(weights):
-            of_call = (edges.kind == Edge.SYNC) & np.isin(graph.row, change.calls)
-            of_wait = (edges.kind == Edge.LOADER) & np.isin(graph.row, waits)
-            lags[of_call | of_wait] = NEVER
-        return weights
+        between = of_pairs(change.host_time)
+        if len(between):
+            self._hand_over(every, HostTime.of([(between, 0.0)]))
+        waits = np.concatenate([rows for rows, factor in change.scaled if not factor] or [_NO_ROWS])
+        is_call, is_wait = marked(change.calls, n), marked(np.append(waits, change.calls), n)
+        for side, edges in enumerate(graph.sides):
+            nodes = self._released[side]
+            row, is_sync = graph.row[nodes], edges.kind[nodes] == Edge.SYNC
+            gone = nodes[np.where(is_sync, is_call[row], is_wait[row])]
+            for weights in every:
+                weights.sides[side][gone] = NEVER
+        return every
+
+    @cached_property
+    def _released(self) -> list[Rows]:
+        """The nodes whose first, and whose second predecessor a change can remove."""
+        removable = (Edge.SYNC, Edge.LOADER)
+        return [np.flatnonzero(np.isin(edges.kind, removable)) for edges in self.graph.sides]
+
+    @cached_property
+    def _threads(self) -> dict[int, slice]:
+        """The nodes of each host thread."""
+        nodes = np.flatnonzero(self.graph.lane != NO_ROW)
+        lane = self.graph.lane[nodes]
+        first = np.flatnonzero(np.diff(lane, prepend=NO_ROW))
+        ends = np.append(first, len(nodes))[1:]
+        return {
+            int(lane[begin]): slice(int(nodes[begin]), int(nodes[end - 1]) + 1)
+            for begin, end in zip(first.tolist(), ends.tolist(), strict=True)
+        }
 
     @cached_property
     def _is_device(self) -> Mask:
         """Rows of device work. Shape ``(events,)``."""
         return np.isin(self.events.category, DEVICE_WORK)
 
-    def host_changes(self, change: ProgramChange) -> list["HostChange"]:
-        """What a change means for the time of host threads; what it removes is the last."""
-        removed, found = [change.calls], []
+    def host_times(self, change: ProgramChange) -> dict[int, "HostTime"]:
+        """The time that each host thread spends with a change; none where it is as recorded."""
+        removed, changes = [change.calls], []
         for rows, factor in change.scaled:
             host = rows[~self._is_device[rows]]
             if factor:
-                found.append(HostChange(host, (), factor))
+                changes.append((host, factor))
             else:
                 removed.append(host)
-        return [*found, HostChange(np.unique(np.concatenate(removed)), change.host_time, 0.0)]
+        changes.append((np.concatenate(removed), 0.0))
+        found: dict[int, list[tuple[Intervals, float]]] = {lane: [] for lane in self._threads}
+        for rows, factor in changes:
+            by_lane = rows[by_number(self.events.lane[rows])]
+            lane = self.events.lane[by_lane]
+            begins = np.flatnonzero(np.diff(lane, prepend=NO_ROW))
+            for own, here in zip(lane[begins].tolist(), np.split(by_lane, begins)[1:], strict=True):
+                if own in found:
+                    found[own].append((covered_by(self.events, here), factor))
+        for parts in found.values() if change.host_time else ():
+            parts.append((of_pairs(change.host_time), 0.0))
+        parts_of = {lane: [each for each in parts if len(each[0])] for lane, parts in found.items()}
+        return {lane: HostTime.of(parts) for lane, parts in parts_of.items() if parts}
 
-    def _remove(self, weights: Weights, work: Rows) -> None:
+    def _remove(self, every: list[Weights], is_own: Mask) -> None:
         """Take the latency of device work that no longer happens; what follows it keeps its own."""
-        graph = self.graph
-        is_own = np.isin(graph.row, work) & (graph.kind != NodeKind.HOST)
-        for edges, lags in graph.with_lags(weights):
+        for side, edges in enumerate(self.graph.sides):
             at = is_own & np.isin(edges.kind, _LATENCIES)
-            lags[at] = np.minimum(lags[at], 0)
+            for weights in every:
+                weights.sides[side][at] = np.minimum(weights.sides[side][at], 0)
 
-    def _capture(self, weights: Weights, captured: Rows) -> None:
+    def _capture(self, every: list[Weights], captured: Mask) -> None:
         """Let device work start with the usual lags."""
         graph = self.graph
-        is_own = np.isin(graph.row, captured) & (graph.kind != NodeKind.HOST)
+        is_own = captured & (graph.kind != NodeKind.HOST)
         is_first = is_own & (graph.kind == NodeKind.DEVICE)
-        weights.first_ns[is_first] -= graph.unexplained_ns[is_first]
         joined = is_own & ~is_first
-        weights.first_ns[joined] = graph.first.hidden_lag_ns[joined]
-        weights.second_ns[is_own] = graph.second.hidden_lag_ns[is_own]
+        for weights in every:
+            weights.first_ns[is_first] -= graph.unexplained_ns[is_first]
+            weights.first_ns[joined] = graph.first.hidden_lag_ns[joined]
+            weights.second_ns[is_own] = graph.second.hidden_lag_ns[is_own]
 
-    def _spend(
-        self, weights: Weights, spent: "HostTime", nodes: Mask, kinds: tuple[Edge, ...]
-    ) -> None:
-        """Spend another time than recorded before some nodes, on edges of some kinds."""
+    def _spend(self, every: list[Weights], spent: "HostTime", thread: slice) -> None:
+        """Let a host thread spend another time than recorded."""
         graph = self.graph
-        for edges, lags in graph.with_lags(weights):
-            at = np.flatnonzero(nodes & np.isin(edges.kind, kinds))
+        times = graph.time_ns[thread]
+        took = np.diff(times)
+        saved = spent.saved_ns(times)
+        share = (took - saved[1:] + saved[:-1]) / np.maximum(took, 1)
+        at = np.arange(thread.start + 1, thread.stop)[share != 1]
+        for side, edges in enumerate(graph.sides):
+            is_own = np.isin(edges.kind[at], _HOST_TIME)
+            own, factor = at[is_own], share[share != 1][is_own]
+            for weights in every:
+                weights.sides[side][own] = np.round(weights.sides[side][own] * factor)
+
+    def _hand_over(self, every: list[Weights], between: "HostTime") -> None:
+        """Let the time that passes from one thread to another be another than recorded."""
+        graph = self.graph
+        for side, edges in enumerate(graph.sides):
+            is_own = (edges.kind == Edge.HANDOVER) & (graph.kind == NodeKind.HOST)
+            at = np.flatnonzero(is_own)
             starts, ends = graph.time_ns[edges.before[at]], graph.time_ns[at]
-            lags[at] = np.round(
-                lags[at] * (spent.within(starts, ends) / np.maximum(ends - starts, 1))
-            )
-
-
-@dataclass(frozen=True)
-class HostChange:
-    """A change of the time that host threads spend.
-
-    Attributes:
-        rows: Host rows that take another time.
-        pairs: Time, as (start, end) in nanoseconds, that changes on every thread.
-        factor: What the time is multiplied by.
-    """
-
-    rows: Rows
-    pairs: tuple[tuple[int, int], ...]
-    factor: float
+            share = between.within(starts, ends) / np.maximum(ends - starts, 1)
+            for weights in every:
+                weights.sides[side][at] = np.round(weights.sides[side][at] * share)
 
 
 @dataclass(frozen=True)
@@ -284,30 +323,27 @@ class HostTime:
     factor: Float64s
 
     @classmethod
-    def of(
-        cls, events: EventTable, changes: list[HostChange], lane: int = NO_ROW
-    ) -> "HostTime | None":
-        """The time of one thread, or between threads; None if nothing changes in it."""
-        every = []
-        for each in changes:
-            own = each.rows[events.lane[each.rows] == lane]
-            spent = unite(covered_by(events, own), of_pairs(each.pairs))
-            if len(spent):
-                every.append((spent, each.factor))
-        if not every:
-            return None
-        sides = [side for spent, _ in every for side in (spent.starts_ns, spent.ends_ns)]
-        bounds = distinct(np.concatenate(sides))
+    def of(cls, parts: list[tuple[Intervals, float]]) -> "HostTime":
+        """The time of a thread of which some parts take another time.
+
+        Args:
+            parts: Time, and what it is multiplied by.
+        """
+        bounds = distinct(
+            np.concatenate(
+                [side for spent, _ in parts for side in (spent.starts_ns, spent.ends_ns)]
+            )
+        )
         factor = np.ones(len(bounds) + 1)
-        for spent, each_factor in every:
-            factor[1:][inside(spent, bounds)] *= each_factor
+        for spent, each in parts:
+            factor[1:][inside(spent, bounds)] *= each
         return cls(bounds, factor)
 
     def within(self, starts_ns: Int64s, ends_ns: Int64s) -> Float64s:
         """Nanoseconds that the thread spends in some recorded periods. Shape of ``starts_ns``."""
-        return np.asarray(ends_ns - starts_ns - self._saved(ends_ns) + self._saved(starts_ns))
+        return np.asarray(ends_ns - starts_ns - self.saved_ns(ends_ns) + self.saved_ns(starts_ns))
 
-    def _saved(self, at_ns: Int64s) -> Float64s:
+    def saved_ns(self, at_ns: Int64s) -> Float64s:
         """Nanoseconds saved before each of some moments."""
         lengths = np.diff(self.bounds_ns) * (1 - self.factor[1:-1])
         before = np.concatenate(([0.0], np.cumsum(lengths)))

@@ -7,7 +7,8 @@ import numpy as np
 
 from profkit.index.device.launch_moments import LAUNCH_NS
 from profkit.index.device.syncs import SyncKind, Syncs
-from profkit.index.intervals import Intervals, covered_by, inside, subtract, union, unite
+from profkit.index.distinct import common, numbered, used
+from profkit.index.intervals import Intervals, covered_by, cut_at, subtract, union, unite
 from profkit.index.replay.graph import NEVER
 from profkit.index.replay.work import DeviceWork
 from profkit.index.runtime_calls import DEVICE_SYNC, EVENT_SYNC, EXPLICIT_SYNC, GRAPH_LAUNCH
@@ -33,6 +34,7 @@ class Waits:
         rows: The calls. Shape ``(k,)``.
         start_ns: Shape ``(k,)``.
         end_ns: Shape ``(k,)``.
+        copy: Position of the copy that each waits for, or :data:`NO_ROW`. Shape ``(k,)``.
         work: Of the work that each waits for, the one that ended last: its position, or
             :data:`NO_ROW`. Shape ``(k,)``.
         before: Of a wait for several streams, the one before it on its thread; otherwise
@@ -44,6 +46,7 @@ class Waits:
     rows: Rows
     start_ns: Int64s
     end_ns: Int64s
+    copy: Int32s
     work: Int32s
     before: Int32s
     added: Int32s
@@ -57,7 +60,7 @@ class Waits:
     @property
     def of_streams(self) -> Int32s:
         """The numbers of the waits for several streams, ascending."""
-        return np.unique(self.added[0])
+        return used(self.added[0]).astype(np.int32)
 
 
 def find_waits(events: EventTable, syncs: Syncs, work: DeviceWork) -> Waits:
@@ -68,45 +71,82 @@ def find_waits(events: EventTable, syncs: Syncs, work: DeviceWork) -> Waits:
     before, of which the last to end released it. Events and streams are not in the recording: what
     ended last before the call returned is what it waited for.
     """
-    start, end = events.ts_ns[syncs.rows], events.ts_ns[syncs.rows] + events.dur_ns[syncs.rows]
+    start, end = events.ts_ns[syncs.rows], events.end_ns[syncs.rows]
     none = np.full(len(start), NO_ROW, dtype=np.int32)
     nothing = np.zeros((2, 0), dtype=np.int32)
     if not len(work) or not len(start):
-        return Waits(syncs.rows, start, end, none, none, nothing)
-    own = _positions(work.rows, syncs.copy)
-    is_own = (own != NO_ROW) & (work.end_ns[own] <= end + SKEW_NS)
+        return Waits(syncs.rows, start, end, none, none, none, nothing)
+    copy = _positions(events, work.rows, syncs.copy)
+    is_own = (copy != NO_ROW) & (work.end_ns[copy] <= end + SKEW_NS)
     of_device = np.isin(syncs.rows, DEVICE_SYNC.rows(events)) & ~is_own
-    of_event = np.isin(syncs.rows, EVENT_SYNC.rows(events))
-    by_thread = np.lexsort((start, events.lane[syncs.rows]))
-    by_thread = by_thread[of_device[by_thread]].astype(np.int32)
-    lane = events.lane[syncs.rows[by_thread]]
-    begins = np.concatenate(([True], lane[1:] != lane[:-1]))[: len(lane)]
-    found, found_ns = none.copy(), np.full(len(start), NEVER)
-    added = [nothing]
-    for stream, latest, is_newest in work.latest_ended(end + SKEW_NS, start):
-        # A stream is waited for to its end: if its newest work ends later, it is another stream.
-        ends = work.end_ns[stream][np.maximum(latest, 0)]
-        later = (latest != NO_ROW) & (ends > found_ns) & (is_newest | of_device | of_event)
-        found[later], found_ns[later] = latest[later] + stream.start, ends[later]
-        last = latest[by_thread]
-        is_new = (last != NO_ROW) & (begins | (last != np.concatenate((last[:1], last[:-1]))))
-        added.append(np.stack((by_thread[is_new], last[is_new] + np.int32(stream.start))))
-    found[is_own] = own[is_own]
-    before = none.copy()
-    if len(added) > 2:  # noqa: PLR2004  (several streams)
-        before[by_thread] = np.where(begins, NO_ROW, np.concatenate((none[:1], by_thread[:-1])))
-        nothing = np.concatenate(added, axis=1)
-    return Waits(syncs.rows, start, end, found, before, nothing)
+    is_any = of_device | np.isin(syncs.rows, EVENT_SYNC.rows(events))
+    found = np.where(is_own, copy, _released_by(work, end + SKEW_NS, start, is_any, ~is_own))
+    before, added = none, nothing
+    if work.stream[-1]:
+        before, added = _of_streams(work, events.lane[syncs.rows], start, end + SKEW_NS, of_device)
+    return Waits(syncs.rows, start, end, copy, found.astype(np.int32), before, added)
 
 
-def _positions(rows: Rows, wanted: Int32s) -> Int32s:
+def _positions(events: EventTable, rows: Rows, wanted: Int32s) -> Int32s:
     """Position of each wanted row among some rows, or :data:`NO_ROW`. Shape of ``wanted``."""
-    order = np.argsort(rows)
-    place = np.minimum(np.searchsorted(rows[order], wanted), len(rows) - 1)
-    match = order[place]
-    # Unrecorded work has no row either.
-    is_found = (rows[match] == wanted) & (wanted != NO_ROW)
-    return np.where(is_found, match, NO_ROW).astype(np.int32)
+    position = np.full(len(events) + 1, NO_ROW, dtype=np.int32)
+    position[rows] = np.arange(len(rows), dtype=np.int32)
+    position[NO_ROW] = NO_ROW
+    return position[wanted]
+
+
+def _released_by(
+    work: DeviceWork, before_ns: Int64s, launched_by_ns: Int64s, is_any: Mask, wanted: Mask
+) -> Int32s:
+    """Of the work that was launched by some moment, what ended last by another one.
+
+    Args:
+        before_ns: Shape ``(k,)``.
+        launched_by_ns: Shape ``(k,)``.
+        is_any: Whether it may be any work. If not, nothing launched by then ended later on the same
+            stream: a stream is waited for to its end. Shape ``(k,)``.
+        wanted: Whether to search. Shape ``(k,)``.
+
+    Returns:
+        Positions, or :data:`NO_ROW`. Shape ``(k,)``.
+    """
+    # Mostly it is simply the work that ended last.
+    order = len(work) - 1 - np.argsort(work.ended_ns[::-1], kind="stable")
+    place = np.searchsorted(work.ended_ns[order], before_ns, side="right") - 1
+    latest = order[place]
+    is_newest = work.next_launched_ns[latest] > launched_by_ns
+    is_found = (work.issued_ns[latest] <= launched_by_ns) & (is_any | is_newest)
+    found = np.where(is_found & (place >= 0), latest, NO_ROW).astype(np.int32)
+    rest = np.flatnonzero(wanted & ~is_found & (place >= 0))
+    found_ns = np.full(len(rest), NEVER)
+    if not len(rest):
+        return found
+    for stream, last, is_newest in work.latest_ended(before_ns[rest], launched_by_ns[rest]):
+        ends = work.end_ns[stream][np.maximum(last, 0)]
+        later = (last != NO_ROW) & (ends > found_ns) & (is_newest | is_any[rest])
+        found[rest[later]], found_ns[later] = last[later] + stream.start, ends[later]
+    return found
+
+
+def _of_streams(
+    work: DeviceWork, lane: Int32s, start_ns: Int64s, end_ns: Int64s, of_device: Mask
+) -> tuple[Int32s, Int32s]:
+    """What waits for several streams wait for: ``before`` and ``added`` of :class:`Waits`."""
+    before = np.full(len(lane), NO_ROW, dtype=np.int32)
+    added = [np.zeros((2, 0), dtype=np.int32)]
+    waits = np.flatnonzero(of_device).astype(np.int32)
+    for own in used(lane[waits]).tolist():
+        here = waits[lane[waits] == own]
+        here = here[np.argsort(start_ns[here], kind="stable")]
+        before[here[1:]] = here[:-1]
+        # The first wait for which each work had been launched and had ended.
+        ends = np.maximum.accumulate(end_ns[here])
+        first = np.searchsorted(ends, work.ended_ns)
+        first = np.maximum(first, np.searchsorted(start_ns[here], work.issued_ns))
+        is_last = np.append((first[1:] != first[:-1]) | (work.stream[1:] != work.stream[:-1]), True)
+        last = np.flatnonzero(is_last & (first < len(here)))
+        added.append(np.stack((here[first[last]], last.astype(np.int32))))
+    return before, np.concatenate(added, axis=1)
 
 
 @dataclass(frozen=True)
@@ -131,7 +171,7 @@ class Lags:
     submit: Int64s
 
 
-def typical_lags(events: EventTable, work: DeviceWork, waits: Waits, syncs: Syncs) -> Lags:
+def typical_lags(events: EventTable, work: DeviceWork, waits: Waits) -> Lags:
     """Measure the usual lags of a recording."""
     before = work.previous
     ready = np.where(before == NO_ROW, NEVER, work.end_ns[before])
@@ -146,10 +186,9 @@ def typical_lags(events: EventTable, work: DeviceWork, waits: Waits, syncs: Sync
     released = waits.released_ns(work)
     waited = released > waits.start_ns
     may_be_free = np.isin(waits.rows, EXPLICIT_SYNC.rows(events))
-    own = _positions(work.rows, syncs.copy) if len(work) else syncs.copy
+    own = waits.copy
     begun = np.maximum(ready[own], waits.start_ns) if len(work) else waits.start_ns
-    names, name_of = np.unique(events.name[waits.rows], return_inverse=True)
-    name_of = name_of.reshape(-1)
+    names, name_of = numbered(events.name[waits.rows].astype(np.int64))
     returned, called, submitted = np.zeros((3, len(names)), dtype=np.int64)
     for name in range(len(names)):
         of_name = name_of == name
@@ -240,16 +279,14 @@ def _holes_in_calls(
     Time after a copy is not counted: the host may be moving it from a staging buffer; nor is a copy
     to the device, which the host first moves into one.
     """
-    own = _positions(work.rows, syncs.copy)
+    own = waits.copy
     is_counted = ~ignored & (syncs.kind != SyncKind.TO_DEVICE)
     copied = np.minimum(work.start_ns[own], waits.end_ns)
     stop = np.where(own != NO_ROW, copied, waits.end_ns - lags.sync)
     calls = union(waits.start_ns[is_counted], stop[is_counted])
     idle = subtract(calls, busy)
     # Short calls in a row are no long call.
-    ended = np.intersect1d(waits.start_ns[is_counted], stop[is_counted])
-    ended = np.setdiff1d(ended[inside(idle, ended)], idle.starts_ns)
-    idle = Intervals(*(np.union1d(at_ns, ended) for at_ns in (idle.starts_ns, idle.ends_ns)))
+    idle = cut_at(idle, common(waits.start_ns[is_counted], stop[is_counted]))
     # The work that the idle time delayed, else the work that the call waits for.
     next_work = _next_work(work, np.arange(len(work), dtype=np.int32), idle.ends_ns)
     late_ns = work.start_ns[next_work] - idle.ends_ns

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from profkit.index.device.launch_moments import launched_ns
-from profkit.index.device.streams import stream_numbers
+from profkit.index.device.launch_moments import launched_in_order
+from profkit.index.device.streams import by_stream
 from profkit.index.launches import Launches
 from profkit.index.replay.graph import NEVER
 from profkit.model.events import MISSING, NO_ROW, EventTable, Int32s, Int64s, Mask, Rows
@@ -39,7 +40,7 @@ class DeviceWork:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
+    @cached_property
     def previous(self) -> Int32s:
         """Position of the work before each on its stream, or :data:`NO_ROW`. Shape ``(w,)``."""
         before = np.arange(-1, len(self.rows) - 1, dtype=np.int32)
@@ -50,6 +51,29 @@ class DeviceWork:
         """The positions of each stream's work."""
         bounds = np.searchsorted(self.stream, np.arange(int(self.stream.max(initial=-1)) + 2))
         return [slice(a, b) for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
+
+    def reached(self, moments_ns: Int64s) -> Int64s:
+        """The latest moment of each work and those before it on its stream. Shape ``(w,)``."""
+        found = np.empty_like(moments_ns)
+        for stream in self.streams():
+            np.maximum.accumulate(moments_ns[stream], out=found[stream])
+        return found
+
+    @cached_property
+    def ended_ns(self) -> Int64s:
+        """When each work and all before it on its stream had ended. Shape ``(w,)``."""
+        return self.reached(self.end_ns)
+
+    @cached_property
+    def issued_ns(self) -> Int64s:
+        """When each work and all before it on its stream had been launched. Shape ``(w,)``."""
+        return self.reached(self.launched_ns)
+
+    @cached_property
+    def next_launched_ns(self) -> Int64s:
+        """When the next work on the stream of each had been launched. Shape ``(w,)``."""
+        is_last = np.append(self.stream[1:] != self.stream[:-1], True)
+        return np.where(is_last, -NEVER, np.append(self.issued_ns[1:], NEVER))
 
     def latest_ended(
         self, before_ns: Int64s, launched_by_ns: Int64s
@@ -65,25 +89,22 @@ class DeviceWork:
             :data:`NO_ROW`; whether nothing launched by then ended later. Shape ``(k,)`` each.
         """
         for stream in self.streams():
-            ends = np.maximum.accumulate(self.end_ns[stream])
-            launched = np.maximum.accumulate(self.launched_ns[stream])
-            ended = np.searchsorted(ends, before_ns, side="right")
-            issued = np.searchsorted(launched, launched_by_ns, side="right")
+            ended = np.searchsorted(self.ended_ns[stream], before_ns, side="right")
+            issued = np.searchsorted(self.issued_ns[stream], launched_by_ns, side="right")
             yield stream, np.minimum(ended, issued).astype(np.int32) - 1, ended >= issued
 
 
 def device_work(events: EventTable, launches: Launches) -> DeviceWork:
     """The recorded device work by stream."""
-    number = stream_numbers(events, launches.work)
-    order = np.lexsort((events.ts_ns[launches.work], number))
-    rows = launches.work[order]
-    launched = launched_ns(events, launches)[order]
+    stream, order = by_stream(events, launches.work)
+    rows, launch, stream = launches.work[order], launches.launch[order], stream[order]
+    launched = launched_in_order(events, rows, launch, stream)
     return DeviceWork(
         rows=rows,
-        stream=number[order],
+        stream=stream,
         start_ns=events.ts_ns[rows],
         end_ns=events.end_ns[rows],
-        launch=launches.launch[order],
+        launch=launch,
         launched_ns=np.where(launched == MISSING, NEVER, launched),
         may_be_lag=np.zeros(len(rows), dtype=np.bool_),
     )
