@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 
-from profkit.capture.memory.monitor import host_objects
 from profkit.capture.memory.monitor.host_objects import entry_bytes, scan_host_objects
 from tests.capture.memory.monitor import sizes_program
 
@@ -191,13 +190,13 @@ def test_an_untracked_dict_of_arrays_is_returned() -> None:
     assert len(holder) == 1
 
 
-def test_a_functools_cache_is_returned_with_its_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Other tests may have left so many objects that only a part of them would be searched.
-    monkeypatch.setattr(host_objects, "MANY_OBJECTS", sys.maxsize)
+def test_a_functools_cache_is_returned_with_its_entries() -> None:
     gc.unfreeze()
     for n in range(12):
         _cached(n)
-    (found,) = (one for one in scan_host_objects().containers if one.thing is _cached)
+    # Other tests may have left so many objects that only a part of them would be searched.
+    containers = scan_host_objects(many_objects=sys.maxsize).containers
+    (found,) = (one for one in containers if one.thing is _cached)
     assert found.length == 12
 
 

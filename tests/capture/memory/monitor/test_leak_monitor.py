@@ -336,6 +336,7 @@ def test_a_storage_that_is_resized_larger_is_reported() -> None:
     assert "buffer" in holder_of(leak)
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_full_at_half_of_the_run_is_not_reported_if_samples_are_rare() -> None:
     for n_steps in (150, 180, 220):
         KEPT.clear()
@@ -385,6 +386,7 @@ def test_a_graph_too_large_to_count_is_still_a_leak(monkeypatch: pytest.MonkeyPa
     assert leak.last_step < 40
 
 
+@pytest.mark.slow
 def test_a_loss_kept_every_fifty_steps_is_reported() -> None:
     weight = torch.ones(10, requires_grad=True)
 
