@@ -43,8 +43,6 @@ class Case:
 FAST = [
     Case(schedule="twice"),
     Case(schedule="at-once", stacks=True, memory=True),
-    Case(first="profkit", schedule="late"),
-    Case(thread="waits"),
     Case(api="trace", first="profkit", schedule="twice", stacks=True),
     Case(api="steps", schedule="twice"),
 ]
