@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import profkit
+from profkit.capture import program_profilers
 
 PROGRAM = Path(__file__).with_name("profiler_program.py")
 RUN = ("-m", "profkit", "run", "--no-leaks")
@@ -354,6 +355,19 @@ def test_other_profilers_are_undisturbed(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [each for each in OTHERS if each not in FAST_OTHERS])
 def test_profilers_debuggers_and_coverage_are_undisturbed(name: str, tmp_path: Path) -> None:
     assert_others_undisturbed(name, tmp_path)
+
+
+def test_classes_of_the_program_are_not_compared() -> None:
+    class Incomparable(type):
+        def __eq__(cls, other: object) -> bool:
+            raise RuntimeError
+
+        __hash__ = type.__hash__
+
+    kept = Incomparable("Kept", (), {})()
+    assert not program_profilers.is_open()
+    assert program_profilers.python_profiler() == ""
+    assert kept is not None
 
 
 def test_the_report_says_why_no_steps_were_recorded(tmp_path: Path) -> None:

@@ -416,6 +416,7 @@ def test_a_queue_that_is_read_too_slowly_has_the_line_that_fills_it() -> None:
     assert "backlog" in holder_of(leak)
 
 
+@pytest.mark.slow  # among the objects of many other tests the search may end before
 def test_the_holder_is_that_of_most_tensors_and_not_only_of_the_sampled_one() -> None:
     live, sites = LiveTensors(), AllocationSampler()
     live.begin()
