@@ -15,7 +15,9 @@ import atheris
 with atheris.instrument_imports(include=["profkit"]):
     from profkit.api import analyze
     from profkit.errors import LoadError
-from profkit.testing import Format, TraceBuilder
+from seeds import program  # type: ignore[import-not-found]  # beside this file
+
+from profkit.testing import Format
 
 LIMIT_S = 10
 MAX_BYTES = 32768
@@ -41,18 +43,6 @@ WORDS = (
     '"deviceProperties":', '"distributedInfo":', "ProfilerStep#1", "NaN", "1e308",
     "-9223372036854775808", "18446744073709551615", "\\ud800", "\\u001b[31m", "torch\\profiler",
 )  # fmt: skip
-
-
-def program() -> TraceBuilder:
-    """A short program with events of most kinds."""
-    b = TraceBuilder(memory=True, stacks=True)
-    for number in range(2):
-        with b.step(), b.frame("train.py", number, "f"):
-            b.launch("aten::mm", kernel="gemm", host_ns=9_000, device_ns=5_000)
-            b.to_device(64, 2_000)
-            b.alloc(64)
-            b.synchronize()
-    return b
 
 
 def prepare(folder: Path) -> tuple[Path, Path]:

@@ -23,37 +23,11 @@ with atheris.instrument_imports(include=["profkit"]):
     from profkit.readers.snapshot.restricted_unpickler import ProcessLimits
     from profkit.readers.snapshot.worker import WorkerResult, unpickled
     from profkit.readers.stream import Chunks
+from seeds import SNAPSHOT  # type: ignore[import-not-found]  # beside this file
 
 LIMIT_S = 10
 MAX_BYTES = 16384
 MAX_DECOMPRESSED_BYTES = 16 << 20
-FRAMES = [{"filename": "train.py", "line": 3, "name": "step"}]
-SNAPSHOT = {
-    "segments": [
-        {
-            "device": 0, "address": 4096, "total_size": 2048, "allocated_size": 512,
-            "active_size": 512, "requested_size": 500, "stream": 0, "segment_type": "small",
-            "segment_pool_id": (0, 0), "is_expandable": False, "frames": [],
-            "blocks": [
-                {"address": 4096, "size": 512, "requested_size": 500, "state": "active_allocated",
-                 "frames": FRAMES},
-                {"size": 1536, "state": "inactive", "history": [{"real_size": 9, "frames": []}]},
-            ],
-        }
-    ],
-    "device_traces": [
-        [
-            {"action": "segment_alloc", "addr": 4096, "size": 2048, "stream": 0, "time_us": 4},
-            {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 5,
-             "frames": FRAMES},
-            {"action": "free_requested", "addr": 64, "size": 512, "stream": 0, "time_us": 5},
-            {"action": "free_completed", "addr": 64, "size": 512, "stream": 0, "time_us": 5},
-            {"action": "oom", "size": 1 << 40, "device_free": 7, "stream": 0, "time_us": 6},
-        ]
-    ],
-    "external_annotations": [{"name": "step", "stage": "START", "device": 0, "time_us": 4}],
-    "allocator_settings": {"expandable_segments": False, "roundup_power2_divisions": {"1": 0}},
-}  # fmt: skip
 
 
 def prepare(folder: Path) -> Path:
