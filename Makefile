@@ -2,7 +2,7 @@
 # make test-all  all tests, the slow ones too        make coverage  the same, with line and branch coverage
 # make lint      the first three of test alone       make format    put the code into its one format
 # make demo      record a small program, and show its report
-# make bench     what loading and recording cost     make docs      write docs/reference again
+# make bench     what loading, recording and being watched cost     make docs      write docs/reference again
 # make site      the documentation site, build/site  make pictures  take docs/images again, in a browser
 # make leaks     run every program of examples/leaks, not some of them
 # make gpu-test  on a machine with an NVIDIA GPU: the tests that need one, then record examples/gpu
