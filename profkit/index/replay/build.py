@@ -3,7 +3,7 @@
 import numpy as np
 
 from profkit.index.device.syncs import Syncs
-from profkit.index.distinct import used
+from profkit.index.distinct import marked, used
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import Steps
 from profkit.index.launches import Launches
@@ -102,12 +102,13 @@ def _connect_threads(
     before, after = nodes.hosts[:-1], nodes.hosts[1:]
     same = nodes.lane[before] == nodes.lane[after]
     starts = np.concatenate((nodes.hosts[:1], after[~same]))
-    starts = starts[~np.isin(starts, paused)]
+    starts = starts[~marked(paused, len(nodes.lane))[starts]]
     before, after = before[same], after[same]
     spent = np.minimum(least_ns[after], nodes.time_ns[after] - nodes.time_ns[before])
-    is_fetch = np.isin(after, fetched)
-    edges.add(before[~is_fetch], after[~is_fetch], Edge.HOST, spent[~is_fetch])
-    edges.add(before[is_fetch], after[is_fetch], Edge.FETCH, spent[is_fetch])
+    is_fetch = marked(fetched, len(nodes.lane))[after]
+    for kind, own in ((Edge.HOST, ~is_fetch), (Edge.FETCH, is_fetch)):
+        if own.any():
+            edges.add(before[own], after[own], kind, spent[own])
     edges.add(np.full_like(starts, ORIGIN), starts, Edge.ORIGIN, nodes.time_ns[starts])
 
 

@@ -18,7 +18,15 @@ from profkit.index.distinct import distinct, used
 from profkit.index.host.nesting import CallTree, rows_open_at
 from profkit.index.intervals import Intervals, inside, union
 from profkit.index.launches import CALLS
-from profkit.index.replay.graph import NEVER, DependencyGraph, Edge, Edges, NodeKind, Weights
+from profkit.index.replay.graph import (
+    NEVER,
+    ORIGIN,
+    DependencyGraph,
+    Edge,
+    Edges,
+    NodeKind,
+    Weights,
+)
 from profkit.index.replay.replay import HostTime, Replay
 from profkit.index.replay.waits import EXPLAINED_NS
 from profkit.index.runtime_calls import names_matching
@@ -158,7 +166,7 @@ def _walk_back(
     graph: DependencyGraph, completed: Int32s, starts_ns: Int64s
 ) -> tuple[Int32s, Int32s]:
     """The nodes of all paths, latest first, and their steps."""
-    heads, run_of = graph.heads, graph.run
+    heads, run_of = _runs(graph)
     before, heads_ns = graph.first.before[heads], graph.time_ns[heads].tolist()
     before_run = np.where(_is_root(graph, heads), NO_ROW, run_of[before]).tolist()
     found: list[int] = []
@@ -184,6 +192,20 @@ def _walk_back(
     size = last + 1 - first
     place = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
     return (np.repeat(last, size) - place).astype(np.int32), np.repeat(step, size)
+
+
+def _runs(graph: DependencyGraph) -> tuple[Int32s, Int32s]:
+    """The nodes that did not wait for the one before them, and the last such node up to each.
+
+    Returns:
+        Nodes, ascending; and for each node of the graph an index into them. Times ascend from each
+        to the next.
+    """
+    is_head = graph.first.before != np.arange(-1, len(graph) - 1)
+    is_head |= graph.first.kind == Edge.ORIGIN
+    is_head[1:] |= graph.time_ns[1:] < graph.time_ns[:-1]
+    is_head[ORIGIN] = True
+    return np.flatnonzero(is_head).astype(np.int32), np.cumsum(is_head, dtype=np.int32) - 1
 
 
 def _is_root(graph: DependencyGraph, nodes: Int32s) -> Mask:

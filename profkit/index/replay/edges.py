@@ -100,7 +100,7 @@ class EdgeTable:
 
         def column(values: npt.NDArray[Any], of_joins: object) -> npt.NDArray[Any]:
             rest = np.broadcast_to(np.asarray(of_joins, dtype=values.dtype), self._n - n)
-            return np.asarray(np.concatenate((values, rest)))
+            return np.append(values, rest) if len(rest) else values
 
         return DependencyGraph(
             time_ns=column(nodes.time_ns, self._start_ns[of[n:]]),
@@ -126,14 +126,18 @@ class EdgeTable:
             also_ns: What a lag is longer than usual. Shape ``(n,)``.
         """
         before, kind = edge["before"].copy(), edge["kind"].copy()
-        time_ns = np.concatenate((self._nodes.time_ns, self._start_ns[of[len(self._start_ns) :]]))
-        slack_ns = self._start_ns[of] - time_ns[before]
-        usual_ns = edge["ready_ns"] - time_ns[before]
-        lag_ns, hidden_ns = np.minimum(slack_ns, usual_ns + also_ns), np.minimum(slack_ns, usual_ns)
-        hidden_ns = np.select(
-            [kind == Edge.LOADER, kind == Edge.FETCH], [NEVER, slack_ns], hidden_ns
-        )
-        lag_ns[before == NO_ROW] = hidden_ns[before == NO_ROW] = NEVER
+        time_ns = np.append(self._nodes.time_ns, self._start_ns[of[len(self._start_ns) :]])[before]
+        slack_ns = self._start_ns[of]
+        slack_ns -= time_ns
+        usual_ns = edge["ready_ns"] - time_ns
+        hidden_ns = np.minimum(slack_ns, usual_ns)
+        usual_ns += also_ns
+        lag_ns = np.minimum(slack_ns, usual_ns)
+        fetches = np.flatnonzero(kind == Edge.FETCH)
+        hidden_ns[fetches] = slack_ns[fetches]
+        hidden_ns[kind == Edge.LOADER] = NEVER
+        none = before == NO_ROW
+        lag_ns[none] = hidden_ns[none] = NEVER
         return Edges(before, kind, lag_ns, hidden_ns)
 
     def _heads(self, first: Edges, second: Edges, owner: Int32s) -> Int32s:

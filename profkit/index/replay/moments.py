@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from profkit.index.distinct import distinct, marked, used
+from profkit.index.distinct import by_number, distinct, marked, used
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import Steps, data_waits
 from profkit.index.launches import Launches
@@ -31,7 +31,7 @@ class Moments:
     time_ns: list[Int64s] = field(default_factory=list)
     lane: list[Int32s] = field(default_factory=list)
     row: list[Int32s] = field(default_factory=list)
-    order: list[Int32s] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
     count: int = 0
 
     def add(
@@ -39,10 +39,19 @@ class Moments:
     ) -> Int32s:
         """Add moments; returns their numbers."""
         self.time_ns.append(np.asarray(time_ns, dtype=np.int64))
-        for column, value in ((self.lane, lane), (self.row, row), (self.order, order)):
+        for column, value in ((self.lane, lane), (self.row, row)):
             column.append(np.broadcast_to(np.asarray(value, dtype=np.int32), len(time_ns)))
+        self.order.append(order)
         self.count += len(time_ns)
         return np.arange(self.count - len(time_ns), self.count, dtype=np.int32)
+
+    def sorted(self) -> Rows:
+        """The numbers of all moments by thread, then time, then ``order``."""
+        numbers = np.split(np.arange(self.count), np.cumsum([len(each) for each in self.time_ns]))
+        parts = sorted(range(len(self.order)), key=self.order.__getitem__)
+        found = np.concatenate([numbers[part] for part in parts])
+        found = found[np.argsort(np.concatenate(self.time_ns)[found], kind="stable")]
+        return found[by_number(np.concatenate(self.lane)[found])]
 
 
 @dataclass(frozen=True)

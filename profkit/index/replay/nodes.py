@@ -57,7 +57,7 @@ class Nodes:
             paused: The moments at which a thread goes on after it waited for another.
         """
         time_ns, lane = np.concatenate(host.time_ns), np.concatenate(host.lane)
-        order = np.lexsort((np.concatenate(host.order), time_ns, lane))
+        order = host.sorted()
         time_ns, lane = time_ns[order], lane[order]
         joined = waits.of_streams
         sizes = (1, len(joined), len(time_ns), len(work))
@@ -117,6 +117,8 @@ class Nodes:
 
 def _with_any(places: Int32s, time_ns: Int64s, lane: Int32s) -> Mask:
     """Which host moments are at the same time and on the same thread as one of some places."""
+    if not len(places):
+        return np.zeros(len(time_ns), dtype=np.bool_)
     begins = (np.diff(time_ns, prepend=NEVER) != 0) | (np.diff(lane, prepend=NO_ROW) != 0)
     group = np.cumsum(begins)
     found = np.zeros(len(time_ns) + 1, dtype=np.bool_)

@@ -8,7 +8,7 @@ import numpy as np
 from profkit.index.device.launch_moments import LAUNCH_NS
 from profkit.index.device.syncs import SyncKind, Syncs
 from profkit.index.distinct import common, numbered, used
-from profkit.index.intervals import Intervals, covered_by, cut_at, subtract, union, unite
+from profkit.index.intervals import EMPTY, Intervals, covered_by, cut_at, subtract, union, unite
 from profkit.index.replay.graph import NEVER
 from profkit.index.replay.work import DeviceWork
 from profkit.index.runtime_calls import DEVICE_SYNC, EVENT_SYNC, EXPLICIT_SYNC, GRAPH_LAUNCH
@@ -284,7 +284,7 @@ def _holes_in_calls(
     copied = np.minimum(work.start_ns[own], waits.end_ns)
     stop = np.where(own != NO_ROW, copied, waits.end_ns - lags.sync)
     calls = union(waits.start_ns[is_counted], stop[is_counted])
-    idle = subtract(calls, busy)
+    idle = subtract(_longer(calls, EXPLAINED_NS + lags.launch), busy)
     # Short calls in a row are no long call.
     idle = cut_at(idle, common(waits.start_ns[is_counted], stop[is_counted]))
     # The work that the idle time delayed, else the work that the call waits for.
@@ -312,8 +312,8 @@ def _holes_before_work(busy: Intervals, work: DeviceWork, lags: Lags) -> _Holes:
     ready = np.where(previous == NO_ROW, NEVER, work.end_ns[previous])
     ready = np.maximum(ready, work.launched_ns)
     known = work.launched_ns != NEVER
-    idle = subtract(union(ready[known], work.start_ns[known]), busy)
-    idle = _longer(idle, EXPLAINED_NS + lags.launch)
+    idle = _longer(union(ready[known], work.start_ns[known]), EXPLAINED_NS + lags.launch)
+    idle = _longer(subtract(idle, busy), EXPLAINED_NS + lags.launch)
     ending = _next_work(work, np.arange(len(work), dtype=np.int32), idle.ends_ns)
     is_launched = known[ending] & (work.start_ns[ending] == idle.ends_ns)
     return _holes_before(work, ending, idle, may_be_lag=is_launched)
@@ -328,8 +328,9 @@ def _holes_in_graphs(events: EventTable, work: DeviceWork) -> _Holes:
     previous = work.previous
     follows = of_graph & (previous != NO_ROW) & (work.launch[previous] == work.launch)
     start, end = work.end_ns[previous[follows]], work.start_ns[follows]
-    busy = union(work.start_ns[of_graph], work.end_ns[of_graph])
-    idle = _longer(subtract(union(start, end), busy), EXPLAINED_NS)
+    idle = _longer(union(start, end), EXPLAINED_NS)
+    busy = union(work.start_ns[of_graph], work.end_ns[of_graph]) if len(idle) else EMPTY
+    idle = _longer(subtract(idle, busy), EXPLAINED_NS)
     ending = _next_work(work, np.flatnonzero(follows).astype(np.int32), idle.ends_ns)
     return _holes_before(work, ending, idle, may_be_lag=np.zeros(len(idle), dtype=np.bool_))
 
