@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from profkit.capture import console, devices, profiler, signals
-from profkit.capture.options import OnlyDevice, Options
+from profkit.capture.options import IS_ON, OnlyDevice, Options
 from profkit.capture.schedule import Schedule
 from profkit.capture.session import Session, forget_lines
 from profkit.model.capture_info import StepKind
 
-is_on: bool = os.environ.get("PROFKIT", "1").strip().lower() not in {"0", "off", "false", "no"}
-"""Whether anything is recorded: ``PROFKIT=0`` in the environment turns it off."""
+is_on: bool = IS_ON
+"""Whether anything is recorded; not in a child that was forked while something was."""
 
 session: Session | None = None
 """The open capture."""

@@ -1,9 +1,13 @@
 """What a capture records."""
 
+import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from profkit.errors import UsageError
+
+IS_ON: Final = os.environ.get("PROFKIT", "1").strip().lower() not in {"0", "off", "false", "no"}
+"""Whether anything is recorded: ``PROFKIT=0`` in the environment turns it off."""
 
 OnlyDevice = Literal["cuda", "xpu"]
 """A kind of device that recording can be restricted to. ROCm's is ``cuda``, as in torch."""

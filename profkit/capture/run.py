@@ -1,4 +1,7 @@
-"""``profkit run``: records an unmodified program until it ends."""
+"""``profkit run``: records an unmodified program until it ends.
+
+What records is imported when the program imports torch: one without it pays nothing for that.
+"""
 
 import importlib.machinery
 import os
@@ -7,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from profkit.capture import current, files, program, signals
-from profkit.capture.memory.cuda import oom
-from profkit.capture.schedule import Schedule
-from profkit.capture.step_detection import Plan, StepFinder
-from profkit.capture.steps import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
+from profkit.capture import program
+from profkit.capture.options import IS_ON
+from profkit.capture.plan import Plan
 
-DEFAULT_SCHEDULE = Schedule(DEFAULT_WAIT, DEFAULT_WARMUP, DEFAULT_ACTIVE)
+if TYPE_CHECKING:
+    from profkit.capture.memory.cuda.oom import OomMonitor
+    from profkit.capture.step_detection import StepFinder
 
 
 @dataclass(frozen=True)
@@ -95,57 +98,98 @@ def run(
     Raises:
         CannotStartError: If the program does not exist.
     """
-    running = _Run(plan)
-
-    def on_sigterm(_signal: str) -> bool:
-        if killed is not None and running.is_parent:
-            killed(running.result(None))
-        return True
-
-    if current.is_on:
+    running = _Run(plan, killed)
+    if IS_ON:
         running.torch_import.watch()
-        current.on_killed = on_sigterm
-        if plan.monitor_memory and not plan.record_trace:
-            signals.on_sigterm(on_sigterm)
     try:
         error = target.run()
         # sys.exit is a normal end.
         is_normal = error is None or isinstance(error, SystemExit)
-        running.finder.finish("" if is_normal else type(error).__name__)
+        running.finish("" if is_normal else type(error).__name__)
     except program.CannotStartError:
-        running.finder.drop()
+        running.drop()
         raise
     finally:
         running.torch_import.stop()
-        running.oom_capture.__exit__(None, None, None)
-        current.on_killed = None
-        signals.remove(on_sigterm)
+        running.stop_listening()
     return running.result(error)
 
 
 class _Run:
-    """One run and the files that it writes."""
+    """One run and the files that it writes.
 
-    def __init__(self, plan: Plan) -> None:
-        self.finder = StepFinder(plan)
+    Args:
+        killed: Called when SIGTERM is about to end the process, after all files are written.
+    """
+
+    def __init__(self, plan: Plan, killed: Callable[[RunResult], None] | None) -> None:
         self.torch_import = TorchImport(self._on_torch_import)
         self._plan = plan
+        self._killed = killed
         self._pid = os.getpid()
         self._cwd = Path.cwd()
-        self._folder = self._cwd / files.trace_folder(plan.options.folder, plan.name)
-        self.oom_capture = oom.OomMonitor(
-            str(self._folder.parent), plan.name, quiet=plan.options.quiet, stacks_of="alloc"
-        )
+        self._finder: StepFinder | None = None
+        self._oom: OomMonitor | None = None
 
     @property
     def is_parent(self) -> bool:
         """Whether this is the process that began the run, and not a forked child."""
         return self._pid == os.getpid()
 
+    def finish(self, stopped_by: str) -> None:
+        """End the recording with the program.
+
+        Args:
+            stopped_by: The exception that ended the program early, or empty.
+        """
+        if self._finder is not None:
+            self._finder.finish(stopped_by)
+
+    def drop(self) -> None:
+        """Write nothing: the program does not exist."""
+        if self._finder is not None:
+            self._finder.drop()
+
+    def stop_listening(self) -> None:
+        """Listen to signals and to memory that runs out no more."""
+        if self._finder is None:
+            return
+        from profkit.capture import current, signals
+
+        if self._oom is not None:
+            self._oom.__exit__(None, None, None)
+        current.on_killed = None
+        signals.remove(self._on_sigterm)
+
     def _on_torch_import(self) -> None:
-        self.finder.on_torch_import()
+        if not self.is_parent:
+            return
+        from profkit.capture import current, signals
+        from profkit.capture.memory.cuda.oom import OomMonitor
+        from profkit.capture.step_detection import StepFinder
+
+        if not current.is_on:
+            return
+        current.on_killed = self._on_sigterm
+        if self._plan.monitor_memory and not self._plan.record_trace:
+            signals.on_sigterm(self._on_sigterm)
+        self._finder = StepFinder(self._plan)
+        self._finder.on_torch_import()
         if self._plan.monitor_memory:
-            self.oom_capture.__enter__()
+            quiet, folder = self._plan.options.quiet, str(self._folder().parent)
+            self._oom = OomMonitor(folder, self._plan.name, quiet=quiet, stacks_of="alloc")
+            self._oom.__enter__()
+
+    def _on_sigterm(self, _signal: str) -> bool:
+        if self._killed is not None and self.is_parent:
+            self._killed(self.result(None))
+        return True
+
+    def _folder(self) -> Path:
+        """The folder of the files, also for a program that has changed its working directory."""
+        from profkit.capture import files
+
+        return self._cwd / files.trace_folder(self._plan.options.folder, self._plan.name)
 
     def result(self, error: BaseException | None) -> RunResult:
         """How the run ended. Writes the monitored memory.
@@ -155,26 +199,29 @@ class _Run:
         """
         if not self.is_parent:
             return RunResult(error, None, is_of_child=True)
-        path = self.finder.path
+        if self._finder is None:
+            why_not = "The program did not import torch, so there is nothing to report."
+            return RunResult(error, None, why_not if IS_ON else "PROFKIT=0 turns recording off.")
+        path = self._finder.path
         if path is not None and not Path(path).exists():  # the program has changed its folder
             path = str(self._cwd / path)
-        live = self.finder.memory()
-        memory = None
-        why_less = self.finder.why_less
-        if live is not None:
-            if why_less:
-                live = replace(live, not_measured=(*live.not_measured, why_less))
-            trace = path or files.trace_file(self._folder)
-            memory = files.write_memory(live, trace, "the program's monitored memory")
-        why_not = "" if path or memory else self._why_not()
-        return RunResult(error, path, why_not, memory, self.oom_capture.path)
+        memory = self._write_memory(self._finder, path)
+        why_not = "" if path or memory else self._finder.why_less or "No trace was written."
+        return RunResult(
+            error, path, why_not, memory, None if self._oom is None else self._oom.path
+        )
 
-    def _why_not(self) -> str:
-        if not current.is_on:
-            return "PROFKIT=0 turns recording off."
-        if not self.finder.saw_torch:
-            return "The program did not import torch, so there is nothing to report."
-        return self.finder.why_less or "No trace was written."
+    def _write_memory(self, finder: "StepFinder", path: str | None) -> str | None:
+        """Write the monitored memory, if there is any, beside the trace; returns its file."""
+        from profkit.capture import files
+
+        live = finder.memory()
+        if live is None:
+            return None
+        if finder.why_less:
+            live = replace(live, not_measured=(*live.not_measured, finder.why_less))
+        trace = path or files.trace_file(self._folder())
+        return files.write_memory(live, trace, "the program's monitored memory")
 
 
 class TorchImport:

@@ -9,8 +9,13 @@ is that one; without a warm-up, it is the first step after the active ones.
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from profkit.errors import UsageError
+
+DEFAULT_WAIT: Final = 2
+DEFAULT_WARMUP: Final = 2
+DEFAULT_ACTIVE: Final = 3
 
 
 class Phase(Enum):
@@ -83,3 +88,7 @@ class Schedule:
         if self.active is not None and step_in_cycle >= first_active + self.active:
             return Phase.LINES
         return Phase.RECORD
+
+
+DEFAULT_SCHEDULE: Final = Schedule(DEFAULT_WAIT, DEFAULT_WARMUP, DEFAULT_ACTIVE)
+"""That of ``profkit run``."""

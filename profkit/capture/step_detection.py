@@ -19,7 +19,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from profkit.capture import console, current, program_profilers
@@ -27,7 +27,7 @@ from profkit.capture.compiles import has_compiled
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, StepSource
 from profkit.capture.options import Options
-from profkit.capture.schedule import Schedule
+from profkit.capture.plan import Plan
 from profkit.capture.session import Session
 from profkit.capture.signals import Deadline
 from profkit.model.capture_info import StepKind
@@ -42,32 +42,10 @@ STACKS_SECONDS: Final = 3.0
 _HOOKS_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to record of a program.
-
-    Attributes:
-        name: The name of the trace.
-        options: What to record.
-        schedule: Which steps to record.
-        record_trace: Whether steps are recorded.
-        monitor_memory: Whether memory is monitored over all steps.
-        lines_of_python: Whether ``tracemalloc`` records allocation sites of Python objects.
-    """
-
-    name: str
-    options: Options
-    schedule: Schedule
-    record_trace: bool = True
-    monitor_memory: bool = True
-    lines_of_python: bool = False
-
-
 class StepFinder:
     """Hooks a program's optimizers, loaders and modules, and runs one session accordingly.
 
     Attributes:
-        saw_torch: Whether the program has imported torch.
         program_profiler: The first profiler of the program itself, or empty.
     """
 
@@ -81,7 +59,6 @@ class StepFinder:
         self._boundaries = StepBoundaries(self._leak_monitor) if plan.monitor_memory else None
         self._main_thread = (os.getpid(), threading.get_ident())
         self._saw_module = False
-        self.saw_torch = False
         self.program_profiler = ""
 
     @property
@@ -103,7 +80,6 @@ class StepFinder:
 
     def on_torch_import(self) -> None:
         """Install the hooks and begin to record."""
-        self.saw_torch = True
         try:
             self._install_hooks()
         except (ImportError, AttributeError) as error:

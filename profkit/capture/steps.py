@@ -5,16 +5,13 @@ from typing import Any, Final, Generic, TypeVar
 
 from profkit.arguments import ITERABLE, Arguments
 from profkit.capture import profiler
+from profkit.capture.schedule import DEFAULT_ACTIVE, DEFAULT_WAIT, DEFAULT_WARMUP
 from profkit.capture.trace import TraceCapture, trace
 from profkit.model.torch_names import DATA_WAIT
 
 Batch = TypeVar("Batch")
 
 _ARGUMENTS: Final = Arguments("profkit.steps", batches=ITERABLE)
-
-DEFAULT_WAIT: Final = 2
-DEFAULT_WARMUP: Final = 2
-DEFAULT_ACTIVE: Final = 3
 
 
 class StepLoop(Generic[Batch]):

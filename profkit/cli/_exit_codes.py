@@ -15,7 +15,6 @@
 """
 
 import contextlib
-import importlib.metadata
 import os
 import sys
 import tempfile
@@ -116,6 +115,8 @@ def _write_traceback(text: str) -> str | None:
 
 def _issue_tracker() -> str:
     """`` at URL`` if the metadata of the installed package has an issue tracker, else empty."""
+    import importlib.metadata  # it is slow, and a program waits for this module
+
     try:
         urls = importlib.metadata.metadata("profkit").get_all("Project-URL") or []
     except importlib.metadata.PackageNotFoundError:

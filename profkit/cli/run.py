@@ -57,10 +57,10 @@ def command(  # noqa: PLR0913  (one argument per option)
     If PROGRAM uses a torch profiler itself, recording ends before that begins.
     """
     from profkit.capture.options import Options
+    from profkit.capture.plan import Plan
     from profkit.capture.program import CannotStartError
     from profkit.capture.run import ProgramTarget, run
     from profkit.capture.schedule import Schedule
-    from profkit.capture.step_detection import Plan
 
     if json_file is not None:
         json_file = _checked(json_file)
@@ -105,6 +105,9 @@ def _report(outcome: "RunResult", json_file: str | None, chosen: Mapping[str, An
 
     An error in it does not change how the program ends.
     """
+    if not outcome.files:
+        click.echo(f"profkit: {outcome.why_not}", err=True)
+        return
     from profkit.api import render, study
     from profkit.cli._exit_codes import print_error
     from profkit.cli._next_command import after_run
@@ -112,9 +115,6 @@ def _report(outcome: "RunResult", json_file: str | None, chosen: Mapping[str, An
     from profkit.cli._progress import progress
     from profkit.errors import ProfkitError
 
-    if not outcome.files:
-        click.echo(f"profkit: {outcome.why_not}", err=True)
-        return
     try:
         with progress() as shown:
             shown.reading(outcome.files[0])

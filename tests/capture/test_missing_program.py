@@ -8,9 +8,10 @@ from torch.utils.data import dataloader
 
 import profkit
 from profkit.capture.options import DEFAULTS
+from profkit.capture.plan import Plan
 from profkit.capture.program import CannotStartError
-from profkit.capture.run import DEFAULT_SCHEDULE, ProgramTarget, run
-from profkit.capture.step_detection import Plan
+from profkit.capture.run import ProgramTarget, run
+from profkit.capture.schedule import DEFAULT_SCHEDULE
 
 
 @pytest.mark.parametrize(

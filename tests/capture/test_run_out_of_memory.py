@@ -10,8 +10,9 @@ import torch
 import profkit
 from profkit.capture.memory.cuda import oom
 from profkit.capture.options import Options
-from profkit.capture.run import DEFAULT_SCHEDULE, ProgramTarget, RunResult, run
-from profkit.capture.step_detection import Plan
+from profkit.capture.plan import Plan
+from profkit.capture.run import ProgramTarget, RunResult, run
+from profkit.capture.schedule import DEFAULT_SCHEDULE
 from tests.capture.memory.fake_cuda import FakeCuda
 
 PROGRAM = """

@@ -28,9 +28,10 @@ SMALL: Final = (
 RECORDS: Final = """
 import sys
 import torch
-from profkit.capture.step_detection import Plan
 from profkit.capture.options import Options
-from profkit.capture.run import DEFAULT_SCHEDULE, ProgramTarget, run
+from profkit.capture.plan import Plan
+from profkit.capture.schedule import DEFAULT_SCHEDULE
+from profkit.capture.run import ProgramTarget, run
 from profkit.capture.session import forget_lines
 
 torch.set_num_threads(1)

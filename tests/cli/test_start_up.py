@@ -1,0 +1,70 @@
+"""A program waits for what profkit imports before it starts: that is little until torch comes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIGHT = """\
+import sys
+names = {name.partition(".")[0] for name in sys.modules}
+print(sorted(names & {"numpy", "pandas", "torch", "rich", "msgspec", "isal", "jinja2"}))
+print([name for name in sys.modules if name.startswith("profkit.")])
+"""
+MAX_OWN_MODULES = 25
+"""Of some 350; each takes a millisecond or more."""
+
+
+def watched(folder: Path, *program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-X", "importtime", "-m", "profkit", "run", *program]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+
+
+def imported(stderr: str) -> set[str]:
+    """All modules that a process has imported, by ``-X importtime``."""
+    lines = [line for line in stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
+def test_a_program_starts_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    ended = watched(tmp_path, "-c", LIGHT)
+    heavy, own = ended.stdout.splitlines()
+    assert heavy == "[]"
+    assert own.count("profkit.") <= MAX_OWN_MODULES
+
+
+@pytest.mark.parametrize(
+    ("source", "exit_code"), [("print('done')", 0), ("def (", 1), ("import missing_module_", 1)]
+)
+def test_a_program_without_torch_imports_nothing_heavy_to_its_end(
+    source: str, exit_code: int, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(source, encoding="utf-8")
+    bare = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=False
+    )
+    ended = watched(tmp_path, str(program))
+    assert (ended.returncode, ended.stdout) == (bare.returncode, bare.stdout)
+    assert ended.returncode == exit_code
+    names = imported(ended.stderr)
+    assert "profkit.capture.run" in names
+    assert not names & {"numpy", "pandas", "torch", "rich", "profkit.engine", "profkit.api"}
+    assert len([name for name in names if name.startswith("profkit.")]) <= MAX_OWN_MODULES
+    assert "did not import torch" in ended.stderr
+
+
+def test_torch_that_only_a_forked_child_imports_is_not_recorded(tmp_path: Path) -> None:
+    source = """\
+import os
+if os.fork() == 0:
+    import torch
+    torch.ones(3).exp()
+    raise SystemExit(0)
+print(os.wait()[1])
+"""
+    ended = watched(tmp_path, "-c", source)
+    assert (ended.returncode, ended.stdout) == (0, "0\n")
+    assert "did not import torch" in ended.stderr
+    assert not (tmp_path / "traces").exists()
