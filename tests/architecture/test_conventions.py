@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
-PACKAGE = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "profkit").rglob("*.py"))}
 CODE = sorted(
     chain.from_iterable(
         (ROOT / folder).rglob("*.py")
@@ -20,6 +21,13 @@ PROTOCOL_CLASSES = {"Thresholds": "profkit/detectors/", "Options": "profkit/rend
 """Every rule has the one and every renderer the other, as their protocols ask."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Package = dict[Path, ast.Module]
+
+
+@pytest.fixture(scope="module")
+def package() -> Package:
+    """All modules, for these tests alone: others walk over every object of their process."""
+    return {path: ast.parse(path.read_text()) for path in sorted((ROOT / "profkit").rglob("*.py"))}
 
 
 def place(path: Path) -> str:
@@ -68,19 +76,19 @@ def test_no_code_is_marked_as_unfinished() -> None:
     assert not found
 
 
-def test_every_public_definition_has_a_docstring() -> None:
+def test_every_public_definition_has_a_docstring(package: Package) -> None:
     assert not [
         f"{place(path)}: {name}"
-        for path, module in PACKAGE.items()
+        for path, module in package.items()
         for name, node in public_definitions(module)
         if not ast.get_docstring(node)
     ]
 
 
-def test_arguments_that_are_times_or_sizes_have_their_unit_in_the_name() -> None:
+def test_arguments_that_are_times_or_sizes_have_their_unit_in_the_name(package: Package) -> None:
     bare = {"time", "size", "duration", "dur", "length_of_time"}
     found = []
-    for path, module in PACKAGE.items():
+    for path, module in package.items():
         for function in ast.walk(module):
             if isinstance(function, Function):
                 arguments = function.args
@@ -90,9 +98,9 @@ def test_arguments_that_are_times_or_sizes_have_their_unit_in_the_name() -> None
     assert not found
 
 
-def test_no_two_public_classes_have_the_same_name() -> None:
+def test_no_two_public_classes_have_the_same_name(package: Package) -> None:
     homes = defaultdict(list)
-    for path, module in PACKAGE.items():
+    for path, module in package.items():
         for node in module.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 folder = PROTOCOL_CLASSES.get(node.name)
