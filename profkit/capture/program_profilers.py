@@ -32,6 +32,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from profkit.capture import console
+from profkit.capture.objects import instances, type_ids
 
 Listener = Callable[[str], None]
 """Receives the name of a profiler of the program, in its thread, before it does anything."""
@@ -143,11 +144,11 @@ def is_open(except_for: Collection[object] = ()) -> bool:
     if is_enabled or (not except_for and is_recording()):
         return True
     torch_profiler = sys.modules.get("torch.profiler")
-    kinds = tuple(getattr(each, "profile", None) for each in (torch_autograd, torch_profiler))
-    # A metaclass of the program may compare its classes as it likes.
-    found = [each for each in gc.get_objects() if any(type(each) is kind for kind in kinds)]
+    kinds = [getattr(each, "profile", None) for each in (torch_autograd, torch_profiler)]
+    types = type_ids(*(kind for kind in kinds if kind is not None))
     return any(
-        _is_warming_up(each) and not any(each is other for other in except_for) for each in found
+        _is_warming_up(each) and not any(each is other for other in except_for)
+        for each in instances(gc.get_objects(), types)
     )
 
 
@@ -170,8 +171,7 @@ def python_profiler() -> str:
     profiler = getattr(sys.modules.get("_lsprof"), "Profiler", None)
     if profiler is None or _HAS_MONITORING:
         return ""
-    exists = any(issubclass(type(each), profiler) for each in gc.get_objects())
-    return "cProfile" if exists else ""
+    return "cProfile" if instances(gc.get_objects(), type_ids(profiler)) else ""
 
 
 def has_daemon() -> bool:

@@ -20,11 +20,8 @@ import numpy.typing as npt
 from profkit.capture.memory.holders.attributes import full_name, module_of, mro_of, type_name
 from profkit.capture.memory.holders.containers import can_grow, length_of
 from profkit.capture.memory.holders.frames import local_values
-from profkit.capture.memory.holders.untracked_containers import (
-    array_contents,
-    contents_of,
-    instances,
-)
+from profkit.capture.memory.holders.untracked_containers import array_contents, contents_of
+from profkit.capture.objects import instances
 from profkit.readers.process_memory import garbage_collection_paused
 
 MIN_ENTRIES: Final = 8

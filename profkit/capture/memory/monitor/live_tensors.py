@@ -21,12 +21,9 @@ from typing import Any, Final, NamedTuple
 from profkit.capture import devices
 from profkit.capture.memory.holders import autograd_graphs
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function
-from profkit.capture.memory.holders.untracked_containers import (
-    instances,
-    live_tensors,
-    tensor_types,
-)
+from profkit.capture.memory.holders.untracked_containers import live_tensors, tensor_types
 from profkit.capture.memory.monitor.budget import Clock
+from profkit.capture.objects import instances
 from profkit.readers.process_memory import garbage_collection_paused
 
 _PINNED_FROM_BYTES: Final = 4096
