@@ -76,6 +76,7 @@ def test_counts_have_one_entry_per_line() -> None:
     assert [line.n_calls for line in guard.lines] == [50, 1]
 
 
+@pytest.mark.filterwarnings("ignore:std")  # the fake sync's, where none is monitored
 def test_functions_of_every_kind_are_guarded() -> None:
     @profkit.no_sync()
     def function() -> None:
@@ -289,6 +290,7 @@ def test_a_sync_that_the_mode_and_the_gpu_trace_report_is_counted_once(stream_sy
     assert sorted(line.n_calls for line in guard.lines) == [1, 1, 4]
 
 
+@pytest.mark.filterwarnings("ignore:std")  # the fake sync's, where none is monitored
 def test_nothing_is_monitored_with_recording_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current, "is_on", False)
     with profkit.no_sync() as guard:

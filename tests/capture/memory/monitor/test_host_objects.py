@@ -24,13 +24,17 @@ from tests.capture.memory.monitor import sizes_program
 Totals = dict[str, tuple[int, int]]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _unfrozen_at_the_end() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
-def _only_what_is_new() -> Iterator[None]:
+def _only_what_is_new() -> None:
     """Exclude existing objects from scans."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def _gained(before: Totals, after: Totals, name: str) -> tuple[int, int]:
