@@ -3,17 +3,14 @@
 import concurrent.futures
 import gzip
 import json
-import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import profkit
+from tests.processes import Ended, start
 
 START = """\
 import os, signal, sys
@@ -133,36 +130,19 @@ assert not {"torch", "pandas"} & set(sys.modules), "imported although recording 
 
 
 @dataclass(frozen=True)
-class Ended:
+class Traced(Ended):
     """How a program ended, and its traces."""
 
-    code: int
-    out: str
-    err: str
     traces: dict[str, list[dict[str, Any]]]
     others: list[str]
     folder: Path
 
 
-def run(folder: Path, name: str, program: str, **environment: str) -> Ended:
+def run(folder: Path, name: str, program: str, **environment: str) -> Traced:
     script = folder / f"{name}.py"
     script.write_text(program)
     traces = folder / f"{name}-traces"
-    process = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
-            "PROFKIT_DIR": str(traces),
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        },
-    )
+    process = start(folder, str(script), PROFKIT_DIR=str(traces), **environment)
     found: dict[str, list[dict[str, Any]]] = {}
     others = []
     for path in sorted(traces.rglob("*")):
@@ -171,11 +151,11 @@ def run(folder: Path, name: str, program: str, **environment: str) -> Ended:
             found.setdefault(path.parent.name, []).append(content)
         elif path.is_file():
             others.append(path.name)
-    return Ended(process.returncode, process.stdout, process.stderr, found, others, folder)
+    return Traced(process.code, process.out, process.err, found, others, folder)
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Traced]:
     """All programs, two at a time."""
     folder = tmp_path_factory.mktemp("programs")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -188,7 +168,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in {"fork", "chdir"}])
-def test_the_trace_is_written_however_the_program_ends(ended: dict[str, Ended], name: str) -> None:
+def test_the_trace_is_written_however_the_program_ends(ended: dict[str, Traced], name: str) -> None:
     one = ended[name]
     assert list(one.traces) == ["step"], one.err
     (trace,) = one.traces["step"]
@@ -196,7 +176,7 @@ def test_the_trace_is_written_however_the_program_ends(ended: dict[str, Ended], 
     assert one.others == []
 
 
-def test_sigterm_ends_the_program_with_its_own_wait_status(ended: dict[str, Ended]) -> None:
+def test_sigterm_ends_the_program_with_its_own_wait_status(ended: dict[str, Traced]) -> None:
     one = ended["sigterm"]
     assert one.code == -signal.SIGTERM
     assert one.out == ""
@@ -204,14 +184,14 @@ def test_sigterm_ends_the_program_with_its_own_wait_status(ended: dict[str, Ende
 
 
 def test_sigterm_while_a_trace_is_written_is_deferred_until_it_is_written(
-    ended: dict[str, Ended],
+    ended: dict[str, Traced],
 ) -> None:
     one = ended["sigterm-while-writing"]
     assert (one.code, one.out) == (-signal.SIGTERM, "")
 
 
 def test_a_relative_folder_is_that_of_the_start_of_the_block(
-    ended: dict[str, Ended],
+    ended: dict[str, Traced],
 ) -> None:
     one = ended["chdir"]
     assert one.code == 0, one.err
@@ -219,19 +199,19 @@ def test_a_relative_folder_is_that_of_the_start_of_the_block(
 
 
 def test_the_programs_own_sigterm_handler_is_called_and_restored(
-    ended: dict[str, Ended],
+    ended: dict[str, Traced],
 ) -> None:
     one = ended["sigterm-own-handler"]
     assert (one.code, one.out) == (0, "own handler\ncontinues\n"), one.err
 
 
-def test_a_program_that_ignores_sigterm_is_recorded_to_its_end(ended: dict[str, Ended]) -> None:
+def test_a_program_that_ignores_sigterm_is_recorded_to_its_end(ended: dict[str, Traced]) -> None:
     one = ended["sigterm-ignored"]
     assert (one.code, one.out) == (0, "continues\n"), one.err
     assert one.traces["step"][0]["profkit"]["stopped_by"] == ""
 
 
-def test_ctrl_c_ends_the_program(ended: dict[str, Ended]) -> None:
+def test_ctrl_c_ends_the_program(ended: dict[str, Traced]) -> None:
     one = ended["interrupt"]
     assert one.code == -signal.SIGINT
     assert one.out == ""
@@ -239,12 +219,12 @@ def test_ctrl_c_ends_the_program(ended: dict[str, Ended]) -> None:
     assert one.traces["step"][0]["profkit"]["stopped_by"] == "KeyboardInterrupt"
 
 
-def test_sys_exit_has_its_exit_code(ended: dict[str, Ended]) -> None:
+def test_sys_exit_has_its_exit_code(ended: dict[str, Traced]) -> None:
     assert ended["exit"].code == 7
 
 
 def test_a_block_without_an_end_is_written_at_exit(
-    ended: dict[str, Ended],
+    ended: dict[str, Traced],
 ) -> None:
     one = ended["never-ended"]
     assert one.code == 0, one.err
@@ -252,7 +232,7 @@ def test_a_block_without_an_end_is_written_at_exit(
 
 
 def test_a_forked_child_does_not_write_or_stop_the_parents_recording(
-    ended: dict[str, Ended],
+    ended: dict[str, Traced],
 ) -> None:
     one = ended["fork"]
     assert one.code == 0, one.err
@@ -264,12 +244,12 @@ def test_a_forked_child_does_not_write_or_stop_the_parents_recording(
 
 
 def test_a_loaders_forked_workers_do_not_disturb_the_recording(
-    ended: dict[str, Ended],
+    ended: dict[str, Traced],
 ) -> None:
     assert ended["loader-workers"].code == 0, ended["loader-workers"].err
 
 
-def test_with_recording_off_nothing_is_imported_or_written(ended: dict[str, Ended]) -> None:
+def test_with_recording_off_nothing_is_imported_or_written(ended: dict[str, Traced]) -> None:
     one = ended["off"]
     assert (one.code, one.out, one.err) == (0, "", "")
     assert one.traces == {}

@@ -1,21 +1,20 @@
 """Programs that use a profiler themselves: it sees what it sees without profkit.
 
-Each program runs twice, in processes of their own: as it is, and with profkit.
+Each program runs in processes of its own: as it is, and with profkit.
 """
 
 import dataclasses
+import functools
 import itertools
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-import profkit
 from profkit.capture import program_profilers
+from tests.processes import Ended, start
 
 PROGRAM = Path(__file__).with_name("profiler_program.py")
 RUN = ("-m", "profkit", "run", "--no-leaks")
@@ -70,54 +69,48 @@ IN_A_THREAD = [
 SLOW = [each for each in (*IN_ONE_THREAD, *ALONE, *IN_A_THREAD) if each not in FAST]
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a program ended."""
-
-    code: int
-    out: str
-    err: str
+Bare = Callable[[Case], str]
 
 
-def start(folder: Path, *command: str, **environment: str) -> Ended:
-    process = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        },
-    )
-    return Ended(process.returncode, process.stdout, process.stderr)
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Bare:
+    """The output of a case without profkit, which cases that differ in its use alone share."""
+
+    @functools.cache
+    def output(case: Case) -> str:
+        ended = start(tmp_path_factory.mktemp("bare"), *command_of(case), PROFKIT="0")
+        assert ended.code == 0, ended.err
+        assert ended.out.endswith("end\n")
+        return ended.out
+
+    return lambda case: output(dataclasses.replace(case, api="run", first="program"))
 
 
-def assert_undisturbed(case: Case, folder: Path) -> Ended:
-    """Run a case without and with profkit, and compare what its profiler saw."""
-    program = (str(PROGRAM), json.dumps(dataclasses.asdict(case)))
-    bare = start(folder, *program, PROFKIT="0")
-    assert bare.code == 0, bare.err
-    assert bare.out.endswith("end\n")
-    watched = start(folder, *(RUN if case.api == "run" else ()), *program)
-    assert (watched.code, watched.out) == (0, bare.out), watched.err
+def command_of(case: Case) -> tuple[str, str]:
+    return str(PROGRAM), json.dumps(dataclasses.asdict(case))
+
+
+def assert_undisturbed(case: Case, bare: Bare, folder: Path) -> Ended:
+    """Run a case with profkit, and compare what its profiler saw with what it sees without."""
+    watched = start(folder, *(RUN if case.api == "run" else ()), *command_of(case))
+    assert (watched.code, watched.out) == (0, bare(case)), watched.err
     assert "Traceback" not in watched.err
     return watched
 
 
 @pytest.mark.parametrize("case", FAST, ids=str)
-def test_a_programs_profiler_sees_what_it_sees_without_profkit(case: Case, tmp_path: Path) -> None:
-    assert_undisturbed(case, tmp_path)
+def test_a_programs_profiler_sees_what_it_sees_without_profkit(
+    case: Case, bare: Bare, tmp_path: Path
+) -> None:
+    assert_undisturbed(case, bare, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SLOW, ids=str)
-def test_it_does_so_in_every_order_schedule_and_thread(case: Case, tmp_path: Path) -> None:
-    assert_undisturbed(case, tmp_path)
+def test_it_does_so_in_every_order_schedule_and_thread(
+    case: Case, bare: Bare, tmp_path: Path
+) -> None:
+    assert_undisturbed(case, bare, tmp_path)
 
 
 TRAINS = """\

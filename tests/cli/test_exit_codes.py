@@ -1,14 +1,11 @@
 """``profkit run`` ends as python itself does: exit code, messages and output."""
 
-import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-import profkit
+from tests.processes import start
 
 SCRIPTS = {
     "plain": "print('plain')",
@@ -98,18 +95,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ended(folder: Path, *command: str) -> tuple[int, str, list[str]]:
     """The exit code, the output, and the lines on stderr without the frames that start it."""
-    process = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(Path(profkit.__file__).parents[1])},
-    )
-    errors = [line for line in process.stderr.splitlines() if "<frozen runpy>" not in line]
-    return process.returncode, process.stdout, errors
+    process = start(folder, *command)
+    errors = [line for line in process.err.splitlines() if "<frozen runpy>" not in line]
+    return process.code, process.out, errors
 
 
 def assert_ends_as_under_python(folder: Path, name: str) -> None:

@@ -3,9 +3,7 @@
 import concurrent.futures
 import gzip
 import json
-import os
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import profkit
+from tests.processes import Ended, start
 
 GAN = """\
 import sys
@@ -42,8 +40,6 @@ if __name__ == "__main__":
     print(sys.argv[1:], __name__, __file__)
     sys.exit(7)
 """
-
-PROFKIT_RUN = (sys.executable, "-m", "profkit", "run")
 
 PROGRAMS = {
     "gan": GAN,
@@ -121,48 +117,24 @@ sys.stdout.close()
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The result of a run and its files."""
+class Watched(Ended):
+    """How a program under ``profkit run`` ended, and its files."""
 
-    code: int
-    out: str
-    err: str
     report: dict[str, Any] | None
     trace: dict[str, Any] | None
     script: Path
 
 
-def run(folder: Path, *command: str, script: Path) -> Ended:
+def run(folder: Path, *command: str, script: Path) -> Watched:
     report, traces = folder / "report.json", folder / "traces"
-    process = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "profkit",
-            "run",
-            "--dir",
-            str(traces),
-            "--json",
-            str(report),
-            *list(command),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
-            "OMP_NUM_THREADS": "1",
-        },
-    )
+    files = ("--dir", str(traces), "--json", str(report))
+    process = start(folder, "-m", "profkit", "run", *files, *command)
     paths = sorted(traces.rglob("*.pt.trace.json.gz"))
     assert len(paths) <= 1, "one program leaves one trace"
-    return Ended(
-        process.returncode,
-        process.stdout,
-        process.stderr,
+    return Watched(
+        process.code,
+        process.out,
+        process.err,
         json.loads(report.read_text()) if report.exists() else None,
         json.loads(gzip.decompress(paths[0].read_bytes())) if paths else None,
         script,
@@ -170,7 +142,7 @@ def run(folder: Path, *command: str, script: Path) -> Ended:
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Watched]:
     """All programs, two at a time."""
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         futures = {}
@@ -196,7 +168,7 @@ def annotations(trace: dict[str, Any] | None, start: str) -> list[str]:
     return [e["name"] for e in rows if e["name"].startswith(start)]
 
 
-def test_the_program_runs_as_under_python(ended: dict[str, Ended]) -> None:
+def test_the_program_runs_as_under_python(ended: dict[str, Watched]) -> None:
     one = ended["gan"]
     assert one.code == 7, one.err
     assert one.out.splitlines()[-1] == f"['--lr', '1'] __main__ {one.script}"
@@ -204,7 +176,7 @@ def test_the_program_runs_as_under_python(ended: dict[str, Ended]) -> None:
 
 
 def test_steps_are_those_of_the_first_optimizer(
-    ended: dict[str, Ended],
+    ended: dict[str, Watched],
 ) -> None:
     one = ended["gan"]
     assert one.trace is not None
@@ -214,7 +186,7 @@ def test_steps_are_those_of_the_first_optimizer(
     assert annotations(one.trace, "Optimizer.step#SGD") == ["Optimizer.step#SGD.step"] * 3
 
 
-def test_the_report_names_the_source_line_and_is_written_as_json(ended: dict[str, Ended]) -> None:
+def test_the_report_names_the_source_line_and_is_written_as_json(ended: dict[str, Watched]) -> None:
     one = ended["gan"]
     line = 1 + next(i for i, text in enumerate(GAN.splitlines()) if "# the item" in text)
     assert f"gan.py:{line}" in one.err
@@ -225,7 +197,7 @@ def test_the_report_names_the_source_line_and_is_written_as_json(ended: dict[str
     assert one.report["source"]["lines_from"] == "other-step"
 
 
-def test_a_traceback_has_only_the_programs_frames(ended: dict[str, Ended]) -> None:
+def test_a_traceback_has_only_the_programs_frames(ended: dict[str, Watched]) -> None:
     one = ended["raises"]
     assert one.code == 1
     traceback = one.err[one.err.index("Traceback") :].splitlines()
@@ -235,7 +207,9 @@ def test_a_traceback_has_only_the_programs_frames(ended: dict[str, Ended]) -> No
     assert one.report is not None, "what was recorded is reported all the same"
 
 
-def test_without_an_optimizer_the_steps_are_dataloader_iterations(ended: dict[str, Ended]) -> None:
+def test_without_an_optimizer_the_steps_are_dataloader_iterations(
+    ended: dict[str, Watched],
+) -> None:
     one = ended["inference"]
     assert one.code == 0, one.err
     assert one.trace is not None
@@ -245,7 +219,7 @@ def test_without_an_optimizer_the_steps_are_dataloader_iterations(ended: dict[st
 
 
 def test_without_steps_the_run_is_recorded_with_stacks_from_its_first_module_on(
-    ended: dict[str, Ended],
+    ended: dict[str, Watched],
 ) -> None:
     one = ended["no-steps"]
     assert one.code == 0, one.err
@@ -258,7 +232,7 @@ def test_without_steps_the_run_is_recorded_with_stacks_from_its_first_module_on(
 
 
 def test_operators_of_threads_are_recorded_and_time_of_child_processes(
-    ended: dict[str, Ended],
+    ended: dict[str, Watched],
 ) -> None:
     one = ended["threads"]
     assert one.code == 0, one.err
@@ -272,7 +246,7 @@ def test_operators_of_threads_are_recorded_and_time_of_child_processes(
     assert cpu["thread_ns"] < cpu["window_ns"] / 2
 
 
-def test_sigterm_writes_the_files_and_the_report(ended: dict[str, Ended]) -> None:
+def test_sigterm_writes_the_files_and_the_report(ended: dict[str, Watched]) -> None:
     one = ended["terminated"]
     assert one.code == -signal.SIGTERM
     assert one.out == ""
@@ -280,13 +254,13 @@ def test_sigterm_writes_the_files_and_the_report(ended: dict[str, Ended]) -> Non
     assert len(one.report["summary"]["steps"]) == 3
 
 
-def test_a_program_can_use_a_profiler_itself(ended: dict[str, Ended]) -> None:
+def test_a_program_can_use_a_profiler_itself(ended: dict[str, Watched]) -> None:
     one = ended["own-profiler"]
     assert (one.code, one.out) == (0, "True\n"), one.err
     assert "Traceback" not in one.err
 
 
-def test_a_program_without_torch_runs_unchanged(ended: dict[str, Ended]) -> None:
+def test_a_program_without_torch_runs_unchanged(ended: dict[str, Watched]) -> None:
     one = ended["no-torch"]
     assert one.code == 0, one.err
     assert one.out == f"plain {one.script.parent} {[str(one.script), '--lr', '1']}\n"
@@ -294,12 +268,12 @@ def test_a_program_without_torch_runs_unchanged(ended: dict[str, Ended]) -> None
     assert one.trace is None
 
 
-def test_a_program_may_close_its_stdout(ended: dict[str, Ended]) -> None:
+def test_a_program_may_close_its_stdout(ended: dict[str, Watched]) -> None:
     one = ended["closes-stdout"]
     assert (one.code, one.out) == (0, "last words\n"), one.err
 
 
-def test_a_module_runs_with_its_package_and_its_own_options(ended: dict[str, Ended]) -> None:
+def test_a_module_runs_with_its_package_and_its_own_options(ended: dict[str, Watched]) -> None:
     one = ended["module"]
     assert one.code == 7, one.err
     assert one.out.splitlines()[-1] == f"['--wait', '9'] __main__ {one.script}"

@@ -6,17 +6,14 @@ are unchanged, its memory is reported, and its forked children report nothing.
 
 import concurrent.futures
 import json
-import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import profkit
+from tests.processes import Ended, start
 
 pytestmark = pytest.mark.slow
 
@@ -102,12 +99,9 @@ TRACED = {"forks"}
 
 
 @dataclass(frozen=True)
-class Ended:
-    """Exit code, output, report and files of a program."""
+class Monitored(Ended):
+    """How a program ended, its report and its files."""
 
-    code: int
-    out: str
-    err: str
     report: dict[str, Any] | None
     files: list[str]
 
@@ -120,35 +114,23 @@ class Ended:
         return leak
 
 
-def run(folder: Path, name: str) -> Ended:
+def run(folder: Path, name: str) -> Monitored:
     script = folder / f"{name.replace(' ', '_')}.py"
     script.write_text(START + PROGRAMS[name])
     traces, report = folder / "traces", folder / "report.json"
-    process = subprocess.run(
-        [sys.executable, "-m", "profkit", "run", *([] if name in TRACED else ["--no-trace"]),
-         "--dir", str(traces), "--json", str(report), str(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(profkit.__file__).parents[1]),
-            "OMP_NUM_THREADS": "1",
-        },
-    )  # fmt: skip
-    return Ended(
-        process.returncode,
-        process.stdout,
-        process.stderr,
+    options = [*([] if name in TRACED else ["--no-trace"]), "--dir", str(traces)]
+    process = start(folder, "-m", "profkit", "run", *options, "--json", str(report), str(script))
+    return Monitored(
+        process.code,
+        process.out,
+        process.err,
         json.loads(report.read_text()) if report.exists() else None,
         sorted(path.name for path in traces.rglob("*") if path.is_file()),
     )
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Monitored]:
     """All programs, two at a time."""
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         futures = {
@@ -169,7 +151,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     ],
 )
 def test_exit_code_and_output_are_unchanged_and_the_leak_is_reported(
-    ended: dict[str, Ended], name: str, code: int, out: str, n_steps: int
+    ended: dict[str, Monitored], name: str, code: int, out: str, n_steps: int
 ) -> None:
     one = ended[name]
     assert (one.code, one.out) == (code, out), one.err
@@ -180,12 +162,12 @@ def test_exit_code_and_output_are_unchanged_and_the_leak_is_reported(
     assert one.files[0].endswith(".memory.json.gz")
 
 
-def test_a_program_that_calls_os_exit_leaves_no_files(ended: dict[str, Ended]) -> None:
+def test_a_program_that_calls_os_exit_leaves_no_files(ended: dict[str, Monitored]) -> None:
     one = ended["leaves at once"]
     assert (one.code, one.out, one.err, one.files) == (5, "last words\n", "", [])
 
 
-def test_forked_children_report_nothing(ended: dict[str, Ended]) -> None:
+def test_forked_children_report_nothing(ended: dict[str, Monitored]) -> None:
     one = ended["forks"]
     assert one.err.count("growing-container") == 1
     assert "profkit:" not in one.err
@@ -194,7 +176,7 @@ def test_forked_children_report_nothing(ended: dict[str, Ended]) -> None:
     assert "profkit" not in traceback
 
 
-def test_loader_workers_report_nothing(ended: dict[str, Ended]) -> None:
+def test_loader_workers_report_nothing(ended: dict[str, Monitored]) -> None:
     one = ended["loads"]
     assert one.err.count("growing-container") == 1
     assert "Traceback" not in one.err
