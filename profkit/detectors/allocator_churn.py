@@ -57,11 +57,12 @@ from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
 from profkit.engine.families.device_memory.oom_messages import flush_fix, flush_message
 from profkit.engine.needs import Need
-from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, costly_wait
+from profkit.engine.windows import MAX_EVENT_IDS, WaitThresholds, costly_waits
 from profkit.engine.wording import known_locations, time_per_step
 from profkit.index.runtime_calls import ALLOCATOR, names_matching
 from profkit.index.snapshot.cache_flushes import FlushCause
 from profkit.index.snapshot.device_memory import DeviceMemory
+from profkit.model.change import ProgramChange
 from profkit.model.events import Rows
 from profkit.model.finding import Cost, Finding
 from profkit.units import format_count
@@ -124,7 +125,7 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
     if len(np.unique(ctx.step_of(calls))) < thresholds.min_steps_share * n_later:
         return
-    judged = costly_wait(ctx, calls, thresholds)
+    (judged,) = costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
     if judged is None:
         return
     is_free = names_matching(ctx.events.names, _FREE)[ctx.events.name[calls]]

@@ -49,10 +49,11 @@ from typing import Final
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import WaitThresholds, costly_wait, in_windows
+from profkit.engine.windows import WaitThresholds, costly_waits, in_windows
 from profkit.engine.wording import at, known_locations, times_per_step
 from profkit.index.device.syncs import SyncKind, called_by_profiler, followed_by_work
 from profkit.index.ranks.collectives import collective_rows
+from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW, Rows
 from profkit.model.finding import Finding
 
@@ -77,8 +78,9 @@ _PYTHON_CALLS: Final = {
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each line that synchronizes explicitly."""
-    for location, rows in ctx.by_line(_calls_of_program(ctx)):
-        wait = costly_wait(ctx, rows, thresholds)
+    lines = list(ctx.by_line(_calls_of_program(ctx)))
+    waits = costly_waits(ctx, [ProgramChange(calls=rows) for _, rows in lines], thresholds)
+    for (location, rows), wait in zip(lines, waits, strict=True):
         if wait is None or _ends_all_work(ctx, rows):
             continue
         runtime_call = ctx.events.name_of(int(rows[0]))

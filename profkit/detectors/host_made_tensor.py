@@ -48,10 +48,11 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import WaitThresholds, costly_wait, in_windows
+from profkit.engine.windows import WaitThresholds, costly_waits, in_windows
 from profkit.engine.wording import at, times_per_step
 from profkit.index.device.syncs import SyncKind, bytes_of, is_pageable
 from profkit.index.host.host_made_tensors import SMALL_BYTES, creating_ops
+from profkit.model.change import ProgramChange
 from profkit.model.events import NO_ROW
 from profkit.model.finding import Finding
 from profkit.units import format_bytes
@@ -88,14 +89,17 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     small = ctx.events.n_bytes.at(waits.copy) <= thresholds.max_copy_bytes
     made_here = (maker != NO_ROW) & small
     waits, maker = waits.select(made_here), maker[made_here]
-    for location, owners in ctx.by_line(np.unique(waits.owner)):
-        if len(owners) < thresholds.min_copies_count:
-            continue
-        own = np.isin(waits.owner, owners)
-        here = waits.select(own)
-        wait = costly_wait(ctx, here.rows, thresholds)
+    lines = [
+        (location, owners, np.isin(waits.owner, owners))
+        for location, owners in ctx.by_line(np.unique(waits.owner))
+        if len(owners) >= thresholds.min_copies_count
+    ]
+    changes = [ProgramChange(calls=waits.rows[own]) for *_, own in lines]
+    costs = costly_waits(ctx, changes, thresholds)
+    for (location, owners, own), wait in zip(lines, costs, strict=True):
         if wait is None:
             continue
+        here = waits.select(own)
         copies = np.unique(here.copy)
         n_bytes = bytes_of(ctx.events, copies)
         yield wait.finding(

@@ -53,10 +53,11 @@ import numpy as np
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.engine.windows import WaitThresholds, costly_wait, event_ids, in_windows, uses_device
+from profkit.engine.windows import WaitThresholds, costly_waits, event_ids, in_windows, uses_device
 from profkit.engine.wording import at, tensor_method, times_per_step
 from profkit.index.device.syncs import SyncKind, before_indexing, user_reads
 from profkit.index.host.source import NO_FRAME
+from profkit.model.change import ProgramChange
 from profkit.model.events import Rows
 from profkit.model.finding import Finding
 
@@ -101,8 +102,13 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     waits = waits.select(in_windows(ctx, waits.rows))
     owners = np.unique(waits.owner).astype(np.intp)
     indexing = _for_index(ctx, owners)
-    for location, rows in ctx.by_line(owners):
-        wait = costly_wait(ctx, waits.rows[np.isin(waits.owner, rows)], thresholds, rows)
+    lines = list(ctx.by_line(owners))
+    changes = [
+        ProgramChange(waits.rows[np.isin(waits.owner, rows)], ((rows.astype(np.intp), 0.0),))
+        for _, rows in lines
+    ]
+    costs = costly_waits(ctx, changes, thresholds)
+    for (location, rows), wait in zip(lines, costs, strict=True):
         if wait is not None:
             read, fix = _texts(ctx, rows, indexing)
             yield wait.finding(

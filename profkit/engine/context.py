@@ -1,6 +1,6 @@
 """Everything that a rule can read of a recording, computed on first use."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -319,7 +319,11 @@ class Context:
         return self.critical_path.unexplained_ns > most_ns
 
     def time_cost(self, change: ProgramChange, basis: Basis = "replay") -> Cost:
-        """The time that a change saves, by replay.
+        """The time that a change saves, by replay; of several, :meth:`time_costs` is faster."""
+        return self.time_costs((change,), basis)[0]
+
+    def time_costs(self, changes: Sequence[ProgramChange], basis: Basis = "replay") -> list[Cost]:
+        """The time that each of some changes saves, by replay.
 
         Where too much of the recording is unexplained, it is an upper bound: all that was
         unexplained may disappear with the change, but no more time than it removes.
@@ -327,13 +331,16 @@ class Context:
         Args:
             basis: ``upper-bound`` or ``estimate`` where the change itself is one.
         """
-        saving = self.replay.saving(change)
-        ns, high_ns = saving.ns, saving.max_ns
-        if self.is_unexplained:
-            possible_ns = saving.max_ns + self.critical_path.unexplained_ns
-            ns = high_ns = min(possible_ns, self.replay.removed_ns(change))
-            basis = "upper-bound"
-        return replace(self.cost(ns, basis=basis), low_ns=min(saving.ns, ns), high_ns=high_ns)
+        costs = []
+        for change, saving in zip(changes, self.replay.savings(changes), strict=True):
+            ns, high_ns = saving.ns, saving.max_ns
+            if self.is_unexplained:
+                possible_ns = saving.max_ns + self.critical_path.unexplained_ns
+                ns = high_ns = min(possible_ns, self.replay.removed_ns(change))
+                basis = "upper-bound"
+            cost = self.cost(ns, basis=basis)
+            costs.append(replace(cost, low_ns=min(saving.ns, ns), high_ns=high_ns))
+        return costs
 
     def cost(
         self, ns: int | None = None, n_bytes: int | None = None, basis: Basis = "measured"

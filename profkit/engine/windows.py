@@ -1,6 +1,6 @@
 """The windows that rules measure: each step, or the whole recording if it has no steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -167,32 +167,34 @@ class WaitThresholds:
     warning_share: float = 0.01
 
 
-def costly_wait(
-    ctx: Context, calls: Rows, thresholds: WaitThresholds, owners: Rows | Int32s | None = None
-) -> CostlyWait | None:
-    """The cost of blocking calls, or None if they block the host for too short a time.
+def costly_waits(
+    ctx: Context, changes: Sequence[ProgramChange], thresholds: WaitThresholds
+) -> list[CostlyWait | None]:
+    """The costs of blocking calls; None where they block the host for too short a time.
 
     Args:
-        calls: Rows of the calls that block the host.
-        owners: Operators that a fix removes with the calls.
+        changes: For each source line the calls, and the operators that a fix removes with them.
     """
     starts, ends = windows(ctx)
-    blocked = intersect(covered_by(ctx.events, calls), union(starts, ends))
-    total_ns = windows_ns(ctx)
-    if not blocked.total_ns or blocked.total_ns < thresholds.min_wait_share * total_ns:
-        return None
-    removed = () if owners is None else ((np.unique(owners).astype(np.intp), 0.0),)
-    change = ProgramChange(calls=calls, scaled=removed)
-    cost = ctx.time_cost(change) if ctx.has_device_work else Cost()
-    n_windows = np.count_nonzero(covered_within(blocked, starts, ends))
-    return CostlyWait(
-        blocked=blocked,
-        busy_ns=intersect(blocked, unite(ctx.busy, ctx.unrecorded)).total_ns,
-        severity="warning" if (cost.ns or 0) >= thresholds.warning_share * total_ns else "note",
-        confidence="high" if n_windows > 1 else "medium",
-        cost=cost,
-        change=change,
-    )
+    window, total_ns = union(starts, ends), windows_ns(ctx)
+    blocked = [intersect(covered_by(ctx.events, each.calls), window) for each in changes]
+    least_ns = max(1, thresholds.min_wait_share * total_ns)
+    found = [i for i, each in enumerate(blocked) if each.total_ns >= least_ns]
+    chosen = [changes[i] for i in found]
+    costs = ctx.time_costs(chosen) if ctx.has_device_work else [Cost()] * len(chosen)
+    waits: list[CostlyWait | None] = [None] * len(changes)
+    for i, cost in zip(found, costs, strict=True):
+        n_windows = np.count_nonzero(covered_within(blocked[i], starts, ends))
+        is_warning = (cost.ns or 0) >= thresholds.warning_share * total_ns
+        waits[i] = CostlyWait(
+            blocked=blocked[i],
+            busy_ns=intersect(blocked[i], unite(ctx.busy, ctx.unrecorded)).total_ns,
+            severity="warning" if is_warning else "note",
+            confidence="high" if n_windows > 1 else "medium",
+            cost=cost,
+            change=changes[i],
+        )
+    return waits
 
 
 def event_ids(ctx: Context, rows: Rows | Int32s) -> list[int]:

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from profkit.engine import windows
 from profkit.engine.context import Context
 from profkit.engine.wording import tensor_method, time_per_step, times_per_step
 from profkit.index.device.syncs import SyncKind
+from profkit.model.change import ProgramChange
 from profkit.testing import TraceBuilder
 from tests.traces import load_trace as load
 
@@ -74,7 +74,7 @@ def test_waits_are_compared_with_shares_of_the_windows(
     ctx = context(waiting(steps=2), tmp_path)
     calls = ctx.syncs.of_kind(SyncKind.EXPLICIT).rows
     thresholds = windows.WaitThresholds(min_wait_share, warning_share)
-    wait = windows.costly_wait(ctx, calls, thresholds)
+    (wait,) = windows.costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
     assert (wait.severity if wait else None) == severity
     if wait:
         # Two steps of 140 µs; without the wait 10 + 2 x 100 and a switch of 1 µs.
@@ -84,10 +84,9 @@ def test_waits_are_compared_with_shares_of_the_windows(
 
 def test_no_calls_are_no_wait(tmp_path: Path) -> None:
     ctx = context(waiting(steps=2), tmp_path)
-    assert (
-        windows.costly_wait(ctx, np.zeros(0, dtype=np.intp), windows.WaitThresholds(0.0, 0.0))
-        is None
-    )
+    thresholds = windows.WaitThresholds(0.0, 0.0)
+    assert windows.costly_waits(ctx, [ProgramChange()], thresholds) == [None]
+    assert windows.costly_waits(ctx, [], thresholds) == []
 
 
 def test_a_device_is_used_even_if_its_work_was_not_recorded(tmp_path: Path) -> None:

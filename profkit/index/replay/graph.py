@@ -6,16 +6,16 @@ when all of its predecessors are, each after its lag, plus the node's own durati
 replay without changes returns every recorded time exactly.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from profkit.index.intervals import Intervals, union
-from profkit.model.events import Int32s, Int64s, Mask
+from profkit.model.events import Int32s, Int64s, Mask, Rows
 
 ORIGIN: Final = 0
 """The first node: the start of the recording, where time is 0."""
@@ -175,15 +175,34 @@ class DependencyGraph:
 class Weights:
     """Durations and lags of a replay in nanoseconds, each of shape ``(n,)``.
 
+    Changes go through :meth:`set_dur` and :meth:`set_lag`, which note the nodes.
+
     Attributes:
         dur_ns: Durations of device work.
         first_ns: Lags after the first predecessor; :data:`NEVER` removes it.
         second_ns: Lags after the second predecessor; :data:`NEVER` removes it.
+        touched: Nodes that changes touched, in any order.
     """
 
     dur_ns: Int64s
     first_ns: Int64s
     second_ns: Int64s
+    touched: list[Rows] = field(default_factory=list)
+
+    def set_dur(self, nodes: Rows, dur_ns: npt.NDArray[Any]) -> None:
+        """Change durations of some nodes."""
+        self.dur_ns[nodes] = dur_ns
+        self.touched.append(nodes)
+
+    def set_lag(self, side: int, nodes: Rows, lag_ns: npt.NDArray[Any] | int) -> None:
+        """Change lags of some nodes after their first (0) or second (1) predecessor."""
+        self.sides[side][nodes] = lag_ns
+        self.touched.append(nodes)
+
+    @property
+    def columns(self) -> tuple[Int64s, Int64s, Int64s]:
+        """The durations, then the lags after both predecessors."""
+        return self.dur_ns, self.first_ns, self.second_ns
 
     @property
     def sides(self) -> tuple[Int64s, Int64s]:

@@ -193,6 +193,24 @@ def test_removing_more_of_random_recordings_never_takes_longer(
 
 
 @many
+@given(program=st.one_of(programs, loading), chosen=st.lists(choices, min_size=4, max_size=9))
+def test_many_changes_of_random_recordings_in_one_pass_save_what_each_saves_alone(
+    folder: Path, program: list[Action], chosen: list[set[int]]
+) -> None:
+    played = play(program)
+    ctx = recorded(played, folder)
+    work, host = ctx.launches.work, ctx.tree.rows.astype(np.intp)
+    changes = [
+        ProgramChange(
+            calls=calls_of(ctx, played, each),
+            scaled=((work[i::3], 0.5), (host[i::5], i / 4), (ctx.data_waits[i:], 0.0)),
+        )
+        for i, each in enumerate(chosen)
+    ]
+    assert ctx.replay.savings(changes) == [ctx.replay.saving(each) for each in changes]
+
+
+@many
 @given(program=programs)
 def test_without_its_host_a_recording_takes_at_least_the_longest_stream(
     folder: Path, program: list[Action]

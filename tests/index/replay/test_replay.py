@@ -81,6 +81,22 @@ def test_removing_more_never_takes_longer(path: Path) -> None:
         assert lengths == sorted(lengths, reverse=True)
 
 
+@each_recording
+def test_many_changes_in_one_pass_save_what_each_saves_alone(path: Path) -> None:
+    ctx = context_of(path)
+    work, calls = ctx.launches.work, ctx.syncs.rows
+    host = ctx.tree.rows.astype(np.intp)
+    changes = [
+        ProgramChange(),
+        *(ProgramChange(calls=calls[i::7]) for i in range(7)),
+        ProgramChange(calls=calls[::2], scaled=((host[::5], 0.0), (work[::3], 0.5))),
+        ProgramChange(scaled=((work[::2], 0.0), (host[::9], 2.0), (ctx.data_waits, 0.0))),
+        ProgramChange(host_time=((0, int(ctx.events.end_ns.max(initial=0)) // 2),)),
+        ProgramChange(captured=work[::2]),
+    ]
+    assert ctx.replay.savings(changes) == [ctx.replay.saving(each) for each in changes]
+
+
 def test_where_the_host_runs_ahead_the_steps_are_those_of_the_device(tmp_path: Path) -> None:
     b = TraceBuilder()
     for _ in range(5):
