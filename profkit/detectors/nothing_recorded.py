@@ -44,12 +44,10 @@ Source:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from profkit.engine import needs
 from profkit.engine.context import Context
 from profkit.engine.detector import RuleInfo
-from profkit.index.runtime_calls import LAUNCH
 from profkit.model.events import Category
 from profkit.model.finding import Finding
 from profkit.units import format_ns
@@ -63,18 +61,6 @@ INFO = RuleInfo(
     since="0.1.0",
 )
 
-_OF_PROGRAM: Final = (
-    Category.OP,
-    Category.ANNOTATION,
-    Category.PYTHON,
-    Category.KERNEL,
-    Category.MEMCPY,
-    Category.MEMSET,
-    Category.OTHER,
-)
-"""Categories of which a single event shows that the program was recorded; events of unknown
-categories may be its own."""
-
 
 @dataclass(frozen=True)
 class Thresholds:
@@ -83,9 +69,9 @@ class Thresholds:
 
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding if the trace has no event of the program."""
-    events = ctx.events
-    if len(events.rows_of(*_OF_PROGRAM)) or len(LAUNCH.rows(events)) or len(ctx.trace.memory):
+    if ctx.has_program:
         return
+    events = ctx.events
     n_calls = len(events.rows_of(Category.RUNTIME, Category.DRIVER))
     length = f" of {format_ns(ctx.window_ns)}" if ctx.window_ns else ""
     yield INFO.finding(

@@ -31,6 +31,7 @@ from profkit.index.ranks.collectives import (
 from profkit.index.replay.build import build_graph
 from profkit.index.replay.critical_path import CriticalPath, HostActivity, critical_path
 from profkit.index.replay.replay import MAX_UNEXPLAINED_SHARE, Replay
+from profkit.index.runtime_calls import LAUNCH
 from profkit.index.snapshot.device_memory import DeviceMemory, device_memories
 from profkit.index.snapshot.replay import replay_history
 from profkit.index.trace_memory.live_bytes import Allocations, pair_allocations
@@ -46,6 +47,18 @@ from profkit.readers.process_memory import release_free_memory
 MIN_UNRECORDED_SHARE: Final = 0.01
 _DEVICE_TYPES: Final = {"xpu": "xpu", "privateuse1": "privateuseone", "hpu": "hpu", "mtia": "mtia"}
 """PyTorch's device types by the first part of vendors' categories (``xpu_runtime``)."""
+
+_OF_PROGRAM: Final = (
+    Category.OP,
+    Category.ANNOTATION,
+    Category.PYTHON,
+    Category.KERNEL,
+    Category.MEMCPY,
+    Category.MEMSET,
+    Category.OTHER,
+)
+"""Categories of which a single event shows that the program was recorded; events of unknown
+categories may be its own."""
 
 
 @dataclass(frozen=True)
@@ -311,6 +324,13 @@ class Context:
         once = np.unique(rows).astype(np.intp)
         lines = sorted(self.by_line(once), key=lambda each: -int(total[each[1]].sum()))
         return tuple(location for location, _ in lines[:limit])
+
+    @cached_property
+    def has_program(self) -> bool:
+        """Whether anything of the program was recorded, and not the profiler's own calls alone."""
+        events = self.events
+        is_any = len(events.rows_of(*_OF_PROGRAM)) or len(LAUNCH.rows(events))
+        return bool(is_any or len(self.trace.memory))
 
     @cached_property
     def is_unexplained(self) -> bool:

@@ -252,3 +252,75 @@ def test_a_frame_that_was_open_when_recording_began_has_no_line() -> None:
 def test_batches_that_are_moved_are_told_to_be_pinned(name: str) -> None:
     (finding,) = findings_of(name, "DAT002")
     assert "pin_memory=True" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "least_ms", "most_ms"),
+    [
+        ("mi300-owlv2-inference", "DAT002", 2.9, 2.9),
+        ("mi300-owlv2-inference", "SYN003", 5.2, 5.9),
+        ("switch-transformer-inference", "SYN001", 14.6, 14.6),
+        ("graph-kernels-missing", "SYN003", 0.0, 5 * 2.7),
+        ("mi300-timesformer-inference", "SYN003", 0.7, 0.7),
+        ("loader-waits-without-steps", "DAT002", 1986.0, 2010.0),
+        ("loader-waits-without-steps", "DAT001", 0.8 * 8200.0, 8200.0),
+    ],
+)
+def test_a_finding_on_waits_states_what_they_are_known_to_cost(
+    name: str, rule: str, least_ms: float, most_ms: float
+) -> None:
+    costs = [each.cost for each in findings_of(name, rule)]
+    assert {cost.basis for cost in costs} == {"replay"}
+    # The range from all latencies kept to all hidden meets the known cost.
+    assert sum(cost.low_ns or 0 for cost in costs) / 1e6 <= 1.15 * most_ms
+    assert sum(cost.high_ns or 0 for cost in costs) / 1e6 >= 0.85 * least_ms
+    assert sum(cost.ns or 0 for cost in costs) / 1e6 <= 1.15 * most_ms
+
+
+@pytest.mark.parametrize("name", ["sglang-decode", "graph-kernels-missing"])
+def test_a_device_that_works_on_what_was_not_recorded_is_not_idle(name: str) -> None:
+    report = report_of(name)
+    (finding,) = findings_of(name, "PRF009")
+    assert finding.severity == "warning"
+    assert "The trace is incomplete" in headline(report)
+    assert "idle" not in headline(report)
+    shortest_ns = 0.01 * report.summary.window_ns
+    most_ns = 0.03 * sum(s.dur_ns for s in report.summary.steps) or shortest_ns
+    waits = [f for f in report.findings if f.rule.startswith(("SYN", "DAT"))]
+    assert all((each.cost.high_ns or 0) <= most_ns for each in waits)
+
+
+def test_collectives_without_kernels_are_counted() -> None:
+    (finding,) = findings_of("graph-kernels-missing", "PRF009")
+    assert "5 collectives more were issued than ran" in finding.message
+
+
+def test_a_caching_allocator_that_is_off_is_the_first_thing_said() -> None:
+    name = "mi300-resnet18-allocator-off"
+    events = [e for e in raw_events(name) if e.get("ph") == "X"]
+    freed_us = sum(e["dur"] for e in events if e["name"] == "hipFree")
+    (finding,) = findings_of(name, "MEM002")
+    assert finding.severity == "warning"
+    assert finding.cost.ns is not None
+    assert 0.8 * freed_us <= finding.cost.ns / 1000 <= freed_us
+    assert "hipFree" in headline(report_of(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mi300-timesformer-inference", "normalize"),
+        ("inference-with-autograd-on", "Cold start"),
+        ("v100-resnet50-no-profiler-steps", "Cold start"),
+        ("randn-on-host-then-moved", "aten::normal_"),
+        ("transformer-few-kernels-idle", "GPU idle waiting for kernel launches"),
+    ],
+)
+def test_the_headline_names_the_largest_part(name: str, said: str) -> None:
+    assert said in headline(report_of(name))
+
+
+def test_all_parts_of_every_step_add_up() -> None:
+    for path in sorted((CORPUS / "traces").iterdir()):
+        for step in report_of(path.name.removesuffix(".json.gz")).summary.steps:
+            assert sum(part.ns for part in step.parts) == step.time_ns, path.name

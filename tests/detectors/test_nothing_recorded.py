@@ -36,6 +36,10 @@ def test_a_recording_of_the_profiler_alone_is_reported(found: Found) -> None:
     assert "wait + warmup + active" in finding.fix
 
 
+def test_a_recording_of_the_profiler_alone_has_no_critical_path(analyzed: Analyzed) -> None:
+    assert analyzed(by_profiler(), RULE).summary.critical_path is None
+
+
 def test_a_file_without_any_event_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": []}))

@@ -35,8 +35,8 @@ COLD_LAUNCH_NS: Final = 10_000_000
 
 
 def critical_path_summary(ctx: Context) -> CriticalPathSummary | None:
-    """The critical path of all steps, or None if nothing was recorded that takes time."""
-    if not len(ctx.events):
+    """The critical path of all steps, or None if nothing of the program takes time."""
+    if not ctx.has_program:
         return None
     path = ctx.critical_path
     total_ns = int(path.lengths_ns.sum())
