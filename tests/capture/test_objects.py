@@ -17,7 +17,7 @@ class Hostile(type):
     def __hash__(cls) -> int:
         raise RuntimeError
 
-    def __subclasses__(cls) -> list[type]:  # type: ignore[override]
+    def __subclasses__(cls) -> list[type]:
         raise RuntimeError
 
 
