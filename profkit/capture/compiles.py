@@ -41,6 +41,21 @@ def has_compiled() -> bool:
     return False
 
 
+def is_compiling() -> bool:
+    """Whether ``torch.compile`` is compiling in this thread: the program itself is not running.
+
+    To end a recording in the midst of it breaks the program. The end of a region is taken for an
+    operator of the graph being traced, and the graph can then not be copied; where stacks are
+    recorded, torch's Python tracer is called after its end, which is a segmentation fault.
+
+    Source: seen with torch 2.13; ``torch/_guards.py`` (``CompileContext``).
+    """
+    context = getattr(sys.modules.get("torch._guards"), "CompileContext", None)
+    with contextlib.suppress(Exception):  # its layout depends on torch's version
+        return context is not None and context.try_get() is not None
+    return False
+
+
 def read() -> Compiles | None:
     """The compilations and graph breaks so far; None if there are none."""
     utils = sys.modules.get(_UTILS)

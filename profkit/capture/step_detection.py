@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from profkit.capture import console, current, program_profilers
-from profkit.capture.compiles import has_compiled
+from profkit.capture.compiles import has_compiled, is_compiling
 from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, StepSource
 from profkit.capture.options import Options
@@ -39,6 +39,8 @@ OPS_SECONDS: Final = 10.0
 """How long a run without steps is recorded: a busy one makes some 100,000 events per second."""
 STACKS_SECONDS: Final = 3.0
 """The same with stacks, which make ten times as many."""
+COMPILING_SECONDS: Final = 0.05
+"""How long to wait where a recording cannot end, since the program is being compiled."""
 _HOOKS_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
@@ -310,7 +312,13 @@ class StepFinder:
         opened = current.enter(self._plan.name, 1 << 30, options, schedule, kind)
         self._session = opened if isinstance(opened, Session) else None
         if seconds is not None and self._session is not None:
-            self._deadline = Deadline(seconds, self._session.freeze)
+            self._deadline = Deadline(seconds, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        if is_compiling():
+            self._deadline = Deadline(COMPILING_SECONDS, self._on_deadline)
+        elif self._session is not None:
+            self._session.freeze()
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:
