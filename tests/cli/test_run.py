@@ -78,7 +78,7 @@ import torch
 first = threading.Thread(target=lambda: torch.ones(50, 50).exp())
 first.start()
 first.join()
-spin = "import time\\nwhile time.process_time() < 2: pass"
+spin = "import time\\nwhile time.process_time() < 1: pass"
 subprocess.run([sys.executable, "-c", spin], check=True)
 """,
     "terminated": """\
@@ -242,7 +242,7 @@ def test_operators_of_threads_are_recorded_and_time_of_child_processes(
     assert "aten::exp" in names
     assert one.report["summary"]["steps"] == []
     cpu = one.report["source"]["cpu"]
-    assert cpu["children_ns"] >= 1_900_000_000
+    assert cpu["children_ns"] >= 950_000_000
     assert cpu["thread_ns"] < cpu["window_ns"] / 2
 
 
