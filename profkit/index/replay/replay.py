@@ -87,13 +87,13 @@ class Replay:
         return own[np.searchsorted(graph.time_ns[own], steps.starts_ns)].astype(np.int32)
 
     @cached_property
-    def _begun_after_ns(self) -> int:
-        """How long after the first step's start the work is done that was launched before it.
+    def _before(self) -> Int32s:
+        """Nodes of work that was launched before the first step, on streams of the steps' work.
 
-        That is the work on streams of the steps' work; 0 unless the devices are the bottleneck.
+        None unless the devices are the bottleneck: then the first step begins when it is done.
         """
         if not self.is_device_bound:
-            return 0
+            return np.zeros(0, dtype=np.int32)
         graph, events = self.graph, self.events
         nodes = np.flatnonzero((graph.kind == NodeKind.DEVICE) & (graph.row != NO_ROW))
         stream, starts_ns = events.lane[graph.row[nodes]], events.ts_ns[graph.row[nodes]]
@@ -102,8 +102,7 @@ class Replay:
         first_ns[stream[is_of_steps]] = np.iinfo(np.int64).max
         np.minimum.at(first_ns, stream[is_of_steps], starts_ns[is_of_steps])
         is_earlier = ~is_of_steps & (starts_ns < first_ns[stream])
-        begun_ns = int(graph.time_ns[nodes[is_earlier]].max(initial=NEVER))
-        return max(0, begun_ns - int(self.steps.starts_ns[0]))
+        return np.asarray(nodes[is_earlier], dtype=np.int32)
 
     @cached_property
     def windows(self) -> tuple[Int64s, Int64s]:
@@ -115,18 +114,13 @@ class Replay:
 
         A step begins at its start, or when the step before is complete if that is later: where the
         host runs ahead, these are the steps of the device. If it is the bottleneck, the first step
-        begins when the work is done that was launched before it.
+        begins when the work is done that was launched before it, in a replay with changes too.
 
         Args:
             times: The moments of all nodes. Shape ``(n,)``.
         """
-        return self._windows(times[self._starts], self._ends_at(times))
-
-    def _windows(self, starts: Int64s, ends: Int64s) -> tuple[Int64s, Int64s]:
-        """The windows of steps that start and are complete at some moments. Shape ``(s, …)``."""
-        starts[0] += self._begun_after_ns
-        starts[1:] = np.maximum(starts[1:], ends[:-1])
-        return np.minimum(starts, ends), ends
+        before_ns = times[self._before].max(initial=NEVER)
+        return _windows(times[self._starts], self._ends_at(times), before_ns)
 
     def _ends_at(self, times: Int64s) -> Int64s:
         """When each step is complete. Shape ``(s,)``."""
@@ -207,10 +201,14 @@ class Replay:
             nodes = np.unique(np.concatenate([_NO_ROWS, *own.touched]))
             changed.append(ChangedNodes(nodes, *(column[nodes] for column in own.columns)))
         nodes, first = self._of_steps
-        step = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(nodes))))
-        wanted = Wanted(self._starts, nodes, step, len(first))
-        starts, ends = replay_all(self.graph, base, changed, wanted)
-        starts, ends = self._windows(starts, np.maximum.accumulate(ends, axis=0))
+        # Groups are the steps, then the work before them.
+        sizes = np.diff(np.append(first, len(nodes) + np.array([0, len(self._before)])))
+        members = np.concatenate((nodes, self._before))
+        group = np.repeat(np.arange(len(sizes)), sizes)
+        wanted = Wanted(self._starts, members, group, len(sizes))
+        starts, latest = replay_all(self.graph, base, changed, wanted)
+        ends = np.maximum.accumulate(latest[:-1], axis=0)
+        starts, ends = _windows(starts, ends, latest[-1])
         return np.asarray((ends - starts).sum(axis=0))
 
     def replay(self, change: ProgramChange, *, hidden: bool = False) -> Int64s:
@@ -335,6 +333,17 @@ class Replay:
             starts, ends = graph.time_ns[edges.before[at]], graph.time_ns[at]
             share = between.within(starts, ends) / np.maximum(ends - starts, 1)
             weights.set_lag(side, at, np.round(weights.sides[side][at] * share))
+
+
+def _windows(starts: Int64s, ends: Int64s, before_ns: Int64s) -> tuple[Int64s, Int64s]:
+    """The windows of steps that start and are complete at some moments. Shape ``(s, …)``.
+
+    Args:
+        before_ns: When the work before the first step is done. Shape ``(…)``.
+    """
+    starts[0] = np.maximum(starts[0], before_ns)
+    starts[1:] = np.maximum(starts[1:], ends[:-1])
+    return np.minimum(starts, ends), ends
 
 
 @dataclass(frozen=True)

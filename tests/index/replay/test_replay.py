@@ -130,8 +130,14 @@ def test_work_from_before_the_first_step_is_not_of_it(tmp_path: Path) -> None:
         with b.step():
             for _ in range(4):
                 b.launch("aten::mm", kernel="gemm", host_ns=20_000, device_ns=50_000)
-    starts, ends = Context(trace=load_trace(b.write(tmp_path / "t.json"))).replay.windows
+    ctx = Context(trace=load_trace(b.write(tmp_path / "t.json")))
+    starts, ends = ctx.replay.windows
     np.testing.assert_array_equal(ends - starts, 200_000)
+    # Nor is it with changes, which shorten it too.
+    change = ProgramChange(scaled=((ctx.launches.work, 0.8),))
+    starts, ends = ctx.replay.windows_at(ctx.replay.replay(change))
+    np.testing.assert_array_equal(ends - starts, 160_000)
+    assert ctx.replay.savings([change] * 5) == [ctx.replay.saving(change)] * 5
 
 
 def test_a_device_that_only_finishes_the_last_step_later_is_not_the_bottleneck(
