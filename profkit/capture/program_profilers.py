@@ -120,6 +120,16 @@ def watching_python(listener: Listener) -> Iterator[None]:
             each()
 
 
+def watch_functions(
+    module: str, names: Collection[str], listener: Listener
+) -> list[Callable[[], None]]:
+    """Call a listener before the program calls any of a module's functions; returns what undoes it.
+
+    Calls within :func:`own` are not the program's.
+    """
+    return list(filter(None, (_watch(module, "", one, module, listener) for one in names)))
+
+
 def is_recording() -> bool:
     """Whether a profiler records now, in this thread or, by torch's count, in any other."""
     torch = sys.modules.get("torch")

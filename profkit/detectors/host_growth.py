@@ -32,13 +32,14 @@ Reads:
     Monitored memory: the bytes and blocks that C's and Python's allocators have allocated
     (``bytes`` in bytes), beyond tensors and graphs; the sizes of all objects at some steps,
     allocation sites and holders. Growth is native if neither these objects nor the traced
-    allocations are 30 % of it. Of a loader's workers one is sampled: the pages that
+    allocations are 30 % of it; the heap is then measured at each line and operator of a few steps.
+    Of a loader's workers one is sampled: the pages that
     it shares with no other process.
 
 When to ignore this:
     The program collects its results on purpose and has memory for all of them. Growth without a
-    holder may be a library's cache. Workers stop growing once each has copied, or cached, all that
-    it needs.
+    holder may be a library's cache; one with a plan for each new shape of a tensor is not reported.
+    Workers stop growing once each has copied, or cached, all that it needs.
 
 Source:
     ``mallinfo2(3)`` and ``sys.getallocatedblocks`` (allocated memory); ``sys.getsizeof``;
@@ -79,6 +80,9 @@ def _fix(leak: Leak) -> str:
     if leak.kind == "workers":
         return _workers_fix(leak)
     if leak.kind == "native":
+        place = at(leak_location(leak))
+        if place:
+            return f"Free what the library allocates{place}, or update it."
         return (
             "Free what the library allocates, or update it. To find the call, leave out one part "
             "of the step after another until the growth stops."

@@ -130,6 +130,7 @@ class Leak:
         copied_share: Of worker growth, the least share that is copied pages of the main process;
             0 to 1.
         made_share: Of worker growth, the least share that the workers allocated; 0 to 1.
+        operators: Of native growth, the operators that allocate it, the most bytes first.
     """
 
     kind: LeakKind
@@ -152,6 +153,7 @@ class Leak:
     is_enlarged: bool = False
     copied_share: float = 0.0
     made_share: float = 0.0
+    operators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """Host memory growth in a library, which no Python object explains."""
 
 import ctypes
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import get_args
 
 import pytest
 import torch
+from torch import Tensor
 
 import profkit
 from profkit.capture.malloc_stats import Heap
@@ -42,13 +44,73 @@ def allocate(allocated: list[int], n_bytes: int) -> None:
 def test_growth_of_a_library_is_reported_as_native(allocated: list[int]) -> None:
     monitor = LeakMonitor("test", "user", AMPLE)
     for _ in range(N_STEPS):
+        torch.ones(64, 64)
         allocate(allocated, 300 * KIB)
         monitor.step()
     live = monitor.finish()
     (leak,) = live.leaks
     assert (leak.kind, leak.device, leak.n, leak.chains) == ("native", "host", 0, ())
     assert leak.per_step_bytes == pytest.approx(300 * KIB, rel=0.05)
+    assert leak.code.startswith("allocated.append(c.malloc")
+    assert leak.operators == ()
     assert live.unexplained_per_step_bytes is None
+    assert (sys.gettrace(), sys._getframe().f_trace) == (None, None)
+
+
+@pytest.fixture
+def native_op(allocated: list[int]) -> Iterator[Callable[[Tensor], Tensor]]:
+    """An operator whose implementation keeps memory: 300 KiB and as many bytes as its input."""
+    library = torch.library.Library("profkit_test", "DEF")
+    library.define("keep(Tensor x) -> Tensor")
+
+    def keep(x: Tensor) -> Tensor:
+        allocate(allocated, 300 * KIB)
+        return x.clone()
+
+    library.impl("keep", keep, "CPU")
+    yield torch.ops.profkit_test.keep
+    library._destroy()
+
+
+def test_the_operator_that_keeps_native_memory_is_named(
+    native_op: Callable[[Tensor], Tensor],
+) -> None:
+    monitor = LeakMonitor("test", "user", AMPLE)
+    for _ in range(N_STEPS):
+        native_op(torch.ones(64, 64))  # grows here
+        monitor.step()
+    (leak,) = monitor.finish().leaks
+    assert (leak.kind, leak.operators) == ("native", ("profkit_test::keep",))
+    assert leak.code.endswith("# grows here")
+    assert leak.per_step_bytes == pytest.approx(300 * KIB, rel=0.05)
+
+
+def test_growth_for_shapes_that_are_all_new_is_a_cache(
+    native_op: Callable[[Tensor], Tensor],
+) -> None:
+    monitor = LeakMonitor("test", "user", AMPLE)
+    for step in range(N_STEPS):
+        native_op(torch.ones(1 + step, 64))
+        monitor.step()
+    assert monitor.finish().leaks == ()
+
+
+def test_a_trace_function_of_the_program_is_left_alone(allocated: list[int]) -> None:
+    def trace(*_: object) -> None:
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        monitor = LeakMonitor("test", "user", AMPLE)
+        for _ in range(N_STEPS):
+            allocate(allocated, 300 * KIB)
+            monitor.step()
+            assert sys.gettrace() is trace
+        (leak,) = monitor.finish().leaks
+    finally:
+        sys.settrace(before)
+    assert (leak.kind, leak.stack) == ("native", ())
 
 
 def test_growth_that_was_not_examined_is_not_called_native(allocated: list[int]) -> None:

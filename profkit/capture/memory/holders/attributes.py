@@ -14,12 +14,20 @@ _QUALNAME: Final = type.__dict__["__qualname__"]
 _MODULE: Final = type.__dict__["__module__"]
 
 
+def is_exactly(thing: object, *kinds: type) -> bool:
+    """Whether something has one of some types, compared by identity.
+
+    A metaclass of the program may refuse to compare or to hash its classes.
+    """
+    return any(type(thing) is kind for kind in kinds)
+
+
 def namespace_of(thing: object) -> dict[str, object] | None:
     """The ``__dict__`` of an object, or None if it has none."""
     for cls in mro_of(type(thing)):
         descriptor = class_namespace(cls).get("__dict__")
         if descriptor is not None:
-            if type(descriptor) not in {GetSetDescriptorType, MemberDescriptorType}:
+            if not is_exactly(descriptor, GetSetDescriptorType, MemberDescriptorType):
                 return None
             try:
                 namespace = descriptor.__get__(thing)

@@ -36,11 +36,11 @@ _UNSPECIFIC_KINDS: Final[dict[HolderKind, int]] = {
 """Kinds that a more specific one on the chain replaces."""
 
 
-_Role = Literal["name", "attribute", "entry", "scope"]
+_Role = Literal["name", "attribute", "entry", "scope", "unnamed"]
 
 
 class _Part(NamedTuple):
-    """A part of a chain: a new name, an attribute, a container's entry, or a name's scope."""
+    """A part of a chain: a name, its scope, an attribute, an entry, or an unnamed reference."""
 
     text: str
     role: _Role
@@ -117,7 +117,8 @@ def chain(
         elif link.starts_segment:
             text.start_segment(link.text, link.where)
         else:
-            text.add(link.text, "entry" if link.is_entry else "attribute")
+            named: _Role = "entry" if link.is_entry else "attribute"
+            text.add(link.text, named if link.is_named else "unnamed")
         text.note_kind(link.kind)
         position += link.length
     text.end_segment()
@@ -149,6 +150,10 @@ def _name_and_scope(parts: list[_Part], end: int | None) -> tuple[str, str]:
         while end > 1 and roles[end - 1] == "entry":
             end -= 1
     start = max((place for place in range(end) if roles[place] == "name"), default=0)
+    if "unnamed" in roles[start:end]:
+        end = roles.index("unnamed", start)
+        while end > start + 1 and parts[end - 1].text.startswith("._"):
+            end -= 1  # how a library stores it, as ``DataFrame._mgr``
     name = "".join(part.text for part in parts[start:end]).removeprefix(_ARROW)
     behind = itertools.takewhile(lambda part: part.role != "name", parts[end:])
     scope = next((part.text for part in behind if part.role == "scope"), "")

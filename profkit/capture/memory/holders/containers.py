@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from profkit.capture.memory.holders.attributes import full_name
+from profkit.capture.memory.holders.attributes import full_name, is_exactly
 from profkit.names import middle_cut, visible
 
 MAX_KEY: Final = 40
@@ -71,7 +71,7 @@ def _key_text(key: object, depth: int = 2) -> str:
         return middle_cut(visible(repr(start)), MAX_KEY)
     if kind is int:
         return repr(key) if key.bit_length() <= _BIG_INT_BITS else "<int>"  # type: ignore[attr-defined]
-    if any(kind is one for one in _PLAIN):
+    if is_exactly(key, *_PLAIN):
         return repr(key)
     if kind is tuple and depth:
         shown = [_key_text(one, depth - 1) for one in key[:4]]  # type: ignore[index]

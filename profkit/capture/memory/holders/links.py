@@ -20,6 +20,7 @@ from profkit.capture.memory.holders.attributes import (
     class_namespace,
     full_name,
     is_class,
+    is_exactly,
     module_of,
     mro_of,
     namespace_of,
@@ -70,6 +71,7 @@ class HolderStep(NamedTuple):
         restarts: Whether it has a name of its own that replaces all text before it.
         kind: The kind of holder that this link shows, or None.
         is_entry: Whether it is an entry of a container, such as ``[17]``.
+        is_named: Whether the program can write it; an attribute of an object in C has no name.
     """
 
     text: str
@@ -79,6 +81,7 @@ class HolderStep(NamedTuple):
     restarts: bool = False
     kind: HolderKind | None = None
     is_entry: bool = False
+    is_named: bool = True
 
 
 def link(path: Path) -> HolderStep:
@@ -89,20 +92,21 @@ def link(path: Path) -> HolderStep:
             return found
     # A suspended function is named by its variable, which comes next.
     text = "" if _is_suspendable(path[1]) else f" → its {type_name(type(path[1]))}"
-    return HolderStep(text, 1)
+    return HolderStep(text, 1, is_named=False)
 
 
 def unnamed_holder(thing: object) -> str:
     """The text for an object that no name leads to."""
     if _is_suspendable(thing) or type(thing) is types.FrameType:
         return ""  # named by its variable and the function that it runs in
-    callbacks = {
-        tuple: "the arguments",
-        types.FunctionType: "the function",
-        types.MethodType: "the method",
-    }
-    if type(thing) in callbacks:
-        return f"{callbacks[type(thing)]} of a callback in C, such as that of `atexit`"
+    callbacks = (
+        (tuple, "the arguments"),
+        (types.FunctionType, "the function"),
+        (types.MethodType, "the method"),
+    )
+    for kind, part in callbacks:
+        if is_exactly(thing, kind):
+            return f"{part} of a callback in C, such as that of `atexit`"
     return f"a {full_name(type(thing))} that no name leads to"
 
 
@@ -217,7 +221,7 @@ def _local(path: Path, frame: types.FrameType, where: str, kind: HolderKind | No
 
 
 def _is_suspendable(thing: object) -> bool:
-    return any(type(thing) is kind for kind, *_ in _SUSPENDABLE)
+    return is_exactly(thing, *(kind for kind, *_ in _SUSPENDABLE))
 
 
 def _from_cell(path: Path) -> HolderStep | None:
@@ -226,7 +230,7 @@ def _from_cell(path: Path) -> HolderStep | None:
 
 def _from_method(path: Path) -> HolderStep | None:
     method = path[0]
-    if type(method) is types.MethodType or type(method) is types.BuiltinFunctionType:
+    if is_exactly(method, types.MethodType, types.BuiltinFunctionType):
         bound: Any = method
         return HolderStep(".__self__", 1) if bound.__self__ is path[1] else None
     return None

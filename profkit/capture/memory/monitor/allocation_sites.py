@@ -9,7 +9,9 @@ from the one before, while a larger batch is not.
 
 Source: ``torch.utils._python_dispatch.TorchDispatchMode``. Modes form a stack per thread, so this
 one is pushed, and popped only when no mode of the program is above it. It makes torch dispatch each
-operator twice, so it is popped before a profiler of the program begins.
+operator twice, so it is popped before a profiler of the program begins. Other threads have stacks
+of their own, which cannot be reached. What they allocate is found through ``tracemalloc``, which
+has the traceback of each tensor's Python object.
 """
 
 import contextlib
@@ -18,18 +20,40 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from profkit.capture import program_profilers
 from profkit.capture.compiles import has_compiled
+from profkit.capture.memory.holders.attributes import is_exactly
 from profkit.capture.memory.holders.autograd_graphs import no_torch_function
+from profkit.capture.memory.holders.untracked_containers import live_tensors
+from profkit.capture.memory.monitor.own_tracing import OwnTracing
+from profkit.capture.memory.monitor.tracemalloc_lines import DEEP_FRAMES, user_stack
 from profkit.capture.source.user_code import Stack, UserCode, frames_of
 from profkit.model.live_memory import Leak
+from profkit.readers.process_memory import garbage_collection_paused
 
 _DEPTH: Final = 2
 """Nesting of an operator's inputs and outputs in tuples and lists."""
 _MIN_KEPT: Final = 0.5
 """Least size of what a longer tensor keeps, as a share of its own."""
+
+
+_Before = TypeVar("_Before")
+
+
+class OperatorCall(NamedTuple):
+    """One call of an operator.
+
+    Attributes:
+        operator: Such as ``aten.add.Tensor``.
+        frame: The Python function that called it.
+    """
+
+    operator: object
+    inputs: object
+    outputs: object
+    frame: FrameType
 
 
 class AllocationSampler:
@@ -47,26 +71,32 @@ class AllocationSampler:
         self._stacks: dict[int, Stack] = {}
         self._kept_bytes: dict[int, int] = {}
         self._earlier: Callable[[int], bool] | None = None
+        self._existed: Callable[[int], bool] | None = None
+        self._tracing = OwnTracing()
         self._user_code = UserCode()
 
     def can_begin(self) -> bool:
         """Whether a dispatch mode can be pushed now without side effects on the program."""
-        import torch
+        return not self.is_on and can_record()
 
-        if self.is_on or program_profilers.is_recording():
-            return False
-        # With ``torch.compile``, a mode would make the program run eagerly instead.
-        return not (torch._C._len_torch_dispatch_stack() or has_compiled())
-
-    def begin(self, earlier: Callable[[int], bool] | None = None) -> None:
+    def begin(
+        self,
+        earlier: Callable[[int], bool] | None = None,
+        in_threads: Callable[[int], bool] | None = None,
+    ) -> None:
         """Record allocations from here on.
 
         Args:
             earlier: Whether a longer storage may replace the one at an address, which exists
                 already. If given, :meth:`is_extension` is recorded too.
+            in_threads: Whether the storage at an address existed before. If given, allocations of
+                other threads are recorded too, which is slower.
         """
         self._earlier = earlier
-        self._mode = _recording_mode(self._record)
+        self._existed = in_threads
+        if in_threads is not None:
+            self._tracing.begin(DEEP_FRAMES)
+        self._mode = recording_mode(self._record, lambda: None)
         self._mode.__enter__()
         self.is_on = True
         program_profilers.subscribe(self._on_program_profiler)
@@ -88,6 +118,8 @@ class AllocationSampler:
             return False
         self._mode.__exit__(None, None, None)
         self._mode = None
+        self._add_traced()
+        self._tracing.end()
         self.is_on = False
         program_profilers.unsubscribe(self._on_program_profiler)
         if step is not None:
@@ -122,18 +154,34 @@ class AllocationSampler:
         """
         return address in self._kept_bytes
 
-    def _record(self, outputs: object, inputs: object, frame: FrameType | None) -> None:
+    def _add_traced(self) -> None:
+        """Add the allocation sites of the tensors that other threads have allocated."""
+        existed = self._existed
+        if existed is None or not self._tracing.is_on:
+            return
+        with garbage_collection_paused(), no_torch_function():
+            for tensor in live_tensors():
+                storage = _storage_of(tensor)
+                # A new tensor may be a view of what was allocated long before.
+                if storage is None or storage._cdata in self._stacks or existed(storage._cdata):
+                    continue
+                traceback = self._tracing.traceback_of(tensor)
+                stack = () if traceback is None else user_stack(traceback, self._user_code)
+                if stack:
+                    self._stacks[storage._weak_ref()] = stack
+
+    def _record(self, call: OperatorCall, _before: None) -> None:
         """Record an operator's outputs; errors must not reach the program."""
         stack: Stack | None = None
         with contextlib.suppress(Exception), no_torch_function():
-            kept = [] if self._earlier is None else self._earlier_in(inputs, self._earlier)
-            for tensor in _tensors_in(outputs, _DEPTH):
+            kept = [] if self._earlier is None else self._earlier_in(call.inputs, self._earlier)
+            for tensor in tensors_in(call.outputs, _DEPTH):
                 storage = _storage_of(tensor)
                 if storage is None:
                     continue
                 if storage._cdata not in self._stacks:
                     if stack is None:
-                        stack = self._user_code.stack(frame)
+                        stack = self._user_code.stack(call.frame)
                     self._stacks[storage._weak_ref()] = stack
                 if kept and self._earlier is not None and not self._earlier(storage._cdata):
                     n_bytes = storage.nbytes()
@@ -143,7 +191,7 @@ class AllocationSampler:
 
     def _earlier_in(self, inputs: object, is_earlier: Callable[[int], bool]) -> list[int]:
         """Bytes of the earlier storages that an operator's inputs are, or were computed from."""
-        storages = [_storage_of(tensor) for tensor in _tensors_in(inputs, _DEPTH + 1)]
+        storages = [_storage_of(tensor) for tensor in tensors_in(inputs)]
         kept = [self._kept_bytes.get(one._cdata) for one in storages if one is not None]
         earlier = [one.nbytes() for one in storages if one is not None and is_earlier(one._cdata)]
         return [*filter(None, kept), *earlier]
@@ -158,14 +206,34 @@ def with_site(leak: Leak, stack: Stack) -> Leak:
     return replace(leak, stack=frames, stack_basis="seen", code=code)
 
 
-def _recording_mode(
-    record: Callable[[object, object, FrameType | None], None],
+def can_record() -> bool:
+    """Whether a dispatch mode can be pushed now without side effects on the program."""
+    import torch
+
+    if program_profilers.is_recording():
+        return False
+    # With ``torch.compile``, a mode would make the program run eagerly instead.
+    return not (torch._C._len_torch_dispatch_stack() or has_compiled())
+
+
+def recording_mode(
+    record: Callable[[OperatorCall, _Before], None], before: Callable[[], _Before]
 ) -> Any:  # noqa: ANN401
-    """A mode that runs every operator unchanged and records its inputs and outputs."""
+    """A mode that runs every operator of this thread unchanged and records it.
+
+    Args:
+        record: Called after each operator.
+        before: Called before it; ``record`` receives its result.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recording(TorchDispatchMode):
         supports_higher_order_operators = True
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # Else the first operator imports torch's compiler: 800 modules, 27 MB and seconds.
+            return False
 
         def __torch_dispatch__(
             self,
@@ -174,26 +242,29 @@ def _recording_mode(
             args: Any = (),  # noqa: ANN401
             kwargs: Any = None,  # noqa: ANN401
         ) -> Any:  # noqa: ANN401
+            began = before()
             try:
                 outputs = func(*args, **(kwargs or {}))
             except BaseException:
                 # The exception's traceback refers to this frame, which must keep nothing alive.
                 del args, kwargs, types
                 raise
-            record(outputs, (args, *(kwargs or {}).values()), sys._getframe(1))
+            inputs = args, *(kwargs or {}).values()
+            record(OperatorCall(func, inputs, outputs, sys._getframe(1)), began)
             return outputs
 
     return Recording()
 
 
-def _tensors_in(outputs: object, depth: int) -> Iterator[Any]:
+def tensors_in(outputs: object, depth: int = _DEPTH + 1) -> Iterator[Any]:
+    """The tensors in an operator's inputs or outputs, nested so deep in tuples and lists."""
     import torch
 
     if issubclass(type(outputs), torch.Tensor):
         yield outputs
-    elif depth and type(outputs) in {tuple, list}:
+    elif depth and is_exactly(outputs, tuple, list):
         for one in outputs:  # type: ignore[attr-defined]
-            yield from _tensors_in(one, depth - 1)
+            yield from tensors_in(one, depth - 1)
 
 
 def _storage_of(tensor: Any) -> Any:  # noqa: ANN401

@@ -23,10 +23,12 @@ Work = Literal[
     "collector",
     "classify",
     "workers",
+    "sites",
 ]
 """Kinds of work: the first tensor scan; later scans over all objects; scans over young objects; the
 graph walk of a sample; an inspection; a scan of host objects; an evaluation of traced allocations;
-a scan before a garbage collection; a classification of all samples; measuring a loader worker."""
+a scan before a garbage collection; a classification of all samples; measuring a loader worker;
+sampling allocation sites until one that grows rarely was seen."""
 
 OVERDUE: Final = 1.3
 """At this multiple of the last measured step the next one is due regardless of its cost: what fills
@@ -48,13 +50,13 @@ class Budget:
     free_s: dict[Work, float] = field(
         default_factory=lambda: {
             "full": 0.0, "young": 0.08, "graphs": 0.1, "inspection": 1.5, "host": 2.5,
-            "lines": 0.5, "collector": 0.02, "classify": 0.04, "workers": 0.15,
+            "lines": 0.5, "collector": 0.02, "classify": 0.04, "workers": 0.15, "sites": 1.0,
         }
     )  # fmt: skip
     share: dict[Work, float] = field(
         default_factory=lambda: {
             "full": 0.005, "young": 0.015, "graphs": 0.01, "inspection": 0.04, "host": 0.04,
-            "lines": 0.01, "collector": 0.005, "classify": 0.005, "workers": 0.01,
+            "lines": 0.01, "collector": 0.005, "classify": 0.005, "workers": 0.01, "sites": 0.02,
         }
     )  # fmt: skip
 
@@ -106,6 +108,11 @@ class Clock:
         allowed_ns = max(free_ns, self._budget.share.get(work, 0.0) * self.monitored_ns())
         next_ns = max(spent.next_ns, expected_ns)
         return (spent.n == 0 and not expected_ns) or spent.cpu_ns + next_ns <= allowed_ns
+
+    def affords_sites(self) -> bool:
+        """Whether sampling allocation sites has stayed within the budget."""
+        share, free_s = (one.get("sites", 0.0) for one in (self._budget.share, self._budget.free_s))
+        return self._sampling_ns <= max(free_s * _SECOND_NS, share * self.monitored_ns())
 
     def is_within_share(self, work: Work) -> bool:
         """Whether some work has cost no more than its share, ignoring the free seconds."""

@@ -20,6 +20,7 @@ from profkit.capture.memory.monitor.host_objects import (
     entry_bytes,
     scan_host_objects,
 )
+from profkit.capture.memory.monitor.native_growth import NativeSampler
 from profkit.capture.memory.monitor.tracemalloc_lines import GrowthSampler, TracemallocLines
 from profkit.capture.source.user_code import Place, Stack
 from profkit.index.trend import Trend, median_slope
@@ -83,14 +84,31 @@ class HostGrowthTracker:
 
     Attributes:
         growth: Traces the allocations of a few steps.
+        native: Measures the heap at the lines and operators of a few steps.
     """
 
     def __init__(self, lines: TracemallocLines | None = None) -> None:
         self.growth = GrowthSampler()
+        self.native = NativeSampler()
         self._lines = lines or TracemallocLines()
         self._scans: list[HostScan] = []
         self._containers = _Sizes.of([])
         self._large: dict[str, dict[int, int]] = {}
+
+    @property
+    def is_sampling(self) -> bool:
+        """Whether allocations are being traced or measured."""
+        return bool(self.growth.next_step) or self.native.is_on
+
+    @property
+    def has_traced_growth(self) -> bool:
+        """Whether the traced allocations grow, even if what was freed at once hides it."""
+        return sum((self.growth.per_step or {}).values()) >= MIN_BYTES_PER_STEP
+
+    def end(self) -> None:
+        """Stop tracing and measuring."""
+        self.growth.end()
+        self.native.end()
 
     @property
     def n_scans(self) -> int:
@@ -175,7 +193,21 @@ class HostGrowthTracker:
             return None
         if sum(traced.values()) >= _MIN_EXPLAINED * trend.per_step:
             return with_site(leak, self._site(trend.per_step))
-        return replace(leak, kind="native")
+        return self._with_operators(replace(leak, kind="native"))
+
+    def _with_operators(self, leak: Leak) -> Leak | None:
+        """Native growth with its line and operators; None if it is for shapes that are all new."""
+        growth = self.native.growth
+        if growth is None:
+            return leak
+        least = _MIN_SHARE * leak.per_step_bytes
+        sites = [site for site, pace in growth.by_site.items() if pace >= least]
+        sites.sort(key=lambda site: -growth.by_site[site])
+        if not sites:
+            is_cache = growth.new_shapes >= _MIN_EXPLAINED * leak.per_step_bytes
+            return None if is_cache else leak
+        names = dict.fromkeys(site.operator for site in sites if site.operator)
+        return with_site(replace(leak, operators=tuple(names)), (sites[0].place,))
 
     def _site(self, total: float) -> Stack:
         """The source line that allocates most of the growth; empty if its share is too small."""

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from profkit.capture.memory.holders import holder_chains
-from profkit.capture.memory.holders.attributes import full_name
+from profkit.capture.memory.holders.attributes import full_name, is_exactly
 from profkit.capture.memory.holders.autograd_cycles import AutogradCycle
 from profkit.capture.memory.holders.autograd_graphs import (
     GraphWalk,
@@ -307,8 +307,9 @@ class LeakInspector:
         if not examples:
             return Inspection(self._step, chains=chains, is_hidden=True)
         newest = examples[0]
-        stacks = () if group[1] is None else map(self._stack_of, examples)
-        stack = next(filter(None, stacks), ())
+        # What is older than sampling has the line of a view or of an operation in place.
+        site = () if group[1] is None else (group[1],)
+        stack = next((one for one in map(self._stack_of, examples) if one[:1] == site), site)
         storage = storage_of(newest)
         return Inspection(
             self._step,
@@ -408,6 +409,6 @@ def _shape(tensor: Any) -> TensorShape:  # noqa: ANN401
 
     base: Any = torch.Tensor
     dtype = base.dtype.__get__(tensor)
-    is_plain = type(tensor) in {base, torch.nn.Parameter}
+    is_plain = is_exactly(tensor, base, torch.nn.Parameter)
     dims = tuple(base.size(tensor)) if is_plain else None
     return TensorShape(str(dtype).removeprefix("torch."), dims, dtype.itemsize)

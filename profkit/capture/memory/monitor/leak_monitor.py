@@ -6,6 +6,7 @@ if growth is seen are allocation sites sampled for a few steps, and holders sear
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -16,12 +17,13 @@ from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.budget import OVERDUE, Budget, Clock, Work
 from profkit.capture.memory.monitor.host_growth import MIN_BYTES_PER_STEP, HostGrowthTracker
 from profkit.capture.memory.monitor.leak_inspector import Inspection, LeakInspector, SiteGroup
-from profkit.capture.memory.monitor.live_tensors import LiveTensors, TensorKind
+from profkit.capture.memory.monitor.live_tensors import MIN_AGE_STEPS, LiveTensors, TensorKind
 from profkit.capture.memory.monitor.sampler import MAX_NODES, Sampler
 from profkit.capture.memory.monitor.series import (
     DeviceDtype,
     Series,
     growing_kinds,
+    growth_interval,
     growth_of,
     reallocated,
     suspected_kinds,
@@ -40,6 +42,8 @@ _MIN_SAMPLED_STEPS: Final = 3
 """Steps whose allocation sites are sampled at least: allocations of the first have aged then."""
 _MAX_SAMPLED_STEPS: Final = (6, 12, 24)
 """Steps whose sites are sampled at most while wanted ones are unknown: the first time and later."""
+_GROWTHS_SAMPLED: Final = 2
+"""If growth comes more rarely, sites are sampled over so many of its intervals."""
 _MAX_HOST_SCANS: Final = 4
 """Scans of host objects, which cost more than anything else."""
 _CHECK_INTERVAL: Final = 8
@@ -121,6 +125,7 @@ class LeakMonitor:
         self.n_steps += 1
         self._sampler.workers.note_tracing()
         self._sites.end()
+        self._host.native.end()
 
     def leaks(self) -> tuple[Leak, ...]:
         """The leaks so far; none while there are too few steps."""
@@ -129,7 +134,7 @@ class LeakMonitor:
     def finish(self) -> LiveMemory:
         """End monitoring and return the result."""
         self._sites.end()
-        self._host.growth.end()
+        self._host.end()
         self._guarded(self._inspect_at_end)
         live = self._result()
         self._guarded(self._release)
@@ -138,6 +143,7 @@ class LeakMonitor:
     def discard(self) -> None:
         """End monitoring without a result."""
         self._sites.end()
+        self._host.end()
         self._guarded(self._release)
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -159,9 +165,9 @@ class LeakMonitor:
             self._live_tensors.begin()
             self._sample("first")
         else:
-            sites_sampled = self._sites.is_on or bool(self._host.growth.next_step)
+            sites_sampled = self._sites.is_on or self._host.is_sampling
             self._clock.step_ended(self.n_steps, sites_sampled=sites_sampled)
-            if self._is_growth_sampled():
+            if self._is_growth_sampled() or self._is_native_growth_sampled():
                 self._clock.step_begins(self.n_steps)
                 return
             if self._sites.is_on:
@@ -172,8 +178,8 @@ class LeakMonitor:
             full = self._live_tensors.n_missed > 0 and self._clock.affords("full")
             self._sample("full" if full else "young")
             if sites_sampled:
-                self._sites.retain(lambda address: self._live_tensors.storage(address) is not None)
-            if self.n_steps < self._sites_until and self._lacks_sites():
+                self._sites.retain(self._existed)
+            if self._may_sample_more() and self._lacks_sites():
                 self._sample_sites()
             else:
                 self._evaluate()
@@ -214,7 +220,10 @@ class LeakMonitor:
             elif self._may_sample_sites():
                 self._sampled_for = suspected
                 self._sites_from = self.n_steps
-                self._sites_until = self.n_steps + _MAX_SAMPLED_STEPS[self._n_site_samplings]
+                intervals = [growth_interval(self._series, kind) for kind in suspected]
+                most = _MAX_SAMPLED_STEPS[self._n_site_samplings]
+                most = max([most, *(_GROWTHS_SAMPLED * one + MIN_AGE_STEPS for one in intervals)])
+                self._sites_until = self.n_steps + most
                 self._n_site_samplings += 1
                 self._sample_sites()
             elif self.n_steps > self._inspect_from + _PATIENCE_STEPS:
@@ -231,19 +240,38 @@ class LeakMonitor:
             self._next_step = growth.next_step or self.n_steps
         return bool(growth.next_step)
 
+    def _is_native_growth_sampled(self) -> bool:
+        """Whether the heap is measured at each line and operator of further steps."""
+        native = self._host.native
+        if native.is_on:
+            with self._clock.spending("lines"), self._sampler.excluding_own():
+                native.advance(self.n_steps)
+            self._next_step = self.n_steps + 1
+        return native.is_on
+
     def _scan_host(self) -> None:
         """Scan Python's objects if unexplained host memory growth has begun."""
         self._host_from = self.n_steps + max(_MIN_INSPECTION_INTERVAL, self.n_steps // 4)
-        if self._host.n_scans >= _MAX_HOST_SCANS or self._host_trend() is None:
+        grows = self._host_trend() is not None or self._host.has_traced_growth
+        if self._host.n_scans >= _MAX_HOST_SCANS or not grows:
             return
         with self._clock.spending("host"), self._sampler.excluding_own():
             own = [one.amounts for one in self._series.samples]
             own = list({id(one): one for one in own}.values())
             self._host.scan(self.n_steps, own, self._sampler.n_own_blocks)
         wants_lines = not self._lines.is_enabled and self._host.growth.per_step is None
-        if wants_lines and self._clock.affords("lines") and self._host.growth.can_begin():
+        if wants_lines and self._clock.affords("lines"):
             self._host.growth.begin(self.n_steps)
-            self._next_step = self._host.growth.next_step
+            self._next_step = self._host.growth.next_step or self._next_step
+        elif self._is_native() and self._may_sample_sites():
+            with self._clock.spending("lines"), self._sampler.excluding_own():
+                self._host.native.begin(self.n_steps)
+            self._next_step = self.n_steps + 1
+
+    def _is_native(self) -> bool:
+        """Whether growth seems to be native, and was not measured at each line and operator yet."""
+        leak = self._host.leak(self._host_trend())
+        return leak is not None and leak.kind == "native" and self._host.native.growth is None
 
     def _host_trend(self) -> Trend | None:
         """Growth of the heap beyond tensors and graphs, or None."""
@@ -268,6 +296,12 @@ class LeakMonitor:
         )
         return wanted and self._n_site_samplings < len(_MAX_SAMPLED_STEPS)
 
+    def _may_sample_more(self) -> bool:
+        """Whether the allocation sites of another step may be sampled."""
+        n_steps = self.n_steps - self._sites_from
+        is_short = n_steps < _MAX_SAMPLED_STEPS[-1] or self._clock.affords_sites()
+        return self.n_steps < self._sites_until and is_short
+
     def _lacks_sites(self) -> bool:
         """Whether some kind that sites are sampled for has no aged storage with a known site."""
         if self.n_steps < self._sites_from + _MIN_SAMPLED_STEPS:
@@ -289,8 +323,17 @@ class LeakMonitor:
     def _sample_sites(self) -> None:
         """Sample the allocation sites of the step that begins now."""
         if self._sites.can_begin():
-            self._sites.begin(self._is_recent if self._reallocated else None)
+            # The other threads are searched only once this one was found not to allocate them.
+            is_elsewhere = self.n_steps >= self._sites_from + _MIN_SAMPLED_STEPS
+            self._sites.begin(
+                self._is_recent if self._reallocated else None,
+                self._existed if is_elsewhere and threading.active_count() > 1 else None,
+            )
             self._next_step = self.n_steps + 1
+
+    def _existed(self, address: int) -> bool:
+        """Whether a storage was there at the last sample."""
+        return self._live_tensors.storage(address) is not None
 
     def _is_recent(self, address: int) -> bool:
         """Whether a tracked storage was allocated since monitoring began."""
@@ -403,7 +446,7 @@ class LeakMonitor:
         self._sites.retain(lambda _: False)
         self._live_tensors.end()
         self._lines.end()
-        self._host.growth.end()
+        self._host.end()
 
 
 def _with_known(newest: Inspection, before: Inspection | None) -> Inspection:

@@ -238,6 +238,13 @@ def accumulation(series: Series, kind: TensorKind) -> Trend | None:
     return trend if trend is not None and growth_of(series.aged_n(kind), 0.0) is not None else None
 
 
+def growth_interval(series: Series, kind: TensorKind) -> int:
+    """Steps between two increases of the number of a kind's tensors, as far as samples show."""
+    steps, n = series.aged_n(kind)
+    rises = np.diff(steps[1:][np.diff(n) > 0])
+    return int(np.median(rises)) if len(rises) else 0
+
+
 def growing_kinds(series: Series) -> set[TensorKind]:
     """Kinds of which more and more has stayed alive over all samples, even if only occasionally."""
     return {kind for kind in series.kinds() if accumulation(series, kind) is not None}

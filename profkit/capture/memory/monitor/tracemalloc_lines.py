@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from profkit.capture.memory.monitor.own_tracing import OwnTracing
 from profkit.capture.source.files import PROFKIT_FOLDER
-from profkit.capture.source.user_code import Place, UserCode
+from profkit.capture.source.user_code import Place, Stack, UserCode
 
 FRAMES: Final = 4
 """Frames recorded per allocation, as library frames lie between it and the user's line. With 1
 frame the program takes 1.3 times as long, with 25 frames 4.9 times."""
-_DEEP_FRAMES: Final = 16
+DEEP_FRAMES: Final = 16
 """The same for a few steps. ``pandas.concat`` allocates eight frames below its caller."""
 _HALF_STEPS: Final = 4
 _MAX_TRACE_BYTES: Final = 64 << 20
@@ -43,24 +44,21 @@ class TracemallocLines:
     def __init__(self, *, enabled: bool = False) -> None:
         self.bytes_by_line: dict[Place, int] = {}
         self._enabled = enabled
-        self._started_here = False
+        self._tracing = OwnTracing()
         self._user_code = UserCode()
 
     def begin(self) -> None:
         """Start tracing, unless the program itself has started it."""
-        if self._enabled and not tracemalloc.is_tracing():
-            tracemalloc.start(FRAMES)
-            self._started_here = True
+        if self._enabled:
+            self._tracing.begin(FRAMES)
 
     def end(self) -> None:
         """Stop tracing, if it was started here."""
-        if self._started_here:
-            tracemalloc.stop()
-            self._started_here = False
+        self._tracing.end()
 
     def own_bytes(self) -> int:
         """Memory that the trace itself takes."""
-        return tracemalloc.get_tracemalloc_memory() if self._started_here else 0
+        return self._tracing.own_bytes()
 
     @property
     def is_enabled(self) -> bool:
@@ -70,21 +68,20 @@ class TracemallocLines:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Add up what was allocated since and is alive, and trace nothing while open."""
-        if not self._started_here or not tracemalloc.is_tracing():
+        if not self._tracing.is_on:
             yield
             return
         self._add_up()
-        tracemalloc.stop()
+        self._tracing.end()
         try:
             yield
         finally:
-            tracemalloc.start(FRAMES)
+            self._tracing.begin(FRAMES)
 
     def _add_up(self) -> None:
-        for statistic in tracemalloc.take_snapshot().statistics("traceback"):
-            line = user_line(statistic.traceback, self._user_code)
-            if line is not None and line != PROFKIT_LINE:
-                self.bytes_by_line[line] = self.bytes_by_line.get(line, 0) + statistic.size
+        for line, n_bytes in lines_alive(self._tracing, self._user_code).items():
+            if line != NO_LINE:
+                self.bytes_by_line[line] = self.bytes_by_line.get(line, 0) + n_bytes
 
 
 class GrowthSampler:
@@ -103,21 +100,18 @@ class GrowthSampler:
         self.next_step = 0
         self.per_step: dict[Place, float] | None = None
         self._half: tuple[int, dict[Place, int]] | None = None
+        self._tracing = OwnTracing()
         self._user_code = UserCode()
 
-    def can_begin(self) -> bool:
-        """Whether nobody traces allocations."""
-        return not self.next_step and not tracemalloc.is_tracing()
-
     def begin(self, step: int) -> None:
-        """Trace the steps after this one."""
-        tracemalloc.start(_DEEP_FRAMES)
-        self._half = None
-        self.next_step = step + _HALF_STEPS
+        """Trace the steps after this one, unless allocations are being traced already."""
+        if self._tracing.begin(DEEP_FRAMES):
+            self._half = None
+            self.next_step = step + _HALF_STEPS
 
     def advance(self, step: int) -> None:
         """A step has ended at which this is due."""
-        if tracemalloc.get_tracemalloc_memory() > _MAX_TRACE_BYTES:
+        if not self._tracing.is_on or self._tracing.own_bytes() > _MAX_TRACE_BYTES:
             self.end()
         elif self._half is None:
             self._half = step, self._alive()
@@ -133,34 +127,48 @@ class GrowthSampler:
 
     def end(self) -> None:
         """Stop tracing, if it is on."""
-        if self.next_step:
-            tracemalloc.stop()
-            self.next_step = 0
+        self._tracing.end()
+        self.next_step = 0
 
     def own_bytes(self) -> int:
         """Memory that tracing itself takes."""
-        return tracemalloc.get_tracemalloc_memory() if self.next_step else 0
+        return self._tracing.own_bytes()
 
     def _alive(self) -> dict[Place, int]:
         """Bytes by line that were allocated since and are alive, without profkit's own."""
-        found: dict[Place, int] = {}
-        for statistic in tracemalloc.take_snapshot().statistics("traceback"):
-            line = user_line(statistic.traceback, self._user_code)
-            if line != PROFKIT_LINE:
-                found[line or NO_LINE] = found.get(line or NO_LINE, 0) + statistic.size
-        return found
+        return lines_alive(self._tracing, self._user_code)
+
+
+def lines_alive(tracing: OwnTracing, user_code: UserCode) -> dict[Place, int]:
+    """Bytes by line that were allocated while tracing and are alive, without profkit's own."""
+    found: dict[Place, int] = {}
+    for traceback, n_bytes in tracing.statistics():
+        line = user_line(traceback, user_code)
+        if line != PROFKIT_LINE:
+            found[line or NO_LINE] = found.get(line or NO_LINE, 0) + n_bytes
+    return found
 
 
 def user_line(traceback: tracemalloc.Traceback, user_code: UserCode) -> Place | None:
-    """The innermost line of the user's code, without function names, which are not recorded.
+    """The innermost line of the user's code.
 
     Returns:
         None if there is none; :data:`PROFKIT_LINE` if profkit itself has allocated.
     """
+    return next(_places(traceback, user_code), None)
+
+
+def user_stack(traceback: tracemalloc.Traceback, user_code: UserCode) -> Stack:
+    """The user frames of a traceback, innermost first; empty if profkit itself has allocated."""
+    stack = tuple(_places(traceback, user_code))
+    return () if PROFKIT_LINE in stack else stack
+
+
+def _places(traceback: tracemalloc.Traceback, user_code: UserCode) -> Iterator[Place]:
+    """User frames, innermost first, without function names, which are not recorded."""
     # The most recent call is last.
     for frame in reversed(traceback):
         if frame.filename.startswith(PROFKIT_FOLDER):
-            return PROFKIT_LINE
-        if user_code.is_user_file(frame.filename):
-            return frame.filename, frame.lineno, ""
-    return None
+            yield PROFKIT_LINE
+        elif user_code.is_user_file(frame.filename):
+            yield frame.filename, frame.lineno, ""

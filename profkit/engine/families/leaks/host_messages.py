@@ -5,9 +5,11 @@ from typing import Final
 from profkit.engine.families.leaks.messages import (
     allocation_and_holder,
     growth_text,
+    leak_location,
     leak_message,
+    quoted,
 )
-from profkit.engine.wording import counted
+from profkit.engine.wording import at, counted
 from profkit.model.live_memory import Leak
 from profkit.units import format_bytes, format_count, format_share
 
@@ -31,9 +33,11 @@ def host_message(leak: Leak) -> str:
 
 
 def _native_message(leak: Leak) -> str:
+    names = ", ".join(map(quoted, leak.operators))
+    during = f" in {names}" if names else ""
     return (
-        f"{growth_text(leak)}. No tensor and no Python object owns it: a library allocates it "
-        "and does not free it."
+        f"{growth_text(leak)}. No tensor and no Python object owns it: a library allocates it"
+        f"{during}{at(leak_location(leak))} and does not free it."
     )
 
 

@@ -186,3 +186,18 @@ def _grown(path: list[str], target: object) -> object:
                 "deque": lambda one: deque([4, 5, one]),
             }[step](held)
     return held
+
+
+def test_what_has_no_name_in_python_is_called_by_the_object_around_it(world: World) -> None:
+    module = world(
+        "import pandas as pd\n"
+        "def run():\n"
+        "    table = pd.DataFrame({'a': np.zeros(9)})\n"
+        "    tracked(table._mgr.blocks[0].values)\n"
+        "    return (yield)\n"
+        "running = run()\n"
+        "next(running)\n"
+    )
+    assert {(chain.name, chain.scope) for chain in of(module)} == {
+        ("table", " in generator run at world.py:18")
+    }

@@ -1,6 +1,7 @@
 """Allocation sites are recorded without side effects on the program."""
 
 import gc
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -114,3 +115,16 @@ def test_an_error_of_an_operator_propagates_and_keeps_nothing_alive(
     del big
     gc.collect()
     assert storage.expired()
+
+
+def test_sampling_does_not_import_the_compiler() -> None:
+    program = (
+        "import sys, torch\n"
+        "from profkit.capture.memory.monitor.allocation_sites import AllocationSampler\n"
+        "sites = AllocationSampler()\n"
+        "sites.begin()\n"
+        "torch.ones(3)\n"
+        "assert sites.end(1)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

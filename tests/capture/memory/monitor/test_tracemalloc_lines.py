@@ -1,11 +1,14 @@
 """Python allocations are attributed to source lines on request, but not while paused."""
 
+import contextlib
 import tracemalloc
 from collections.abc import Iterator
 
 import pytest
+import torch
 
-from profkit.capture.memory.monitor.tracemalloc_lines import TracemallocLines
+from profkit.capture.memory.monitor.own_tracing import OwnTracing
+from profkit.capture.memory.monitor.tracemalloc_lines import GrowthSampler, TracemallocLines
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +67,37 @@ def test_nothing_is_traced_by_default() -> None:
         assert not tracemalloc.is_tracing()
     lines.end()
     assert lines.bytes_by_line == {}
+
+
+@pytest.mark.parametrize("use", ["start", "is_tracing", "get_traced_memory", "take_snapshot"])
+def test_a_program_that_uses_tracemalloc_finds_it_as_without_profkit(use: str) -> None:
+    functions = {name: getattr(tracemalloc, name) for name in dir(tracemalloc)}
+    tracing = OwnTracing()
+    assert tracing.begin(4)
+    kept = bytes(10_000)
+    for each in (kept, torch.zeros(3), OwnTracing()):
+        traceback = tracing.traceback_of(each)
+        assert traceback is not None
+        assert traceback[-1].filename in {__file__, OwnTracing.__init__.__code__.co_filename}
+    assert sum(n_bytes for _, n_bytes in tracing.statistics()) > 10_000
+    with contextlib.suppress(RuntimeError):
+        getattr(tracemalloc, use)(*[7] * (use == "start"))
+    assert not tracing.is_on
+    assert {name: getattr(tracemalloc, name) for name in dir(tracemalloc)} == functions
+    tracing.end()
+    assert tracemalloc.is_tracing() == (use == "start")
+    assert tracing.begin(4) == (use != "start")
+    tracing.end()
+    assert (tracing.statistics(), tracing.traceback_of(kept), tracing.own_bytes()) == ([], None, 0)
+    if use == "start":
+        assert tracemalloc.get_traceback_limit() == 7
+
+
+def test_growth_is_not_traced_over_the_program_s_own_tracing() -> None:
+    growth = GrowthSampler()
+    growth.begin(1)
+    tracemalloc.start(7)
+    growth.advance(growth.next_step)
+    growth.end()
+    assert (growth.next_step, growth.per_step) == (0, None)
+    assert tracemalloc.get_traceback_limit() == 7

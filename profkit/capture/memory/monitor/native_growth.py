@@ -1,0 +1,186 @@
+# ruff: noqa: SLF001  (the frame of a caller has no other name)
+"""Finds the lines and operators during which memory grows that no Python object owns.
+
+For a few steps the C heap is measured before and after each operator, and at each line of the
+user's code. What an operator allocates for its outputs is a tensor's. What it allocates for shapes
+that the steps before did not have may be a cache of plans, as oneDNN has one of 1024 primitives,
+and is counted apart.
+
+Source: ``sys.settrace`` of Python's library reference, which is left to the program if it uses it;
+``ONEDNN_PRIMITIVE_CACHE_CAPACITY`` in oneDNN's developer guide.
+"""
+
+import contextlib
+import sys
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+from profkit.capture import program_profilers
+from profkit.capture.malloc_stats import Heap
+from profkit.capture.memory.holders.autograd_graphs import no_torch_function, storage_of
+from profkit.capture.memory.monitor.allocation_sites import (
+    OperatorCall,
+    can_record,
+    recording_mode,
+    tensors_in,
+)
+from profkit.capture.source.user_code import Place, UserCode
+
+_N_STEPS: Final = 4
+"""Steps that are measured; those after the first show what repeats."""
+_MAX_READS: Final = 100_000
+"""Measurements of the heap, of some microseconds each, after which the rest is left out."""
+
+
+class NativeSite(NamedTuple):
+    """Where memory was allocated: a source line, and the operator that it runs, or empty."""
+
+    place: Place
+    operator: str
+
+
+class NativeGrowth(NamedTuple):
+    """Bytes per step that the C heap grew beyond tensors.
+
+    Attributes:
+        by_site: By line and operator, in shapes that had been there before.
+        new_shapes: In operators, for shapes that had not.
+    """
+
+    by_site: dict[NativeSite, float]
+    new_shapes: float
+
+
+class NativeSampler:
+    """Measures a few steps.
+
+    Attributes:
+        is_on: Whether steps are being measured.
+        growth: What was found, once it is.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.growth: NativeGrowth | None = None
+        self._heap = Heap()
+        self._user_code = UserCode()
+        self._mode: Any = None
+        self._first = 0
+        self._is_in_operator = False
+        self._n_reads = 0
+        self._bytes = 0
+        self._at: Place | None = None
+        self._by_site: dict[NativeSite, int] = {}
+        self._new_shapes = 0
+        self._known: set[object] = set()
+        self._seen: set[object] = set()
+
+    def begin(self, step: int) -> None:
+        """Measure the steps after this one, unless the program uses what that needs."""
+        if sys.gettrace() is not None or not can_record() or self._heap.allocated() is None:
+            return
+        self._first = step
+        self._mode = recording_mode(self._after_operator, self._before_operator)
+        self._mode.__enter__()
+        self.is_on = True
+        program_profilers.subscribe(self._on_program_profiler)
+        self._mark_frames(self._at_line)
+        self._bytes = self._read()
+        sys.settrace(self._at_call)
+
+    def advance(self, step: int) -> None:
+        """A step has ended."""
+        n_steps = step - self._first
+        if n_steps == 1:
+            self._by_site.clear()
+            self._new_shapes = 0
+        self._known |= self._seen
+        if n_steps >= _N_STEPS or self._n_reads > _MAX_READS:
+            n = max(n_steps - 1, 1)
+            by_site = {site: size / n for site, size in self._by_site.items()}
+            self.growth = NativeGrowth(by_site, self._new_shapes / n)
+            self.end()
+
+    def end(self) -> None:
+        """Stop measuring, if it is on."""
+        if not self.is_on:
+            return
+        self.is_on = False
+        if sys.gettrace() == self._at_call:
+            sys.settrace(None)
+        self._mark_frames(None)
+        program_profilers.unsubscribe(self._on_program_profiler)
+        with contextlib.suppress(AssertionError):
+            self._mode.__exit__(None, None, None)
+        self._mode = None
+
+    def _on_program_profiler(self, _name: str) -> None:
+        self.end()
+
+    def _mark_frames(self, tracer: Any) -> None:  # noqa: ANN401  (as typeshed has it)
+        """Have the running functions of the user report their lines, or report them no more."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            is_marked = frame.f_trace == self._at_line
+            is_user = self._user_code.is_user_file(frame.f_code.co_filename)
+            is_free = is_user and frame.f_trace is None
+            if is_marked or (is_free and tracer is not None):
+                frame.f_trace = tracer
+            if self._at is None and is_free:
+                self._at = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+            frame = frame.f_back
+
+    def _read(self) -> int:
+        """Bytes on the C heap."""
+        self._n_reads += 1
+        allocated = self._heap.allocated()
+        return 0 if allocated is None else allocated.bytes
+
+    def _at_call(self, frame: FrameType, _event: str, _arg: object) -> Any:  # noqa: ANN401
+        """A function begins; the tracer of its lines, or None for a library's."""
+        if not self.is_on or not self._user_code.is_user_file(frame.f_code.co_filename):
+            return None
+        self._move_to(frame)
+        return self._at_line
+
+    def _at_line(self, frame: FrameType, event: str, _arg: object) -> Any:  # noqa: ANN401
+        """A line begins, or a function ends and its caller goes on."""
+        if event == "exception":
+            self._is_in_operator = False
+        if self.is_on and event in {"line", "return"}:
+            self._move_to(frame.f_back if event == "return" else frame)
+        return self._at_line
+
+    def _move_to(self, frame: FrameType | None) -> None:
+        if self._is_in_operator or self._n_reads > _MAX_READS:
+            return
+        self._add("", self._read() - self._bytes)
+        self._at = self._user_code.innermost(frame)
+        self._bytes = self._read()
+
+    def _add(self, operator: str, n_bytes: int) -> None:
+        if self._at is not None and n_bytes:
+            site = NativeSite(self._at, operator)
+            self._by_site[site] = self._by_site.get(site, 0) + n_bytes
+
+    def _before_operator(self) -> int:
+        self._is_in_operator = True
+        return self._read()
+
+    def _after_operator(self, call: OperatorCall, before: int) -> None:
+        """Count what an operator has allocated beside its outputs."""
+        added = self._read() - before
+        self._is_in_operator = False
+        with contextlib.suppress(Exception), no_torch_function():
+            old = {storage[0] for one in tensors_in(call.inputs) if (storage := storage_of(one))}
+            new = {s[0]: s[1] for one in tensors_in(call.outputs) if (s := storage_of(one))}
+            beside = added - sum(n_bytes for key, n_bytes in new.items() if key not in old)
+            shapes = tuple((str(one.dtype), tuple(one.shape)) for one in tensors_in(call.inputs))
+            name = str(call.operator).rpartition(".")[0]
+            self._seen.add((name, shapes))
+            if (name, shapes) in self._known:
+                self._add(name.replace(".", "::"), beside)
+            else:
+                self._new_shapes += beside
+        # The line has what the operators in it do not account for.
+        self._bytes += added
