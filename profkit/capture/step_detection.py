@@ -40,7 +40,7 @@ OPS_SECONDS: Final = 10.0
 STACKS_SECONDS: Final = 3.0
 """The same with stacks, which make ten times as many."""
 COMPILING_SECONDS: Final = 0.05
-"""How long to wait where a recording cannot end, since the program is being compiled."""
+"""How long to wait where a recording cannot end, since the program is compiled or traced."""
 _HOOKS_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
@@ -315,7 +315,7 @@ class StepFinder:
             self._deadline = Deadline(seconds, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        if is_compiling():
+        if is_compiling() or _is_traced():
             self._deadline = Deadline(COMPILING_SECONDS, self._on_deadline)
         elif self._session is not None:
             self._session.freeze()
@@ -327,10 +327,11 @@ class StepFinder:
 
 
 def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
-    """A hook that is skipped while ``torch.compile`` traces the program.
+    """A hook that is skipped while the program is traced, or its operators are intercepted.
 
     torch.compile traces hooks too, and a hook that it cannot trace is a graph break: slower, and
-    with ``fullgraph=True`` an error in the program.
+    with ``fullgraph=True`` an error in the program. ``torch.jit.trace`` and dispatch modes, such as
+    those of ``make_fx``, take the annotations of a recording that begins for the program's.
     """
     import torch
 
@@ -338,14 +339,27 @@ def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
     places = (getattr(torch, "compiler", None), torch._utils)  # noqa: SLF001
     found = (getattr(place, "is_compiling", None) for place in places)
     is_compiling = next((each for each in found if each is not None), None)
-    if is_compiling is None:
-        return hook
 
-    def unless_compiling(*args: Any) -> None:  # noqa: ANN401
-        if not is_compiling():
+    def unless_traced(*args: Any) -> None:  # noqa: ANN401
+        if is_compiling is not None and is_compiling():
+            return
+        if not _is_traced():
             hook(*args)
 
-    return unless_compiling
+    return unless_traced
+
+
+def _is_traced() -> bool:
+    """Whether operators that run now are recorded or intercepted by the program.
+
+    The beginning and the end of an annotation are operators like any other.
+
+    Source: ``torch.ops.profiler._record_function_enter_new``.
+    """
+    import torch
+
+    has_modes = torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001
+    return has_modes or torch._C._get_tracing_state() is not None  # noqa: SLF001
 
 
 def _without_warning(remove: Callable[[], None]) -> Callable[[], None]:

@@ -37,6 +37,22 @@ with torch.no_grad():
 print(n_hooks)
 """
 
+TRACED = """
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+example = torch.ones(2, 4)
+HOW
+"""
+WAYS_TO_TRACE = {
+    "jit": "graph = torch.jit.trace(network, example).inlined_graph\n"
+    "print(sorted(node.kind() for node in graph.nodes()))",
+    "make_fx": "print([str(node.target) for node in make_fx(network)(example).graph.nodes])",
+    "export": "made = torch.export.export(network, (example,))\n"
+    "print([str(node.target) for node in made.graph.nodes])",
+}
+
 
 def printed(program: str, folder: Path, *options: str) -> tuple[str, str]:
     path = folder / "program.py"
@@ -60,3 +76,13 @@ def test_a_module_is_compiled_without_hooks_and_its_calls_are_steps(tmp_path: Pa
     n_hooks, report = printed(COMPILED, tmp_path)
     assert n_hooks == "[0, 0]"
     assert "over 2" in report, report
+
+
+@pytest.mark.parametrize("way", WAYS_TO_TRACE)
+def test_a_module_whose_first_call_is_traced_has_the_same_graph(way: str, tmp_path: Path) -> None:
+    program = TRACED.replace("HOW", WAYS_TO_TRACE[way])
+    plain = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "relu" in plain.stdout
+    assert printed(program, tmp_path)[0] == plain.stdout.strip()
