@@ -60,7 +60,7 @@ def guarded(run: Callable[[], int]) -> int:
         _discard_stdout()
         code = READER_GONE
     except Exception as error:  # noqa: BLE001  (every bug is reported here)
-        _print_bug(error)
+        print_bug(error)
         code = BUG
     return code
 
@@ -84,7 +84,8 @@ def _discard_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print_bug(error: BaseException) -> None:
+def print_bug(error: BaseException) -> None:
+    """Print that an error is a bug of profkit, and where its traceback is."""
     kind = type(error).__name__
     reason = " ".join(str(error).split())
     what = f"{kind}: {reason}" if reason else kind

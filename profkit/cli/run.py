@@ -109,7 +109,7 @@ def _report(outcome: "RunResult", json_file: str | None, chosen: Mapping[str, An
         click.echo(f"profkit: {outcome.why_not}", err=True)
         return
     from profkit.api import render, study
-    from profkit.cli._exit_codes import print_error
+    from profkit.cli._exit_codes import print_bug, print_error
     from profkit.cli._next_command import after_run
     from profkit.cli._output import stream_layout
     from profkit.cli._progress import progress
@@ -129,6 +129,8 @@ def _report(outcome: "RunResult", json_file: str | None, chosen: Mapping[str, An
         print_error(error)
     except OSError as error:
         click.echo(f"profkit: {json_file} cannot be written: {error.strerror}.", err=True)
+    except Exception as error:  # noqa: BLE001  (the exit code is the program's)
+        print_bug(error)
 
 
 def _show_error(error: BaseException | None) -> None:
