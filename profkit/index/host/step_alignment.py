@@ -3,24 +3,39 @@
 Python stacks about double the host time of short steps. So profkit records repeating steps without
 stacks, and takes the source lines from another step, which runs the same operators in the same
 order. An operator is identified by its name, the names of the enclosing operators, and the number
-of identical ones before it in the step.
+of identical ones before it in the step. Where steps differ in that number (episodes, sequences of
+different lengths), it is identified by what runs just before and after it.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.steps import Steps
 from profkit.index.launches import match_first
 from profkit.model.capture_info import OpLines
-from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Int32s, Int64s, Mask, Rows
+from profkit.model.events import (
+    MISSING,
+    NO_ROW,
+    Category,
+    EventTable,
+    Int32s,
+    Int64s,
+    Mask,
+    Rows,
+)
 from profkit.model.torch_names import COMPILED_REGION_PREFIX, STEP_PREFIX
 
 NO_ENTRY = -1
 _CHUNK: Final = 1 << 18
 """Minimum number of rows looked up at once, to bound memory."""
+_NEIGHBOURS: Final = (8, 4, 2)
+"""Numbers of operators before and after an operator that identify it: the most certain first, the
+fewest for operators near a branch that only one of the steps takes."""
+_HASH_BASE: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def align_lines(events: EventTable, tree: CallTree, steps: Steps, lines: OpLines) -> Int32s:
@@ -183,10 +198,31 @@ def _count(paths: Int32s, step: Int32s) -> tuple[Int64s, Int64s]:
     return np.arange(len(paths)) - first[group], sizes[group]
 
 
+def _neighbourhoods(
+    paths: Int64s | Int32s, step: Int32s, rows: Rows, reach: int
+) -> npt.NDArray[np.uint64]:
+    """A hash of the paths from ``reach`` rows before to as many after each of ``rows`` in its step.
+
+    Args:
+        paths: In time order. Shape ``(n,)``.
+        step: Shape ``(n,)``.
+
+    Returns:
+        Shape of ``rows``.
+    """
+    total = np.zeros(len(rows), dtype=np.uint64)
+    for offset in range(-reach, reach + 1):
+        place = np.clip(rows + offset, 0, len(paths) - 1)
+        inside = (place == rows + offset) & (step[place] == step[rows])
+        total = total * _HASH_BASE + np.where(inside, paths[place] + 1, 0).astype(np.uint64)
+    return total
+
+
 class _LineTable:
     """Recorded lines by path and count."""
 
     def __init__(self, paths: Int64s, frames: Int64s) -> None:
+        self._in_order, self._frames_in_order = paths, frames
         self._order = np.argsort(paths, kind="stable")
         self._paths = paths[self._order]
         self._frames = frames[self._order]
@@ -197,7 +233,23 @@ class _LineTable:
         nth, n_in_step = _count(paths[order], step[order])
         found = np.empty(len(paths), dtype=np.int64)
         found[order] = self._look_up(paths[order], nth, n_in_step, step[order])
+        for reach in _NEIGHBOURS:
+            missing = np.flatnonzero((found == NO_ENTRY) & (step >= 0))
+            if len(missing):
+                found[missing] = self._look_up_by_neighbours(paths, step, missing, reach)
         return found
+
+    def _look_up_by_neighbours(self, paths: Int32s, step: Int32s, rows: Rows, reach: int) -> Int64s:
+        """The entry with the same paths around it, if all such entries have the same frame."""
+        everywhere = np.arange(len(self._in_order))
+        one_step = np.zeros(len(everywhere), dtype=np.int32)
+        recorded = _neighbourhoods(self._in_order, one_step, everywhere, reach)
+        known, first, number = np.unique(recorded, return_index=True, return_inverse=True)
+        agree = np.ones(len(known), dtype=np.bool_)
+        agree[number[self._frames_in_order != self._frames_in_order[first[number]]]] = False
+        wanted = _neighbourhoods(paths, step, rows, reach)
+        place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        return np.where((known[place] == wanted) & agree[place], first[place], NO_ENTRY)
 
     def _look_up(self, paths: Int32s, nth: Int64s, n_in_step: Int64s, step: Int32s) -> Int64s:
         """The entry of the same count where a path is equally frequent in both steps.
