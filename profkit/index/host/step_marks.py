@@ -231,8 +231,9 @@ def _by_repetition(
     counts = work.between(starts, ends)
     usual = np.median(counts)
     is_usual = np.abs(counts - usual) <= _SPREAD * usual
-    # The first one may set up caches; the window or the end of the loop may cut off the last one.
-    if not usual or not is_usual[1:-1].all():
+    # The first ones may set up caches; the window or the end of the loop may cut off the last one.
+    n_first = max(int((1 - _REGULAR_SHARE) * len(begins)), 1)
+    if not usual or not is_usual[n_first:-1].all():
         return None
     if counts.sum() < _MIN_WORK_SHARE * len(work.starts_ns):
         return None

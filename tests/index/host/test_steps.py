@@ -210,6 +210,16 @@ def test_layers_of_one_model_are_no_steps(steps_of: Finder) -> None:
     assert not len(steps_of(b))
 
 
+def test_the_first_quarter_of_module_calls_may_differ(steps_of: Finder) -> None:
+    # A service whose clients connect one after the other: then every call is like the others.
+    b = TraceBuilder(stacks=True)
+    for n_new in (9, 5, *[0] * 10):
+        with b.module("Net"):
+            forward(b, 4)
+        forward(b, n_new)
+    assert len(steps_of(b)) == 12
+
+
 def test_two_repetitions_are_no_loop(steps_of: Finder) -> None:
     b = TraceBuilder()
     for _ in range(2):
