@@ -1,5 +1,6 @@
 """The segments of the critical path with their names and source lines."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,12 +9,19 @@ import numpy.typing as npt
 
 from profkit.engine.context import Context
 from profkit.index.host.frames import parse_frame
-from profkit.index.host.source import NO_FRAME
+from profkit.index.host.source import NO_FRAME, STARTING
 from profkit.index.replay.critical_path import CriticalPath
+from profkit.index.runtime_calls import rows_named
 from profkit.model.critical_path import PathKind
-from profkit.model.events import NO_ROW, Int32s, Int64s
+from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Mask
 
 _NO_NAME: Final = -1
+_PROFKIT: Final = re.compile(
+    r"(^|[/\\])profkit[/\\]capture[/\\]"
+    r"(memory[/\\](monitor|holders)[/\\]|session\.py|step_detection\.py\(\d+\): (unless_|_on_))"
+)
+"""Calls of profkit in a recorded program below which nothing of the program runs."""
+PROFKIT_NAME: Final = "recording and monitoring by profkit"
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,8 @@ class PathSegments:
     Attributes:
         kind: A :class:`PathKind` value. Shape ``(p,)``.
         length_ns: Shape ``(p,)``.
-        name: Number of the name, or -1 for none. Shape ``(p,)``.
+        name: Number of the name, -1 for none, or the number of names for :data:`PROFKIT_NAME`.
+            Shape ``(p,)``.
         cause: The host event that has the source line of the segment: the event itself, the launch
             of device work, or :data:`NO_ROW`. Shape ``(p,)``.
         frame: The source line, an index into the source map's frames. Shape ``(p,)``.
@@ -47,13 +56,30 @@ def path_segments(ctx: Context, path: CriticalPath) -> PathSegments:
     has_row = row != NO_ROW
     cause = np.where(has_row, by_row[row], NO_ROW).astype(np.int32)
     is_named = has_row & ~np.isin(row, ctx.steps.annotations)
+    name = np.where(is_named, events.name[row], _NO_NAME).astype(np.int32)
+    by_profkit = has_row & (path.kind == PathKind.PYTHON) & _in_profkit(ctx)[row]
+    name[by_profkit], cause[by_profkit] = len(events.names), NO_ROW
     return PathSegments(
         path.kind,
         path.lengths_ns,
-        np.where(is_named, events.name[row], _NO_NAME).astype(np.int32),
+        name,
         cause,
         np.where(cause == NO_ROW, NO_FRAME, ctx.source.frame[cause]).astype(np.int32),
     )
+
+
+def _in_profkit(ctx: Context) -> Mask:
+    """Which rows are profkit's own Python calls, or below one. Shape ``(n,)``.
+
+    A call that began to record is open for as long as the recording is, and is not one of them.
+    """
+    own = rows_named(ctx.events, _PROFKIT, Category.PYTHON)
+    for starting in np.flatnonzero(rows_named(ctx.events, STARTING, Category.PYTHON)).tolist():
+        row = starting
+        while row != NO_ROW:
+            own[row] = False
+            row = int(ctx.tree.parent[row])
+    return np.asarray(ctx.tree.nearest(own) != NO_ROW)
 
 
 def name_of_segment(ctx: Context, kind: int, name: int) -> str:
@@ -65,6 +91,8 @@ def name_of_segment(ctx: Context, kind: int, name: int) -> str:
     """
     if name == _NO_NAME:
         return ""
+    if name == len(ctx.events.names):
+        return PROFKIT_NAME
     text = ctx.events.names[name]
     on_host = kind in {PathKind.PYTHON, PathKind.DATA_WAIT}
     frame = parse_frame(text) if on_host else None

@@ -95,6 +95,21 @@ def test_python_is_named_by_its_function_and_by_nothing_without_stacks(tmp_path:
         assert (first.kind, first.name, first.ns) == ("python", name, 50_000)
 
 
+def test_monitoring_within_the_recording_is_named_as_such(tmp_path: Path) -> None:
+    builder = TraceBuilder(stacks=True)
+    with builder.step(), builder.frame("serve.py", 3, "serve"):
+        monitor = builder.frame("profkit/capture/step_detection.py", 9, "_on_module")
+        with monitor, builder.frame("enum.py", 1, "__hash__"):
+            builder.advance(30_000)
+        with builder.frame("profkit/capture/step_detection.py", 7, "step"):
+            builder.compute("aten::mm", 10_000)
+    lines = summary_of(builder, tmp_path).lines
+    assert [(line.kind, line.location.file, line.main_name, line.ns) for line in lines] == [
+        ("python", None, "recording and monitoring by profkit", 30_000),
+        ("operator", "serve.py", "aten::mm", 10_000),
+    ]
+
+
 def test_kernels_that_no_later_step_waits_for_are_not_on_it(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for _ in range(4):
