@@ -15,6 +15,7 @@ from profkit.index.intervals import (
     covered_within,
     intersect,
     subtract,
+    union,
     unite,
 )
 from profkit.index.runtime_calls import rows_named
@@ -126,12 +127,25 @@ def host_parts(events: EventTable) -> dict[str, Intervals]:
     is_op = (events.category == Category.OP) & ~rows_named(events, FRAMING, Category.OP)
     optimizer = rows_named(events, OPTIMIZER, Category.OP, Category.ANNOTATION)
     backward = is_op & rows_named(events, BACKWARD, Category.OP)
+    in_backward = covered_by(events, np.flatnonzero(backward))
     return {
         "data": covered_by(events, data_waits(events)),
-        "optimizer": covered_by(events, np.flatnonzero(optimizer)),
-        "backward": covered_by(events, np.flatnonzero(backward)),
+        "backward": in_backward,
+        "optimizer": _after_closures(covered_by(events, np.flatnonzero(optimizer)), in_backward),
         "operators": covered_by(events, np.flatnonzero(is_op)),
     }
+
+
+def _after_closures(optimizer: Intervals, backward: Intervals) -> Intervals:
+    """The time of optimizers after the last backward pass within each.
+
+    An optimizer with a closure, such as L-BFGS, calls the model: until then it is the model's time.
+    """
+    if not len(backward.ends_ns):
+        return optimizer
+    last = np.searchsorted(backward.ends_ns, optimizer.ends_ns, side="right") - 1
+    closed_ns = np.where(last >= 0, backward.ends_ns[np.maximum(last, 0)], 0)
+    return union(np.maximum(optimizer.starts_ns, closed_ns), optimizer.ends_ns)
 
 
 def _union_of(every: Iterator[Intervals]) -> Intervals:

@@ -1,11 +1,15 @@
 """The parts of the steps' time exclude each other and add up to it."""
 
+from pathlib import Path
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profkit.index.device.breakdown import breakdown, partition_time, parts_of_steps
+from profkit.index.device.breakdown import breakdown, host_parts, partition_time, parts_of_steps
 from profkit.index.intervals import Intervals, of_pairs
+from profkit.testing import TraceBuilder
+from tests.traces import load_trace
 
 intervals = st.lists(
     st.tuples(st.integers(0, 200), st.integers(1, 40)).map(lambda at: (at[0], at[0] + at[1])),
@@ -74,3 +78,15 @@ def test_the_parts_of_each_step_add_up_to_it(
         }
         assert {part.kind: part.ns for part in told} == {k: ns for k, ns in expected.items() if ns}
         assert sum(part.ns for part in told) == end - start
+
+
+def test_an_optimizers_closure_is_forward_and_backward(tmp_path: Path) -> None:
+    builder = TraceBuilder(device_names=())
+    with builder.annotation("Optimizer.step#LBFGS.step"):
+        for _ in range(2):
+            builder.compute("aten::mm", 30_000)
+            builder.compute("autograd::engine::evaluate_function: MmBackward0", 50_000)
+        builder.compute("aten::add_", 7_000)
+    parts = host_parts(load_trace(builder.write(tmp_path / "t.json")).events)
+    assert parts["backward"].total_ns == 100_000
+    assert parts["optimizer"].total_ns == 7_000
