@@ -11,7 +11,7 @@ Why it matters:
     Normally the host runs ahead of the GPU. To read a value it waits until the GPU has finished
     all work launched before, and the GPU is then idle until the host has launched new work. The
     cost is what the steps take less in a replay of the recording without the reads. On a CPU
-    nothing waits, so the rule only adds a note.
+    nothing waits, so the rule only adds a note on reads in the program's own code.
 
 How to fix it:
     Keep the value on the GPU and read it rarely: collect ``loss.detach()`` and read all values
@@ -128,6 +128,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 def _on_cpu(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Notes on reads that would block the host on a GPU."""
     rows = user_reads(ctx.events, ctx.tree)
+    rows = rows[~ctx.source.in_library[rows]]
     indexing = _for_index(ctx, rows)
     for location, here in ctx.by_line(rows[in_windows(ctx, rows)]):
         if len(here) < (1 if len(ctx.steps) == 1 else thresholds.min_reads_count):
@@ -166,6 +167,11 @@ def _texts(ctx: Context, rows: Rows, indexing: Rows) -> tuple[str, str]:
     A line indexes if all its reads do: a loop with ``x[i].item()`` selects before it reads, and no
     selection follows the last read of a step.
     """
+    if ctx.source.in_library[rows].all():
+        return f"{_read(ctx, rows)} in a library called", (
+            "Look for an option of the library without the read, such as `validate_args=False` of "
+            "`torch.distributions`, or call it less often."
+        )
     if np.isin(rows, indexing).all():
         return "Indexing with a tensor's element", (
             "Index with all elements at once, such as `x[i]` with a tensor `i`, or "

@@ -109,7 +109,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     yield INFO.finding(
         confidence="high" if len(steps) > 1 else "low",
         message=_message(ctx, at(location), total_ns, idle_ns),
-        fix=_fix(loader),
+        fix=_fix(loader, on_device=ctx.has_device_work),
         locations=known_locations(location),
         n=len(rows),
         cost=ctx.time_cost(change),
@@ -132,17 +132,20 @@ def _message(ctx: Context, place: str, total_ns: int, idle_ns: int) -> str:
     return text
 
 
-def _fix(loader: str) -> str:
+def _fix(loader: str, *, on_device: bool) -> str:
     if "MultiProcessing" in loader:
         return (
             "Raise `num_workers` or `prefetch_factor`, or do less per sample in the dataset's "
             "`__getitem__`: the loader's workers are too slow."
         )
     if "SingleProcess" in loader:
+        # Without a GPU pinning only warns, and the model needs the cores itself.
+        settings = "num_workers=4, persistent_workers=True, pin_memory=True"
+        if not on_device:
+            settings = "num_workers=2, persistent_workers=True"
         return (
-            "Use `DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)`, so "
-            "that batches are prepared in parallel with the model, or do less per sample in the "
-            "dataset's `__getitem__`."
+            f"Use `DataLoader(..., {settings})`, so that batches are prepared in parallel with the "
+            "model, or do less per sample in the dataset's `__getitem__`."
         )
     return (
         "Prepare the next batch in parallel with the model: in a `DataLoader` with `num_workers`, "

@@ -77,6 +77,8 @@ class OpLines:
         external_id: ``External id`` of the operator, or -1.
         frame: Index into ``frames`` of the innermost user frame, or -1.
         module: Index into ``modules``, or -1.
+        in_library: Entries that ran in a function of a library which the line called, other than a
+            tensor's method in Python.
     """
 
     same_window: bool
@@ -89,6 +91,7 @@ class OpLines:
     external_id: list[int]
     frame: list[int]
     module: list[int]
+    in_library: list[int] = field(default_factory=list)
 
 
 CodePlace = tuple[str, int, str]

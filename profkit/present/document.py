@@ -85,7 +85,7 @@ class SourceLine:
                 return text
         if self.is_function:
             return middle_cut(self.short, width)
-        return tail_cut(f"{self.path}:{self.line}", width)
+        return tail_cut(numbered_line(self.path, self.line), width)
 
 
 Cell = str | Name | SourceLine | MemorySeriesRow

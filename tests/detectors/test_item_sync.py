@@ -166,6 +166,37 @@ def test_on_a_cpu_a_read_is_a_note_without_a_cost(found: Found) -> None:
     assert "on a GPU" in finding.message
 
 
+LIBRARY = "torch/distributions/distribution.py"
+
+
+def test_on_a_cpu_a_librarys_reads_are_not_the_programs(found: Found) -> None:
+    b = TraceBuilder(stacks=True, device_names=())
+    for _ in range(2):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            with b.frame(LIBRARY, 40, "__init__"):
+                b.item(on_device=False)
+            with b.frame("torch/_tensor.py", 990, "__format__"):
+                b.item(on_device=False)
+            with b.frame("site-packages/monai/data/meta_tensor.py", 9, "__torch_function__"):
+                b.item(on_device=False)
+    (finding,) = found(b, RULE)
+    assert finding.n == 4
+
+
+def test_a_librarys_read_of_a_gpu_needs_an_option_of_the_library(found: Found) -> None:
+    b = TraceBuilder(stacks=True)
+    for _ in range(4):
+        with b.step(), b.frame("train.py", 10, "train_step"):
+            for _ in range(10):
+                b.launch("aten::mm", kernel="gemm", host_ns=10_000, device_ns=30_000)
+            with b.frame(LIBRARY, 40, "__init__"):
+                b.item(copy_ns=1_000)
+            b.advance(50_000)
+    (finding,) = found(b, RULE)
+    assert "in a library called in train_step (train.py:10)" in finding.message
+    assert "validate_args=False" in finding.fix
+
+
 def test_a_single_read_on_a_cpu_is_not_reported(found: Found) -> None:
     b = reading_on_the_cpu(times=0)
     with b.step():

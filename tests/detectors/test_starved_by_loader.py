@@ -57,6 +57,18 @@ def test_it_names_the_loop_and_what_to_write(found: Found) -> None:
     assert "num_workers=4" in finding.fix
 
 
+def test_without_a_gpu_nothing_is_pinned(found: Found) -> None:
+    # torch warns of pin_memory there, and of more workers than cores.
+    b = TraceBuilder(device_names=())
+    for _ in range(3):
+        with b.step():
+            b.load(400_000)
+            b.compute("aten::mm", 100_000)
+    (finding,) = found(b, RULE)
+    assert "num_workers=2" in finding.fix
+    assert "pin_memory" not in finding.fix
+
+
 def test_workers_that_are_too_slow_get_another_advice(found: Found) -> None:
     (finding,) = found(training([500_000] * 3, workers=True), RULE)
     assert "prefetch_factor" in finding.fix

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from profkit.capture import profiler
 from profkit.capture.source.files import SourceFiles
 from profkit.capture.source.functions import Function, function_at, lines_between
+from profkit.index.host.frames import is_library_function
 from profkit.model.capture_info import OpLines
 from profkit.model.torch_names import EVALUATE_FUNCTION, MODULE_PREFIX, RUN_BACKWARD, STEP_PREFIX
 
@@ -62,6 +63,8 @@ class _Site(NamedTuple):
     module: str
     backward: int
     """Sequence number of the backward operator around it, or -1."""
+    in_library: bool = False
+    """Whether a function of a library runs, called by ``frame``."""
 
 
 @dataclass
@@ -75,6 +78,7 @@ class _Entry:
     external_id: int
     frame: UserFrame | None
     module: str
+    in_library: bool
     sequence: int = -1
     backward: int = -1
     parent: int = -1
@@ -162,6 +166,10 @@ def _below_call(
     own = getattr(fields, "callsite", None)
     file = None if own is None else walk.files.user_file(_text(own, "file_name"))
     if own is None or file is None:
+        if own is not None and is_library_function(
+            _text(own, "file_name"), _text(own, "function_name")
+        ):
+            site = site._replace(in_library=True)
         return [(child, _called_from(walk, child.extra_fields, site)) for child in children]
     function_name = _text(own, "function_name")
     function = function_at(file, own.line_number, function_name)
@@ -186,7 +194,7 @@ def _in_user_function(
         lines = lines_between(function, before, after, [_name_of(child) for child in between])
         for child, line in zip(between, lines, strict=True):
             frame = function_only if line is None else (file, line, name, 1)
-            placed.append((child, site._replace(frame=frame)))
+            placed.append((child, site._replace(frame=frame, in_library=False)))
         between.clear()
 
     for child in children:
@@ -195,7 +203,7 @@ def _in_user_function(
         if kind == "call":
             line = fields.caller.line_number
             close(line)
-            placed.append((child, site._replace(frame=(file, line, name, 1))))
+            placed.append((child, site._replace(frame=(file, line, name, 1), in_library=False)))
             before = line
         elif kind:
             between.append(child)
@@ -237,7 +245,7 @@ def _add(walk: _Walk, node: Any, name: str, site: _Site) -> _Entry:  # noqa: ANN
         external_id = -1
     entry = _Entry(
         node.start_time_ns, node.end_time_ns, name, node.start_tid, external_id,
-        site.frame, site.module, backward=site.backward,
+        site.frame, site.module, site.in_library, backward=site.backward,
     )  # fmt: skip
     walk.entries.append(entry)
     return entry
@@ -293,6 +301,7 @@ def _columns(entries: list[_Entry], thread_ids: dict[int, int]) -> OpLines:
         external_id=[entry.external_id for entry in entries],
         frame=frame,
         module=module,
+        in_library=[place for place, entry in enumerate(entries) if entry.in_library],
         names=names,
         frames=frames,
         modules=modules,

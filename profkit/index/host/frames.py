@@ -35,6 +35,20 @@ including ``site-packages``, is removed from the file names in a trace.
 """
 
 
+_OF_TENSORS: Final = re.compile(
+    r"(^|[/\\\\])torch[/\\\\](_tensor|_tensor_str|functional|_ops|overrides|utils[/\\\\]_contextlib)\.py$"
+)
+"""Python code of torch that runs as a part of a tensor's method, function or decorator."""
+
+
+def is_library_function(file: str, function: str) -> bool:
+    """Whether a function of this file, which is not the user's, is more than a tensor's method.
+
+    Methods of tensors of a class of their own run in ``__torch_function__``.
+    """
+    return function != "__torch_function__" and _OF_TENSORS.search(file) is None
+
+
 @lru_cache(maxsize=65536)
 def parse_frame(name: str) -> Frame | None:
     """``train.py(12): train_step`` as a frame; None for builtins and modules.

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from profkit.index.host.frames import Ownership, parse_frame
+from profkit.index.host.frames import Ownership, is_library_function, parse_frame
 from profkit.index.host.nesting import CallTree
 from profkit.index.host.step_alignment import align_lines
 from profkit.index.host.steps import Steps
@@ -22,7 +22,7 @@ from profkit.model.location import MODULE_LEVEL, Frame
 from profkit.model.torch_names import BACKWARD, MODULE_PREFIX
 
 NO_FRAME = -1
-_STARTING: Final = re.compile(
+STARTING: Final = re.compile(
     r"(^|[/\\])torch[/\\]autograd[/\\]profiler\.py\(\d+\): (_start_trace|__enter__)$"
 )
 """The innermost Python call when a recording begins."""
@@ -38,6 +38,8 @@ class SourceMap:
         frame: Index into ``frames`` of the innermost user frame of each row, or -1.
             Shape ``(n,)``.
         module: Index into ``modules`` of the innermost module of each row, or -1. Shape ``(n,)``.
+        in_library: Whether it ran in a function of a library that the frame called, other than a
+            tensor's method; False where that is not known. Shape ``(n,)``.
         origin: ``window``: stacks of this window; ``other-step``: stacks of another step; None: no
             stacks.
     """
@@ -46,6 +48,7 @@ class SourceMap:
     modules: tuple[str, ...]
     frame: Int32s
     module: Int32s
+    in_library: Mask
     origin: Literal["window", "other-step"] | None
 
 
@@ -100,7 +103,7 @@ def open_frames(events: EventTable, tree: CallTree) -> Mask:
     """
     found = np.zeros(len(events), dtype=np.bool_)
     python = np.flatnonzero(events.category == Category.PYTHON)
-    starting = np.flatnonzero(rows_named(events, _STARTING, Category.PYTHON))
+    starting = np.flatnonzero(rows_named(events, STARTING, Category.PYTHON))
     if not len(starting):
         return found
     row = int(starting[np.argmin(events.ts_ns[starting])])
@@ -143,6 +146,20 @@ def _innermost_user(stack: str, ownership: Ownership, table: FrameTable) -> int:
         if frame is not None:
             return table[replace(frame, precision="line")]
     return NO_FRAME
+
+
+def _in_library(events: EventTable, tree: CallTree, ownership: Ownership) -> Mask:
+    """Whether the innermost Python function of every row is a library's, below a user's frame."""
+    functions = np.zeros(len(events.names), dtype=np.bool_)
+    library = np.zeros(len(events.names), dtype=np.bool_)
+    python = events.category == Category.PYTHON
+    for name in np.unique(events.name[python]).tolist():
+        frame = parse_frame(events.names[name])
+        if frame is not None and is_library_function(frame.file, frame.function):
+            functions[name] = True
+            library[name] = not ownership.is_user(frame.file)
+    row = tree.nearest(python & functions[events.name])
+    return np.asarray((row != NO_ROW) & library[events.name[row]])
 
 
 def modules_of(events: EventTable, tree: CallTree) -> tuple[tuple[str, ...], Int32s]:
@@ -219,11 +236,14 @@ def map_source(
     exact = call_stack_frames(events, tree, ownership, table)
     frame = np.where(exact != NO_FRAME, exact, frame)
     modules, module = modules_of(events, tree)
+    in_library = _in_library(events, tree, ownership)
     origin: Literal["window", "other-step"] | None = "window" if (frame != NO_FRAME).any() else None
     if capture is not None and capture.lines is not None:
+        entry = align_lines(events, tree, steps, capture.lines)
         recorded_frame, modules, recorded_module = _recorded_lines(
-            events, tree, steps, capture.lines, table, modules
+            entry, tree, capture.lines, table, modules
         )
+        in_library |= np.isin(entry, capture.lines.in_library)
         frame = np.where(recorded_frame != NO_FRAME, recorded_frame, frame)
         module = np.where(recorded_module != NO_FRAME, recorded_module, module)
         if (recorded_frame != NO_FRAME).any():
@@ -233,19 +253,17 @@ def map_source(
     maker = forward[has]
     frame[has] = np.where(frame[maker] != NO_FRAME, frame[maker], frame[has])
     module[has] = np.where(module[maker] != NO_FRAME, module[maker], module[has])
-    return SourceMap(tuple(table), modules, frame, module, origin)
+    return SourceMap(tuple(table), modules, frame, module, in_library, origin)
 
 
 def _recorded_lines(
-    events: EventTable,
+    entry: Int32s,
     tree: CallTree,
-    steps: Steps,
     lines: OpLines,
     table: FrameTable,
     modules: tuple[str, ...],
 ) -> tuple[Int32s, tuple[str, ...], Int32s]:
     """Frames and modules that profkit recorded beside the events."""
-    entry = align_lines(events, tree, steps, lines)
     numbers = np.array(
         [
             table[Frame(file, line, function, "line" if exact else "function")]

@@ -114,6 +114,7 @@ def _lines_hold(lines: OpLines) -> bool:
         and _are_within(lines.name, 0, len(lines.names))
         and _are_within(lines.frame, -1, len(lines.frames))
         and _are_within(lines.module, -1, len(lines.modules))
+        and _are_within(lines.in_library, 0, n)
         and _are_within(lines.thread, -_MAX_INT, _MAX_INT)
         and _are_within(lines.external_id, -1, _MAX_INT)
         and all(-1 <= parent < entry for entry, parent in enumerate(lines.parent))

@@ -172,7 +172,7 @@ def _segment(
     args: dict[str, object] = {"kind": path_label(label)}
     if frame != NO_FRAME:
         where = ctx.source.frames[frame]
-        args["source line"] = visible(f"{short_path(where.file, base)}:{where.line}")
+        args["source line"] = visible(numbered_line(short_path(where.file, base), where.line))
     return entry_name(label, name_of_segment(ctx, kind, name)) or path_label(label), args
 
 

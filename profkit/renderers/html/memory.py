@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from profkit.model.location import numbered_line
 from profkit.model.memory_series import MemorySeries
 from profkit.model.memory_summary import AllocationSite, MemorySummary, SnapshotDevice
 from profkit.model.report import Report
@@ -176,7 +177,7 @@ def _site_place(site: AllocationSite, options: Options) -> str:
     where = site.location
     if where.file is None or where.line is None:
         return place_of(site)
-    return f"{short_path(where.file, options.base)}:{where.line}"
+    return numbered_line(short_path(where.file, options.base), where.line)
 
 
 def _device_tables(number: int, device: SnapshotDevice) -> Iterator[SortableTable]:
