@@ -4,6 +4,7 @@
 # make demo      record a small program, and show its report
 # make bench     what loading, recording and being watched cost     make docs      write docs/reference again
 # make site      the documentation site, build/site  make pictures  take docs/images again, in a browser
+# make test-programs  programs that use other libraries, bare and watched; installs .venv-programs
 # make leaks     run every program of examples/leaks, not some of them
 # make gpu-test  on a machine with an NVIDIA GPU: the tests that need one, then record examples/gpu
 # make truth     measure what the fixes of examples save on this CPU, and write docs/truth.md
@@ -14,6 +15,8 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
+# Where make test-programs installs what its programs use
+PROGRAMS_VENV ?= .venv-programs
 # Test processes at a time: make test JOBS=8
 JOBS   ?= 2
 # How long to search: make fuzz SECONDS=600
@@ -33,7 +36,7 @@ SARIF  := build/sarif/package/lib/schemas/sarif-2.1.0-rtm.5.json
 # Tests start hundreds of programs: each takes the bytecode that the first has written.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test test-all coverage site gpu-test leaks lint format demo bench truth docs pictures fuzz pins clean install
+.PHONY: test test-all test-programs coverage site gpu-test leaks lint format demo bench truth docs pictures fuzz pins clean install
 
 test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m 'not slow' $(ARGS)
@@ -63,6 +66,19 @@ gpu-test: install
 	$(BIN)/python examples/gpu/record.py || failed=1; \
 	$(BIN)/python -m pytest tests/examples/test_gpu_recorded.py || failed=1; \
 	exit $$failed
+
+# Packages beside the pinned set, in an environment of their own. torchvision is left out: PyPI has
+# no build of it for the CPU, and the programs need none.
+test-programs: $(PROGRAMS_VENV)/.pinned
+	rm -f build/programs.json
+	PROFKIT_PROGRAMS=1 $(PROGRAMS_VENV)/bin/python -m pytest tests/programs $(ARGS)
+
+$(PROGRAMS_VENV)/.pinned: requirements/dev.txt requirements/programs.txt
+	$(PYTHON) -m venv $(PROGRAMS_VENV)
+	$(PROGRAMS_VENV)/bin/pip install --quiet --requirement requirements/dev.txt
+	$(PROGRAMS_VENV)/bin/pip install --quiet --no-deps --requirement requirements/programs.txt
+	$(PROGRAMS_VENV)/bin/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
 
 leaks: install
 	PROFKIT_ALL_LEAKS=1 $(BIN)/pytest -n $(JOBS) tests/examples $(ARGS)
@@ -149,6 +165,10 @@ pins: install
 		--output-file requirements/dev.txt
 	grep -v '^ *#' requirements/dev.txt > requirements/dev.new
 	mv requirements/dev.new requirements/dev.txt
+	$(BIN)/uv pip compile pyproject.toml --extra programs --universal --python-version 3.11 \
+		--constraint requirements/dev.txt --no-header --no-annotate --quiet \
+		$(foreach package,$(FROM_TORCH) torch torchvision setuptools,--no-emit-package $(package)) \
+		--output-file requirements/programs.txt
 
 FROM_TORCH := triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti \
 	nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile \
@@ -156,4 +176,4 @@ FROM_TORCH := triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nv
 	nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PROGRAMS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -61,8 +61,9 @@ def test_every_direct_dependency_is_pinned_exactly(metadata: Message) -> None:
     assert not [pin for pin in pins if pin and "==" not in pin]
     pinned = {pin.partition("==")[0] for pin in pins}
     listed = metadata.get_all("Requires-Dist") or []
-    # The fuzzer has no wheels for every platform, and only `make fuzz` asks for it.
-    required = [requirement for requirement in listed if "extra == 'fuzz'" not in requirement]
+    # Only `make fuzz` and `make test-programs` ask for these.
+    apart = re.compile("extra == '(fuzz|programs)'")
+    required = [requirement for requirement in listed if not apart.search(requirement)]
     names = {re.split(r"[\[<>=;! ]", requirement)[0] for requirement in required}
     assert {"torch", "msgspec", "ruff", "scikit-learn"} <= names
     assert names - {"profkit"} <= pinned

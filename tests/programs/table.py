@@ -1,0 +1,118 @@
+"""What is true of each program: its steps, and the rules that hold for it."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+SMALL_BATCHES: Final = "the main process collates small batches, which is a part of each step"
+READ_FOR_PROGRESS: Final = "the loop reads a value of a tensor"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What ``profkit run`` must find in a program.
+
+    Attributes:
+        steps: Number of steps whose memory is monitored; None for a program without steps in its
+            main thread.
+        definition: The report's words for what its steps are.
+        true: Rules that must be reported, each with the reason why it is true.
+        may: Rules that are true on some machines, with the reason. Any other is a false alarm.
+        args: The program's arguments.
+        how: How it is started: a file beside this one, or a module.
+        needs: Packages that it imports, beside torch.
+    """
+
+    steps: int | None
+    definition: str = ""
+    true: dict[str, str] = field(default_factory=dict)
+    may: dict[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+    how: str = "script"
+    needs: tuple[str, ...] = ()
+
+
+def _steps(
+    n: int, *needs: str, read: str = "", loader: str = "", args: tuple[str, ...] = ()
+) -> Expected:
+    """A program with steps of an optimizer.
+
+    Args:
+        read: Why ``item-sync`` is true for it.
+        loader: Why ``starved-by-loader`` may be.
+    """
+    return Expected(
+        n,
+        "optimizer steps",
+        true={"item-sync": read} if read else {},
+        may={"starved-by-loader": loader} if loader else {},
+        args=args,
+        needs=needs,
+    )
+
+
+PROGRAMS: Final[dict[str, Expected]] = {
+    "accelerate_loop": _steps(48, "accelerate", read=READ_FOR_PROGRESS, loader=SMALL_BATCHES),
+    "actor_critic": _steps(60, "gymnasium", read="an action per forward pass is read"),
+    "amp_bfloat16": _steps(40),
+    "asyncio_service": Expected(300, "calls of the module `Sequential_0`"),
+    "botorch_search": Expected(None, needs=("botorch",)),
+    "checkpointed_blocks": _steps(24),
+    "compiled_model": _steps(60),
+    "ddp_two_ranks": Expected(None),
+    "diffusers_unet": _steps(16, "diffusers"),
+    "einops_vit": _steps(30, "einops"),
+    "exported_and_scripted": Expected(None),
+    "fastai_tabular": Expected(
+        86,
+        "iterations of the loader",
+        may={
+            "item-sync": "fastai's own optimizers and its recorder read values",
+            "starved-by-loader": SMALL_BATCHES,
+        },
+        needs=("fastai",),
+    ),
+    "fastapi_service": Expected(
+        None, true={"item-sync": "each request reads its class"}, needs=("fastapi", "httpx")
+    ),
+    "flask_service": Expected(
+        300, true={"item-sync": "each request reads its class"}, needs=("flask",)
+    ),
+    "forward_mode": Expected(100),
+    "gan": _steps(120),
+    "gpytorch_regression": _steps(40, "gpytorch"),
+    "ignite_engine": _steps(80, "ignite", loader=SMALL_BATCHES),
+    "iris_tutorial": _steps(8000, "sklearn"),
+    "joblib_workers": Expected(
+        None, true={"item-sync": "each score is read"}, needs=("joblib",)
+    ),
+    "kornia_augmentation": _steps(16, "kornia", read=READ_FOR_PROGRESS, loader=SMALL_BATCHES),
+    "lbfgs_sequence": _steps(6, read=READ_FOR_PROGRESS),
+    "lightning_fit": _steps(60, "lightning", loader=SMALL_BATCHES),
+    "loader_workers_fork": _steps(24, loader="two workers take 32 ms per batch", args=("fork",)),
+    "loader_workers_spawn": _steps(24, loader="two workers take 32 ms per batch", args=("spawn",)),
+    "monai_segmentation": _steps(24, "monai", read=READ_FOR_PROGRESS, loader=SMALL_BATCHES),
+    "optuna_search": _steps(237, "optuna", read="each loss is reported to the study"),
+    "own_function": _steps(50),
+    "parametrized_and_pruned": _steps(60),
+    "peft_lora": _steps(30, "peft"),
+    "pyg_gat": _steps(60, "torch_geometric"),
+    "pyro_svi": _steps(200, "pyro"),
+    "quantized_inference": Expected(
+        100, "iterations of the loader", may={"starved-by-loader": SMALL_BATCHES}
+    ),
+    "reinforce": _steps(60, "gymnasium", read="an action per forward pass is read"),
+    "rnn_sine": _steps(200, read="each loss is kept as a float"),
+    "sb3_ppo": _steps(96, "stable_baselines3"),
+    "sentence_embeddings": Expected(39, needs=("sentence_transformers",)),
+    "skorch_grid": _steps(100, "skorch", loader=SMALL_BATCHES),
+    "spawned_workers": Expected(None),
+    "threads_train": Expected(None),
+    "torchmetrics_evaluation": Expected(
+        100, "iterations of the loader", may={"starved-by-loader": SMALL_BATCHES},
+        needs=("torchmetrics",),
+    ),
+    "torchrl_rollouts": _steps(25, "torchrl"),
+    "transformers_trainer": _steps(40, "transformers", loader=SMALL_BATCHES),
+    "vae": _steps(90, loader=SMALL_BATCHES),
+    "x_transformers_lm": _steps(24, "x_transformers"),
+}  # fmt: skip
