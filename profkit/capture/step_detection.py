@@ -338,10 +338,10 @@ def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
     # The second is for torch 2.1 and 2.2. Dynamo knows the value of both as it traces.
     places = (getattr(torch, "compiler", None), torch._utils)  # noqa: SLF001
     found = (getattr(place, "is_compiling", None) for place in places)
-    is_compiling = next((each for each in found if each is not None), None)
+    compiling = next((each for each in found if each is not None), None)
 
     def unless_traced(*args: Any) -> None:  # noqa: ANN401
-        if is_compiling is not None and is_compiling():
+        if compiling is not None and compiling():
             return
         if not _is_traced():
             hook(*args)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from profkit.engine.context import Context
 from profkit.index.host.frames import parse_frame
-from profkit.index.host.source import NO_FRAME, STARTING
+from profkit.index.host.source import NO_FRAME, starting_frames
 from profkit.index.replay.critical_path import CriticalPath
 from profkit.index.runtime_calls import rows_named
 from profkit.model.critical_path import PathKind
@@ -74,11 +74,7 @@ def _in_profkit(ctx: Context) -> Mask:
     A call that began to record is open for as long as the recording is, and is not one of them.
     """
     own = rows_named(ctx.events, _PROFKIT, Category.PYTHON)
-    for starting in np.flatnonzero(rows_named(ctx.events, STARTING, Category.PYTHON)).tolist():
-        row = starting
-        while row != NO_ROW:
-            own[row] = False
-            row = int(ctx.tree.parent[row])
+    own &= ~starting_frames(ctx.events, ctx.tree)
     return np.asarray(ctx.tree.nearest(own) != NO_ROW)
 
 

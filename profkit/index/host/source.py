@@ -22,7 +22,7 @@ from profkit.model.location import MODULE_LEVEL, Frame
 from profkit.model.torch_names import BACKWARD, MODULE_PREFIX
 
 NO_FRAME = -1
-STARTING: Final = re.compile(
+_STARTING: Final = re.compile(
     r"(^|[/\\])torch[/\\]autograd[/\\]profiler\.py\(\d+\): (_start_trace|__enter__)$"
 )
 """The innermost Python call when a recording begins."""
@@ -103,7 +103,7 @@ def open_frames(events: EventTable, tree: CallTree) -> Mask:
     """
     found = np.zeros(len(events), dtype=np.bool_)
     python = np.flatnonzero(events.category == Category.PYTHON)
-    starting = np.flatnonzero(rows_named(events, STARTING, Category.PYTHON))
+    starting = np.flatnonzero(rows_named(events, _STARTING, Category.PYTHON))
     if not len(starting):
         return found
     row = int(starting[np.argmin(events.ts_ns[starting])])
@@ -117,6 +117,17 @@ def open_frames(events: EventTable, tree: CallTree) -> Mask:
         return np.zeros(len(events), dtype=np.bool_)
     next_ns = events.ts_ns[rest].min(initial=events.end_ns[python].max())
     found[python[(events.lane[python] != lane) & (events.ts_ns[python] < next_ns)]] = True
+    return found
+
+
+def starting_frames(events: EventTable, tree: CallTree) -> Mask:
+    """Python calls around each start of a recording, which last until it ends. Shape ``(n,)``."""
+    found = np.zeros(len(events), dtype=np.bool_)
+    for starting in np.flatnonzero(rows_named(events, _STARTING, Category.PYTHON)).tolist():
+        row = starting
+        while row != NO_ROW:
+            found[row] = True
+            row = int(tree.parent[row])
     return found
 
 
@@ -158,7 +169,7 @@ def _in_library(events: EventTable, tree: CallTree, ownership: Ownership) -> Mas
         if frame is not None and is_library_function(frame.file, frame.function):
             functions[name] = True
             library[name] = not ownership.is_user(frame.file)
-    row = tree.nearest(python & functions[events.name])
+    row = tree.nearest(python & functions[events.name] & ~starting_frames(events, tree))
     return np.asarray((row != NO_ROW) & library[events.name[row]])
 
 
