@@ -104,7 +104,7 @@ PROGRAMS: Final[dict[str, Expected]] = {
     "rnn_sine": _steps(200, read="each loss is kept as a float"),
     "sb3_ppo": _steps(96, "stable_baselines3"),
     "sentence_embeddings": Expected(39, needs=("sentence_transformers",)),
-    "skorch_grid": _steps(100, "skorch", loader=SMALL_BATCHES),
+    "skorch_grid": _steps(48, "skorch", loader=SMALL_BATCHES),
     "spawned_workers": Expected(None),
     "threads_train": Expected(None),
     "torchmetrics_evaluation": Expected(
