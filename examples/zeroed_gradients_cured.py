@@ -2,7 +2,7 @@
 
 The fixed version of ``zeroed_gradients.py``: gradients are set to None and written, not added to.
 
-Run: ``python examples/zeroed_gradients_cured.py [STEPS]``
+Run: ``python examples/zeroed_gradients_cured.py [STEPS] [--sizes WIDTH BATCH]``
 """
 
 import argparse
@@ -10,31 +10,31 @@ import argparse
 import torch
 from torch import nn
 
-SEED = 7
-FEATURES, HIDDEN, CLASSES, BATCH = 256, 1024, 10, 16
+SEED, FEATURES, CLASSES = 7, 256, 10
 
 
 def main() -> None:
     """Read the arguments and train."""
     parser = argparse.ArgumentParser(description="Train, letting gradients go.")
     parser.add_argument("steps", nargs="?", type=int, default=100)
+    parser.add_argument("--sizes", nargs=2, type=int, default=[1024, 16])
     options = parser.parse_args()
+    width, batch = options.sizes
     torch.manual_seed(SEED)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = nn.Sequential(
-        nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(),
-        nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES),
+        nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(width, width), nn.ReLU(), nn.Linear(width, CLASSES),
     ).to(device)  # fmt: skip
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
-    measure = nn.CrossEntropyLoss()
-    features = torch.randn(BATCH, FEATURES, device=device)
-    labels = torch.randint(CLASSES, (BATCH,), device=device)
+    features = torch.randn(batch, FEATURES, device=device)
+    labels = torch.randint(CLASSES, (batch,), device=device)
     for _ in range(options.steps):
         optimizer.zero_grad()
-        measure(network(features), labels).backward()
+        nn.functional.cross_entropy(network(features), labels).backward()
         optimizer.step()
     with torch.no_grad():
-        print(f"loss: {measure(network(features), labels).item():.4f}")
+        print(f"loss: {nn.functional.cross_entropy(network(features), labels).item():.4f}")
 
 
 if __name__ == "__main__":

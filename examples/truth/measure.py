@@ -1,8 +1,9 @@
 """Measures what the fixes of examples save on a CPU, and writes ``docs/truth.md``.
 
-Each program runs with its problem, fixed, and with its problem under ``profkit run``, one after the
-other; then the next program; then all again, until the time is up. Other programs on the machine
-make it less exact, not wrong: times are CPU times, and each round compares its own runs.
+Each program runs with its problem and fixed, in turn and in one process; then with its problem
+under ``profkit run``; then the next program; then all again, until the time is up. Other programs
+on the machine make it less exact, not wrong: times are CPU times, and runs are compared with their
+neighbours.
 
 Run: ``python -m examples.truth.measure [--minutes M] [NAME…]``, or ``make truth``.
 """
@@ -59,7 +60,8 @@ class Programs:
 
 
 STARVED: Final = ("starved_loader.py", "30"), ("starved_loader_cured.py", "30")
-ZEROED: Final = ("zeroed_gradients.py",), ("zeroed_gradients_cured.py",)
+WIDE: Final = ("70", "--sizes", "2048", "2")
+ZEROED: Final = ("zeroed_gradients.py", *WIDE), ("zeroed_gradients_cured.py", *WIDE)
 RECOMPILES: Final = ("gpu/recompiles.py", "--steps", "8", "--warm-up", "4", *ON_CPU)
 BREAKS: Final = ("gpu/graph_breaks.py", "--steps", "60", *ON_CPU)
 PROGRAMS: Final = {
@@ -72,8 +74,15 @@ PROGRAMS: Final = {
 }
 
 
-def ran(command: Sequence[str], folder: Path, settings: Mapping[str, str]) -> dict[str, float]:
-    """Run Python in a folder and return the step times that it printed."""
+def ran(
+    command: Sequence[str], folder: Path, settings: Mapping[str, str]
+) -> list[list[list[float]]]:
+    """Run Python in a folder.
+
+    Returns:
+        What ``timed.py`` printed: per program and run, the mean wall time and the mean CPU time of
+        a step, in milliseconds.
+    """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     finished = subprocess.run(  # noqa: S603
         [sys.executable, *command],
@@ -81,7 +90,7 @@ def ran(command: Sequence[str], folder: Path, settings: Mapping[str, str]) -> di
         stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     line = next(each for each in finished.stdout.splitlines() if each.startswith(PREFIX))
-    return dict(json.loads(line.removeprefix(PREFIX)))
+    return list(json.loads(line.removeprefix(PREFIX)))
 
 
 def cost_of(report: dict[str, Any], rule: str) -> dict[str, Any]:
@@ -95,7 +104,7 @@ def cost_of(report: dict[str, Any], rule: str) -> dict[str, Any]:
 
 
 def measure(programs: Programs) -> tuple[Round, str]:
-    """Run a pair of programs once.
+    """Run a pair of programs once: without profkit in turn, then recorded.
 
     Returns:
         The figures, and the basis of the cost.
@@ -104,31 +113,30 @@ def measure(programs: Programs) -> tuple[Round, str]:
         ValueError: If the rule finds nothing with a cost.
     """
     problem, fixed = (
-        [str(TIMED), str(programs.n_steps), str(ROOT / "examples" / each[0]), *each[1:]]
-        for each in (programs.problem, programs.fixed)
+        [str(ROOT / "examples" / each[0]), *each[1:]] for each in (programs.problem, programs.fixed)
     )
+    timed = [str(TIMED), str(programs.n_steps)]
     options = ["--active", str(programs.n_steps), "--dir", "out", "--json", "report.json"]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        plain = ran(problem, folder, programs.settings)
-        cured = ran(fixed, folder, programs.settings)
-        command = ["-m", "profkit", "run", *options, *problem]
-        recorded = ran(command, folder, programs.settings)
+        plain, cured = ran([*timed, *problem, "--", *fixed], folder, programs.settings)
+        command = ["-m", "profkit", "run", *options, *timed, *problem]
+        (((recorded_wall_ms, recorded_ms),),) = ran(command, folder, programs.settings)
         report = json.loads((folder / "report.json").read_text())
     cost, n_steps = cost_of(report, programs.rule), len(report["summary"]["steps"])
     if cost["ns"] is None or n_steps != programs.n_steps:
         raise ValueError(f"No cost of {programs.rule} in {n_steps} steps of {programs.problem[0]}.")
-    per_step = recorded["cpu_ms"] / recorded["wall_ms"] / n_steps / 1e6
+    per_step = recorded_ms / recorded_wall_ms / n_steps / 1e6
     low_ns, high_ns = (
         cost["ns"] if cost[end] is None else cost[end] for end in ("low_ns", "high_ns")
     )
     figures = Round(
-        problem_ms=plain["cpu_ms"],
-        fixed_ms=cured["cpu_ms"],
-        recorded_ms=recorded["cpu_ms"],
+        problem_ms=[cpu_ms for _, cpu_ms in plain],
+        fixed_ms=[cpu_ms for _, cpu_ms in cured],
+        recorded_ms=recorded_ms,
         predicted_ms=round(low_ns * per_step, 4),
         predicted_max_ms=round(high_ns * per_step, 4),
-        cpu_share=round(plain["cpu_ms"] / plain["wall_ms"], 3),
+        cpu_share=round(sum(cpu for _, cpu in plain) / sum(wall for wall, _ in plain), 3),
     )
     return figures, cost["basis"]
 

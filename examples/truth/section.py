@@ -15,15 +15,16 @@ IDLE_SHARE: Final = 0.9
 _TEXT: Final = f"""\
 ## On a CPU
 
-`make truth` runs each program with its problem, fixed, and with its problem under `profkit run`, one
-after the other, then the next program, then all again for about six minutes, and writes this
-section. Its figures are in `examples/truth/measured.json`. Programs use one thread and do not wait,
+`make truth` runs each program with its problem and fixed, in turn, four times each in one process;
+then with its problem under `profkit run`; then the next program; then all again for about six
+minutes; and writes this section. Its figures are in `examples/truth/measured.json`. Programs use one thread and do not wait,
 so a step takes its CPU time on an idle machine: all times are CPU times of the thread that trains,
 which leave out what other programs on the machine took.
 
+- **runs**: of each of the two programs, and recorded.
 - **problem**, **fixed**: CPU time per step without profkit, the mean over those steps that a
   recording has; the median over the runs.
-- **saved**: problem minus fixed.
+- **saved**: problem minus fixed: the median over pairs of runs that follow each other.
 - **recorded**: the same of a step with its problem while it is recorded. What it is longer than
   *problem* is the overhead of recording, of which a cost contains its share.
 - **predicted**: the cost per step of the rule's finding; a range where the replay gives one. The
@@ -36,7 +37,7 @@ which leave out what other programs on the machine took.
 - **on CPU**: the share of the wall time in which the program with its problem ran: 100% on an idle
   machine.
 
-In parentheses are the quartiles over the runs; of *saved*, of each run with the one after it.
+In parentheses are the quartiles over the runs or pairs of runs.
 
 Two programs have two rows. By default glibc returns large freed tensors and arrays to the system, so
 that new ones have page faults, and how large they have to be depends on what the process freed
@@ -49,28 +50,30 @@ allocators of GPUs do. That setting was chosen after results with the default on
 
 @dataclass(frozen=True)
 class Round:
-    """One run of each program of a pair; times are CPU times per step in milliseconds.
+    """One process of each kind for a pair; times are CPU times per step in milliseconds.
 
     Attributes:
-        problem_ms: The program with its problem, without profkit.
-        fixed_ms: The fixed program.
+        problem_ms: The program with its problem, without profkit: each of its runs.
+        fixed_ms: The fixed program: the run beside each of those.
         recorded_ms: The program with its problem, recorded.
         predicted_ms: The cost of the finding.
         predicted_max_ms: The upper end of its range.
         cpu_share: CPU time by wall time of the program with its problem, without profkit.
     """
 
-    problem_ms: float
-    fixed_ms: float
+    problem_ms: Sequence[float]
+    fixed_ms: Sequence[float]
     recorded_ms: float
     predicted_ms: float
     predicted_max_ms: float
     cpu_share: float
 
     @property
-    def saved_ms(self) -> float:
-        """What the fix saves per step."""
-        return self.problem_ms - self.fixed_ms
+    def saved_ms(self) -> Sequence[float]:
+        """What the fix saves per step, by each two runs."""
+        return [
+            problem - fixed for problem, fixed in zip(self.problem_ms, self.fixed_ms, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,9 @@ class Pair:
         return cls(facts["program"], facts["rule"], facts["basis"], rounds)
 
     def each(self, name: str) -> list[float]:
-        """A figure of every round."""
-        return [getattr(one, name) for one in self.rounds]
+        """A figure of every round, or of every run of them."""
+        found = [getattr(one, name) for one in self.rounds]
+        return [run for one in found for run in ([one] if isinstance(one, float) else one)]
 
     def median(self, name: str) -> float:
         """The median of a figure over the rounds."""
@@ -106,7 +110,7 @@ class Pair:
     @property
     def saved_ms(self) -> float:
         """Milliseconds per step that the fix saves."""
-        return self.median("problem_ms") - self.median("fixed_ms")
+        return self.median("saved_ms")
 
     @property
     def is_sure(self) -> bool:
@@ -178,10 +182,10 @@ def _table(pairs: Iterable[Pair]) -> str:
             [
                 f"`{pair.program}`",
                 pair.rule,
-                str(len(pair.rounds)),
+                f"{len(pair.each('problem_ms'))}, {len(pair.rounds)}",
                 _spread(pair, "problem_ms"),
                 _spread(pair, "fixed_ms"),
-                f"{pair.saved_ms:.2f} {_quartiles(pair.each('saved_ms'))}",
+                _spread(pair, "saved_ms"),
                 _spread(pair, "recorded_ms"),
                 _predicted(pair),
                 "-" if ratios is None else _range(ratios),
