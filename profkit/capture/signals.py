@@ -10,11 +10,15 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
 
 _TERM: Final = signal.SIGTERM
+_POLL_S: Final = 0.05
+_GRACE_S: Final = 0.2
+"""How long the main thread may be in one operator before a deadline interrupts it."""
 
 Finish = Callable[[str], bool]
 """Receives the signal's name; False means that it cannot finish at this moment."""
@@ -149,22 +153,45 @@ class Interrupt:
 class Deadline:
     """Calls a function on the main thread after a time. Without a spare signal it does nothing.
 
+    A main thread that does not come is interrupted: it may wait for other threads or requests.
+    Python continues such a wait after the call.
+
     Args:
         seconds: The delay.
         act: The function.
+        cpu_s: The delay goes on until the process has used this much CPU time.
+        at_most_s: How long it may then be in all; no less than the delay.
     """
 
-    def __init__(self, seconds: float, act: Callable[[], None]) -> None:
+    def __init__(
+        self, seconds: float, act: Callable[[], None], *, cpu_s: float = 0.0, at_most_s: float = 0.0
+    ) -> None:
         self._act = act
         self._interrupt = Interrupt(self._on_time)
-        self._timer = threading.Timer(seconds, self._interrupt.request)
-        self._timer.daemon = True
-        self._timer.start()
+        self._cpu_until_s = time.process_time() + cpu_s
+        self._until_s = time.monotonic() + max(seconds, at_most_s)
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._wait, args=(seconds,), name="profkit deadline", daemon=True
+        )
+        self._thread.start()
 
     def cancel(self) -> None:
         """Cancel the call and restore the signal's handler."""
-        self._timer.cancel()
+        self._is_over.set()
         self._interrupt.cancel()
+
+    def _wait(self, seconds: float) -> None:
+        is_over = self._is_over.wait(seconds)
+        while not is_over and time.process_time() < self._cpu_until_s:
+            left_s = self._until_s - time.monotonic()
+            if left_s <= 0:
+                break
+            is_over = self._is_over.wait(min(left_s, _POLL_S))
+        if not is_over:
+            self._interrupt.request()
+            if not self._is_over.wait(_GRACE_S):
+                self._interrupt.request(wakes=True)
 
     def _on_time(self) -> None:
         self.cancel()

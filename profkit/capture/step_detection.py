@@ -19,7 +19,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, cast
 
 from profkit.capture import console, current, program_profilers
@@ -35,12 +35,29 @@ from profkit.model.live_memory import LiveMemory
 
 LOADER_PATIENCE: Final = 3
 """Batches without an optimizer step after which the loader's iterations are the steps."""
-OPS_SECONDS: Final = 10.0
-"""How long a run without steps is recorded: a busy one makes some 100,000 events per second."""
-STACKS_SECONDS: Final = 3.0
-"""The same with stacks, which make ten times as many."""
 COMPILING_SECONDS: Final = 0.05
 """How long to wait where a recording cannot end, since the program is compiled or traced."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """How long a run without steps is recorded: each event costs 10 µs to record and to analyze.
+
+    Attributes:
+        seconds: At least this long,
+        cpu_s: and until the process has used this much CPU time,
+        at_most_s: but no longer than this.
+    """
+
+    seconds: float
+    cpu_s: float
+    at_most_s: float
+
+
+OPS: Final = Window(3.0, 2.0, 10.0)
+"""Operators alone: a busy thread makes some 100,000 events per second."""
+STACKS: Final = Window(1.0, 0.5, 3.0)
+"""With stacks, which make ten times as many."""
 _HOOKS_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
@@ -91,7 +108,7 @@ class StepFinder:
         program_profilers.subscribe(self._on_program_profiler)
         self._unhook["profilers"] = lambda: program_profilers.unsubscribe(self._on_program_profiler)
         if self._plan.record_trace:
-            self._restart("whole", replace(self._plan.options, stacks=False), OPS_SECONDS)
+            self._restart("whole", replace(self._plan.options, stacks=False), OPS)
 
     def memory(self) -> LiveMemory | None:
         """The program's monitored memory, or None without steps. Ends the monitoring."""
@@ -173,10 +190,11 @@ class StepFinder:
         """A module is called. With the first call, the program's own work begins."""
         if not self._in_main_thread():
             return
-        if not self._saw_module:
+        # The Python functions of a compilation would be millions of events.
+        if not self._saw_module and (has_compiled() or not _is_compiled(module)):
             self._saw_module = True
             if self._kind == "whole" and self._plan.options.stacks:
-                self._restart("whole", self._plan.options, STACKS_SECONDS)
+                self._restart("whole", self._plan.options, STACKS)
         if self._boundaries is None:
             self._remove_hook("modules")
         else:
@@ -191,10 +209,9 @@ class StepFinder:
         which takes a quarter longer, and compiles the hook itself where it is called in between.
         A compiled module's own call is never traced.
         """
-        eval_frame: Any = sys.modules.get("torch._dynamo.eval_frame")
-        kind: Any = getattr(eval_frame, "OptimizedModule", None)
-        if "modules" not in self._unhook or kind is None or not isinstance(module, kind):
+        if "modules" not in self._unhook or not _is_compiled(module):
             return
+        kind = _compiled_module()
         if has_compiled() or not callable(vars(kind).get("__call__")):
             return
         self._remove_hook("modules")
@@ -296,7 +313,7 @@ class StepFinder:
         if self._session.is_done:
             self._remove_unneeded_hooks()
 
-    def _restart(self, kind: StepKind, options: Options, seconds: float | None = None) -> None:
+    def _restart(self, kind: StepKind, options: Options, window: Window | None = None) -> None:
         """Record again, now that the kind of step is known; drop the earlier recording."""
         self._cancel_deadline()
         if self._session is not None:
@@ -311,8 +328,8 @@ class StepFinder:
             schedule = replace(self._plan.schedule, wait=max(self._plan.schedule.wait - 1, 0))
         opened = current.enter(self._plan.name, 1 << 30, options, schedule, kind)
         self._session = opened if isinstance(opened, Session) else None
-        if seconds is not None and self._session is not None:
-            self._deadline = Deadline(seconds, self._on_deadline)
+        if window is not None and self._session is not None:
+            self._deadline = Deadline(act=self._on_deadline, **asdict(window))
 
     def _on_deadline(self) -> None:
         if is_compiling() or _is_traced():
@@ -324,6 +341,17 @@ class StepFinder:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def _compiled_module() -> Any:  # noqa: ANN401
+    """The class of modules that ``torch.compile`` returns, or None if the program has none."""
+    return getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+
+
+def _is_compiled(module: object) -> bool:
+    """Whether a module is one that ``torch.compile`` has returned."""
+    kind = _compiled_module()
+    return kind is not None and isinstance(module, kind)
 
 
 def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -41,12 +42,39 @@ def test_a_deadline_acts_on_the_main_thread_and_restores_the_signal() -> None:
 def test_a_cancelled_deadline_never_acts() -> None:
     acted: list[int] = []
     deadline = Deadline(3600, lambda: acted.append(1))
-    timer = deadline._timer
-    assert timer is not None
     deadline.cancel()
     deadline.cancel()
-    timer.join()
+    deadline._thread.join(20)
+    assert not deadline._thread.is_alive()
     assert acted == []
+
+
+@has_spare_signal
+def test_a_deadline_interrupts_a_main_thread_that_waits_for_another() -> None:
+    acted: list[threading.Thread] = []
+    is_free = threading.Event()
+
+    def act() -> None:
+        acted.append(threading.current_thread())
+        is_free.set()
+
+    Deadline(0.01, act)
+    assert is_free.wait(20)
+    assert acted == [threading.main_thread()]
+
+
+@has_spare_signal
+def test_a_deadline_waits_for_cpu_time_but_not_for_ever() -> None:
+    acted: list[float] = []
+    began_s = time.process_time()
+    Deadline(0.0, lambda: acted.append(time.process_time() - began_s), cpu_s=0.2, at_most_s=60)
+    while not acted:
+        pass
+    assert acted[0] >= 0.2
+    acted.clear()
+    Deadline(0.0, lambda: acted.append(0.0), cpu_s=1e6, at_most_s=0.05)
+    while not acted:
+        pass
 
 
 def test_nothing_is_recorded_after_a_freeze(opened: Opened) -> None:

@@ -66,8 +66,7 @@ def test_a_row_has_medians_quartiles_and_the_machine() -> None:
     assert (
         "| 5, 3 | 11.00 (10.00 to 12.00) | 6.00 (5.00 to 8.00) | 5.00 (4.00 to 6.00) | "
         "22.00 (21.00 to 27.50) | 4.00-5.00 (2.50 to 6.00) | 0.80-1.00 | 0.40-0.50 | replay | "
-        "yes | 90% |"
-        in text
+        "yes | 90% |" in text
     )
     assert "2026-11-22: Any, 2 cores" in text
     assert "1 of 2 predictions are within 10%." in text
