@@ -58,6 +58,7 @@ CELLS = {
 @pytest.mark.filterwarnings("ignore:To exit")
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 def test_a_cell_behaves_as_without(shell: InteractiveShell, cell: str) -> None:
+    shell.user_ns.pop("_", None)  # IPython leaves it alone once a cell has assigned it
     plain, seen_plain = ran(shell, cell)
     profiled, seen = ran(shell, f"%%profkit --quiet\n{cell}")
     assert type(profiled.error_in_exec) is type(plain.error_in_exec)

@@ -112,3 +112,5 @@ def _serving(logdir: Path, cache: str) -> Iterator[TensorBoard]:
         server.terminate()
         server.wait(30)
         listener.join(5)
+        assert server.stderr is not None
+        server.stderr.close()

@@ -3,6 +3,7 @@
 import contextlib
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ def _untraced() -> Iterator[None]:
 
 
 def bytes_of(lines: TracemallocLines, code: str) -> int:
-    source = open(__file__, encoding="utf-8").read().splitlines()  # noqa: PTH123, SIM115
+    source = Path(__file__).read_text(encoding="utf-8").splitlines()
     return sum(
         n_bytes
         for (file, line, _), n_bytes in lines.bytes_by_line.items()
