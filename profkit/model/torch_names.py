@@ -41,8 +41,8 @@ before 1.9 have only the nodes."""
 ACCUMULATE_GRAD: Final = re.compile(r"^torch::autograd::AccumulateGrad$")
 """The node that adds to the gradient of a parameter, or sets it where there is none."""
 
-DEVICE_OPERATOR: Final = re.compile(r"^aten::_?(cudnn|miopen)_")
-"""Operators that only a GPU runs."""
+DEVICE_OPERATOR: Final = re.compile(r"^aten::_?(cudnn|miopen)_(?!is_acceptable$)")
+"""Operators that only a GPU runs. Recurrent networks ask on a CPU too whether they could use it."""
 
 MODULE_PREFIX: Final = "nn.Module: "
 """Begin of the name of the Python call of a module."""

@@ -166,6 +166,14 @@ def test_on_a_cpu_a_read_is_a_note_without_a_cost(found: Found) -> None:
     assert "on a GPU" in finding.message
 
 
+def test_a_recurrent_network_on_a_cpu_uses_no_device(found: Found) -> None:
+    b = reading_on_the_cpu()
+    with b.step():
+        b.compute("aten::cudnn_is_acceptable", 1_000)
+    (finding,) = found(b, RULE)
+    assert "costs nothing on the CPU" in finding.message
+
+
 LIBRARY = "torch/distributions/distribution.py"
 
 

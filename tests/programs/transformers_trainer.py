@@ -4,7 +4,14 @@ import tempfile
 
 import torch
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    PrinterCallback,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 set_seed(0)
 
@@ -31,7 +38,10 @@ with tempfile.TemporaryDirectory() as folder:
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,
+        log_level="error",
         dataloader_pin_memory=False,
     )
-    result = Trainer(model, arguments, train_dataset=Tokens(160)).train()
+    trainer = Trainer(model, arguments, train_dataset=Tokens(160))
+    trainer.remove_callback(PrinterCallback)  # it prints times
+    result = trainer.train()
 print(f"steps {result.global_step}, loss {result.training_loss:.4f}")
