@@ -355,11 +355,11 @@ def _is_compiled(module: object) -> bool:
 
 
 def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
-    """A hook that is skipped while the program is traced, or its operators are intercepted.
+    """A hook that is skipped while the program is traced.
 
     torch.compile traces hooks too, and a hook that it cannot trace is a graph break: slower, and
-    with ``fullgraph=True`` an error in the program. ``torch.jit.trace`` and dispatch modes, such as
-    those of ``make_fx``, take the annotations of a recording that begins for the program's.
+    with ``fullgraph=True`` an error in the program. ``torch.jit.trace`` and ``make_fx`` take the
+    annotations of a recording that begins for the program's.
     """
     import torch
 
@@ -369,25 +369,29 @@ def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
     compiling = next((each for each in found if each is not None), None)
 
     def unless_traced(*args: Any) -> None:  # noqa: ANN401
-        if compiling is not None and compiling():
-            return
-        if not _is_traced():
+        if not (compiling is not None and compiling()) and not _is_traced():
             hook(*args)
 
     return unless_traced
 
 
 def _is_traced() -> bool:
-    """Whether operators that run now are recorded or intercepted by the program.
+    """Whether operators that run now are recorded by the program, or have no values.
 
-    The beginning and the end of an annotation are operators like any other.
+    The beginning and the end of an annotation are operators like any other. Other dispatch modes
+    change nothing: the monitoring of memory has one itself.
 
     Source: ``torch.ops.profiler._record_function_enter_new``.
     """
     import torch
 
-    has_modes = torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001
-    return has_modes or torch._C._get_tracing_state() is not None  # noqa: SLF001
+    if torch._C._get_tracing_state() is not None:  # noqa: SLF001
+        return True
+    if not torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+        return False
+    keys = torch._C._TorchDispatchModeKey  # noqa: SLF001
+    mode = torch._C._get_dispatch_mode  # noqa: SLF001
+    return mode(keys.PROXY) is not None or mode(keys.FAKE) is not None
 
 
 def _without_warning(remove: Callable[[], None]) -> Callable[[], None]:

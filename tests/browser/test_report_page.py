@@ -95,7 +95,7 @@ def test_a_finding_opens_to_its_fix_and_its_evidence(opened: Opener, recorded: P
     finding.locator("> summary").click()
     expect(finding.locator(".opened")).to_be_hidden()
     finding.locator("> summary").press("Enter")
-    expect(finding.locator(".fix")).to_contain_text("num_workers=4")
+    expect(finding.locator(".fix")).to_contain_text("num_workers=2")
     expect(finding.locator(".evidence").first).to_contain_text("DAT001")
     expect(finding).to_contain_text("Use instead")
     evidence = finding.locator(".more-evidence")

@@ -327,7 +327,7 @@ print(debugger.lines)
 """,
 }
 """Other profilers, debuggers and endings; each prints what it saw."""
-FAST_OTHERS = ("legacy", "cprofile")
+FAST_OTHERS = ("cprofile",)
 
 
 def assert_others_undisturbed(name: str, folder: Path) -> None:

@@ -46,13 +46,15 @@ def test_saved_is_the_median_over_pairs_of_runs() -> None:
     ],
 )
 def test_a_tenth_is_within(low_ms: float, high_ms: float, basis: str, is_within: object) -> None:
-    assert pair(low_ms, high_ms, basis).is_within is is_within
+    one = pair(low_ms, high_ms, basis)
+    assert one.is_within(one.ratios) is is_within
 
 
 def test_a_fix_that_saves_nothing_makes_each_prediction_wrong() -> None:
     slower = Pair("a", "b", "replay", [Round([1.0], [2.0], 3.0, 0.5, 0.5, 1.0)] * 2)
     assert slower.ratios is None
-    assert not slower.is_within
+    assert slower.ratios_without_overhead is None
+    assert not slower.is_within(slower.ratios)
     assert not slower.is_sure
 
 
@@ -69,7 +71,7 @@ def test_a_row_has_medians_quartiles_and_the_machine() -> None:
         "yes | 90% |" in text
     )
     assert "2026-11-22: Any, 2 cores" in text
-    assert "1 of 2 predictions are within 10%." in text
+    assert "1 of 2 predictions are within 10%; without overhead, as a share of the step, 0." in text
     assert "from its median: `loader`, `recompiles`." in text
     assert "The machine was busy" not in text
     busy = right | {"rounds": [one | {"cpu_share": 0.5} for one in right["rounds"]]}

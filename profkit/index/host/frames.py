@@ -36,7 +36,7 @@ including ``site-packages``, is removed from the file names in a trace.
 
 
 _OF_TENSORS: Final = re.compile(
-    r"(^|[/\\\\])torch[/\\\\](_tensor|_tensor_str|functional|_ops|overrides|utils[/\\\\]_contextlib)\.py$"
+    r"(^|[/\\\\])torch[/\\\\](_tensor|_tensor_str|functional|_jit_internal|_ops|overrides|utils[/\\\\]_contextlib)\.py$"
 )
 """Python code of torch that runs as a part of a tensor's method, function or decorator."""
 

@@ -104,10 +104,10 @@ class AnalysisQueue:
             urgent: Whether a user waits for it: urgent tasks run first, the latest before all.
             retry: Whether to run a failed task again.
         """
-        state = self.state(task.key)
-        if state.stage in {"ready", "analyzing"} or (state.stage == "failed" and not retry):
-            return state
-        with self._changed:
+        with self._changed:  # or another thread begins what is queued here for the second time
+            state = self.state(task.key)
+            if state.stage in {"ready", "analyzing"} or (state.stage == "failed" and not retry):
+                return state
             if self._closed or (state.stage == "queued" and not urgent):
                 return state
             self._failures.pop(task.key, None)

@@ -95,6 +95,7 @@ def test_growth_for_shapes_that_are_all_new_is_a_cache(
     assert monitor.finish().leaks == ()
 
 
+@pytest.mark.slow
 def test_a_trace_function_of_the_program_is_left_alone(allocated: list[int]) -> None:
     def trace(*_: object) -> None:
         return None
