@@ -78,9 +78,7 @@ def test_a_module_is_compiled_without_hooks_and_its_calls_are_steps(tmp_path: Pa
     assert "over 2" in report, report
 
 
-@pytest.mark.parametrize(
-    "way", ["jit", "make_fx", pytest.param("export", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("way", ["jit", "make_fx", pytest.param("export", marks=pytest.mark.slow)])
 def test_a_module_whose_first_call_is_traced_has_the_same_graph(way: str, tmp_path: Path) -> None:
     program = TRACED.replace("HOW", WAYS_TO_TRACE[way])
     plain = subprocess.run(
