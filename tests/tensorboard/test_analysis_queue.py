@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,43 @@ def test_urgent_tasks_run_first(queue: AnalysisQueue, tmp_path: Path) -> None:
     for key in "abc":
         assert settled(queue, key).stage == "ready"
     assert log.read_text() == "bca"
+
+
+def test_a_task_that_begins_while_it_is_submitted_again_runs_once(
+    cache: ResultCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = AnalysisQueue(cache, n_processes=2)  # of which one is for urgent tasks
+    gates = {"first": threading.Event(), "second": threading.Event()}
+    ran: list[str] = []
+
+    def execute(task: Task, **_: bool) -> TaskState:
+        ran.append(task.key)
+        gates[task.key].wait(20)
+        return TaskState("failed")
+
+    monkeypatch.setattr(queue, "_execute", execute)
+    queue.submit(Task("first", ()), urgent=False)
+    while not ran:
+        time.sleep(0.01)
+    queue.submit(Task("second", ()), urgent=False)
+    state = queue.state
+
+    def slow_state(key: str) -> TaskState:
+        found = state(key)
+        gates["first"].set()
+        until = time.monotonic() + 0.5
+        while len(ran) == 1 and time.monotonic() < until:
+            time.sleep(0.01)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(queue, "state", slow_state)
+        queue.submit(Task("second", ()), urgent=True)
+    time.sleep(0.2)  # for the other thread to run it again
+    gates["second"].set()
+    assert settled(queue, "second").stage == "failed"
+    queue.close()
+    assert ran == ["first", "second"]
 
 
 def test_the_worker_exits_with_the_server() -> None:
