@@ -1,11 +1,17 @@
 """Objects of the process by their type, found without running code of the program.
 
-A metaclass of the program may hash or compare its classes as it likes: identity alone is asked.
+A metaclass of the program may hash or compare its classes as it likes, or refuse: identity alone
+is asked.
 """
 
 from collections.abc import Collection, Sequence
 from itertools import compress
 from typing import Any
+
+
+def is_exactly(thing: object, *kinds: type) -> bool:
+    """Whether the type of something is one of some types, and no subclass."""
+    return any(type(thing) is kind for kind in kinds)
 
 
 def type_ids(*types: type) -> set[int]:

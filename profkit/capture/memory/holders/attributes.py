@@ -8,18 +8,12 @@ from collections.abc import Iterator, Mapping
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, TypeGuard
 
+from profkit.capture.objects import is_exactly
+
 _MRO: Final = type.__dict__["__mro__"]
 _CLASS_NAMESPACE: Final = type.__dict__["__dict__"]
 _QUALNAME: Final = type.__dict__["__qualname__"]
 _MODULE: Final = type.__dict__["__module__"]
-
-
-def is_exactly(thing: object, *kinds: type) -> bool:
-    """Whether something has one of some types, compared by identity.
-
-    A metaclass of the program may refuse to compare or to hash its classes.
-    """
-    return any(type(thing) is kind for kind in kinds)
 
 
 def namespace_of(thing: object) -> dict[str, object] | None:

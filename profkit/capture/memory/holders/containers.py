@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from profkit.capture.memory.holders.attributes import full_name, is_exactly
+from profkit.capture.memory.holders.attributes import full_name
+from profkit.capture.objects import is_exactly
 from profkit.names import middle_cut, visible
 
 MAX_KEY: Final = 40

@@ -20,7 +20,6 @@ from profkit.capture.memory.holders.attributes import (
     class_namespace,
     full_name,
     is_class,
-    is_exactly,
     module_of,
     mro_of,
     namespace_of,
@@ -34,6 +33,7 @@ from profkit.capture.memory.holders.containers import (
     subscript,
 )
 from profkit.capture.memory.holders.frames import describe_code, locals_of
+from profkit.capture.objects import is_exactly
 from profkit.model.live_memory import HolderKind
 
 Path = Sequence[object]

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from profkit.capture.memory.holders import holder_chains
-from profkit.capture.memory.holders.attributes import full_name, is_exactly
+from profkit.capture.memory.holders.attributes import full_name
 from profkit.capture.memory.holders.autograd_cycles import AutogradCycle
 from profkit.capture.memory.holders.autograd_graphs import (
     GraphWalk,
@@ -26,6 +26,7 @@ from profkit.capture.memory.holders.untracked_containers import live_tensors
 from profkit.capture.memory.monitor.allocation_sites import AllocationSampler
 from profkit.capture.memory.monitor.live_tensors import LiveStorage, LiveTensors, TensorKind
 from profkit.capture.memory.monitor.series import DeviceDtype
+from profkit.capture.objects import is_exactly
 from profkit.capture.source.user_code import Place, Stack
 from profkit.model.live_memory import Chain, Graph, TensorShape
 from profkit.readers.process_memory import garbage_collection_paused
