@@ -46,9 +46,11 @@ def merged(slices: Slices, group: Rows) -> Slices:
     return found
 
 
-def _groups(slices: Slices, resolution_ns: int) -> Rows:
+def _groups(slices: Slices, resolution_ns: int, row: int | None = None) -> Rows:
     """Indices of the slices that start a new group, see :func:`coarser`."""
     small = slices.end_ns - slices.start_ns < resolution_ns
+    if row is not None:
+        small &= slices.row == row
     part = slices.start_ns // resolution_ns
     apart = np.ones(len(slices), dtype=np.bool_)
     apart[1:] = ~(
@@ -60,14 +62,15 @@ def _groups(slices: Slices, resolution_ns: int) -> Rows:
     return np.flatnonzero(apart)
 
 
-def coarser(slices: Slices, resolution_ns: int) -> Slices:
+def coarser(slices: Slices, resolution_ns: int, *, row: int | None = None) -> Slices:
     """Slices of lower resolution.
 
     Args:
         resolution_ns: Shorter slices that begin in the same interval of this length are merged,
             unless a longer one is between them.
+        row: The only row whose slices are merged; by default all are.
     """
-    return merged(slices, _groups(slices, resolution_ns))
+    return merged(slices, _groups(slices, resolution_ns, row))
 
 
 def levels_of(slices: Slices, span_ns: int) -> tuple[Level, ...]:

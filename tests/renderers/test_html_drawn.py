@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profkit.api import Study, render, study
+from profkit.index.level_of_detail import coarser, levels_of
 from profkit.model.events import NO_ROW
-from profkit.model.timeline import Level, Slices, Timeline
+from profkit.model.timeline import Level, Slices, Timeline, TimelineLane
 from profkit.present.flames import flames
 from profkit.present.timeline import timeline
 from profkit.renderers.html import _packed_columns
@@ -125,6 +127,37 @@ def test_a_page_that_is_too_large_merges_more_slices(studied: Study) -> None:
     for each in less:
         assert each.level.slices.n.sum() == shown.levels[0].slices.n.sum()
         assert each.level.slices.busy_ns.sum() == shown.levels[0].slices.busy_ns.sum()
+
+
+def adjacent_slices(row: int, n: int, rng: np.random.Generator) -> Slices:
+    """Slices of one row without gaps, of random lengths and sites."""
+    ends = np.cumsum(rng.integers(1, 2_000_000 // n, n))
+    starts = np.concatenate(([0], ends[:-1]))
+    ones, site = np.ones(n, dtype=np.int64), rng.integers(0, 200, n).astype(np.int32)
+    row_of = np.full(n, row, dtype=np.int32)
+    return Slices(row_of, starts, ends, ends - starts, ones, ends - starts, site)
+
+
+def test_the_critical_path_is_merged_before_the_events_that_it_consists_of() -> None:
+    rng = np.random.default_rng(0)
+    path, events = adjacent_slices(0, 20_000, rng), adjacent_slices(1, 10_000, rng)
+    both = Slices(*(np.concatenate((getattr(path, each.name), getattr(events, each.name)))
+                    for each in fields(Slices)))  # fmt: skip
+    lanes = (TimelineLane("path", "critical path", 0, 1, 20_000, 0),
+             TimelineLane("thread", "thread 1", 1, 1, 10_000, 0))  # fmt: skip
+    shown = Timeline(0, int(both.end_ns.max()), lanes, (), levels_of(both, 2_000_000), ())
+    whole = levels_within(shown, 1_000_000)
+    assert [each.level for each in whole] == list(shown.levels)
+    limit = whole[0].n_characters * 3 // 4
+    found = levels_within(shown, limit)
+    assert sum(each.n_characters for each in found) <= limit
+    finest, path_ns = found[0].level, found[0].path_ns
+    assert (finest.resolution_ns, len(found)) == (0, 2)
+    is_path = finest.slices.row == 0
+    assert tuples(finest.slices.of(np.flatnonzero(~is_path))) == tuples(events)
+    merged = finest.slices.of(np.flatnonzero(is_path))
+    assert tuples(merged) == tuples(coarser(path, path_ns))
+    assert 1_000 < len(merged) < 20_000
 
 
 def test_a_single_level_is_merged_until_it_fits(studied: Study) -> None:

@@ -41,7 +41,7 @@ profkit.SliceFacts = class {
     if (level.n[index] === 1) return [['Duration', profkit.formatNs(duration)]];
     const longest = this.text('name', level.site[index]);
     return [
-      ['Merged', 'zoom in to see each event'],
+      ['Merged', level.isFinest ? 'to limit the size of the page' : 'zoom in to see each event'],
       ['Busy', `${profkit.formatNs(level.busy[index])} of ${profkit.formatNs(duration)}`],
       ['Longest', `${longest}, ${profkit.formatNs(level.longest[index])}`],
     ];

@@ -4,6 +4,7 @@
  *
  * @typedef {object} Level
  * @property {number} resolutionNs  shorter adjacent events are merged; 0 where none are
+ * @property {boolean} isFinest     whether no other level has more slices
  * @property {Float64Array} start   nanoseconds, as end, busy and longest
  * @property {Float64Array} end
  * @property {Float64Array} busy    the part of it that events cover
@@ -66,6 +67,7 @@ profkit.slices = (() => {
 
     decode(index, bytes) {
       this.ready[index] = decoded(bytes, this.encoded[index], this.startNs);
+      this.ready[index].isFinest = index === 0;
       this.encoded[index] = { resolutionNs: this.encoded[index].resolutionNs };
     }
 

@@ -1,6 +1,6 @@
 """The timeline: streams, threads, steps, findings and idle time, with zoom and search."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from profkit.renderers.html._table import TABLE_SCRIPT, SortableColumn, Sortable
 SCRIPTS: Final = (
     "canvas.js", "slices.js", "lanes.js", "drags.js", "slice_facts.js", "timeline.js",
 )  # fmt: skip
-MAX_LEVEL_CHARACTERS: Final = 8_500_000
+MAX_LEVEL_CHARACTERS: Final = 9_000_000
 """Limit of all slices as text: it keeps the page of a million events below 12 MB."""
 MAX_PLAIN_SLICES: Final = 20_000
 """Up to so many slices the coarsest level is not compressed, so that any browser can draw it."""
@@ -32,7 +32,9 @@ MAX_STEPS: Final = 1_000
 """Steps in the list to choose from; the table of steps has all."""
 _MAX_NAME: Final = 240
 _SAMPLE: Final = 1 << 16
-_TRIES: Final = 64
+_PART: Final = 1 << 12
+_TRIES: Final = 1 << 11
+_LONGEST_NS: Final = 1 << 62
 _SAMPLE_TOLERANCE: Final = 1.1
 """A level that is estimated to be too long by no more than this factor is measured exactly."""
 
@@ -111,6 +113,7 @@ def _body(shown: Timeline, levels: Sequence["_PackedLevel"], lanes: SortableTabl
         n_steps=len(shown.steps),
         n_events=sum(lane.n for lane in shown.lanes if lane.kind != "path"),
         resolution_ns=levels[0].level.resolution_ns,
+        path_ns=levels[0].path_ns,
         table=lanes,
     )
 
@@ -181,23 +184,37 @@ def _place(frame: Frame | None, base: str) -> str:
 
 @dataclass(frozen=True)
 class _PackedLevel:
-    """A level of detail, and its slices as text."""
+    """A level of detail, and its slices as text.
+
+    Attributes:
+        path_ns: Resolution of the critical path's lane.
+    """
 
     level: Level
+    path_ns: int
     packed: dict[str, Any]
-    n_characters: int
+
+    @property
+    def n_characters(self) -> int:
+        """Length of the text."""
+        return len(self.packed["text"])
 
 
 def levels_within(shown: Timeline, max_characters: int) -> list[_PackedLevel]:
-    """The levels of detail as text, the finest first, within a limit of the page's size."""
+    """The levels of detail as text, the finest first, within a limit of the page's size.
+
+    The coarsest level is what a page shows first, and the finest one has every event. The others
+    only save the browser time, so they share what these two leave.
+    """
+    *finer, coarsest = shown.levels
     found: list[_PackedLevel] = []
-    left = max_characters
-    for level in reversed(shown.levels):
-        fitting = _fitting(shown, level, left, found[0].level.resolution_ns if found else None)
-        if fitting is None:
+    for level in (coarsest, *finer[:1], *finer[:0:-1]):
+        at = int(len(found) > 1)
+        left = max_characters - sum(each.n_characters for each in found)
+        fitting = _fitting(shown, level, left, found[at].level.resolution_ns if found else None)
+        if fitting is None or (at and fitting.level.resolution_ns <= found[0].level.resolution_ns):
             break
-        found.insert(0, fitting)
-        left -= fitting.n_characters
+        found.insert(at, fitting)
     return found
 
 
@@ -205,19 +222,42 @@ def _fitting(
     shown: Timeline, level: Level, left: int, coarser_ns: int | None
 ) -> _PackedLevel | None:
     """A level, as coarse as it must be to fit; None if the next coarser level is as fine."""
+    for each, path_ns in _ever_coarser(shown, level, coarser_ns):
+        plain = coarser_ns is None and len(each.slices) <= MAX_PLAIN_SLICES
+        if _estimated_characters(shown, each) <= _SAMPLE_TOLERANCE * left:
+            found = _PackedLevel(each, path_ns, _packed(shown, each, plain=plain))
+            if found.n_characters <= left:
+                return found
+    return None
+
+
+def _ever_coarser(
+    shown: Timeline, level: Level, coarser_ns: int | None
+) -> Iterator[tuple[Level, int]]:
+    """A level and coarser ones, each with the resolution of the critical path's lane.
+
+    In the finest level, this lane becomes coarser first: the path consists of parts of events that
+    other lanes show.
+    """
+    yield level, level.resolution_ns
     # A level that is far too long is not tried at every resolution.
     least_ns = (coarser_ns or shown.end_ns - shown.start_ns) // _TRIES
-    resolution_ns = max(1, level.resolution_ns, least_ns)
-    while True:
-        plain = coarser_ns is None and len(level.slices) <= MAX_PLAIN_SLICES
-        if _estimated_characters(shown, level) <= _SAMPLE_TOLERANCE * left:
-            text = _packed(shown, level, plain=plain)
-            if len(text["text"]) <= left:
-                return _PackedLevel(level, text, len(text["text"]))
-        resolution_ns *= 2
-        if coarser_ns is not None and resolution_ns >= coarser_ns:
-            return None
-        level = Level(resolution_ns, coarser(level.slices, resolution_ns))
+    first_ns, end_ns = max(1, level.resolution_ns, least_ns), coarser_ns or _LONGEST_NS
+    resolutions_ns = [
+        first_ns << doublings
+        for doublings in range(1, _LONGEST_NS.bit_length())
+        if first_ns << doublings < end_ns
+    ]
+    slices = level.slices
+    for lane in shown.lanes if level is shown.levels[0] else ():
+        if lane.kind == "path":
+            for path_ns in resolutions_ns:
+                slices = coarser(slices, path_ns, row=lane.first_row)
+                yield Level(level.resolution_ns, slices), path_ns
+    slices = level.slices
+    for resolution_ns in resolutions_ns:
+        slices = coarser(slices, resolution_ns)
+        yield Level(resolution_ns, slices), resolution_ns
 
 
 def _estimated_characters(shown: Timeline, level: Level) -> int:
@@ -225,8 +265,10 @@ def _estimated_characters(shown: Timeline, level: Level) -> int:
     n = len(level.slices)
     if n <= _SAMPLE:
         return 0
-    first = (n - _SAMPLE) // 2
-    sample = Level(level.resolution_ns, level.slices.of(np.arange(first, first + _SAMPLE)))
+    # Lanes differ: parts of all of them.
+    parts = np.linspace(0, n - _PART, _SAMPLE // _PART).astype(np.intp)
+    places = (parts[:, None] + np.arange(_PART)).ravel()
+    sample = Level(level.resolution_ns, level.slices.of(places))
     return len(_packed(shown, sample, plain=False)["text"]) * n // _SAMPLE
 
 
