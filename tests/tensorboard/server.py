@@ -75,14 +75,14 @@ class TensorBoard:
 
 
 @contextlib.contextmanager
-def serving(logdir: Path) -> Iterator[TensorBoard]:
+def serving(logdir: Path, module: str = "tensorboard.main") -> Iterator[TensorBoard]:
     """Start TensorBoard on a folder with a temporary cache, and stop it at the end."""
     with tempfile.TemporaryDirectory() as cache:
-        yield from _serving(logdir, cache)
+        yield from _serving(logdir, cache, module)
 
 
-def _serving(logdir: Path, cache: str) -> Iterator[TensorBoard]:
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir)]
+def _serving(logdir: Path, cache: str, module: str) -> Iterator[TensorBoard]:
+    command = [sys.executable, "-m", module, "--logdir", str(logdir)]
     server = subprocess.Popen(
         [*command, "--host", "127.0.0.1", "--port", "0", "--load_fast", "false"],
         stderr=subprocess.PIPE,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from tensorboard.plugins import base_plugin
@@ -20,6 +21,7 @@ from profkit.integrations.tensorboard.cache import ResultCache
 from profkit.integrations.tensorboard.discovery import LogRoot
 from profkit.integrations.tensorboard.plugin import Loader, ProfkitPlugin
 from tests.tensorboard.recordings import STEPS, gpu_training, write_gpu_training
+from tests.tensorboard.server import serving
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -205,10 +207,14 @@ def test_every_static_file_is_served_and_refers_to_no_other_server() -> None:
         assert "eval(" not in text
 
 
+def write_runs(folder: Path, n: int) -> None:
+    for number in range(n):
+        (folder / f"run{number}").mkdir()
+        (folder / f"run{number}" / "h_1.1.pt.trace.json").write_text("{")
+
+
 def test_a_thousand_runs_are_listed_fast(tmp_path: Path) -> None:
-    for number in range(1000):
-        (tmp_path / f"run{number}").mkdir()
-        (tmp_path / f"run{number}" / "h_1.1.pt.trace.json").write_text("{")
+    write_runs(tmp_path, 1000)
     many = Tab.of(tmp_path, tmp_path / "cache")
     try:
         assert len(many.recordings()) == 1000
@@ -219,6 +225,42 @@ def test_a_thousand_runs_are_listed_fast(tmp_path: Path) -> None:
         assert 0 < n_submitted <= 20
     finally:
         many.plugin.close()
+
+
+@pytest.mark.parametrize(
+    ("n", "is_loaded", "is_warned"), [(100, True, True), (99, True, False), (100, False, False)]
+)
+def test_it_warns_of_the_processes_of_torch_tb_profiler(
+    *, n: int, is_loaded: bool, is_warned: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    if is_loaded:
+        pytest.importorskip("torch_tb_profiler.plugin")
+    else:
+        monkeypatch.delitem(sys.modules, "torch_tb_profiler.plugin", raising=False)
+    write_runs(tmp_path, n)
+    # It is read by the tab alone.
+    (tmp_path / "run0" / "h_2.2.pt.trace.json.zst").write_bytes(b"")
+    many = Tab.of(tmp_path, tmp_path / "cache")
+    try:
+        assert len(many.recordings()) == n + 1
+        warning = many.ask("runs")["warning"]
+        assert ("100 at once" in warning) is is_warned
+        assert ("100 at once" in caplog.text) is is_warned
+        assert bool(warning) is is_warned
+    finally:
+        many.plugin.close()
+
+
+def test_tensorboard_starts_without_torch_tb_profiler(logdir: Path) -> None:
+    installed = {each.name for each in entry_points(group="tensorboard_plugins")}
+    assert {"profkit", "torch_profiler"} <= installed
+    with serving(logdir, "profkit.integrations.tensorboard") as server:
+        with urlopen(f"{server.address}data/plugins_listing", timeout=60) as answer:  # noqa: S310  (our own server)
+            listed = json.load(answer)
+        assert listed["profkit"]["enabled"]
+        assert "pytorch_profiler" not in listed
+        assert {"scalars", "text", "hparams"} <= set(listed)
 
 
 def test_the_tab_is_active_only_if_there_are_recordings(tmp_path: Path, tab: Tab) -> None:

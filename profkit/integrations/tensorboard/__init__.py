@@ -2,5 +2,6 @@
 
 TensorBoard loads ``plugin``. It finds recordings in the background (``scanner``), analyzes them in
 separate processes (``analysis_queue``, ``worker``) and caches the results (``cache``), so that no
-request waits for an analysis. ``export`` writes a report as TensorBoard events.
+request waits for an analysis. ``__main__`` starts TensorBoard without torch-tb-profiler.
+``export`` writes a report as TensorBoard events.
 """

@@ -11,7 +11,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -66,6 +66,14 @@ class DiscoveredRecording:
     paths: tuple[str, ...]
     n_bytes: int
     modified_ns: int
+
+    @property
+    def is_read_by_torch_tb_profiler(self) -> bool:
+        """Whether torch-tb-profiler reads its trace.
+
+        Source: ``WORKER_PATTERN`` in ``consts.py`` of torch-tb-profiler 0.4.3.
+        """
+        return self.paths[0].endswith((".pt.trace.json", ".pt.trace.json.gz"))
 
     @property
     def state(self) -> str:
@@ -215,14 +223,21 @@ class Scanner:
     Args:
         roots: The folders.
         pause_s: Seconds from the end of one scan to the start of the next.
+        on_found: Called with the result of each scan, on its thread.
 
     Attributes:
         found: The result of the last scan.
     """
 
-    def __init__(self, roots: tuple[LogRoot, ...], pause_s: float = _PAUSE_S) -> None:
+    def __init__(
+        self,
+        roots: tuple[LogRoot, ...],
+        pause_s: float = _PAUSE_S,
+        on_found: Callable[[DiscoveryResult], None] | None = None,
+    ) -> None:
         self._roots = roots
         self._pause_s = pause_s
+        self._on_found = on_found
         self._lock = threading.Lock()
         self._running = False
         self._ended_s: float | None = None
@@ -252,6 +267,8 @@ class Scanner:
             found = find_recordings(self._roots)
             self._by_id = {each.id: each for each in found.recordings}
             self.found = found
+            if self._on_found is not None:
+                self._on_found(found)
         finally:
             with self._lock:
                 self._running = False

@@ -7,6 +7,7 @@ request.
 Source: "TensorBoard plugins" (``ADDING_A_PLUGIN.md``) and ``tensorboard/plugins/base_plugin.py``.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 from importlib.resources import files
 from typing import Any, Final
@@ -14,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
+from tensorboard.util import tb_logging
 from werkzeug import Request, Response
 
 from profkit._version import __version__
@@ -22,12 +24,14 @@ from profkit.integrations.tensorboard.cache import ResultCache, key_of
 from profkit.integrations.tensorboard.discovery import (
     MAX_RECORDINGS,
     DiscoveredRecording,
+    DiscoveryResult,
     LogRoot,
     Scanner,
     roots_of,
 )
 from profkit.model.device_summary import DEVICE_TIMES
 from profkit.names import visible
+from profkit.units import format_count
 
 _STATIC: Final = "integrations/tensorboard/static"
 _REPORT: Final = "renderers/html"
@@ -47,6 +51,8 @@ _NO_STORE: Final = ("Cache-Control", "no-store")
 _N_PREFETCHED: Final = 20
 """So many of the newest recordings are analyzed before they are opened."""
 _MAX_RANKS: Final = 256
+_MANY_TRACES: Final = 100
+"""torch-tb-profiler starts a process of some 25 MB or more for each, all at once."""
 
 Answer = tuple[dict[str, Any], int]
 """The JSON and the status code of a route."""
@@ -82,7 +88,8 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
         cache: ResultCache | None = None,
     ) -> None:
         super().__init__(context)
-        self._scanner = Scanner(roots)
+        self._scanner = Scanner(roots, on_found=self._warn)
+        self._has_warned = False
         self._cache = cache or ResultCache()
         self._queue = AnalysisQueue(self._cache)
         self._answers: dict[str, dict[str, Any]] = {}
@@ -126,8 +133,15 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
             "is_looking": not self._scanner.has_scanned,
             "is_whole": found.is_complete,
             "not_here": found.missing,
+            "warning": _warning(found),
             "recordings": [self._row(recording) for recording in found.recordings],
         }, 200
+
+    def _warn(self, found: DiscoveryResult) -> None:
+        """Log the warning once, for those who do not open the tab."""
+        if not self._has_warned and (warning := _warning(found)):
+            self._has_warned = True
+            tb_logging.get_logger().warning("%s", warning)
 
     def _row(self, recording: DiscoveredRecording) -> dict[str, Any]:
         """A recording in the list, with the progress of its analysis."""
@@ -243,6 +257,21 @@ class ProfkitPlugin(base_plugin.TBPlugin):  # type: ignore[misc]  # TensorBoard 
             return _respond(request, b"There is no such page.", "text/plain", 404)
         headers = [("Content-Security-Policy", policy.decode()), ("Referrer-Policy", "no-referrer")]
         return _respond(request, page, "text/html", 200, headers, encoding="gzip")
+
+
+def _warning(found: DiscoveryResult) -> str:
+    """What torch-tb-profiler costs this server, if it is loaded and the traces are many."""
+    if "torch_tb_profiler.plugin" not in sys.modules:
+        return ""
+    n_traces = sum(each.is_read_by_torch_tb_profiler for each in found.recordings)
+    if n_traces < _MANY_TRACES:
+        return ""
+    return (
+        "The tab “PyTorch Profiler” (torch-tb-profiler) starts one process per trace, "
+        f"{format_count(n_traces)} at once, which may exhaust memory. "
+        "`python -m profkit.integrations.tensorboard` starts TensorBoard without that tab; its "
+        "options are the same."
+    )
 
 
 def _analysis(recording: DiscoveredRecording) -> Task:

@@ -279,6 +279,7 @@ async function watch() {
       const hadNone = state.recordings.length === 0;
       state.recordings = answer.recordings;
       document.getElementById('version').textContent = answer.version;
+      document.getElementById('warning').textContent = answer.warning;
       if (state.recordings.length && hadNone) { drawSidebar(); follow(); }
       else if (!state.recordings.length && !answer.is_looking && !before) drawEmpty(answer.not_here);
       else if (before && current() && current().modified_ms !== before.modified_ms) open(true);
