@@ -5,6 +5,7 @@ from typing import Final
 
 from profkit.engine.wording import counted
 from profkit.model.difference import Change, ChangeKind, Difference, Figure, Unit
+from profkit.model.location import Location
 from profkit.names import short_kernel, visible
 from profkit.units import format_bytes, format_count, format_ns, format_share
 
@@ -37,7 +38,7 @@ def headline(difference: Difference) -> str:
         every = [figure for figure in difference.figures if figure.name == "active_bytes"]
         largest = max(every, key=lambda figure: abs(figure.delta or 0))
         sentences.append(_compared(f"Active memory on {visible(largest.device or '')} is", largest))
-        sentences += _largest_change(difference)
+        sentences += _largest_change(difference, largest.device)
     elif "host_rss_bytes" in by_name:
         sentences.append(_compared("Host memory at the end is", by_name["host_rss_bytes"]))
     findings = difference.of_kind("finding")
@@ -66,11 +67,19 @@ def _compared(start: str, figure: Figure) -> str:
     )
 
 
-def _largest_change(difference: Difference) -> Iterator[str]:
-    """The largest change of memory, if its source line is known."""
-    for change in difference.of_kind("memory")[:1]:
-        if change.location is not None and change.location.file is not None:
-            yield f"Largest change: {visible(change.location.place)}, {signed(change)}."
+def _largest_change(difference: Difference, device: str | None) -> Iterator[str]:
+    """The line whose memory on a device changed most, over all stacks that end there."""
+    by_line: dict[tuple[str | None, str], int] = {}
+    for change in difference.of_kind("memory"):
+        if change.device == device:
+            where = change.location or Location()
+            line = (where.file, where.place)
+            by_line[line] = by_line.get(line, 0) + (change.delta or 0)
+    (file, place), delta = max(
+        by_line.items(), key=lambda each: abs(each[1]), default=((None, ""), 0)
+    )
+    if file is not None and delta:
+        yield f"Largest change: {visible(place)}, {_signed(delta, 'bytes')}."
 
 
 def amount(value: int | None, unit: Unit | None) -> str:
@@ -87,9 +96,13 @@ def signed(change: Change | Figure) -> str:
     """The difference, ``+49.8 ms per step``; empty if unknown."""
     if change.unit is None or change.delta is None:
         return ""
-    sign = "+" if change.delta > 0 else "-" if change.delta < 0 else "±"
     per_step = " per step" if isinstance(change, Change) and change.per_step else ""
-    return f"{sign}{amount(abs(change.delta), change.unit)}{per_step}"
+    return f"{_signed(change.delta, change.unit)}{per_step}"
+
+
+def _signed(delta: int, unit: Unit) -> str:
+    sign = "+" if delta > 0 else "-" if delta < 0 else "±"
+    return f"{sign}{amount(abs(delta), unit)}"
 
 
 def label(figure: Figure) -> str:

@@ -97,6 +97,8 @@ _OTHER_ADVICE: Final = (
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each device whose peak one line dominates."""
     for memory in ctx.device_memories:
+        if not memory.replay.has_peak:
+            continue
         peak = int(memory.replay.active_bytes.max())
         min_bytes = max(thresholds.min_saved_bytes, thresholds.min_saved_share * peak)
         saved = [

@@ -170,9 +170,10 @@ class SnapshotDevice:
         live_from_window_bytes: Sum of their sizes.
         n_frees_of_earlier: Number of frees of blocks allocated before the history.
         top_sites: Live blocks at the end by allocation site, most bytes first.
-        peak_sites: Live blocks at the peak by allocation site, most bytes first.
+        peak_sites: Live blocks at the peak by allocation site, most bytes first; without
+            :attr:`has_peak` those at the end.
         oom: Failed allocations, in order.
-        peak_uses: All live blocks at the peak by use, most bytes first.
+        peak_uses: All live blocks by use, most bytes first, at the same moment.
         rounding_bytes: Bytes by which active blocks exceed the requested sizes.
         releasable_bytes: Free bytes in segments without a live block; ``empty_cache`` returns them
             to the driver.
@@ -216,6 +217,11 @@ class SnapshotDevice:
     regions: tuple[RegionMemory, ...] = ()
     peak_pending_free_bytes: int = 0
     driver: DeviceBytes | None = None
+
+    @property
+    def has_peak(self) -> bool:
+        """Whether the history has a peak: one entry only tells two moments apart."""
+        return self.n_trace_events > 1
 
     @property
     def at_peak_bytes(self) -> int:

@@ -173,7 +173,7 @@ def device_series_rows(report: Report) -> list[MemorySeriesRow]:
 
 def _has_series(device: SnapshotDevice) -> bool:
     has_memory = any(point.active_bytes or point.reserved_bytes for point in device.timeline)
-    return has_memory and len(device.timeline) > 2  # noqa: PLR2004  (before and after its only entry)
+    return has_memory and device.has_peak
 
 
 def allocation_tables(report: Report, *, everything: bool) -> list[AllocationTable]:
@@ -197,7 +197,7 @@ def _tables(device: SnapshotDevice) -> Iterator[AllocationTable]:
     for oom in device.oom[-1:]:
         title = f"{device.device}: allocation of {format_bytes(oom.bytes)} failed"
         yield AllocationTable(title, oom.active_bytes or device.active_bytes, oom.sites)
-    if device.n_trace_events:
+    if device.has_peak:
         title = f"{device.device} at the peak"
         yield AllocationTable(title, device.at_peak_bytes, device.peak_sites)
     yield AllocationTable(f"{device.device} at the end", device.active_bytes, device.top_sites)

@@ -76,6 +76,13 @@ def test_what_was_there_before_the_recording_makes_no_peak(found: Found) -> None
     assert found(b, RULE) == ()
 
 
+def test_a_history_of_one_entry_has_no_peak(found: Found) -> None:
+    b = SnapshotBuilder(max_entries=1)
+    with b.frame(MODULE, 1775, "_call_impl"), b.frame("net.py", 15, "attend"):
+        b.alloc(4 * GIB)
+    assert found(b, RULE) == ()
+
+
 def test_a_small_program_has_nothing_to_gain(found: Found) -> None:
     b = SnapshotBuilder()
     with b.frame("train.py", 2, "main"):

@@ -1,9 +1,11 @@
 """Sentences and rows on memory follow from the figures."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import profkit
 from profkit.model.memory_summary import (
     MemoryPoint,
     MemorySummary,
@@ -20,6 +22,7 @@ from profkit.present.memory_text import (
     series_rows,
     use_label,
 )
+from profkit.testing import SnapshotBuilder
 from tests.renderers import reports
 
 MIB = 1 << 20
@@ -198,10 +201,25 @@ def test_a_device_without_memory_and_a_history_of_one_entry_have_no_row() -> Non
     (device,) = report.summary.memory.devices
     nothing = tuple(MemoryPoint(k, None, 0, 0) for k in range(5))
     bare = replace(device, device="cuda:1", timeline=nothing)
-    short = replace(device, device="cuda:2", timeline=device.timeline[:2])
+    short = replace(device, device="cuda:2", timeline=device.timeline[:2], n_trace_events=1)
     memory = replace(report.summary.memory, devices=(device, bare, short))
     rows = device_series_rows(replace(report, summary=Summary(0, memory=memory)))
     assert [row.name for row in rows] == ["cuda:0 active", "cuda:0 reserved"]
+
+
+def test_a_history_of_one_entry_has_no_peak(tmp_path: Path) -> None:
+    b = SnapshotBuilder(max_entries=1)
+    with b.frame("train.py", 3, "main"):
+        blocks = [b.alloc(20 * MIB) for _ in range(5)]
+        b.free(blocks[0])
+    report = profkit.analyze(b.write(tmp_path / "one.snapshot.pickle"))
+    assert headline(report).startswith("cuda:0 has 100 MiB reserved and 80.0 MiB active.")
+    (table,) = allocation_tables(report, everything=True)
+    assert (table.title, table.total_bytes) == ("cuda:0 at the end", 80 * MIB)
+    page = profkit.render(report, "html").decode()
+    assert "Active memory, cuda:0" in page
+    assert "cuda:0 at the end, by use" in page
+    assert "at its peak" not in page
 
 
 def test_shares_at_the_peak_are_of_the_blocks_that_were_live_then() -> None:

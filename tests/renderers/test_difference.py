@@ -18,7 +18,9 @@ GIB = 1 << 30
 FORMATS = ("text", "md", "json", "html", "fragment")
 
 
-def change(kind: ChangeKind, before: int, after: int, line: int = 12) -> Change:
+def change(
+    kind: ChangeKind, before: int, after: int, line: int = 12, device: str = "cuda:0"
+) -> Change:
     memory = kind == "memory"
     return Change(
         status="worse" if after > before else "better",
@@ -26,7 +28,7 @@ def change(kind: ChangeKind, before: int, after: int, line: int = 12) -> Change:
         name="" if memory else "gemm",
         location=Location(file="/home/me/train.py", line=line, function="step"),
         before_line=None,
-        device="cuda:0" if memory else None,
+        device=device if memory else None,
         unit="bytes" if memory else "ns",
         before=before,
         after=after,
@@ -61,6 +63,19 @@ def test_the_text_begins_with_the_headline() -> None:
         "Active memory on cuda:0 is 3.00 GiB instead of 1.00 GiB: 2.00 GiB (200%) more. "
         "Largest change: train.py:12, +2.00 GiB."
     )
+
+
+def test_the_largest_change_is_that_of_a_line_over_all_its_stacks_on_the_device() -> None:
+    changes = (
+        change("memory", 3 * GIB, 0),
+        change("memory", 0, 5 * GIB, line=14, device="cuda:1"),
+        change("memory", 0, 4 * GIB),
+        change("memory", 0, 2 * GIB, line=13),
+    )
+    text = " ".join(shown(difference(changes=changes)).split())
+    assert "Largest change: train.py:13, +2.00 GiB." in text
+    moved = (change("memory", 2 * GIB, 0), change("memory", 0, 2 * GIB))
+    assert "Largest" not in shown(difference(changes=moved))
 
 
 @pytest.mark.parametrize("name", ["text", "md"])

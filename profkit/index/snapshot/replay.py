@@ -71,8 +71,13 @@ class DeviceReplay:
 
     @cached_property
     def peak(self) -> int:
-        """First index of the peak in ``active_bytes``."""
-        return int(self.active_bytes.argmax())
+        """First index of the peak in ``active_bytes``; without :attr:`has_peak` the end."""
+        return int(self.active_bytes.argmax()) if self.has_peak else self.end
+
+    @property
+    def has_peak(self) -> bool:
+        """Whether the history has a peak: one entry only tells two moments apart."""
+        return len(self.rows) > 1
 
     @property
     def ends(self) -> Mask:

@@ -185,7 +185,7 @@ def _device_tables(number: int, device: SnapshotDevice) -> Iterator[SortableTabl
     use = SortableColumn("Use", "text", lambda each: use_label(each.category) or "not known")
     yield table(
         f"memory-uses-{number}",
-        f"{name} at its peak, by use",
+        f"{name} at {'its peak' if device.has_peak else 'the end'}, by use",
         (use, *_COUNT_AND_BYTES),
         device.peak_uses,
         sorted_by="Bytes",

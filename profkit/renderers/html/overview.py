@@ -77,7 +77,8 @@ def _memory_tiles(report: Report) -> Iterator[Tile]:
     if memory.devices:
         fullest = max(memory.devices, key=lambda device: device.at_peak_bytes)
         more = f"{format_bytes(fullest.peak_reserved_bytes)} reserved"
-        yield Tile(f"Peak memory, {fullest.device}", format_bytes(fullest.at_peak_bytes), more)
+        title = "Peak memory" if fullest.has_peak else "Active memory"
+        yield Tile(f"{title}, {fullest.device}", format_bytes(fullest.at_peak_bytes), more)
     elif memory.peak:
         highest = max(memory.peak, key=lambda peak: peak.bytes)
         yield Tile(f"Peak memory, {highest.device}", format_bytes(highest.bytes))
