@@ -63,14 +63,14 @@ STARVED: Final = ("starved_loader.py", "30"), ("starved_loader_cured.py", "30")
 WIDE: Final = ("70", "--sizes", "2048", "2")
 ZEROED: Final = ("zeroed_gradients.py", *WIDE), ("zeroed_gradients_cured.py", *WIDE)
 RECOMPILES: Final = ("gpu/recompiles.py", "--steps", "8", "--warm-up", "4", *ON_CPU)
-BREAKS: Final = ("gpu/graph_breaks.py", "--steps", "60", *ON_CPU)
+BREAKS: Final = ("gpu/graph_breaks.py", "--steps", "300", *ON_CPU)
 PROGRAMS: Final = {
     "starved_loader": Programs("starved-by-loader", *STARVED, 20),
     "starved_loader, freed memory kept": Programs("starved-by-loader", *STARVED, 20, KEEPS_MEMORY),
     "zeroed_gradients": Programs("zeroed-gradients", *ZEROED, 60),
     "zeroed_gradients, freed memory kept": Programs("zeroed-gradients", *ZEROED, 60, KEEPS_MEMORY),
     "recompiles": Programs("recompiles", RECOMPILES, (*RECOMPILES, "--cured"), 6),
-    "graph_breaks": Programs("graph-breaks", BREAKS, (*BREAKS, "--cured"), 60),
+    "graph_breaks": Programs("graph-breaks", BREAKS, (*BREAKS, "--cured"), 300),
 }
 
 

@@ -546,5 +546,7 @@ def remarks(report: Report, *, everything: bool) -> Iterator[str]:
 
 def _overhead_text(overhead_ratio: float) -> str:
     if overhead_ratio >= 1:
-        return f"Recording slowed the program down by a factor of about {1 + overhead_ratio:.1f}."
-    return f"Recording slowed the program down by about {format_share(overhead_ratio)}."
+        slower = f"a factor of about {1 + overhead_ratio:.1f}"
+    else:
+        slower = f"about {format_share(overhead_ratio)}"
+    return f"Recording slowed the program down by {slower}; times include that, so go by shares."

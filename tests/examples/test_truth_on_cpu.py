@@ -53,7 +53,7 @@ def test_a_tenth_is_within(low_ms: float, high_ms: float, basis: str, is_within:
 def test_a_fix_that_saves_nothing_makes_each_prediction_wrong() -> None:
     slower = Pair("a", "b", "replay", [Round([1.0], [2.0], 3.0, 0.5, 0.5, 1.0)] * 2)
     assert slower.ratios is None
-    assert slower.ratios_without_overhead is None
+    assert slower.share_ratios is None
     assert not slower.is_within(slower.ratios)
     assert not slower.is_sure
 
@@ -68,10 +68,10 @@ def test_a_row_has_medians_quartiles_and_the_machine() -> None:
     assert (
         "| 5, 3 | 11.00 (10.00 to 12.00) | 6.00 (5.00 to 8.00) | 5.00 (4.00 to 6.00) | "
         "22.00 (21.00 to 27.50) | 4.00-5.00 (2.50 to 6.00) | 0.80-1.00 | 0.40-0.50 | replay | "
-        "yes | 90% |" in text
+        "**no** | 90% |" in text
     )
     assert "2026-11-22: Any, 2 cores" in text
-    assert "1 of 2 predictions are within 10%; without overhead, as a share of the step, 0." in text
+    assert "0 of 2 predictions are within 10% as a share of the step; in " in text
     assert "from its median: `loader`, `recompiles`." in text
     assert "The machine was busy" not in text
     busy = right | {"rounds": [one | {"cpu_share": 0.5} for one in right["rounds"]]}
