@@ -65,7 +65,13 @@ def printed(program: str, folder: Path, *options: str) -> tuple[str, str]:
     return finished.stdout.strip(), finished.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("--no-leaks",), ("--no-trace",)])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), pytest.param(("--no-leaks",), marks=SLOW), pytest.param(("--no-trace",), marks=SLOW)],
+)
 def test_a_program_with_its_own_optimizer_hook_runs_to_its_end(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -78,7 +84,9 @@ def test_a_module_is_compiled_without_hooks_and_its_calls_are_steps(tmp_path: Pa
     assert "over 2" in report, report
 
 
-@pytest.mark.parametrize("way", ["jit", "make_fx", pytest.param("export", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "way", ["jit", *(pytest.param(way, marks=SLOW) for way in ("make_fx", "export"))]
+)
 def test_a_module_whose_first_call_is_traced_has_the_same_graph(way: str, tmp_path: Path) -> None:
     program = TRACED.replace("HOW", WAYS_TO_TRACE[way])
     plain = subprocess.run(
