@@ -1,6 +1,6 @@
 """Sentences and rows on memory: of a snapshot, and over a monitored program's steps."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,6 @@ from profkit.model.memory_summary import (
     MemorySummary,
     OomSummary,
     SnapshotDevice,
-    StepMemory,
 )
 from profkit.model.report import Report
 from profkit.names import visible
@@ -45,6 +44,8 @@ _OOM_REASONS: Final = {
 }
 _MIN_UNEXPLAINED_BYTES: Final = 64 << 10
 """Smaller growth per step without a known holder is not reported: heaps vary by as much."""
+_COVERED_SHARE: Final = 0.9
+"""Figures that end before this share of the steps are shown with their last step."""
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _FLAT_SHARE: Final = 0.01
 """A figure that varies by less than this share of its maximum is drawn flat."""
@@ -144,13 +145,28 @@ def place_of(site: AllocationSite) -> str:
 def series_rows(report: Report) -> list[MemorySeriesRow]:
     """The memory of a monitored program over its steps; figures that stay 0 are left out."""
     memory = report.summary.memory
-    rows = [] if memory is None else [_series(memory.steps, *each) for each in _SERIES]
+    rows = [] if memory is None else [_series(memory, *each) for each in _SERIES]
     return [row for row in rows if len(row.steps) > 1 and row.highest_bytes]
 
 
-def _series(steps: tuple[StepMemory, ...], name: str, figure: str) -> MemorySeriesRow:
-    known = [(each.step, n) for each in steps if (n := getattr(each, figure)) is not None]
-    return MemorySeriesRow(name, tuple(step for step, _ in known), tuple(n for _, n in known))
+def _series(memory: MemorySummary, name: str, figure: str) -> MemorySeriesRow:
+    known = [(each.step, n) for each in memory.steps if (n := getattr(each, figure)) is not None]
+    steps = tuple(step for step, _ in known)
+    return MemorySeriesRow(name + _until(memory, steps), steps, tuple(n for _, n in known))
+
+
+def _until(memory: MemorySummary, steps: Sequence[int]) -> str:
+    """`` (to step 81)`` if measuring ended well before the program."""
+    n_steps = memory.n_monitored_steps or 0
+    if not steps or steps[-1] >= _COVERED_SHARE * n_steps:
+        return ""
+    return f" (to step {format_count(steps[-1])})"
+
+
+def monitored_steps(memory: MemorySummary) -> str:
+    """``98 monitored steps``, and the last step that was measured if it is well before the end."""
+    until = _until(memory, [each.step for each in memory.steps])
+    return f"{counted(memory.n_monitored_steps or 0, 'monitored step')}{until}"
 
 
 def device_series_rows(report: Report) -> list[MemorySeriesRow]:
@@ -271,7 +287,8 @@ def no_leak_text(memory: MemorySummary) -> str:
     """The text on a monitored program without a leak."""
     unexplained = memory.unexplained_per_step_bytes or 0
     if unexplained < _MIN_UNEXPLAINED_BYTES:
-        return "no memory grows with every step"
+        until = _until(memory, [each.step for each in memory.steps])
+        return f"no memory grows with every step{until}"
     return (
         f"the process grows by {format_bytes(unexplained)} per step; it is not known whether "
         "Python objects or a library retain it"

@@ -19,6 +19,8 @@ from profkit.present.memory_text import (
     allocation_tables,
     device_series_rows,
     memory_sentences,
+    monitored_steps,
+    no_leak_text,
     series_rows,
     use_label,
 )
@@ -174,6 +176,20 @@ def test_a_peak_that_reads_like_the_end_is_left_out() -> None:
     memory = replace(report.summary.memory, devices=(level,))
     sentences = memory_sentences(replace(report, summary=Summary(0, memory=memory)))
     assert sentences == ["cuda:0 has 34.2 GiB reserved and 33.2 GiB active."]
+
+
+def test_figures_that_end_before_the_program_are_shown_with_their_last_step() -> None:
+    report = monitored(402, 600, 1000)
+    memory = report.summary.memory
+    assert memory is not None
+    assert monitored_steps(memory) == "3 monitored steps"
+    assert no_leak_text(memory) == "no memory grows with every step"
+    graph = replace(memory.steps[0], graph_bytes=MIB), replace(memory.steps[1], graph_bytes=2 * MIB)
+    short = replace(memory, steps=(*graph, memory.steps[2]), n_monitored_steps=4)
+    names = [row.name for row in series_rows(replace(report, summary=Summary(0, memory=short)))]
+    assert names == ["host memory (to step 3)", "saved for backward (to step 2)"]
+    assert monitored_steps(short) == "4 monitored steps (to step 3)"
+    assert no_leak_text(short) == "no memory grows with every step (to step 3)"
 
 
 def test_a_snapshot_without_device_memory_says_so() -> None:

@@ -15,6 +15,7 @@ from profkit.present.headline import (
     incomplete_steps,
     step_range,
 )
+from profkit.present.memory_text import monitored_steps
 from profkit.renderers.html._options import Options
 from profkit.renderers.html._section import Section, fill
 from profkit.renderers.html._table import cell
@@ -84,7 +85,7 @@ def _memory_tiles(report: Report) -> Iterator[Tile]:
         yield Tile(f"Peak memory, {highest.device}", format_bytes(highest.bytes))
     if memory.n_monitored_steps:
         n_leaks = "–" if memory.n_leaks is None else format_count(memory.n_leaks)  # noqa: RUF001  (a dash)
-        yield Tile("Leaks", n_leaks, f"over {counted(memory.n_monitored_steps, 'monitored step')}")
+        yield Tile("Leaks", n_leaks, f"over {monitored_steps(memory)}")
 
 
 def _findings_tile(report: Report) -> Tile:

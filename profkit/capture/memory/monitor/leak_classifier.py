@@ -17,7 +17,7 @@ from profkit.capture.memory.monitor.series import (
 )
 from profkit.capture.source.user_code import Place
 from profkit.index.trend import Trend, median_slope
-from profkit.model.live_memory import Leak
+from profkit.model.live_memory import Graph, Leak
 
 _MIN_WITH_GRAPH_PER_STEP: Final = 0.1
 """Least growth, in tensors per step, of tensors that keep a graph: one in ten steps, each with all
@@ -77,14 +77,25 @@ def _with_saved_bytes(leak: Leak, in_graph: list[Leak], nodes: Trend | None) -> 
     if leak.graph is None:
         return leak
     nodes_per_step = 0.0 if nodes is None else nodes.per_step
-    saved = leak.graph.saved_bytes * nodes_per_step / max(leak.graph.n_nodes, 1)
+    graph = leak.graph if nodes is None else _grown(leak.graph, nodes)
+    saved = graph.saved_bytes * nodes_per_step / max(graph.n_nodes, 1)
     saved = max(saved, sum(one.per_step_bytes for one in in_graph))
     return replace(
         leak,
         per_step_bytes=leak.per_step_bytes + round(saved),
-        bytes=leak.bytes + leak.graph.saved_bytes,
+        bytes=leak.bytes + graph.saved_bytes,
+        graph=graph,
         nodes_per_step=nodes_per_step,
     )
+
+
+def _grown(graph: Graph, nodes: Trend) -> Graph:
+    """A graph as it is at the end: the inspection that walked it may be long ago."""
+    n_nodes = round(nodes.per_step * (nodes.last_step - nodes.first_step))
+    if n_nodes <= graph.n_nodes:
+        return graph
+    saved_bytes = round(graph.saved_bytes * n_nodes / max(graph.n_nodes, 1))
+    return replace(graph, n_nodes=n_nodes, saved_bytes=saved_bytes)
 
 
 def _tensor_leaks(evidence: Evidence, nodes: Trend | None) -> Iterator[tuple[Leak, Inspection]]:

@@ -20,6 +20,9 @@ MAX_NODES: Final = 20_000
 _BYTES_INTERVAL: Final = 8
 """Samples between those that also measure the bytes saved by graphs, which takes five times as
 long as counting nodes."""
+_BYTES_OVERDUE: Final = 2
+"""At this multiple of the last step with such bytes they are measured again regardless: where only
+overdue samples are taken, eight of them are a factor of eight."""
 
 
 class Sampler:
@@ -37,6 +40,7 @@ class Sampler:
         self.workers = Workers(self._heap)
         self._own = Allocated(0, 0)
         self._walked_step = 0
+        self._bytes_step = 0
 
     def take(self, step: int, n_samples: int, work: Work, *, is_tracing: bool) -> Sample:
         """Take a sample at the end of a step.
@@ -48,9 +52,8 @@ class Sampler:
         """
         with self._clock.spending(work):
             amounts = self._live_tensors.scan(step, full=work != "young")
-        n_nodes, graph_bytes, has_more = self._graphs(
-            step, with_bytes=n_samples % _BYTES_INTERVAL == 0
-        )
+        is_due = n_samples % _BYTES_INTERVAL == 0 or step >= _BYTES_OVERDUE * self._bytes_step
+        n_nodes, graph_bytes, has_more = self._graphs(step, with_bytes=is_due)
         return Sample(
             step,
             self._clock.monitored_ns(),
@@ -114,6 +117,7 @@ class Sampler:
             walk = GraphWalk(MAX_NODES)
             n_bytes = None
             if with_bytes:
+                self._bytes_step = step
                 counted = {address for address, _ in self._live_tensors.storages()}
                 n_bytes = walk.saved_bytes(nodes, counted)
             else:
