@@ -1,9 +1,7 @@
 """Reads a large trace in several processes.
 
 Every process decompresses and splits the whole file, which is cheap, and decodes every n-th batch,
-which is not. Only columns are sent between processes, never text. Worker processes are started as
-programs, not forked: a fork of a program that uses torch may hang, and multiprocessing's spawn
-would run the user's script again.
+which is not. Only columns are sent between processes, never text.
 """
 
 import os
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from profkit.readers import child_process
 from profkit.readers.kineto.assemble import Batches, renumber
 from profkit.readers.kineto.batch import InternTables
 from profkit.readers.kineto.decode import BatchReader
@@ -99,15 +98,8 @@ def worker() -> None:
 
 def start_workers(place: Place, limit: int, n_processes: int) -> list["subprocess.Popen[bytes]"]:
     """Start the worker processes: all parts but the first."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return [
-        subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
-            [sys.executable, "-c", _WORKER, str(place), str(limit), str(number), str(n_processes)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
+        child_process.start(_WORKER, str(place), str(limit), str(number), str(n_processes))
         for number in range(1, n_processes)
     ]
 

@@ -10,10 +10,11 @@ import contextlib
 import os
 import stat
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
+
+from profkit.readers import child_process
 
 PICKLE_MAGIC: Final = b"\x80"
 """The first byte of every pickle that torch writes."""
@@ -50,15 +51,7 @@ _early: dict[str, EarlyWorker] = {}
 
 def start(stdin: int | IO[bytes] = subprocess.PIPE) -> "subprocess.Popen[bytes]":
     """Start a worker process that reads the pickle from ``stdin``, by default a pipe."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen(  # noqa: S603  (our own module, by our own interpreter)
-        [sys.executable, "-c", _WORKER],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        pipesize=_PIPE_BYTES,
-    )
+    return child_process.start(_WORKER, stdin=stdin, pipe_bytes=_PIPE_BYTES)
 
 
 def start_early(path: str) -> None:
