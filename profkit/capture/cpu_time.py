@@ -35,7 +35,8 @@ class CpuClock:
         thread_ns = time.thread_time_ns() - self._thread_ns
         delayed_ns = _delayed_ns()
         if delayed_ns is not None:
-            delayed_ns -= self._delayed_ns or 0
+            # The kernel counts a delay when it ends: this one may have begun before.
+            delayed_ns = min(delayed_ns - (self._delayed_ns or 0), max(0, window_ns - thread_ns))
         process_ns = time.process_time_ns() - self._process_ns
         now, ended_ns = _children_ns(), _ended_children_ns()
         children_ns = None
