@@ -98,7 +98,7 @@ def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
         return
     adds = _adds_to_zeros(ctx, fills)
     ops = np.concatenate((fills, adds))
-    work = _launched(ctx, ops)
+    work, _ = ctx.launched_by(ops)
     change = ProgramChange(scaled=((np.unique(np.concatenate((ops, work))), 0.0),))
     cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
     saved_ns = cost.ns or 0
@@ -166,12 +166,3 @@ def _adds_to_zeros(ctx: Context, fills: Rows) -> Rows:
             found.append(row)
             n_zeros, has_added = n_zeros - 1, True
     return np.asarray(found, dtype=fills.dtype)
-
-
-def _launched(ctx: Context, ops: Rows) -> Rows:
-    """The device work that operators launched."""
-    is_one = np.zeros(len(ctx.events), dtype=np.bool_)
-    is_one[ops] = True
-    op = ctx.launches.op
-    launched = (op != NO_ROW) & (ctx.tree.nearest(is_one) != NO_ROW)[op]
-    return np.asarray(ctx.launches.work[launched])

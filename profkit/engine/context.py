@@ -262,6 +262,21 @@ class Context:
         kind = next((kind for vendor, kind in _DEVICE_TYPES.items() if vendor in vendors), "cuda")
         return f"{kind}:{device}"
 
+    def launched_by(self, rows: Rows) -> tuple[Rows, Int32s]:
+        """The device work that operators, or operators within them, launched.
+
+        Args:
+            rows: Operators or what contains them, such as annotations.
+
+        Returns:
+            The work, ascending, and for each the innermost of ``rows`` that launched it.
+        """
+        wanted = np.zeros(len(self.events), dtype=np.bool_)
+        wanted[rows] = True
+        op = self.launches.op
+        owner = np.where(op == NO_ROW, NO_ROW, self.tree.nearest(wanted)[op])
+        return self.launches.work[owner != NO_ROW], owner[owner != NO_ROW]
+
     def step_of(self, rows: Rows | Int32s) -> Int32s:
         """The step in which each row begins, or -1. Shape of ``rows``."""
         return self.steps.of(self.events.ts_ns[rows])

@@ -39,6 +39,7 @@ PUBLISHED = {
     "KER001": "launch-bound",
     "KER002": "float32-matmul",
     "KER003": "repeated-casts",
+    "KER004": "unfused-optimizer",
     "COM001": "exposed-communication",
     "COM002": "data-parallel",
     "MEM001": "unfreed-tensors",
@@ -177,8 +178,9 @@ def slow_program() -> TraceBuilder:
         with b.step(), b.frame("train.py", 10, "train_step"):
             b.load(300_000)
             b.to_device(1 << 22, 100_000)
-            for _ in range(30):
-                b.launch("aten::add", kernel="add", host_ns=20_000, device_ns=1_000)
+            with b.annotation("Optimizer.step#SGD.step"):
+                for _ in range(30):
+                    b.launch("aten::add_", kernel="add", host_ns=20_000, device_ns=1_000)
             b.compute("aten::zeros", 1_000)
             b.to_device(32, 1_000)
             b.launch("aten::mm", kernel=IN_FLOAT32, host_ns=10_000, device_ns=400_000)
@@ -206,8 +208,8 @@ def test_all_problems_of_one_program_are_found(tmp_path: Path) -> None:
     report = analyze(slow_program().write(tmp_path / "t.json"), strict=True)
     found = {finding.rule for finding in (*report.findings, *report.health)}
     assert found >= {
-        "SYN001", "SYN002", "SYN003", "DAT001", "DAT002", "DAT003", "KER002", "KER003", "MEM001",
-        "MEM002", "PRF002", "PRF004",
+        "SYN001", "SYN002", "SYN003", "DAT001", "DAT002", "DAT003", "KER002", "KER003", "KER004",
+        "MEM001", "MEM002", "PRF002", "PRF004",
     }  # fmt: skip
     of_memory = {rule.INFO.id for rule in rules() if any(map(is_of_memory, rule.INFO.needs))}
     assert {each.rule for each in report.unchecked} <= of_memory

@@ -84,6 +84,19 @@ def test_an_optimizer_a_sampler_and_a_mask_that_is_set_are_not(tmp_path: Path) -
     assert found(step, "item-sync", tmp_path) == ()
 
 
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_an_optimizer_that_loops_is_found(tmp_path: Path, *, is_fused: bool) -> None:
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(12)))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=is_fused)
+
+    def step() -> None:
+        model(torch.ones(2, 16)).sum().backward()
+        optimizer.step()
+
+    findings = found(step, "unfused-optimizer", tmp_path)
+    assert [each.locations[0].function for each in findings] == ([] if is_fused else ["step"])
+
+
 def test_growth_is_stated_to_the_byte(tmp_path: Path) -> None:
     kept: list[torch.Tensor] = []
 

@@ -335,3 +335,30 @@ def test_all_parts_of_every_step_add_up() -> None:
     for path in sorted((CORPUS / "traces").iterdir()):
         for step in report_of(path.name.removesuffix(".json.gz")).summary.steps:
             assert sum(part.ns for part in step.parts) == step.time_ns, path.name
+
+
+@pytest.mark.parametrize(
+    ("name", "n_operators"),
+    [
+        ("v100-resnet50-loader-0-workers", 483),
+        ("v100-resnet50-loader-4-workers", 483),
+        ("v100-resnet50-no-profiler-steps", 456),
+        ("v100-ddp-404-allreduces", 404),
+        ("cpu-vae-windows-3-steps", 80),
+    ],
+)
+def test_an_optimizer_that_loops_over_parameters_is_named(name: str, n_operators: int) -> None:
+    marks = [e for e in raw_events(name) if e.get("name", "").startswith("Optimizer.step#")]
+    (finding,) = findings_of(name, "KER004")
+    assert finding.evidence["n_operators_per_step"] == n_operators
+    assert finding.evidence["host_ns"] == round(1000 * sum(e["dur"] for e in marks))
+    assert (finding.cost.ns or 0) < round(1000 * sum(e["dur"] for e in marks))
+
+
+def test_foreach_and_fused_steps_are_not_reported() -> None:
+    for name in (
+        "a100-ddp-rank0-of-2", "a100-embedding-rank3-of-8", "cpu-vae-one-step",
+        "graph-kernels-missing", "loader-waits-without-steps", "mi300-resnet-ddp",
+        "mi300-resnet18-allocator-off", "rank0-of-128", "rank1-of-128",
+    ):  # fmt: skip
+        assert findings_of(name, "KER004") == [], name

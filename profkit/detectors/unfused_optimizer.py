@@ -1,0 +1,239 @@
+"""KER004 unfused-optimizer: the optimizer updates one parameter after the other.
+
+What it finds:
+    Steps of an optimizer that run elementwise operators for each parameter (the "for-loop"
+    implementation) instead of a few operators for all parameters. On a GPU the operators count
+    that launch kernels; on a CPU those of optimizers that have a fused implementation there.
+    Operators of a closure, which runs within the optimizer's step, do not count.
+
+Why it matters:
+    Each operator costs the host some microseconds whatever its size, and on a GPU each launches a
+    kernel that is often shorter than its launch. The cost is what the steps take less in a replay
+    of the recording in which these operators take a smaller share of their time on the host: on a
+    GPU a tenth, with all kernels kept; on a CPU what a fused step took in measurements. The Python
+    between the operators is kept. Fused kernels take less time on a GPU, too; that is not in the
+    figure.
+
+How to fix it:
+    On a GPU pass ``fused=True`` (``Adam``, ``AdamW``, ``SGD``) or ``foreach=True``, which is the
+    default of PyTorch's optimizers on GPUs since torch 2.0. On a CPU pass ``fused=True``
+    (``Adam``, ``AdamW``, ``SGD``, ``Adagrad``, from torch 2.4 on); ``foreach=True`` is a loop
+    there, too. Write an optimizer of your own with ``torch._foreach_*``, or call its ``step()`` in
+    a function compiled by ``torch.compile``.
+
+Example:
+    ::
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+
+Use instead:
+    ::
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+Reads:
+    The annotations of optimizers (``name``), operators within them (``name``, ``ts_ns`` and
+    ``dur_ns`` in nanoseconds), the kernels that they launched, source lines.
+
+When to ignore this:
+    The step is differentiated (``differentiable=True``) or the gradients are sparse: neither works
+    fused. ``foreach=True`` needs memory for as much as all parameters; ``fused=True`` does not.
+
+Source:
+    ``torch.optim`` in PyTorch's documentation ("foreach", "fused"); ``torch/optim/optimizer.py``
+    (``_default_to_fused_or_foreach``); the pull requests 123074, 123629 and 124905 of
+    pytorch/pytorch (fused Adam, SGD and Adagrad on a CPU); "Compiling the optimizer with
+    torch.compile" among PyTorch's tutorials.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.needs import Need
+from profkit.engine.windows import event_ids, in_windows, uses_device, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step
+from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import rows_named
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category, Mask, Rows
+from profkit.model.finding import Finding
+from profkit.model.torch_names import BACKWARD, OPTIMIZER_STEP
+from profkit.units import format_count, format_share
+
+OPTIMIZER_STEPS: Final = Need(
+    name="optimizer steps",
+    reason="No step of an optimizer was recorded.",
+    remedy="Record training steps that call `optimizer.step()`, with `ProfilerActivity.CPU`.",
+    is_met=lambda ctx: bool(_marks(ctx).any()),
+    requires=(needs.OPERATORS,),
+)
+
+INFO = RuleInfo(
+    id="KER004",
+    name="unfused-optimizer",
+    title="Optimizer updates parameters one by one",
+    severity="warning",
+    needs=(OPTIMIZER_STEPS,),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When an optimizer's loop is a finding.
+
+    Attributes:
+        min_operators_count: Minimum operators of the loop per call of ``step()``. A foreach step
+            has about ten operators of its own.
+        min_saved_share: Minimum share of the steps that the fix saves, for an argument to change.
+        warning_share: Share from which it is a warning.
+    """
+
+    min_operators_count: int = 20
+    min_saved_share: float = 0.01
+    warning_share: float = 0.03
+
+
+_ELEMENTWISE: Final = re.compile(
+    r"^aten::(abs|add|addcdiv|addcmul|bitwise_\w+|clamp\w*|clone|copy|div|eq|exp|fmax|ge|gt|le|lerp"
+    r"|lt|maximum|max|minimum|mul|ne|neg|pow|reciprocal|rsqrt|rsub|sgn|sign|sqrt|square|sub|where"
+    r"|zero|zeros_like)_?$"
+)
+"""What optimizers run for each parameter; not ``_foreach_`` and ``_fused_`` operators."""
+_KEPT_ON_GPU: Final = 0.1
+"""Share of the operators' time on the host that remains, at most: one ``_foreach_`` operator for 62
+tensors took as long as two to six operators for one tensor on MI300X and V100 (3 to 10 %)."""
+_KEPT_ON_CPU: Final = {"Adam": 0.35, "AdamW": 0.35, "Adagrad": 0.65, "SGD": 0.85}
+"""The same on a CPU, at most. Measured with torch 2.13 for 10 to 161 parameters of 1.3 to 4 million
+elements: Adam and AdamW 0.16 to 0.31, SGD with momentum 0.34 to 0.84, Adagrad 0.32 to 0.41, and
+0.37 to 0.61 in its pull request."""
+_FUSED_ON_GPU: Final = {"Adam": "1.13", "AdamW": "2.0", "SGD": "2.3"}
+_FOREACH: Final = frozenset(
+    {"ASGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"}
+)
+_MAX_LINES: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each class of optimizers whose step is a loop over parameters."""
+    marks = np.flatnonzero(_marks(ctx))
+    marks = marks[in_windows(ctx, marks)]
+    mark, ops = _loops(ctx, marks)
+    names = np.array([ctx.events.name_of(row) for row in mark.tolist()], dtype=object)
+    for name in sorted(set(names.tolist())):
+        own = names == name
+        n_steps = len(np.unique(mark[own]))
+        if own.sum() >= thresholds.min_operators_count * n_steps:
+            yield from _finding(ctx, thresholds, name, np.unique(mark[own]), ops[own])
+
+
+def _finding(
+    ctx: Context, thresholds: Thresholds, name: str, marks: Rows, ops: Rows
+) -> Iterator[Finding]:
+    """The finding on the steps of one class.
+
+    Args:
+        name: Of the annotation, as in ``Optimizer.step#SGD.step``.
+    """
+    optimizer = OPTIMIZER_STEP.sub("", name).removesuffix(".step")
+    work, _ = ctx.launched_by(ops)
+    kept = _KEPT_ON_GPU if len(work) else _KEPT_ON_CPU.get(optimizer, 1.0)
+    change = ProgramChange(scaled=((ops, kept),))
+    cost, total_ns = ctx.time_cost(change, "estimate"), windows_ns(ctx)
+    saved_ns = cost.ns or 0
+    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+        return
+    locations = known_locations(*ctx.costliest_lines(marks, _MAX_LINES, ctx.events.dur_ns[marks]))
+    step_ns = int(ctx.events.dur_ns[marks].sum())
+    device_ns = covered_by(ctx.events, work).total_ns
+    n_each = round(len(ops) / len(marks))
+    for_kernels = f" on the host for {time_per_step(ctx, device_ns)} of kernels"
+    yield INFO.finding(
+        severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
+        confidence="high" if len(work) else "medium",
+        message=(
+            f"`{optimizer}.step()`{at(locations[0]) if locations else ''} updates one parameter "
+            f"after the other with {format_count(n_each)} operators in all. It takes "
+            f"{time_per_step(ctx, step_ns)} ({format_share(step_ns / total_ns)})"
+            f"{for_kernels if len(work) else ''}."
+        ),
+        fix=_fix(optimizer, on_gpu=bool(len(work))),
+        locations=locations,
+        n=len(marks),
+        cost=cost,
+        evidence={
+            "n_operators_per_step": n_each,
+            "host_ns": step_ns,
+            "operators_ns": covered_by(ctx.events, ops).total_ns,
+            "device_ns": device_ns,
+            "events": event_ids(ctx, ops),
+        },
+        spans=covered_by(ctx.events, ops).pairs(),
+        change=change,
+    )
+
+
+def _marks(ctx: Context) -> Mask:
+    """Rows of calls of ``Optimizer.step``."""
+    return rows_named(ctx.events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+
+
+def _loops(ctx: Context, marks: Rows) -> tuple[Rows, Rows]:
+    """Elementwise operators that optimizers call themselves, after the closure if there is one.
+
+    Those on a GPU launch kernels; a state that stays on the host beside them does not count.
+
+    Returns:
+        The mark around each operator, and the operator. Shape ``(k,)`` each.
+    """
+    events, tree = ctx.events, ctx.tree
+    is_mark = np.zeros(len(events), dtype=np.bool_)
+    is_mark[marks] = True
+    ops = np.flatnonzero(rows_named(events, _ELEMENTWISE, Category.OP))
+    mark = tree.enclosing(is_mark | (events.category == Category.OP))[ops]
+    own = (mark != NO_ROW) & is_mark[mark]
+    mark, ops = mark[own], ops[own]
+    own = events.ts_ns[ops] >= _update_begins_ns(ctx, marks)[np.searchsorted(marks, mark)]
+    if uses_device(ctx):
+        own &= np.isin(ops, ctx.launched_by(ops)[1])
+    return mark[own].astype(np.intp), ops[own]
+
+
+def _update_begins_ns(ctx: Context, marks: Rows) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """When the last backward pass within each call has ended, or else its start.
+
+    A closure runs forward and backward within ``step()``, the backward on any thread.
+    """
+    events = ctx.events
+    backward = np.flatnonzero(rows_named(events, BACKWARD, Category.OP))
+    backward = backward[np.argsort(events.ts_ns[backward], kind="stable")]
+    ends_ns = np.maximum.accumulate(np.append(-1, events.end_ns[backward]))
+    n_before = np.searchsorted(events.ts_ns[backward], events.end_ns[marks])
+    return np.maximum(events.ts_ns[marks], np.minimum(ends_ns[n_before], events.end_ns[marks]))
+
+
+def _fix(optimizer: str, *, on_gpu: bool) -> str:
+    if not on_gpu:
+        return (
+            f"Pass `fused=True` to `torch.optim.{optimizer}` (on a CPU from torch 2.4 on), which "
+            "updates all parameters in one operator."
+        )
+    foreach = "`foreach=True`, the default on GPUs since torch 2.0"
+    if optimizer in _FUSED_ON_GPU:
+        return (
+            f"Pass `fused=True` to `torch.optim.{optimizer}` (from torch "
+            f"{_FUSED_ON_GPU[optimizer]} on), or {foreach}."
+        )
+    if optimizer in _FOREACH:
+        return f"Pass {foreach}, to `torch.optim.{optimizer}`."
+    return (
+        "Use an optimizer of `torch.optim` with `fused=True`, or call `step()` in a function that "
+        "`torch.compile` compiles, or write the update with `torch._foreach_*` operators."
+    )
