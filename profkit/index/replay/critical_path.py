@@ -131,35 +131,35 @@ def path_of(
         ends_ns: When its node is reached. Shape ``(s,)``.
     """
     nodes, step = _walk_back(graph, completed, starts_ns)
+    is_root, times = _is_root(graph, nodes), graph.time_ns[nodes]
     # Of each node the end, the start, and the moment that it waited for.
-    moments = np.stack(
-        (
-            graph.time_ns[nodes],
-            graph.time_ns[nodes] - graph.dur_ns[nodes],
-            np.where(_is_root(graph, nodes), NEVER, graph.time_ns[graph.first.before[nodes]]),
-        ),
-        axis=1,
-    )
+    moments = np.empty((len(nodes), 3), dtype=np.int64)
+    moments[:, 0] = times
+    moments[:, 1] = times - graph.dur_ns[nodes]
+    moments[:, 2] = np.where(is_root, NEVER, graph.time_ns[graph.first.before[nodes]])
     # Clocks of host and device differ: a moment is never later than those that follow it.
-    clipped = np.clip(moments, starts_ns[step, None], ends_ns[step, None])
-    reached = np.minimum.accumulate(clipped.ravel()).reshape(-1, 3)
-    unexplained = graph.unexplained_ns[nodes]
-    work, gap = NodeKind.UNRECORDED, unexplained > EXPLAINED_NS
-    of_lag = np.where(gap, PathKind.GAP, _LAG_KINDS[graph.first.kind[nodes]])
-    of_node = np.where(graph.kind[nodes] == work, PathKind.UNRECORDED, PathKind.KERNEL)
-    lane, lags_ns = graph.lane[nodes], reached[:, 1] - reached[:, 2]
-    unexplained = np.where(_is_root(graph, nodes), lags_ns, np.minimum(unexplained, lags_ns))
-    segments = CriticalPath(
-        starts_ns=reached[:, 1:].ravel(),
-        ends_ns=reached[:, :-1].ravel(),
-        kind=np.stack((of_node, of_lag), axis=1).ravel().astype(np.uint8),
-        row=np.repeat(nodes, 2),
-        lane=np.stack((np.full_like(lane, NO_ROW), lane), axis=1).ravel(),
-        step=np.repeat(step, 2),
-        unexplained=union(reached[:, 1] - unexplained, reached[:, 1]),
+    np.clip(moments, starts_ns[step, None], ends_ns[step, None], out=moments)
+    reached = moments.ravel()
+    np.minimum.accumulate(reached, out=reached)
+    unexplained, lags_ns = graph.unexplained_ns[nodes], moments[:, 1] - moments[:, 2]
+    of_lag = _LAG_KINDS[graph.first.kind[nodes]]
+    of_lag[unexplained > EXPLAINED_NS] = PathKind.GAP
+    is_unrecorded = graph.kind[nodes] == NodeKind.UNRECORDED
+    of_node = np.where(is_unrecorded, np.uint8(PathKind.UNRECORDED), np.uint8(PathKind.KERNEL))
+    unexplained = np.where(is_root, lags_ns, np.minimum(unexplained, lags_ns))
+    # Segments are the durations and the lags that take time, in time order.
+    place = np.flatnonzero(moments[:, :-1] > moments[:, 1:])[::-1]
+    at, is_lag = place >> 1, (place & 1).astype(np.bool_)
+    ends = 3 * at + is_lag
+    return CriticalPath(
+        starts_ns=reached[ends + 1],
+        ends_ns=reached[ends],
+        kind=np.where(is_lag, of_lag[at], of_node[at]),
+        row=nodes[at],
+        lane=np.where(is_lag, graph.lane[nodes[at]], np.int32(NO_ROW)),
+        step=step[at],
+        unexplained=union(moments[:, 1] - unexplained, moments[:, 1]),
     )
-    positive = np.flatnonzero(segments.lengths_ns > 0)[::-1]
-    return _select(segments, positive)
 
 
 def _walk_back(
@@ -167,8 +167,8 @@ def _walk_back(
 ) -> tuple[Int32s, Int32s]:
     """The nodes of all paths, latest first, and their steps."""
     heads, run_of = _runs(graph)
-    before, heads_ns = graph.first.before[heads], graph.time_ns[heads].tolist()
-    before_run = np.where(_is_root(graph, heads), NO_ROW, run_of[before]).tolist()
+    before, heads_ns = graph.first.before[heads], graph.time_ns[heads].data
+    before_run = np.where(_is_root(graph, heads), NO_ROW, run_of[before]).data
     found: list[int] = []
     begins = []
     paths = zip(run_of[completed[::-1]].tolist(), starts_ns[::-1].tolist(), strict=True)
@@ -333,8 +333,9 @@ def _merged(path: CriticalPath) -> CriticalPath:
     return replace(_select(path, first), ends_ns=path.ends_ns[last])
 
 
-def _select(path: CriticalPath, mask: Mask | Rows) -> CriticalPath:
-    return replace(path, **{name: getattr(path, name)[mask] for name in _COLUMNS})
+def _select(path: CriticalPath, chosen: Mask | Rows) -> CriticalPath:
+    places = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+    return replace(path, **{name: getattr(path, name)[places] for name in _COLUMNS})
 
 
 def _cut_by_activity(

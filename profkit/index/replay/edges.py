@@ -32,11 +32,12 @@ class EdgeTable:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._start_ns = nodes.time_ns - nodes.dur_ns
-        self._owner = [np.arange(len(nodes.time_ns), dtype=np.int32)]
-        self._edges = [
-            _edges(np.full((2, len(nodes.time_ns)), NO_ROW, dtype=np.int32), Edge.NONE, NEVER)
-        ]
-        self._n = len(nodes.time_ns)
+        none = np.empty((2, len(nodes)), dtype=_EDGE)
+        none["before"], none["kind"], none["ready_ns"] = NO_ROW, Edge.NONE, NEVER
+        # Those of the nodes, then those of joins, with the nodes to which they belong.
+        self._edges = [none]
+        self._owner = [np.zeros(0, dtype=np.int32)]
+        self._n = len(nodes)
 
     def add(self, before: Int32s, after: Int32s, kind: Edge, usual_ns: Int64s | int) -> None:
         """Add a predecessor of each of some nodes; none where it is :data:`NO_ROW`.
@@ -51,14 +52,16 @@ class EdgeTable:
         # Clocks of host and device can differ so much that a predecessor follows: not one, then.
         fits = (before != NO_ROW) & self._nodes.precedes(before, after)
         if not fits.all():
-            new, after = new[fits], after[fits]
-        is_later = new["ready_ns"] > first["ready_ns"][after]
-        at = after[is_later]
-        first[at], new[is_later] = new[is_later], first[at]
-        is_left = new["before"] != NO_ROW
-        new, after = new[is_left], after[is_left]
-        is_taken = second["before"][after] != NO_ROW
-        new[is_taken] = self._join(after[is_taken], second[after[is_taken]], new[is_taken])
+            new, after = new[np.flatnonzero(fits)], after[fits]
+        old = first[after]
+        later = np.flatnonzero(new["ready_ns"] > old["ready_ns"])
+        first[after[later]] = new[later]
+        new[later] = old[later]
+        left = np.flatnonzero(new["before"] != NO_ROW)
+        new, after = new[left], after[left]
+        old = second[after]
+        taken = np.flatnonzero(old["before"] != NO_ROW)
+        new[taken] = self._join(after[taken], old[taken], new[taken])
         second[after] = new
 
     def add_several(
@@ -87,55 +90,63 @@ class EdgeTable:
         nodes, n = self._nodes, len(self._start_ns)
         lost = 1 + np.flatnonzero(self._edges[0]["before"][0, 1:] == NO_ROW).astype(np.int32)
         self.add(np.full_like(lost, ORIGIN), lost, Edge.ORIGIN, self._start_ns[lost])
-        first, second = np.concatenate(self._edges, axis=1)
         of = np.concatenate(self._owner)
-        late_ns = np.maximum(0, self._start_ns - first["ready_ns"][:n])
-        late_ns[ORIGIN] = 0
-        also_ns = np.where(np.isin(first["kind"][:n], _LATENCIES), late_ns, 0)[of]
-        one, other = self._side(first, of, also_ns), self._side(second, of, also_ns)
-        slack_ns = self._start_ns - nodes.time_ns[one.before[:n]]
-        # Without the workers' pace the program would wait as long as in the recording.
-        one.lag_ns[1:n] = slack_ns[1:]
-        one.hidden_lag_ns[1:n] = np.where(one.kind[1:n] == Edge.LOADER, NEVER, slack_ns[1:])
 
         def column(values: npt.NDArray[Any], of_joins: object) -> npt.NDArray[Any]:
-            rest = np.broadcast_to(np.asarray(of_joins, dtype=values.dtype), self._n - n)
+            rest = np.broadcast_to(np.asarray(of_joins, dtype=values.dtype), len(of))
             return np.append(values, rest) if len(rest) else values
 
+        time_ns, start_ns = (
+            column(values, self._start_ns[of]) for values in (nodes.time_ns, self._start_ns)
+        )
+        first = self._edges[0][0]
+        late_ns = np.maximum(0, self._start_ns - first["ready_ns"])
+        late_ns[ORIGIN] = 0
+        also_ns = np.where(np.isin(first["kind"], _LATENCIES), late_ns, 0)
+        also_ns = column(also_ns, also_ns[of])
+        other = self._side(1, time_ns, start_ns, also_ns)
+        # A node keeps all of the lag after what it waited for.
+        also_ns[:n] = late_ns
+        one = self._side(0, time_ns, start_ns, also_ns)
+        # Without the workers' pace the program would wait as long as in the recording.
+        is_paced = one.kind[1:n] == Edge.LOADER
+        one.hidden_lag_ns[1:n] = np.where(is_paced, NEVER, one.lag_ns[1:n])
         return DependencyGraph(
-            time_ns=column(nodes.time_ns, self._start_ns[of[n:]]),
+            time_ns=time_ns,
             dur_ns=column(nodes.dur_ns, 0),
             may_be_lag=column(nodes.may_be_lag, 0),
-            issued_ns=column(nodes.issued_ns, nodes.issued_ns[of[n:]]),
+            issued_ns=column(nodes.issued_ns, nodes.issued_ns[of]),
             kind=column(nodes.kind, NodeKind.JOIN),
-            row=column(nodes.row, nodes.row[of[n:]]),
+            row=column(nodes.row, nodes.row[of]),
             lane=column(nodes.lane, NO_ROW),
             first=one,
             second=other,
             main_lane=main_lane,
             unexplained_ns=column(late_ns, 0),
-            heads=self._heads(one, other, of[n:]),
+            heads=self._heads(one, other, of),
         )
 
-    def _side(self, edge: Records, of: Int32s, also_ns: Int64s) -> Edges:
-        """Predecessors with the lags that each node has in addition to what it waited for.
+    def _side(self, side: int, time_ns: Int64s, start_ns: Int64s, also_ns: Int64s) -> Edges:
+        """First or second predecessors, with the lags that nodes have in addition to a usual one.
 
         Args:
-            edge: Shape ``(n,)``, with joins.
-            of: The node to which each belongs. Shape ``(n,)``.
+            time_ns: The moment of each node and join. Shape ``(n,)``.
+            start_ns: When its own duration begins. Shape ``(n,)``.
             also_ns: What a lag is longer than usual. Shape ``(n,)``.
         """
-        before, kind = edge["before"].copy(), edge["kind"].copy()
-        time_ns = np.append(self._nodes.time_ns, self._start_ns[of[len(self._start_ns) :]])[before]
-        slack_ns = self._start_ns[of]
-        slack_ns -= time_ns
-        usual_ns = edge["ready_ns"] - time_ns
-        hidden_ns = np.minimum(slack_ns, usual_ns)
-        usual_ns += also_ns
-        lag_ns = np.minimum(slack_ns, usual_ns)
+        before, kind, usual_ns = (
+            np.concatenate([edges[side][name] for edges in self._edges])
+            for name in ("before", "kind", "ready_ns")
+        )
+        before_ns = time_ns[before]
+        usual_ns -= before_ns
+        lag_ns = np.subtract(start_ns, before_ns, out=before_ns)
+        hidden_ns = np.minimum(lag_ns, usual_ns)
         fetches = np.flatnonzero(kind == Edge.FETCH)
-        hidden_ns[fetches] = slack_ns[fetches]
+        hidden_ns[fetches] = lag_ns[fetches]
         hidden_ns[kind == Edge.LOADER] = NEVER
+        usual_ns += also_ns
+        np.minimum(lag_ns, usual_ns, out=lag_ns)
         none = before == NO_ROW
         lag_ns[none] = hidden_ns[none] = NEVER
         return Edges(before, kind, lag_ns, hidden_ns)

@@ -82,8 +82,8 @@ class Edges:
 
 
 @dataclass(frozen=True)
-class DependencyGraph:
-    """The dependency graph. The nodes of one thread, and of one stream, are in a row.
+class NodeColumns:
+    """The nodes. Those of one thread, and of one stream, are in a row.
 
     Attributes:
         time_ns: The recorded moment of every node. Shape ``(n,)``.
@@ -96,12 +96,6 @@ class DependencyGraph:
         row: The event: device work, a launch, a blocking call, a step, or :data:`NO_ROW`; of a
             join that of the node it belongs to. Shape ``(n,)``.
         lane: The host thread of a moment on the host, else :data:`NO_ROW`. Shape ``(n,)``.
-        first: The predecessor that the node waited for in the recording.
-        second: Another predecessor.
-        main_lane: The thread that runs the steps, or :data:`NO_ROW`.
-        unexplained_ns: Part of the first lag that is longer than usual. Shape ``(n,)``.
-        heads: The nodes at which runs begin, each after its predecessors; first the origin. Any
-            other node just follows the one before it. Shape ``(r,)``.
     """
 
     time_ns: Int64s
@@ -111,14 +105,29 @@ class DependencyGraph:
     kind: npt.NDArray[np.uint8]
     row: Int32s
     lane: Int32s
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True)
+class DependencyGraph(NodeColumns):
+    """The dependency graph.
+
+    Attributes:
+        first: The predecessor that the node waited for in the recording.
+        second: Another predecessor.
+        main_lane: The thread that runs the steps, or :data:`NO_ROW`.
+        unexplained_ns: Part of the first lag that is longer than usual. Shape ``(n,)``.
+        heads: The nodes at which runs begin, each after its predecessors; first the origin. Any
+            other node just follows the one before it. Shape ``(r,)``.
+    """
+
     first: Edges
     second: Edges
     main_lane: int
     unexplained_ns: Int64s
     heads: Int32s
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
     @cached_property
     def unrecorded(self) -> Intervals:
@@ -162,7 +171,7 @@ class DependencyGraph:
         for edges, lags in zip(self.sides, weights.sides, strict=True):
             before = np.maximum(edges.before[heads[1:]], ORIGIN)
             lag_ns = lags[heads[1:]] + weights.dur_ns[heads[1:]] + since_ns[before]
-            columns += [run[before].tolist(), lag_ns.tolist()]
+            columns += [run[before].data, lag_ns.data]
         times = [0]
         for first, first_lag, second, second_lag in zip(*columns, strict=True):
             one = times[first] + first_lag

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from profkit.index.replay.graph import NEVER, NodeKind
+from profkit.index.replay.graph import NEVER, NodeColumns, NodeKind
 from profkit.index.replay.moments import Moments
 from profkit.index.replay.waits import Waits
 from profkit.index.replay.work import DeviceWork
@@ -13,11 +12,11 @@ from profkit.model.events import NO_ROW, EventTable, Int32s, Int64s, Mask
 
 
 @dataclass(frozen=True)
-class Nodes:
+class Nodes(NodeColumns):
     """The origin, what waits for several streams wait for, host moments, the ends of device work.
 
-    Those of one thread, and of one stream, are in a row. ``key_ns``, ``is_late`` and then their
-    number order all nodes so that each follows its predecessors.
+    ``key_ns``, ``is_late`` and then their number order all nodes so that each follows its
+    predecessors.
 
     Attributes:
         joins: The nodes of waits for several streams. Shape ``(j,)``.
@@ -26,13 +25,6 @@ class Nodes:
         of_moment: The node of each moment, and last :data:`NO_ROW`. Shape ``(h + 1,)``.
     """
 
-    time_ns: Int64s
-    dur_ns: Int64s
-    issued_ns: Int64s
-    may_be_lag: Mask
-    kind: npt.NDArray[np.uint8]
-    row: Int32s
-    lane: Int32s
     key_ns: Int64s
     is_late: Mask
     joins: Int32s
