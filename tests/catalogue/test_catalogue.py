@@ -40,6 +40,7 @@ PUBLISHED = {
     "KER002": "float32-matmul",
     "KER003": "repeated-casts",
     "KER004": "unfused-optimizer",
+    "KER005": "unfused-attention",
     "COM001": "exposed-communication",
     "COM002": "data-parallel",
     "MEM001": "unfreed-tensors",

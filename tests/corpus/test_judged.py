@@ -362,3 +362,20 @@ def test_foreach_and_fused_steps_are_not_reported() -> None:
         "mi300-resnet18-allocator-off", "rank0-of-128", "rank1-of-128",
     ):  # fmt: skip
         assert findings_of(name, "KER004") == [], name
+
+
+@pytest.mark.parametrize("name", ["mi300-owlv2-inference", "mi300-timesformer-inference"])
+def test_decomposed_attention_is_three_quarters_of_the_device_time(name: str) -> None:
+    (finding,) = findings_of(name, "KER005")
+    assert finding.severity == "warning"
+    share = finding.evidence["busy_share"]
+    assert isinstance(share, float)
+    assert 0.70 <= share <= 0.80
+
+
+def test_a_gate_and_fused_attention_are_no_decomposed_attention() -> None:
+    for name in (
+        "a100-embedding-rank3-of-8", "h100-qwen-inference", "mi300-vit-inference", "rank0-of-128",
+        "b200-eager-inference", "v100-ddp-404-allreduces", "v100-resnet50-loader-0-workers",
+    ):  # fmt: skip
+        assert findings_of(name, "KER005") == [], name

@@ -1,0 +1,162 @@
+"""KER005 unfused-attention: attention runs as separate products and a softmax.
+
+What it finds:
+    A softmax between two batched matrix products on a GPU, with nothing but elementwise operators
+    in between: attention that writes its whole matrix of scores to memory. This is attention by
+    hand, ``scaled_dot_product_attention`` where it falls back to its "math" implementation, and
+    ``nn.MultiheadAttention`` where it returns the weights.
+
+Why it matters:
+    The scores of each head have the square of the sequence's length. Scaling, mask, softmax and
+    dropout each read and write all of them, while a fused kernel keeps them in the multiprocessor's
+    own memory. The cost is what the steps take less in a replay of the recording without the
+    kernels between the two products and without their backward passes. The products stay as they
+    are; a fused kernel computes them faster, too, because it reads no scores. That, and the memory
+    of the scores, is not in the figure.
+
+How to fix it:
+    Call ``torch.nn.functional.scaled_dot_product_attention``, with the mask as ``attn_mask`` or
+    ``is_causal=True`` and the dropout as ``dropout_p``. Load models of Transformers with
+    ``attn_implementation="sdpa"``. Call ``nn.MultiheadAttention`` with ``need_weights=False``.
+
+Example:
+    ::
+
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        y = scores.softmax(-1) @ v
+
+Use instead:
+    ::
+
+        y = F.scaled_dot_product_attention(q, k, v)
+
+Reads:
+    Operators (``name``, ``ts_ns`` in nanoseconds) and the kernels that they launched (``dur_ns`` in
+    nanoseconds), sequence numbers, GPU busy time in nanoseconds, source lines.
+
+When to ignore this:
+    The program uses the weights of the attention themselves, or adds to the scores something that
+    no fused kernel supports; ``torch.nn.attention.flex_attention`` fuses changes of single scores.
+
+Source:
+    ``torch.nn.functional.scaled_dot_product_attention`` and ``torch.nn.MultiheadAttention`` in
+    PyTorch's documentation; "FlashAttention: Fast and Memory-Efficient Exact Attention with
+    IO-Awareness" (Dao et al., 2022).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.device.attention import attentions
+from profkit.index.intervals import covered_by, covered_within, intersect, union
+from profkit.index.runtime_calls import rows_named
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category, Rows
+from profkit.model.finding import Finding
+from profkit.units import format_share
+
+INFO = RuleInfo(
+    id="KER005",
+    name="unfused-attention",
+    title="Attention as separate products and softmax",
+    severity="warning",
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When attention is a finding.
+
+    Attributes:
+        min_busy_share: Minimum share of the GPU's busy time that the products and all between them
+            take: with less, attention is not what the program computes.
+        min_saved_share: Minimum share of the steps without the kernels between the products.
+        warning_share: Share of the steps that these kernels take from which it is a warning.
+    """
+
+    min_busy_share: float = 0.05
+    min_saved_share: float = 0.01
+    warning_share: float = 0.05
+
+
+_MATH: Final = re.compile(r"^aten::_scaled_dot_product_attention_math")
+_MODULE: Final = re.compile(r"^aten::_native_multi_head_attention$")
+_MAX_LINES: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for all attention that is not fused."""
+    found = attentions(ctx.events, ctx.tree, ctx.launches)
+    found = found.select(in_windows(ctx, found.softmax))
+    starts, ends = windows(ctx)
+    work = np.append(found.products, found.between)
+    spent = intersect(covered_by(ctx.events, work), union(starts, ends))
+    share = spent.total_ns / max(1, int(covered_within(ctx.busy, starts, ends).sum()))
+    if not len(found.softmax) or share < thresholds.min_busy_share:
+        return
+    change = ProgramChange(scaled=((found.between, 0.0),))
+    cost, total_ns = ctx.time_cost(change, "estimate"), windows_ns(ctx)
+    saved_ns = cost.ns or 0
+    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+        return
+    between_ns = ctx.events.dur_ns[found.between]
+    locations = known_locations(
+        *ctx.costliest_lines(found.softmax[found.of_between], _MAX_LINES, between_ns)
+    )
+    yield INFO.finding(
+        severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
+        confidence="high",
+        message=(
+            f"Attention{at(locations[0]) if locations else ''} runs as separate kernels, "
+            f"{times_per_step(ctx, len(found.softmax))}: its products, softmax and what is between "
+            f"take {time_per_step(ctx, spent.total_ns)} ({format_share(share)} of the GPU's busy "
+            f"time), {time_per_step(ctx, int(between_ns.sum()))} of it without the products."
+        ),
+        fix=_fix(ctx, found.softmax),
+        locations=locations,
+        n=len(found.softmax),
+        cost=cost,
+        evidence={
+            "busy_share": round(share, 4),
+            "products_ns": int(ctx.events.dur_ns[found.products].sum()),
+            "between_ns": int(between_ns.sum()),
+            "events": event_ids(ctx, found.softmax),
+        },
+        spans=spent.pairs(),
+        change=change,
+    )
+
+
+def _fix(ctx: Context, softmax: Rows) -> str:
+    """The fix, by what called the operators."""
+
+    def are_within(pattern: re.Pattern[str]) -> bool:
+        return bool(
+            (
+                ctx.tree.nearest(rows_named(ctx.events, pattern, Category.OP))[softmax] != NO_ROW
+            ).all()
+        )
+
+    if are_within(_MATH):
+        return (
+            "`scaled_dot_product_attention` falls back to separate kernels: call it within "
+            "`torch.nn.attention.sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)`, which warns why no "
+            "fused kernel can run, such as for the dtype, the mask or the size of the heads."
+        )
+    if are_within(_MODULE):
+        return "Call `nn.MultiheadAttention` with `need_weights=False`, which runs a fused kernel."
+    return (
+        "Call `torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=...)`; load "
+        'models of Transformers with `attn_implementation="sdpa"`.'
+    )

@@ -1,0 +1,126 @@
+"""Attention that runs as two batched matrix products with a softmax between them."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.index.host.nesting import CallTree
+from profkit.index.host.source import forward_of_backward
+from profkit.index.launches import Launches
+from profkit.index.runtime_calls import rows_named
+from profkit.model.events import NO_ROW, Category, EventTable, Int32s, Mask, Rows
+
+_PRODUCT: Final = re.compile(r"^aten::(bmm|baddbmm)(_)?$")
+_SOFTMAX: Final = re.compile(r"^aten::(_?softmax|_safe_softmax)$")
+_ELEMENTWISE: Final = re.compile(
+    r"^aten::(add|sub|rsub|mul|div|neg|masked_fill|where|(native_|_fused_)?dropout|bernoulli|copy"
+    r"|fill|maximum|minimum|clamp\w*|tanh|ge|gt|le|lt|eq|ne|logical_\w+|bitwise_\w+|tril|triu|any"
+    r"|all)_?$"
+)
+"""What runs between the products: scale, mask, cast, dropout; ``copy_`` also for other layouts."""
+_CAST: Final = re.compile(r"^aten::_to_copy$")
+_MAX_BETWEEN: Final = 8
+"""Most kernels on either side of the softmax: scale, position bias, mask, their casts, dropout."""
+
+
+@dataclass(frozen=True)
+class Attentions:
+    """Attention that is not fused.
+
+    Attributes:
+        softmax: The operator that launched the softmax of each. Shape ``(a,)``.
+        products: Kernels of the products and of their backward passes. Rows.
+        between: Kernels of the softmax, of scale, mask, casts and dropout, and of their backward
+            passes. Rows.
+        of_product: The attention of each of ``products``. Shape of ``products``.
+        of_between: The attention of each of ``between``. Shape of ``between``.
+    """
+
+    softmax: Rows
+    products: Rows
+    between: Rows
+    of_product: Rows
+    of_between: Rows
+
+    def select(self, mask: Mask) -> "Attentions":
+        """The attentions of a mask of shape ``(a,)``."""
+        number = np.cumsum(mask) - 1
+        own, within = mask[self.of_product], mask[self.of_between]
+        return Attentions(
+            self.softmax[mask],
+            self.products[own],
+            self.between[within],
+            number[self.of_product[own]],
+            number[self.of_between[within]],
+        )
+
+
+def attentions(events: EventTable, tree: CallTree, launches: Launches) -> Attentions:
+    """Find each softmax with a batched product launched before and after it, on one thread.
+
+    Between them only elementwise operators launch work, so that other uses of a softmax, such as a
+    gate's or a loss's, are none.
+    """
+    known = np.flatnonzero((launches.launch != NO_ROW) & (launches.op != NO_ROW))
+    launch = launches.launch[known]
+    known = known[np.lexsort((events.ts_ns[launch], events.lane[launch]))]
+    op, lane = launches.op[known], events.lane[launches.launch[known]]
+    is_product, is_softmax, is_elementwise = (
+        rows_named(events, pattern, Category.OP)[op]
+        for pattern in (_PRODUCT, _SOFTMAX, _ELEMENTWISE)
+    )
+    products, between, softmax = [], [], []
+    for place in np.flatnonzero(is_softmax).tolist():
+        sides = [
+            _to_product(place, way, lane, is_product, is_elementwise | is_softmax)
+            for way in (-1, 1)
+        ]
+        first, last = sides
+        if first is not None and last is not None and op[place] not in softmax[-1:]:
+            softmax.append(int(op[place]))
+            products.append(op[[first, last]])
+            between.append(np.unique(op[first + 1 : last]))
+    return _with_backward(events, tree, launches, softmax, products, between)
+
+
+def _to_product(
+    place: int, way: int, lane: Int32s, is_product: Mask, may_be_between: Mask
+) -> int | None:
+    """The nearest product before (-1) or after (1) a softmax, if nothing else is between."""
+    for distance in range(1, _MAX_BETWEEN + 1):
+        at = place + way * distance
+        if not 0 <= at < len(lane) or lane[at] != lane[place]:
+            return None
+        if is_product[at]:
+            return at
+        if not may_be_between[at]:
+            return None
+    return None
+
+
+def _with_backward(
+    events: EventTable,
+    tree: CallTree,
+    launches: Launches,
+    softmax: list[int],
+    products: list[Int32s],
+    between: list[Int32s],
+) -> Attentions:
+    """The kernels of some operators and of their backward passes."""
+    is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
+    is_layout = rows_named(events, re.compile(r"^aten::copy_$"), Category.OP) & ~is_cast
+    maker = np.where(launches.op == NO_ROW, NO_ROW, forward_of_backward(events, tree)[launches.op])
+    found = []
+    for groups in (products, [ops[~is_layout[ops]] for ops in between]):
+        owner = np.full(len(events), NO_ROW, dtype=np.intp)
+        for number, ops in enumerate(groups):
+            owner[ops] = number
+        forward = np.where(launches.op == NO_ROW, NO_ROW, owner[launches.op])
+        of_work = np.where(maker == NO_ROW, forward, owner[maker])
+        has = of_work != NO_ROW
+        found.append((launches.work[has], of_work[has]))
+    (of_products, product_of), (of_between, between_of) = found
+    rows = np.array(softmax, dtype=np.intp)
+    return Attentions(rows, of_products, of_between, product_of, between_of)
