@@ -41,6 +41,7 @@ PUBLISHED = {
     "KER003": "repeated-casts",
     "KER004": "unfused-optimizer",
     "KER005": "unfused-attention",
+    "KER006": "layout-transposes",
     "COM001": "exposed-communication",
     "COM002": "data-parallel",
     "MEM001": "unfreed-tensors",

@@ -379,3 +379,20 @@ def test_a_gate_and_fused_attention_are_no_decomposed_attention() -> None:
         "b200-eager-inference", "v100-ddp-404-allreduces", "v100-resnet50-loader-0-workers",
     ):  # fmt: skip
         assert findings_of(name, "KER005") == [], name
+
+
+def test_transposes_around_convolutions_are_counted_as_in_the_file() -> None:
+    name = "mi300-resnet18-allocator-off"
+    transposes = [e for e in raw_events(name) if e["name"].startswith("batched_transpose")]
+    (finding,) = findings_of(name, "KER006")
+    assert finding.n == len(transposes) == 885
+    spent_ns = round(1000 * sum(e["dur"] for e in transposes))
+    assert finding.evidence["transposes_ns"] == pytest.approx(spent_ns, abs=885)
+    for other in ("a100-ddp-rank0-of-2", "mi300-resnet-ddp"):
+        assert len(findings_of(other, "KER006")) == 1
+    for other in (
+        "v100-resnet50-loader-0-workers",
+        "inference-with-autograd-on",
+        "mi300-vit-inference",
+    ):
+        assert findings_of(other, "KER006") == []

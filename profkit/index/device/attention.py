@@ -71,7 +71,9 @@ def attentions(events: EventTable, tree: CallTree, launches: Launches) -> Attent
         rows_named(events, pattern, Category.OP)[op]
         for pattern in (_PRODUCT, _SOFTMAX, _ELEMENTWISE)
     )
-    products, between, softmax = [], [], []
+    products: list[Int32s] = []
+    between: list[Int32s] = []
+    softmax: list[int] = []
     for place in np.flatnonzero(is_softmax).tolist():
         sides = [
             _to_product(place, way, lane, is_product, is_elementwise | is_softmax)

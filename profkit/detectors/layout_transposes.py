@@ -1,0 +1,139 @@
+"""KER006 layout-transposes: convolutions convert their tensors to another memory layout and back.
+
+What it finds:
+    Kernels that a convolution launches beside its own to convert between NCHW, PyTorch's default
+    layout, and NHWC, which tensor cores and matrix cores need: ``nchwToNhwc`` and ``nhwcToNchw`` of
+    cuDNN, ``batched_transpose`` and ``transpose_NCHW2CNHW`` of MIOpen.
+
+Why it matters:
+    A transpose computes nothing: it reads and writes the whole tensor, for the input, the weight
+    and the output of each convolution, and again in the backward pass. The cost is what the steps
+    take less in a replay of the recording without these kernels.
+
+How to fix it:
+    Convert the model and its input once: ``model.to(memory_format=torch.channels_last)`` and
+    ``x.to(memory_format=torch.channels_last)``; operators pass the layout on. With ROCm before
+    version 7 PyTorch also needs the environment variable ``PYTORCH_MIOPEN_SUGGEST_NHWC=1``.
+
+Example:
+    ::
+
+        model = resnet50().cuda()
+        for x, y in loader:
+            loss = loss_fn(model(x.cuda()), y)
+
+Use instead:
+    ::
+
+        model = resnet50().cuda().to(memory_format=torch.channels_last)
+        for x, y in loader:
+            x = x.cuda().to(memory_format=torch.channels_last)
+            loss = loss_fn(model(x), y)
+
+Reads:
+    Kernels (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), the operators that launched them,
+    GPU busy time in nanoseconds, source lines.
+
+When to ignore this:
+    Most of the network is not convolutions, or its operators are slower in this layout, such as
+    grouped convolutions with few channels per group and convolutions on GPUs without matrix cores.
+
+Source:
+    "Channels Last Memory Format in PyTorch" among PyTorch's tutorials; "Tensor Layouts In Memory:
+    NCHW vs NHWC" in NVIDIA's guide to convolutional layers; ``aten/src/ATen/native/ConvUtils.h``
+    (``miopen_conv_use_channels_last``); pull request 187599 of pytorch/pytorch (grouped
+    convolutions).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step, times_per_step
+from profkit.index.intervals import covered_by, covered_within, intersect, union
+from profkit.index.runtime_calls import HIP, rows_named
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category
+from profkit.model.finding import Finding
+from profkit.units import format_share
+
+INFO = RuleInfo(
+    id="KER006",
+    name="layout-transposes",
+    title="Convolutions convert the memory layout of their tensors",
+    severity="warning",
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When conversions of the layout are a finding.
+
+    Attributes:
+        min_busy_share: Minimum share of the GPU's busy time that they take. One at the input of a
+            network takes less.
+        warning_share: Share of the steps without them from which it is a warning.
+    """
+
+    min_busy_share: float = 0.03
+    warning_share: float = 0.01
+
+
+_TRANSPOSE: Final = re.compile(
+    r"nchwToNhwc|nhwcToNchw|^batched_transpose_\d|transpose_(NCHW2CNHW|CNHW2NCHW)"
+)
+_CONVOLUTION: Final = re.compile(r"^aten::\w*conv")
+_MAX_LINES: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for all conversions by convolutions."""
+    events, launches = ctx.events, ctx.launches
+    op = launches.op
+    own = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
+    own &= rows_named(events, _TRANSPOSE, Category.KERNEL)[launches.work]
+    own[own] = in_windows(ctx, op[own].astype(np.intp))
+    work, op = launches.work[own], op[own]
+    starts, ends = windows(ctx)
+    spent = intersect(covered_by(events, work), union(starts, ends))
+    share = spent.total_ns / max(1, int(covered_within(ctx.busy, starts, ends).sum()))
+    if not len(work) or share < thresholds.min_busy_share:
+        return
+    change = ProgramChange(scaled=((work, 0.0),))
+    cost = ctx.time_cost(change)
+    is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+    locations = known_locations(*ctx.costliest_lines(op, _MAX_LINES, events.dur_ns[work]))
+    is_amd = len(HIP.rows(events)) > 0
+    variable = ", with `PYTORCH_MIOPEN_SUGGEST_NHWC=1` in the environment before ROCm 7"
+    yield INFO.finding(
+        severity="warning" if is_warning else "note",
+        confidence="high",
+        message=(
+            f"Convolutions{at(locations[0]) if locations else ''} convert tensors between NCHW and "
+            f"NHWC, {times_per_step(ctx, len(work))}: {time_per_step(ctx, spent.total_ns)} "
+            f"({format_share(share)} of the GPU's busy time)."
+        ),
+        fix=(
+            "Convert the model and its input once with `.to(memory_format=torch.channels_last)`"
+            f"{variable if is_amd else ''}."
+        ),
+        locations=locations,
+        n=len(work),
+        cost=cost,
+        evidence={
+            "busy_share": round(share, 4),
+            "transposes_ns": int(events.dur_ns[work].sum()),
+            "events": event_ids(ctx, work),
+        },
+        spans=spent.pairs(),
+        change=change,
+    )
