@@ -35,6 +35,16 @@ class Launches:
         """Device work whose launch is not in the trace. Rows, ascending."""
         return np.asarray(self.work[self.launch == NO_ROW])
 
+    def in_order(self, events: EventTable) -> Rows:
+        """Device work with a known launch within an operator, by thread in the order of launches.
+
+        Returns:
+            Indices into :attr:`work`.
+        """
+        known = np.flatnonzero((self.launch != NO_ROW) & (self.op != NO_ROW))
+        launch = self.launch[known]
+        return known[np.lexsort((events.ts_ns[launch], events.lane[launch]))]
+
 
 def join_launches(events: EventTable, innermost_op: Int32s) -> Launches:
     """Join device work to its launches by correlation, or by external id where there is none.

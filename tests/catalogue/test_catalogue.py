@@ -42,6 +42,7 @@ PUBLISHED = {
     "KER004": "unfused-optimizer",
     "KER005": "unfused-attention",
     "KER006": "layout-transposes",
+    "KER007": "unfused-pointwise",
     "COM001": "exposed-communication",
     "COM002": "data-parallel",
     "MEM001": "unfreed-tensors",

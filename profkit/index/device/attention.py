@@ -63,9 +63,7 @@ def attentions(events: EventTable, tree: CallTree, launches: Launches) -> Attent
     Between them only elementwise operators launch work, so that other uses of a softmax, such as a
     gate's or a loss's, are none.
     """
-    known = np.flatnonzero((launches.launch != NO_ROW) & (launches.op != NO_ROW))
-    launch = launches.launch[known]
-    known = known[np.lexsort((events.ts_ns[launch], events.lane[launch]))]
+    known = launches.in_order(events)
     op, lane = launches.op[known], events.lane[launches.launch[known]]
     is_product, is_softmax, is_elementwise = (
         rows_named(events, pattern, Category.OP)[op]

@@ -1,0 +1,157 @@
+"""KER007 unfused-pointwise: elementwise kernels follow each other instead of being one kernel.
+
+What it finds:
+    Programs that compile nothing and whose GPU spends a large share of its kernel time on
+    elementwise kernels (additions, products, casts, activations), several of which are launched one
+    right after the other. Copies into another layout and an optimizer's kernels do not count.
+
+Why it matters:
+    An elementwise kernel only moves memory: it reads its inputs, computes a little, and writes its
+    output, which the next one reads again. A compiler makes one kernel of a chain, which keeps the
+    values between in registers. The cost is what the steps take less in a replay of the recording
+    in which each chain takes as long as its longest kernel. Reductions and copies between chains
+    can be fused, too, and fewer kernels are launched; that is not in the figure.
+
+How to fix it:
+    ``torch.compile(model)``. By hand: ``F.rms_norm``, ``F.layer_norm``, ``F.gelu`` and other
+    functions of PyTorch that are one kernel, and in-place operators where autograd permits them.
+
+Example:
+    ::
+
+        def forward(self, x):
+            x = x.float()
+            return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+Use instead:
+    ::
+
+        def forward(self, x):
+            return F.rms_norm(x, self.weight.shape, self.weight, 1e-6)
+
+        model = torch.compile(model)
+
+Reads:
+    Kernels (``name``, ``ts_ns`` and ``dur_ns`` in nanoseconds), their launches and operators,
+    source lines.
+
+When to ignore this:
+    Shapes or control flow change in each step, so that compiling takes longer than it saves.
+
+Source:
+    "Fuse operations" in PyTorch's Performance Tuning Guide; "torch.compiler" in PyTorch's
+    documentation; ``aten/src/ATen/native/cuda/CUDALoops.cuh`` (names of elementwise kernels).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
+from profkit.engine.wording import at, known_locations, time_per_step
+from profkit.index.device.elementwise import elementwise_kernels, fusible_chains
+from profkit.index.intervals import covered_by, intersect, union
+from profkit.index.runtime_calls import names_matching
+from profkit.model.change import ProgramChange
+from profkit.model.events import Category, Mask, Rows
+from profkit.model.finding import Finding
+from profkit.model.torch_names import COMPILED_REGION
+from profkit.units import format_share
+
+INFO = RuleInfo(
+    id="KER007",
+    name="unfused-pointwise",
+    title="Elementwise kernels that could be one",
+    severity="warning",
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When elementwise kernels are a finding.
+
+    Attributes:
+        min_kernel_share: Minimum share of the kernel time that is elementwise. Networks of
+            convolutions and large matmuls have 5 to 17 %.
+        min_saved_share: Minimum share of the steps without all but the longest of each chain.
+        warning_share: Share from which it is a warning.
+    """
+
+    min_kernel_share: float = 0.25
+    min_saved_share: float = 0.02
+    warning_share: float = 0.05
+
+
+_COMPILED: Final = re.compile(rf"^triton_|{COMPILED_REGION.pattern}|^CompiledFunction|TorchScript")
+_MAX_LINES: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for all chains of elementwise kernels of a program that is not compiled."""
+    events, (starts, ends) = ctx.events, windows(ctx)
+    if names_matching(events.names, _COMPILED).any():
+        return
+    window = union(starts, ends)
+
+    def spent_ns(kernels: Mask) -> int:
+        return intersect(covered_by(events, np.flatnonzero(kernels)), window).total_ns
+
+    share = spent_ns(elementwise_kernels(events)) / max(
+        1, spent_ns(events.category == Category.KERNEL)
+    )
+    if share < thresholds.min_kernel_share:
+        return
+    work, op, needless = _chains(ctx)
+    change = ProgramChange(scaled=((work[needless], 0.0),))
+    cost, total_ns = ctx.time_cost(change, "estimate"), windows_ns(ctx)
+    saved_ns = cost.ns or 0
+    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+        return
+    needless_ns = events.dur_ns[work[needless]]
+    locations = known_locations(*ctx.costliest_lines(op[needless], _MAX_LINES, needless_ns))
+    yield INFO.finding(
+        severity="warning" if saved_ns >= thresholds.warning_share * total_ns else "note",
+        confidence="medium",
+        message=(
+            f"Elementwise kernels take {format_share(share)} of the kernel time, and nothing is "
+            f"compiled. Chains of them{at(locations[0]) if locations else ''} take "
+            f"{time_per_step(ctx, int(events.dur_ns[work].sum()))}, "
+            f"{time_per_step(ctx, int(needless_ns.sum()))} of it beyond the longest kernel of each."
+        ),
+        fix=(
+            "Compile the model with `torch.compile(model)`, or use functions that are one kernel, "
+            "such as `F.rms_norm` and `F.gelu`."
+        ),
+        locations=locations,
+        n=len(work),
+        cost=cost,
+        evidence={
+            "kernel_share": round(share, 4),
+            "chains_ns": int(events.dur_ns[work].sum()),
+            "needless_ns": int(needless_ns.sum()),
+            "events": event_ids(ctx, work),
+        },
+        spans=intersect(covered_by(events, work), window).pairs(),
+        change=change,
+    )
+
+
+def _chains(ctx: Context) -> tuple[Rows, Rows, Mask]:
+    """The kernels of chains in the steps, their operators, and all but the longest of each."""
+    work, chain = fusible_chains(ctx.events, ctx.tree, ctx.launches)
+    op = ctx.launches.op[np.searchsorted(ctx.launches.work, work)].astype(np.intp)
+    own = in_windows(ctx, op)
+    work, chain, op = work[own], chain[own], op[own]
+    order = np.lexsort((ctx.events.dur_ns[work], chain))
+    needless = np.ones(len(work), dtype=np.bool_)
+    is_longest = np.append(np.diff(chain[order]) != 0, True)[: len(order)]
+    needless[order[is_longest]] = False
+    return work, op, needless

@@ -1,0 +1,65 @@
+"""Elementwise kernels of PyTorch, and those that follow each other."""
+
+import re
+from typing import Final
+
+import numpy as np
+
+from profkit.index.host.nesting import CallTree
+from profkit.index.launches import Launches
+from profkit.index.runtime_calls import rows_named
+from profkit.model.events import MISSING, NO_ROW, Category, EventTable, Mask, Rows
+from profkit.model.torch_names import OPTIMIZER_STEP
+
+_ELEMENTWISE: Final = re.compile(r"\b(vectorized_|unrolled_|legacy_)?elementwise_kernel")
+"""Source: ``aten/src/ATen/native/cuda/CUDALoops.cuh``."""
+_COPY: Final = re.compile(r"^aten::copy_$")
+_CAST: Final = re.compile(r"^aten::_to_copy$")
+_LAYOUT: Final = re.compile(r"^aten::(contiguous|reshape|flatten)$")
+
+
+def elementwise_kernels(events: EventTable) -> Mask:
+    """Rows of PyTorch's elementwise kernels, copies and casts among them. Shape ``(n,)``."""
+    return rows_named(events, _ELEMENTWISE, Category.KERNEL)
+
+
+def layout_copies(events: EventTable, tree: CallTree, launches: Launches) -> tuple[Rows, Rows]:
+    """Kernels that copy a tensor into another layout because the program asks for one.
+
+    These are copies by ``contiguous()``, or by ``reshape()`` and ``flatten()`` where a view is
+    impossible, called by no other operator: not casts, and not ``clone()``.
+
+    Returns:
+        The kernels, and the operator that the program called for each.
+    """
+    called = tree.outermost(events.category == Category.OP)
+    is_layout = rows_named(events, _LAYOUT, Category.OP)
+    is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
+    is_copy = rows_named(events, _COPY, Category.OP) & ~is_cast
+    op = launches.op
+    own = (op != NO_ROW) & is_copy[op] & is_layout[called[op]]
+    own &= events.category[launches.work] == Category.KERNEL
+    return launches.work[own], called[op[own]].astype(np.intp)
+
+
+def fusible_chains(events: EventTable, tree: CallTree, launches: Launches) -> tuple[Rows, Rows]:
+    """Elementwise kernels that one thread launches into one stream with nothing in between.
+
+    Copies into another layout and an optimizer's kernels are in no chain.
+
+    Returns:
+        The kernels of chains of two or more, and the number of the chain of each.
+    """
+    order = launches.in_order(events)
+    work, op = launches.work[order], launches.op[order]
+    optimizer = rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+    is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
+    is_copy = rows_named(events, _COPY, Category.OP) & ~is_cast
+    own = elementwise_kernels(events)[work] & ~is_copy[op] & (tree.nearest(optimizer)[op] == NO_ROW)
+    lane, stream = events.lane[launches.launch[order]], events.stream.at(work)
+    joins = np.zeros(len(work), dtype=np.bool_)
+    joins[1:] = own[1:] & own[:-1] & (lane[1:] == lane[:-1]) & (stream[1:] == stream[:-1])
+    joins &= stream != MISSING
+    chain = np.cumsum(~joins)
+    own &= joins | np.append(joins[1:], False)
+    return work[own], chain[own]
