@@ -128,7 +128,7 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     (judged,) = costly_waits(ctx, [ProgramChange(calls=calls)], thresholds)
     if judged is None:
         return
-    is_free = names_matching(ctx.events.names, _FREE)[ctx.events.name[calls]]
+    is_free = names_matching(ctx.events, _FREE)[ctx.events.name[calls]]
     n_frees = int(is_free.sum())
     main_calls = calls[is_free] if n_frees else calls
     lines = ctx.costliest_lines(main_calls, MAX_LINES, ctx.events.dur_ns[main_calls])
@@ -150,7 +150,7 @@ def _in_steps(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
 
 def _calls_in_later_steps(ctx: Context) -> Rows:
     calls = ALLOCATOR.rows(ctx.events)
-    calls = calls[names_matching(ctx.events.names, _DEVICE_MEMORY)[ctx.events.name[calls]]]
+    calls = calls[names_matching(ctx.events, _DEVICE_MEMORY)[ctx.events.name[calls]]]
     return np.asarray(calls[ctx.step_of(calls) > 0])
 
 

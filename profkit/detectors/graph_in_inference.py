@@ -109,7 +109,7 @@ MAX_LINES: Final = 3
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for each network whose graphs are freed unused."""
     nodes = graph_nodes(ctx.events, ctx.tree)
-    trains = names_matching(ctx.events.names, _TRAINS)[ctx.events.name].any()
+    trains = names_matching(ctx.events, _TRAINS)[ctx.events.name].any()
     if not len(nodes) or (trains and not nodes.is_used.any()):
         return  # a backward pass that does not record its nodes may have used them all
     saved = retained_bytes(ctx.events, ctx.tree, nodes, ctx.allocations)

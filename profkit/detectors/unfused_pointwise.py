@@ -97,7 +97,7 @@ _MAX_LINES: Final = 3
 def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield a finding for all chains of elementwise kernels of a program that is not compiled."""
     events, (starts, ends) = ctx.events, windows(ctx)
-    if names_matching(events.names, _COMPILED).any():
+    if names_matching(events, _COMPILED).any():
         return
     window = union(starts, ends)
 

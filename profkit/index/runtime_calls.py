@@ -1,7 +1,6 @@
 """Kinds of calls to the vendors' runtimes and drivers, by name."""
 
 import re
-from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -77,17 +76,31 @@ HIP: Final = CallKind(re.compile(r"^hip[A-Z]"))
 """Any call of HIP's."""
 
 
-def names_matching(names: Iterable[str], pattern: re.Pattern[str]) -> Mask:
-    """Which interned names match. One entry per name."""
-    return np.fromiter((pattern.search(name) is not None for name in names), dtype=np.bool_)
+def names_matching(events: EventTable, pattern: re.Pattern[str], *categories: Category) -> Mask:
+    """Which interned names match. One entry per name; read-only.
+
+    Each name is searched once for a pattern: a trace may have a million different ones.
+
+    Args:
+        categories: Where only the names of some categories matter; others may match or not.
+    """
+    key = pattern, categories
+    if key not in events.matches:
+        names = events.names
+        if categories:
+            numbers = np.flatnonzero(events.has_name[list(categories)].any(axis=0))
+        else:
+            numbers = np.arange(len(names))
+        found = np.zeros(len(names), dtype=np.bool_)
+        found[[number for number in numbers.tolist() if pattern.search(names[number])]] = True
+        found.setflags(write=False)
+        events.matches[key] = found
+    return events.matches[key]
 
 
 def rows_named(events: EventTable, pattern: re.Pattern[str], *categories: Category) -> Mask:
-    """Which rows of some categories have a matching name. Shape ``(n,)``.
-
-    Each name is searched once, however many rows have it.
-    """
-    named = names_matching(events.names, pattern)
+    """Which rows of some categories have a matching name. Shape ``(n,)``."""
+    named = names_matching(events, pattern, *categories)
     if not named.any():
         return np.zeros(len(events), dtype=np.bool_)
     return np.asarray(np.isin(events.category, categories) & named[events.name])

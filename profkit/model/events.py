@@ -4,8 +4,10 @@ Rows are the trace's complete events (``ph`` ``X``), in file order. Columns have
 attributes of only some events are :class:`SparseColumn`. All arrays are read-only.
 """
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -160,6 +162,18 @@ class EventTable:
     def end_ns(self) -> Int64s:
         """End of every event in nanoseconds from the trace's start. Shape ``(n,)``."""
         return self.ts_ns + self.dur_ns
+
+    @cached_property
+    def has_name(self) -> npt.NDArray[np.bool_]:
+        """Whether an event of a category has a name. Shape ``(categories, names)``."""
+        found = np.zeros((max(Category) + 1, len(self.names)), dtype=np.bool_)
+        found[self.category, self.name] = True
+        return found
+
+    @cached_property
+    def matches(self) -> "dict[tuple[re.Pattern[str], tuple[Category, ...]], Mask]":
+        """The names that were searched already: see ``index.runtime_calls.names_matching``."""
+        return {}
 
     def name_of(self, row: int) -> str:
         """The name of one event."""

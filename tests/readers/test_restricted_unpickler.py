@@ -238,6 +238,17 @@ def test_a_key_whose_hash_takes_years_ends_soon(tmp_path: Path) -> None:
         _load(tmp_path, b"\x80\x04)\x94" + pairs + b"}h\x3cK\x01s.")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_CPU")
+@pytest.mark.parametrize("begin", [b"\x8f(", b"("])
+def test_a_set_whose_members_all_have_one_hash_ends_soon(tmp_path: Path, begin: bytes) -> None:
+    prime = sys.hash_info.modulus
+    members = (number.to_bytes(10, "little") for number in range(prime, 80_000 * prime, prime))
+    end = b"\x90." if begin != b"(" else b"\x91."
+    with pytest.raises(DamagedFileError, match="needs more processor time than its size allows"):
+        _load(tmp_path, b"\x80\x04" + begin + b"".join(b"\x8a\x0a" + m for m in members) + end)
+
+
 def test_more_devices_than_any_machine_has_are_refused(tmp_path: Path) -> None:
     traces = SNAPSHOT["device_traces"] * 4000
     with pytest.raises(DamagedFileError, match="has 4000 devices"):

@@ -96,15 +96,15 @@ class _Group:
     longest: int
 
 
-def _groups(keys: Int64s, lengths_ns: Int64s) -> list[_Group]:
-    """Group segments by key, most time first."""
+def _groups(keys: Int64s, lengths_ns: Int64s, limit: int | None = None) -> list[_Group]:
+    """Group segments by key, most time first: all groups, or the first few."""
     found, group = numbered(keys)
     total = np.zeros(len(found), dtype=np.int64)
     np.add.at(total, group, lengths_ns)
     n = np.bincount(group, minlength=len(found))
     order = np.lexsort((lengths_ns, group))
     longest = order[np.append(np.flatnonzero(np.diff(group[order])), len(order) - 1)]
-    rank = np.argsort(-total, kind="stable").tolist()
+    rank = np.argsort(-total, kind="stable")[:limit].tolist()
     return [_Group(int(found[i]), int(total[i]), int(n[i]), int(longest[i])) for i in rank]
 
 
@@ -131,10 +131,10 @@ def per_step_by_kind(path: CriticalPath, n_steps: int) -> dict[PathKindName, int
 def _lines(ctx: Context, segments: PathSegments, times: _Times) -> Iterator[PathLine]:
     keys = segments.frame.astype(np.int64) + 1
     keys = keys * len(PathKind) + segments.kind
-    for group in _groups(keys, segments.length_ns)[:MAX_LINES]:
+    for group in _groups(keys, segments.length_ns, MAX_LINES):
         frame, kind = divmod(group.key, len(PathKind))
         own = np.flatnonzero(keys == group.key)
-        main = _groups(segments.name[own].astype(np.int64) + 1, segments.length_ns[own])[0]
+        main = _groups(segments.name[own].astype(np.int64) + 1, segments.length_ns[own], 1)[0]
         yield PathLine(
             PathKind(kind).report_name,
             ctx.source.frames[frame - 1].location if frame else Location(),
@@ -149,7 +149,7 @@ def _entries(ctx: Context, segments: PathSegments, times: _Times) -> Iterator[Pa
     what, what_of = numbered((segments.name.astype(np.int64) + 1) * len(PathKind) + segments.kind)
     where, where_of = numbered(segments.frame.astype(np.int64) + 1)
     keys = what_of * len(where) + where_of
-    for group in _groups(keys, segments.length_ns)[:MAX_ENTRIES]:
+    for group in _groups(keys, segments.length_ns, MAX_ENTRIES):
         name, kind = divmod(int(what[group.key // len(where)]), len(PathKind))
         yield PathEntry(
             PathKind(kind).report_name,
@@ -169,7 +169,7 @@ def _blocking(ctx: Context, path: CriticalPath, times: _Times) -> Iterator[Block
     blocked_ns = covered_within(work, events.ts_ns[rows], events.end_ns[rows])
     rows, blocked_ns = rows[blocked_ns > 0], blocked_ns[blocked_ns > 0]
     keys = events.name[rows].astype(np.int64) * (len(frames) + 1) + ctx.source.frame[rows] + 1
-    for group in _groups(keys, blocked_ns)[:MAX_BLOCKING] if len(rows) else ():
+    for group in _groups(keys, blocked_ns, MAX_BLOCKING) if len(rows) else ():
         row = int(rows[group.longest])
         yield BlockingCall(
             events.name_of(row), ctx.location(row), *times.figures(group.ns), group.n

@@ -1,6 +1,5 @@
 """Kernels, operators and regions by time."""
 
-import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,19 +34,23 @@ class NameGroup:
     total_ns: int
 
 
-def by_name(ctx: Context, rows: Rows | Int32s) -> list[NameGroup]:
-    """Group rows by name, the longest total duration first."""
+def by_name(ctx: Context, rows: Rows | Int32s, limit: int | None = None) -> list[NameGroup]:
+    """Group rows by name, the longest total duration first: all groups, or the first few."""
     events = ctx.events
     totals = _by_number(events, events.name[rows], events.dur_ns[rows])
     order = np.argsort(events.name[rows], kind="stable").astype(np.int32)
     ordered = events.name[rows[order]]
-    first = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    groups = [
-        NameGroup(events.names[ordered[begin]], order[begin:end], int(totals[ordered[begin]]))
-        for begin, end in itertools.pairwise((0, *first.tolist(), len(order)))
-        if end > begin
+    first = np.flatnonzero(np.append([True] * bool(len(ordered)), ordered[1:] != ordered[:-1]))
+    bounds = np.append(first, len(order)).tolist()
+    numbers = ordered[first].tolist()
+    ranked = sorted(
+        (-total, events.names[number], place)
+        for place, (number, total) in enumerate(zip(numbers, totals[numbers].tolist(), strict=True))
+    )
+    return [
+        NameGroup(name, order[bounds[place] : bounds[place + 1]], -total)
+        for total, name, place in ranked[:limit]
     ]
-    return sorted(groups, key=lambda group: (-group.total_ns, group.name))
 
 
 def _by_number(events: EventTable, names: Int32s, lengths: Int64s) -> Int64s:
@@ -75,7 +78,7 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
     blocks = events.blocks_per_sm.figures_at(rows)
     occupancy = events.occupancy_percent.figures_at(rows) / _PERCENT
     found = []
-    for group in by_name(ctx, rows)[:MAX_ENTRIES]:
+    for group in by_name(ctx, rows, MAX_ENTRIES):
         here = rows[group.places]
         known = group.places[origin[group.places] != NO_ROW]
         location = None
@@ -130,7 +133,7 @@ def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
     events, launches = ctx.events, ctx.launches
     is_op: Mask = events.category == Category.OP
     rows = np.flatnonzero(is_op).astype(np.int32)
-    groups = by_name(ctx, rows)[:MAX_ENTRIES]
+    groups = by_name(ctx, rows, MAX_ENTRIES)
     own = self_ns(events, ctx.tree, is_op)
     launched = launches.op != NO_ROW
     work, ops = launches.work[launched], launches.op[launched]
@@ -155,7 +158,7 @@ def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
 def regions(ctx: Context) -> tuple[RegionSummary, ...]:
     """The user's named regions by total time, then name."""
     events = ctx.events
-    framing = names_matching(events.names, FRAMING) | names_matching(events.names, COLLECTIVE)
+    framing = names_matching(events, FRAMING) | names_matching(events, COLLECTIVE)
     wanted = (events.category == Category.ANNOTATION) & ~framing[events.name]
     wanted[ctx.steps.annotations] = False
     rows = np.flatnonzero(wanted)
@@ -167,7 +170,7 @@ def regions(ctx: Context) -> tuple[RegionSummary, ...]:
             total_ns=group.total_ns,
             device_ns=int(device[group.places].sum()),
         )
-        for group in by_name(ctx, rows)[:MAX_ENTRIES]
+        for group in by_name(ctx, rows, MAX_ENTRIES)
     )
 
 

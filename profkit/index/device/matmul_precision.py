@@ -11,7 +11,6 @@ from typing import Final, Literal
 import numpy as np
 
 from profkit.index.launches import Launches
-from profkit.index.runtime_calls import names_matching
 from profkit.model.events import NO_ROW, EventTable, Int32s, Mask, Rows
 
 _ARCHITECTURE: Final = r"(?:maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)"
@@ -99,4 +98,5 @@ def float32_matmuls(events: EventTable, launches: Launches) -> Matmuls:
 def _named(events: EventTable, rows: Rows | Int32s, pattern: re.Pattern[str]) -> Mask:
     """Which rows have a matching name; meaningless for :data:`NO_ROW`. Shape of ``rows``."""
     numbers, place = np.unique(events.name[rows], return_inverse=True)
-    return names_matching((events.names[number] for number in numbers.tolist()), pattern)[place]
+    found = (pattern.search(events.names[number]) is not None for number in numbers.tolist())
+    return np.fromiter(found, np.bool_, len(numbers))[place]

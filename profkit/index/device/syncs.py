@@ -156,7 +156,7 @@ def user_reads(events: EventTable, tree: CallTree) -> Rows:
     rows = np.flatnonzero(reads(events, tree) & ~within_library & ~within_op)
     python = (events.category == Category.PYTHON) & ~rows_named(events, _BUILTIN, Category.PYTHON)
     caller = tree.nearest(python)[rows]
-    of_loader = names_matching(events.names, _LOADER)[events.name[caller]]
+    of_loader = names_matching(events, _LOADER)[events.name[caller]]
     return np.asarray(rows[(caller == NO_ROW) | ~of_loader])
 
 
@@ -227,7 +227,7 @@ def is_pageable(events: EventTable, copies: Int32s) -> Mask:
 
 def _named(events: EventTable, pattern: re.Pattern[str], rows: Int32s | Rows) -> Mask:
     """Which rows have a matching name; :data:`NO_ROW` has none. Shape of ``rows``."""
-    named = names_matching(events.names, pattern)
+    named = names_matching(events, pattern)
     return np.asarray((rows != NO_ROW) & named[events.name[rows]])
 
 

@@ -219,7 +219,7 @@ def backward_rows(events: EventTable) -> Mask:
 
     ``Fwd thread id`` is on forward operators too where both run on one thread, so the name decides.
     """
-    named = names_matching(events.names, BACKWARD)
+    named = names_matching(events, BACKWARD)
     found = np.zeros(len(events), dtype=np.bool_)
     rows = events.sequence.rows
     forward_thread = events.forward_thread.at(rows)

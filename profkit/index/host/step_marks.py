@@ -187,7 +187,7 @@ def _by_loader(events: EventTable, work: Work) -> Steps | None:
 
 def _by_region(events: EventTable, work: Work) -> Steps | None:
     """Steps that begin with the same outermost region of the program."""
-    named = names_matching(events.names, re.compile("|".join(p.pattern for p in _WRITTEN_BY_TORCH)))
+    named = names_matching(events, re.compile("|".join(p.pattern for p in _WRITTEN_BY_TORCH)))
     regions = np.flatnonzero((events.category == Category.ANNOTATION) & ~named[events.name])
     keys = _numbered([_NUMBERS.sub("#", name) for name in events.names])
     return _by_repetition(events, work, regions, keys, "region")
@@ -195,7 +195,7 @@ def _by_region(events: EventTable, work: Work) -> Steps | None:
 
 def _by_module(events: EventTable, work: Work) -> Steps | None:
     """Steps that begin with the call of the same outermost module."""
-    named = names_matching(events.names, re.compile(f"^{re.escape(MODULE_PREFIX)}"))
+    named = names_matching(events, re.compile(f"^{re.escape(MODULE_PREFIX)}"))
     calls = np.flatnonzero((events.category == Category.PYTHON) & named[events.name])
     return _by_repetition(events, work, calls, _numbered(list(events.names)), "module")
 

@@ -46,14 +46,14 @@ def host_collectives(events: EventTable) -> Rows:
     work is done, while those of NCCL and similar backends end when the kernel is launched.
     """
     rows = np.flatnonzero(
-        collective_rows(events) & names_matching(events.names, HOST_COLLECTIVE)[events.name]
+        collective_rows(events) & names_matching(events, HOST_COLLECTIVE)[events.name]
     )
     return rows[np.argsort(events.ts_ns[rows], kind="stable")]
 
 
 def device_collectives(events: EventTable) -> Rows:
     """Annotations of collectives on a device, whether its work was recorded or not."""
-    named = names_matching(events.names, DEVICE_COLLECTIVE)
+    named = names_matching(events, DEVICE_COLLECTIVE)
     return np.flatnonzero(collective_rows(events) & named[events.name])
 
 

@@ -86,9 +86,9 @@ def data_parallel_overhead(
     else:
         own = _before_the_module(events, tree, calls)
         is_own &= inside(own, events.ts_ns[launch])
-    of_inputs = (events.category[work] == Category.MEMCPY) & names_matching(
-        events.names, _TO_DEVICE
-    )[events.name[work]]
+    of_inputs = (events.category[work] == Category.MEMCPY) & names_matching(events, _TO_DEVICE)[
+        events.name[work]
+    ]
     own = subtract(own, covered_by(events, np.unique(launch[is_own & of_inputs])))
     n_devices = len(np.unique(device_of(events, launched)))
     return DataParallelOverhead(calls, n_devices, own, np.sort(work[is_own & ~of_inputs]))
@@ -114,7 +114,7 @@ def _before_the_module(events: EventTable, tree: CallTree, calls: Rows) -> Inter
     is_call[calls] = True
     around = tree.nearest(is_call)
     top: Mask = is_op & (around != NO_ROW) & ~is_call & (tree.enclosing(is_op & ~is_call) == NO_ROW)
-    is_scatter = names_matching(events.names, _SCATTER)[events.name]
+    is_scatter = names_matching(events, _SCATTER)[events.name]
     others, scatters = np.flatnonzero(top & ~is_scatter), np.flatnonzero(top & is_scatter)
     begins = _minima(events.ts_ns[others], np.searchsorted(calls, around[others]), len(calls))
     place = np.searchsorted(calls, around[scatters])

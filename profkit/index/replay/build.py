@@ -148,7 +148,7 @@ def _has_host_events(events: EventTable, rows: Int32s, work: DeviceWork) -> bool
         rows: Host rows of the threads in question.
     """
     is_mark = events.category[rows] == Category.ANNOTATION
-    is_mark |= names_matching(events.names, FRAMING)[events.name[rows]]
+    is_mark |= names_matching(events, FRAMING)[events.name[rows]]
     return bool((events.dur_ns[rows[~is_mark]] > 0).any() or (work.launch != NO_ROW).any())
 
 

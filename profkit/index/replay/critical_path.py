@@ -356,7 +356,7 @@ def _cut_by_activity(
     row = rows_open_at(events, activity.tree, lanes, middle)
     row = _without_annotations(events, activity.tree, row)
     # Old traces have the profiler's own annotations as operators.
-    framing = names_matching(events.names, FRAMING)[events.name[row]]
+    framing = names_matching(events, FRAMING)[events.name[row]]
     is_annotation = (row == NO_ROW) | framing
     category = np.where(is_annotation, Category.OTHER, events.category[row])
     wait = np.where(row == NO_ROW, NO_ROW, activity.data_wait[row])

@@ -109,7 +109,7 @@ class Threads:
         rows, lane = tree.rows[of_lane[lane]], lane[of_lane[lane]]
         lanes = np.flatnonzero(of_lane).astype(np.int32)
         bounds = np.append(np.searchsorted(lane, lanes), len(lane))
-        marks = names_matching(events.names, MARKS)[events.name[rows]]
+        marks = names_matching(events, MARKS)[events.name[rows]]
         main = NO_ROW
         if len(steps) or marks.any():
             main = int(np.bincount(events.lane[steps.rows] if len(steps) else lane[marks]).argmax())
@@ -273,7 +273,7 @@ def add_loader(host: Moments, events: EventTable) -> Links:
         From the arrival of a batch to that of the next one.
     """
     waits = data_waits(events)
-    waits = waits[names_matching(events.names, WORKER_DATA_WAIT)[events.name[waits]]]
+    waits = waits[names_matching(events, WORKER_DATA_WAIT)[events.name[waits]]]
     found = []
     for lane in used(events.lane[waits]).tolist():
         rows = waits[events.lane[waits] == lane]

@@ -84,7 +84,7 @@ def _has_new_runtime_category(path: str) -> bool:
 
 def _of_steps(ctx: Context) -> Iterator[Misreading]:
     events = ctx.events
-    is_step = names_matching(events.names, STEP)[events.name]
+    is_step = names_matching(events, STEP)[events.name]
     n_on_device = int((is_step & (events.category == Category.DEVICE_ANNOTATION)).sum())
     if n_on_device:
         yield Misreading(

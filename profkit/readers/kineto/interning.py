@@ -61,6 +61,8 @@ def plain_name(name: str) -> str:
     gives thousands of names to one function. A path that was written without escaping its
     backslashes decodes to control characters: the line feed in ``torch\nn`` was a backslash.
     """
+    if name.isascii() and name.isprintable() and len(name) <= _MAX_NAME and name[:1] != "<":
+        return name  # like most: nothing below applies
     if len(name) > _MAX_NAME:
         name = f"{name[: _MAX_NAME - 1]}…"
     if name.startswith(BUILTIN_PREFIX):

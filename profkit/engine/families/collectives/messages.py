@@ -93,7 +93,7 @@ def distributed_program(ctx: Context) -> DistributedProgram:
     trains = n_updates > 0 or bool(_named(ctx, BACKWARD).any())
     return DistributedProgram(
         trains=trains,
-        is_ddp=bool(names_matching(ctx.events.names, DISTRIBUTED_DATA_PARALLEL).any()),
+        is_ddp=bool(names_matching(ctx.events, DISTRIBUTED_DATA_PARALLEL).any()),
         n_forwards=int(_named(ctx, DISTRIBUTED_DATA_PARALLEL_FORWARD).sum()),
         n_updates=n_updates,
     )

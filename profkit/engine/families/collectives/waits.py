@@ -209,7 +209,7 @@ def _regions(ctx: Context) -> Mask:
     """Annotations of the user's program, without collectives and steps. Shape ``(n,)``."""
     own = (ctx.events.category == Category.ANNOTATION) & ~collective_rows(ctx.events)
     own[ctx.steps.annotations] = False
-    return np.asarray(own & ~names_matching(ctx.events.names, FRAMING)[ctx.events.name])
+    return np.asarray(own & ~names_matching(ctx.events, FRAMING)[ctx.events.name])
 
 
 def _rows_with_line(ctx: Context, starter: Int32s) -> Int32s:
