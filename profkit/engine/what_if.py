@@ -50,7 +50,7 @@ def predict(ctx: Context, changes: Iterable[tuple[AppliedChange, ProgramChange]]
     """
     changes = tuple(changes)
     change, n = together(each for _, each in changes), max(1, len(ctx.steps))
-    before, predicted = ctx.critical_path, _predicted(ctx, change)
+    before, (predicted,) = ctx.critical_path, _predicted(ctx, [change])
     after = critical_path(ctx.replay, ctx.path_activity, change)
     before_ns = round(ctx.replay.recorded_ns / n)
     return Prediction(
@@ -69,19 +69,19 @@ def predict(ctx: Context, changes: Iterable[tuple[AppliedChange, ProgramChange]]
     )
 
 
-def _predicted(ctx: Context, change: ProgramChange) -> PredictedTime:
-    """The time per step with a change, or of the recording without steps."""
+def _predicted(ctx: Context, changes: Sequence[ProgramChange]) -> list[PredictedTime]:
+    """The time per step with each of some changes, or of the recording without steps."""
     replay, n = ctx.replay, max(1, len(ctx.steps))
-    kept_ns, hidden_ns = (
-        replay.length_ns(replay.replay(change, hidden=hidden)) for hidden in (False, True)
-    )
-    least_ns = min(kept_ns, hidden_ns)
-    if ctx.is_unexplained and not len(change.captured):
-        # All that is unexplained may disappear too, but no more time than the change removes.
-        removed_ns = max(0, replay.removed_ns(change))
-        least_ns -= ctx.critical_path.unexplained_ns
-        least_ns = min(kept_ns, max(least_ns, replay.recorded_ns - removed_ns, 0))
-    return PredictedTime(round(kept_ns / n), round(least_ns / n))
+    found = []
+    for change, lengths in zip(changes, replay.lengths_ns(changes).T.tolist(), strict=True):
+        kept_ns, least_ns = lengths[0], min(lengths)
+        if ctx.is_unexplained and not len(change.captured):
+            # All that is unexplained may disappear too, but no more time than the change removes.
+            removed_ns = max(0, replay.removed_ns(change))
+            least_ns -= ctx.critical_path.unexplained_ns
+            least_ns = min(kept_ns, max(least_ns, replay.recorded_ns - removed_ns, 0))
+        found.append(PredictedTime(round(kept_ns / n), round(least_ns / n)))
+    return found
 
 
 def combinations(ctx: Context, changes: Sequence[ProgramChange]) -> Combinations:
@@ -101,11 +101,11 @@ def combinations(ctx: Context, changes: Sequence[ProgramChange]) -> Combinations
 
     sizes = (size for size in (len(changes), _PAIR) if len(up_to(size)) * of_one <= _MAX_NODES)
     wanted = up_to(next(sizes, 1))
-    times = {}
-    for number in wanted:
-        chosen = [change for i, change in enumerate(changes) if number >> i & 1]
-        times[number] = _predicted(ctx, together(chosen))
-    return Combinations(len(changes), times)
+    of_each = [
+        together(change for i, change in enumerate(changes) if number >> i & 1) for number in wanted
+    ]
+    times = _predicted(ctx, of_each)
+    return Combinations(len(changes), dict(zip(wanted, times, strict=True)))
 
 
 def scaled(ctx: Context, pattern: str, factor: float) -> tuple[AppliedChange, ProgramChange]:

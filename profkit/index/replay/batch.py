@@ -6,10 +6,9 @@ change touches is as late as what it waits for, or as another predecessor less i
 Times are those of single replays, to the nanosecond.
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
@@ -80,22 +79,23 @@ def replay_all(
     slack_ns = np.abs(ready_ns[0] - ready_ns[1])
     one, other = run[before]
     other[slack_ns > -NEVER // 2] = NO_ROW
-    touched = _touched(base, changes, marked(swapped, len(heads)), run)
+    touched = _Touched.of(base, changes, marked(swapped, len(heads)), run)
     latest = _Latest.of(times, run, wanted)
     last_use = np.arange(len(heads) + 1)  # the last one is that of NO_ROW
     for side in (one, other):
         np.maximum.at(last_use, side, np.arange(len(heads)))
     last_use[run[wanted.nodes]] = len(heads)
     by_last_use = np.argsort(last_use[:-1], kind="stable")
+    last_use = last_use[by_last_use]
 
     rows: list[Int64s | None] = [np.zeros(len(changes), dtype=np.int64)] * len(heads)
     found = np.full((wanted.n_groups, len(changes)), NEVER)
     for begin in range(0, len(heads), _BLOCK):
         end = min(begin + _BLOCK, len(heads))
         block = slice(max(begin, 1), end)
-        _go_on(rows, block, one[block], other[block], slack_ns[block], touched)
+        _go_on(rows, block, one, other, slack_ns, touched)
         latest.update(found, rows, begin, end)
-        done = np.searchsorted(last_use[by_last_use], (begin, end))
+        done = np.searchsorted(last_use, (begin, end))
         for i in by_last_use[slice(*done)].tolist():
             rows[i] = None
     nodes = _stacked(rows, run[wanted.nodes])
@@ -119,52 +119,80 @@ def _runs(graph: DependencyGraph, changes: Sequence[ChangedNodes]) -> tuple[Int3
     return heads[order], number[np.cumsum(is_head) - 1]
 
 
-Touched: TypeAlias = dict[int, list[tuple[int, int, int, int]]]
-"""By run: the number of a change, and by how much it changes the lags and the duration."""
+@dataclass(frozen=True)
+class _Touched:
+    """By how much changes differ from the base, by run. Shape ``(t,)`` each.
 
+    Attributes:
+        change: The number of the change.
+        first_ns: What it adds to the lag after the first predecessor.
+    """
 
-def _touched(base: Weights, changes: Sequence[ChangedNodes], swapped: Mask, run: Int32s) -> Touched:
-    found: Touched = defaultdict(list)
-    for number, change in enumerate(changes):
-        at = run[change.nodes]
-        first = change.first_ns - base.first_ns[change.nodes]
-        second = change.second_ns - base.second_ns[change.nodes]
-        first, second = (
-            np.where(swapped[at], second, first),
-            np.where(swapped[at], first, second),
+    run: Int32s
+    change: Int32s
+    first_ns: Int64s
+    second_ns: Int64s
+    dur_ns: Int64s
+
+    @classmethod
+    def of(
+        cls, base: Weights, changes: Sequence[ChangedNodes], swapped: Mask, run: Int32s
+    ) -> "_Touched":
+        """Compare changes to the base; where predecessors are swapped, their lags are too."""
+        nodes = np.concatenate([change.nodes for change in changes])
+        place = run[nodes]
+        order = np.argsort(place, kind="stable")
+        place, nodes = place[order], nodes[order]
+        number = np.repeat(np.arange(len(changes)), [len(change.nodes) for change in changes])
+        dur, first, second = (
+            np.concatenate([getattr(change, name) for change in changes])[order] - of_base[nodes]
+            for name, of_base in zip(("dur_ns", "first_ns", "second_ns"), base.columns, strict=True)
         )
-        dur = change.dur_ns - base.dur_ns[change.nodes]
-        columns = (each.tolist() for each in (at, first, second, dur))
-        for place, *by in zip(*columns, strict=True):
-            found[place].append((number, by[0], by[1], by[2]))
-    return found
+        is_swapped = swapped[place]
+        return cls(
+            place,
+            number[order].astype(np.int32),
+            np.where(is_swapped, second, first),
+            np.where(is_swapped, first, second),
+            dur,
+        )
+
+    def within(self, block: slice) -> Iterator[tuple[int, int, int, int, int]]:
+        """Those of some runs."""
+        here = slice(*np.searchsorted(self.run, (block.start, block.stop)).tolist())
+        columns = (self.run, self.change, self.first_ns, self.second_ns, self.dur_ns)
+        return zip(*(column[here].data for column in columns), strict=True)
 
 
 def _go_on(
-    rows: list[Any], block: slice, one: Int32s, other: Int32s, slack_ns: Int64s, touched: Touched
+    rows: list[Any], block: slice, one: Int32s, other: Int32s, slack_ns: Int64s, touched: _Touched
 ) -> None:
     """Find the rows of some runs."""
-    if not len(one):
+    if block.start >= block.stop:
         return
     subtract, maximum = np.subtract, np.maximum
-    later = np.empty_like(rows[one[0]])
-    columns = (one.tolist(), other.tolist(), slack_ns.tolist())
+    later = np.empty_like(rows[one[block.start]])
+    columns = (one[block].data, other[block].data, slack_ns[block].data)
+    none = (NO_ROW, 0, 0, 0, 0)
+    changed = touched.within(block)
+    run, number, by_first, by_second, by_dur = next(changed, none)
     for i, (first, second, slack) in enumerate(zip(*columns, strict=True), block.start):
         row = rows[first]
         if second >= 0:
             row = maximum(row, subtract(rows[second], slack, later))
-        if i in touched:
+        if i == run:
             row = row if second >= 0 else row.copy()
-            for number, by_first, by_second, by_dur in touched[i]:
-                at = rows[first][number] + by_first
+            while i == run:
+                at = rows[first].item(number) + by_first
                 if second >= 0:
-                    at = max(at, rows[second][number] - slack + by_second)
+                    at = max(at, rows[second].item(number) - slack + by_second)
                 row[number] = at + by_dur
+                run, number, by_first, by_second, by_dur = next(changed, none)
         rows[i] = row
 
 
 def _stacked(rows: list[Any], of: Int32s) -> Int64s:
-    return np.stack([rows[i] for i in of.tolist()])
+    return np.concatenate([rows[i] for i in of.tolist()]).reshape(len(of), -1)
 
 
 @dataclass(frozen=True)

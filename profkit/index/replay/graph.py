@@ -208,6 +208,17 @@ class Weights:
         self.sides[side][nodes] = lag_ns
         self.touched.append(nodes)
 
+    def reset(self, nodes: Rows, base: "Weights") -> None:
+        """Undo all changes.
+
+        Args:
+            nodes: The nodes that they touched.
+            base: Durations and lags without changes.
+        """
+        for own, column in zip(self.columns, base.columns, strict=True):
+            own[nodes] = column[nodes]
+        self.touched.clear()
+
     @property
     def columns(self) -> tuple[Int64s, Int64s, Int64s]:
         """The durations, then the lags after both predecessors."""
