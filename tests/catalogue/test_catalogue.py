@@ -33,6 +33,8 @@ PUBLISHED = {
     "SYN001": "item-sync",
     "SYN002": "explicit-synchronize",
     "SYN003": "pageable-copy-to-host",
+    "SYN004": "boolean-indexing-sync",
+    "SYN005": "scaler-sync",
     "DAT001": "starved-by-loader",
     "DAT002": "pageable-copy-to-device",
     "DAT003": "host-made-tensor",

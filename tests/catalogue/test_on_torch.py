@@ -33,7 +33,8 @@ def recorded(step: Callable[[], object], path: Path) -> Path:
 
 
 def found(step: Callable[[], object], rule: str, tmp_path: Path) -> tuple[Finding, ...]:
-    return analyze(recorded(step, tmp_path / "t.json"), select=[rule], strict=True).findings
+    chosen = rule.split(",")
+    return analyze(recorded(step, tmp_path / "t.json"), select=chosen, strict=True).findings
 
 
 def branch() -> int:
@@ -41,24 +42,25 @@ def branch() -> int:
 
 
 @pytest.mark.parametrize(
-    ("read", "said"),
+    ("read", "rule", "said"),
     [
-        (lambda: [VALUES[1].item()], "`.item()`"),
-        (lambda: float(VALUES[1]), "`.item()`"),
-        (branch, "A condition on a tensor"),
-        (lambda: VALUES[VALUES > 2], "Indexing with a mask"),
-        (lambda: [VALUES.nonzero()], "`.nonzero()`"),
-        (lambda: VALUES.masked_select(VALUES > 2), "`.masked_select()`"),
-        (lambda: torch.unique(VALUES), "`unique()`"),
-        (lambda: torch.equal(VALUES, VALUES), "`torch.equal()`"),
-        (lambda: f"{VALUES[1]:.3f}", "`.item()`"),
+        (lambda: [VALUES[1].item()], "item-sync", "`.item()`"),
+        (lambda: float(VALUES[1]), "item-sync", "`.item()`"),
+        (branch, "item-sync", "A condition on a tensor"),
+        (lambda: VALUES[VALUES > 2], "boolean-indexing-sync", "Indexing with a mask"),
+        (lambda: [VALUES.nonzero()], "boolean-indexing-sync", "`.nonzero()`"),
+        (lambda: VALUES.masked_select(VALUES > 2), "boolean-indexing-sync", "`.masked_select()`"),
+        (lambda: torch.unique(VALUES), "boolean-indexing-sync", "`unique()`"),
+        (lambda: torch.equal(VALUES, VALUES), "item-sync", "`torch.equal()`"),
+        (lambda: f"{VALUES[1]:.3f}", "item-sync", "`.item()`"),
     ],
     ids=["item", "float", "if", "mask", "nonzero", "masked_select", "unique", "equal", "format"],
 )
 def test_each_way_to_read_is_noted_on_the_line_that_reads(
-    tmp_path: Path, read: Callable[[], object], said: str
+    tmp_path: Path, read: Callable[[], object], rule: str, said: str
 ) -> None:
-    (finding,) = found(read, "item-sync", tmp_path)
+    (finding,) = found(read, "item-sync,boolean-indexing-sync", tmp_path)
+    assert finding.name == rule
     assert finding.message.startswith(said)
     assert finding.n == N_STEPS
     assert finding.severity == "note"

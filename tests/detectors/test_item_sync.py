@@ -127,8 +127,6 @@ def test_without_steps_the_whole_recording_counts(found: Found) -> None:
     ("ops", "said", "advice"),
     [
         (["aten::is_nonzero", "aten::item"], "A condition on a tensor", "Use `torch.where"),
-        (["aten::index", "aten::nonzero"], "Indexing with a mask", "Keep the shape"),
-        (["aten::_unique2"], "`unique()`", "Keep the full shape"),
         (["aten::equal"], "`torch.equal()`", "Use `torch.where"),
     ],
 )

@@ -1,0 +1,184 @@
+"""Operators that return values or sizes to the host, by kind and source line."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import WaitThresholds, costly_waits, event_ids, in_windows, uses_device
+from profkit.engine.wording import at, times_per_step
+from profkit.index.device.syncs import SyncKind, Syncs, user_reads
+from profkit.index.runtime_calls import rows_named
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category, Int32s, Rows
+from profkit.model.finding import Finding
+from profkit.model.location import Location
+from profkit.model.torch_names import OPTIMIZER_STEP
+
+_VALUE: Final = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
+_LIBRARY_FIX: Final = (
+    "Look for an option of the library without the read, such as `validate_args=False` of "
+    "`torch.distributions`, or call it less often."
+)
+_ITEM: Final = re.compile(r"^aten::item$")
+_FUSED: Final = re.compile(r"^aten::_fused_")
+_UNSCALE: Final = re.compile(r"^aten::_amp_(foreach_)?non_finite_check_and_unscale_$")
+
+
+class ReadKind(IntEnum):
+    """What a read is for, each with a rule of its own."""
+
+    VALUE = 0
+    """The program uses a value."""
+    SIZE = 1
+    """The size of the result depends on values."""
+    SCALER = 2
+    """A gradient scaler asks whether all gradients are finite."""
+
+
+@dataclass(frozen=True)
+class ReadThresholds(WaitThresholds):
+    """When reads are a finding.
+
+    Attributes:
+        min_reads_count: Minimum reads by one line on a CPU, where nothing waits. A single read is
+            reported only where a single step was recorded.
+    """
+
+    min_reads_count: int = 2
+
+
+def read_kinds(ctx: Context, rows: Rows | Int32s) -> npt.NDArray[np.uint8]:
+    """The :class:`ReadKind` of some operators that read. Shape of ``rows``."""
+    events = ctx.events
+    is_value = rows_named(events, _VALUE, Category.OP)[rows]
+    kinds = np.where(is_value, ReadKind.VALUE, ReadKind.SIZE).astype(np.uint8)
+    kinds[np.isin(rows, _reads_of_scalers(ctx))] = ReadKind.SCALER
+    return kinds
+
+
+def _reads_of_scalers(ctx: Context) -> Rows:
+    """The reads with which gradient scalers decide whether an optimizer steps.
+
+    Such a read is the last thing that the thread does before the step, and gradients have been
+    unscaled since the step before. A fused optimizer decides itself: a read before it is another.
+
+    Source: ``torch/amp/grad_scaler.py`` (``step``, ``_maybe_opt_step``).
+    """
+    events = ctx.events
+    unscales = rows_named(events, _UNSCALE, Category.OP)
+    if not unscales.any():
+        return np.zeros(0, dtype=np.intp)
+    is_mark = rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
+    fused = np.flatnonzero(rows_named(events, _FUSED, Category.OP))
+    is_fused = np.isin(np.arange(len(events)), ctx.tree.nearest(is_mark)[fused])
+    is_called = is_mark | (events.category == Category.OP)
+    rows = np.flatnonzero(is_called & (ctx.tree.enclosing(is_called) == NO_ROW))
+    rows = rows[np.lexsort((events.ts_ns[rows], events.lane[rows]))]
+    steps = np.flatnonzero(is_mark[rows])
+    n_unscaled = np.cumsum(unscales[rows])
+    is_scaled = np.diff(n_unscaled[steps], prepend=0) > 0
+    before = steps[is_scaled & ~is_fused[rows[steps]] & (steps > 0)] - 1
+    is_read = rows_named(events, _ITEM, Category.OP)[rows[before]]
+    is_same = events.lane[rows[before]] == events.lane[rows[before + 1]]
+    return np.asarray(rows[before[is_read & is_same]])
+
+
+def read_rows(ctx: Context) -> Rows:
+    """The operators that read in the steps, as the program calls them."""
+    if uses_device(ctx):
+        return np.unique(_waits(ctx).owner).astype(np.intp)
+    rows = user_reads(ctx.events, ctx.tree)
+    rows = rows[~ctx.source.in_library[rows]]
+    return np.asarray(rows[in_windows(ctx, rows)])
+
+
+def _waits(ctx: Context) -> Syncs:
+    waits = ctx.syncs.of_kind(SyncKind.READ)
+    return waits.select(in_windows(ctx, waits.rows))
+
+
+def read_findings(
+    ctx: Context,
+    info: RuleInfo,
+    thresholds: ReadThresholds,
+    kind: ReadKind,
+    texts: Callable[[Rows], tuple[str, str]],
+) -> Iterator[Finding]:
+    """A finding for each line with reads of one kind.
+
+    On a GPU they must block the host; on a CPU they are notes.
+
+    Args:
+        texts: What reads, as the subject of a sentence, and the fix, by the operators of a line.
+    """
+    rows = read_rows(ctx)
+    rows = rows[read_kinds(ctx, rows) == kind]
+    lines = list(ctx.by_line(rows))
+    if not uses_device(ctx):
+        yield from _on_cpu(ctx, info, thresholds, lines, texts)
+        return
+    waits = _waits(ctx)
+    changes = [
+        ProgramChange(waits.rows[np.isin(waits.owner, here)], ((here.astype(np.intp), 0.0),))
+        for _, here in lines
+    ]
+    costs = costly_waits(ctx, changes, thresholds)
+    for (location, here), wait in zip(lines, costs, strict=True):
+        if wait is not None:
+            read, fix = _texts(ctx, kind, here, texts)
+            yield wait.finding(
+                ctx,
+                info,
+                message=(
+                    f"{read}{at(location)} runs {times_per_step(ctx, len(here))} and "
+                    f"{wait.text(ctx)}"
+                ),
+                fix=fix,
+                locations=(location,),
+                n=len(here),
+                rows=here,
+            )
+
+
+def _texts(
+    ctx: Context, kind: ReadKind, rows: Rows, texts: Callable[[Rows], tuple[str, str]]
+) -> tuple[str, str]:
+    """What reads, and the fix; a library's reads are not the program's to change."""
+    read, fix = texts(rows)
+    if kind != ReadKind.SCALER and ctx.source.in_library[rows].all():
+        return f"{read} in a library called", _LIBRARY_FIX
+    return read, fix
+
+
+def _on_cpu(
+    ctx: Context,
+    info: RuleInfo,
+    thresholds: ReadThresholds,
+    lines: list[tuple[Location, Rows]],
+    texts: Callable[[Rows], tuple[str, str]],
+) -> Iterator[Finding]:
+    """Notes on reads that would block the host on a GPU."""
+    for location, here in lines:
+        if len(here) < (1 if len(ctx.steps) == 1 else thresholds.min_reads_count):
+            continue
+        read, fix = texts(here)
+        yield info.finding(
+            severity="note",
+            confidence="medium",
+            message=(
+                f"{read}{at(location)} runs {times_per_step(ctx, len(here))}. It costs "
+                "nothing on the CPU; of a tensor on a GPU it blocks the host until the GPU has "
+                "finished."
+            ),
+            fix=fix,
+            locations=(location,),
+            n=len(here),
+            evidence={"events": event_ids(ctx, here)},
+        )
