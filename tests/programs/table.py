@@ -4,6 +4,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 SMALL_BATCHES: Final = "the main process collates small batches, which is a part of each step"
+ANYWHERE: Final = {
+    "unfused-optimizer": "optimizers update one parameter after the other on a CPU by default",
+}
+"""Rules that are true of any program with enough parameters for its computation."""
 READ_FOR_PROGRESS: Final = "the loop reads a value of a tensor"
 
 
