@@ -48,6 +48,7 @@ PUBLISHED = {
     "KER008": "repeated-copies",
     "COM001": "exposed-communication",
     "COM002": "data-parallel",
+    "CFG001": "algorithm-search",
     "MEM001": "unfreed-tensors",
     "MEM002": "allocator-churn",
     "MEM003": "retained-graph",

@@ -415,3 +415,16 @@ def test_copies_of_every_layer_into_another_layout_are_named() -> None:
     (finding,) = findings_of("h100-qwen-inference", "KER008")
     assert finding.n == 24 * 4
     assert "`.contiguous()`" in finding.message
+
+
+def test_the_search_for_algorithms_is_that_of_the_file() -> None:
+    name = "v100-resnet50-no-profiler-steps"
+    waits = [
+        e["dur"] for e in raw_events(name)
+        if e.get("name") == "cudaEventSynchronize" and e.get("cat") == "Runtime"
+    ]  # fmt: skip
+    (finding,) = findings_of(name, "CFG001")
+    assert finding.evidence["n_algorithms"] == len(waits) == 357
+    assert finding.evidence["waits_ns"] == 1000 * sum(waits) == pytest.approx(424e6, rel=0.001)
+    for other in ("a100-ddp-rank0-of-2", "rocm-vllm-graph", "loader-waits-without-steps"):
+        assert findings_of(other, "CFG001") == []

@@ -1,0 +1,176 @@
+"""CFG001 algorithm-search: cuDNN measures the algorithms of convolutions within the steps.
+
+What it finds:
+    Convolutions that run several algorithms and wait for each of them, to choose the fastest. That
+    is ``torch.backends.cudnn.benchmark = True`` at the first convolution of each shape.
+
+Why it matters:
+    The search takes many times as long as the convolution. Once per shape it is the price of
+    faster steps, but a recording that contains it shows what no later step does. If shapes change
+    from step to step, the search never ends. The cost is what the steps take less in a replay of
+    the recording without the measured kernels, their launches and the waits for them. Memory that
+    the algorithms need, and libraries that they load, are not in the figure.
+
+How to fix it:
+    If later steps search again, pad the inputs to a few sizes, use ``drop_last=True`` in the
+    loader, or leave ``torch.backends.cudnn.benchmark`` at ``False``. If only the first step does,
+    record later ones.
+
+Example:
+    ::
+
+        torch.backends.cudnn.benchmark = True
+        for image in images_of_any_size:
+            model(image)
+
+Use instead:
+    ::
+
+        torch.backends.cudnn.benchmark = True
+        for image in images_of_any_size:
+            model(pad_to_multiple(image, 128))
+
+Reads:
+    Operators (``name``, ``ts_ns`` in nanoseconds), runtime calls within them (``name``, ``ts_ns``
+    and ``dur_ns`` in nanoseconds), the kernels that they launched, the steps, source lines.
+
+When to ignore this:
+    The program is meant to run long enough with few shapes: then the search pays off.
+
+Source:
+    ``torch.backends.cudnn.benchmark`` in PyTorch's documentation; "Enable cuDNN auto-tuner" in
+    PyTorch's Performance Tuning Guide; ``cudnnFindConvolutionForwardAlgorithmEx`` in the cuDNN API
+    reference; calls as recorded on a V100: an event before and after each algorithm's kernels, a
+    wait for the second and ``cudaEventElapsedTime``.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.engine import needs
+from profkit.engine.context import Context
+from profkit.engine.detector import RuleInfo
+from profkit.engine.windows import event_ids, in_windows, windows_ns
+from profkit.engine.wording import at, counted, known_locations
+from profkit.index.intervals import covered_by
+from profkit.index.runtime_calls import EVENT_SYNC, LAUNCH, rows_named
+from profkit.model.change import ProgramChange
+from profkit.model.events import NO_ROW, Category, Int64s, Mask, Rows
+from profkit.model.finding import Finding
+from profkit.units import format_count, format_ns, format_share
+
+INFO = RuleInfo(
+    id="CFG001",
+    name="algorithm-search",
+    title="cuDNN measures algorithms within the steps",
+    severity="note",
+    needs=(needs.OPERATORS, needs.DEVICE_WORK),
+    since="0.1.0",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a search is a finding.
+
+    Attributes:
+        min_trials_count: Minimum algorithms that one convolution waits for; a single wait has
+            another reason.
+        min_saved_share: Minimum share of the steps that the search takes.
+        min_steps_count: Steps with a search from which it is a warning: a second step may have the
+            smaller last batch of a loader.
+    """
+
+    min_trials_count: int = 2
+    min_saved_share: float = 0.01
+    min_steps_count: int = 3
+
+
+_CONVOLUTION: Final = re.compile(r"^aten::\w*conv")
+_MAX_LAUNCH_NS: Final = 10_000_000
+"""A launch that takes longer loads code or a library, which the chosen algorithm may need too."""
+_MAX_LINES: Final = 3
+
+
+def detect(ctx: Context, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield a finding for all searches in the steps."""
+    syncs, op = _trials(ctx, thresholds)
+    if not len(syncs):
+        return
+    ops, last = np.unique(op[::-1], return_index=True)
+    until_ns = ctx.events.end_ns[syncs[::-1][last]]
+    calls, work = _measured(ctx, ops, until_ns)
+    change = ProgramChange(calls=syncs, scaled=((np.union1d(calls, work), 0.0),))
+    cost, total_ns = ctx.time_cost(change), windows_ns(ctx)
+    saved_ns = cost.ns or 0
+    if saved_ns < max(1, thresholds.min_saved_share * total_ns):
+        return
+    n_steps = len(np.unique(ctx.step_of(syncs))) if len(ctx.steps) else 0
+    is_repeated = n_steps >= thresholds.min_steps_count
+    locations = known_locations(*ctx.costliest_lines(op, _MAX_LINES, ctx.events.dur_ns[syncs]))
+    steps = f" in {counted(n_steps, 'step')} of {format_count(len(ctx.steps))}" if n_steps else ""
+    yield INFO.finding(
+        severity="warning" if is_repeated else "note",
+        confidence="high",
+        message=(
+            f"{counted(len(ops), 'convolution')}{at(locations[0]) if locations else ''} "
+            f"measured {counted(len(syncs), 'algorithm')}{steps}, which took "
+            f"{format_ns(saved_ns)} ({format_share(saved_ns / total_ns)})."
+        ),
+        fix=(
+            "Pad the inputs to a few sizes, or set `torch.backends.cudnn.benchmark = False`: each "
+            "new shape is measured again."
+            if is_repeated
+            else "Record later steps, as with `profkit.trace(..., wait=2, warmup=1)`, or set "
+            "`torch.backends.cudnn.benchmark = False` if the program is as short as this."
+        ),
+        locations=locations,
+        n=len(ops),
+        cost=cost,
+        evidence={
+            "n_algorithms": len(syncs),
+            "n_steps": n_steps,
+            "waits_ns": int(ctx.events.dur_ns[syncs].sum()),
+            "events": event_ids(ctx, syncs),
+        },
+        spans=covered_by(ctx.events, syncs).pairs(),
+        change=change,
+    )
+
+
+def _trials(ctx: Context, thresholds: Thresholds) -> tuple[Rows, Rows]:
+    """Waits for single algorithms in time order, and the convolution of each."""
+    events = ctx.events
+    syncs = EVENT_SYNC.rows(events)
+    syncs = syncs[np.argsort(events.ts_ns[syncs], kind="stable")]
+    op = ctx.innermost_op[syncs].astype(np.intp)
+    own = (op != NO_ROW) & rows_named(events, _CONVOLUTION, Category.OP)[op]
+    own[own] = in_windows(ctx, syncs[own])
+    _, group, count = np.unique(op, return_inverse=True, return_counts=True)
+    own &= count[group] >= thresholds.min_trials_count
+    return syncs[own], op[own]
+
+
+def _measured(ctx: Context, ops: Rows, until_ns: Int64s) -> tuple[Rows, Rows]:
+    """The launches of searches, and their work.
+
+    Args:
+        ops: The convolutions, ascending.
+        until_ns: When the last wait of each has ended; what follows is the convolution itself.
+    """
+    events, launches = ctx.events, ctx.launches
+
+    def is_measured(rows: Rows) -> Mask:
+        op = ctx.innermost_op[rows]
+        place = np.minimum(np.searchsorted(ops, op), len(ops) - 1)
+        return np.asarray((ops[place] == op) & (events.ts_ns[rows] < until_ns[place]))
+
+    calls = LAUNCH.rows(events)
+    calls = calls[events.dur_ns[calls] < _MAX_LAUNCH_NS]
+    known = np.flatnonzero(launches.launch != NO_ROW)
+    work = launches.work[known[is_measured(launches.launch[known].astype(np.intp))]]
+    return calls[is_measured(calls)], work
