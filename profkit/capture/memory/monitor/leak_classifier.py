@@ -252,7 +252,8 @@ def _with_inspection(leak: Leak, inspection: Inspection, site: Place | None = No
         storage_bytes=inspection.storage_bytes or None,
         is_enlarged=bool(inspection.n_enlarged),
     )
-    return with_site(leak, inspection.stack or ((site,) if site else ()))
+    closed_at = inspection.closed_at if inspection.cycle else ()
+    return with_site(leak, closed_at or inspection.stack or ((site,) if site else ()))
 
 
 def _merge(leaks: list[Leak]) -> list[Leak]:

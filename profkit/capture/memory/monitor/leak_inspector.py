@@ -66,6 +66,7 @@ class Inspection:
             them.
         cycle: What the unreachable cycle that keeps them goes through; empty if something else
             does.
+        closed_at: The stack that closes an autograd reference cycle; empty if it was not recorded.
     """
 
     step: int
@@ -78,6 +79,7 @@ class Inspection:
     graph: Graph | None = None
     is_hidden: bool = False
     cycle: tuple[str, ...] = ()
+    closed_at: Stack = ()
 
     @property
     def is_in_graph(self) -> bool:
@@ -247,7 +249,7 @@ class LeakInspector:
         if cycle is None:
             return inspection
         stack = () if cycle.closed_by is None else self._stack_of(cycle.closed_by)
-        return replace(inspection, stack=stack or inspection.stack, cycle=cycle.names)
+        return replace(inspection, closed_at=stack, cycle=cycle.names)
 
     def _site_of(self, address: int, storage: LiveStorage) -> Place | None:
         """The allocation site of a storage, if all of the step that allocated it was sampled."""

@@ -457,4 +457,5 @@ def _with_known(newest: Inspection, before: Inspection | None) -> Inspection:
     if before is None or (newest.is_hidden and not before.is_in_graph):
         return before or newest
     chains = newest.chains if newest.chains or newest.cycle else before.chains
-    return replace(newest, stack=newest.stack or before.stack, chains=chains)
+    stack, closed_at = newest.stack or before.stack, newest.closed_at or before.closed_at
+    return replace(newest, stack=stack, chains=chains, closed_at=closed_at)

@@ -483,6 +483,9 @@ def test_holders_and_lines_survive_an_inspection_that_finds_none() -> None:
     assert leak_monitor._with_known(hidden, before) is before
     in_cycle = Inspection(9, cycle=("Node", "Node"))
     assert leak_monitor._with_known(in_cycle, before).chains == ()
+    closing = (("train.py", 8, "main"),)
+    closed = replace(in_cycle, closed_at=closing)
+    assert leak_monitor._with_known(in_cycle, closed).closed_at == closing
 
 
 class Node:
