@@ -115,7 +115,9 @@ def critical_path(
     last = np.append(starts[1:] > ends[:-1], True)[: len(starts)]
     first = np.append(True, last[:-1])[: len(starts)]
     path = path_of(graph, replay.completed_at(times)[last], starts[first], ends[last])
-    return _merged(_by_step(_refined(replay, graph, activity, change, path), ends))
+    path = _refined(replay, graph, activity, change, path)
+    path = _by_step(path, ends)
+    return _merged(path)
 
 
 def path_of(
@@ -328,12 +330,14 @@ def _merged(path: CriticalPath) -> CriticalPath:
     for name in ("kind", "row", "lane", "step"):
         column = getattr(path, name)
         same &= column[1:] == column[:-1]
-    first = np.flatnonzero(np.concatenate((np.ones(len(path.kind[:1]), dtype=np.bool_), ~same)))
-    last = np.append(first[1:], len(path.kind)) - 1 if len(first) else first
-    return replace(_select(path, first), ends_ns=path.ends_ns[last])
+    is_first = np.concatenate((np.ones(len(path.kind[:1]), dtype=np.bool_), ~same))
+    is_last = np.append(is_first[1:], True)[: len(is_first)]
+    return replace(_select(path, is_first), ends_ns=path.ends_ns[is_last])
 
 
 def _select(path: CriticalPath, chosen: Mask | Rows) -> CriticalPath:
+    if chosen.dtype == np.bool_ and chosen.all():
+        return path
     places = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
     return replace(path, **{name: getattr(path, name)[places] for name in _COLUMNS})
 

@@ -179,7 +179,7 @@ def typical_lags(events: EventTable, work: DeviceWork, waits: Waits) -> Lags:
     alone = has_launch & (ready < work.launched_ns)
     queued = has_launch & (before != NO_ROW) & (work.launched_ns + EXPLAINED_NS < ready)
     # Work that began after another stream's work ended may have waited for that.
-    ends = np.sort(work.end_ns)
+    ends = np.sort(work.end_ns, kind="stable")  # mostly they are in order
     ended = np.searchsorted(ends, work.start_ns, side="right")
     certain = queued & (ended == np.searchsorted(ends, ready, side="right"))
     queued = certain if certain.any() else queued
