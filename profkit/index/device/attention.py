@@ -109,6 +109,8 @@ def _with_backward(
     between: list[Int32s],
 ) -> Attentions:
     """The kernels of some operators and of their backward passes."""
+    if not softmax:
+        return Attentions(*(np.zeros(0, dtype=np.intp) for _ in range(5)))
     is_cast = tree.nearest(rows_named(events, _CAST, Category.OP)) != NO_ROW
     is_layout = rows_named(events, re.compile(r"^aten::copy_$"), Category.OP) & ~is_cast
     maker = np.where(launches.op == NO_ROW, NO_ROW, forward_of_backward(events, tree)[launches.op])
