@@ -4,8 +4,8 @@ What it finds:
     Operators that return a tensor's value to Python: ``.item()``, ``float(t)``, ``int(t)``,
     ``bool(t)`` and ``if t:``, ``print(t)``, ``x[i]`` where ``i`` is a tensor with one element,
     ``torch.equal()``. They are counted where the recording shows that the host waited. Operators
-    whose output size depends on values are those of boolean-indexing-sync, the check of a gradient
-    scaler that of scaler-sync.
+    whose output size depends on values are those of boolean-indexing-sync, the checks of a gradient
+    scaler and of clipped gradients those of scaler-sync and grad-norm-sync.
 
 Why it matters:
     Normally the host runs ahead of the GPU. To read a value it waits until the GPU has finished

@@ -35,6 +35,7 @@ PUBLISHED = {
     "SYN003": "pageable-copy-to-host",
     "SYN004": "boolean-indexing-sync",
     "SYN005": "scaler-sync",
+    "SYN006": "grad-norm-sync",
     "DAT001": "starved-by-loader",
     "DAT002": "pageable-copy-to-device",
     "DAT003": "host-made-tensor",

@@ -10,7 +10,11 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader, TensorDataset
 
 from profkit.api import analyze
+from profkit.engine.context import Context
+from profkit.engine.families.reads import ReadKind, read_kinds
+from profkit.index.device.syncs import user_reads
 from profkit.model.finding import Finding
+from tests.traces import load_trace
 
 N_STEPS = 4
 VALUES = torch.arange(6.0)
@@ -65,6 +69,26 @@ def test_each_way_to_read_is_noted_on_the_line_that_reads(
     assert finding.n == N_STEPS
     assert finding.severity == "note"
     assert (finding.locations[0].file or "").endswith(Path(__file__).name)
+
+
+def test_the_reads_of_a_scaler_and_of_clipping_are_told_from_others(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 1))
+    optimizer, scaler = torch.optim.SGD(model.parameters()), torch.amp.GradScaler("cpu")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        scaler.scale(model(VALUES).sum()).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        scaler.step(optimizer)
+        scaler.update()
+        VALUES[0].item()
+
+    ctx = Context(load_trace(recorded(step, tmp_path / "t.json")))
+    rows = user_reads(ctx.events, ctx.tree)
+    rows = rows[ctx.step_of(rows) >= 0]
+    kinds = [ReadKind(kind) for kind in read_kinds(ctx, rows).tolist()]
+    assert kinds == [ReadKind.NORM, ReadKind.SCALER, ReadKind.VALUE] * N_STEPS
 
 
 def test_printing_a_tensor_is_noted(tmp_path: Path) -> None:

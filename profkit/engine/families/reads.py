@@ -16,7 +16,7 @@ from profkit.engine.wording import at, times_per_step
 from profkit.index.device.syncs import SyncKind, Syncs, user_reads
 from profkit.index.runtime_calls import rows_named
 from profkit.model.change import ProgramChange
-from profkit.model.events import NO_ROW, Category, Int32s, Rows
+from profkit.model.events import NO_ROW, Category, Int32s, Mask, Rows
 from profkit.model.finding import Finding
 from profkit.model.location import Location
 from profkit.model.torch_names import OPTIMIZER_STEP
@@ -27,6 +27,11 @@ _LIBRARY_FIX: Final = (
     "`torch.distributions`, or call it less often."
 )
 _ITEM: Final = re.compile(r"^aten::item$")
+_FINITE_NORM: Final = re.compile(r"^aten::(linalg_vector_)?norm$")
+_FINITE_TESTS: Final = tuple(
+    re.compile(rf"^aten::{name}$") for name in ("isnan", "isinf", "logical_or")
+)
+_CONDITION: Final = re.compile(r"^aten::is_nonzero$")
 _FUSED: Final = re.compile(r"^aten::_fused_")
 _UNSCALE: Final = re.compile(r"^aten::_amp_(foreach_)?non_finite_check_and_unscale_$")
 
@@ -40,6 +45,8 @@ class ReadKind(IntEnum):
     """The size of the result depends on values."""
     SCALER = 2
     """A gradient scaler asks whether all gradients are finite."""
+    NORM = 3
+    """The clipping of gradients asks whether their norm is finite."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,33 @@ def read_kinds(ctx: Context, rows: Rows | Int32s) -> npt.NDArray[np.uint8]:
     is_value = rows_named(events, _VALUE, Category.OP)[rows]
     kinds = np.where(is_value, ReadKind.VALUE, ReadKind.SIZE).astype(np.uint8)
     kinds[np.isin(rows, _reads_of_scalers(ctx))] = ReadKind.SCALER
+    kinds[np.isin(rows, _reads_of_norms(ctx))] = ReadKind.NORM
     return kinds
+
+
+def _reads_of_norms(ctx: Context) -> Rows:
+    """The conditions on whether a norm is finite, by the operators that compute it before them.
+
+    Source: ``torch/nn/utils/clip_grad.py`` (``error_if_nonfinite``).
+    """
+    patterns = (_FINITE_NORM, *_FINITE_TESTS, _CONDITION)
+    named = [rows_named(ctx.events, pattern, Category.OP) for pattern in patterns]
+    if not all(each.any() for each in named):
+        return np.zeros(0, dtype=np.intp)
+    rows = _called(ctx, ctx.events.category == Category.OP)
+    at = np.arange(len(rows) - len(patterns) + 1)
+    own = np.ones(len(at), dtype=np.bool_)
+    for place, each in enumerate(named):
+        own &= each[rows[at + place]]
+    last = at[own] + len(patterns) - 1
+    return np.asarray(rows[last[ctx.events.lane[rows[last]] == ctx.events.lane[rows[at[own]]]]])
+
+
+def _called(ctx: Context, among: Mask) -> Rows:
+    """Those rows of some host events that are in no other of them, by thread and start."""
+    events = ctx.events
+    rows = np.flatnonzero(among & (ctx.tree.enclosing(among) == NO_ROW))
+    return rows[np.lexsort((events.ts_ns[rows], events.lane[rows]))]
 
 
 def _reads_of_scalers(ctx: Context) -> Rows:
@@ -78,9 +111,7 @@ def _reads_of_scalers(ctx: Context) -> Rows:
     is_mark = rows_named(events, OPTIMIZER_STEP, Category.ANNOTATION, Category.OP)
     fused = np.flatnonzero(rows_named(events, _FUSED, Category.OP))
     is_fused = np.isin(np.arange(len(events)), ctx.tree.nearest(is_mark)[fused])
-    is_called = is_mark | (events.category == Category.OP)
-    rows = np.flatnonzero(is_called & (ctx.tree.enclosing(is_called) == NO_ROW))
-    rows = rows[np.lexsort((events.ts_ns[rows], events.lane[rows]))]
+    rows = _called(ctx, is_mark | (events.category == Category.OP))
     steps = np.flatnonzero(is_mark[rows])
     n_unscaled = np.cumsum(unscales[rows])
     is_scaled = np.diff(n_unscaled[steps], prepend=0) > 0
@@ -152,7 +183,7 @@ def _texts(
 ) -> tuple[str, str]:
     """What reads, and the fix; a library's reads are not the program's to change."""
     read, fix = texts(rows)
-    if kind != ReadKind.SCALER and ctx.source.in_library[rows].all():
+    if kind in {ReadKind.VALUE, ReadKind.SIZE} and ctx.source.in_library[rows].all():
         return f"{read} in a library called", _LIBRARY_FIX
     return read, fix
 
