@@ -43,6 +43,7 @@ class ProfilerRecording:
         stop_ns: Time that stopping took.
         window_ns: Time between the two.
         cpu: Processor time spent between the two, or None.
+        stop_cpu_ns: Processor time of this thread that stopping took.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ProfilerRecording:
         self.stop_ns = 0
         self.window_ns = 0
         self.cpu: CpuTime | None = None
+        self.stop_cpu_ns = 0
         self.is_started = False
         self.is_stopped = False
         self._began_ns = 0
@@ -115,8 +117,10 @@ class ProfilerRecording:
         self.cpu = None if self._cpu_clock is None else self._cpu_clock.read()
         self.is_stopped = True
         self._watching.close()
+        began_ns = time.thread_time_ns()
         with program_profilers.own(), _kineto_silent():
             self._profile.stop_trace()
+        self.stop_cpu_ns = time.thread_time_ns() - began_ns
         self.window_ns = ended_ns - self._began_ns
         self.stop_ns = time.perf_counter_ns() - ended_ns
 
@@ -166,10 +170,18 @@ class ProfilerRecording:
         """The number of recorded events."""
         return len(self._profile.profiler.kineto_results.events())
 
-    def thread_ids(self) -> dict[int, int]:
-        """From torch's own thread numbers to those of the operating system."""
-        events = self._profile.profiler.kineto_results.events()
-        return {event.start_thread_id(): event.device_resource_id() for event in events}
+    def thread_ids(self, wanted: set[int]) -> dict[int, int]:
+        """From torch's own thread numbers to those of the operating system.
+
+        Args:
+            wanted: The former.
+        """
+        found: dict[int, int] = {}
+        for event in self._profile.profiler.kineto_results.events():
+            if wanted <= found.keys():
+                break
+            found[event.start_thread_id()] = event.device_resource_id()
+        return found
 
 
 def region(name: str) -> contextlib.AbstractContextManager[Any]:

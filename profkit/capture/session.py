@@ -101,6 +101,13 @@ class Session:
         """Whether every cycle of the schedule has been recorded."""
         return self.over or self._done
 
+    @property
+    def cost(self) -> tuple[int, int]:
+        """CPU nanoseconds of the program in a frozen block, and those that stopping it took."""
+        if self._main is None or self._main.cpu is None:
+            return 0, 0
+        return self._main.cpu.process_ns, self._main.stop_cpu_ns
+
     def begin(self) -> None:
         """Open the block."""
         with self._guarded("recording could not start; the program runs without it."):

@@ -170,25 +170,32 @@ class Deadline:
         self._interrupt = Interrupt(self._on_time)
         self._cpu_until_s = time.process_time() + cpu_s
         self._until_s = time.monotonic() + max(seconds, at_most_s)
+        self._has_come = threading.Event()
         self._is_over = threading.Event()
         self._thread = threading.Thread(
             target=self._wait, args=(seconds,), name="profkit deadline", daemon=True
         )
         self._thread.start()
 
+    def come(self) -> None:
+        """Have the function called at once. Any thread may do so."""
+        self._has_come.set()
+        self._interrupt.request()
+
     def cancel(self) -> None:
         """Cancel the call and restore the signal's handler."""
         self._is_over.set()
+        self._has_come.set()
         self._interrupt.cancel()
 
     def _wait(self, seconds: float) -> None:
-        is_over = self._is_over.wait(seconds)
-        while not is_over and time.process_time() < self._cpu_until_s:
+        has_come = self._has_come.wait(seconds)
+        while not has_come and time.process_time() < self._cpu_until_s:
             left_s = self._until_s - time.monotonic()
             if left_s <= 0:
                 break
-            is_over = self._is_over.wait(min(left_s, _POLL_S))
-        if not is_over:
+            has_come = self._has_come.wait(min(left_s, _POLL_S))
+        if not self._is_over.is_set():
             self._interrupt.request()
             if not self._is_over.wait(_GRACE_S):
                 self._interrupt.request(wakes=True)

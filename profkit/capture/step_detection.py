@@ -6,6 +6,9 @@ iteration over a DataLoader. Without both, the whole run is recorded for a limit
 operators only, and from the first call of a module on with stacks, so that imports and reading of
 data are not slowed down.
 
+What a recording costs, mostly after its end, is predicted from the first one. Steps are recorded as
+soon as that is affordable: see :class:`profkit.capture.recording_budget.RecordingBudget`.
+
 If the program uses a profiler itself, it has torch's profiler to itself from then on: nothing is
 recorded any more. Memory is monitored as before, except while that profiler records.
 
@@ -14,12 +17,14 @@ Source: ``torch.optim.optimizer.register_optimizer_step_post_hook``,
 """
 
 import contextlib
+import math
 import os
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from profkit.capture import console, current, program_profilers
@@ -28,6 +33,8 @@ from profkit.capture.memory.monitor.leak_monitor import LeakMonitor
 from profkit.capture.memory.monitor.step_boundaries import StepBoundaries, StepSource
 from profkit.capture.options import Options
 from profkit.capture.plan import Plan
+from profkit.capture.recording_budget import RecordingBudget
+from profkit.capture.schedule import DEFAULT_SCHEDULE
 from profkit.capture.session import Session
 from profkit.capture.signals import Deadline
 from profkit.model.capture_info import StepKind
@@ -41,23 +48,30 @@ COMPILING_SECONDS: Final = 0.05
 
 @dataclass(frozen=True)
 class Window:
-    """How long a run without steps is recorded: each event costs 10 µs to record and to analyze.
+    """How long a run without steps is recorded.
 
     Attributes:
         seconds: At least this long,
         cpu_s: and until the process has used this much CPU time,
         at_most_s: but no longer than this.
+        n_calls: It ends at once after so many calls of modules, if :data:`MIN_WHOLE_CALLS` of the
+            first module are among them,
+        n_calls_at_most: and in any case after so many: then there are enough events.
     """
 
     seconds: float
     cpu_s: float
     at_most_s: float
+    n_calls: float = math.inf
+    n_calls_at_most: float = math.inf
 
 
-OPS: Final = Window(3.0, 2.0, 10.0)
-"""Operators alone: a busy thread makes some 100,000 events per second."""
-STACKS: Final = Window(1.0, 0.5, 3.0)
-"""With stacks, which make ten times as many."""
+OPS: Final = Window(1.0, 0.5, 10.0)
+"""Operators alone: a busy thread makes some 100,000 events per second of CPU time."""
+STACKS: Final = Window(1.0, 0.5, 3.0, 200, 1000)
+"""With stacks: a module's call makes some hundred events, and a busy thread up to a million per
+second of CPU time."""
+MIN_WHOLE_CALLS: Final = 3
 _HOOKS_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
@@ -78,6 +92,12 @@ class StepFinder:
         self._boundaries = StepBoundaries(self._leak_monitor) if plan.monitor_memory else None
         self._main_thread = (os.getpid(), threading.get_ident())
         self._saw_module = False
+        self._window = OPS
+        self._first_module: weakref.ref[object] | None = None
+        self._n_calls = self._n_whole_calls = 0
+        self._n_active = plan.schedule.active
+        self._optimizer: weakref.ref[object] | None = None
+        self._budget = RecordingBudget()
         self.program_profiler = ""
 
     @property
@@ -142,9 +162,9 @@ class StepFinder:
         from torch.optim.optimizer import register_optimizer_step_post_hook
         from torch.utils.data import dataloader
 
-        on_module, on_optimizer = _uncompiled(self._on_module), _uncompiled(self._on_optimizer)
+        on_optimizer = _uncompiled(self._on_optimizer)
         self._unhook["modules"] = _without_warning(
-            register_module_forward_pre_hook(on_module).remove
+            register_module_forward_pre_hook(self._module_hook()).remove
         )
         self._unhook["optimizers"] = register_optimizer_step_post_hook(on_optimizer).remove
         iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001  (torch has no hook for it)
@@ -186,7 +206,33 @@ class StepFinder:
         """Whether this is the thread that began: other threads and forked workers are ignored."""
         return self._main_thread == (os.getpid(), threading.get_ident())
 
-    def _on_module(self, module: object, _inputs: object = None) -> None:
+    def _module_hook(self) -> Callable[..., None]:
+        """The hook of all modules' calls, in any thread. Most calls are only counted."""
+        is_compiling, on_module = _compiling(), _uncompiled(self._on_module)
+
+        def unless_other(module: object, _inputs: object = None) -> None:
+            if is_compiling is not None and is_compiling():
+                return
+            if self._deadline is not None:
+                self._count_call(module)
+            if not self._saw_module or self._boundaries is None or self._boundaries.counts(module):
+                on_module(module)
+
+        return unless_other
+
+    def _count_call(self, module: object) -> None:
+        """Count a call while a run is recorded, and end the recording after enough of them."""
+        self._n_calls += 1
+        if self._first_module is None:
+            with contextlib.suppress(TypeError):
+                self._first_module = weakref.ref(module)
+        elif self._first_module() is module:
+            self._n_whole_calls += 1
+        is_enough = self._n_calls > self._window.n_calls and self._n_whole_calls >= MIN_WHOLE_CALLS
+        if (is_enough or self._n_calls > self._window.n_calls_at_most) and self._deadline:
+            self._deadline.come()
+
+    def _on_module(self, module: object) -> None:
         """A module is called. With the first call, the program's own work begins."""
         if not self._in_main_thread():
             return
@@ -196,7 +242,8 @@ class StepFinder:
             if self._kind == "whole" and self._plan.options.stacks:
                 self._restart("whole", self._plan.options, STACKS)
         if self._boundaries is None:
-            self._remove_hook("modules")
+            if self._is_recording_over():
+                self._remove_hook("modules")
         else:
             recorded = self._is_step_recorded()
             if self._boundaries.module_called(module, recorded=recorded):
@@ -236,9 +283,32 @@ class StepFinder:
         self._remove_hook("loaders")
         self._remove_hook("modules")
         if self._kind != "optimizer":
-            self._on_first_step(optimizer)
+            if self._leads(optimizer) and self._affords_steps():
+                self._on_first_step(optimizer)
         elif self._boundaries is not None and self._boundaries.is_any_optimizer:
             self._on_step()
+
+    def _leads(self, optimizer: object) -> bool:
+        """Whether this is the first optimizer, or that one is gone."""
+        if self._optimizer is None or self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+        return self._optimizer() is optimizer
+
+    def _affords_steps(self) -> bool:
+        """Whether steps can be recorded now, one of which has just ended.
+
+        The recording of the run ends with the first step. It is what is reported if the program
+        ends before its steps are affordable.
+        """
+        if self._session is None or self._session.is_done:
+            return True
+        self._budget.step_ended()
+        self._cancel_deadline()
+        self._session.freeze()
+        if self._plan.schedule != DEFAULT_SCHEDULE:
+            return True
+        self._n_active = self._budget.steps(self._session.cost, self._plan.schedule.active or 1)
+        return self._n_active > 0
 
     def _on_first_step(self, optimizer: Any) -> None:  # noqa: ANN401
         """Follow the first optimizer.
@@ -275,7 +345,7 @@ class StepFinder:
             self._on_step()
         elif self._n_batches > LOADER_PATIENCE:
             self._remove_hook("modules")
-            if self._session is not None:
+            if self._session is not None and self._affords_steps():
                 self._restart("loader", self._plan.options)
 
     def _is_step_recorded(self) -> bool:
@@ -325,11 +395,21 @@ class StepFinder:
             return
         schedule = None
         if kind != "whole":  # one step has passed already
-            schedule = replace(self._plan.schedule, wait=max(self._plan.schedule.wait - 1, 0))
+            wait = max(self._plan.schedule.wait - 1, 0)
+            schedule = replace(self._plan.schedule, wait=wait, active=self._n_active)
         opened = current.enter(self._plan.name, 1 << 30, options, schedule, kind)
         self._session = opened if isinstance(opened, Session) else None
         if window is not None and self._session is not None:
-            self._deadline = Deadline(act=self._on_deadline, **asdict(window))
+            self._budget.recording_begins()
+            self._window, self._first_module, self._n_calls, self._n_whole_calls = (
+                window,
+                None,
+                0,
+                0,
+            )
+            self._deadline = Deadline(
+                window.seconds, self._on_deadline, cpu_s=window.cpu_s, at_most_s=window.at_most_s
+            )
 
     def _on_deadline(self) -> None:
         if is_compiling() or _is_traced():
@@ -361,18 +441,23 @@ def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
     with ``fullgraph=True`` an error in the program. ``torch.jit.trace`` and ``make_fx`` take the
     annotations of a recording that begins for the program's.
     """
-    import torch
-
-    # The second is for torch 2.1 and 2.2. Dynamo knows the value of both as it traces.
-    places = (getattr(torch, "compiler", None), torch._utils)  # noqa: SLF001
-    found = (getattr(place, "is_compiling", None) for place in places)
-    compiling = next((each for each in found if each is not None), None)
+    compiling = _compiling()
 
     def unless_traced(*args: Any) -> None:  # noqa: ANN401
         if not (compiling is not None and compiling()) and not _is_traced():
             hook(*args)
 
     return unless_traced
+
+
+def _compiling() -> Callable[[], bool] | None:
+    """The function of torch that tells whether Dynamo traces; None where there is none."""
+    import torch
+
+    # The second is for torch 2.1 and 2.2. Dynamo knows the value of both as it traces.
+    places = (getattr(torch, "compiler", None), torch._utils)  # noqa: SLF001
+    found = (getattr(place, "is_compiling", None) for place in places)
+    return next((each for each in found if each is not None), None)
 
 
 def _is_traced() -> bool:

@@ -24,10 +24,11 @@ from profkit.model.torch_names import EVALUATE_FUNCTION, MODULE_PREFIX, RUN_BACK
 
 _KINDS: Final = {
     "_ExtraFields_PyCall": "call",
-    "_ExtraFields_PyCCall": "call",
+    "_ExtraFields_PyCCall": "builtin",
     "_ExtraFields_TorchOp": "op",
     "_ExtraFields_Kineto": "runtime",
 }
+_CALLS: Final = ("call", "builtin")
 _RUNTIME_PREFIXES: Final = ("cuda", "hip", "cu", "xpu", "ur", "ze")
 
 _Value = TypeVar("_Value")
@@ -67,6 +68,10 @@ class _Site(NamedTuple):
     """Whether a function of a library runs, called by ``frame``."""
 
 
+_Placed = tuple[Any, Any, _Site]
+"""A node, its fields, and its place."""
+
+
 @dataclass
 class _Entry:
     """A host event other than a Python call."""
@@ -104,7 +109,7 @@ def lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
     """
     walk = _Walk(SourceFiles())
     nowhere = _Site(None, "", -1)
-    pending = [(node, nowhere) for node in reversed(recording.tree())]
+    pending = [(node, node.extra_fields, nowhere) for node in reversed(recording.tree())]
     while pending:
         pending.extend(reversed(_visit(walk, *pending.pop())))
     entries = [
@@ -113,22 +118,42 @@ def lines_of(recording: profiler.ProfilerRecording, name: str) -> Lines:
     entries.sort(key=lambda entry: (entry.thread, entry.start_ns, -entry.end_ns))
     _nest(entries)
     _place_backward(entries, walk.backward_calls)
-    ops = _columns(entries, recording.thread_ids())
+    ops = _columns(entries, recording.thread_ids({entry.thread for entry in entries}))
     return Lines(ops, walk.files.paths, sorted(walk.files.libraries), walk.n_calls)
 
 
-def _visit(walk: _Walk, node: Any, site: _Site) -> list[tuple[Any, _Site]]:  # noqa: ANN401
+def _visit(walk: _Walk, node: Any, fields: Any, site: _Site) -> list[_Placed]:  # noqa: ANN401
     """Add one node, called from ``site``, and return the places of its children."""
-    fields = node.extra_fields
     kind = _kind_of(fields)
-    if kind == "call":
+    if kind in _CALLS:
         walk.n_calls += 1
         return _below_call(walk, node, fields, site)
     if kind == "op":
         site = _add_op(walk, node, fields, site)
     elif kind == "runtime" and (name := _name_of(node)).startswith(_RUNTIME_PREFIXES):
         _add(walk, node, name, site)
-    return [(child, _called_from(walk, child.extra_fields, site)) for child in node.children]
+    return _below(walk, node.children, site)
+
+
+def _below(walk: _Walk, children: list[Any], site: _Site) -> list[_Placed]:
+    """The places of children that are not called from a user function, as far as known."""
+    placed = []
+    for child in children:
+        fields = child.extra_fields
+        if _has_content(walk, child, fields):
+            placed.append((child, fields, _called_from(walk, fields, site)))
+    return placed
+
+
+def _has_content(walk: _Walk, node: Any, fields: Any) -> bool:  # noqa: ANN401
+    """Whether anything is to be found at or below a node: not if it is a call in C and a leaf.
+
+    Half of all nodes are. A backward pass on a device's thread is below no call.
+    """
+    if _kind_of(fields) == "builtin" and not node.children and RUN_BACKWARD not in _name_of(node):
+        walk.n_calls += 1
+        return False
+    return True
 
 
 def _name_of(node: Any) -> str:  # noqa: ANN401
@@ -147,7 +172,7 @@ def _text(record: Any, key: str) -> str:  # noqa: ANN401
 
 
 def _kind_of(fields: Any) -> str:  # noqa: ANN401
-    """``call`` (of Python), ``op``, ``runtime``, or empty for any other node, by its fields."""
+    """``call``, ``builtin`` (a call in C), ``op``, ``runtime``, or empty for any other node."""
     return _KINDS.get(type(fields).__name__, "")
 
 
@@ -156,7 +181,7 @@ def _below_call(
     node: Any,  # noqa: ANN401
     fields: Any,  # noqa: ANN401
     site: _Site,
-) -> list[tuple[Any, _Site]]:
+) -> list[_Placed]:
     children = node.children
     name = _name_of(node)
     if name.startswith(MODULE_PREFIX):
@@ -170,21 +195,22 @@ def _below_call(
             _text(own, "file_name"), _text(own, "function_name")
         ):
             site = site._replace(in_library=True)
-        return [(child, _called_from(walk, child.extra_fields, site)) for child in children]
+        return _below(walk, children, site)
     function_name = _text(own, "function_name")
     function = function_at(file, own.line_number, function_name)
-    return _in_user_function(file, function_name, function, children, site)
+    return _in_user_function(walk, (file, function_name), function, children, site)
 
 
 def _in_user_function(
-    file: str, name: str, function: Function, children: list[Any], site: _Site
-) -> list[tuple[Any, _Site]]:
+    walk: _Walk, place: tuple[str, str], function: Function, children: list[Any], site: _Site
+) -> list[_Placed]:
     """The places of the children of a user function.
 
     Calls are recorded with their line. Other children ran between the calls around them.
     """
+    file, name = place
     function_only = (file, function.line, name, 0)
-    placed: list[tuple[Any, _Site]] = []
+    placed: list[_Placed] = []
     between: list[Any] = []
     before: int | None = None
 
@@ -194,16 +220,18 @@ def _in_user_function(
         lines = lines_between(function, before, after, [_name_of(child) for child in between])
         for child, line in zip(between, lines, strict=True):
             frame = function_only if line is None else (file, line, name, 1)
-            placed.append((child, site._replace(frame=frame, in_library=False)))
+            placed.append((child, child.extra_fields, site._replace(frame=frame, in_library=False)))
         between.clear()
 
     for child in children:
         fields = child.extra_fields
         kind = _kind_of(fields)
-        if kind == "call":
+        if kind in _CALLS:
             line = fields.caller.line_number
             close(line)
-            placed.append((child, site._replace(frame=(file, line, name, 1), in_library=False)))
+            if _has_content(walk, child, fields):
+                at = site._replace(frame=(file, line, name, 1), in_library=False)
+                placed.append((child, fields, at))
             before = line
         elif kind:
             between.append(child)
@@ -213,7 +241,7 @@ def _in_user_function(
 
 def _called_from(walk: _Walk, fields: Any, site: _Site) -> _Site:  # noqa: ANN401
     """A child's place, by its fields: its caller if that is user code, else that of its parent."""
-    if _kind_of(fields) != "call":
+    if _kind_of(fields) not in _CALLS:
         return site
     caller = fields.caller
     file = walk.files.user_file(_text(caller, "file_name"))

@@ -65,6 +65,10 @@ class StepBoundaries:
         if self._leads(optimizer):
             self.step_ended("optimizer", recorded=recorded)
 
+    def counts(self, module: object) -> bool:
+        """Whether a call of this module may end a step: it is the first one, or there is none."""
+        return self._module is None or self._module() is module
+
     def module_called(self, module: object, *, recorded: bool) -> bool:
         """A module is called; only calls of the first one count. Returns whether this is it."""
         if self._module is None:
