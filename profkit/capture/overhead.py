@@ -19,7 +19,7 @@ from profkit.units import format_count, format_ns
 _MAX_STEPS: Final = 64
 _MIN_UNRECORDED_STEPS: Final = 2
 _N_RUNS: Final = 3
-_N_PASSES: Final = 5
+_N_PASSES: Final = 2
 _MIN_PROGRAM_SHARE: Final = 0.1
 """An estimate never attributes less than this share of the window to the program itself."""
 

@@ -70,6 +70,9 @@ is_active: bool = False
 """Whether a profiler of the program records, while there are listeners; reading it calls nothing,
 which a profiler with stacks would record."""
 
+_is_none_made: bool = False
+"""Whether the program is known to have made no profiler since torch was imported."""
+
 _is_own: Final[ContextVar[bool]] = ContextVar("profkit_profiles", default=False)
 _listeners: Final[list[Listener]] = []
 _lock: Final = threading.RLock()
@@ -86,9 +89,15 @@ def own() -> Iterator[None]:
         _is_own.reset(token)
 
 
-def subscribe(listener: Listener) -> None:
-    """Call a listener for each profiler of the program from now on; torch must be imported."""
+def subscribe(listener: Listener, *, from_import: bool = False) -> None:
+    """Call a listener for each profiler of the program from now on; torch must be imported.
+
+    Args:
+        from_import: Whether torch was imported just now, so that no profiler was missed.
+    """
+    global _is_none_made  # noqa: PLW0603
     with _lock:
+        _is_none_made |= from_import and not _undo
         _listeners.append(listener)
         if not _undo:
             _undo.extend(filter(None, (_watch(*one, _notify) for one in _WATCHED)))
@@ -96,12 +105,12 @@ def subscribe(listener: Listener) -> None:
 
 def unsubscribe(listener: Listener) -> None:
     """Stop calling a listener, unless that was done. The last one restores torch's functions."""
-    global is_active  # noqa: PLW0603
+    global is_active, _is_none_made  # noqa: PLW0603
     with _lock:
         if listener in _listeners:
             _listeners.remove(listener)
         if not _listeners:
-            is_active = False
+            is_active = _is_none_made = False
             while _undo:
                 _undo.pop()()
 
@@ -144,7 +153,8 @@ def is_recording() -> bool:
 def is_open(except_for: Collection[object] = ()) -> bool:
     """Whether a profiler of the program records or is in its warm-up, of which torch tells nothing.
 
-    Looks through all Python objects, which takes some ten milliseconds.
+    Looks through all Python objects, which takes some fifty milliseconds, unless all profilers of
+    the program since torch's import would have been noticed.
 
     Args:
         except_for: Cancelled profilers of this thread, which torch counts as recording.
@@ -153,6 +163,8 @@ def is_open(except_for: Collection[object] = ()) -> bool:
     is_enabled = bool(getattr(torch_autograd, "_is_profiler_enabled", False))
     if is_enabled or (not except_for and is_recording()):
         return True
+    if _is_none_made:
+        return False
     torch_profiler = sys.modules.get("torch.profiler")
     kinds = [getattr(each, "profile", None) for each in (torch_autograd, torch_profiler)]
     types = type_ids(*(kind for kind in kinds if kind is not None))
@@ -220,6 +232,7 @@ def _watch(
         if not _is_own.get():
             _set_active(name)
             if profiler:
+                _note_made()
                 _call(notify, profiler)
         return original(*args, **kwargs)
 
@@ -233,6 +246,11 @@ def _watch(
 
     setattr(owner, name, wrapper)
     return undo
+
+
+def _note_made() -> None:
+    global _is_none_made  # noqa: PLW0603
+    _is_none_made = False
 
 
 def _set_active(function: str) -> None:

@@ -66,6 +66,7 @@ class RunResult:
         why_not: Why there is neither a trace nor monitored memory, in one sentence.
         memory: The file of the program's monitored memory, or None.
         snapshot: The snapshot of CUDA memory from an out-of-memory error, or None.
+        recording_ns: Processor time that recording took.
         is_of_child: Whether this process is a child that the program forked. The files are its
             parent's.
     """
@@ -75,6 +76,7 @@ class RunResult:
     why_not: str = ""
     memory: str | None = None
     snapshot: str | None = None
+    recording_ns: int = 0
     is_of_child: bool = False
 
     @property
@@ -128,6 +130,7 @@ class _Run:
         self._killed = killed
         self._pid = os.getpid()
         self._cwd = Path.cwd()
+        self._has_torch = "torch" in sys.modules
         self._finder: StepFinder | None = None
         self._oom: OomMonitor | None = None
 
@@ -174,7 +177,7 @@ class _Run:
         if self._plan.monitor_memory and not self._plan.record_trace:
             signals.on_sigterm(self._on_sigterm)
         self._finder = StepFinder(self._plan)
-        self._finder.on_torch_import()
+        self._finder.on_torch_import(is_first=not self._has_torch)
         if self._plan.monitor_memory:
             quiet, folder = self._plan.options.quiet, str(self._folder().parent)
             self._oom = OomMonitor(folder, self._plan.name, quiet=quiet, stacks_of="alloc")
@@ -207,9 +210,10 @@ class _Run:
             path = str(self._cwd / path)
         memory = self._write_memory(self._finder, path)
         why_not = "" if path or memory else self._finder.why_less or "No trace was written."
-        return RunResult(
-            error, path, why_not, memory, None if self._oom is None else self._oom.path
-        )
+        from profkit.capture import session
+
+        snapshot = None if self._oom is None else self._oom.path
+        return RunResult(error, path, why_not, memory, snapshot, session.spent_ns)
 
     def _write_memory(self, finder: "StepFinder", path: str | None) -> str | None:
         """Write the monitored memory, if there is any, beside the trace; returns its file."""

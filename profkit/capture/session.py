@@ -38,6 +38,9 @@ _MAX_WAIT_FOR_END_S: Final = 60.0
 """The same once the thread is ending it."""
 _WAKE_AFTER_S: Final = 0.1
 
+spent_ns: int = 0
+"""Processor time that all sessions of this process took in their own methods."""
+
 _known_lines: dict[str, Lines] = {}
 """Source lines from the first recording of each name, reused for later ones."""
 
@@ -79,6 +82,7 @@ class Session:
         self._annotation: Any = None
         self._main: profiler.ProfilerRecording | None = None
         self._for_lines: profiler.ProfilerRecording | None = None
+        self._kept: profiler.ProfilerRecording | None = None
         self._step_times = StepTimes()
         self._needs_lines = options.stacks and options.ops and name not in _known_lines
         self.is_busy = False
@@ -167,10 +171,21 @@ class Session:
                 self._stop_main()
                 self._phase = Phase.OFF
 
+    def record_anew(self) -> None:
+        """Record a frozen block again; of all its recordings, that with most events is written."""
+        if self.over or self._main is None:
+            return
+        with self._guarded("recording stopped."):
+            self._keep_larger()
+            self._phase = Phase.RECORD
+            self._prepare_main(start=True)
+            self._open_annotation()
+
     def abandon(self) -> None:
         """Stop, and drop everything that was recorded."""
         if not self.over:
-            self._drop()
+            with self._guarded("recording stopped."):
+                self._drop()
 
     def _close(self) -> None:
         self.over = True
@@ -183,11 +198,11 @@ class Session:
         for action in (self._close_annotation, self._discard_main):
             with contextlib.suppress(Exception):
                 action()
-        for recording in filter(None, (self._main, self._for_lines)):
+        for recording in filter(None, (self._main, self._for_lines, self._kept)):
             with contextlib.suppress(Exception):
                 recording.stop()
             recording.release()
-        self._main = self._for_lines = None
+        self._main = self._for_lines = self._kept = None
         self._close()
         release_free_memory()
 
@@ -206,6 +221,9 @@ class Session:
         if before is Phase.READY and phase is Phase.OFF:
             self._discard_main()
         if self._main is not None and self._main.is_stopped and phase is not Phase.LINES:
+            if self._kept is not None:
+                self._keep_larger()
+                self._main, self._kept = self._kept, None
             self._finish_cycle(self._main, stopped_by, open_step)
         if phase is Phase.LINES:
             self._for_lines = self._recording(stacks=True)
@@ -365,6 +383,14 @@ class Session:
         if self._main is not None:
             self._main.stop()
 
+    def _keep_larger(self) -> None:
+        """Keep the larger of a stopped recording and the one that is kept, by the time to stop."""
+        main, kept, self._main = self._main, self._kept, None
+        if main is not None and kept is not None:
+            main, kept = sorted((main, kept), key=lambda one: one.stop_cpu_ns)
+            main.release()
+        self._kept = kept or main
+
     def _discard_main(self) -> None:
         """End a profiler that was prepared and never started; torch cannot cancel it."""
         if self._main is not None and not self._main.is_started:
@@ -463,6 +489,8 @@ class Session:
     @contextlib.contextmanager
     def _guarded(self, failure: str) -> Iterator[None]:
         """Turn any error of the block into one warning and the end of the session."""
+        global spent_ns  # noqa: PLW0603  (of the process)
+        began_ns, is_outermost = time.thread_time_ns(), not self.is_busy
         self.is_busy = True
         try:
             yield
@@ -471,6 +499,7 @@ class Session:
             console.warn(failure, _with_hint(error))
         finally:
             self.is_busy = False
+            spent_ns += (time.thread_time_ns() - began_ns) if is_outermost else 0
             signals.resend_pending()
             if threading.get_ident() == self.thread:
                 self._make_way()

@@ -54,24 +54,36 @@ class Window:
         seconds: At least this long,
         cpu_s: and until the process has used this much CPU time,
         at_most_s: but no longer than this.
-        n_calls: It ends at once after so many calls of modules, if :data:`MIN_WHOLE_CALLS` of the
-            first module are among them,
+        enough_cpu_s: It ends at once after this much CPU time if :data:`MANY_WHOLE_CALLS` of the
+            first module are in it,
+        n_calls: or after so many calls of all modules if :data:`MIN_WHOLE_CALLS` of it are,
         n_calls_at_most: and in any case after so many: then there are enough events.
     """
 
     seconds: float
     cpu_s: float
     at_most_s: float
+    enough_cpu_s: float = math.inf
     n_calls: float = math.inf
     n_calls_at_most: float = math.inf
+
+    def doubled(self) -> "Window":
+        """A window of twice the time."""
+        return replace(
+            self, seconds=2 * self.seconds, cpu_s=2 * self.cpu_s, at_most_s=2 * self.at_most_s
+        )
 
 
 OPS: Final = Window(1.0, 0.5, 10.0)
 """Operators alone: a busy thread makes some 100,000 events per second of CPU time."""
-STACKS: Final = Window(1.0, 0.5, 3.0, 200, 1000)
+MAX_WINDOW_SECONDS: Final = 4.0
+FEW_EVENTS_NS: Final = 5_000_000
+"""CPU time of collecting some thousand events."""
+STACKS: Final = Window(1.0, 0.5, 3.0, 0.05, 200, 1000)
 """With stacks: a module's call makes some hundred events, and a busy thread up to a million per
 second of CPU time."""
 MIN_WHOLE_CALLS: Final = 3
+MANY_WHOLE_CALLS: Final = 20
 _HOOKS_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
@@ -117,15 +129,19 @@ class StepFinder:
             return f"{uses} steps only until then."
         return ""
 
-    def on_torch_import(self) -> None:
-        """Install the hooks and begin to record."""
+    def on_torch_import(self, *, is_first: bool = False) -> None:
+        """Install the hooks and begin to record.
+
+        Args:
+            is_first: Whether torch was imported just now, and not before the program.
+        """
         try:
             self._install_hooks()
         except (ImportError, AttributeError) as error:
             console.warn("steps cannot be detected with this version of torch.", error)
         if program_profilers.has_daemon():
             self.program_profiler = program_profilers.DAEMON
-        program_profilers.subscribe(self._on_program_profiler)
+        program_profilers.subscribe(self._on_program_profiler, from_import=is_first)
         self._unhook["profilers"] = lambda: program_profilers.unsubscribe(self._on_program_profiler)
         if self._plan.record_trace:
             self._restart("whole", replace(self._plan.options, stacks=False), OPS)
@@ -228,9 +244,16 @@ class StepFinder:
                 self._first_module = weakref.ref(module)
         elif self._first_module() is module:
             self._n_whole_calls += 1
-        is_enough = self._n_calls > self._window.n_calls and self._n_whole_calls >= MIN_WHOLE_CALLS
-        if (is_enough or self._n_calls > self._window.n_calls_at_most) and self._deadline:
+        if self._deadline is not None and self._has_enough():
             self._deadline.come()
+
+    def _has_enough(self) -> bool:
+        window, n_whole = self._window, self._n_whole_calls
+        if self._n_calls > window.n_calls_at_most:
+            return True
+        if n_whole >= MANY_WHOLE_CALLS and self._budget.step_s() > window.enough_cpu_s:
+            return True
+        return self._n_calls > window.n_calls and n_whole >= MIN_WHOLE_CALLS
 
     def _on_module(self, module: object) -> None:
         """A module is called. With the first call, the program's own work begins."""
@@ -400,22 +423,31 @@ class StepFinder:
         opened = current.enter(self._plan.name, 1 << 30, options, schedule, kind)
         self._session = opened if isinstance(opened, Session) else None
         if window is not None and self._session is not None:
-            self._budget.recording_begins()
-            self._window, self._first_module, self._n_calls, self._n_whole_calls = (
-                window,
-                None,
-                0,
-                0,
-            )
-            self._deadline = Deadline(
-                window.seconds, self._on_deadline, cpu_s=window.cpu_s, at_most_s=window.at_most_s
-            )
+            self._begin_window(window)
+
+    def _begin_window(self, window: Window) -> None:
+        """The recording of a run begins, or begins anew."""
+        self._budget.recording_begins()
+        self._window, self._first_module, self._n_calls, self._n_whole_calls = window, None, 0, 0
+        self._deadline = Deadline(
+            window.seconds, self._on_deadline, cpu_s=window.cpu_s, at_most_s=window.at_most_s
+        )
 
     def _on_deadline(self) -> None:
+        """Time is up, or there are enough calls. A recording with hardly an event begins anew.
+
+        The program has imported modules or has read data so far, or it waits.
+        """
         if is_compiling() or _is_traced():
             self._deadline = Deadline(COMPILING_SECONDS, self._on_deadline)
-        elif self._session is not None:
-            self._session.freeze()
+            return
+        if self._session is None:
+            return
+        self._session.freeze()
+        is_empty = self._session.cost[1] < FEW_EVENTS_NS
+        if not self._saw_module and is_empty and self._window.seconds < MAX_WINDOW_SECONDS:
+            self._session.record_anew()
+            self._begin_window(self._window.doubled())
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:

@@ -1,6 +1,7 @@
 """``profkit run``: profiles a program without changing it."""
 
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +13,7 @@ from profkit.cli._options import chosen_rules
 
 if TYPE_CHECKING:
     from profkit.capture.run import RunResult
+    from profkit.model.report import Report
 
 
 @click.command(
@@ -108,6 +110,7 @@ def _report(outcome: "RunResult", json_file: str | None, chosen: Mapping[str, An
     if not outcome.files:
         click.echo(f"profkit: {outcome.why_not}", err=True)
         return
+    began_ns = time.process_time_ns()
     from profkit.api import render, study
     from profkit.cli._exit_codes import print_bug, print_error
     from profkit.cli._next_command import after_run
@@ -121,6 +124,7 @@ def _report(outcome: "RunResult", json_file: str | None, chosen: Mapping[str, An
             report = study(
                 outcome.files, on_stage=shown.on_stage, on_progress=shown.on_progress, **chosen
             ).report
+        report = _with_cost(report, outcome, began_ns)
         click.echo(render(report, "text", **stream_layout(sys.stderr)).decode(), err=True, nl=False)
         if json_file is not None:
             Path(json_file).write_bytes(render(report, "json"))
@@ -131,6 +135,21 @@ def _report(outcome: "RunResult", json_file: str | None, chosen: Mapping[str, An
         click.echo(f"profkit: {json_file} cannot be written: {error.strerror}.", err=True)
     except Exception as error:  # noqa: BLE001  (the exit code is the program's)
         print_bug(error)
+
+
+def _with_cost(report: "Report", outcome: "RunResult", began_ns: int) -> "Report":
+    """The report with what recording and the report itself cost.
+
+    Args:
+        began_ns: Processor time of this process when it began with the report.
+    """
+    from dataclasses import replace
+
+    from profkit.model.report import RunCost
+
+    run_ns = time.process_time_ns()
+    cost = RunCost(outcome.recording_ns, run_ns - began_ns, run_ns)
+    return replace(report, source=replace(report.source, run_cost=cost))
 
 
 def _show_error(error: BaseException | None) -> None:

@@ -23,6 +23,26 @@ SourceKind = Literal["trace", "snapshot", "ranks", "live"]
 
 
 @dataclass(frozen=True)
+class RunCost:
+    """What ``profkit run`` cost a program besides its monitoring of memory, in processor time.
+
+    Attributes:
+        recording_ns: Time to start, stop and write recordings, those that were dropped included.
+        report_ns: Time from the program's end to this report.
+        run_ns: Processor time of the whole process until then.
+    """
+
+    recording_ns: int
+    report_ns: int
+    run_ns: int
+
+    @property
+    def share(self) -> float:
+        """Share of the process's processor time."""
+        return (self.recording_ns + self.report_ns) / self.run_ns if self.run_ns else 0.0
+
+
+@dataclass(frozen=True)
 class Source:
     """The analyzed recording.
 
@@ -45,6 +65,7 @@ class Source:
         lines_from: Where source lines come from: ``window`` (stacks recorded in this window),
             ``other-step`` (stacks recorded in another step of the same loop), or None.
         cpu: Processor time spent during the window, if profkit recorded it.
+        run_cost: What it cost the program, in the report at the end of ``profkit run``.
     """
 
     path: str
@@ -60,6 +81,7 @@ class Source:
     step_origin: StepOrigin | None = None
     lines_from: Literal["window", "other-step"] | None = None
     cpu: CpuTime | None = None
+    run_cost: RunCost | None = None
 
 
 @dataclass(frozen=True)

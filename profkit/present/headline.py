@@ -6,10 +6,11 @@ from statistics import mean, median
 from typing import Final
 
 from profkit.engine.wording import counted
+from profkit.model.capture_info import CpuTime
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost, Finding
 from profkit.model.location import Location
-from profkit.model.report import Breakdown, OpSummary, Report, Summary
+from profkit.model.report import Breakdown, OpSummary, Report, RunCost, Summary
 from profkit.model.torch_names import DEVICE_OPERATOR
 from profkit.names import middle_cut, visible
 from profkit.present.critical_path import main_name, main_share, path_label
@@ -535,6 +536,8 @@ def remarks(report: Report, *, everything: bool) -> Iterator[str]:
     overhead = source.overhead_ratio
     if overhead is not None and (overhead >= _NOTABLE_OVERHEAD or everything):
         yield _overhead_text(overhead)
+    if source.run_cost is not None:
+        yield _run_cost_text(source.run_cost, source.cpu)
     if report.summary.memory is not None:
         yield from report.summary.memory.not_measured
     if source.lines_from == "other-step":
@@ -542,6 +545,14 @@ def remarks(report: Report, *, everything: bool) -> Iterator[str]:
     if report.summary.n_gpu_events_without_launch and everything:
         n = format_count(report.summary.n_gpu_events_without_launch)
         yield f"{n} kernels and copies were launched before recording began."
+
+
+def _run_cost_text(cost: RunCost, cpu: CpuTime | None) -> str:
+    recorded = "" if cpu is None else f"{format_ns(cpu.window_ns)} of the run were recorded. "
+    return (
+        f"{recorded}Recording took {format_ns(cost.recording_ns)} of processor time and the report "
+        f"{format_ns(cost.report_ns)}: {format_share(cost.share)} of the run."
+    )
 
 
 def _overhead_text(overhead_ratio: float) -> str:
