@@ -92,7 +92,7 @@ def spent(command: list[str], folder: Path) -> Run:
     stamps = folder / "stamps"
     stamps.unlink(missing_ok=True)
     settings = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "PROFKIT_DIR": str(folder / "traces"),

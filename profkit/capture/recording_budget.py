@@ -41,10 +41,6 @@ class RecordingBudget:
         self._step_began_s = self._now_s()
         self._steps_s.clear()
 
-    def step_s(self) -> float:
-        """CPU time since the last step, or since the recording began, in seconds."""
-        return self._now_s() - self._step_began_s
-
     def step_ended(self) -> None:
         """A step of the program has ended."""
         now_s = self._now_s()

@@ -41,6 +41,9 @@ _WAKE_AFTER_S: Final = 0.1
 spent_ns: int = 0
 """Processor time that all sessions of this process took in their own methods."""
 
+_LARGE_NS: Final = 50_000_000
+"""Processor time of stopping a recording with so many events that they need no counting."""
+
 _known_lines: dict[str, Lines] = {}
 """Source lines from the first recording of each name, reused for later ones."""
 
@@ -107,10 +110,15 @@ class Session:
 
     @property
     def cost(self) -> tuple[int, int]:
-        """CPU nanoseconds of the program in a frozen block, and those that stopping it took."""
-        if self._main is None or self._main.cpu is None:
-            return 0, 0
-        return self._main.cpu.process_ns, self._main.stop_cpu_ns
+        """CPU nanoseconds of the program in the block so far, and those that stopping it took."""
+        stopped = [one for one in (self._main, self._kept) if one is not None and one.cpu]
+        program_ns = sum(one.cpu.process_ns for one in stopped if one.cpu is not None)
+        return program_ns, sum(one.stop_cpu_ns for one in stopped)
+
+    @property
+    def stop_ns(self) -> int:
+        """CPU nanoseconds that stopping the latest recording of the block took."""
+        return 0 if self._main is None else self._main.stop_cpu_ns
 
     def begin(self) -> None:
         """Open the block."""
@@ -172,7 +180,7 @@ class Session:
                 self._phase = Phase.OFF
 
     def record_anew(self) -> None:
-        """Record a frozen block again; of all its recordings, that with most events is written."""
+        """Record a frozen block again; the last recording with much in it is written."""
         if self.over or self._main is None:
             return
         with self._guarded("recording stopped."):
@@ -384,12 +392,17 @@ class Session:
             self._main.stop()
 
     def _keep_larger(self) -> None:
-        """Keep the larger of a stopped recording and the one that is kept, by the time to stop."""
-        main, kept, self._main = self._main, self._kept, None
-        if main is not None and kept is not None:
-            main, kept = sorted((main, kept), key=lambda one: one.stop_cpu_ns)
-            main.release()
-        self._kept = kept or main
+        """Keep a stopped recording instead of an earlier one if it has at least half its events."""
+        later, earlier, self._main = self._main, self._kept, None
+        self._kept = later or earlier
+        if later is None or earlier is None:
+            return
+        is_large = later.stop_cpu_ns > _LARGE_NS
+        if is_large or 2 * later.n_events() >= earlier.n_events():
+            earlier.release()
+        else:
+            self._kept = earlier
+            later.release()
 
     def _discard_main(self) -> None:
         """End a profiler that was prepared and never started; torch cannot cancel it."""

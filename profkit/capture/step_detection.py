@@ -54,16 +54,14 @@ class Window:
         seconds: At least this long,
         cpu_s: and until the process has used this much CPU time,
         at_most_s: but no longer than this.
-        enough_cpu_s: It ends at once after this much CPU time if :data:`MANY_WHOLE_CALLS` of the
-            first module are in it,
-        n_calls: or after so many calls of all modules if :data:`MIN_WHOLE_CALLS` of it are,
-        n_calls_at_most: and in any case after so many: then there are enough events.
+        n_calls: It ends at once after so many calls of all modules if :data:`MIN_WHOLE_CALLS` of
+            the first one are among them,
+        n_calls_at_most: or after so many in any case: then there are enough events.
     """
 
     seconds: float
     cpu_s: float
     at_most_s: float
-    enough_cpu_s: float = math.inf
     n_calls: float = math.inf
     n_calls_at_most: float = math.inf
 
@@ -74,16 +72,20 @@ class Window:
         )
 
 
-OPS: Final = Window(1.0, 0.5, 10.0)
-"""Operators alone: a busy thread makes some 100,000 events per second of CPU time."""
-MAX_WINDOW_SECONDS: Final = 4.0
-FEW_EVENTS_NS: Final = 5_000_000
-"""CPU time of collecting some thousand events."""
-STACKS: Final = Window(1.0, 0.5, 3.0, 0.05, 200, 1000)
+OPS: Final = Window(0.5, 0.25, 5.0)
+"""Operators alone: a busy thread makes 100,000 to 300,000 events per second of CPU time."""
+STACKS: Final = Window(0.1, 0.08, 1.0, 100, 1000)
 """With stacks: a module's call makes some hundred events, and a busy thread up to a million per
 second of CPU time."""
+MAX_SECONDS: Final = {True: 1.6, False: 16.0}
+"""The longest window with stacks and without: one with too little in it begins anew, for twice the
+time, while the program imports modules, waits, or runs long operators."""
+FEW_EVENTS_NS: Final = 10_000_000
+"""Too few events to tell what fills the time: stopping the recording took less CPU time than some
+2,000 take."""
+ENOUGH_EVENTS_NS: Final = 200_000_000
+"""Enough events, even without :data:`MIN_WHOLE_CALLS` of the first module: some 40,000."""
 MIN_WHOLE_CALLS: Final = 3
-MANY_WHOLE_CALLS: Final = 20
 _HOOKS_WARNING: Final = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
@@ -248,12 +250,10 @@ class StepFinder:
             self._deadline.come()
 
     def _has_enough(self) -> bool:
-        window, n_whole = self._window, self._n_whole_calls
-        if self._n_calls > window.n_calls_at_most:
-            return True
-        if n_whole >= MANY_WHOLE_CALLS and self._budget.step_s() > window.enough_cpu_s:
-            return True
-        return self._n_calls > window.n_calls and n_whole >= MIN_WHOLE_CALLS
+        """Whether the recorded calls are enough, however little time has passed."""
+        if self._n_whole_calls >= MIN_WHOLE_CALLS:
+            return self._n_calls > self._window.n_calls
+        return self._n_calls > self._window.n_calls_at_most
 
     def _on_module(self, module: object) -> None:
         """A module is called. With the first call, the program's own work begins."""
@@ -423,31 +423,33 @@ class StepFinder:
         opened = current.enter(self._plan.name, 1 << 30, options, schedule, kind)
         self._session = opened if isinstance(opened, Session) else None
         if window is not None and self._session is not None:
+            self._budget.recording_begins()
             self._begin_window(window)
 
     def _begin_window(self, window: Window) -> None:
         """The recording of a run begins, or begins anew."""
-        self._budget.recording_begins()
         self._window, self._first_module, self._n_calls, self._n_whole_calls = window, None, 0, 0
         self._deadline = Deadline(
             window.seconds, self._on_deadline, cpu_s=window.cpu_s, at_most_s=window.at_most_s
         )
 
     def _on_deadline(self) -> None:
-        """Time is up, or there are enough calls. A recording with hardly an event begins anew.
-
-        The program has imported modules or has read data so far, or it waits.
-        """
+        """Time is up, or there are enough calls. A recording with too little begins anew."""
         if is_compiling() or _is_traced():
             self._deadline = Deadline(COMPILING_SECONDS, self._on_deadline)
             return
-        if self._session is None:
+        if self._session is None or self._session.is_done:
             return
         self._session.freeze()
-        is_empty = self._session.cost[1] < FEW_EVENTS_NS
-        if not self._saw_module and is_empty and self._window.seconds < MAX_WINDOW_SECONDS:
+        has_time = self._window.seconds < MAX_SECONDS[self._saw_module]
+        if has_time and not self._says_enough(self._session.stop_ns):
             self._session.record_anew()
             self._begin_window(self._window.doubled())
+
+    def _says_enough(self, stop_ns: int) -> bool:
+        """Whether what was recorded tells what fills the time of the run."""
+        has_calls = not self._saw_module or self._n_whole_calls >= MIN_WHOLE_CALLS
+        return stop_ns >= (FEW_EVENTS_NS if has_calls else ENOUGH_EVENTS_NS)
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:
