@@ -5,16 +5,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from profkit.capture import current
+from profkit.capture import current, program_profilers
 from profkit.capture.options import Options
+from profkit.capture.plan import Plan
 from profkit.capture.run import TorchImport
+from profkit.capture.schedule import DEFAULT_SCHEDULE
 from profkit.capture.session import Session
 from profkit.capture.signals import Deadline
+from profkit.capture.step_detection import StepFinder, Window
 
 has_spare_signal = pytest.mark.skipif(
     not hasattr(signal, "SIGRTMAX"), reason="this system has no real-time signals"
@@ -119,3 +123,77 @@ def test_other_imports_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         watcher.stop()
     assert watcher not in sys.meta_path
+
+
+@has_spare_signal
+def test_a_deadline_comes_at_once_when_any_thread_says_so() -> None:
+    acted: list[threading.Thread] = []
+    deadline = Deadline(3600, lambda: acted.append(threading.current_thread()))
+    caller = threading.Thread(target=deadline.come)
+    caller.start()
+    caller.join()
+    end_s = time.monotonic() + 20
+    while not acted and time.monotonic() < end_s:
+        pass
+    assert acted == [threading.main_thread()]
+    deadline._thread.join(20)
+    assert not deadline._thread.is_alive()
+
+
+@pytest.mark.parametrize(("n_before", "n_after"), [(40, 0), (40, 2), (1, 40)])
+def test_of_a_block_recorded_anew_the_later_one_with_much_in_it_is_written(
+    n_before: int, n_after: int, opened: Opened
+) -> None:
+    session = opened_session(Options(quiet=True, stacks=False))
+    for _ in range(n_before):
+        torch.ones(3).exp()
+    session.freeze()
+    assert session.cost[0] > 0
+    assert session.stop_ns > 0
+    session.record_anew()
+    assert session.is_recording
+    for _ in range(n_after):
+        torch.ones(3).cos()
+    session.freeze()
+    current.leave(session)
+    names = [event["name"] for event in opened(session.path)["traceEvents"]]
+    is_later = n_after > n_before
+    assert names.count("aten::exp") == (0 if is_later else n_before)
+    assert names.count("aten::cos") == (n_after if is_later else 0)
+
+
+def window_after(calls: list[torch.nn.Module]) -> list[str]:
+    """Whether a deadline came, by call, in a window of 6 calls, 20 at most."""
+    came: list[str] = []
+    finder = StepFinder(Plan("whole", Options(), DEFAULT_SCHEDULE))
+    finder._window = Window(1.0, 1.0, 1.0, 6, 20)
+    for number, module in enumerate(calls):
+        finder._deadline = SimpleNamespace(  # type: ignore[assignment]
+            come=lambda number=number: came.append(str(number))
+        )
+        finder._count_call(module)
+    return came
+
+
+def test_a_window_ends_after_enough_calls_of_which_three_are_whole() -> None:
+    first, other = torch.nn.ReLU(), torch.nn.Linear(1, 1)
+    # The first call begins the window; three more of its module end three whole ones.
+    assert window_after([first, other] * 5)[0] == "6"
+    assert window_after([first, other, other, other] * 4)[0] == "12"
+    assert window_after([first] + [other] * 30)[0] == "20"
+
+
+def test_a_subscription_from_the_import_of_torch_knows_that_no_profiler_was_made() -> None:
+    def listener(_name: str) -> None:
+        pass
+
+    program_profilers.subscribe(listener, from_import=True)
+    try:
+        users = torch.profiler.profile()
+        users.prepare_trace()
+        assert program_profilers.is_open(), "one that was made since"
+        users.start_trace()
+        users.stop_trace()
+    finally:
+        program_profilers.unsubscribe(listener)
+    assert not program_profilers._is_none_made

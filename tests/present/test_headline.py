@@ -9,13 +9,14 @@ from profkit.api import analyze, render
 from profkit.model.capture_info import CpuTime
 from profkit.model.device_summary import DeviceSummary
 from profkit.model.finding import Cost
-from profkit.model.report import Report, Summary
+from profkit.model.report import Report, RunCost, Summary
 from profkit.present.headline import (
     busiest_ops,
     cost_share,
     cost_text,
     facts,
     headline,
+    remarks,
     step_time,
 )
 from profkit.testing import TraceBuilder
@@ -285,3 +286,15 @@ def test_launches_that_take_ten_milliseconds_are_a_cold_start(tmp_path: Path) ->
     assert (
         "Cold start takes 180 ms (89%): launches that first load code and libraries."
     ) in headline_of(b, tmp_path)
+
+
+def test_the_report_of_a_run_states_what_recording_and_report_cost() -> None:
+    cost = RunCost(recording_ns=900_000_000, report_ns=300_000_000, run_ns=12_000_000_000)
+    assert cost.share == pytest.approx(0.1)
+    cpu = CpuTime(window_ns=250_000_000, thread_ns=1, process_ns=1)
+    report = reports.cpu_report()
+    report = replace(report, source=replace(report.source, run_cost=cost, cpu=cpu))
+    assert (
+        "250 ms of the run were recorded. Recording took 900 ms of processor time and the report "
+        "300 ms: 10% of the run."
+    ) in list(remarks(report, everything=False))
