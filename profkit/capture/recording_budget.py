@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-FREE_S: Final = 1.5
+FREE_S: Final = 1.0
 """CPU seconds that recording steps may cost any run, so that short ones have a report."""
 MAX_SHARE: Final = 0.1
 """Share of the run's CPU time so far that it may cost beyond that."""

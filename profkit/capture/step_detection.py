@@ -314,8 +314,9 @@ class StepFinder:
     def _leads(self, optimizer: object) -> bool:
         """Whether this is the first optimizer, or that one is gone."""
         if self._optimizer is None or self._optimizer() is None:
-            self._optimizer = weakref.ref(optimizer)
-        return self._optimizer() is optimizer
+            with contextlib.suppress(TypeError):
+                self._optimizer = weakref.ref(optimizer)
+        return self._optimizer is None or self._optimizer() is optimizer
 
     def _affords_steps(self) -> bool:
         """Whether steps can be recorded now, one of which has just ended.
