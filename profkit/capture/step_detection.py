@@ -72,7 +72,7 @@ class Window:
         )
 
 
-OPS: Final = Window(0.5, 0.25, 5.0)
+OPS: Final = Window(0.5, 0.25, 10.0)
 """Operators alone: a busy thread makes 100,000 to 300,000 events per second of CPU time."""
 STACKS: Final = Window(0.1, 0.08, 1.0, 100, 1000)
 """With stacks: a module's call makes some hundred events, and a busy thread up to a million per
