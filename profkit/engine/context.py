@@ -13,6 +13,7 @@ from profkit.index.compiled.compilations import (
     compilations,
     compiled_runs,
 )
+from profkit.index.compute.op_work import OpWork, op_work
 from profkit.index.device.idle import IdleByCause, host_activity, idle_by_cause
 from profkit.index.device.streams import DeviceActivity, device_activity
 from profkit.index.device.syncs import Syncs, called_by_profiler, find_syncs
@@ -114,6 +115,11 @@ class Context:
     def launches(self) -> Launches:
         """Device work and the calls that launched it."""
         return join_launches(self.events, self.innermost_op)
+
+    @cached_property
+    def op_work(self) -> OpWork:
+        """FLOPs and bytes of the operators whose inputs were recorded."""
+        return op_work(self.events, self.tree)
 
     @cached_property
     def source(self) -> SourceMap:

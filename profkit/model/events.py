@@ -129,6 +129,12 @@ class EventTable:
         collective: Index into ``names`` of the collective that a kernel belongs to.
         call_stack: Index into ``names`` of an operator's Python stack, innermost first, with frames
             separated by ``;`` (torch 1.8 to 1.10).
+        input_dims: Index into ``names`` of the shapes of an operator's inputs, as JSON: a list of
+            integers per tensor, a list of such lists per list of tensors, an empty one for others.
+            Recorded with ``record_shapes``.
+        input_types: The same of their types, a string each: ``c10::BFloat16``, ``Scalar``.
+        concrete_inputs: The same of the values of those that are no tensors, as text: ``"[2, 2]"``.
+            Since torch 2.1.
         blocks_per_sm: Blocks of a kernel per multiprocessor of its device, a fraction below 1 where
             there are fewer.
         occupancy_percent: The profiler's estimate of a kernel's occupancy: resident warps in
@@ -152,6 +158,9 @@ class EventTable:
     n_bytes: SparseColumn
     collective: SparseColumn
     call_stack: SparseColumn
+    input_dims: SparseColumn
+    input_types: SparseColumn
+    concrete_inputs: SparseColumn
     blocks_per_sm: SparseColumn
     occupancy_percent: SparseColumn
 

@@ -134,6 +134,48 @@ class StepSummary:
 
 
 @dataclass(frozen=True)
+class Throughput:
+    """What some calls of operators computed and moved, from the shapes of their inputs.
+
+    Attributes:
+        n_calls: Number of calls whose work and time are known.
+        time_ns: Time of their kernels; in a recording without devices, of the calls themselves.
+        flops: Floating-point operations: those of matrix products, convolutions and attention as
+            ``torch.utils.flop_counter`` counts them, with causal attention as half, and those of
+            the formulas of other operators.
+        bytes: Bytes that they move at least: each tensor in and out once. None if the type of a
+            tensor is not known.
+        flops_share: FLOPs per second as a share of what the device computes at most in that
+            precision, with dense matrices. None for an unknown device or precision.
+        bandwidth_share: Bytes per second as a share of the bandwidth of the device's memory. It can
+            be above 1 if a cache serves some. None for an unknown device.
+    """
+
+    n_calls: int
+    time_ns: int
+    flops: int
+    bytes: int | None = None
+    flops_share: float | None = None
+    bandwidth_share: float | None = None
+
+    @property
+    def tflops_per_s(self) -> float:
+        """10^12 floating-point operations per second."""
+        return self.flops / self.time_ns / 1e3
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """10^9 bytes per second."""
+        return None if self.bytes is None else self.bytes / self.time_ns
+
+    @property
+    def peak_share(self) -> float | None:
+        """The larger of the two shares: how near the calls are to what the device can do."""
+        shares = [each for each in (self.flops_share, self.bandwidth_share) if each is not None]
+        return max(shares, default=None)
+
+
+@dataclass(frozen=True)
 class KernelSummary:
     """All calls of one kernel.
 
@@ -153,6 +195,8 @@ class KernelSummary:
             launch, not measured. None where the recording has no valid estimate.
         tensor_cores: Whether the kernel's name shows that it uses tensor cores. Many names do not
             show it.
+        throughput: Of the operators that launched nothing but one of these calls, or None where the
+            shapes of their inputs were not recorded.
     """
 
     name: str
@@ -166,6 +210,7 @@ class KernelSummary:
     blocks_per_sm: float | None = None
     occupancy_share: float | None = None
     tensor_cores: bool = False
+    throughput: Throughput | None = None
 
 
 @dataclass(frozen=True)
@@ -180,6 +225,8 @@ class OpSummary:
         device_ns: Sum of the durations of the device work launched within, each kernel or copy
             counted for its innermost operator only.
         location: The source line with most of its time, or None.
+        throughput: Of its calls that do their work themselves, not in operators within them, or
+            None where the shapes of their inputs were not recorded.
     """
 
     name: str
@@ -188,6 +235,7 @@ class OpSummary:
     self_ns: int
     device_ns: int
     location: Location | None = None
+    throughput: Throughput | None = None
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """A report as a document: its sections, in the order in which a reader needs them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from profkit.engine.wording import counted
 from profkit.model.critical_path import PathLine
 from profkit.model.finding import Finding
 from profkit.model.location import MODULE_LEVEL, NO_SOURCE_LINE, Location
-from profkit.model.report import Breakdown, Report
+from profkit.model.report import Breakdown, KernelSummary, OpSummary, Report
 from profkit.names import short_path
 from profkit.present.critical_path import (
     WITH_KERNEL_NAMES,
@@ -273,17 +273,20 @@ def _allocation_sites(report: Report, options: ReadersOptions) -> Iterator[Docum
 
 
 def _kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
-    columns = columns_of("kernel", ("calls", "total", "share"), ("source line", "operator"))
+    kernels = report.summary.top_kernels[: options.limit]
+    peak = _peak_column(kernels)
+    columns = columns_of("kernel", ("calls", "total", "share", *peak), ("source line", "operator"))
     rows = (
         (
             Name(one_line(kernel.name), is_kernel=True),
             format_count(kernel.n_calls),
             format_ns(kernel.total_ns),
             format_share(kernel.share),
+            *(_of_peak(kernel) for _ in peak),
             _place(kernel.location, options.base) or "",
             name_of(kernel.op) if kernel.op else "",
         )
-        for kernel in report.summary.top_kernels[: options.limit]
+        for kernel in kernels
     )
     yield from table_section(("Kernels", ""), columns, rows, is_detail=True)
 
@@ -291,18 +294,31 @@ def _kernels(report: Report, options: ReadersOptions) -> Iterator[DocumentSectio
 def _operators(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:
     on_device, every = busiest_ops(report)
     times = (f"on {device_noun(report)}", "self CPU") if on_device else ("total", "self")
-    columns = columns_of("operator", ("calls", *times), ("source line",))
+    peak = _peak_column(every[: options.limit])
+    columns = columns_of("operator", ("calls", *times, *peak), ("source line",))
     rows = (
         (
             name_of(op.name),
             format_count(op.n_calls),
             format_ns(op.device_ns if on_device else op.total_ns),
             format_ns(op.self_ns),
+            *(_of_peak(op) for _ in peak),
             _place(op.location, options.base) or "",
         )
         for op in every[: options.limit]
     )
     yield from table_section(("Operators", ""), columns, rows, is_detail=True)
+
+
+def _peak_column(rows: Iterable[KernelSummary | OpSummary]) -> tuple[str, ...]:
+    """The heading of the share of the device's peak, if any is known."""
+    shares = (row.throughput.peak_share for row in rows if row.throughput is not None)
+    return ("of peak",) if any(share is not None for share in shares) else ()
+
+
+def _of_peak(row: KernelSummary | OpSummary) -> str:
+    share = None if row.throughput is None else row.throughput.peak_share
+    return "" if share is None else format_share(share)
 
 
 def _skipped(report: Report, options: ReadersOptions) -> Iterator[DocumentSection]:

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from profkit.errors import UsageError
 from profkit.model.location import Location
-from profkit.model.report import Report
+from profkit.model.report import Report, Throughput
 from profkit.names import short_path
 
 ColumnKind = Literal["text", "int", "float"]
@@ -114,20 +114,30 @@ def _findings(report: Report, base: str) -> "_Rows":
         yield tuple(values.get(column.name) for column in _FINDINGS)
 
 
-def _summary(part: str, *columns: Column, located: bool = False) -> "_Maker":
+_THROUGHPUT: Final = "n_calls time_ns flops bytes flops_share bandwidth_share"
+_TIMED: Final = _columns("", "n_timed timed_ns n_flops moved_bytes", "flops_share bandwidth_share")
+"""The same of :class:`~profkit.model.report.Throughput`, with a unit in each name."""
+
+
+def _summary(part: str, *columns: Column, located: bool = False, timed: bool = False) -> "_Maker":
     """The table of a part of the summary, whose fields are named like the columns.
 
     Args:
         located: Whether the source line is in further columns.
+        timed: Whether the throughput is.
     """
     names = " ".join(column.name for column in columns)
 
     def rows(report: Report, base: str) -> "_Rows":
         for each in getattr(report.summary, part) or ():
             place = _place(each.location, base)[:3] if located else ()
-            yield (*_values(each, names), *place)
+            yield (*_values(each, names), *(_throughput(each.throughput) if timed else ()), *place)
 
-    return (*columns, *(_PLACE[:3] if located else ())), rows
+    return (*columns, *(_TIMED if timed else ()), *(_PLACE[:3] if located else ())), rows
+
+
+def _throughput(known: Throughput | None) -> tuple[Value, ...]:
+    return (None,) * len(_TIMED) if known is None else _values(known, _THROUGHPUT)
 
 
 def _idle(report: Report, base: str) -> "_Rows":  # noqa: ARG001  (as all have it)
@@ -214,9 +224,10 @@ _MAKERS: Final[dict[str, _Maker]] = {
         *_columns("name", "n_calls total_ns mean_ns", "share blocks_per_sm occupancy_share"),
         *_columns("op module"),
         located=True,
+        timed=True,
     ),
     "operators": _summary(
-        "top_ops", *_columns("name", "n_calls total_ns self_ns device_ns"), located=True
+        "top_ops", *_columns("name", "n_calls total_ns self_ns device_ns"), located=True, timed=True
     ),
     "regions": _summary("regions", *_columns("name", "n_calls total_ns device_ns")),
     "syncs": _summary("syncs", *_columns("call", "n_calls total_ns")),

@@ -100,18 +100,29 @@ class EventRecorder:
             event.dur_ns = self.now_ns - event.ts_ns
 
     @contextmanager
-    def op(self, name: str, *, self_ns: int = 0, sequence: int | None = None) -> Iterator[Event]:
+    def op(
+        self, name: str, *, self_ns: int = 0, sequence: int | None = None,
+        **inputs: Any,  # noqa: ANN401  (of several types)
+    ) -> Iterator[Event]:  # fmt: skip
         """Record an operator around a block.
 
         Args:
             name: Such as ``aten::linear``.
             self_ns: Its host time before the block.
             sequence: ``Sequence number``, which joins it to its backward operator.
+            inputs: As ``record_shapes`` records them: ``dims``, the shapes (``Input Dims``);
+                ``types``, by default ``float`` for each (``Input type``); and ``values``, of those
+                that are no tensors, as text (``Concrete Inputs``).
         """
         ident = self._next_id()
         args: dict[str, Any] = {"External id": ident}
         if sequence is not None:
             args["Sequence number"] = sequence
+        if (dims := inputs.get("dims")) is not None:
+            types = inputs.get("types") or ["float"] * len(dims)
+            args |= {"Input Dims": dims, "Input type": types}
+        if "values" in inputs:
+            args["Concrete Inputs"] = inputs["values"]
         open_ops = self._open_ops.setdefault(self.tid, [])
         open_ops.append(ident)
         try:

@@ -81,6 +81,7 @@ class TraceBuilder(EventRecorder):
         device_ns: int,
         device: int = 0,
         stream: int = DEFAULT_STREAM,
+        **inputs: Any,  # noqa: ANN401  (passed on)
     ) -> Event:
         """Record an operator that launches one kernel.
 
@@ -89,9 +90,10 @@ class TraceBuilder(EventRecorder):
                 are the launch.
             device_ns: Duration of the kernel.
             device: The device's ordinal.
+            inputs: ``dims``, ``types`` and ``values`` as in :meth:`EventRecorder.op`.
         """
         call_ns = min(CALL_NS, host_ns)
-        with self.op(op, self_ns=host_ns - call_ns):
+        with self.op(op, self_ns=host_ns - call_ns, **inputs):
             ident = self.call("LaunchKernel", call_ns)
             return self.kernel(kernel, device_ns, correlation=ident, device=device, stream=stream)
 

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from profkit.engine.context import Context
+from profkit.engine.figures.throughput import throughput, timed_work
 from profkit.index.device.occupancy import mean_by_time, names_tensor_cores, tensor_core_rows
 from profkit.index.host.nesting import self_ns
 from profkit.index.runtime_calls import names_matching
@@ -17,6 +18,7 @@ MAX_ENTRIES = 100
 """Maximum number of kernels and of operators in a report."""
 
 _PERCENT: Final = 100
+_NOWHERE: Final = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
     all_ns = int(events.dur_ns[rows].sum())
     blocks = events.blocks_per_sm.figures_at(rows)
     occupancy = events.occupancy_percent.figures_at(rows) / _PERCENT
+    work = timed_work(ctx)
+    by_kernel = _places_by_name(ctx, work.kernel)
     found = []
     for group in by_name(ctx, rows, MAX_ENTRIES):
         here = rows[group.places]
@@ -98,6 +102,7 @@ def top_kernels(ctx: Context) -> tuple[KernelSummary, ...]:
                 blocks_per_sm=mean_by_time(blocks[group.places], events.dur_ns[here]),
                 occupancy_share=mean_by_time(occupancy[group.places], events.dur_ns[here]),
                 tensor_cores=names_tensor_cores(group.name),
+                throughput=throughput(ctx, work, by_kernel.get(group.name, _NOWHERE)),
             )
         )
     return tuple(found)
@@ -128,6 +133,13 @@ def tensor_core_share(ctx: Context, rows: Rows) -> float | None:
     return int(events.dur_ns[on_tensor_cores].sum()) / all_ns
 
 
+def _places_by_name(ctx: Context, rows: Rows | Int32s) -> dict[str, Rows]:
+    """The indices of some rows by their events' name; rows that are :data:`NO_ROW` are left out."""
+    places = np.flatnonzero(rows != NO_ROW)
+    groups = by_name(ctx, rows[places].astype(np.intp))
+    return {group.name: places[group.places] for group in groups}
+
+
 def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
     """Operators by total time, then name."""
     events, launches = ctx.events, ctx.launches
@@ -138,6 +150,8 @@ def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
     launched = launches.op != NO_ROW
     work, ops = launches.work[launched], launches.op[launched]
     device = _by_number(events, events.name[ops], events.dur_ns[work])
+    timed = timed_work(ctx)
+    by_op = _places_by_name(ctx, timed.rows)
     found = []
     for group in groups:
         here = rows[group.places]
@@ -150,6 +164,7 @@ def top_ops(ctx: Context) -> tuple[OpSummary, ...]:
                 self_ns=int(own[here].sum()),
                 device_ns=int(device[events.name[here[0]]]),
                 location=ctx.location(heaviest),
+                throughput=throughput(ctx, timed, by_op.get(group.name, _NOWHERE)),
             )
         )
     return tuple(found)

@@ -15,6 +15,7 @@ from profkit.readers.kineto.interning import (
     CATEGORIES,
     InternTable,
     LaneTable,
+    RawTable,
     plain_name,
     plain_text,
 )
@@ -28,6 +29,7 @@ from profkit.readers.kineto.schema import (
 )
 
 _HOST: Final = ("external_id", "sequence", "forward_thread", "call_stack")
+_INPUTS: Final = ("input_dims", "input_types", "concrete_inputs")
 _CALL: Final = ("correlation", "external_id")
 _DEVICE: Final = (
     "correlation", "external_id", "device", "stream", "n_bytes", "collective",
@@ -35,7 +37,7 @@ _DEVICE: Final = (
 _OCCUPANCY: Final = ("blocks_per_sm", "occupancy_percent")
 
 COLUMNS_OF_CATEGORY: Final = {
-    Category.OP: _HOST,
+    Category.OP: (*_HOST, *_INPUTS),
     Category.ANNOTATION: _HOST,
     Category.RUNTIME: _CALL,
     Category.DRIVER: _CALL,
@@ -45,8 +47,8 @@ COLUMNS_OF_CATEGORY: Final = {
 }
 """The sparse columns that events of a category can have."""
 
-SPARSE: Final = tuple(dict.fromkeys((*_HOST, *_DEVICE, *_OCCUPANCY)))
-INTERNED: Final = frozenset({"call_stack", "collective"})
+SPARSE: Final = tuple(dict.fromkeys((*_HOST, *_INPUTS, *_DEVICE, *_OCCUPANCY)))
+INTERNED: Final = frozenset({"call_stack", "collective", *_INPUTS})
 """The sparse columns whose values are numbers of interned names."""
 MEMORY: Final = {
     "n_bytes": "memory_bytes",
@@ -162,13 +164,15 @@ class InternTables:
     """All names, categories and lanes so far, each with a number.
 
     Attributes:
-        names: Names of events, call stacks, collectives.
+        names: Names of events, call stacks, collectives, inputs.
+        raw: The numbers of JSON texts among ``names``; an empty one has none.
         written_categories: Categories as the file spells them.
         category_counts: Number of complete events by written category.
     """
 
     def __init__(self) -> None:
         self.names = InternTable(plain_name)
+        self.raw = RawTable(self.names)
         self.written_categories = InternTable(plain_text)
         self.category_counts: dict[str, int] = {}
         self.lanes = LaneTable()
@@ -358,6 +362,8 @@ def _values(key: str, args: list[Args], interned: InternTables) -> npt.NDArray[A
     given = list(map(attrgetter(key), args))
     if key in _OCCUPANCY:
         return _occupancy(key, given, args)
+    if key in _INPUTS:
+        return to_int64(list(map(interned.raw.__getitem__, map(bytes, given))))
     if key in INTERNED:
         names = interned.names
         given = [names[text] if text else MISSING for text in given]

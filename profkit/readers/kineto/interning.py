@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from profkit.model.events import Category, Lane
+from profkit.model.events import MISSING, Category, Lane
 from profkit.model.torch_names import BUILTIN_PREFIX
 
 OURS: Final = "profkit"
@@ -105,6 +105,22 @@ def _restored(plain: Callable[[str], str], texts: list[str]) -> InternTable:
     for text in texts:
         table[text]
     return table
+
+
+class RawTable(dict[bytes, int]):
+    """The numbers of JSON texts in a table of names, where they are stored as they are written."""
+
+    def __init__(self, names: InternTable) -> None:
+        super().__init__({b"": MISSING})
+        self._names = names
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the names: the rest follows from what is read next."""
+        return RawTable, (self._names,)
+
+    def __missing__(self, raw: bytes) -> int:
+        number = self[raw] = self._names[raw.decode("utf-8", "replace")]
+        return number
 
 
 class LaneTable(dict[tuple[object, object], int]):

@@ -16,6 +16,7 @@ import msgspec
 from profkit.model.events import MISSING
 
 _NO_FLOAT: Final = float(MISSING)
+_NOTHING: Final = msgspec.Raw()
 
 
 class Args(msgspec.Struct, gc=False):
@@ -34,6 +35,9 @@ class Args(msgspec.Struct, gc=False):
     occupancy_percent: float = msgspec.field(default=_NO_FLOAT, name="est. achieved occupancy %")
     n_bytes: int = msgspec.field(default=MISSING, name="bytes")
     collective: str = msgspec.field(default="", name="Collective name")
+    concrete_inputs: msgspec.Raw = msgspec.field(default=_NOTHING, name="Concrete Inputs")
+    input_types: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input type")
+    input_dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Dims")
     sequence: int = msgspec.field(default=MISSING, name="Sequence number")
     forward_thread: int = msgspec.field(default=MISSING, name="Fwd thread id")
     call_stack: str = msgspec.field(default="", name="Call stack")

@@ -1,7 +1,8 @@
 """Devices, kernels, operators, modules, copies, syncs and regions: tables that sort and search."""
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from profkit.model.device_summary import DEVICE_TIMES
 from profkit.model.location import MODULE_LEVEL, numbered_line
@@ -131,6 +132,7 @@ def _kernels(report: Report, options: Options) -> SortableTable:
             "Tensor cores", "text", lambda e: "yes" if e.tensor_cores else None,
             "recognized by name; many names do not tell",
         ),
+        *_throughput(kernels),
         SortableColumn("Operator", "name", "op", "the operator that launched most of its time"),
         SortableColumn("Module", "name", "module", "the nn.Module that launched most of its time"),
         _line(options, "the source line that launched most of its time"),
@@ -139,6 +141,35 @@ def _kernels(report: Report, options: Options) -> SortableTable:
     return table(
         "kernels", "Kernels", columns, kernels, sorted_by="Total", hints=names, word="kernel"
     )
+
+
+def _throughput(rows: Iterable[KernelSummary | OpSummary]) -> Iterator[SortableColumn]:
+    """Figures of what was computed and moved, as far as any is known."""
+    columns = (
+        SortableColumn(
+            "TFLOP/s", "number", _known("tflops_per_s"),
+            "floating-point operations, computed from the shapes of inputs",
+        ),
+        SortableColumn(
+            "GB/s", "number", _known("gb_per_s"),
+            "each tensor in and out once, computed from the shapes of inputs",
+        ),
+        SortableColumn(
+            "Of peak FLOPs", "share", _known("flops_share"),
+            "of what the device computes at most in this precision",
+        ),
+        SortableColumn(
+            "Of bandwidth", "share", _known("bandwidth_share"),
+            "of that of the device's memory; above 1 caches served some",
+        ),
+    )  # fmt: skip
+    listed = [*rows]
+    return (each for each in columns if any(each.cell_of(row) is not None for row in listed))
+
+
+def _known(name: str) -> Callable[[Any], float | None]:
+    """A figure of the throughput of a row."""
+    return lambda row: getattr(row.throughput, name, None)
 
 
 def _operators(report: Report, options: Options) -> SortableTable:
@@ -151,6 +182,7 @@ def _operators(report: Report, options: Options) -> SortableTable:
         *((device,) if on_device else ()),
         SortableColumn("Self", "ns", "self_ns", "on the host, without the operators that it calls"),
         SortableColumn("Total", "ns", "total_ns", "on the host, with all that it calls"),
+        *_throughput(every),
         _line(options, "the source line with most of its time"),
     )
     first = device.title if on_device else "Self"

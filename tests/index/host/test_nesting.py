@@ -29,7 +29,8 @@ def table(spans: list[tuple[int, int]], lanes: list[int] | None = None) -> Event
         **dict.fromkeys(
             ("correlation", "external_id", "sequence", "forward_thread",
              "device", "stream", "n_bytes", "collective",
-             "call_stack", "blocks_per_sm", "occupancy_percent"), none),
+             "call_stack", "input_dims", "input_types", "concrete_inputs",
+             "blocks_per_sm", "occupancy_percent"), none),
     )  # fmt: skip
 
 

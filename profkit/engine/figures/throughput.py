@@ -1,0 +1,119 @@
+"""What operators and kernels computed and moved per second, against the device's peaks."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from profkit.engine.context import Context
+from profkit.index.compute.formulas import is_product
+from profkit.index.compute.op_work import UNKNOWN
+from profkit.index.compute.peaks import PRECISION_OF, Peak, Precision, peak_of
+from profkit.index.device.matmul_precision import matmul_precision
+from profkit.model.events import NO_ROW, Category, Int32s, Int64s, Rows
+from profkit.model.report import Throughput
+
+_NS: Final = 1e9
+
+
+@dataclass(frozen=True)
+class TimedWork:
+    """Calls of operators whose work and time are known.
+
+    Attributes:
+        rows: The calls, ascending. Shape ``(k,)``.
+        flops: Floating-point operations of each. Shape ``(k,)``.
+        n_bytes: Bytes that each moves at least, or :data:`UNKNOWN`. Shape ``(k,)``.
+        kind: The kind of its elements, as in :class:`OpWork`. Shape ``(k,)``.
+        time_ns: Time of its kernels, or without devices of the call itself. Shape ``(k,)``.
+        kernel: Its only kernel; :data:`NO_ROW` if it has several, or none. Shape ``(k,)``.
+    """
+
+    rows: Rows
+    flops: Int64s
+    n_bytes: Int64s
+    kind: Int64s
+    time_ns: Int64s
+    kernel: Int32s
+
+
+def timed_work(ctx: Context) -> TimedWork:
+    """The work of the trace's operators, with the time that it took."""
+    work, events = ctx.op_work, ctx.events
+    time_ns = np.zeros(len(events), dtype=np.int64)
+    kernel = np.full(len(events), NO_ROW, dtype=np.int32)
+    if ctx.has_device_work:
+        kernels, owners = _kernels_of(ctx, work.rows)
+        np.add.at(time_ns, owners, events.dur_ns[kernels])
+        kernel[owners] = kernels
+        kernel[np.bincount(owners, minlength=len(events)) > 1] = NO_ROW
+    else:
+        time_ns[work.rows] = events.dur_ns[work.rows]
+    timed = time_ns[work.rows] > 0
+    rows = work.rows[timed]
+    return TimedWork(
+        rows, work.flops[timed], work.n_bytes[timed], work.kind[timed], time_ns[rows], kernel[rows]
+    )
+
+
+def _kernels_of(ctx: Context, rows: Rows) -> tuple[Int32s, Int32s]:
+    """The kernels that some calls launched, and the call of each."""
+    wanted = np.zeros(len(ctx.events), dtype=np.bool_)
+    wanted[rows] = True
+    owner, launches = ctx.tree.nearest(wanted), ctx.launches
+    is_kernel = ctx.events.category[launches.work] == Category.KERNEL
+    known = is_kernel & (launches.op != NO_ROW)
+    kernels, owners = launches.work[known], owner[launches.op[known]]
+    return kernels[owners != NO_ROW], owners[owners != NO_ROW]
+
+
+def throughput(ctx: Context, work: TimedWork, places: Rows) -> Throughput | None:
+    """The throughput of some calls, such as all of one operator; None without any.
+
+    Args:
+        places: Their indices in ``work``.
+    """
+    if not len(places):
+        return None
+    time_ns, flops = int(work.time_ns[places].sum()), int(work.flops[places].sum())
+    n_bytes = work.n_bytes[places]
+    moved = None if (n_bytes == UNKNOWN).any() else int(n_bytes.sum())
+    found = Throughput(n_calls=len(places), time_ns=time_ns, flops=flops, bytes=moved)
+    peak = _peak(ctx, work, places)
+    if peak is None:
+        return found
+    precision = _precision(ctx, work, places)
+    per_s = peak.flops_per_s.get(precision) if precision else None
+    return replace(
+        found,
+        flops_share=None if per_s is None else flops / (time_ns / _NS) / per_s,
+        bandwidth_share=None if moved is None else moved / (time_ns / _NS) / peak.bytes_per_s,
+    )
+
+
+def _peak(ctx: Context, work: TimedWork, places: Rows) -> Peak | None:
+    """The peaks of the device that ran some calls; None if it is unknown, or they are several."""
+    kernels = work.kernel[places]
+    devices = set(ctx.events.device.at(kernels[kernels != NO_ROW]).tolist())
+    known = {ctx.trace.devices[each] for each in devices if each in ctx.trace.devices}
+    if len(known) != 1:
+        return None
+    (device,) = known
+    return peak_of(device.name, device.n_sms)
+
+
+def _precision(ctx: Context, work: TimedWork, places: Rows) -> Precision | None:
+    """The precision of some products; None for other work, several, or an unknown one."""
+    names = np.unique(ctx.events.name[work.rows[places]]).tolist()
+    kinds = np.unique(work.kind[places])
+    if not all(is_product(ctx.events.names[name]) for name in names):
+        return None
+    if len(kinds) != 1 or kinds[0] == UNKNOWN:
+        return None
+    kind = ctx.op_work.kinds[kinds[0]]
+    if kind != "float":
+        return PRECISION_OF.get(kind)
+    kernels = work.kernel[places]
+    names = np.unique(ctx.events.name[kernels[kernels != NO_ROW]]).tolist()
+    found = {matmul_precision(ctx.events.names[name]) for name in names}
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,1 @@
+"""What operators compute: FLOPs and bytes from the shapes of their inputs."""

@@ -1,0 +1,339 @@
+"""FLOPs and bytes of operators, from the shapes of their inputs.
+
+A FLOP is an addition, a multiplication, or a function of one element such as a square root; a
+multiplication and an addition of a matrix product are two. Bytes are what a kernel without any
+cache has to move at least: each tensor that it reads and each that it writes, once.
+
+Matrix products, convolutions and attention are counted as ``torch.utils.flop_counter`` counts them,
+except that causal attention is half of it, and that the gradient of a grouped convolution's weight
+takes as much as its forward pass. Work that cancels out (the zeros of padding) counts as well.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from profkit.index.compute.inputs import OpInputs, Shape, broadcast, n_elements
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call of an operator computes.
+
+    Attributes:
+        flops: Floating-point operations.
+        n_bytes: Bytes read and written; None where the type of a tensor is not known.
+    """
+
+    flops: int
+    n_bytes: int | None
+
+
+_N_OPTIONS: Final = 4
+Formula = Callable[[OpInputs], Work | None]
+"""None where the inputs do not tell."""
+
+
+def _bytes(inputs: OpInputs, outputs: Iterable[Shape], *, of: int = 0) -> int | None:
+    """Bytes of all input tensors, and of outputs with the type of one of the inputs.
+
+    Args:
+        of: The place of that input.
+    """
+    out_bytes = inputs.element_bytes(of)
+    if out_bytes is None or any(size is None for _, size in inputs.tensors):
+        return None
+    read = sum(n_elements(shape) * (size or 0) for shape, size in inputs.tensors)
+    return read + out_bytes * sum(map(n_elements, outputs))
+
+
+def _product(inputs: OpInputs, *, first: int = 0) -> Work | None:
+    """A product of two matrices, or of two stacks of them, or of a matrix and a vector.
+
+    Args:
+        first: The place of the first factor.
+    """
+    one, other = inputs.shape(first), inputs.shape(first + 1)
+    if not one or not other or one[-1] != (other[-2] if len(other) > 1 else other[0]):
+        return None
+    if len(one) > 2 and len(other) > 2 and one[:-2] != other[:-2]:  # noqa: PLR2004
+        return None
+    out = one[:-1] + other[-1:] if len(other) > 1 else one[:-1]
+    return Work(2 * n_elements(out) * one[-1], _bytes(inputs, [out], of=first))
+
+
+def _linear(inputs: OpInputs) -> Work | None:
+    rows, weight = inputs.shape(0), inputs.shape(1)
+    if not rows or not weight or rows[-1] != weight[-1]:
+        return None
+    out = (*rows[:-1], *weight[:-1])
+    return Work(2 * n_elements(out) * rows[-1], _bytes(inputs, [out]))
+
+
+def _grouped_product(inputs: OpInputs) -> Work | None:
+    """Products of groups of rows, columns or inner elements, which together are one product."""
+    one, other = inputs.shape(0), inputs.shape(1)
+    if not one or not other or one[-1] != other[-2]:
+        return None
+    stacked = len(one) > 2 and len(other) > 2  # noqa: PLR2004
+    rows = n_elements(one[:-1]) if stacked or len(one) == 2 else one[-2]  # noqa: PLR2004
+    # Without stacks the groups share the inner dimension: their results are as many matrices.
+    flops = 2 * rows * one[-1] * other[-1]
+    if len(one) == len(other) == 2:  # noqa: PLR2004
+        return Work(flops, None)
+    return Work(flops, _bytes(inputs, [(rows, other[-1])]))
+
+
+def _convolution(inputs: OpInputs) -> Work | None:
+    source, weight, transposed = inputs.shape(0), inputs.shape(1), inputs.value(6)
+    if not source or not weight or len(source) != len(weight) or not isinstance(transposed, bool):
+        return None
+    given = [_spread(inputs.value(place), len(source) - 2) for place in (3, 4, 5, 7)]
+    sizes = _transposed_sizes if transposed else _convolved_sizes
+    spatial = sizes(source[2:], weight[2:], *(each for each in given if each is not None))
+    if spatial is None:
+        return None
+    channels = weight[1] * _number(inputs.value(8)) if transposed else weight[0]
+    # Each element of the smaller side meets each element of the weight once.
+    n_places = n_elements(source[2:] if transposed else spatial)
+    flops = 2 * source[0] * n_places * n_elements(weight)
+    return Work(flops, _bytes(inputs, [(source[0], channels, *spatial)]))
+
+
+def _convolved_sizes(source: Shape, kernel: Shape, *options: Sequence[int]) -> Shape | None:
+    """The spatial shape of a convolution's output; None if an option is missing or does not fit.
+
+    Args:
+        options: Stride, padding, dilation and output padding, a number per dimension.
+
+    Source: the formula of ``torch.nn.Conv2d``.
+    """
+    if len(options) != _N_OPTIONS or not all(options[0]):
+        return None
+    found = tuple(
+        (size + 2 * pad - space * (width - 1) - 1) // by + 1
+        for size, width, by, pad, space, _ in zip(source, kernel, *options, strict=True)
+    )
+    return found if min(found, default=0) >= 0 else None
+
+
+def _transposed_sizes(source: Shape, kernel: Shape, *options: Sequence[int]) -> Shape | None:
+    """The same of a transposed one. Source: the formula of ``torch.nn.ConvTranspose2d``."""
+    if len(options) != _N_OPTIONS:
+        return None
+    found = tuple(
+        (size - 1) * by - 2 * pad + space * (width - 1) + more + 1
+        for size, width, by, pad, space, more in zip(source, kernel, *options, strict=True)
+    )
+    return found if min(found, default=0) >= 0 else None
+
+
+def _spread(value: object, n: int) -> list[int] | None:
+    """An option of a convolution for each of ``n`` dimensions; one number holds for all."""
+    if not isinstance(value, list) or not all(type(each) is int for each in value):
+        return None
+    sizes = value * n if len(value) == 1 else value
+    return sizes if len(sizes) == n else None
+
+
+def _convolution_backward(inputs: OpInputs) -> Work | None:
+    """As much as the forward pass for each of the gradients of input and weight."""
+    grad, source, weight = (inputs.shape(place) for place in range(3))
+    transposed, wanted = inputs.value(7), inputs.value(10)
+    if grad is None or source is None or weight is None or not isinstance(transposed, bool):
+        return None
+    if not isinstance(wanted, list) or len(wanted) < 2:  # noqa: PLR2004
+        return None
+    at = source if transposed else grad
+    flops = 2 * at[0] * n_elements(at[2:]) * n_elements(weight) * sum(map(bool, wanted[:2]))
+    gradients = [
+        each for each, is_wanted in zip((source, weight), wanted, strict=False) if is_wanted
+    ]
+    return Work(flops, _bytes(inputs, gradients))
+
+
+def _attention(inputs: OpInputs, *, causal: int, first: int = 0) -> Work | None:
+    """Attention of queries, keys and values of shape (batch, heads, length, size).
+
+    Args:
+        causal: The place of ``is_causal``.
+        first: The place of the queries: 1 for the backward pass, which begins with a gradient.
+    """
+    query, key, value = (inputs.shape(first + place) for place in range(3))
+    if not query or not key or not value or not len(query) == len(key) == len(value) == 4:  # noqa: PLR2004
+        return None
+    scores = n_elements(query[:-1]) * key[-2]
+    # Backward: the scores again, and the gradients of values, scores, queries and keys.
+    inner = 3 * query[-1] + 2 * value[-1] if first else query[-1] + value[-1]
+    flops = 2 * scores * inner // (2 if inputs.value(causal) is True else 1)
+    out = [query, key, value] if first else [(*query[:-1], value[-1])]
+    return Work(flops, _bytes(inputs, out, of=first))
+
+
+def _pointwise(inputs: OpInputs, *, flops: int) -> Work | None:
+    """An operator with as many FLOPs per element of its result."""
+    shapes = [shape for shape, _ in inputs.tensors]
+    if not shapes:
+        return None
+    out = broadcast(shapes)
+    return Work(flops * n_elements(out), _bytes(inputs, [out]))
+
+
+def _each_of_list(inputs: OpInputs, *, flops: int) -> Work | None:
+    """A pointwise operator over a list of tensors."""
+    if not inputs.shapes or not (first := inputs.shapes[0]):
+        return None
+    sizes = [n_elements(each) for each in first if isinstance(each, tuple)]
+    return Work(flops * sum(sizes), None) if len(sizes) == len(first) else None
+
+
+def _like(inputs: OpInputs, *, flops: int, place: int = 0) -> Work | None:
+    """An operator whose result has the shape of an input, with FLOPs per element of it."""
+    shape = inputs.shape(place)
+    if shape is None:
+        return None
+    return Work(flops * n_elements(shape), _bytes(inputs, [shape], of=place))
+
+
+def _reduction(inputs: OpInputs) -> Work | None:
+    shape, dims = inputs.shape(0), inputs.value(1)
+    if shape is None:
+        return None
+    dims = [dims] if isinstance(dims, int) and not isinstance(dims, bool) else dims
+    gone = {_number(dim) % len(shape) for dim in dims} if isinstance(dims, list) and shape else None
+    kept = tuple(size for place, size in enumerate(shape) if gone and place not in gone)
+    return Work(n_elements(shape), _bytes(inputs, [kept]))
+
+
+def _embedding(inputs: OpInputs) -> Work | None:
+    """Rows of a table: only those that are looked up are read."""
+    table, places = inputs.shape(0), inputs.shape(1)
+    size, place_size = inputs.element_bytes(0), inputs.element_bytes(1)
+    if table is None or places is None or size is None or place_size is None:
+        return None
+    rows = n_elements(places)
+    return Work(0, rows * (place_size + 2 * size * n_elements(table[1:])))
+
+
+def _embedding_backward(inputs: OpInputs) -> Work | None:
+    grad, n_rows = inputs.shape(0), inputs.value(2)
+    if not grad or not isinstance(n_rows, int):
+        return None
+    return Work(n_elements(grad), _bytes(inputs, [(n_rows, grad[-1])]))
+
+
+def _written(inputs: OpInputs) -> Work | None:
+    """A fill: the tensor is written and not read."""
+    shape, size = inputs.shape(0), inputs.element_bytes(0)
+    return None if shape is None or size is None else Work(0, n_elements(shape) * size)
+
+
+def _joined(inputs: OpInputs) -> Work | None:
+    """A concatenation: every element is read and written."""
+    shapes = [shape for shape, _ in inputs.tensors]
+    return Work(0, None) if shapes else None
+
+
+def _copied(inputs: OpInputs) -> Work | None:
+    """A copy between tensors that may have different types."""
+    target, source = inputs.shape(0), inputs.shape(1)
+    if target is None or source is None:
+        return None
+    sizes = inputs.element_bytes(0) or 0, inputs.element_bytes(1) or 0
+    return Work(0, n_elements(target) * sizes[0] + n_elements(source) * sizes[1])
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 1
+
+
+_FLOPS_PER_ELEMENT: Final = {
+    1: "add sub rsub mul div neg abs sqrt rsqrt exp log pow square sin cos tanh erf reciprocal "
+       "sign relu clamp clamp_min clamp_max minimum maximum threshold_backward where floor ceil "
+       "round leaky_relu hardtanh masked_fill remainder fmod",
+    2: "dropout native_dropout elu softplus tanh_backward hardswish",
+    3: "addcmul addcdiv lerp sigmoid_backward logaddexp leaky_relu_backward",
+    4: "sigmoid",
+    5: "silu gelu mish",
+    7: "silu_backward gelu_backward",
+}  # fmt: skip
+"""Operations of an operator's formula, a function of one element being one."""
+_FLOPS_LIKE: Final = {
+    "_softmax": (5, 0), "_log_softmax": (5, 0),
+    "_softmax_backward_data": (4, 0), "_log_softmax_backward_data": (4, 0),
+    "native_layer_norm": (8, 0), "native_group_norm": (8, 0), "native_batch_norm": (8, 0),
+    "cudnn_batch_norm": (8, 0), "miopen_batch_norm": (8, 0), "_fused_rms_norm": (4, 0),
+    "native_layer_norm_backward": (13, 1), "native_group_norm_backward": (13, 1),
+    "native_batch_norm_backward": (13, 1), "cudnn_batch_norm_backward": (13, 0),
+    "cumsum": (1, 0),
+}  # fmt: skip
+"""FLOPs per element of one of the inputs, and its place. A normalization takes the mean (1), the
+variance (3), the normalized value (2), and a weight and a bias (2); its backward pass the two means
+of the gradient (5), the gradient of the input (5), and those of weight and bias (3)."""
+_FUSED_OPTIMIZERS: Final = {"_fused_sgd": 4, "_fused_adagrad": 7, "_fused_adam": 13,
+                            "_fused_adamw": 14}  # fmt: skip
+"""FLOPs per parameter: Adam's two averages (3 and 4), its root and quotient (3), the update (3)."""
+_CAUSAL: Final = {
+    "_scaled_dot_product_flash_attention": (4, 11),
+    "_scaled_dot_product_efficient_attention": (6, 11),
+    "_scaled_dot_product_cudnn_attention": (6, 14),
+    "_scaled_dot_product_flash_attention_for_cpu": (4, 7),
+}
+"""The places of ``is_causal`` in the schemas of the forward and the backward operator."""
+
+
+def _formulas() -> dict[str, Formula]:
+    by_name: dict[str, Formula] = {
+        **dict.fromkeys(("mm", "bmm", "mv", "dot", "_scaled_mm", "_int_mm"), _product),
+        **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"),
+                        partial(_product, first=1)),
+        **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), _grouped_product),
+        "linear": _linear,
+        **dict.fromkeys(("convolution", "_convolution"), _convolution),
+        "convolution_backward": _convolution_backward,
+        **dict.fromkeys(("sum", "mean", "amax", "amin"), _reduction),
+        "embedding": _embedding,
+        "embedding_dense_backward": _embedding_backward,
+        **dict.fromkeys(("fill", "zero"), _written),
+        "cat": _joined,
+        "clone": partial(_like, flops=0),
+        "copy": _copied,
+    }  # fmt: skip
+    for name, (forward, backward) in _CAUSAL.items():
+        by_name[name] = partial(_attention, causal=forward)
+        by_name[f"{name}_backward"] = partial(_attention, causal=backward, first=1)
+    for flops, names in _FLOPS_PER_ELEMENT.items():
+        for name in names.split():
+            by_name[name] = partial(_pointwise, flops=flops)
+            by_name[f"_foreach_{name}"] = partial(_each_of_list, flops=flops)
+    for name, (flops, place) in _FLOPS_LIKE.items():
+        by_name[name] = partial(_like, flops=flops, place=place)
+    for name, flops in _FUSED_OPTIMIZERS.items():
+        by_name[name] = partial(_each_of_list, flops=flops)
+    return by_name
+
+
+_FORMULAS: Final = _formulas()
+_PRODUCT: Final = re.compile(
+    r"aten::(linear|dot|\w*m[mv](_activation)?|_?convolution(_backward)?|_scaled_dot_product\w+)$"
+)
+_PREFIX: Final = "aten::"
+
+
+def is_product(name: str) -> bool:
+    """Whether an operator multiplies matrices, for which devices have their fastest units."""
+    return _PRODUCT.match(name) is not None
+
+
+def formula(name: str) -> Formula | None:
+    """The formula of an operator; that of an in-place operator is that of the other one.
+
+    Args:
+        name: As recorded: ``aten::addmm``.
+    """
+    if not name.startswith(_PREFIX):
+        return None
+    plain = name.removeprefix(_PREFIX)
+    return _FORMULAS.get(plain) or _FORMULAS.get(plain.removesuffix("_"))

@@ -1,0 +1,125 @@
+"""The inputs of an operator, as ``record_shapes`` writes them."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Final
+
+Shape = tuple[int, ...]
+
+ELEMENT_BYTES: Final = {
+    "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2,
+    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1,
+    "c10::Float8_e5m2fnuz": 1, "c10::complex<float>": 8, "c10::complex<double>": 16,
+    "long": 8, "long int": 8, "int": 4, "short": 2, "short int": 2, "signed char": 1,
+    "unsigned char": 1, "bool": 1,
+}  # fmt: skip
+"""Bytes of an element by the name that Kineto writes, which is that of the type in C++.
+
+Source: ``torch/csrc/profiler/util.cpp`` (``inputTypes``); ``c10/util/typeid.h``.
+"""
+_LIST: Final = "TensorList"
+
+
+@dataclass(frozen=True)
+class OpInputs:
+    """The inputs of one call of an operator, in the order of its schema.
+
+    Attributes:
+        shapes: Of a tensor its shape; of a list of tensors their shapes; of anything else ``()``.
+        types: The type of each tensor's elements; ``Scalar``, ``ScalarList`` or empty for others.
+        values: The values of inputs that are no tensors, as text; empty where not recorded.
+    """
+
+    shapes: tuple[Shape | tuple[Shape, ...], ...]
+    types: tuple[str, ...]
+    values: tuple[str, ...] = ()
+
+    def shape(self, place: int) -> Shape | None:
+        """The shape of the tensor at a place; None without a tensor there.
+
+        A tensor with zero dimensions has the shape ``()``, and so has an input that is no tensor:
+        its type tells them apart.
+        """
+        if place >= len(self.shapes) or self.element_bytes(place) is None:
+            return None
+        shape = self.shapes[place]
+        return None if any(isinstance(size, tuple) for size in shape) else shape  # type: ignore[return-value]
+
+    def element_bytes(self, place: int) -> int | None:
+        """Bytes of an element of the tensor at a place; None without one, or of unknown type."""
+        return ELEMENT_BYTES.get(self.types[place]) if place < len(self.types) else None
+
+    @cached_property
+    def tensors(self) -> tuple[tuple[Shape, int | None], ...]:
+        """Shape and bytes per element of every input tensor, those of lists too."""
+        found: list[tuple[Shape, int | None]] = []
+        for place, (shape, kind) in enumerate(zip(self.shapes, self.types, strict=False)):
+            if kind == _LIST or any(isinstance(size, tuple) for size in shape):
+                found += [(each, None) for each in shape if isinstance(each, tuple)]
+            elif self.element_bytes(place) is not None:
+                found.append((shape, self.element_bytes(place)))  # type: ignore[arg-type]
+        return tuple(found)
+
+    def value(self, place: int) -> object:
+        """An input that is no tensor: a number, a truth value, a list of them, or None."""
+        text = self.values[place] if place < len(self.values) else ""
+        try:
+            return json.loads(text.replace("True", "true").replace("False", "false"))
+        except ValueError:
+            return None
+
+
+def inputs_of(dims: str, types: str, values: str) -> OpInputs | None:
+    """Decode the JSON of an operator's inputs; None where it is not what torch writes.
+
+    Args:
+        dims: ``Input Dims``.
+        types: ``Input type``.
+        values: ``Concrete Inputs``; empty where there is none.
+    """
+    try:
+        sizes = json.loads(dims)
+        names = json.loads(types) if types else []
+        texts = json.loads(values) if values else []
+        if not all(isinstance(each, list) for each in (sizes, names, texts)):
+            return None
+        shapes = tuple(map(_shape, sizes))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return OpInputs(shapes, tuple(map(str, names)), tuple(map(str, texts)))
+
+
+def _shape(written: object) -> Shape | tuple[Shape, ...]:
+    """The shape of a tensor, or those of a list of tensors.
+
+    Raises:
+        TypeError: If it is neither.
+    """
+    if not isinstance(written, list):
+        raise TypeError
+    if written and all(isinstance(each, list) for each in written):
+        return tuple(_sizes(each) for each in written)
+    return _sizes(written)
+
+
+def _sizes(written: list[object]) -> Shape:
+    if not all(type(each) is int and each >= 0 for each in written):
+        raise TypeError
+    return tuple(written)  # type: ignore[arg-type]
+
+
+def n_elements(shape: Shape) -> int:
+    """The number of elements of a tensor."""
+    return prod(shape)
+
+
+def broadcast(shapes: list[Shape]) -> Shape:
+    """The shape that some shapes are broadcast to.
+
+    Sizes that do not fit are those of no program: the larger one is taken.
+    """
+    width = max(map(len, shapes), default=0)
+    padded = [(1,) * (width - len(shape)) + shape for shape in shapes]
+    return tuple(0 if 0 in sizes else max(sizes) for sizes in zip(*padded, strict=True))

@@ -1,0 +1,112 @@
+"""FLOPs and bytes of every recorded call of an operator, each counted once."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profkit.index.compute.formulas import formula
+from profkit.index.compute.inputs import ELEMENT_BYTES, inputs_of
+from profkit.index.distinct import numbered
+from profkit.index.host.nesting import CallTree
+from profkit.model.events import MISSING, NO_ROW, EventTable, Int64s, Mask, Rows, SparseColumn
+
+UNKNOWN: Final = -1
+"""Bytes of a call, or the kind of its elements, that are not known."""
+_MAX_WORK: Final = 1 << 60
+_KINDS: Final = tuple(ELEMENT_BYTES)
+
+
+@dataclass(frozen=True)
+class OpWork:
+    """The operators that do the work, none of which contains another.
+
+    Attributes:
+        rows: Calls of operators, ascending. Shape ``(k,)``.
+        flops: Floating-point operations of each. Shape ``(k,)``.
+        n_bytes: Bytes that each reads and writes at least, or :data:`UNKNOWN`. Shape ``(k,)``.
+        kind: Index into ``kinds``. Shape ``(k,)``.
+        kinds: The type of the first tensor's elements, as recorded: ``c10::BFloat16``.
+    """
+
+    rows: Rows
+    flops: Int64s
+    n_bytes: Int64s
+    kind: Int64s
+    kinds: tuple[str, ...]
+
+
+def op_work(events: EventTable, tree: CallTree) -> OpWork:
+    """The work of all operators whose inputs were recorded.
+
+    ``aten::linear`` contains ``aten::addmm``, and ``aten::convolution_backward`` a small sum: the
+    work is that of the operators within, unless the operator itself computes more than they.
+    """
+    rows = np.asarray(events.input_dims.rows, dtype=np.intp)
+    known = np.zeros(len(events.names), dtype=np.bool_)
+    for name in np.unique(events.name[rows]).tolist():
+        known[name] = formula(events.names[name]) is not None
+    rows = rows[known[events.name[rows]]]
+    first, call = _distinct_calls(events, rows)
+    found = [_work(events, int(row)) for row in rows[first]]
+    flops, n_bytes, kind = (
+        np.array([(UNKNOWN, UNKNOWN, 0) if one is None else one for one in found], dtype=np.int64)
+        .reshape(-1, 3)[call]
+        .T
+    )
+    score = np.zeros(len(events), dtype=np.int64)
+    score[rows] = 2 * flops + 1  # a copy computes nothing, and still is work
+    counts = _innermost_with_most(tree, score)[rows]
+    return OpWork(rows[counts], flops[counts], n_bytes[counts], kind[counts], _KINDS)
+
+
+def _distinct_calls(events: EventTable, rows: Rows) -> tuple[Rows, Int64s]:
+    """One call of each kind, and the kind of each call, by operator and inputs."""
+    kind = events.name[rows].astype(np.int64)
+    for column in (events.input_dims, events.input_types, events.concrete_inputs):
+        texts = column.at(rows)
+        texts[texts == MISSING] = NO_ROW
+        _, kind = numbered(kind * (len(events.names) + 1) + texts + 1)
+    first = np.zeros(int(kind.max(initial=-1)) + 1, dtype=np.intp)
+    first[kind[::-1]] = np.arange(len(rows))[::-1]
+    return first, kind
+
+
+def _work(events: EventTable, row: int) -> tuple[int, int, int] | None:
+    """FLOPs, bytes and the kind of elements of one call; None where they are not known."""
+    compute = formula(events.name_of(row))
+    columns = (events.input_dims, events.input_types, events.concrete_inputs)
+    inputs = inputs_of(*(_text(events, column, row) for column in columns))
+    work = None if compute is None or inputs is None else compute(inputs)
+    # No device computes more within one call: these are sizes that a file made up.
+    if inputs is None or work is None or max(work.flops, work.n_bytes or 0) >= _MAX_WORK:
+        return None
+    kinds = [each for each in inputs.types if each in ELEMENT_BYTES]
+    kind = _KINDS.index(kinds[0]) if kinds else UNKNOWN
+    return work.flops, UNKNOWN if work.n_bytes is None else work.n_bytes, kind
+
+
+def _text(events: EventTable, column: SparseColumn, row: int) -> str:
+    number = int(column.at(np.array([row]))[0])
+    return "" if number == MISSING else events.names[number]
+
+
+def _innermost_with_most(tree: CallTree, score: Int64s) -> Mask:
+    """Which rows count: those with a higher score than all that count within them together.
+
+    Args:
+        score: Shape ``(n,)``; 0 for rows without a formula.
+    """
+    within = np.zeros(len(score), dtype=np.int64)
+    counts = np.zeros(len(score), dtype=np.bool_)
+    for level in reversed(tree.levels):
+        counts[level] = score[level] > within[level]
+        parents = tree.parent[level]
+        inside = parents != NO_ROW
+        best = np.maximum(score[level], within[level])[inside]
+        np.add.at(within, parents[inside], best)
+    hidden = np.zeros(len(score), dtype=np.bool_)
+    for level in tree.levels[1:]:
+        above = tree.parent[level]
+        hidden[level] = hidden[above] | counts[above]
+    return counts & ~hidden

@@ -1,0 +1,65 @@
+"""What devices can compute and move at most, from their data sheets."""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Precision = Literal["float32", "tf32", "float16", "float8"]
+"""Of matrix products. ``float16`` stands for both half and bfloat16, which are equally fast."""
+PRECISION_OF: Final[dict[str, Precision]] = {
+    "c10::Half": "float16", "c10::BFloat16": "float16",
+    "c10::Float8_e4m3fn": "float8", "c10::Float8_e5m2": "float8",
+    "c10::Float8_e4m3fnuz": "float8", "c10::Float8_e5m2fnuz": "float8",
+}  # fmt: skip
+"""By the type of the elements; whether a product in float32 uses TF32 is shown by its kernel."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The peaks of a device, of dense matrices.
+
+    Attributes:
+        flops_per_s: By precision; without those that it has no faster units for.
+        bytes_per_s: Bandwidth of its memory.
+    """
+
+    flops_per_s: dict[Precision, float]
+    bytes_per_s: float
+
+
+def _peak(bandwidth_gb: float, **tflops: float) -> Peak:
+    return Peak({name: value * 1e12 for name, value in tflops.items()}, bandwidth_gb * 1e9)  # type: ignore[misc]
+
+
+_PEAKS: Final = (
+    (r"\bV100-SXM2", 80, _peak(900, float32=15.7, float16=125)),
+    (r"\bA100-SXM4-40GB\b", 108, _peak(1555, float32=19.5, tf32=156, float16=312)),
+    (r"\bA100-PCIE-40GB\b", 108, _peak(1555, float32=19.5, tf32=156, float16=312)),
+    (r"\bA100-SXM4-80GB\b", 108, _peak(2039, float32=19.5, tf32=156, float16=312)),
+    (r"\bA100 80GB PCIe\b", 108, _peak(1935, float32=19.5, tf32=156, float16=312)),
+    (r"\bH100 80GB HBM3\b", 132, _peak(3350, float32=67, tf32=494.7, float16=989.4,
+                                       float8=1978.9)),
+    (r"\bH200\b", 132, _peak(4800, float32=67, tf32=494.7, float16=989.4, float8=1978.9)),
+    (r"\bB200\b", 148, _peak(8000, float32=80, tf32=1100, float16=2250, float8=4500)),
+    (r"\bMI300X\b", 304, _peak(5300, float32=163.4, tf32=653.7, float16=1307.4, float8=2614.9)),
+    (r"\bMI355X\b", 256, _peak(8000, float16=2500, float8=5000)),
+)  # fmt: skip
+"""Device name, number of multiprocessors, peaks. A part of a device (MIG) has fewer of them, and
+its peaks are not known.
+
+Source: NVIDIA's data sheets of V100, A100, H100, H200 and B200, AMD's of MI300X and MI355X; the
+figures with sparsity are halved.
+"""
+
+
+def peak_of(name: str, n_sms: int | None) -> Peak | None:
+    """The peaks of a device; None for one that is not in the table.
+
+    Args:
+        name: As the recording has it: ``NVIDIA H100 80GB HBM3``.
+        n_sms: Its number of multiprocessors, or None if that was not recorded.
+    """
+    for pattern, full, peak in _PEAKS:
+        if re.search(pattern, name):
+            return peak if n_sms in {None, full} else None
+    return None
