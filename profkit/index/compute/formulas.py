@@ -19,7 +19,7 @@ from profkit.index.compute.inputs import OpInputs, Shape, broadcast, n_elements
 
 
 @dataclass(frozen=True)
-class Work:
+class CallWork:
     """What one call of an operator computes.
 
     Attributes:
@@ -32,7 +32,7 @@ class Work:
 
 
 _N_OPTIONS: Final = 4
-Formula = Callable[[OpInputs], Work | None]
+Formula = Callable[[OpInputs], CallWork | None]
 """None where the inputs do not tell."""
 
 
@@ -49,7 +49,7 @@ def _bytes(inputs: OpInputs, outputs: Iterable[Shape], *, of: int = 0) -> int | 
     return read + out_bytes * sum(map(n_elements, outputs))
 
 
-def _product(inputs: OpInputs, *, first: int = 0) -> Work | None:
+def _product(inputs: OpInputs, *, first: int = 0) -> CallWork | None:
     """A product of two matrices, or of two stacks of them, or of a matrix and a vector.
 
     Args:
@@ -61,18 +61,18 @@ def _product(inputs: OpInputs, *, first: int = 0) -> Work | None:
     if len(one) > 2 and len(other) > 2 and one[:-2] != other[:-2]:  # noqa: PLR2004
         return None
     out = one[:-1] + other[-1:] if len(other) > 1 else one[:-1]
-    return Work(2 * n_elements(out) * one[-1], _bytes(inputs, [out], of=first))
+    return CallWork(2 * n_elements(out) * one[-1], _bytes(inputs, [out], of=first))
 
 
-def _linear(inputs: OpInputs) -> Work | None:
+def _linear(inputs: OpInputs) -> CallWork | None:
     rows, weight = inputs.shape(0), inputs.shape(1)
     if not rows or not weight or rows[-1] != weight[-1]:
         return None
     out = (*rows[:-1], *weight[:-1])
-    return Work(2 * n_elements(out) * rows[-1], _bytes(inputs, [out]))
+    return CallWork(2 * n_elements(out) * rows[-1], _bytes(inputs, [out]))
 
 
-def _grouped_product(inputs: OpInputs) -> Work | None:
+def _grouped_product(inputs: OpInputs) -> CallWork | None:
     """Products of groups of rows, columns or inner elements, which together are one product."""
     one, other = inputs.shape(0), inputs.shape(1)
     if not one or not other or one[-1] != other[-2]:
@@ -82,11 +82,11 @@ def _grouped_product(inputs: OpInputs) -> Work | None:
     # Without stacks the groups share the inner dimension: their results are as many matrices.
     flops = 2 * rows * one[-1] * other[-1]
     if len(one) == len(other) == 2:  # noqa: PLR2004
-        return Work(flops, None)
-    return Work(flops, _bytes(inputs, [(rows, other[-1])]))
+        return CallWork(flops, None)
+    return CallWork(flops, _bytes(inputs, [(rows, other[-1])]))
 
 
-def _convolution(inputs: OpInputs) -> Work | None:
+def _convolution(inputs: OpInputs) -> CallWork | None:
     source, weight, transposed = inputs.shape(0), inputs.shape(1), inputs.value(6)
     if not source or not weight or len(source) != len(weight) or not isinstance(transposed, bool):
         return None
@@ -99,7 +99,7 @@ def _convolution(inputs: OpInputs) -> Work | None:
     # Each element of the smaller side meets each element of the weight once.
     n_places = n_elements(source[2:] if transposed else spatial)
     flops = 2 * source[0] * n_places * n_elements(weight)
-    return Work(flops, _bytes(inputs, [(source[0], channels, *spatial)]))
+    return CallWork(flops, _bytes(inputs, [(source[0], channels, *spatial)]))
 
 
 def _convolved_sizes(source: Shape, kernel: Shape, *options: Sequence[int]) -> Shape | None:
@@ -138,7 +138,7 @@ def _spread(value: object, n: int) -> list[int] | None:
     return sizes if len(sizes) == n else None
 
 
-def _convolution_backward(inputs: OpInputs) -> Work | None:
+def _convolution_backward(inputs: OpInputs) -> CallWork | None:
     """As much as the forward pass for each of the gradients of input and weight."""
     grad, source, weight = (inputs.shape(place) for place in range(3))
     transposed, wanted = inputs.value(7), inputs.value(10)
@@ -151,10 +151,10 @@ def _convolution_backward(inputs: OpInputs) -> Work | None:
     gradients = [
         each for each, is_wanted in zip((source, weight), wanted, strict=False) if is_wanted
     ]
-    return Work(flops, _bytes(inputs, gradients))
+    return CallWork(flops, _bytes(inputs, gradients))
 
 
-def _attention(inputs: OpInputs, *, causal: int, first: int = 0) -> Work | None:
+def _attention(inputs: OpInputs, *, causal: int, first: int = 0) -> CallWork | None:
     """Attention of queries, keys and values of shape (batch, heads, length, size).
 
     Args:
@@ -169,80 +169,80 @@ def _attention(inputs: OpInputs, *, causal: int, first: int = 0) -> Work | None:
     inner = 3 * query[-1] + 2 * value[-1] if first else query[-1] + value[-1]
     flops = 2 * scores * inner // (2 if inputs.value(causal) is True else 1)
     out = [query, key, value] if first else [(*query[:-1], value[-1])]
-    return Work(flops, _bytes(inputs, out, of=first))
+    return CallWork(flops, _bytes(inputs, out, of=first))
 
 
-def _pointwise(inputs: OpInputs, *, flops: int) -> Work | None:
+def _pointwise(inputs: OpInputs, *, flops: int) -> CallWork | None:
     """An operator with as many FLOPs per element of its result."""
     shapes = [shape for shape, _ in inputs.tensors]
     if not shapes:
         return None
     out = broadcast(shapes)
-    return Work(flops * n_elements(out), _bytes(inputs, [out]))
+    return CallWork(flops * n_elements(out), _bytes(inputs, [out]))
 
 
-def _each_of_list(inputs: OpInputs, *, flops: int) -> Work | None:
+def _each_of_list(inputs: OpInputs, *, flops: int) -> CallWork | None:
     """A pointwise operator over a list of tensors."""
     if not inputs.shapes or not (first := inputs.shapes[0]):
         return None
     sizes = [n_elements(each) for each in first if isinstance(each, tuple)]
-    return Work(flops * sum(sizes), None) if len(sizes) == len(first) else None
+    return CallWork(flops * sum(sizes), None) if len(sizes) == len(first) else None
 
 
-def _like(inputs: OpInputs, *, flops: int, place: int = 0) -> Work | None:
+def _like(inputs: OpInputs, *, flops: int, place: int = 0) -> CallWork | None:
     """An operator whose result has the shape of an input, with FLOPs per element of it."""
     shape = inputs.shape(place)
     if shape is None:
         return None
-    return Work(flops * n_elements(shape), _bytes(inputs, [shape], of=place))
+    return CallWork(flops * n_elements(shape), _bytes(inputs, [shape], of=place))
 
 
-def _reduction(inputs: OpInputs) -> Work | None:
+def _reduction(inputs: OpInputs) -> CallWork | None:
     shape, dims = inputs.shape(0), inputs.value(1)
     if shape is None:
         return None
     dims = [dims] if isinstance(dims, int) and not isinstance(dims, bool) else dims
     gone = {_number(dim) % len(shape) for dim in dims} if isinstance(dims, list) and shape else None
     kept = tuple(size for place, size in enumerate(shape) if gone and place not in gone)
-    return Work(n_elements(shape), _bytes(inputs, [kept]))
+    return CallWork(n_elements(shape), _bytes(inputs, [kept]))
 
 
-def _embedding(inputs: OpInputs) -> Work | None:
+def _embedding(inputs: OpInputs) -> CallWork | None:
     """Rows of a table: only those that are looked up are read."""
     table, places = inputs.shape(0), inputs.shape(1)
     size, place_size = inputs.element_bytes(0), inputs.element_bytes(1)
     if table is None or places is None or size is None or place_size is None:
         return None
     rows = n_elements(places)
-    return Work(0, rows * (place_size + 2 * size * n_elements(table[1:])))
+    return CallWork(0, rows * (place_size + 2 * size * n_elements(table[1:])))
 
 
-def _embedding_backward(inputs: OpInputs) -> Work | None:
+def _embedding_backward(inputs: OpInputs) -> CallWork | None:
     grad, n_rows = inputs.shape(0), inputs.value(2)
     if not grad or not isinstance(n_rows, int):
         return None
-    return Work(n_elements(grad), _bytes(inputs, [(n_rows, grad[-1])]))
+    return CallWork(n_elements(grad), _bytes(inputs, [(n_rows, grad[-1])]))
 
 
-def _written(inputs: OpInputs) -> Work | None:
+def _written(inputs: OpInputs) -> CallWork | None:
     """A fill: the tensor is written and not read."""
     shape, size = inputs.shape(0), inputs.element_bytes(0)
-    return None if shape is None or size is None else Work(0, n_elements(shape) * size)
+    return None if shape is None or size is None else CallWork(0, n_elements(shape) * size)
 
 
-def _joined(inputs: OpInputs) -> Work | None:
+def _joined(inputs: OpInputs) -> CallWork | None:
     """A concatenation: every element is read and written."""
     shapes = [shape for shape, _ in inputs.tensors]
-    return Work(0, None) if shapes else None
+    return CallWork(0, None) if shapes else None
 
 
-def _copied(inputs: OpInputs) -> Work | None:
+def _copied(inputs: OpInputs) -> CallWork | None:
     """A copy between tensors that may have different types."""
     target, source = inputs.shape(0), inputs.shape(1)
     if target is None or source is None:
         return None
     sizes = inputs.element_bytes(0) or 0, inputs.element_bytes(1) or 0
-    return Work(0, n_elements(target) * sizes[0] + n_elements(source) * sizes[1])
+    return CallWork(0, n_elements(target) * sizes[0] + n_elements(source) * sizes[1])
 
 
 def _number(value: object) -> int:

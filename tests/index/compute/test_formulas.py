@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from profkit.index.compute.formulas import Work, formula
+from profkit.index.compute.formulas import CallWork, formula
 from profkit.index.compute.inputs import OpInputs, broadcast, inputs_of
 
 F, H, L = "float", "c10::Half", "long int"
 NONE = ["", ""]
 
 
-def work(name: str, *inputs: tuple[list[object], str] | str) -> Work | None:
+def work(name: str, *inputs: tuple[list[object], str] | str) -> CallWork | None:
     """The work of a call: an input is a shape with a type, or a value as text."""
     dims = [[] if isinstance(each, str) else each[0] for each in inputs]
     types = ["Scalar" if isinstance(each, str) else each[1] for each in inputs]
@@ -86,7 +86,7 @@ QUERY, KEY, VALUE = ([2, 8, 10, 16], H), ([2, 2, 30, 16], H), ([2, 2, 30, 32], H
 def test_work_is_that_of_the_shapes(
     name: str, inputs: list[tuple[list[object], str] | str], flops: int, n_bytes: int | None
 ) -> None:
-    assert work(name, *inputs) == Work(flops, n_bytes)
+    assert work(name, *inputs) == CallWork(flops, n_bytes)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_shapes_that_do_not_fit_have_no_work(
 
 def test_bytes_of_an_unknown_type_are_not_known() -> None:
     assert work("mm", ([4, 8], F), ([8, 16], "c10::Float4_e2m1fn_x2")) is None
-    assert work("add", ([4], F), ([[4]], "TensorList")) == Work(4, None)
+    assert work("add", ([4], F), ([[4]], "TensorList")) == CallWork(4, None)
 
 
 @pytest.mark.parametrize("name", ["aten::view", "mm", "c10d::allreduce_", "aten::_", "aten::"])
