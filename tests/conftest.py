@@ -1,6 +1,7 @@
 """What all tests share: one core for each process, and a gpu marker that means what it says."""
 
 import os
+import sys
 from collections.abc import Iterable
 
 import pytest
@@ -16,6 +17,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # The test processes share the cores already; threads of torch that wait for each other take
     # ten times as long. Programs that a test starts inherit this.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def no_regions_left_open() -> None:
+    """Recordings that another test stopped inside a region decide nothing in this one."""
+    if profiler := sys.modules.get("profkit.capture.profiler"):
+        profiler._left_open.clear()
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:

@@ -25,6 +25,26 @@ _SILENT: Final = 6
 _LEVEL: Final = "_ZN9libkineto6Logger14severityLevel_E"
 """libkineto's ``Logger::severityLevel_``."""
 
+_left_open: Final[set[bool]] = set()
+"""The kinds of recording, of all threads or not, of which one stopped inside an operator or region.
+
+What was open then writes its end into the memory of that recording, which is free by now, if
+another one of the same kind runs meanwhile; torch keeps the two kinds in different places. So no
+more of this kind are made.
+
+Source: ``onFunctionExit`` in ``torch/csrc/autograd/profiler_kineto.cpp``, and Valgrind's report of
+such a write with torch 2.13.
+"""
+
+
+def can_record() -> bool:
+    """Whether a further recording is harmless for the program."""
+    return bool(_harmless_kinds())
+
+
+def _harmless_kinds() -> set[bool]:
+    return {False, _all_threads() is not None} - _left_open
+
 
 class ProfilerRecording:
     """One start and stop of torch's profiler.
@@ -34,9 +54,13 @@ class ProfilerRecording:
         stacks: Whether to record every Python call too.
         device: Whether devices are recorded, if the options say so.
         all_threads: Whether operators of all threads are recorded, where this version of torch can.
-            By default it records those of the thread that starts it, and of backward passes.
+            By default it records those of the thread that starts it, and of backward passes. It is
+            the other way round if an earlier recording of this kind stopped inside a region.
         on_python_profiler: Called before the program sets a profile function while stacks are
             recorded; must stop this recording, which would remove it.
+
+    Raises:
+        CaptureError: If :func:`can_record` is false, or nothing would be recorded.
 
     Attributes:
         start_ns: Time that starting took.
@@ -57,6 +81,13 @@ class ProfilerRecording:
     ) -> None:
         import torch
 
+        kinds = _harmless_kinds()
+        if not kinds:
+            raise CaptureError(
+                "Regions of the program were open when earlier recordings stopped.",
+                "End each `record_function` within the step.",
+            )
+        self._is_of_all = all_threads if all_threads in kinds else not all_threads
         self.stacks = stacks
         self.start_ns = 0
         self.stop_ns = 0
@@ -77,7 +108,7 @@ class ProfilerRecording:
                 profile_memory=options.memory,
                 with_stack=stacks,
                 with_flops=options.flops,
-                experimental_config=_all_threads() if all_threads else None,
+                experimental_config=_all_threads() if self._is_of_all else None,
             )
 
     def prepare(self) -> None:
@@ -117,10 +148,12 @@ class ProfilerRecording:
         self.cpu = None if self._cpu_clock is None else self._cpu_clock.read()
         self.is_stopped = True
         self._watching.close()
-        began_ns = time.thread_time_ns()
+        began_ns, stopped_at_ns = time.thread_time_ns(), time.time_ns()
         with program_profilers.own(), _kineto_silent():
             self._profile.stop_trace()
         self.stop_cpu_ns = time.thread_time_ns() - began_ns
+        if _has_open(self.tree(), stopped_at_ns):
+            _left_open.add(self._is_of_all)
         self.window_ns = ended_ns - self._began_ns
         self.stop_ns = time.perf_counter_ns() - ended_ns
 
@@ -182,6 +215,31 @@ class ProfilerRecording:
                 break
             found[event.start_thread_id()] = event.device_resource_id()
         return found
+
+
+def _has_open(roots: list[Any], stopped_at_ns: int) -> bool:
+    """Whether an operator or region was open when its recording stopped.
+
+    torch gives it the time of the stop as its end, or the end of the Python call that opened it,
+    such as ``__enter__``. What is within a closed operator is closed.
+
+    Args:
+        roots: The event tree.
+    """
+    from torch._C._profiler import _EventType
+
+    calls = (_EventType.PyCall, _EventType.PyCCall)
+    pending = [(event, stopped_at_ns) for event in roots]
+    while pending:
+        event, caller_end_ns = pending.pop()
+        if event.tag in calls:
+            end_ns = event.end_time_ns
+            pending += [(child, end_ns) for child in event.children]
+        elif event.tag == _EventType.TorchOp and (
+            event.end_time_ns == caller_end_ns or event.end_time_ns >= stopped_at_ns
+        ):
+            return True
+    return False
 
 
 def region(name: str) -> contextlib.AbstractContextManager[Any]:

@@ -181,7 +181,7 @@ class Session:
 
     def record_anew(self) -> None:
         """Record a frozen block again; the last recording with much in it is written."""
-        if self.over or self._main is None:
+        if self.over or self._main is None or not profiler.can_record():
             return
         with self._guarded("recording stopped."):
             self._keep_larger()
