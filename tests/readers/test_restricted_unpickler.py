@@ -231,6 +231,7 @@ def test_any_bytes_give_a_result(data: bytes) -> None:
     assert (found.snapshot is None) == bool(found.fault)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_CPU")
 def test_a_key_whose_hash_takes_years_ends_soon(tmp_path: Path) -> None:
     pairs = b"".join(b"h" + bytes([n]) + b"h" + bytes([n]) + b"\x86\x94" for n in range(60))

@@ -455,6 +455,7 @@ def test_growth_that_comes_rarely_has_its_line(interval: int) -> None:
     assert ".KEPT[" in holder_of(leak)
 
 
+@pytest.mark.slow
 def test_a_leak_of_another_thread_has_its_line() -> None:
     def keep() -> None:
         KEPT.append(torch.zeros(4096))  # allocated here
